@@ -1,0 +1,107 @@
+"""Bough keeps the sessions of LLM agents: durable, resumable, forkable, verifiable.
+
+    store = bough.open("agent.db")
+    session = store.start(agent="support", seeds=[bough.system("You help customers.")])
+
+The names below are the public face. They load when first used, so `import bough` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "core.context": ["Context"],
+    "core.entries": ["BranchSummary", "Compaction", "Entry", "Evidence", "Note", "Settings", "Uncompaction"],
+    "core.fit": ["Budget", "Fitted"],
+    "core.messages": [
+        "Attachment",
+        "Media",
+        "Message",
+        "Reasoning",
+        "Text",
+        "ToolCall",
+        "ToolResult",
+        "assistant",
+        "system",
+        "tool_result",
+        "user",
+    ],
+    "core.tree": ["Branch", "Leaf"],
+    "core.turns": ["CallModel", "OpenCall", "Rest", "RunTools"],
+    "core.usage": ["Call", "Price", "Totals", "Usage"],
+    "errors": ["BoughError", "NotFound", "StaleLeaf"],
+    "log": ["Appended", "Cut"],
+    "session": ["Hydrated", "Session"],
+    "sessions": ["Sessions", "open"],
+    "stores.store": ["Page", "SessionRow"],
+    "turn": ["Turn"],
+    "verify": ["Problem"],
+    "workspace": ["Workspace"],
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME_OF)
+
+if TYPE_CHECKING:
+    from .core.context import Context as Context
+    from .core.entries import BranchSummary as BranchSummary
+    from .core.entries import Compaction as Compaction
+    from .core.entries import Entry as Entry
+    from .core.entries import Evidence as Evidence
+    from .core.entries import Note as Note
+    from .core.entries import Settings as Settings
+    from .core.entries import Uncompaction as Uncompaction
+    from .core.fit import Budget as Budget
+    from .core.fit import Fitted as Fitted
+    from .core.messages import Attachment as Attachment
+    from .core.messages import Media as Media
+    from .core.messages import Message as Message
+    from .core.messages import Reasoning as Reasoning
+    from .core.messages import Text as Text
+    from .core.messages import ToolCall as ToolCall
+    from .core.messages import ToolResult as ToolResult
+    from .core.messages import assistant as assistant
+    from .core.messages import system as system
+    from .core.messages import tool_result as tool_result
+    from .core.messages import user as user
+    from .core.tree import Branch as Branch
+    from .core.tree import Leaf as Leaf
+    from .core.turns import CallModel as CallModel
+    from .core.turns import OpenCall as OpenCall
+    from .core.turns import Rest as Rest
+    from .core.turns import RunTools as RunTools
+    from .core.usage import Call as Call
+    from .core.usage import Price as Price
+    from .core.usage import Totals as Totals
+    from .core.usage import Usage as Usage
+    from .errors import BoughError as BoughError
+    from .errors import NotFound as NotFound
+    from .errors import StaleLeaf as StaleLeaf
+    from .log import Appended as Appended
+    from .log import Cut as Cut
+    from .session import Hydrated as Hydrated
+    from .session import Session as Session
+    from .sessions import Sessions as Sessions
+    from .sessions import open as open
+    from .stores.store import Page as Page
+    from .stores.store import SessionRow as SessionRow
+    from .turn import Turn as Turn
+    from .verify import Problem as Problem
+    from .workspace import Workspace as Workspace
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'bough' has no attribute {name!r}")
+    value = getattr(import_module(f"bough.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

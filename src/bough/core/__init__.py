@@ -1,0 +1,1 @@
+"""Values and pure functions: no file, no clock, no network."""

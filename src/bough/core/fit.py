@@ -1,0 +1,103 @@
+"""Fitting a context into a budget: whole turns go, oldest first, never half of one.
+
+State and usage are folds of the whole path and know nothing of this window.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from ..errors import TooLarge
+from .context import Context, Item
+from .messages import Media, Message
+from .turns import groups
+
+MEDIA_TOKENS = 1_500  # a middling image; providers count by pixels, which a handle does not know
+BYTES_PER_TOKEN = 4  # the usual rule of thumb for English and JSON; the provider's count is the truth
+
+_encoder = msgspec.json.Encoder()
+
+
+class Budget(Struct, frozen=True):
+    """The most a context may hold. None: no limit."""
+
+    tokens: int | None = None
+    bytes: int | None = None
+    media: int | None = None
+    messages: int | None = None
+    """`max_messages`: trims silently, and is not the turn cap."""
+
+
+class Size(Struct, frozen=True, gc=False):
+    tokens: int = 0
+    bytes: int = 0
+    media: int = 0
+    messages: int = 0
+
+    def __add__(self, other: Size) -> Size:
+        return Size(
+            self.tokens + other.tokens,
+            self.bytes + other.bytes,
+            self.media + other.media,
+            self.messages + other.messages,
+        )
+
+
+class Fitted(Struct, frozen=True):
+    context: Context
+    dropped: tuple[int, ...]
+    """The seqs of what was left out, oldest first."""
+    size: Size
+
+
+def measure(message: Message) -> Size:
+    """An estimate that is the same everywhere: bytes of the JSON, a quarter of them as tokens."""
+    text = len(_encoder.encode(message.parts))
+    media: list[Media] = list(message.media)
+    carried = sum(handle.size * 4 // 3 for handle in media)
+    return Size(text // BYTES_PER_TOKEN + 1 + MEDIA_TOKENS * len(media), text + carried, len(media), 1)
+
+
+def _measure_text(text: str) -> Size:
+    length = len(text.encode())
+    return Size(length // BYTES_PER_TOKEN + 1, length)
+
+
+def fit(context: Context, budget: Budget) -> Fitted:
+    """Keep the system prompt and the summaries, then whole turns, newest first, while they fit."""
+    used = sum((_measure_text(text) for text in context.system), Size())
+    pinned = [item for item in context.items if item.pinned]
+    used = sum((measure(item.message) for item in pinned), used)
+    _refuse(used, budget, 0)
+    kept: list[list[Item]] = []
+    dropped: list[Item] = []
+    rest = groups(item for item in context.items if not item.pinned)
+    while rest:
+        group = rest.pop()
+        size = sum((measure(item.message) for item in group), used)
+        if _excess(size, budget) is None:
+            kept.append(group)
+            used = size
+            continue
+        if not kept:
+            _refuse(size, budget, group[0].turn or group[0].seq)
+        dropped = [item for part in rest for item in part] + group
+        break
+    items = pinned + [item for group in reversed(kept) for item in group]
+    fitted = Context(context.system, tuple(items), context.settings)
+    return Fitted(fitted, tuple(item.seq for item in dropped), used)
+
+
+def _excess(size: Size, budget: Budget) -> tuple[str, int, int] | None:
+    for name in ("tokens", "bytes", "media", "messages"):
+        limit = getattr(budget, name)
+        if limit is not None and getattr(size, name) > limit:
+            return name, getattr(size, name), limit
+    return None
+
+
+def _refuse(size: Size, budget: Budget, turn: int) -> None:
+    excess = _excess(size, budget)
+    if excess is not None:
+        raise TooLarge(turn, *excess)

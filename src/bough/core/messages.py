@@ -1,0 +1,176 @@
+"""Messages and their parts: pure values, ours and not any provider's.
+
+Knows what a message is. Does not know where it is stored, which session it belongs to, or how a
+provider writes it. Equal content makes equal values; identity is the log's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, get_args
+
+from msgspec import Struct
+
+from ..errors import BadMessage
+
+Role = Literal["system", "user", "assistant", "tool"]
+ROLES: tuple[str, ...] = get_args(Role)
+
+Outcome = Literal["done", "unknown", "denied", "interrupted", "dry_run"]
+
+
+class Text(Struct, frozen=True, tag_field="type", tag="text", gc=False):
+    text: str
+
+
+class Reasoning(Struct, frozen=True, tag_field="type", tag="reasoning", omit_defaults=True, gc=False):
+    """What the model thought, as far as its provider shows it; the signature is evidence, not here."""
+
+    text: str = ""
+
+
+class ToolCall(Struct, frozen=True, tag_field="type", tag="tool_call", omit_defaults=True):
+    id: str
+    name: str
+    arguments: dict[str, Any] = {}
+    malformed: str | None = None
+    """What the model wrote where its arguments are not a JSON object; kept, so that it can be told."""
+
+
+class Media(Struct, frozen=True, tag_field="type", tag="media", omit_defaults=True, gc=False):
+    """A handle: the bytes lie in the store by (space, sha256)."""
+
+    hash: str
+    mime: str
+    size: int
+    name: str | None = None
+
+
+class Attachment(Struct, frozen=True, tag_field="type", tag="attachment", gc=False):
+    """Bytes on their way in. The log keeps them as a blob and writes a Media handle instead."""
+
+    data: bytes
+    mime: str
+    name: str | None = None
+
+
+class ToolResult(Struct, frozen=True, tag_field="type", tag="tool_result", omit_defaults=True):
+    call_id: str
+    content: tuple[Text | Media | Attachment, ...] = ()
+    error: bool = False
+    outcome: Outcome = "done"
+    ends_turn: bool = False
+    details: dict[str, Any] | None = None
+    """For the host, never for the model. `details["state"]` is a merge patch of the session's state."""
+
+
+Part = Text | Reasoning | ToolCall | ToolResult | Media | Attachment
+
+
+class Message(Struct, frozen=True, omit_defaults=True):
+    role: Role
+    parts: tuple[Part, ...] = ()
+    is_new: bool = False
+    """Of a seed: new to the agent, as opposed to earlier context rendered again."""
+    timestamp: int | None = None
+    """Of a seed: when the host says it happened, in its own unit."""
+    details: dict[str, Any] | None = None
+    """For the host, never for the model."""
+
+    @property
+    def text(self) -> str:
+        return "".join(part.text for part in self.parts if isinstance(part, Text))
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        return tuple(part for part in self.parts if isinstance(part, ToolCall))
+
+    @property
+    def results(self) -> tuple[ToolResult, ...]:
+        return tuple(part for part in self.parts if isinstance(part, ToolResult))
+
+    @property
+    def media(self) -> Iterator[Media]:
+        for part in self.parts:
+            if isinstance(part, Media):
+                yield part
+            elif isinstance(part, ToolResult):
+                yield from (piece for piece in part.content if isinstance(piece, Media))
+
+
+_ALLOWED: dict[str, tuple[type, ...]] = {
+    "system": (Text,),
+    "user": (Text, Media, Attachment),
+    "assistant": (Text, Reasoning, ToolCall, Media, Attachment),
+    "tool": (ToolResult,),
+}
+
+
+def check(message: Message) -> None:
+    """Refuse a role we do not know and parts its role cannot have."""
+    allowed = _ALLOWED.get(message.role)
+    if allowed is None:
+        raise BadMessage(f"unknown role {message.role!r}; roles are {', '.join(ROLES)}")
+    for part in message.parts:
+        if not isinstance(part, allowed):
+            raise BadMessage(
+                f"a {message.role} message cannot hold {type(part).__name__}; "
+                f"it takes {', '.join(kind.__name__ for kind in allowed if kind is not Attachment)}"
+            )
+    if message.role == "tool" and not message.parts:
+        raise BadMessage("a tool message holds at least one ToolResult; use tool_result(call_id, …)")
+
+
+def _parts(role: str, content: tuple[str | Part, ...]) -> tuple[Part, ...]:
+    for piece in content:
+        if not isinstance(piece, str | Part):
+            raise BadMessage(
+                f"{role}() takes text and parts, not {type(piece).__name__}; "
+                "provider dicts go to session.append or turn.answer"
+            )
+    return tuple(Text(piece) if isinstance(piece, str) else piece for piece in content)
+
+
+def system(*content: str | Part) -> Message:
+    return Message("system", _parts("system", content))
+
+
+def user(*content: str | Part) -> Message:
+    return Message("user", _parts("user", content))
+
+
+def assistant(*content: str | Part) -> Message:
+    return Message("assistant", _parts("assistant", content))
+
+
+def tool_result(
+    call_id: str,
+    content: object = "",
+    *,
+    error: bool = False,
+    outcome: Outcome = "done",
+    ends_turn: bool = False,
+    state: dict[str, Any] | None = None,
+    details: dict[str, Any] | None = None,
+) -> Message:
+    """One result as a message. Content is text, parts, or any JSON value (written as JSON text)."""
+    if state is not None:
+        details = {**(details or {}), "state": state}
+    result = ToolResult(call_id, _content(content), error, outcome, ends_turn, details)
+    return Message("tool", (result,))
+
+
+def _content(content: object) -> tuple[Text | Media | Attachment, ...]:
+    if isinstance(content, str):
+        return (Text(content),) if content else ()
+    if isinstance(content, Text | Media | Attachment):
+        return (content,)
+    if isinstance(content, list | tuple) and content:
+        pieces = [Text(piece) if isinstance(piece, str) else piece for piece in content]
+        if all(isinstance(piece, Text | Media | Attachment) for piece in pieces) and any(
+            not isinstance(piece, str) for piece in content
+        ):
+            return tuple(pieces)
+    from .codec import to_json  # codec knows messages; only this call looks back
+
+    return (Text(to_json(content, "tool result").decode()),)

@@ -1,0 +1,46 @@
+"""State: the fold of the updates that tools and notes recorded along the path.
+
+An update is a JSON merge patch (RFC 7396): a value sets its key, null removes it, objects merge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from .entries import Entry, Note, Payload
+from .messages import Message
+
+State = dict[str, Any]
+
+
+def updates(payload: Payload) -> list[State]:
+    """The updates one entry recorded, in order."""
+    if isinstance(payload, Note):
+        return [] if payload.state is None else [payload.state]
+    if not isinstance(payload, Message) or payload.role != "tool":
+        return []
+    found = (result.details.get("state") for result in payload.results if result.details)
+    return [update for update in found if isinstance(update, dict)]
+
+
+def merge(state: State, update: State) -> State:
+    """A new state; neither argument is changed."""
+    merged = dict(state)
+    for key, value in update.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, dict):
+            before = merged.get(key)
+            merged[key] = merge(before if isinstance(before, dict) else {}, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def fold(path: Iterable[Entry], state: State | None = None) -> State:
+    state = {} if state is None else state
+    for entry in path:
+        for update in updates(entry.payload):
+            state = merge(state, update)
+    return state

@@ -1,0 +1,93 @@
+"""Usage: one ledger row per model call, whatever became of its answer; totals are sums of rows.
+
+`input_tokens` counts everything the model read; cache reads and writes are parts of it, not beside it.
+Money is integer microcents (a millionth of a cent, 10⁻⁸ of a dollar): sums are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from .tree import Range
+
+
+class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
+    """What a provider reported for one call. None: it was not told."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_tokens: int | None = None
+    cache_write_tokens: int | None = None
+
+
+class Price(Struct, frozen=True, gc=False):
+    microcents: int
+    version: str
+    """Which price table said so; frozen into the row, repricing adds and never edits."""
+
+
+class Call(Struct, frozen=True):
+    """A row of the ledger."""
+
+    call_id: str
+    branch: int
+    """The branch the answer went to, or where the session stood if there was none."""
+    after_seq: int
+    answer_seq: int | None
+    at: int
+    usage: Usage = Usage()
+    purpose: str = "answer"
+    bucket: str = "live"
+    provider: str | None = None
+    model: str | None = None
+    price: Price | None = None
+    failed: bool = False
+
+    @property
+    def is_unpriced(self) -> bool:
+        return self.price is None
+
+
+class Totals(Struct, frozen=True):
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    cost_microcents: int = 0
+    unpriced_calls: int = 0
+    unknown_calls: int = 0
+    """Calls whose tokens were never told, for example cut off by a crash."""
+
+    @property
+    def cost_cents(self) -> float:
+        return self.cost_microcents / 1_000_000
+
+
+def total(calls: Iterable[Call]) -> Totals:
+    count = tokens_in = tokens_out = read = written = cost = unpriced = unknown = 0
+    for call in calls:
+        usage = call.usage
+        count += 1
+        tokens_in += usage.input_tokens or 0
+        tokens_out += usage.output_tokens or 0
+        read += usage.cache_read_tokens or 0
+        written += usage.cache_write_tokens or 0
+        cost += call.price.microcents if call.price else 0
+        unpriced += call.price is None
+        unknown += usage.input_tokens is None and usage.output_tokens is None
+    return Totals(count, tokens_in, tokens_out, read, written, cost, unpriced, unknown)
+
+
+def on_path(calls: Iterable[Call], ranges: Iterable[Range], since: int = 0) -> list[Call]:
+    """The calls whose answer stands on the path behind `since`; an unanswered one counts where it was made."""
+    reach = {part.branch: part.last for part in ranges}
+    kept = []
+    for call in calls:
+        answered = call.answer_seq is not None
+        seq = call.answer_seq if call.answer_seq is not None else call.after_seq
+        if seq <= reach.get(call.branch, -1) and (seq > since if answered else seq >= since):
+            kept.append(call)
+    return kept

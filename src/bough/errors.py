@@ -1,0 +1,268 @@
+"""Every error Bough raises, and what to do about it.
+
+    BoughError
+    ├── NotFound                no such session here (or it is another tenant's)
+    ├── StaleLeaf               the leaf moved; nothing was written
+    ├── Fenced                  a later runner took the session over; nothing was written
+    ├── Running                 the session is being driven; its leaf may not be moved
+    ├── Trashed                 the session is in the trash
+    ├── NotTrashed              purge wants the trash first
+    ├── IdTaken                 that session id holds another history
+    ├── LawBroken               the entry may not stand here
+    │   ├── OpenBatch           tool calls wait for their results
+    │   ├── OrphanResult        a result without its call
+    │   ├── BadMessage          a role with parts it cannot have, an unknown kind or role
+    │   ├── BadPoint            no such place on this path
+    │   └── NothingToRedo       no branch was left behind
+    ├── BadValue                a value no store can keep unchanged
+    │   ├── NotJson             NaN, a non-string key, an object JSON does not know
+    │   ├── BadText             a lone surrogate, or a NUL where a plain column stands
+    │   └── InlineMedia         bytes inside a part, where a handle belongs
+    ├── MissingBlob             a media handle without its bytes
+    ├── BadSummary              a summary that is empty or longer than what it replaces
+    ├── TooLarge                the newest turn alone exceeds the budget
+    ├── UnknownProvider         no projection of that name
+    ├── NotAnAnswer             not a reply of a provider we know
+    └── StoreError              the file or server itself
+        ├── WrongStore          not a Bough store
+        ├── NewerFormat         written by a newer Bough
+        ├── ReadOnly            no right to write
+        ├── StoreFull           the disk took no more; nothing was written
+        ├── Damaged             the database file is not whole
+        └── StoreClosed         used after close
+
+Constructors take data, the message is made here: what happened, with the values, and what to do next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .core.tree import Leaf
+
+
+class BoughError(Exception):
+    """The root: catch this to catch everything of ours."""
+
+
+class NotFound(BoughError):
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(
+            f"no session {session_id!r} in this store, space and owner; "
+            "list what there is with store.sessions()"
+        )
+
+
+class StaleLeaf(BoughError):
+    def __init__(self, session_id: str, expected: Leaf, present: Leaf) -> None:
+        self.session_id, self.expected, self.present = session_id, expected, present
+        super().__init__(
+            f"session {session_id} stands at {present}, not at {expected}: somebody else wrote; "
+            "nothing of yours was written. Call session.refresh(), look at what is new, then decide"
+        )
+
+
+class Fenced(BoughError):
+    def __init__(self, session_id: str, fence: int, present: int) -> None:
+        self.session_id, self.fence, self.present = session_id, fence, present
+        super().__init__(
+            f"session {session_id} was taken over (fence {present}, yours is {fence}); "
+            "nothing was written. Stop this runner; the other one goes on"
+        )
+
+
+class Running(BoughError):
+    def __init__(self, session_id: str, holder: str | None) -> None:
+        self.session_id, self.holder = session_id, holder
+        super().__init__(
+            f"session {session_id} is running, held by {holder or 'an unnamed runner'}; its leaf "
+            "may not be moved. Wait for the turn to end, or call session.interrupt() if its runner is gone"
+        )
+
+
+class Trashed(BoughError):
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(f"session {session_id} is in the trash; call store.restore({session_id!r}) first")
+
+
+class NotTrashed(BoughError):
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(
+            f"session {session_id} is not in the trash; call store.delete({session_id!r}) before purge"
+        )
+
+
+class IdTaken(BoughError):
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(
+            f"session id {session_id!r} already holds another history (or another tenant's); "
+            "start without session_id= to get a new one"
+        )
+
+
+class LawBroken(BoughError):
+    """The entry may not stand here; nothing was written."""
+
+
+class OpenBatch(LawBroken):
+    def __init__(self, call_ids: Sequence[str], kind: str) -> None:
+        self.call_ids = tuple(call_ids)
+        super().__init__(
+            f"{len(call_ids)} tool call(s) wait for results ({_some(call_ids)}): only results and notes "
+            f"may follow, not {kind}. Append tool_result(call_id, …) for each, or session.close_batch()"
+        )
+
+
+class OrphanResult(LawBroken):
+    def __init__(self, call_id: str, open_ids: Sequence[str]) -> None:
+        self.call_id, self.open_ids = call_id, tuple(open_ids)
+        waiting = f"open calls: {_some(open_ids)}" if open_ids else "no call is open here"
+        super().__init__(
+            f"tool result for {_short(call_id)!r} has no open call before it ({waiting}); "
+            "append the answer that asked for it first, and each result once"
+        )
+
+
+class BadMessage(LawBroken):
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+
+
+class BadPoint(LawBroken):
+    def __init__(self, point: object, least: int, most: int) -> None:
+        self.point, self.least, self.most = point, least, most
+        super().__init__(
+            f"{point!r} is no place on this path, which runs from {least} to {most}; "
+            "session.path() shows it, session.branches() the others"
+        )
+
+
+class NothingToRedo(LawBroken):
+    def __init__(self, session_id: str) -> None:
+        super().__init__(
+            f"nothing was rewound in session {session_id} since its last append; "
+            "session.branches() lists every branch, session.checkout(leaf) goes to one"
+        )
+
+
+class BadValue(BoughError):
+    """A value that not every store could keep unchanged; nothing was written."""
+
+
+class NotJson(BadValue):
+    def __init__(self, where: str, value: object) -> None:
+        self.where = where
+        super().__init__(
+            f"{where} is {_short(repr(value))}, which JSON cannot hold unchanged; "
+            "use str, int, finite float, bool, None, list and dict with string keys"
+        )
+
+
+class BadText(BadValue):
+    def __init__(self, where: str, why: str) -> None:
+        self.where = where
+        super().__init__(
+            f"{where} holds {why}; clean it first, for example "
+            "text.encode('utf-8', 'replace').decode() or text.replace('\\0', '')"
+        )
+
+
+class InlineMedia(BadValue):
+    def __init__(self, where: str) -> None:
+        super().__init__(
+            f"{where} holds inline bytes; keep them with store.put_blob(data, mime) "
+            "and use the handle it returns"
+        )
+
+
+class MissingBlob(BoughError):
+    def __init__(self, digest: str) -> None:
+        self.digest = digest
+        super().__init__(
+            f"blob {digest} is not in this store and space; put it with store.put_blob(data, mime) first"
+        )
+
+
+class BadSummary(BoughError):
+    def __init__(self, why: str) -> None:
+        super().__init__(f"compaction refused, the old context stays: {why}")
+
+
+class TooLarge(BoughError):
+    def __init__(self, turn: int, measure: str, size: int, budget: int) -> None:
+        self.turn, self.measure, self.size, self.budget = turn, measure, size, budget
+        what = f"turn {turn}" if turn else "what always stays (system prompt, summary)"
+        super().__init__(
+            f"{what} alone is {size:,} {measure}, the budget is {budget:,}; it is never dropped "
+            "silently. Raise the budget, compact the session, or shorten the tool results"
+        )
+
+
+class UnknownProvider(BoughError):
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        super().__init__(f"no provider {name!r}; known are {', '.join(known)}")
+
+
+class NotAnAnswer(BoughError):
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what}; hand in an Anthropic message, an OpenAI chat completion (object or dict), "
+            "or bough.assistant(…)"
+        )
+
+
+class StoreError(BoughError):
+    """The file or server itself."""
+
+
+class WrongStore(StoreError):
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(f"{where} is not a Bough store: {why}; name another path to make a new one")
+
+
+class NewerFormat(StoreError):
+    def __init__(self, where: str, found: str, known: str) -> None:
+        super().__init__(
+            f"{where} has format {found}, this Bough reads up to {known}; "
+            "upgrade with pip install -U bough. The file was not touched"
+        )
+
+
+class ReadOnly(StoreError):
+    def __init__(self, where: str) -> None:
+        super().__init__(f"{where} cannot be written; check the rights of the file and its folder")
+
+
+class StoreFull(StoreError):
+    def __init__(self, where: str) -> None:
+        super().__init__(
+            f"no room to write {where}; nothing of this change was kept and all before it is safe. "
+            "Free some disk, then try again with the same key"
+        )
+
+
+class Damaged(StoreError):
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(
+            f"{where} is damaged ({why}); restore a backup, or copy what can be read with verify()"
+        )
+
+
+class StoreClosed(StoreError):
+    def __init__(self, where: str) -> None:
+        super().__init__(f"the store {where} was closed; open it again with bough.open(…)")
+
+
+def _short(text: str, most: int = 80) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _some(names: Sequence[str], most: int = 3) -> str:
+    shown = ", ".join(_short(name, 40) for name in names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

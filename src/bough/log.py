@@ -1,0 +1,400 @@
+"""One session's log: the only caller of a store's write.
+
+Knows the order of entries (through `core.turns`), how a change is put together, and where the handle
+stands. Does not know providers, prices or agents. A log stands at the leaf it last saw: what it reads is
+the path to that leaf, what it appends follows that leaf, and if somebody else moved it the store says
+`StaleLeaf`. One lock per log: threads that share it append one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from threading import RLock
+from typing import Any
+
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
+
+from .core.codec import chain, encode, encode_evidence, from_json, to_json
+from .core.entries import BranchSummary, Entry, Evidence, Payload, Settings, is_internal, kind_of
+from .core.media import MARK, lift
+from .core.messages import Message
+from .core.state import State, fold, merge, updates
+from .core.tree import Leaf, Range, lineage
+from .core.turns import Cursor, cursor_behind, follow
+from .core.usage import Call
+from .errors import BadPoint, InlineMedia, LawBroken, NothingToRedo, Running
+from .stores.store import (
+    Blob,
+    Change,
+    Committed,
+    FurtherFact,
+    NewEntry,
+    NewSession,
+    Reading,
+    SessionRow,
+    Store,
+)
+from .world import World
+
+LOOK_BACK = 16
+LEASE_MICROSECONDS = 10 * 60 * 1_000_000
+
+
+class Draft(Struct, frozen=True):
+    """Something to append, and what is known of its making."""
+
+    payload: Payload
+    model: str | None = None
+    finish: str | None = None
+    evidence: Evidence | None = None
+
+
+class Appended(Struct, frozen=True):
+    leaf: Leaf
+    entries: list[Entry]
+    repeated: bool = False
+    """The key was known: this is what was written then, and nothing was written now."""
+
+
+class Cut(Struct, frozen=True):
+    """A place asked for and the legal place it came to."""
+
+    at: int
+    asked: int
+
+    @property
+    def has_moved(self) -> bool:
+        return self.at != self.asked
+
+
+class Written(Struct, frozen=True):
+    """Payloads made ready: entries, blobs and the cursor behind them."""
+
+    entries: tuple[NewEntry, ...]
+    payloads: tuple[Payload, ...]
+    blobs: tuple[Blob, ...]
+    cursor: Cursor
+    facts: tuple[FurtherFact, ...]
+
+
+def write(cursor: Cursor, drafts: Sequence[Draft], at: int, *, seed: bool = False) -> Written:
+    """Chain drafts behind a cursor; raises if one may not stand there or cannot be kept."""
+    entries: list[NewEntry] = []
+    payloads: list[Payload] = []
+    blobs: dict[str, Blob] = {}
+    facts: list[FurtherFact] = []
+    for draft in drafts:
+        payload, body = _body(draft.payload, blobs)
+        place = follow(cursor, payload, seed=seed)
+        kind = kind_of(payload)
+        entry_id = chain(cursor.entry_id, kind, place.turn, place.step, body)
+        is_message = isinstance(payload, Message)
+        entries.append(
+            NewEntry(
+                place.after.seq,
+                entry_id,
+                place.turn,
+                place.step,
+                kind,
+                payload.role if isinstance(payload, Message) else None,
+                is_internal(payload, seed=seed),
+                at,
+                body,
+                draft.model,
+                draft.finish,
+                encode_evidence(draft.evidence),
+                tuple(media.hash for media in payload.media) if is_message and b'"media"' in body else (),  # type: ignore[union-attr]
+            )
+        )
+        payloads.append(payload)
+        if place.turn == place.after.seq:
+            facts.append(FurtherFact("turn_started", {"turn": place.turn}))
+        if cursor.turn and not place.after.turn:
+            facts.append(FurtherFact("turn_ended", {"turn": cursor.turn, "status": "completed"}))
+        cursor = replace(place.after, entry_id=entry_id)
+    return Written(tuple(entries), tuple(payloads), tuple(blobs.values()), cursor, tuple(facts))
+
+
+def _body(payload: Payload, blobs: dict[str, Blob]) -> tuple[Payload, bytes]:
+    """The canonical bytes. Bytes within parts are lifted out into blobs first."""
+    try:
+        body = encode(payload)
+        if MARK not in body or not isinstance(payload, Message):
+            return payload, body
+    except InlineMedia:
+        assert isinstance(payload, Message)
+    lifted = lift(payload)
+    for digest, attachment in lifted.attachments.items():
+        blobs[digest] = Blob(digest, attachment.mime, attachment.data)
+    return lifted.message, encode(lifted.message)
+
+
+class Log:
+    def __init__(self, store: Store, row: SessionRow, world: World, cursor: Cursor | None = None) -> None:
+        self.store, self.world = store, world
+        self.session_id = row.session_id
+        self.seeds = row.seed_count
+        self.leaf = row.leaf
+        self._cursor = cursor
+        self._state: State | None = None
+        self._lock = RLock()
+
+    # -- where it stands ---------------------------------------------------------------------------
+
+    @property
+    def cursor(self) -> Cursor:
+        with self._lock:
+            if self._cursor is None:
+                self._cursor = self.cursor_at(self.leaf)
+            return self._cursor
+
+    def cursor_at(self, leaf: Leaf) -> Cursor:
+        many = LOOK_BACK
+        while True:
+            entries = self.store.path(self.session_id, leaf=leaf, newest=many).entries
+            cursor = cursor_behind(entries, seeds=self.seeds)
+            if cursor is not None:
+                return cursor
+            many *= 8
+
+    def refresh(self) -> SessionRow:
+        """Stand where the session stands now."""
+        with self._lock:
+            row = self.store.session(self.session_id)
+            if row.leaf != self.leaf:
+                self._stand(row.leaf, None, None)
+            return row
+
+    def _stand(self, leaf: Leaf, cursor: Cursor | None, state: State | None) -> None:
+        self.leaf, self._cursor, self._state = leaf, cursor, state
+
+    @property
+    def state(self) -> State:
+        with self._lock:
+            if self._state is None:
+                reading = self.store.path(
+                    self.session_id, leaf=self.leaf, first=self.leaf.seq + 1, detail=True
+                )
+                cached = reading.detail.state if reading.detail and reading.row.leaf == self.leaf else None
+                self._state = fold(self.path().entries) if cached is None else from_json(cached)
+            return self._state
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def path(self, *, since: int = 0, last: int | None = None, public: bool = False) -> Reading:
+        return self.store.path(self.session_id, leaf=self.leaf, first=since + 1, newest=last, public=public)
+
+    def ranges(self) -> list[Range]:
+        branches = {branch.branch: branch for branch in self.store.branches(self.session_id)}
+        return lineage(branches, self.leaf)
+
+    # -- appending ---------------------------------------------------------------------------------
+
+    def append(
+        self,
+        drafts: Sequence[Draft],
+        *,
+        after: Leaf | None = None,
+        key: str | None = None,
+        calls: Sequence[Call] = (),
+        replaces_call: bool = False,
+        row: Mapping[str, Any] | None = None,
+        data: Mapping[str, Any] | None = None,
+        fence: int | None = None,
+    ) -> Appended:
+        """Write all of it behind the leaf, or nothing."""
+        if not drafts:
+            raise LawBroken("nothing to append; hand in at least one message or entry")
+        with self._lock:
+            leaf = self.leaf if after is None else after
+            cursor = self.cursor if leaf == self.leaf else self.cursor_at(leaf)
+            at = self.world.now()
+            written = write(cursor, drafts, at)
+            state, encoded = self._next_state(leaf, written.payloads)
+            change = Change(
+                session_id=self.session_id,
+                key=key or self.world.new_id("k"),
+                at=at,
+                after=leaf,
+                entries=written.entries,
+                blobs=written.blobs,
+                calls=tuple(calls),
+                replaces_call=replaces_call,
+                state=encoded,
+                facts=_with_data(written.facts, data),
+                row={**_turn_status(written.facts), **(row or {})},
+                fence=fence,
+            )
+            done = self.store.commit(change)
+            if done.repeated:
+                self._stand(done.leaf, None, None)
+                return self._recall(done)
+            self._stand(done.leaf, written.cursor, state)
+            entries = [entry.opened(done.leaf.branch) for entry in written.entries]
+            return Appended(done.leaf, entries)
+
+    def _next_state(
+        self, leaf: Leaf, payloads: Sequence[Payload]
+    ) -> tuple[State | None, bytes | UnsetType | None]:
+        """The state behind the payloads, if it is known or they change it; and the bytes to cache, if any."""
+        patches = [patch for payload in payloads for patch in updates(payload)]
+        if leaf != self.leaf:
+            return None, None
+        if not patches:
+            return self._state, UNSET
+        state = self.state
+        for patch in patches:
+            state = merge(state, patch)
+        return state, to_json(state, "state")
+
+    def _recall(self, done: Committed) -> Appended:
+        fact = self.store.journal(self.session_id, done.facts - 1, 1)[0]
+        first = fact.data.get("first", done.leaf.seq + 1)
+        entries = self.store.path(self.session_id, leaf=done.leaf, first=first).entries
+        return Appended(done.leaf, entries, repeated=True)
+
+    def record(
+        self,
+        kind: str,
+        *,
+        data: Mapping[str, Any] | None = None,
+        row: Mapping[str, Any] | None = None,
+        calls: Sequence[Call] = (),
+        replaces_call: bool = False,
+        key: str | None = None,
+        fence: int | None = None,
+    ) -> Committed:
+        """A fact without entries: a title, a status, a failed call. The leaf stays where it is."""
+        with self._lock:
+            change = Change(
+                session_id=self.session_id,
+                key=key or self.world.new_id("k"),
+                at=self.world.now(),
+                kind=kind,
+                data=dict(data or {}),
+                row=dict(row or {}),
+                calls=tuple(calls),
+                replaces_call=replaces_call,
+                after=self.leaf if calls else None,
+                fence=fence,
+            )
+            return self.store.commit(change)
+
+    # -- moving ------------------------------------------------------------------------------------
+
+    def cut(self, asked: int) -> Cut:
+        """The nearest place at or before `asked` that parts no call from its results."""
+        if not 0 <= asked <= self.leaf.seq:
+            raise BadPoint(asked, 0, self.leaf.seq)
+        if asked == 0:
+            return Cut(0, 0)
+        cursor = self.cursor_at(self.place(asked))
+        return Cut(cursor.open_calls[0].seq - 1 if cursor.open_calls else asked, asked)
+
+    def place(self, seq: int) -> Leaf:
+        """The entry `seq` of this path by the branch that holds it."""
+        ranges = self.ranges()
+        for part in ranges:
+            if part.first <= seq <= part.last:
+                return Leaf(part.branch, seq)
+        if seq:
+            raise BadPoint(seq, 0, self.leaf.seq)
+        root = ranges[0].branch if ranges else self.leaf.branch
+        return Leaf(root, 0)
+
+    def move(
+        self,
+        to: Leaf,
+        *,
+        leaving: BranchSummary | None = None,
+        key: str | None = None,
+        data: Mapping[str, Any] | None = None,
+    ) -> Leaf:
+        """Put the leaf somewhere in this session's tree. Nothing is lost: what was left is still there."""
+        with self._lock:
+            self.refuse_while_running()
+            at = self.world.now()
+            drafts = [] if leaving is None else [Draft(leaving)]
+            written = write(self.cursor_at(to) if to.seq else Cursor(), drafts, at)
+            change = Change(
+                session_id=self.session_id,
+                key=key or self.world.new_id("k"),
+                at=at,
+                kind="moved",
+                data={"from": [self.leaf.branch, self.leaf.seq], **(data or {})},
+                after=self.leaf,
+                move_to=to,
+                entries=written.entries,
+                state=None,
+                row={"status": "idle", "holder": None, "lease_until": None},
+            )
+            done = self.store.commit(change)
+            self._stand(done.leaf, None if done.repeated else written.cursor, None)
+            return done.leaf
+
+    def refuse_while_running(self) -> None:
+        row = self.store.session(self.session_id)
+        if row.status != "running" or row.holder is None or (row.lease_until or 0) <= self.world.now():
+            return
+        if not self.world.is_gone(row.holder):
+            raise Running(self.session_id, row.holder)
+
+    def checkout(self, leaf: Leaf) -> Leaf:
+        """Go to any place of this session's tree that parts no call from its results."""
+        branches = {branch.branch: branch for branch in self.store.branches(self.session_id)}
+        held = branches.get(leaf.branch)
+        if held is None or not held.parent_seq <= leaf.seq <= held.tail:
+            raise BadPoint(str(leaf), 0, max((branch.tail for branch in branches.values()), default=0))
+        if leaf.seq and self.cursor_at(leaf).open_calls:
+            calls = self.cursor_at(leaf).open_calls
+            leaf = Leaf(leaf.branch, max(calls[0].seq - 1, held.parent_seq))
+        return self.move(leaf)
+
+    def redo(self) -> Leaf:
+        """Back to where the last rewind came from, if nothing was appended since."""
+        left: list[Leaf] = []
+        for fact in self.store.journal(self.session_id):
+            if fact.kind == "appended":
+                left.clear()
+            elif fact.kind == "moved" and fact.data.get("redo"):
+                left.pop()
+            elif fact.kind == "moved":
+                left.append(Leaf(*fact.data["from"]))
+        if not left:
+            raise NothingToRedo(self.session_id)
+        return self.move(left[-1], data={"redo": True})
+
+    # -- forking -----------------------------------------------------------------------------------
+
+    def fork(self, cut: Cut, row: SessionRow, settings: Settings | None) -> tuple[SessionRow, Cursor]:
+        """A new session from a place of this path: one row, one branch, no entry copied."""
+        under = self.place(cut.at)
+        cursor = self.cursor_at(under) if cut.at else Cursor()
+        written = write(cursor, [Draft(settings)] if settings is not None else [], row.started_at)
+        new = NewSession(
+            row=replace(row, parent_seq=cut.at, seed_count=min(self.seeds, cut.at)),
+            key=self.world.new_id("k"),
+            seeds=written.entries,
+            fork_of=under,
+        )
+        made, _ = self.store.create(new)
+        return made, written.cursor
+
+
+def _with_data(facts: tuple[FurtherFact, ...], data: Mapping[str, Any] | None) -> tuple[FurtherFact, ...]:
+    if not data:
+        return facts
+    return tuple(
+        FurtherFact(fact.kind, {**fact.data, **data}) if fact.kind == "turn_started" else fact
+        for fact in facts
+    )
+
+
+def _turn_status(facts: Sequence[FurtherFact]) -> dict[str, Any]:
+    """The row follows the turn: an input makes it running, the final answer idle again."""
+    if not facts:
+        return {}
+    if facts[-1].kind == "turn_started":
+        return {"status": "running", "error": None}
+    return {"status": "idle", "error": None, "holder": None, "lease_until": None}

@@ -1,0 +1,1 @@
+"""Who answers, and what it costs. For now: prices."""

@@ -1,0 +1,396 @@
+"""A handle on one session: every verb of the glossary, each a line that calls the room that knows.
+
+A handle stands at the leaf it last saw: what it reads is the path to that leaf, what it appends follows
+it. If somebody else moved the leaf an append raises `StaleLeaf`; `refresh()` catches up. Handles may be
+shared between threads; docs/durability.md says how to use them from asyncio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from . import wire
+from .core import context as contexts
+from .core.codec import from_json, plain_text
+from .core.context import Context
+from .core.entries import BranchSummary, Compaction, Entry, Note, Payload, Settings, Uncompaction
+from .core.events import Event, events
+from .core.fit import Budget, Fitted, fit, measure
+from .core.messages import Message, Outcome, Text, tool_result
+from .core.state import State, fold
+from .core.tree import Branch, Leaf
+from .core.turns import Action, OpenCall, next_action
+from .core.usage import Call, Totals, on_path, total
+from .errors import BadPoint, BadSummary, LawBroken, NotFound
+from .log import Appended, Cut, Draft, Log
+from .stores.store import Fact, Query, SessionRow, Status
+from .turn import Turn
+from .verify import Problem, verify
+from .wire.explain import Difference, first_difference
+
+Appendable = Payload | dict[str, Any]
+
+
+class Hydrated(Struct, frozen=True):
+    """Everything needed to go on with a session, or to look at it, from one read."""
+
+    row: SessionRow
+    seeds: list[Entry]
+    messages: list[Entry]
+    state: State
+    totals: Totals
+
+
+class Session:
+    def __init__(self, log: Log, cut: Cut | None = None) -> None:
+        self.log = log
+        self.cut = cut
+        """Of a fork: the place asked for and the legal place it came to."""
+
+    @property
+    def session_id(self) -> str:
+        return self.log.session_id
+
+    @property
+    def leaf(self) -> Leaf:
+        return self.log.leaf
+
+    @property
+    def row(self) -> SessionRow:
+        """The row as it is now; the handle stays where it stands."""
+        return self.log.store.session(self.session_id)
+
+    def __repr__(self) -> str:
+        return f"Session({self.session_id} at {self.leaf})"
+
+    def refresh(self) -> SessionRow:
+        """Stand where the session stands now."""
+        return self.log.refresh()
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def append(
+        self, items: Iterable[Appendable], *, after: Leaf | None = None, key: str | None = None
+    ) -> Appended:
+        """All of it behind the leaf, durable on return, or nothing. The primitive below `turn`."""
+        return self.log.append(drafts(items), after=after, key=key)
+
+    def turn(
+        self,
+        content: str | Message | dict[str, Any] | None = None,
+        *,
+        key: str | None = None,
+        calling: str | None = None,
+        **started: Any,
+    ) -> Turn:
+        """One input and everything appended in answer to it. Without input: go on with the turn that is open.
+
+        `calling="anthropic:model"` records the start of each model call with the commit before it, so that
+        a call cut off by a crash is counted. Further keywords (trigger, model, …) go into `turn_started`.
+        """
+        return Turn(self.log, content, key=key, calling=calling, started=started)
+
+    def note(self, data: dict[str, Any] | None = None, *, state: dict[str, Any] | None = None) -> Appended:
+        """The host's own data on the path, never shown to a model; `state` is merged into the session's state."""
+        return self.append([Note(data or {}, state)])
+
+    def set(self, **settings: Any) -> Appended:
+        """What holds from here on: model, prompt, prompt_patch, tools, limits."""
+        return self.append([Settings(**settings)])
+
+    def close_batch(self, why: str, *, outcome: Outcome = "interrupted") -> Appended | None:
+        """Give every open call an explicit result, so that something else may follow."""
+        waiting = self.open_calls
+        if not waiting:
+            return None
+        return self.append([tool_result(c.call.id, why, error=True, outcome=outcome) for c in waiting])
+
+    def title(self, title: str | None) -> None:
+        self.log.record(
+            "titled",
+            data={"title": title},
+            row={"title": None if title is None else plain_text(title, "title")},
+        )
+
+    def tag(self, **tags: str | None) -> dict[str, str]:
+        """Set tags; None removes one. Returns all of them."""
+        merged = {name: value for name, value in {**self.row.tags, **tags}.items() if value is not None}
+        for name, value in merged.items():
+            plain_text(name, "tag"), plain_text(value, f"tag {name}")
+        self.log.record("tagged", data={"tags": merged}, row={"tags": merged})
+        return merged
+
+    def end(self, status: Status = "completed", error: str | None = None) -> None:
+        now = self.log.world.now()
+        row = {"status": status, "error": error, "completed_at": now, "holder": None, "lease_until": None}
+        self.log.record("ended", data={"status": status, "error": error}, row=row)
+
+    def interrupt(self) -> None:
+        """Mark a session whose runner is gone: it may be moved again, and the next turn goes on."""
+        row = {"status": "interrupted", "holder": None, "lease_until": None}
+        self.log.record("interrupted", data={"holder": self.row.holder}, row=row)
+
+    # -- moving ------------------------------------------------------------------------------------
+
+    def rewind(self, to: int, *, summary: str | None = None) -> Cut:
+        """Move the leaf back to `to`, or to the nearest legal place before it. Everything stays.
+
+        With `summary` what the branch left behind had found is told to the model in the new one.
+        """
+        cut = self.log.cut(to)
+        left = None
+        if summary is not None:
+            if not summary.strip():
+                raise BadSummary("the summary of the branch is empty")
+            left = BranchSummary(summary, self.leaf.seq, self.log.cursor.entry_id.hex())
+        self.log.move(self.log.place(cut.at), leaving=left, data={"asked": to} if cut.has_moved else None)
+        return cut
+
+    def undo(self) -> Cut:
+        """Rewind to before the latest input."""
+        inputs = [entry.seq for entry in self.path() if entry.turn == entry.seq]
+        if not inputs:
+            raise BadPoint("undo", 0, self.leaf.seq)
+        return self.rewind(inputs[-1] - 1)
+
+    def redo(self) -> Leaf:
+        """Back to the branch the last rewind left behind."""
+        return self.log.redo()
+
+    def checkout(self, leaf: Leaf) -> Leaf:
+        """Go to any place of this session's tree."""
+        return self.log.checkout(leaf)
+
+    def fork(
+        self,
+        at: int | None = None,
+        *,
+        model: str | None = None,
+        prompt: str | None = None,
+        prompt_patch: str | None = None,
+        tools: Sequence[str] | None = None,
+        title: str | None = None,
+    ) -> Session:
+        """A new session from a place of this path, in O(1); the source is untouched."""
+        cut = self.log.cut(self.leaf.seq if at is None else at)
+        settings = Settings(model, prompt, prompt_patch, None if tools is None else tuple(tools))
+        world, source = self.log.world, self.row
+        row = SessionRow(
+            session_id=world.new_id("ses"),
+            space=source.space,
+            owner=source.owner,
+            conversation_id=world.new_id("con"),
+            agent=source.agent,
+            title=title or source.title,
+            relation="fork",
+            parent_session=source.session_id,
+            model=model or source.model,
+            context_window=source.context_window,
+            tool_names=source.tool_names if tools is None else tuple(tools),
+            started_at=(now := world.now()),
+            updated_at=now,
+        )
+        made, cursor = self.log.fork(cut, row, None if settings == Settings() else settings)
+        return Session(Log(self.log.store, made, world, cursor), cut)
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def path(self, since: int = 0, last: int | None = None) -> list[Entry]:
+        """The entries root → leaf; those after seq `since`, or the last n."""
+        return self.log.path(since=since, last=last).entries
+
+    def trace(self) -> list[Entry]:
+        """Every entry of the path."""
+        return self.path()
+
+    def transcript(self) -> list[Entry]:
+        """The public entries of the path: inputs and final answers."""
+        return self.log.path(public=True).entries
+
+    def events(self) -> list[Event]:
+        return list(events(self.path()))
+
+    def entries(self) -> list[Entry]:
+        """Every entry of the session's own branches, on the path or not."""
+        return [stored.entry.opened(stored.branch) for stored in self.log.store.entries(self.session_id)]
+
+    def branches(self) -> list[Branch]:
+        return self.log.store.branches(self.session_id)
+
+    def journal(self, after: int = 0, limit: int | None = None) -> list[Fact]:
+        return self.log.store.journal(self.session_id, after, limit)
+
+    @property
+    def state(self) -> State:
+        return self.log.state
+
+    @property
+    def open_calls(self) -> tuple[OpenCall, ...]:
+        """The calls that wait for results, in call order."""
+        return self.log.cursor.open_calls
+
+    def call_key(self, call: OpenCall) -> str:
+        """The idempotency key of a call: the same in every process, before and after a crash."""
+        return f"{self.session_id}/{self.leaf.branch}/{call.seq}/{call.index}"
+
+    def next_action(self) -> Action:
+        """What is to be done at this leaf: call the model, run tools, or rest."""
+        return next_action(self.path(), seeds=self.log.seeds)
+
+    def hydrate(self) -> Hydrated:
+        """Row, seeds, messages, state and totals in one read, at the leaf where the session stands now."""
+        return hydrate(self.log)
+
+    # -- what a model sees -------------------------------------------------------------------------
+
+    def context(self) -> Context:
+        return contexts.build(self.path())
+
+    def fit(self, budget: Budget) -> Fitted:
+        """The context cut to whole turns, newest first; says what it dropped."""
+        return fit(self.context(), budget)
+
+    def request(self, provider: str, budget: Budget | None = None) -> dict[str, Any]:
+        """The history as that provider's request takes it: for Anthropic `system` and `messages`."""
+        context = self.context() if budget is None else self.fit(budget).context
+        return wire.wire(provider).project(context, self.read_blob)
+
+    def messages(self, provider: str, budget: Budget | None = None) -> list[dict[str, Any]]:
+        """Always a history the provider accepts, the same bytes on every host."""
+        found: list[dict[str, Any]] = self.request(provider, budget)["messages"]
+        return found
+
+    def explain(self, provider: str, sent: dict[str, Any] | None = None) -> Difference | None:
+        """The first difference to what was last sent (or to `sent`); None: the cache stays warm."""
+        if sent is None:
+            sent = self._last_sent(provider)
+        return None if sent is None else first_difference(sent, self.request(provider))
+
+    def _last_sent(self, provider: str) -> dict[str, Any] | None:
+        """What the latest call on this path was given: a function of the place it was made at."""
+        calls = [call for call in self.calls("path") if call.purpose == "answer"]
+        if not calls:
+            return None
+        place = self.log.place(max(call.after_seq for call in calls))
+        entries = self.log.store.path(self.session_id, leaf=place).entries
+        return wire.wire(provider).project(contexts.build(entries), self.read_blob)
+
+    def read_blob(self, digest: str) -> bytes | None:
+        found = self.log.store.blob(digest)
+        return None if found is None else found.data
+
+    def compact(
+        self, summary: str, *, first_kept: int | None = None, folds: bool = False, **files: Any
+    ) -> Compaction:
+        """From here on the model sees the summary in place of what lies before `first_kept`.
+
+        Default: the newest turn is kept. Nothing is deleted; `uncompact` brings the old context back.
+        `folds=True` says the summary already tells what an earlier one told; else both are shown.
+        """
+        entries = self.path()
+        context = contexts.build(entries)
+        cut = self.log.cut(_newest_turn(entries, self.leaf.seq) if first_kept is None else first_kept - 1)
+        replaced = [item for item in context.items if item.seq <= cut.at and (folds or not item.pinned)]
+        if not summary.strip():
+            raise BadSummary("the summary is empty")
+        if not replaced:
+            raise BadSummary(f"nothing lies before message {cut.at + 1} that it could replace")
+        before = sum(measure(item.message).tokens for item in replaced)
+        if measure(Message("user", (Text(summary),))).tokens >= before:
+            raise BadSummary(f"the summary is longer than the {before:,} tokens it would replace")
+        tokens = sum(measure(item.message).tokens for item in context.items)
+        compaction = Compaction(summary, cut.at + 1, tokens, folds=folds, **files)
+        self.append([compaction])
+        return compaction
+
+    def uncompact(self) -> Uncompaction:
+        """Cancel the latest compaction: the exact earlier context is back."""
+        active = contexts.active_compactions(self.path())
+        if not active:
+            raise LawBroken(f"no compaction is in force at {self.leaf}; session.compact(summary) makes one")
+        cancel = Uncompaction(active[-1][0])
+        self.append([cancel])
+        return cancel
+
+    # -- usage -------------------------------------------------------------------------------------
+
+    def calls(self, view: str = "own", since: Leaf | None = None) -> list[Call]:
+        """Ledger rows: `own` (abandoned branches too), `path` (forks: the shared part too), `tree` (with children)."""
+        store = self.log.store
+        if view == "path" or since is not None:
+            floor = 0 if since is None else self._on_path(since)
+            rows = [*store.calls_below(self.session_id), *store.calls(self.session_id)]
+            return on_path(rows, self.log.ranges(), floor)
+        rows = store.calls(self.session_id)
+        if view == "own":
+            return rows
+        if view == "tree":
+            return rows + [call for child in self.children() for call in child.calls("tree")]
+        raise BadPoint(view, 0, self.leaf.seq)
+
+    def usage(self, view: str = "own", since: Leaf | None = None) -> Totals:
+        """Sums of the ledger. A `since` that is not on the path gives nothing, loudly."""
+        return total(self.calls(view, since))
+
+    def usage_by_turn(self) -> dict[int, Totals]:
+        """What each turn of the path cost: the token columns of its visible answer."""
+        turn_of = {entry.seq: entry.turn for entry in self.path()}
+        found: dict[int, list[Call]] = {}
+        for call in self.calls("path"):
+            seq = call.after_seq if call.answer_seq is None else call.answer_seq
+            found.setdefault(turn_of.get(seq, 0), []).append(call)
+        return {turn: total(calls) for turn, calls in found.items()}
+
+    def _on_path(self, leaf: Leaf) -> int:
+        if leaf.seq > self.leaf.seq or (leaf.seq and self.log.place(leaf.seq) != leaf and leaf != self.leaf):
+            raise BadPoint(str(leaf), 0, self.leaf.seq)
+        return leaf.seq
+
+    # -- relations and care ------------------------------------------------------------------------
+
+    def children(self) -> list[Session]:
+        """Its task sessions; one that was recorded and is missing is passed over."""
+        query = Query(parent_session=self.session_id, relation="task", limit=1_000)
+        rows = self.log.store.sessions(query).sessions
+        return [Session(Log(self.log.store, row, self.log.world)) for row in rows]
+
+    def parent(self) -> Session | None:
+        row = self.row
+        if row.parent_session is None:
+            return None
+        try:
+            found = self.log.store.session(row.parent_session)
+        except NotFound:
+            return None
+        return Session(Log(self.log.store, found, self.log.world))
+
+    def verify(self) -> list[Problem]:
+        """What is wrong with this session; empty if nothing is. Changes nothing."""
+        return verify(self.log.store, self.session_id)
+
+
+def drafts(items: Iterable[Appendable]) -> list[Draft]:
+    found: list[Draft] = []
+    for item in items:
+        if isinstance(item, dict):
+            found.extend(Draft(message) for message in wire.read_any_messages([item]))
+        else:
+            found.append(Draft(item))
+    return found
+
+
+def hydrate(log: Log) -> Hydrated:
+    reading = log.store.path(log.session_id, detail=True)
+    count = reading.row.seed_count
+    cached = reading.detail.state if reading.detail is not None else None
+    state = fold(reading.entries) if cached is None else from_json(cached)
+    return Hydrated(reading.row, reading.entries[:count], reading.entries[count:], state, reading.row.totals)
+
+
+def _newest_turn(entries: Sequence[Entry], last: int) -> int:
+    """The seq before the newest turn, or the end if there is no older one."""
+    inputs = [entry.seq for entry in entries if entry.turn == entry.seq]
+    return inputs[-1] - 1 if len(inputs) > 1 else last

@@ -1,0 +1,243 @@
+"""The sessions of one store: start them, find them, care for them. `bough.open` gives one of these."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any, Self, cast
+
+from .core.codec import plain_text, to_json
+from .core.entries import Note
+from .core.media import digest
+from .core.messages import Media, Message
+from .core.turns import Cursor
+from .errors import StoreError, WrongStore
+from .log import Draft, Log, write
+from .session import Appendable, Hydrated, Session, drafts, hydrate
+from .stores.store import (
+    Blob,
+    Detail,
+    NewSession,
+    Page,
+    Purged,
+    Query,
+    SessionRow,
+    Store,
+)
+from .verify import Problem, verify
+from .workspace import Workspace
+from .world import World, real_world
+
+GRACE_MICROSECONDS = 3_600 * 1_000_000
+
+
+class Sessions:
+    """A store opened for one space and, if given, one owner. Safe to use from several threads."""
+
+    def __init__(self, store: Store, world: World | None = None) -> None:
+        self.store = store
+        self.world = world or real_world()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.store.close()
+
+    def __repr__(self) -> str:
+        return f"Sessions({self.store.where!r}, space={self.store.space!r})"
+
+    # -- starting ----------------------------------------------------------------------------------
+
+    def start(
+        self,
+        agent: str | None = None,
+        seeds: Iterable[Appendable] = (),
+        *,
+        session_id: str | None = None,
+        **about: Any,
+    ) -> Session:
+        """A new session, durable on return. With `session_id` it is idempotent.
+
+        About it: conversation_id, title, tags, model, context_window, trigger_type, trigger_id, tool_names,
+        spec (the frozen agent), policy, state (initial), workspace, owner.
+        """
+        new, cursor = self._new(agent, seeds, session_id, about)
+        row, made = self.store.create(new)
+        return Session(Log(self.store, row, self.world, cursor if made else None))
+
+    def latest_or_start(
+        self, conversation_id: str, agent: str | None = None, seeds: Iterable[Appendable] = (), **about: Any
+    ) -> Session:
+        """The session to go on with in this conversation, or a new one: one atomic verb."""
+        new, cursor = self._new(agent, seeds, None, {**about, "conversation_id": conversation_id})
+        row, made = self.store.latest_or_create(new)
+        return Session(Log(self.store, row, self.world, cursor if made else None))
+
+    def start_task(
+        self, parent: Session, agent: str | None = None, seeds: Iterable[Appendable] = (), **about: Any
+    ) -> Session:
+        """A child session with its own log. It is recorded in the parent before it exists, so none is ever unknown."""
+        session_id = about.pop("session_id", None) or self.world.new_id("ses")
+        parent.log.record("task_started", data={"child": session_id, "seq": parent.leaf.seq})
+        about |= {"relation": "task", "parent_session": parent.session_id, "parent_seq": parent.leaf.seq}
+        return self.start(agent, seeds, session_id=session_id, **about)
+
+    def _new(
+        self, agent: str | None, seeds: Iterable[Appendable], session_id: str | None, about: dict[str, Any]
+    ) -> tuple[NewSession, Cursor]:
+        wide = {name: about.pop(name, None) for name in ("spec", "policy", "workspace", "state")}
+        workspace = cast(Workspace | None, wide["workspace"])
+        opening = drafts(seeds)
+        if workspace is not None:
+            opening = [_filled(draft, workspace) for draft in opening]
+        if wide["state"] is not None:
+            opening.append(Draft(Note(state=wide["state"])))
+        now = self.world.now()
+        written = write(Cursor(), opening, now, seed=True)
+        row = self._row(agent, session_id, len(written.entries), now, about)
+        detail = Detail(
+            spec=None if wide["spec"] is None else to_json(wide["spec"], "spec"),
+            policy=None if wide["policy"] is None else to_json(wide["policy"], "policy"),
+            workspace=None if workspace is None else _workspace_json(workspace),
+            state=to_json(wide["state"], "state") if wide["state"] is not None else None,
+        )
+        return NewSession(row, self.world.new_id("k"), detail, written.entries, written.blobs), written.cursor
+
+    def _row(
+        self, agent: str | None, session_id: str | None, seeds: int, now: int, about: dict[str, Any]
+    ) -> SessionRow:
+        texts = {"agent": agent, "session_id": session_id, **about, **about.get("tags", {})}
+        for name, value in texts.items():
+            if isinstance(value, str):
+                plain_text(value, name)
+        about.setdefault("conversation_id", None)
+        conversation_id = about.pop("conversation_id") or self.world.new_id("con")
+        about.setdefault("owner", self.store.owner)
+        if "tool_names" in about:
+            about["tool_names"] = tuple(about["tool_names"])
+        return SessionRow(
+            session_id=session_id or self.world.new_id("ses"),
+            space=self.store.space,
+            conversation_id=conversation_id,
+            agent=agent,
+            seed_count=seeds,
+            started_at=now,
+            updated_at=now,
+            **about,
+        )
+
+    # -- finding -----------------------------------------------------------------------------------
+
+    def session(self, session_id: str) -> Session:
+        """A handle on a session, standing at its leaf; `NotFound` if it is absent or another tenant's."""
+        return Session(Log(self.store, self.store.session(session_id), self.world))
+
+    def sessions(self, **query: Any) -> Page:
+        """A page of session rows, newest first. Hand `page.next` in as `before` to read on."""
+        return self.store.sessions(Query(**query))
+
+    def every(self, **query: Any) -> Iterator[SessionRow]:
+        """All rows that match, page by page."""
+        before = query.pop("before", None)
+        while True:
+            page = self.sessions(before=before, **query)
+            yield from page.sessions
+            if page.next is None:
+                return
+            before = page.next
+
+    def latest(self, conversation_id: str) -> Session | None:
+        """The newest session of a conversation; never a child, a fork or a replay."""
+        for row in self.every(conversation_id=conversation_id):
+            if row.relation in (None, "import"):
+                return Session(Log(self.store, row, self.world))
+        return None
+
+    def hydrate(self, session_id: str) -> Hydrated:
+        """Row, seeds, messages, state and totals in one read."""
+        return hydrate(Log(self.store, self.store.session(session_id), self.world))
+
+    # -- blobs -------------------------------------------------------------------------------------
+
+    def put_blob(self, data: bytes, mime: str, name: str | None = None) -> Media:
+        """Keep bytes once, by content; returns the handle for a message."""
+        plain_text(mime, "mime type")
+        self.store.put_blob(Blob(digest(data), mime, data), self.world.now())
+        return Media(digest(data), mime, len(data), name)
+
+    def blob(self, media: Media | str) -> bytes | None:
+        """The bytes behind a handle; None if they are missing. Checked against their name."""
+        wanted = media if isinstance(media, str) else media.hash
+        found = self.store.blob(wanted)
+        if found is not None and digest(found.data) != wanted:
+            raise StoreError(
+                f"blob {wanted} does not hold the bytes it is named after; restore it from a backup"
+            )
+        return None if found is None else found.data
+
+    def gc(self, grace: int = GRACE_MICROSECONDS) -> int:
+        """Drop blobs that no entry points to and that are older than an hour; returns how many."""
+        return self.store.collect_blobs(self.world.now() - grace)
+
+    # -- care --------------------------------------------------------------------------------------
+
+    def delete(self, session_id: str) -> list[str]:
+        """Into the trash, its child tasks first; `restore` brings them back."""
+        return self.store.trash(session_id, self.world.now())
+
+    def restore(self, session_id: str) -> list[str]:
+        return self.store.restore(session_id)
+
+    def purge(self, session_id: str, *, with_forks: bool = False) -> Purged:
+        """For good, from the trash only. What a surviving fork stands on stays until that goes."""
+        return self.store.purge(session_id, with_forks=with_forks)
+
+    def verify(self) -> Iterator[Problem]:
+        """What is wrong anywhere in this store and space, session by session. Changes nothing."""
+        for trashed in (False, True):
+            for row in self.every(trashed=trashed, limit=200):
+                yield from verify(self.store, row.session_id)
+
+
+def open(
+    url: str | os.PathLike[str],
+    *,
+    space: str = "default",
+    owner: str | None = None,
+    synchronous: str = "full",
+) -> Sessions:
+    """Open a store by a path or `memory:`.
+
+    `synchronous="normal"` is faster and safe against a killed process, but a power cut may take the last commits.
+    """
+    plain_text(space, "space")
+    if synchronous not in ("full", "normal"):
+        raise StoreError(f"synchronous={synchronous!r} is unknown; use 'full' or 'normal'")
+    where = os.fspath(url)
+    if where == "memory:":
+        from .stores.memory import MemoryStore
+
+        return Sessions(MemoryStore(space=space, owner=owner))
+    if "://" in where:
+        raise WrongStore(where, "only paths and memory: are known so far")
+    from .stores.sqlite import SqliteStore
+
+    return Sessions(SqliteStore(where, space=space, owner=owner, synchronous=synchronous))
+
+
+def _filled(draft: Draft, workspace: Workspace) -> Draft:
+    return Draft(workspace.fill(draft.payload)) if isinstance(draft.payload, Message) else draft
+
+
+def _workspace_json(workspace: Workspace) -> bytes:
+    import msgspec
+
+    return to_json(msgspec.to_builtins(workspace), "workspace")
+
+
+__all__ = ["Sessions", "open"]

@@ -1,0 +1,1 @@
+"""Where sessions lie: the contract (`store`), its laws as a suite (`conformance`), and the stores."""

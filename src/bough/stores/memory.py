@@ -1,0 +1,417 @@
+"""The store in memory: a real store for tests and throw-away agents, and the model the others are held to.
+
+Written for plainness, not speed: dictionaries, one lock, no index. Nothing survives the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from threading import RLock
+
+from msgspec import UNSET, Struct, field
+from msgspec.structs import replace
+
+from ..core.entries import Entry
+from ..core.tree import Branch, Leaf, lineage, standing, window
+from ..core.usage import Call, total
+from ..errors import BadPoint, Fenced, IdTaken, MissingBlob, NotFound, NotTrashed, Running, StaleLeaf, Trashed
+from .store import (
+    Blob,
+    Change,
+    Committed,
+    Detail,
+    Fact,
+    NewEntry,
+    NewSession,
+    Page,
+    Purged,
+    Query,
+    Reading,
+    SessionRow,
+    Store,
+    Stored,
+    added,
+    difference,
+)
+
+
+class _Kept(Struct):
+    """All that lies under one session."""
+
+    no: int
+    row: SessionRow
+    detail: Detail
+    journal: list[Fact] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+
+
+class MemoryStore(Store):
+    def __init__(self, *, space: str = "default", owner: str | None = None) -> None:
+        self.where, self.space, self.owner = "memory:", space, owner
+        self._lock = RLock()
+        self._sessions: dict[str, _Kept] = {}
+        self._branches: dict[int, Branch] = {}
+        self._entries: dict[tuple[int, int], NewEntry] = {}
+        self._blobs: dict[tuple[str, str], tuple[Blob, int]] = {}
+        self._left: dict[str, list[Call]] = {}  # calls of purged sessions whose answers a fork stands on
+        self._numbers = {"session": 0, "branch": 0}
+
+    def close(self) -> None:
+        """Nothing to close: the store goes with its last reference."""
+
+    def _next(self, what: str) -> int:
+        self._numbers[what] += 1
+        return self._numbers[what]
+
+    def _kept(self, session_id: str) -> _Kept:
+        kept = self._sessions.get(session_id)
+        if kept is None or kept.row.space != self.space or self.owner not in (None, kept.row.owner):
+            raise NotFound(session_id)
+        return kept
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def create(self, new: NewSession) -> tuple[SessionRow, bool]:
+        with self._lock:
+            name = new.row.session_id
+            taken = self._sessions.get(name)
+            if taken is None:
+                return self._insert(new), True
+            seeds = [e.entry_id for e in self._path(taken.row.leaf, 1, taken.row.seed_count)]
+            is_same = (taken.row.space, taken.row.owner) == (
+                self.space,
+                new.row.owner,
+            ) and new.fork_of is None
+            if not is_same or seeds != [seed.entry_id for seed in new.seeds]:
+                raise IdTaken(name)
+            return taken.row, False
+
+    def latest_or_create(self, new: NewSession) -> tuple[SessionRow, bool]:
+        with self._lock:
+            query = Query(conversation_id=new.row.conversation_id, limit=1_000_000)
+            found = [row for row in self.sessions(query).sessions if row.relation in (None, "import")]
+            return (found[0], False) if found else self.create(new)
+
+    def _insert(self, new: NewSession) -> SessionRow:
+        self._check_blobs(new.seeds, new.blobs)
+        branch, under = self._next("branch"), new.fork_of
+        self._branches[branch] = Branch(
+            branch, new.row.session_id, under.branch if under else None, under.seq if under else 0
+        )
+        self._put_blobs(new.blobs, new.row.started_at)
+        self._put_entries(branch, new.seeds)
+        seq = new.seeds[-1].seq if new.seeds else under.seq if under else 0
+        row = replace(new.row, leaf=Leaf(branch, seq), facts=1)
+        data: dict[str, object] = {"branch": branch, "last": seq}
+        if row.parent_session is not None:
+            data |= {"relation": row.relation, "parent": row.parent_session}
+        started = Fact(1, "started", new.key, data, row.started_at)
+        self._sessions[row.session_id] = _Kept(self._next("session"), row, new.detail, [started])
+        return row
+
+    def commit(self, change: Change) -> Committed:
+        with self._lock:
+            kept = self._kept(change.session_id)
+            row = kept.row
+            if row.trashed_at is not None:
+                raise Trashed(change.session_id)
+            if change.fence is not None and change.fence != row.fence:
+                raise Fenced(change.session_id, change.fence, row.fence)
+            if change.after is not None and change.after != row.leaf:
+                return _repeated(kept, change)
+            self._check_blobs(change.entries, change.blobs)
+            self._check_move(change, row)
+            self._put_blobs(change.blobs, change.at)
+            leaf = row.leaf if change.move_to is None else change.move_to
+            if change.entries:
+                leaf = self._grow(row, leaf, change.entries, has_moved=change.move_to is not None)
+            return self._settle(kept, change, leaf)
+
+    def _settle(self, kept: _Kept, change: Change, leaf: Leaf) -> Committed:
+        totals = kept.row.totals
+        for call in change.calls:
+            call = replace(call, branch=leaf.branch)
+            started = [
+                i for i, old in enumerate(kept.calls) if change.replaces_call and old.call_id == call.call_id
+            ]
+            growth = total([call])
+            if started:
+                growth = difference(growth, total([kept.calls[started[-1]]]))
+                kept.calls[started[-1]] = call
+            else:
+                kept.calls.append(call)
+            totals = added(totals, growth)
+        data = change.data
+        if change.entries:
+            data = {"branch": leaf.branch, "first": change.entries[0].seq, "last": leaf.seq, **data}
+        elif change.after is not None:
+            data = {"branch": leaf.branch, "last": leaf.seq, **data}
+        facts = [(change.kind, change.key, data), *((fact.kind, None, fact.data) for fact in change.facts)]
+        for kind, key, content in facts:
+            kept.journal.append(Fact(len(kept.journal) + 1, kind, key, content, change.at))
+        kept.row = replace(
+            kept.row,
+            leaf=leaf,
+            totals=totals,
+            turns=kept.row.turns + sum(entry.turn == entry.seq for entry in change.entries),
+            facts=len(kept.journal),
+            updated_at=change.at,
+            **change.row,
+        )
+        if change.state is not UNSET:
+            kept.detail = replace(kept.detail, state=change.state)
+        return Committed(leaf, len(kept.journal))
+
+    def _grow(self, row: SessionRow, under: Leaf, entries: Sequence[NewEntry], *, has_moved: bool) -> Leaf:
+        branch = under.branch
+        is_tail = (branch, under.seq + 1) not in self._entries
+        if has_moved or self._branches[branch].session_id != row.session_id or not is_tail:
+            branch = self._next("branch")
+            self._branches[branch] = Branch(branch, row.session_id, under.branch, under.seq)
+        self._put_entries(branch, entries)
+        return Leaf(branch, entries[-1].seq)
+
+    def _put_entries(self, branch: int, entries: Iterable[NewEntry]) -> None:
+        for entry in entries:
+            assert (branch, entry.seq) not in self._entries
+            self._entries[branch, entry.seq] = replace(entry, media=tuple(sorted(set(entry.media))))
+
+    def _check_blobs(self, entries: Iterable[NewEntry], coming: Iterable[Blob]) -> None:
+        known = {blob.hash for blob in coming}
+        for digest in (digest for entry in entries for digest in entry.media):
+            if digest not in known and (self.space, digest) not in self._blobs:
+                raise MissingBlob(digest)
+
+    def _check_move(self, change: Change, row: SessionRow) -> None:
+        to = change.move_to
+        if to is None or (to.branch, to.seq) in self._entries:
+            return
+        if to.branch not in self._branches or self._branches[to.branch].parent_seq != to.seq:
+            raise BadPoint(str(to), 0, row.leaf.seq)
+
+    def _put_blobs(self, blobs: Iterable[Blob], at: int) -> None:
+        for blob in blobs:
+            held, since = self._blobs.get((self.space, blob.hash), (blob, at))
+            self._blobs[self.space, blob.hash] = (held, max(since, at))
+
+    def trash(self, session_id: str, at: int) -> list[str]:
+        with self._lock:
+            kept = self._kept(session_id)
+            ids = [*self._below(session_id, forks=False), session_id]
+            for name in ids if kept.row.trashed_at is None else ():
+                row = self._sessions[name].row
+                self._sessions[name].row = row if row.trashed_at is not None else replace(row, trashed_at=at)
+            return ids
+
+    def restore(self, session_id: str) -> list[str]:
+        with self._lock:
+            when = self._kept(session_id).row.trashed_at
+            ids = [*self._below(session_id, forks=False), session_id]
+            for kept in (self._sessions[name] for name in ids):
+                if when is not None and kept.row.trashed_at == when:
+                    kept.row = replace(kept.row, trashed_at=None)
+            return ids
+
+    def _below(self, session_id: str, *, forks: bool) -> list[str]:
+        found = [session_id]
+        for parent in found:
+            for name, kept in sorted(self._sessions.items(), key=lambda item: item[1].no):
+                if (
+                    kept.row.parent_session == parent
+                    and (forks or kept.row.relation == "task")
+                    and name not in found
+                ):
+                    found.append(name)
+        return found[:0:-1]
+
+    def purge(self, session_id: str, *, with_forks: bool = False) -> Purged:
+        with self._lock:
+            if self._kept(session_id).row.trashed_at is None:
+                raise NotTrashed(session_id)
+            ids = [*self._below(session_id, forks=with_forks), session_id]
+            for name in ids:
+                self._left[name] = self._sessions.pop(name).calls
+            doomed = {n: b for n, b in self._branches.items() if b.session_id in ids}
+            for branch in list(doomed.values()):
+                while (
+                    branch.parent is not None
+                    and self._branches[branch.parent].session_id not in self._sessions
+                ):
+                    branch = doomed.setdefault(branch.parent, self._branches[branch.parent])
+            stay = [b for n, b in self._branches.items() if n not in doomed and b.parent in doomed]
+            keep = standing(doomed, [Leaf(b.parent, b.parent_seq) for b in stay if b.parent is not None])
+            return self._forget(ids, doomed, keep)
+
+    def _forget(self, ids: Sequence[str], doomed: dict[int, Branch], keep: dict[int, int]) -> Purged:
+        gone = [key for key in self._entries if key[0] in doomed and key[1] > keep.get(key[0], -1)]
+        used = {digest for key in gone for digest in self._entries[key].media}
+        for key in gone:
+            del self._entries[key]
+        for number in doomed:
+            if number not in keep:
+                del self._branches[number]
+        for name in {*ids, *(branch.session_id or "" for branch in doomed.values())}:
+            self._left[name] = [
+                call
+                for call in self._left[name]
+                if (call.after_seq if call.answer_seq is None else call.answer_seq)
+                <= keep.get(call.branch, -1)
+            ]
+        kept = sum(1 for branch, _ in self._entries if branch in doomed)
+        return Purged(tuple(ids), len(gone), kept, self._drop_blobs(used))
+
+    def _drop_blobs(self, digests: Iterable[str], before: int | None = None) -> int:
+        used = {digest for entry in self._entries.values() for digest in entry.media}
+        gone = [
+            (self.space, digest)
+            for digest in digests
+            if digest not in used and (self.space, digest) in self._blobs
+            if before is None or self._blobs[self.space, digest][1] < before
+        ]
+        for key in gone:
+            del self._blobs[key]
+        return len(gone)
+
+    def lease(self, session_id: str, holder: str, until: int, at: int) -> int:
+        with self._lock:
+            kept = self._kept(session_id)
+            row = kept.row
+            if row.trashed_at is not None:
+                raise Trashed(session_id)
+            is_held = row.holder is not None and (row.lease_until or 0) > at
+            if is_held and row.holder != holder:
+                raise Running(session_id, row.holder)
+            fence = row.fence if is_held else row.fence + 1
+            kept.row = replace(row, holder=holder, lease_until=until, fence=fence)
+            return fence
+
+    def release(self, session_id: str, fence: int) -> None:
+        with self._lock:
+            kept = self._kept(session_id)
+            if kept.row.fence == fence:
+                kept.row = replace(kept.row, holder=None, lease_until=None)
+
+    def put_blob(self, blob: Blob, at: int) -> None:
+        with self._lock:
+            self._put_blobs((blob,), at)
+
+    def collect_blobs(self, before: int) -> int:
+        with self._lock:
+            return self._drop_blobs([digest for space, digest in self._blobs if space == self.space], before)
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def session(self, session_id: str) -> SessionRow:
+        with self._lock:
+            return self._kept(session_id).row
+
+    def detail(self, session_id: str) -> Detail:
+        with self._lock:
+            return self._kept(session_id).detail
+
+    def sessions(self, query: Query) -> Page:
+        with self._lock:
+            kept = sorted(self._sessions.values(), key=lambda kept: -kept.no)
+            found = [k for k in kept if _matches(k, query, self.space, self.owner)]
+        page = found[: query.limit]
+        return Page([k.row for k in page], str(page[-1].no) if len(found) > query.limit else None)
+
+    def _path(self, leaf: Leaf, first: int, last: int) -> list[Entry]:
+        ranges = window(lineage(self._branches, leaf), first, last)
+        return [
+            self._entries[part.branch, seq].opened(part.branch)
+            for part in ranges
+            for seq in range(part.first, part.last + 1)
+        ]
+
+    def path(
+        self,
+        session_id: str,
+        *,
+        leaf: Leaf | None = None,
+        first: int = 1,
+        last: int | None = None,
+        newest: int | None = None,
+        public: bool = False,
+        detail: bool = False,
+    ) -> Reading:
+        with self._lock:
+            kept = self._kept(session_id)
+            end = kept.row.leaf if leaf is None else leaf
+            first = first if newest is None else max(first, end.seq - newest + 1)
+            entries = self._path(end, first, end.seq if last is None else last)
+            entries = [entry for entry in entries if not (public and entry.internal)]
+            ranges = tuple(lineage(self._branches, end))
+            return Reading(kept.row, ranges, entries, kept.detail if detail else None)
+
+    def entries(self, session_id: str) -> list[Stored]:
+        with self._lock:
+            self._kept(session_id)
+            keys = sorted(key for key in self._entries if self._branches[key[0]].session_id == session_id)
+            return [Stored(branch, self._entries[branch, seq]) for branch, seq in keys]
+
+    def branches(self, session_id: str) -> list[Branch]:
+        with self._lock:
+            self._kept(session_id)
+            own = [n for n, branch in self._branches.items() if branch.session_id == session_id]
+            for number in own:
+                parent = self._branches[number].parent
+                if parent is not None and parent not in own:
+                    own.append(parent)
+            return [self._spoken(self._branches[number]) for number in sorted(own)]
+
+    def _spoken(self, branch: Branch) -> Branch:
+        tail = max((seq for n, seq in self._entries if n == branch.branch), default=branch.parent_seq)
+        owner = branch.session_id if branch.session_id in self._sessions else None
+        return replace(branch, session_id=owner, tail=tail)
+
+    def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[Fact]:
+        with self._lock:
+            facts = self._kept(session_id).journal[after:]
+            return facts if limit is None else facts[:limit]
+
+    def calls(self, session_id: str) -> list[Call]:
+        with self._lock:
+            return list(self._kept(session_id).calls)
+
+    def calls_below(self, session_id: str) -> list[Call]:
+        with self._lock:
+            line = {b.branch for b in self.branches(session_id)}
+            owners = {self._branches[n].session_id for n in line} - {session_id}
+            living = [(k.no, k.calls) for name, k in self._sessions.items() if name in owners]
+            left = [(0, calls) for name, calls in self._left.items() if name in owners]
+            return [call for _, calls in sorted([*left, *living], key=lambda pair: pair[0]) for call in calls]
+
+    def blob(self, digest: str) -> Blob | None:
+        with self._lock:
+            held = self._blobs.get((self.space, digest))
+            return None if held is None else held[0]
+
+
+def _repeated(kept: _Kept, change: Change) -> Committed:
+    assert change.after is not None
+    for fact in reversed(kept.journal):
+        if fact.key == change.key:
+            return Committed(Leaf(fact.data["branch"], fact.data["last"]), fact.n, repeated=True)
+    raise StaleLeaf(change.session_id, change.after, kept.row.leaf)
+
+
+def _matches(kept: _Kept, query: Query, space: str, owner: str | None) -> bool:
+    row = kept.row
+    wanted = [
+        (space, row.space),
+        (owner, row.owner),
+        (query.agent, row.agent),
+        (query.status, row.status),
+        (query.conversation_id, row.conversation_id),
+        (query.relation, row.relation),
+        (query.parent_session, row.parent_session),
+    ]
+    return (
+        all(want is None or want == have for want, have in wanted)
+        and query.trashed == (row.trashed_at is not None)
+        and (query.tag is None or row.tags.get(query.tag[0]) == query.tag[1])
+        and (query.started_from is None or row.started_at >= query.started_from)
+        and (query.started_before is None or row.started_at < query.started_before)
+        and (query.before is None or kept.no < int(query.before))
+    )

@@ -1,0 +1,150 @@
+-- Bough's SQLite schema, format 1.0.
+--
+-- A guided tour. A session is one row; its leaf (branch, seq) says where it stands. Entries are the nodes
+-- of a tree, kept by branch: a branch knows its parent and the seq at which it left it, so a path is a few
+-- range scans and a fork is one session row and one branch row. The journal numbers everything that
+-- happened to a session; usage has one row per model call. Three tables are keyed by one packed integer,
+-- (owner << 32) | number: clustered by owner, no second index to keep, measured fastest to write and read.
+--
+-- Read it with sqlite3:  select seq, role, text from active_message where session_id = 'ses_…' order by seq;
+-- Bodies are JSON bytes exactly as hashed; cast(body as text) shows them. Times are microseconds, UTC.
+
+create table session (
+    no                  integer primary key autoincrement, -- short name for the packed keys; never reused, so a purged one cannot come back
+    id                  text not null unique,              -- the public name, ses_…
+    space               text not null,                     -- tenant; every read filters by it
+    owner               text,                              -- whose mailbox within the space; null: the space's own
+    conversation_id     text not null,                     -- groups sessions over time; a fork has one of its own
+    agent               text,                              -- the agent's name; its frozen form is detail.spec
+    title               text,
+    status              text not null,                     -- idle running completed failed cancelled interrupted: a cache of the journal
+    relation            text,                              -- fork task replay import; null: started by itself
+    parent_session      text,                              -- by id and not by reference: the parent may be purged
+    parent_seq          integer,                           -- where in the parent it hangs
+    trigger_type        text,                              -- what started it: chat, email, cron, …
+    trigger_id          text,
+    model               text,                              -- as last set; the answer's own model stands on its entry
+    context_window      integer,
+    tool_names          text,                              -- JSON array; the schemas are versioned with the code
+    branch              integer not null,                  -- the leaf: compared and swapped by every append
+    seq                 integer not null,
+    seed_count          integer not null,                  -- entries 1..n of the root were there before the first turn
+    turns               integer not null,                  -- inputs appended by this session, abandoned branches included
+    calls               integer not null,                  -- totals of this session's own usage rows, updated in the same transaction
+    input_tokens        integer not null,
+    output_tokens       integer not null,
+    cache_read_tokens   integer not null,
+    cache_write_tokens  integer not null,
+    cost_microcents     integer not null,
+    unpriced_calls      integer not null,
+    unknown_calls       integer not null,
+    facts               integer not null,                  -- length of the journal: the number of its latest fact
+    fence               integer not null,                  -- grows with every lease: a late runner is told by it
+    holder              text,                              -- who drives it
+    lease_until         integer,
+    tags                text,                              -- JSON object of strings
+    started_at          integer not null,
+    updated_at          integer not null,
+    completed_at        integer,
+    trashed_at          integer,                           -- set: in the trash, restorable
+    error               text
+);
+create index session_by_conversation on session (space, conversation_id, no);
+create index session_by_parent on session (parent_session) where parent_session is not null;
+
+-- The wide, seldom read part of a session, apart so that the row rewritten by every append stays short.
+create table session_detail (
+    no        integer primary key references session (no),
+    spec      text,  -- JSON: the agent as it was frozen
+    policy    text,  -- JSON
+    workspace text,  -- JSON: working_dir, fs_scope_tier, variables, …
+    state     text   -- JSON: the fold of the updates at the leaf; null after a move or fork: fold it
+);
+
+create table branch (
+    id         integer primary key autoincrement,
+    session_no integer not null,  -- no foreign key: a branch outlives its purged session while a fork stands on it
+    parent     integer references branch (id),
+    parent_seq integer not null   -- its own first seq is one more
+);
+create index branch_by_session on branch (session_no);
+create index branch_by_parent on branch (parent) where parent is not null;
+
+create table entry (
+    id       integer primary key,       -- branch << 32 | seq
+    turn     integer not null,          -- seq of the input it answers; 0: none
+    step     integer not null,          -- which model call of the turn
+    kind     text not null,             -- message compaction uncompaction branch_summary settings note
+    role     text,                      -- of a message; repeated from the body for queries
+    internal integer not null,          -- 1: not for the public; fixed at append
+    model    text,                      -- that answered
+    finish   text,                      -- why it stopped
+    entry_id blob not null,             -- chain hash: parent's id and this body
+    at       integer not null,          -- for people; no order depends on it
+    evidence blob,                      -- signatures for their issuer only; not in the id, not in exports
+    body     blob not null              -- JSON bytes; blob, because text costs 2-10 % more to write and 7-30 % to load
+);
+create index entry_public on entry (id) where internal = 0; -- the public's reads touch nothing else
+
+create table usage (
+    id                 integer primary key, -- session no << 32 | n
+    call_id            text not null,
+    branch             integer not null,    -- where the answer went, or where the session stood
+    after_seq          integer not null,    -- the leaf's seq when the call was made
+    answer_seq         integer,             -- null: no answer (failed, discarded, cut off)
+    purpose            text not null,       -- answer, compaction, title, …
+    bucket             text not null,       -- live or replay
+    provider           text,
+    model              text,
+    input_tokens       integer,             -- everything read, cached or not; null: never told
+    output_tokens      integer,
+    cache_read_tokens  integer,             -- part of input_tokens
+    cache_write_tokens integer,             -- part of input_tokens
+    cost_microcents    integer,             -- null: no price was known
+    price_version      text,
+    failed             integer not null,
+    at                 integer not null
+);
+
+create table journal (
+    id   integer primary key, -- session no << 32 | n
+    kind text not null,
+    key  text,                -- of the change; null on further facts of the same change
+    data text,                -- JSON; null: {}
+    at   integer not null
+);
+
+create table blob (
+    no    integer primary key,
+    space text not null,      -- sharing across spaces would tell one tenant what another has
+    hash  text not null,      -- sha256, hex
+    mime  text not null,
+    size  integer not null,
+    at    integer not null,   -- unreferenced ones are only collected some time after this
+    bytes blob not null,
+    unique (space, hash)
+);
+create table blob_use (
+    entry   integer not null references entry (id),
+    blob_no integer not null references blob (no),
+    primary key (entry, blob_no)
+) without rowid;
+create index blob_use_by_blob on blob_use (blob_no);
+
+-- For people: each message of each session's active path, exactly once.
+create view active_message as
+with recursive line (no, branch, last) as (
+    select no, branch, seq from session where trashed_at is null
+    union all
+    select line.no, branch.parent, min(line.last, branch.parent_seq)
+    from line join branch on branch.id = line.branch
+    where branch.parent is not null
+)
+select session.id as session_id, entry.id & 4294967295 as seq, entry.turn, entry.step, entry.role,
+       (select group_concat(coalesce(part.value ->> 'text', '[' || (part.value ->> 'type') || ']'), char(10))
+        from json_each(cast(entry.body as text), '$.parts') as part) as text,
+       entry.internal, entry.model, entry.finish, entry.at, cast(entry.body as text) as body
+from line
+join session on session.no = line.no
+join entry on entry.id between line.branch << 32 and (line.branch << 32) + line.last
+where entry.kind = 'message';

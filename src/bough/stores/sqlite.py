@@ -1,0 +1,370 @@
+"""The embedded store: one SQLite file, any number of threads and processes.
+
+Knows what is read and which work is a transaction. Leaves to `sqlite_connections` who may write when, to
+`sqlite_write` what one change does, and to `sqlite_purge` what may be forgotten.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from ..core.codec import to_json
+from ..core.entries import Entry
+from ..core.tree import Branch, Leaf, Range, lineage, window
+from ..core.usage import Call
+from ..errors import IdTaken, NotFound, Running, Trashed
+from .sqlite_connections import Connections
+from .sqlite_purge import below, purge
+from .sqlite_rows import (
+    CALL_COLUMNS,
+    ENTRY_COLUMNS,
+    SESSION_COLUMNS,
+    call_from,
+    entry_from,
+    fact_from,
+    session_from,
+    stored_from,
+)
+from .sqlite_write import apply, insert_blobs, insert_session
+from .store import (
+    Blob,
+    Change,
+    Committed,
+    Detail,
+    Fact,
+    NewSession,
+    Page,
+    Purged,
+    Query,
+    Reading,
+    SessionRow,
+    Store,
+    Stored,
+)
+
+SELECT_SESSION = f"""
+select {SESSION_COLUMNS} from session where id = :id and space = :space and (:owner is null or owner = :owner)
+"""
+SELECT_DETAIL = "select spec, policy, workspace, state from session_detail where no = ?"
+SELECT_LATEST = f"""
+select {SESSION_COLUMNS} from session
+where space = :space and conversation_id = :conversation and (:owner is null or owner = :owner)
+  and (relation is null or relation = 'import') and trashed_at is null
+order by no desc limit 1
+"""
+SELECT_LINE = """
+with recursive line (id, session_no, parent, parent_seq) as (
+    select id, session_no, parent, parent_seq from branch where id = ?
+    union all
+    select branch.id, branch.session_no, branch.parent, branch.parent_seq
+    from line join branch on branch.id = line.parent
+)
+select id, parent, parent_seq from line
+"""
+SELECT_ENTRIES = f"select {ENTRY_COLUMNS} from entry where id between ? and ? order by id"
+SELECT_PUBLIC = f"""
+select {ENTRY_COLUMNS} from entry indexed by entry_public
+where internal = 0 and id between ? and ? order by id
+"""
+SELECT_STORED = f"""
+select {", ".join(f"entry.{name.strip()}" for name in ENTRY_COLUMNS.split(","))}, entry.role,
+       (select group_concat(blob.hash, ' ') from blob_use join blob on blob.no = blob_no
+        where blob_use.entry = entry.id)
+from branch join entry on entry.id between branch.id << 32 and (branch.id << 32) + 4294967295
+where branch.session_no = ? order by entry.id
+"""
+SELECT_BRANCHES = """
+with recursive line (id) as (
+    select id from branch where session_no = :no
+    union
+    select branch.parent from line join branch on branch.id = line.id where branch.parent is not null
+)
+select branch.id, session.id, branch.parent, branch.parent_seq,
+       coalesce((select max(entry.id) & 4294967295 from entry
+                 where entry.id between branch.id << 32 and (branch.id << 32) + 4294967295), branch.parent_seq)
+from line join branch on branch.id = line.id left join session on session.no = branch.session_no
+order by branch.id
+"""
+SELECT_LINE_SESSIONS = """
+with recursive line (id) as (
+    select id from branch where session_no = :no
+    union
+    select branch.parent from line join branch on branch.id = line.id where branch.parent is not null
+)
+select distinct session_no from line join branch on branch.id = line.id where session_no <> :no order by 1
+"""
+
+
+class SqliteStore(Store):
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        space: str = "default",
+        owner: str | None = None,
+        synchronous: str = "full",
+    ) -> None:
+        self.where = str(Path(path))
+        self.space, self.owner = space, owner
+        self._connections = Connections(self.where, synchronous)
+
+    def close(self) -> None:
+        self._connections.close()
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def commit(self, change: Change) -> Committed:
+        return self._connections.write(lambda writer: apply(writer, change, self.space, self.owner))
+
+    def create(self, new: NewSession) -> tuple[SessionRow, bool]:
+        return self._connections.write(lambda writer: self._create(writer, new))
+
+    def latest_or_create(self, new: NewSession) -> tuple[SessionRow, bool]:
+        def work(writer: apsw.Connection) -> tuple[SessionRow, bool]:
+            bindings = {"space": self.space, "owner": self.owner, "conversation": new.row.conversation_id}
+            found = writer.execute(SELECT_LATEST, bindings).fetchone()
+            return (session_from(found), False) if found else self._create(writer, new)
+
+        return self._connections.write(work)
+
+    def _create(self, writer: apsw.Connection, new: NewSession) -> tuple[SessionRow, bool]:
+        taken = writer.execute(
+            "select space, owner from session where id = ?", (new.row.session_id,)
+        ).fetchone()
+        if taken is None:
+            insert_session(writer, new)
+            return self._row(writer, new.row.session_id), True
+        if taken != (self.space, new.row.owner):
+            raise IdTaken(new.row.session_id)
+        row = self._row(writer, new.row.session_id)
+        seeds = self._entries(writer, self._line(writer, row.leaf), 1, row.seed_count, public=False)
+        if [seed.entry_id for seed in seeds] != [
+            seed.entry_id for seed in new.seeds
+        ] or new.fork_of is not None:
+            raise IdTaken(new.row.session_id)
+        return row, False
+
+    def trash(self, session_id: str, at: int) -> list[str]:
+        def work(writer: apsw.Connection) -> list[str]:
+            row = self._row(writer, session_id)
+            ids = [*below(writer, session_id), session_id]
+            if row.trashed_at is None:
+                writer.executemany(
+                    "update session set trashed_at = ? where id = ? and trashed_at is null",
+                    [(at, name) for name in ids],
+                )
+            return ids
+
+        return self._connections.write(work)
+
+    def restore(self, session_id: str) -> list[str]:
+        def work(writer: apsw.Connection) -> list[str]:
+            row = self._row(writer, session_id)
+            ids = [*below(writer, session_id), session_id]
+            writer.executemany(
+                "update session set trashed_at = null where id = ? and trashed_at = ?",
+                [(name, row.trashed_at) for name in ids],
+            )
+            return ids
+
+        return self._connections.write(work)
+
+    def purge(self, session_id: str, *, with_forks: bool = False) -> Purged:
+        def work(writer: apsw.Connection) -> Purged:
+            return purge(writer, self._row(writer, session_id), with_forks=with_forks)
+
+        purged = self._connections.write(work)
+        return Purged(
+            purged.sessions, purged.entries, purged.kept_entries, purged.blobs, self._connections.scrub()
+        )
+
+    def lease(self, session_id: str, holder: str, until: int, at: int) -> int:
+        def work(writer: apsw.Connection) -> int:
+            row = self._row(writer, session_id)
+            if row.trashed_at is not None:
+                raise Trashed(session_id)
+            is_held = row.holder is not None and (row.lease_until or 0) > at
+            if is_held and row.holder != holder:
+                raise Running(session_id, row.holder)
+            fence = row.fence if is_held else row.fence + 1
+            writer.execute(
+                "update session set holder = ?, lease_until = ?, fence = ? where id = ?",
+                (holder, until, fence, session_id),
+            )
+            return fence
+
+        return self._connections.write(work)
+
+    def release(self, session_id: str, fence: int) -> None:
+        def work(writer: apsw.Connection) -> None:
+            self._row(writer, session_id)
+            writer.execute(
+                "update session set holder = null, lease_until = null where id = ? and fence = ?",
+                (session_id, fence),
+            )
+
+        self._connections.write(work)
+
+    def put_blob(self, blob: Blob, at: int) -> None:
+        self._connections.write(lambda writer: insert_blobs(writer, self.space, (blob,), at))
+
+    def collect_blobs(self, before: int) -> int:
+        def work(writer: apsw.Connection) -> int:
+            writer.execute(
+                "delete from blob where space = ? and at < ? and no not in (select blob_no from blob_use)",
+                (self.space, before),
+            )
+            return writer.changes()
+
+        count = self._connections.write(work)
+        if count:
+            self._connections.scrub()
+        return count
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def _row(self, connection: apsw.Connection, session_id: str) -> SessionRow:
+        bindings = {"id": session_id, "space": self.space, "owner": self.owner}
+        row = connection.execute(SELECT_SESSION, bindings).fetchone()
+        if row is None:
+            raise NotFound(session_id)
+        return session_from(row)
+
+    def _no(self, connection: apsw.Connection, session_id: str) -> int:
+        bindings = {"id": session_id, "space": self.space, "owner": self.owner}
+        found = connection.execute(SELECT_SESSION, bindings).fetchone()
+        if found is None:
+            raise NotFound(session_id)
+        return int(found[0])
+
+    def _line(self, connection: apsw.Connection, leaf: Leaf) -> list[Range]:
+        found: list[tuple[Any, ...]] = connection.execute(SELECT_LINE, (leaf.branch,)).fetchall()
+        return lineage({no: Branch(no, None, parent, seq) for no, parent, seq in found}, leaf)
+
+    def _entries(
+        self, connection: apsw.Connection, ranges: Sequence[Range], first: int, last: int, *, public: bool
+    ) -> list[Entry]:
+        query = SELECT_PUBLIC if public else SELECT_ENTRIES
+        found: list[Entry] = []
+        for part in window(ranges, first, last):
+            base = part.branch << 32
+            rows = connection.execute(query, (base | part.first, base | part.last)).fetchall()
+            found.extend(map(entry_from, rows))
+        return found
+
+    def session(self, session_id: str) -> SessionRow:
+        with self._connections.reading() as reader:
+            return self._row(reader, session_id)
+
+    def detail(self, session_id: str) -> Detail:
+        with self._connections.reading() as reader:
+            return self._detail(reader, session_id)
+
+    def _detail(self, reader: apsw.Connection, session_id: str) -> Detail:
+        no = self._no(reader, session_id)
+        found: tuple[Any, ...] | None = reader.execute(SELECT_DETAIL, (no,)).fetchone()
+        assert found is not None  # made together with the session
+        return Detail(*(None if text is None else text.encode() for text in found))
+
+    def sessions(self, query: Query) -> Page:
+        where, bindings = _conditions(query, self.space, self.owner)
+        with self._connections.reading() as reader:
+            rows = reader.execute(
+                f"select {SESSION_COLUMNS} from session where {where} order by no desc limit ?",
+                (*bindings, query.limit + 1),
+            ).fetchall()
+        more = len(rows) > query.limit
+        rows = rows[: query.limit]
+        return Page([session_from(row) for row in rows], str(rows[-1][0]) if more else None)
+
+    def path(
+        self,
+        session_id: str,
+        *,
+        leaf: Leaf | None = None,
+        first: int = 1,
+        last: int | None = None,
+        newest: int | None = None,
+        public: bool = False,
+        detail: bool = False,
+    ) -> Reading:
+        with self._connections.reading() as reader:
+            row = self._row(reader, session_id)
+            end = row.leaf if leaf is None else leaf
+            ranges = self._line(reader, end)
+            first = first if newest is None else max(first, end.seq - newest + 1)
+            entries = self._entries(reader, ranges, first, end.seq if last is None else last, public=public)
+            wide = self._detail(reader, session_id) if detail else None
+        return Reading(row, tuple(ranges), entries, wide)
+
+    def entries(self, session_id: str) -> list[Stored]:
+        with self._connections.reading() as reader:
+            no = self._no(reader, session_id)
+            found = reader.execute(SELECT_STORED, (no,)).fetchall()
+        return [stored_from(row) for row in found]
+
+    def branches(self, session_id: str) -> list[Branch]:
+        with self._connections.reading() as reader:
+            no = self._no(reader, session_id)
+            return [Branch(*row) for row in reader.execute(SELECT_BRANCHES, {"no": no})]
+
+    def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[Fact]:
+        with self._connections.reading() as reader:
+            base = self._no(reader, session_id) << 32
+            found = reader.execute(
+                "select id, kind, key, data, at from journal where id > ? and id < ? order by id limit ?",
+                (base + after, base + (1 << 32), -1 if limit is None else limit),
+            ).fetchall()
+        return [fact_from(row) for row in found]
+
+    def calls(self, session_id: str) -> list[Call]:
+        with self._connections.reading() as reader:
+            return self._calls(reader, self._no(reader, session_id))
+
+    def calls_below(self, session_id: str) -> list[Call]:
+        with self._connections.reading() as reader:
+            others: list[tuple[Any, ...]] = reader.execute(
+                SELECT_LINE_SESSIONS, {"no": self._no(reader, session_id)}
+            ).fetchall()
+            return [call for (no,) in others for call in self._calls(reader, no)]
+
+    def _calls(self, reader: apsw.Connection, no: int) -> list[Call]:
+        query = f"select {CALL_COLUMNS} from usage where id > ? and id < ? order by id"
+        return [call_from(row) for row in reader.execute(query, (no << 32, (no + 1) << 32))]
+
+    def blob(self, digest: str) -> Blob | None:
+        with self._connections.reading() as reader:
+            query = "select hash, mime, bytes from blob where space = ? and hash = ?"
+            found = reader.execute(query, (self.space, digest)).fetchone()
+        return None if found is None else Blob(*found)
+
+    def backup(self, to: str | os.PathLike[str]) -> None:
+        """A whole copy at `to`, taken while others go on."""
+        self._connections.backup(str(to))
+
+
+def _conditions(query: Query, space: str, owner: str | None) -> tuple[str, list[Any]]:
+    wanted: list[tuple[str, Any]] = [
+        ("space = ?", space),
+        ("owner = ?", owner),
+        ("agent = ?", query.agent),
+        ("status = ?", query.status),
+        ("conversation_id = ?", query.conversation_id),
+        ("relation = ?", query.relation),
+        ("parent_session = ?", query.parent_session),
+        ("started_at >= ?", query.started_from),
+        ("started_at < ?", query.started_before),
+        ("no < ?", None if query.before is None else int(query.before)),
+    ]
+    if query.tag is not None:
+        name, value = query.tag
+        path = "$." + to_json(name, "tag").decode()
+        wanted.append((f"json_extract(tags, '{path.replace(chr(39), chr(39) * 2)}') = ?", value))
+    kept = [(text, value) for text, value in wanted if value is not None]
+    trashed = "trashed_at is not null" if query.trashed else "trashed_at is null"
+    return " and ".join([*(text for text, _ in kept), trashed]), [value for _, value in kept]

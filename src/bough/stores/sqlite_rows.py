@@ -1,0 +1,115 @@
+"""Rows of the SQLite tables as values, and the column lists that order them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..core.codec import decode, decode_evidence, from_json
+from ..core.entries import Entry
+from ..core.tree import Leaf
+from ..core.usage import Call, Price, Totals, Usage
+from .store import Fact, NewEntry, SessionRow, Stored
+
+SEQ = 0xFFFFFFFF
+
+SESSION_COLUMNS = """no, id, space, owner, conversation_id, agent, title, status, relation, parent_session,
+    parent_seq, trigger_type, trigger_id, model, context_window, tool_names, branch, seq, seed_count, turns,
+    calls, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_microcents, unpriced_calls,
+    unknown_calls, facts, fence, holder, lease_until, tags, started_at, updated_at, completed_at, trashed_at, error"""
+ENTRY_COLUMNS = "id, turn, step, kind, internal, model, finish, entry_id, at, evidence, body"
+CALL_COLUMNS = """call_id, branch, after_seq, answer_seq, at, input_tokens, output_tokens, cache_read_tokens,
+    cache_write_tokens, purpose, bucket, provider, model, cost_microcents, price_version, failed"""
+
+
+def session_from(row: tuple[Any, ...]) -> SessionRow:
+    return SessionRow(
+        session_id=row[1],
+        space=row[2],
+        owner=row[3],
+        conversation_id=row[4],
+        agent=row[5],
+        title=row[6],
+        status=row[7],
+        relation=row[8],
+        parent_session=row[9],
+        parent_seq=row[10],
+        trigger_type=row[11],
+        trigger_id=row[12],
+        model=row[13],
+        context_window=row[14],
+        tool_names=tuple(from_json(row[15])) if row[15] else (),
+        leaf=Leaf(row[16], row[17]),
+        seed_count=row[18],
+        turns=row[19],
+        totals=Totals(*row[20:28]),
+        facts=row[28],
+        fence=row[29],
+        holder=row[30],
+        lease_until=row[31],
+        tags=from_json(row[32]) if row[32] else {},
+        started_at=row[33],
+        updated_at=row[34],
+        completed_at=row[35],
+        trashed_at=row[36],
+        error=row[37],
+    )
+
+
+def entry_from(row: tuple[Any, ...]) -> Entry:
+    packed, turn, step, kind, internal, model, finish, entry_id, at, evidence, body = row
+    return Entry(
+        packed >> 32,
+        packed & SEQ,
+        entry_id,
+        turn,
+        step,
+        decode(kind, body),
+        internal == 1,
+        at,
+        model,
+        finish,
+        None if evidence is None else decode_evidence(evidence),
+    )
+
+
+def stored_from(row: tuple[Any, ...]) -> Stored:
+    packed, turn, step, kind, internal, model, finish, entry_id, at, evidence, body, role, media = row
+    digests = tuple(sorted(media.split())) if media else ()
+    entry = NewEntry(
+        packed & SEQ,
+        entry_id,
+        turn,
+        step,
+        kind,
+        role,
+        internal == 1,
+        at,
+        body,
+        model,
+        finish,
+        evidence,
+        digests,
+    )
+    return Stored(packed >> 32, entry)
+
+
+def call_from(row: tuple[Any, ...]) -> Call:
+    price = None if row[13] is None else Price(row[13], row[14])
+    return Call(
+        call_id=row[0],
+        branch=row[1],
+        after_seq=row[2],
+        answer_seq=row[3],
+        at=row[4],
+        usage=Usage(*row[5:9]),
+        purpose=row[9],
+        bucket=row[10],
+        provider=row[11],
+        model=row[12],
+        price=price,
+        failed=row[15] == 1,
+    )
+
+
+def fact_from(row: tuple[Any, ...]) -> Fact:
+    return Fact(row[0] & SEQ, row[1], row[2], from_json(row[3]) if row[3] else {}, row[4])

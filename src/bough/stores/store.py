@@ -1,0 +1,341 @@
+"""The contract every store keeps, and the values that cross it.
+
+The laws, in prose; `bough.stores.conformance` is the same list as tests.
+
+- **One write.** `commit(change)` is the only write to a live session. It is atomic: entries, calls, state,
+  row, leaf and facts, or nothing.
+- **Compare and swap.** A change that names the leaf it follows is written only if the session stands there.
+  If it does not and the change's key is in the journal, the recorded outcome is returned and nothing is
+  written; if the key is unknown, `StaleLeaf` is raised and nothing is written.
+- **Entries never change.** (branch, seq) is written once. A path from any leaf has no gap.
+- **Branches.** An append extends the leaf's branch if this session owns it and the leaf is its tail;
+  otherwise it opens a branch whose parent holds the leaf's entry. Numbers of branches are never reused.
+- **The journal has no gap** and is never rewritten: each change adds its fact first, then the further ones.
+- **Totals are sums.** The row's totals equal the sum of the session's own calls after every commit.
+- **Reads are snapshots.** Row, branches and entries of one read belong to one moment.
+- **Tenants.** A store is opened for a space, and perhaps an owner; a session of another is not found.
+- **Purge.** What no surviving branch stands on goes; what one stands on stays, with the calls it cost.
+
+Stores are synchronous and safe to use from several threads. They do not read the clock, make no ids and
+know nothing of turns, providers or prices: the log decides, the store keeps.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType, field
+
+from ..core.codec import decode, decode_evidence
+from ..core.entries import Entry
+from ..core.tree import Branch, Leaf, Range
+from ..core.usage import Call, Totals
+
+Status = Literal["idle", "running", "completed", "failed", "cancelled", "interrupted"]
+Relation = Literal["fork", "task", "replay", "import"]
+
+
+class SessionRow(Struct, frozen=True, kw_only=True):
+    """What is known of a session without reading its entries."""
+
+    session_id: str
+    space: str
+    owner: str | None = None
+    conversation_id: str
+    agent: str | None = None
+    title: str | None = None
+    status: Status = "idle"
+    relation: Relation | None = None
+    parent_session: str | None = None
+    parent_seq: int | None = None
+    trigger_type: str | None = None
+    trigger_id: str | None = None
+    model: str | None = None
+    context_window: int | None = None
+    tool_names: tuple[str, ...] = ()
+    leaf: Leaf = Leaf(0, 0)
+    seed_count: int = 0
+    turns: int = 0
+    totals: Totals = Totals()
+    facts: int = 0
+    """How many facts its journal holds; the number of the latest one."""
+    fence: int = 0
+    holder: str | None = None
+    lease_until: int | None = None
+    tags: dict[str, str] = {}
+    started_at: int
+    updated_at: int
+    completed_at: int | None = None
+    trashed_at: int | None = None
+    error: str | None = None
+
+
+class Detail(Struct, frozen=True):
+    """The wide part of a session's row, read only when asked for. JSON, as written."""
+
+    spec: bytes | None = None
+    """The agent as it was frozen at the start."""
+    policy: bytes | None = None
+    workspace: bytes | None = None
+    state: bytes | None = None
+    """The fold of the updates at the present leaf; None: fold it."""
+
+
+class NewEntry(Struct, frozen=True):
+    """An entry as it is written: the body is its canonical bytes."""
+
+    seq: int
+    entry_id: bytes
+    turn: int
+    step: int
+    kind: str
+    role: str | None
+    internal: bool
+    at: int
+    body: bytes
+    model: str | None = None
+    finish: str | None = None
+    evidence: bytes | None = None
+    media: tuple[str, ...] = ()
+    """Digests of the blobs its parts point to."""
+
+    def opened(self, branch: int) -> Entry:
+        """The same entry as a value."""
+        return Entry(
+            branch,
+            self.seq,
+            self.entry_id,
+            self.turn,
+            self.step,
+            decode(self.kind, self.body),
+            self.internal,
+            self.at,
+            self.model,
+            self.finish,
+            decode_evidence(self.evidence),
+        )
+
+
+class Blob(Struct, frozen=True):
+    hash: str
+    mime: str
+    data: bytes
+
+
+class Fact(Struct, frozen=True):
+    """One numbered fact of a session's journal."""
+
+    n: int
+    kind: str
+    key: str | None
+    data: dict[str, Any]
+    at: int
+
+
+class FurtherFact(Struct, frozen=True):
+    kind: str
+    data: dict[str, Any] = {}
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """One atomic change of a live session."""
+
+    session_id: str
+    key: str
+    at: int
+    kind: str = "appended"
+    data: dict[str, Any] = {}
+    facts: tuple[FurtherFact, ...] = ()
+    after: Leaf | None = None
+    """The leaf it follows. None only where the leaf does not matter: a title, a tag, a status."""
+    entries: tuple[NewEntry, ...] = ()
+    move_to: Leaf | None = None
+    calls: tuple[Call, ...] = ()
+    """Ledger rows; their branch is filled in by the store. A started call is replaced by its call_id."""
+    replaces_call: bool = False
+    blobs: tuple[Blob, ...] = ()
+    state: bytes | UnsetType | None = UNSET
+    row: Mapping[str, Any] = field(default_factory=dict)
+    """Columns of SETTABLE to set."""
+    fence: int | None = None
+
+
+SETTABLE = frozenset(
+    [
+        "status",
+        "title",
+        "tags",
+        "error",
+        "completed_at",
+        "model",
+        "context_window",
+        "tool_names",
+        "holder",
+        "lease_until",
+    ]
+)
+
+
+class Committed(Struct, frozen=True):
+    leaf: Leaf
+    facts: int
+    """The number of the latest fact."""
+    repeated: bool = False
+    """The change had been written before, under the same key."""
+
+
+class NewSession(Struct, frozen=True):
+    row: SessionRow
+    key: str
+    detail: Detail = Detail()
+    seeds: tuple[NewEntry, ...] = ()
+    blobs: tuple[Blob, ...] = ()
+    fork_of: Leaf | None = None
+    """The place in the parent's tree its first branch hangs on."""
+
+
+class Reading(Struct, frozen=True):
+    """One consistent read of a session and a part of a path."""
+
+    row: SessionRow
+    ranges: tuple[Range, ...]
+    """The whole path, whatever part of it was asked for."""
+    entries: list[Entry]
+    detail: Detail | None = None
+
+
+class Stored(Struct, frozen=True):
+    branch: int
+    entry: NewEntry
+
+
+class Query(Struct, frozen=True, kw_only=True):
+    agent: str | None = None
+    status: str | None = None
+    conversation_id: str | None = None
+    relation: str | None = None
+    parent_session: str | None = None
+    tag: tuple[str, str] | None = None
+    started_from: int | None = None
+    started_before: int | None = None
+    trashed: bool = False
+    before: str | None = None
+    limit: int = 50
+
+
+class Page(Struct, frozen=True):
+    sessions: list[SessionRow]
+    next: str | None = None
+    """Hand it in as `before` to read on; None: this was the last page."""
+
+
+class Purged(Struct, frozen=True):
+    sessions: tuple[str, ...]
+    entries: int
+    kept_entries: int
+    """Entries a surviving fork stands on; they go with it."""
+    blobs: int
+    scrubbed: bool = True
+    """False if another reader held the write-ahead log open; the next purge or gc cleans it."""
+
+
+class Store(ABC):
+    """A store opened for one space and, if given, one owner."""
+
+    space: str
+    owner: str | None
+    where: str
+
+    @abstractmethod
+    def create(self, new: NewSession) -> tuple[SessionRow, bool]:
+        """The session, and whether it was made now. Idempotent by session id; `IdTaken` if it holds another history."""
+
+    @abstractmethod
+    def latest_or_create(self, new: NewSession) -> tuple[SessionRow, bool]:
+        """The newest session of `new`'s conversation that is no fork, child or replay; else `new`, atomically."""
+
+    @abstractmethod
+    def session(self, session_id: str) -> SessionRow: ...
+
+    @abstractmethod
+    def detail(self, session_id: str) -> Detail: ...
+
+    @abstractmethod
+    def sessions(self, query: Query) -> Page: ...
+
+    @abstractmethod
+    def commit(self, change: Change) -> Committed: ...
+
+    @abstractmethod
+    def path(
+        self,
+        session_id: str,
+        *,
+        leaf: Leaf | None = None,
+        first: int = 1,
+        last: int | None = None,
+        newest: int | None = None,
+        public: bool = False,
+        detail: bool = False,
+    ) -> Reading:
+        """Entries of the path to `leaf` (default: the session's) from seq `first` to `last`, or the newest n."""
+
+    @abstractmethod
+    def entries(self, session_id: str) -> list[Stored]:
+        """Every entry of the branches it owns, reachable or not, by (branch, seq)."""
+
+    @abstractmethod
+    def branches(self, session_id: str) -> list[Branch]:
+        """Its own branches and the ones they hang on, oldest first."""
+
+    @abstractmethod
+    def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[Fact]: ...
+
+    @abstractmethod
+    def calls(self, session_id: str) -> list[Call]:
+        """The session's own ledger rows, oldest first."""
+
+    @abstractmethod
+    def calls_below(self, session_id: str) -> list[Call]:
+        """Rows of the other sessions, purged ones too, whose branches its own hang on."""
+
+    @abstractmethod
+    def trash(self, session_id: str, at: int) -> list[str]:
+        """Its task children first, then itself; what is missing is passed over. Returns what was trashed."""
+
+    @abstractmethod
+    def restore(self, session_id: str) -> list[str]: ...
+
+    @abstractmethod
+    def purge(self, session_id: str, *, with_forks: bool = False) -> Purged: ...
+
+    @abstractmethod
+    def lease(self, session_id: str, holder: str, until: int, at: int) -> int:
+        """Take or renew the right to drive the session; returns the fence. `Running` if another holds it."""
+
+    @abstractmethod
+    def release(self, session_id: str, fence: int) -> None: ...
+
+    @abstractmethod
+    def put_blob(self, blob: Blob, at: int) -> None: ...
+
+    @abstractmethod
+    def blob(self, digest: str) -> Blob | None: ...
+
+    @abstractmethod
+    def collect_blobs(self, before: int) -> int:
+        """Drop blobs of this space that no entry points to and that were put before that time."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+def difference(new: Totals, old: Totals) -> Totals:
+    """What a row's totals grow by when `old` is replaced by `new`."""
+    return Totals(*(getattr(new, name) - getattr(old, name) for name in Totals.__struct_fields__))
+
+
+def added(one: Totals, other: Totals) -> Totals:
+    return Totals(*(getattr(one, name) + getattr(other, name) for name in Totals.__struct_fields__))

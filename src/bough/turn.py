@@ -1,0 +1,179 @@
+"""One turn of somebody's own loop: the input, the answers, the results, each durable when its line returns."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+from msgspec.structs import replace
+
+from . import wire
+from .core.messages import Message, Outcome, tool_result, user
+from .core.turns import OpenCall
+from .core.usage import Call, Usage
+from .errors import BadMessage, LawBroken
+from .log import LEASE_MICROSECONDS, Appended, Draft, Log
+from .models.prices import price
+from .wire import Answer
+
+
+class Turn:
+    """Opened by `with session.turn("…") as turn`; closed by the answer that calls no tool.
+
+    Leaving the block early marks the session: failed by an exception, cancelled by Ctrl-C, interrupted
+    otherwise. The turn itself stays open and `session.turn()` goes on with it.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        content: str | Message | dict[str, Any] | None,
+        *,
+        key: str | None,
+        calling: str | None,
+        started: dict[str, Any],
+    ) -> None:
+        self._log = log
+        self._content = content
+        self._key = key
+        self._calling = calling
+        self._started = started
+        self._call_id: str | None = None
+
+    def __enter__(self) -> Self:
+        log = self._log
+        held = {
+            "status": "running",
+            "holder": log.world.holder,
+            "lease_until": log.world.now() + LEASE_MICROSECONDS,
+        }
+        if self._content is None:
+            if not log.cursor.turn:
+                raise LawBroken(
+                    f"no turn is open in session {log.session_id}; hand in an input: session.turn(text)"
+                )
+            log.record("turn_resumed", data={"turn": log.cursor.turn}, row=held)
+        else:
+            self._append([Draft(_input(self._content))], key=self._key, row=held, data=self._started)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if not self._log.cursor.turn:
+            return
+        status = "interrupted" if kind is None else "failed" if issubclass(kind, Exception) else "cancelled"
+        told = (
+            None if error is None else f"{type(error).__name__}: {error}".encode("utf-8", "replace").decode()
+        )
+        self._log.record(
+            "turn_ended",
+            data={"turn": self._log.cursor.turn, "status": status, "error": told},
+            row={
+                "status": status,
+                "error": told and told.replace("\0", ""),
+                "holder": None,
+                "lease_until": None,
+            },
+        )
+
+    @property
+    def open_calls(self) -> tuple[OpenCall, ...]:
+        """The calls that wait for results, in call order."""
+        return self._log.cursor.open_calls
+
+    def answer(
+        self,
+        reply: object,
+        *,
+        usage: Usage | None = None,
+        provider: str | None = None,
+        model: str | None = None,
+        key: str | None = None,
+    ) -> Message:
+        """A model's answer: an SDK object, a dict or a Message. Usage and evidence are taken from it."""
+        read = wire.read(reply)
+        usage = read.usage if usage is None else usage
+        read = replace(read, usage=usage, provider=provider or read.provider, model=model or read.model)
+        draft = Draft(read.message, read.model, read.finish, read.evidence)
+        seq = self._log.leaf.seq
+        calls = [self._ledger(read, seq)] if usage is not None or self._call_id is not None else []
+        replaces, self._call_id = self._call_id is not None, None
+        appended = self._append([draft], key=key, calls=calls, replaces_call=replaces)
+        message = appended.entries[0].message
+        assert message is not None
+        return message
+
+    def failed(
+        self, why: str, *, usage: Usage | None = None, provider: str | None = None, model: str | None = None
+    ) -> None:
+        """A model call that gave no answer: it is counted all the same, and nothing enters the path."""
+        answer = wire.Answer(Message("assistant"), usage, None, provider, model, None)
+        call = replace(self._ledger(answer, self._log.leaf.seq), answer_seq=None, failed=True)
+        replaces, self._call_id = self._call_id is not None, None
+        self._log.record("call_failed", data={"why": why}, calls=[call], replaces_call=replaces)
+
+    def result(
+        self,
+        call_id: str,
+        content: object = "",
+        *,
+        error: bool = False,
+        outcome: Outcome = "done",
+        ends_turn: bool = False,
+        state: dict[str, Any] | None = None,
+        details: dict[str, Any] | None = None,
+        key: str | None = None,
+    ) -> Message:
+        """The result of one call. `state` is merged into the session's state; `details` are the host's."""
+        message = tool_result(
+            call_id, content, error=error, outcome=outcome, ends_turn=ends_turn, state=state, details=details
+        )
+        self._append([Draft(message)], key=key)
+        return message
+
+    def _ledger(self, read: Answer, after: int) -> Call:
+        usage = read.usage or Usage()
+        return Call(
+            call_id=self._call_id or self._log.world.new_id("call"),
+            branch=0,
+            after_seq=after,
+            answer_seq=after + 1,
+            at=self._log.world.now(),
+            usage=usage,
+            provider=read.provider,
+            model=read.model,
+            price=price(usage, read.provider, read.model),
+        )
+
+    def _append(self, drafts: list[Draft], **how: Any) -> Appended:
+        """Append; if the model is to be called next and a call was announced, its start rides along."""
+        starts = self._start(drafts) if self._calling is not None and not how.get("calls") else None
+        if starts is not None:
+            how["calls"] = [starts]
+        return self._log.append(drafts, **how)
+
+    def _start(self, drafts: list[Draft]) -> Call | None:
+        asked = drafts[-1].payload
+        assert isinstance(asked, Message)
+        assert self._calling is not None
+        waiting = len(self._log.cursor.open_calls) - len(asked.results)
+        if asked.role == "assistant" or waiting > 0 or any(result.ends_turn for result in asked.results):
+            return None
+        self._call_id = self._log.world.new_id("call")
+        provider, _, model = self._calling.partition(":")
+        after = self._log.leaf.seq + 1
+        return Call(
+            self._call_id, 0, after, None, self._log.world.now(), provider=provider, model=model or None
+        )
+
+
+def _input(content: str | Message | dict[str, Any]) -> Message:
+    if isinstance(content, str):
+        return user(content)
+    message = wire.read_any_messages([content])[0] if isinstance(content, dict) else content
+    if message.role != "user":
+        raise BadMessage(
+            f"a turn opens with a user message, not {message.role}; append others with session.append"
+        )
+    return message

@@ -1,0 +1,190 @@
+"""Verifying a session: chains, numbers, pairs, anchors, blobs, and every cache against a fresh fold.
+
+Names what is wrong and changes nothing. Reads through the store's contract only, so it holds for any store.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from .core import context
+from .core.codec import chain, decode, from_json
+from .core.entries import Entry, Unknown, is_internal
+from .core.media import MARK
+from .core.messages import Message
+from .core.state import fold
+from .core.tree import Branch, Leaf
+from .core.turns import Cursor, cursor_behind, follow, retrace
+from .core.usage import total
+from .errors import BoughError, LawBroken
+from .stores.store import NewEntry, Reading, SessionRow, Store, Stored
+from .wire import PROVIDERS, wire
+
+
+class Problem(Struct, frozen=True):
+    session_id: str
+    where: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.session_id} {self.where}: {self.what}"
+
+
+def verify(store: Store, session_id: str) -> list[Problem]:
+    """Everything wrong with one session, in the order of its log; empty if nothing is."""
+    row = store.session(session_id)
+    audit = _Audit(store, row)
+    audit.check_branches()
+    audit.check_journal()
+    if not audit.problems:  # what is derived from a broken chain would only repeat the news
+        audit.check_caches()
+        audit.check_projections()
+    return audit.problems
+
+
+class _Audit:
+    def __init__(self, store: Store, row: SessionRow) -> None:
+        self.store, self.row = store, row
+        self.problems: list[Problem] = []
+        self.inputs = 0
+
+    def wrong(self, where: str, what: str) -> None:
+        self.problems.append(Problem(self.row.session_id, where, what))
+
+    # -- the tree ----------------------------------------------------------------------------------
+
+    def check_branches(self) -> None:
+        branches = {branch.branch: branch for branch in self.store.branches(self.row.session_id)}
+        own = [branch for branch in branches.values() if branch.session_id == self.row.session_id]
+        if not own:
+            self.wrong("tree", "the session has no branch of its own")
+        by_branch: dict[int, list[Stored]] = {branch.branch: [] for branch in own}
+        for stored in self.store.entries(self.row.session_id):
+            by_branch[stored.branch].append(stored)
+        anchors = {(branch.parent, branch.parent_seq) for branch in own}
+        cursors: dict[tuple[int | None, int], Cursor] = {(None, 0): Cursor()}
+        for branch in own:
+            start = cursors.get((branch.parent, branch.parent_seq))
+            if start is None:
+                start = self._anchor(branch)
+            if start is None:
+                continue
+            self._walk(branch, start, by_branch[branch.branch], anchors, cursors)
+        leaf = branches.get(self.row.leaf.branch)
+        if leaf is None or not leaf.parent_seq <= self.row.leaf.seq <= leaf.tail:
+            self.wrong("leaf", f"{self.row.leaf} is not a place of its tree")
+
+    def _anchor(self, branch: Branch) -> Cursor | None:
+        """The cursor where a branch hangs on another session's entries."""
+        assert branch.parent is not None
+        leaf, many = Leaf(branch.parent, branch.parent_seq), 16
+        while True:
+            entries = self.store.path(self.row.session_id, leaf=leaf, newest=many).entries
+            whole = not branch.parent_seq or (bool(entries) and entries[-1].seq == branch.parent_seq)
+            if not whole:
+                self.wrong(f"branch {branch.branch}", f"hangs on {leaf}, which is gone")
+                return None
+            try:
+                cursor = cursor_behind(entries, seeds=self.row.seed_count)
+            except LawBroken as error:
+                self.wrong(f"branch {branch.branch}", f"hangs on entries out of order: {error}")
+                return None
+            if cursor is not None:
+                return cursor
+            many *= 8
+
+    def _walk(
+        self,
+        branch: Branch,
+        cursor: Cursor,
+        stored: list[Stored],
+        anchors: set[tuple[int | None, int]],
+        cursors: dict[tuple[int | None, int], Cursor],
+    ) -> None:
+        cursors[branch.branch, cursor.seq] = cursor
+        for entry in (item.entry for item in stored):
+            where = f"entry {branch.branch}:{entry.seq}"
+            if entry.seq != cursor.seq + 1:
+                self.wrong(where, f"follows {cursor.seq}: entries between were removed")
+                return
+            after = self._step(where, cursor, entry)
+            if after is None:
+                return
+            self.inputs += entry.turn == entry.seq
+            cursor = after
+            if (branch.branch, cursor.seq) in anchors:
+                cursors[branch.branch, cursor.seq] = cursor
+
+    def _step(self, where: str, cursor: Cursor, entry: NewEntry) -> Cursor | None:
+        if chain(cursor.entry_id, entry.kind, entry.turn, entry.step, entry.body) != entry.entry_id:
+            self.wrong(where, "its id does not match its content and its parent: altered or reordered")
+            return None
+        try:
+            payload = decode(entry.kind, entry.body)
+            is_seed = entry.seq <= self.row.seed_count
+            place = follow(cursor, payload, seed=is_seed)
+        except (BoughError, msgspec.DecodeError) as error:
+            self.wrong(where, str(error))
+            return None
+        if (place.turn, place.step) != (entry.turn, entry.step):
+            self.wrong(
+                where, f"stands in turn {entry.turn}.{entry.step}, by its path {place.turn}.{place.step}"
+            )
+        if not isinstance(payload, Unknown) and entry.internal != is_internal(payload, seed=is_seed):
+            self.wrong(where, "its visibility is not what its kind gives it")
+        if isinstance(payload, Message):
+            self._check_media(where, payload, entry)
+        return replace(place.after, entry_id=entry.entry_id)
+
+    def _check_media(self, where: str, message: Message, entry: NewEntry) -> None:
+        for media in message.media:
+            if self.store.blob(media.hash) is None:
+                self.wrong(where, f"blob {media.hash[:12]}… is missing")
+        if b'"type":"attachment"' in entry.body or (MARK in entry.body and b"data:" in entry.body):
+            from .core.media import lift
+
+            if lift(message).attachments:
+                self.wrong(where, "holds inline bytes where a handle belongs")
+
+    # -- the journal and the caches ----------------------------------------------------------------
+
+    def check_journal(self) -> None:
+        facts = self.store.journal(self.row.session_id)
+        for n, fact in enumerate(facts, 1):
+            if fact.n != n:
+                self.wrong("journal", f"fact {n} is missing")
+                return
+        if len(facts) != self.row.facts:
+            self.wrong("journal", f"holds {len(facts)} facts, the row says {self.row.facts}")
+
+    def check_caches(self) -> None:
+        reading = self.store.path(self.row.session_id, detail=True)
+        fresh = total(self.store.calls(self.row.session_id))
+        if fresh != self.row.totals:
+            self.wrong("totals", f"are {self.row.totals}, the calls sum to {fresh}")
+        if self.inputs != self.row.turns:
+            self.wrong("turns", f"are {self.row.turns}, the log holds {self.inputs} inputs")
+        cached = reading.detail.state if reading.detail is not None else None
+        if cached is not None and from_json(cached) != fold(reading.entries):
+            self.wrong("state", "differs from the fold of the path")
+        self._check_status(reading)
+
+    def _check_status(self, reading: Reading) -> None:
+        cursor = retrace(reading.entries, seeds=self.row.seed_count)
+        if self.row.status == "running" and not cursor.turn:
+            self.wrong("status", "is running, but no turn is open")
+
+    def check_projections(self) -> None:
+        entries: list[Entry] = self.store.path(self.row.session_id).entries
+        blobs = {}
+        for entry in entries:
+            for media in entry.message.media if entry.message is not None else ():
+                found = self.store.blob(media.hash)
+                blobs[media.hash] = None if found is None else found.data
+        built = context.build(entries)
+        for name in PROVIDERS:
+            provider = wire(name)
+            for violation in provider.violations(provider.project(built, blobs.get)):
+                self.wrong(f"projection for {name}", violation)

@@ -1,0 +1,91 @@
+"""Explain: where a request first differs from the one sent before it, and so where the cache grows cold.
+
+Knows JSON values only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from .shapes import Request
+
+SHOWN = 60
+
+
+class Nothing(Struct, frozen=True):
+    """Stands where one of two requests has no value."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+class Difference(Struct, frozen=True):
+    where: str
+    was: Any
+    now: Any
+
+    def __str__(self) -> str:
+        return f"{self.where} was {_short(self.was)}, now it is {_short(self.now)}"
+
+
+def first_difference(was: Request, now: Request) -> Difference | None:
+    """None if `now` only adds to the history of `was`: then a provider reads on where it stopped.
+
+    The last message of `was` may have grown by blocks: providers cache blocks, not messages, and on
+    Anthropic a turn that a tool ended and the next input are one user message.
+    """
+    for key in dict.fromkeys([*was, *now]):
+        if key != "messages":
+            found = _differ(key, was.get(key, Nothing()), now.get(key, Nothing()))
+            if found is not None:
+                return found
+    before, after = was.get("messages", []), now.get("messages", [])
+    for index, message in enumerate(before):
+        present = after[index] if index < len(after) else Nothing()
+        if index == len(before) - 1:
+            present = _cut(message, present)
+        found = _differ(f"messages[{index}]", message, present)
+        if found is not None:
+            return found
+    return None
+
+
+def _cut(message: Any, present: Any) -> Any:
+    """`present` without the blocks it has beyond those of `message`."""
+    if not isinstance(message, dict) or not isinstance(present, dict):
+        return present
+    content, longer = message.get("content"), present.get("content")
+    if not isinstance(content, list) or not isinstance(longer, list):
+        return present
+    return {**present, "content": longer[: len(content)]}
+
+
+def _differ(where: str, was: Any, now: Any) -> Difference | None:
+    if type(was) is not type(now):
+        return Difference(where, was, now)
+    if isinstance(was, dict):
+        return _differ_dict(where, was, now)
+    if isinstance(was, list):
+        for index in range(max(len(was), len(now))):
+            sides = [side[index] if index < len(side) else Nothing() for side in (was, now)]
+            found = _differ(f"{where}[{index}]", *sides)
+            if found is not None:
+                return found
+        return None
+    return None if was == now else Difference(where, was, now)
+
+
+def _differ_dict(where: str, was: dict[str, Any], now: dict[str, Any]) -> Difference | None:
+    for key in dict.fromkeys([*was, *now]):
+        found = _differ(f"{where}.{key}", was.get(key, Nothing()), now.get(key, Nothing()))
+        if found is not None:
+            return found
+    # Equal values in another order are other bytes, which is all a cache goes by.
+    return None if list(was) == list(now) else Difference(f"{where} (order of keys)", list(was), list(now))
+
+
+def _short(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= SHOWN else shown[: SHOWN - 1] + "…"

@@ -1,0 +1,57 @@
+"""Media: which bytes a provider is shown, and the words it gets instead of the others.
+
+Knows limits and file signatures. Does not know how a provider writes an image.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from ..core.messages import Attachment, Media
+from .shapes import Blobs
+
+PDF = "application/pdf"
+NAME_SHOWN = 100  # a name is for the model's orientation, not a place for a document
+
+
+class Shown(Struct, frozen=True):
+    mime: str
+    data: bytes
+    name: str | None
+
+    @property
+    def base64(self) -> str:
+        return base64.b64encode(self.data).decode()
+
+
+def look(part: Media | Attachment, blobs: Blobs, most: Mapping[str, int]) -> Shown | str:
+    """The bytes to show, or a stub. `most` says which types the provider takes, and how many bytes."""
+    data = part.data if isinstance(part, Attachment) else blobs(part.hash)
+    if data is None:
+        return stub(part, "is missing")
+    # Providers compare the bytes with the declared type and refuse the whole request if they differ.
+    mime = _signature(data)
+    if mime is None or part.mime not in most or len(data) > most.get(mime, 0):
+        return stub(part)
+    return Shown(mime, data, part.name)
+
+
+def stub(part: Media | Attachment, fate: str = "not shown") -> str:
+    size = part.size if isinstance(part, Media) else len(part.data)
+    name = f", {part.name[:NAME_SHOWN]}" if part.name else ""
+    return f"[{part.mime or 'media'}, {size:,} bytes{name}: {fate}]"
+
+
+def _signature(data: bytes) -> str | None:
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "image/png"
+    if data.startswith(b"\xff\xd8\xff"):
+        return "image/jpeg"
+    if data.startswith((b"GIF87a", b"GIF89a")):
+        return "image/gif"
+    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+        return "image/webp"
+    return PDF if data.startswith(b"%PDF-") else None

@@ -1,0 +1,107 @@
+"""Pairs: every call with its result, under an id the provider takes, and the words for what is not there.
+
+A call is paired as the log pairs it: a result answers the first open call of its id. Knows contexts;
+does not know how a provider writes a pair.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from hashlib import sha256
+
+from msgspec import Struct
+
+from ..core.context import Item
+from ..core.messages import Attachment, Media, Text, ToolCall, ToolResult, user
+
+NO_RESULT = "[no result was recorded: the run was cut off and the outcome of this call is unknown]"
+NO_OUTPUT = "(no output)"
+EMPTY = "(empty message)"
+BELOW = "Media of the tool results above:"
+ORPHAN = "The result of a tool call that is no longer shown:"
+MARKERS = {
+    "unknown": "[outcome unknown: the run was cut off while this call ran; it may or may not have happened]",
+    "denied": "[denied: this call was not allowed and did not run]",
+    "interrupted": "[interrupted: this call was stopped before it finished]",
+    "dry_run": "[dry run: this call was not really made]",
+}
+
+Piece = Text | Media | Attachment
+
+_ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+class Pair(Struct, frozen=True):
+    call: ToolCall
+    wire_id: str
+    result: ToolResult | None = None
+    """None: the history ends before it."""
+
+    @property
+    def is_error(self) -> bool:
+        return self.result is None or self.result.error
+
+
+class Step(Struct, frozen=True):
+    """A message that is not a tool's, with the pairs it opened."""
+
+    item: Item
+    pairs: tuple[Pair, ...] = ()
+
+
+def steps(items: Iterable[Item], longest_id: int) -> list[Step]:
+    """The messages of a context in order, results moved to their calls."""
+    found: list[Step] = []
+    used: set[str] = set()
+    for item in items:
+        if item.message.role == "tool":
+            for result in item.message.results:
+                _answer(found, item, result)
+        else:
+            calls = enumerate(item.message.calls)
+            pairs = [Pair(call, legal_id(call.id, item.seq, n, longest_id, used)) for n, call in calls]
+            found.append(Step(item, tuple(pairs)))
+    return found
+
+
+def _answer(found: list[Step], item: Item, result: ToolResult) -> None:
+    """Hang a result on its call; one whose call was cut off stays as text, for it is never lost."""
+    last = found[-1] if found else None
+    for index, pair in enumerate(last.pairs if last else ()):
+        if last and pair.result is None and pair.call.id == result.call_id:
+            pairs = list(last.pairs)
+            pairs[index] = Pair(pair.call, pair.wire_id, result)
+            found[-1] = Step(last.item, tuple(pairs))
+            return
+    orphan = Item(user(Text(ORPHAN), *told(result)), item.seq, item.turn)
+    # Results of the batch that is open may still come: the stray one must not close it.
+    found.insert(len(found) - 1 if last and last.pairs else len(found), Step(orphan))
+
+
+def legal_id(raw: str, seq: int, index: int, longest: int, used: set[str]) -> str:
+    """`raw` if it is legal and new, else one derived from its place on the path, so it stays the same."""
+    chosen = raw
+    salt = 0
+    while not 0 < len(chosen) <= longest or _ILLEGAL.search(chosen) or chosen in used:
+        digest = sha256(f"{seq} {index} {salt} {raw}".encode(errors="surrogatepass"))
+        chosen, salt = "call_" + digest.hexdigest()[:24], salt + 1
+    used.add(chosen)
+    return chosen
+
+
+def legal_name(raw: str, longest: int) -> str:
+    return _ILLEGAL.sub("_", raw)[:longest] or "unnamed"
+
+
+def told(result: ToolResult | None) -> tuple[Piece, ...]:
+    """What the model is told of a result: its content, and a marker if it is not simply done."""
+    if result is None:
+        return (Text(NO_RESULT),)
+    marker = MARKERS.get(result.outcome)
+    content = tuple(piece for piece in result.content if not is_blank(piece))
+    return ((Text(marker),) if marker else ()) + content or (Text(NO_OUTPUT),)
+
+
+def is_blank(part: object) -> bool:
+    return isinstance(part, Text) and not part.text.strip()

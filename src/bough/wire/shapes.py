@@ -1,0 +1,132 @@
+"""Shapes: what every wire format takes and gives, and how a value of a provider's SDK becomes plain.
+
+Knows no provider. An SDK's objects are pydantic models; they are asked for their dict, never imported.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from ..core.codec import to_json
+from ..core.context import Context
+from ..core.entries import Evidence
+from ..core.messages import Attachment, Message, ToolCall
+from ..core.usage import Usage
+from ..errors import BadValue, NotAnAnswer
+
+Request = dict[str, Any]
+"""The part of a request that is history."""
+Blobs = Callable[[str], bytes | None]
+"""The bytes of a digest; None if they are missing."""
+
+
+class Answer(Struct, frozen=True):
+    """What a model replied, in our words."""
+
+    message: Message
+    usage: Usage | None = None
+    evidence: Evidence | None = None
+    provider: str | None = None
+    model: str | None = None
+    finish: str | None = None
+    """None: the provider never said that it was done."""
+
+
+class Violations(Protocol):
+    def __call__(self, request: Request, *, ready: bool = False) -> list[str]: ...
+
+
+class Wire(Struct, frozen=True):
+    """One provider's way to write a history, both ways, and its rules."""
+
+    name: str
+    project: Callable[[Context, Blobs], Request]
+    violations: Violations
+    read_answer: Callable[[object], Answer]
+    read_messages: Callable[[Iterable[object]], list[Message]]
+
+
+def plain(value: object) -> dict[str, Any]:
+    """The dict behind a dict or an SDK's object; what lies inside may still be objects."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    dump = getattr(value, "model_dump", None)
+    dumped = dump(warnings=False) if callable(dump) and not isinstance(value, type) else None
+    if isinstance(dumped, dict):
+        return dumped
+    raise NotAnAnswer(f"{type(value).__name__} is not a provider's message")
+
+
+def blocks(content: object) -> list[dict[str, Any]]:
+    """Content as a list of blocks, whether it was written as text, a list or nothing."""
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    if isinstance(content, Iterable) and not isinstance(content, Mapping | bytes):
+        return [plain(block) for block in content]
+    raise NotAnAnswer(f"content is {type(content).__name__}, not text or a list of blocks")
+
+
+def field(block: Mapping[str, Any], key: str) -> str:
+    """A field that must be text."""
+    value = block.get(key)
+    if isinstance(value, str):
+        return value
+    what = block.get("type") or block.get("role") or "message"
+    raise NotAnAnswer(f"{key!r} of a {what} is {type(value).__name__}, not text")
+
+
+def count(usage: Mapping[str, Any], key: str) -> int | None:
+    value = usage.get(key)
+    return value if isinstance(value, int) else None
+
+
+def tool_call(call_id: str, name: str, arguments: object) -> ToolCall:
+    """A call as the model wrote it; arguments no store could keep are kept as the text they came as."""
+    value, raw = arguments, arguments
+    if isinstance(raw, str):
+        # A call without arguments streams no text at all.
+        value = _decode(raw) if raw.strip() else {}
+    if isinstance(value, dict) and _is_storable(value):
+        return ToolCall(call_id, name, value)
+    return ToolCall(call_id, name, {}, raw if isinstance(raw, str) else _text(raw))
+
+
+def inline(data: object, mime: object, name: object = None) -> Attachment:
+    """Base64 in a message, as bytes on their way in."""
+    try:
+        found = base64.b64decode(data, validate=True) if isinstance(data, str) else b""
+    except (binascii.Error, ValueError):
+        found = b""
+    if not found or not isinstance(mime, str):
+        raise NotAnAnswer(f"inline media of type {mime!r} holds no valid base64")
+    return Attachment(found, mime, name if isinstance(name, str) else None)
+
+
+def _decode(text: str) -> object:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return None
+
+
+def _is_storable(value: object) -> bool:
+    try:
+        to_json(value, "arguments")
+    except BadValue:
+        return False
+    return True
+
+
+def _text(value: object) -> str:
+    try:
+        return to_json(value, "arguments").decode()
+    except BadValue:
+        return repr(value)

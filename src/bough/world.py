@@ -1,0 +1,44 @@
+"""What a log takes from outside: the clock, new ids, and who drives. Tests hand in their own."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable
+
+from msgspec import Struct
+
+
+class World(Struct, frozen=True):
+    """What a log takes from outside: the clock, new ids and the name of this process."""
+
+    now: Callable[[], int]
+    new_id: Callable[[str], str]
+    holder: str
+    is_gone: Callable[[str], bool]
+    """Whether a holder is known to have died."""
+
+
+def real_world() -> World:
+    host = socket.gethostname()
+
+    def is_gone(holder: str) -> bool:
+        where, _, pid = holder.rpartition(":")
+        if where != host or not pid.isdigit():
+            return False
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            return False
+        return False
+
+    return World(
+        now=lambda: time.time_ns() // 1_000,
+        new_id=lambda prefix: f"{prefix}_{secrets.token_hex(10)}",
+        holder=f"{host}:{os.getpid()}",
+        is_gone=is_gone,
+    )

@@ -1,0 +1,229 @@
+"""Random logs that the log itself would have taken: every payload went through `core.turns.follow`.
+
+Each call carries a serial number in its arguments and each result the serial of the call it answers, so a
+test can see in a request whether the right result stands with the right call, without pairing anything.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from msgspec import Struct
+
+from bough.core.codec import encode
+from bough.core.entries import (
+    BranchSummary,
+    Compaction,
+    Entry,
+    Evidence,
+    Note,
+    Payload,
+    Settings,
+    Uncompaction,
+    is_internal,
+)
+from bough.core.fit import Budget
+from bough.core.messages import Media, Message, Reasoning, Text, ToolCall, ToolResult
+from bough.core.turns import Cursor, OpenCall, follow
+
+SOAK = os.environ.get("BOUGH_SOAK") == "1"
+thorough = settings(
+    max_examples=10_000 if SOAK else 150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 24
+BLOBS: dict[str, bytes] = {
+    "png": PNG,
+    "jpeg": b"\xff\xd8\xff\xe0" + b"\0" * 8,
+    "gif": b"GIF89a" + b"\0" * 8,
+    "webp": b"RIFF\x04\0\0\0WEBP" + b"\0" * 8,
+    "pdf": b"%PDF-1.7 \n%%EOF",
+    "lie": b"<html>not an image</html>",
+    "empty": b"",
+    "sound": b"RIFF\x04\0\0\0WAVE" + b"\0" * 8,
+}
+MEDIA = [
+    Media("png", "image/png", 32, "cat.png"),
+    Media("png", "image/jpeg", 32),
+    Media("jpeg", "image/jpeg", 12),
+    Media("gif", "image/gif", 14, "a\nb" * 90),
+    Media("webp", "image/webp", 20),
+    Media("pdf", "application/pdf", 16, "plan.pdf"),
+    Media("lie", "image/png", 25),
+    Media("empty", "image/png", 0),
+    Media("sound", "audio/wav", 20),
+    Media("gone", "image/png", 9_999),
+    Media("gone", "", 9_999),
+]
+TEXTS = [
+    "hello",
+    "",
+    " ",
+    "\n\t ",
+    "trailing  \n",
+    " leading",
+    "snowman ☃ 🎄",
+    "nul \0",
+    "\x85",
+    "{}",
+    "x" * 300,
+]
+IDS = ["call_1", "call_1", "call_2", "", "é", "a b", "call.3", "x" * 41, "y" * 64, "z" * 512, "toolu_9\n"]
+NAMES = ["search", "fs.read", "", "größe", "n" * 200, "a b\n", "mcp__x__y"]
+OUTCOMES = ["done", "done", "done", "unknown", "denied", "interrupted", "dry_run"]
+
+
+def blobs(digest: str) -> bytes | None:
+    return BLOBS.get(digest)
+
+
+def entries(payloads: list[tuple[Payload, Evidence | None]], seeds: int = 0) -> list[Entry]:
+    """Payloads as the path the log would have made of them."""
+    cursor = Cursor()
+    path = []
+    for payload, evidence in payloads:
+        encode(payload)  # nothing that could not be stored
+        seed = cursor.seq < seeds
+        place = follow(cursor, payload, seed=seed)
+        seq = cursor.seq + 1
+        internal = is_internal(payload, seed=seed)
+        path.append(Entry(1, seq, b"", place.turn, place.step, payload, internal, 0, evidence=evidence))
+        cursor = place.after
+    return path
+
+
+def path_of(*payloads: Payload, seeds: int = 0) -> list[Entry]:
+    return entries([(payload, None) for payload in payloads], seeds)
+
+
+class _Maker(Struct):
+    """What the strategy remembers while it draws."""
+
+    cursor: Cursor = Cursor()
+    made: list[tuple[Payload, Evidence | None]] = []
+    serials: dict[tuple[int, int], int] = {}
+    compactions: list[int] = []
+    serial: int = 0
+
+
+texts = st.sampled_from(TEXTS) | st.text(max_size=8, alphabet=st.characters(codec="utf-8"))
+text_parts = texts.map(Text)
+media_parts = st.sampled_from(MEDIA)
+content = st.lists(st.one_of(text_parts, text_parts, media_parts), max_size=3).map(tuple)
+budgets = st.builds(
+    Budget,
+    tokens=st.none() | st.integers(1, 9_000),
+    bytes=st.none() | st.integers(1, 9_000),
+    media=st.none() | st.integers(0, 6),
+    messages=st.none() | st.integers(1, 20),
+)
+
+
+@st.composite
+def paths(draw: st.DrawFn, most: int = 18) -> list[Entry]:
+    """A whole path, seeds and all; every prefix of it is a path too."""
+    maker = _Maker(Cursor(), [], {}, [])
+    seeds = draw(st.integers(0, 3))
+    for _ in range(draw(st.integers(1, most))):
+        seed = maker.cursor.seq < seeds
+        payload, evidence = draw(_next(maker))
+        maker.cursor = follow(maker.cursor, payload, seed=seed).after
+        maker.made.append((payload, evidence))
+    return entries(maker.made, seeds)
+
+
+def _next(maker: _Maker) -> st.SearchStrategy[tuple[Payload, Evidence | None]]:
+    if maker.cursor.open_calls:
+        return st.one_of(_result(maker), _result(maker), _result(maker), _alone(_note))
+    plain = st.one_of(_alone(_note), _alone(_settings), _alone(_branch), _alone(_system), _compaction(maker))
+    return st.one_of(_alone(_user), _answer(maker), _answer(maker), plain)
+
+
+def _alone(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Payload, None]]:
+    return strategy.map(lambda payload: (payload, None))
+
+
+_user = content.map(lambda parts: Message("user", parts, details={"secret": "DETAILS"}))
+_system = st.lists(text_parts, max_size=2).map(lambda parts: Message("system", tuple(parts)))
+_note = st.just(Note({"secret": "DETAILS"}))
+_settings = st.builds(
+    Settings, model=st.none() | st.just("m"), prompt=st.none() | texts, prompt_patch=st.none() | texts
+)
+_branch = st.builds(BranchSummary, summary=texts, left_seq=st.just(3), left_id=st.just("ab"))
+
+
+@st.composite
+def _compaction(draw: st.DrawFn, maker: _Maker) -> tuple[Payload, None]:
+    if maker.compactions and draw(st.booleans()):
+        return Uncompaction(draw(st.sampled_from(maker.compactions))), None
+    maker.compactions.append(maker.cursor.seq + 1)
+    # Anywhere at all, even between a call and its result: the log forbids it, the projection must bear it.
+    first_kept = draw(st.integers(1, maker.cursor.seq + 1))
+    return Compaction(draw(texts), first_kept, folds=draw(st.booleans())), None
+
+
+@st.composite
+def _answer(draw: st.DrawFn, maker: _Maker) -> tuple[Payload, Evidence | None]:
+    parts: list[Any] = []
+    proofs: dict[str, dict[str, Any]] = {}
+    issuer = draw(st.sampled_from(["anthropic", "openai-chat", "openai"]))
+    for _ in range(draw(st.integers(0, 4))):
+        kind = draw(st.sampled_from(["text", "text", "call", "call", "call", "reasoning", "media"]))
+        if kind == "text":
+            parts.append(Text(draw(texts)))
+        elif kind == "media":
+            parts.append(draw(media_parts))
+        elif kind == "call":
+            parts.append(_call(draw, maker, len([p for p in parts if isinstance(p, ToolCall)])))
+        else:
+            proof = draw(st.sampled_from(["signature", "data", "native_id", "none"]))
+            if proof != "none":
+                proofs[str(len(parts))] = {proof: f"SIG-{issuer}-{maker.cursor.seq}-{len(parts)};"}
+            parts.append(Reasoning("" if proof == "data" else draw(texts)))
+    message = Message("assistant", tuple(parts), details={"secret": "DETAILS"})
+    return message, Evidence(issuer, proofs) if proofs else None
+
+
+def _call(draw: st.DrawFn, maker: _Maker, index: int) -> ToolCall:
+    maker.serial += 1
+    maker.serials[maker.cursor.seq + 1, index] = maker.serial
+    mark = f"serial-{maker.serial};"
+    call_id, name = draw(st.sampled_from(IDS)), draw(st.sampled_from(NAMES))
+    if draw(st.integers(0, 4)) == 0:
+        return ToolCall(call_id, name, malformed='{"mark": "' + mark)
+    return ToolCall(call_id, name, {"z": 1, "mark": mark, "a": [None, 1.5, {"é": draw(texts)}]})
+
+
+@st.composite
+def _result(draw: st.DrawFn, maker: _Maker) -> tuple[Payload, None]:
+    """Results for one or more of the open calls, in any order, one message for several now and then."""
+    waiting = list(maker.cursor.open_calls)
+    results = []
+    for _ in range(draw(st.sampled_from([1, 1, 1, 2]))):
+        if not waiting:
+            break
+        wanted = draw(st.sampled_from(waiting))
+        # Of two open calls of the same id the log answers the first.
+        call = next(call for call in waiting if call.call.id == wanted.call.id)
+        waiting.remove(call)
+        results.append(_one_result(draw, maker, call))
+    return Message("tool", tuple(results)), None
+
+
+def _one_result(draw: st.DrawFn, maker: _Maker, call: OpenCall) -> ToolResult:
+    mark = Text(f"result of serial-{maker.serials[call.seq, call.index]};")
+    pieces = draw(content)
+    said = pieces if draw(st.integers(0, 5)) == 0 else (*pieces, mark)
+    return ToolResult(
+        call.call.id,
+        said,
+        error=draw(st.booleans()),
+        outcome=draw(st.sampled_from(OUTCOMES)),
+        ends_turn=draw(st.integers(0, 5)) == 0,
+        details={"secret": "DETAILS"},
+    )
