@@ -15,39 +15,19 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from .core.codec import chain, encode, encode_evidence, from_json, to_json
-from .core.entries import BranchSummary, Entry, Evidence, Payload, Settings, is_internal, kind_of
-from .core.media import MARK, lift
-from .core.messages import Message
+from .core.codec import from_json, to_json
+from .core.drafts import Draft, FurtherFact, write
+from .core.entries import BranchSummary, Entry, Payload, Settings
 from .core.state import State, fold, merge, updates
 from .core.tree import Leaf, Range, lineage
-from .core.turns import Cursor, cursor_behind, follow
+from .core.turns import Cursor, cursor_behind
 from .core.usage import Call
-from .errors import BadPoint, InlineMedia, LawBroken, NothingToRedo, Running
-from .stores.store import (
-    Blob,
-    Change,
-    Committed,
-    FurtherFact,
-    NewEntry,
-    NewSession,
-    Reading,
-    SessionRow,
-    Store,
-)
+from .errors import BadPoint, LawBroken, NothingToRedo, Running
+from .stores.store import Change, Committed, NewSession, Reading, SessionRow, Store
 from .world import World
 
 LOOK_BACK = 16
 LEASE_MICROSECONDS = 10 * 60 * 1_000_000
-
-
-class Draft(Struct, frozen=True):
-    """Something to append, and what is known of its making."""
-
-    payload: Payload
-    model: str | None = None
-    finish: str | None = None
-    evidence: Evidence | None = None
 
 
 class Appended(Struct, frozen=True):
@@ -66,68 +46,6 @@ class Cut(Struct, frozen=True):
     @property
     def has_moved(self) -> bool:
         return self.at != self.asked
-
-
-class Written(Struct, frozen=True):
-    """Payloads made ready: entries, blobs and the cursor behind them."""
-
-    entries: tuple[NewEntry, ...]
-    payloads: tuple[Payload, ...]
-    blobs: tuple[Blob, ...]
-    cursor: Cursor
-    facts: tuple[FurtherFact, ...]
-
-
-def write(cursor: Cursor, drafts: Sequence[Draft], at: int, *, seed: bool = False) -> Written:
-    """Chain drafts behind a cursor; raises if one may not stand there or cannot be kept."""
-    entries: list[NewEntry] = []
-    payloads: list[Payload] = []
-    blobs: dict[str, Blob] = {}
-    facts: list[FurtherFact] = []
-    for draft in drafts:
-        payload, body = _body(draft.payload, blobs)
-        place = follow(cursor, payload, seed=seed)
-        kind = kind_of(payload)
-        entry_id = chain(cursor.entry_id, kind, place.turn, place.step, body)
-        is_message = isinstance(payload, Message)
-        entries.append(
-            NewEntry(
-                place.after.seq,
-                entry_id,
-                place.turn,
-                place.step,
-                kind,
-                payload.role if isinstance(payload, Message) else None,
-                is_internal(payload, seed=seed),
-                at,
-                body,
-                draft.model,
-                draft.finish,
-                encode_evidence(draft.evidence),
-                tuple(media.hash for media in payload.media) if is_message and b'"media"' in body else (),  # type: ignore[union-attr]
-            )
-        )
-        payloads.append(payload)
-        if place.turn == place.after.seq:
-            facts.append(FurtherFact("turn_started", {"turn": place.turn}))
-        if cursor.turn and not place.after.turn:
-            facts.append(FurtherFact("turn_ended", {"turn": cursor.turn, "status": "completed"}))
-        cursor = replace(place.after, entry_id=entry_id)
-    return Written(tuple(entries), tuple(payloads), tuple(blobs.values()), cursor, tuple(facts))
-
-
-def _body(payload: Payload, blobs: dict[str, Blob]) -> tuple[Payload, bytes]:
-    """The canonical bytes. Bytes within parts are lifted out into blobs first."""
-    try:
-        body = encode(payload)
-        if MARK not in body or not isinstance(payload, Message):
-            return payload, body
-    except InlineMedia:
-        assert isinstance(payload, Message)
-    lifted = lift(payload)
-    for digest, attachment in lifted.attachments.items():
-        blobs[digest] = Blob(digest, attachment.mime, attachment.data)
-    return lifted.message, encode(lifted.message)
 
 
 class Log:

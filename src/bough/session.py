@@ -16,6 +16,7 @@ from . import wire
 from .core import context as contexts
 from .core.codec import from_json, plain_text
 from .core.context import Context
+from .core.drafts import Draft
 from .core.entries import BranchSummary, Compaction, Entry, Note, Payload, Settings, Uncompaction
 from .core.events import Event, events
 from .core.fit import Budget, Fitted, fit, measure
@@ -25,7 +26,7 @@ from .core.tree import Branch, Leaf
 from .core.turns import Action, OpenCall, next_action
 from .core.usage import Call, Totals, on_path, total
 from .errors import BadPoint, BadSummary, LawBroken, NotFound
-from .log import Appended, Cut, Draft, Log
+from .log import Appended, Cut, Log
 from .stores.store import Fact, Query, SessionRow, Status
 from .turn import Turn
 from .verify import Problem, verify

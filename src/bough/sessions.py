@@ -8,23 +8,15 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from .core.codec import plain_text, to_json
+from .core.drafts import Blob, Draft, write
 from .core.entries import Note
 from .core.media import digest
 from .core.messages import Media, Message
 from .core.turns import Cursor
 from .errors import StoreError, WrongStore
-from .log import Draft, Log, write
+from .log import Log
 from .session import Appendable, Hydrated, Session, drafts, hydrate
-from .stores.store import (
-    Blob,
-    Detail,
-    NewSession,
-    Page,
-    Purged,
-    Query,
-    SessionRow,
-    Store,
-)
+from .stores.store import Detail, NewSession, Page, Purged, Query, SessionRow, Store
 from .verify import Problem, verify
 from .workspace import Workspace
 from .world import World, real_world

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from .core import context
 from .core.codec import chain, decode, from_json
+from .core.drafts import NewEntry
 from .core.entries import Entry, Unknown, is_internal
 from .core.media import MARK
 from .core.messages import Message
@@ -19,7 +20,7 @@ from .core.tree import Branch, Leaf
 from .core.turns import Cursor, cursor_behind, follow, retrace
 from .core.usage import total
 from .errors import BoughError, LawBroken
-from .stores.store import NewEntry, Reading, SessionRow, Store, Stored
+from .stores.store import Reading, SessionRow, Store, Stored
 from .wire import PROVIDERS, wire
 
 

@@ -11,17 +11,16 @@ from threading import RLock
 from msgspec import UNSET, Struct, field
 from msgspec.structs import replace
 
+from ..core.drafts import Blob, NewEntry
 from ..core.entries import Entry
 from ..core.tree import Branch, Leaf, lineage, standing, window
 from ..core.usage import Call, total
 from ..errors import BadPoint, Fenced, IdTaken, MissingBlob, NotFound, NotTrashed, Running, StaleLeaf, Trashed
 from .store import (
-    Blob,
     Change,
     Committed,
     Detail,
     Fact,
-    NewEntry,
     NewSession,
     Page,
     Purged,

@@ -14,6 +14,7 @@ from typing import Any
 import apsw
 
 from ..core.codec import to_json
+from ..core.drafts import Blob
 from ..core.entries import Entry
 from ..core.tree import Branch, Leaf, Range, lineage, window
 from ..core.usage import Call
@@ -32,7 +33,6 @@ from .sqlite_rows import (
 )
 from .sqlite_write import apply, insert_blobs, insert_session
 from .store import (
-    Blob,
     Change,
     Committed,
     Detail,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..core.codec import decode, decode_evidence, from_json
+from ..core.drafts import NewEntry
 from ..core.entries import Entry
 from ..core.tree import Leaf
 from ..core.usage import Call, Price, Totals, Usage
-from .store import Fact, NewEntry, SessionRow, Stored
+from .store import Fact, SessionRow, Stored
 
 SEQ = 0xFFFFFFFF
 

@@ -12,11 +12,12 @@ import apsw
 from msgspec import UNSET
 
 from ..core.codec import to_json
+from ..core.drafts import Blob, NewEntry
 from ..core.tree import Leaf
 from ..core.usage import Call, Totals, total
 from ..errors import BadPoint, Fenced, MissingBlob, NotFound, StaleLeaf, Trashed
 from .sqlite_rows import CALL_COLUMNS, call_from, fact_from
-from .store import SETTABLE, Blob, Change, Committed, NewEntry, NewSession, difference
+from .store import SETTABLE, Change, Committed, NewSession, difference
 
 SELECT_HEAD = """
 select session.no, session.branch, session.seq, session.facts, session.calls, session.fence, session.trashed_at,

@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType, field
 
-from ..core.codec import decode, decode_evidence
+from ..core.drafts import Blob, FurtherFact, NewEntry
 from ..core.entries import Entry
 from ..core.tree import Branch, Leaf, Range
 from ..core.usage import Call, Totals
@@ -83,47 +83,6 @@ class Detail(Struct, frozen=True):
     """The fold of the updates at the present leaf; None: fold it."""
 
 
-class NewEntry(Struct, frozen=True):
-    """An entry as it is written: the body is its canonical bytes."""
-
-    seq: int
-    entry_id: bytes
-    turn: int
-    step: int
-    kind: str
-    role: str | None
-    internal: bool
-    at: int
-    body: bytes
-    model: str | None = None
-    finish: str | None = None
-    evidence: bytes | None = None
-    media: tuple[str, ...] = ()
-    """Digests of the blobs its parts point to."""
-
-    def opened(self, branch: int) -> Entry:
-        """The same entry as a value."""
-        return Entry(
-            branch,
-            self.seq,
-            self.entry_id,
-            self.turn,
-            self.step,
-            decode(self.kind, self.body),
-            self.internal,
-            self.at,
-            self.model,
-            self.finish,
-            decode_evidence(self.evidence),
-        )
-
-
-class Blob(Struct, frozen=True):
-    hash: str
-    mime: str
-    data: bytes
-
-
 class Fact(Struct, frozen=True):
     """One numbered fact of a session's journal."""
 
@@ -132,11 +91,6 @@ class Fact(Struct, frozen=True):
     key: str | None
     data: dict[str, Any]
     at: int
-
-
-class FurtherFact(Struct, frozen=True):
-    kind: str
-    data: dict[str, Any] = {}
 
 
 class Change(Struct, frozen=True, kw_only=True):
