@@ -55,6 +55,12 @@ class MemoryStore(Store):
         self._left: dict[str, list[Call]] = {}  # calls of purged sessions whose answers a fork stands on
         self._numbers = {"session": 0, "branch": 0}
 
+    def beside(self, space: str, owner: str | None = None) -> MemoryStore:
+        """The same sessions, opened for another space or owner."""
+        other = MemoryStore.__new__(MemoryStore)
+        other.__dict__ = {**self.__dict__, "space": space, "owner": owner}
+        return other
+
     def close(self) -> None:
         """Nothing to close: the store goes with its last reference."""
 

@@ -1,0 +1,131 @@
+"""What a step costs: by length, by durability, one commit per step and one commit per message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from statistics import mean
+from time import perf_counter_ns
+
+from bough.core.usage import Usage
+from bough.models.prices import price
+
+from .bare import Bare
+from .measure import Plan, System, Times, alternate, middle, ms, percentile, step_by_step
+from .ours import Ours
+from .report import Figure, Target, at_most
+from .workload import turns_of
+
+# A second bare one runs along: how far it is from the first is what this machine cannot tell apart.
+KINDS = {"bare": Bare, "ours": Ours, "control": Bare}
+
+
+def figures(plan: Plan) -> Iterator[Figure]:
+    sizes = [(80, 2), (800, 1)] if plan.is_quick else [(80, 30), (800, 6), (8_000, 2)]
+    for messages, rounds in sizes:
+        times = _grown(plan, messages, rounds, "full")
+        yield _ratio(f"append_{messages}", f"append a step, {messages:,} messages", times, at_most(1.15))
+        if messages == max(size for size, _ in sizes):
+            yield _growth(times, rounds)
+    times = _grown(plan, plan.pick(800, 400), plan.pick(4, 1), "normal")
+    yield _ratio("append_normal", "append a step, synchronous=normal", times, at_most(2))
+    yield _one_by_one(plan)
+    yield _pricing()
+
+
+def _grown(plan: Plan, messages: int, rounds: int, synchronous: str) -> Times:
+    """Fresh stores grown side by side, several times over; all steps of all rounds."""
+    steps = [step for turn in turns_of(messages) for step in turn]
+    found: Times = {name: [] for name in KINDS}
+    for number in range(rounds):
+        systems: dict[str, System] = {
+            name: kind(plan.path(f"append-{synchronous}-{messages}-{number}-{name}"), synchronous)
+            for name, kind in KINDS.items()
+        }
+        for name, times in step_by_step(systems, steps, seed=number).items():
+            found[name] += times
+        for system in systems.values():
+            system.close()
+    return found
+
+
+def _ratio(key: str, what: str, times: Times, target: Target) -> Figure:
+    ours, bare = times["ours"], times["bare"]
+    control = middle([*bare, *times["control"]])
+    return Figure(
+        key,
+        what,
+        middle(ours) / control,
+        "× bare",
+        target,
+        {
+            "mean": mean(ours) / mean([*bare, *times["control"]]),
+            "p50 ms": ms(middle(ours)),
+            "bare": ms(control),
+            "p99 ms": ms(percentile(ours, 0.99)),
+            "bare p99": ms(percentile(bare, 0.99)),
+            "noise ×": middle(times["control"]) / middle(bare),
+        },
+    )
+
+
+def _growth(times: Times, rounds: int) -> Figure:
+    """The last tenth of each round against its first."""
+    grown = {}
+    for name, all_times in times.items():
+        length = len(all_times) // rounds
+        parts = [all_times[begin : begin + length] for begin in range(0, len(all_times), length)]
+        first = [one for part in parts for one in part[: length // 10]]
+        last = [one for part in parts for one in part[-length // 10 :]]
+        grown[name] = middle(last) / middle(first)
+    return Figure(
+        "append_growth",
+        "its last tenth against its first",
+        grown["ours"],
+        "×",
+        at_most(1.15),
+        {"bare": grown["bare"]},
+    )
+
+
+def _one_by_one(plan: Plan) -> Figure:
+    """`with session.turn()`: 8 commits a turn, against 8 bare ones. Whole turns take turns."""
+    ours, bare = Ours(plan.path("turn-ours")), Bare(plan.path("turn-bare"))
+    random, times = Random(5), {"ours": [0] * 0, "bare": [0] * 0}
+    for turn in turns_of(plan.pick(1_600, 160)):
+        works = [("ours", ours.one_by_one), ("bare", bare.one_by_one)]
+        random.shuffle(works)
+        for name, work in works:
+            began = perf_counter_ns()
+            work(turn)
+            times[name].append(perf_counter_ns() - began)
+    ours.close()
+    bare.close()
+    return Figure(
+        "append_turn",
+        "a turn of 8 commits, session.turn()",
+        middle(times["ours"]) / middle(times["bare"]),
+        "× bare",
+        at_most(1.15),
+        {
+            "mean": mean(times["ours"]) / mean(times["bare"]),
+            "p50 ms": ms(middle(times["ours"])),
+            "bare": ms(middle(times["bare"])),
+        },
+    )
+
+
+def _pricing() -> Figure:
+    usage = Usage(12_000, 400, 6_000, 1_000)
+    began = perf_counter_ns()
+    found = price(usage, "anthropic", "claude-sonnet-4-5")
+    first = perf_counter_ns() - began
+    times = alternate({"price": lambda: price(usage, "anthropic", "claude-sonnet-4-5")}, 50)["price"]
+    return Figure(
+        "price_call",
+        "pricing one call (genai-prices)",
+        middle(times) / 1e3,
+        "µs",
+        None,
+        {"first ms": ms(first), "priced": float(found is not None)},
+    )

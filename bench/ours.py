@@ -1,0 +1,58 @@
+"""Bough doing the same, with everything on: chain ids, journal, usage ledger, totals, facts of the turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import bough
+from bough.core.entries import Entry
+from bough.core.messages import Message
+from bough.core.usage import Call
+from bough.log import Draft
+
+from .workload import Step, result_of
+
+
+class Ours:
+    def __init__(self, path: Path, synchronous: str = "full", session_id: str | None = None) -> None:
+        self.path = path
+        self.sessions = bough.open(path, synchronous=synchronous)
+        if session_id is None:
+            self.session = self.sessions.start(agent="bench")
+        else:
+            self.session = self.sessions.session(session_id)
+
+    def step(self, step: Step) -> None:
+        add(self.session, step)
+
+    def one_by_one(self, turn: Sequence[Step]) -> None:
+        """The turn as the first page of the manual writes it: a commit for each message."""
+        with self.session.turn(turn[0].messages[0]) as open_turn:
+            for step in turn[1:]:
+                open_turn.answer(step.messages[0], usage=step.usage)
+                for message in step.messages[1:]:
+                    open_turn.result(*result_of(message))
+
+    def load(self) -> list[Entry]:
+        return self.session.path()
+
+    def tail(self, count: int) -> list[Entry]:
+        return self.session.path(last=count)
+
+    def close(self) -> None:
+        self.sessions.close()
+
+
+def add(session: bough.Session, step: Step) -> None:
+    """One step in one commit, with the ledger row that `Turn.answer` would write, but for the price."""
+    log = session.log
+    calls = []
+    if step.usage is not None:
+        after = log.leaf.seq
+        calls.append(Call(log.world.new_id("call"), 0, after, after + 1, log.world.now(), step.usage))
+    log.append([Draft(message) for message in step.messages], calls=calls)
+
+
+def messages_of(turn: Sequence[Step]) -> list[Message]:
+    return [message for step in turn for message in step.messages]

@@ -1,0 +1,137 @@
+"""Drafts: what is to be appended, and its way to the bytes that are.
+
+`write` is the whole of it: each draft is checked against the cursor, its bytes lifted out into blobs, its
+body encoded once and chained to the one before. Pure; the log hands the outcome to a store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..errors import InlineMedia
+from .codec import chain, decode, decode_evidence, encode, encode_evidence
+from .entries import Entry, Evidence, Payload, is_internal, kind_of
+from .media import MARK, lift
+from .messages import Message
+from .turns import Cursor, follow
+
+
+class Draft(Struct, frozen=True):
+    """Something to append, and what is known of its making."""
+
+    payload: Payload
+    model: str | None = None
+    finish: str | None = None
+    evidence: Evidence | None = None
+
+
+class NewEntry(Struct, frozen=True):
+    """An entry as it is written: the body is its canonical bytes."""
+
+    seq: int
+    entry_id: bytes
+    turn: int
+    step: int
+    kind: str
+    role: str | None
+    internal: bool
+    at: int
+    body: bytes
+    model: str | None = None
+    finish: str | None = None
+    evidence: bytes | None = None
+    media: tuple[str, ...] = ()
+    """Digests of the blobs its parts point to."""
+
+    def opened(self, branch: int) -> Entry:
+        """The same entry as a value."""
+        return Entry(
+            branch,
+            self.seq,
+            self.entry_id,
+            self.turn,
+            self.step,
+            decode(self.kind, self.body),
+            self.internal,
+            self.at,
+            self.model,
+            self.finish,
+            decode_evidence(self.evidence),
+        )
+
+
+class Blob(Struct, frozen=True):
+    hash: str
+    mime: str
+    data: bytes
+
+
+class FurtherFact(Struct, frozen=True):
+    kind: str
+    data: dict[str, Any] = {}
+
+
+class Written(Struct, frozen=True):
+    """Payloads made ready: entries, blobs and the cursor behind them."""
+
+    entries: tuple[NewEntry, ...]
+    payloads: tuple[Payload, ...]
+    blobs: tuple[Blob, ...]
+    cursor: Cursor
+    facts: tuple[FurtherFact, ...]
+
+
+def write(cursor: Cursor, drafts: Sequence[Draft], at: int, *, seed: bool = False) -> Written:
+    """Chain drafts behind a cursor; raises if one may not stand there or cannot be kept."""
+    entries: list[NewEntry] = []
+    payloads: list[Payload] = []
+    blobs: dict[str, Blob] = {}
+    facts: list[FurtherFact] = []
+    for draft in drafts:
+        payload, body = _body(draft.payload, blobs)
+        place = follow(cursor, payload, seed=seed)
+        kind = kind_of(payload)
+        entry_id = chain(cursor.entry_id, kind, place.turn, place.step, body)
+        is_message = isinstance(payload, Message)
+        entries.append(
+            NewEntry(
+                place.after.seq,
+                entry_id,
+                place.turn,
+                place.step,
+                kind,
+                payload.role if isinstance(payload, Message) else None,
+                is_internal(payload, seed=seed),
+                at,
+                body,
+                draft.model,
+                draft.finish,
+                encode_evidence(draft.evidence),
+                tuple(media.hash for media in payload.media) if is_message and b'"media"' in body else (),  # type: ignore[union-attr]
+            )
+        )
+        payloads.append(payload)
+        if place.turn == place.after.seq:
+            facts.append(FurtherFact("turn_started", {"turn": place.turn}))
+        if cursor.turn and not place.after.turn:
+            facts.append(FurtherFact("turn_ended", {"turn": cursor.turn, "status": "completed"}))
+        cursor = replace(place.after, entry_id=entry_id)
+    return Written(tuple(entries), tuple(payloads), tuple(blobs.values()), cursor, tuple(facts))
+
+
+def _body(payload: Payload, blobs: dict[str, Blob]) -> tuple[Payload, bytes]:
+    """The canonical bytes. Bytes within parts are lifted out into blobs first."""
+    try:
+        body = encode(payload)
+        if MARK not in body or not isinstance(payload, Message):
+            return payload, body
+    except InlineMedia:
+        assert isinstance(payload, Message)
+    lifted = lift(payload)
+    for digest, attachment in lifted.attachments.items():
+        blobs[digest] = Blob(digest, attachment.mime, attachment.data)
+    return lifted.message, encode(lifted.message)

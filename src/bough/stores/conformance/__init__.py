@@ -1,0 +1,22 @@
+"""The store contract as a suite: every law of `stores.store`, runnable against anyone's store.
+
+    class TestMyStore(StoreConformance):
+        def opened(self, space="default", owner=None):
+            return MyStore(self.place, space=space, owner=owner)
+
+Each test calls `opened` for a store over the same, at first empty, data. Needs nothing but a runner that
+calls `test_…` methods on a fresh instance; pytest does.
+"""
+
+from __future__ import annotations
+
+from .branching import Branching, Counting
+from .caring import Deleting, Finding, KeepingBlobs, Leasing
+from .writing import Appending, Creating
+
+
+class StoreConformance(Creating, Appending, Branching, Counting, Finding, Deleting, Leasing, KeepingBlobs):
+    """Define `opened` and run it whole."""
+
+
+__all__ = ["StoreConformance"]
