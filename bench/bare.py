@@ -28,7 +28,6 @@ class Bare:
         self.connection.execute("pragma journal_mode = wal")
         self.connection.execute(f"pragma synchronous = {synchronous}")
         self.connection.execute("create table if not exists entry (id integer primary key, body blob)")
-        self.last_id = 0
 
     def append(self, messages: Sequence[Message]) -> None:
         execute = self.connection.execute
@@ -55,7 +54,7 @@ class Bare:
 
     def _load(self, first: int) -> list[Any]:
         query = "select body from entry where id between ? and ? order by id"
-        rows = self.connection.execute(query, (first, 1 << 62)).fetchall()
+        rows: list[Any] = self.connection.execute(query, (first, 1 << 62)).fetchall()
         return [decode(body) for (body,) in rows]
 
     def close(self) -> None:

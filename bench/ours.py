@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import bough
+from bough.core.drafts import Draft
 from bough.core.entries import Entry
 from bough.core.messages import Message
 from bough.core.usage import Call
-from bough.log import Draft
 
 from .workload import Step, result_of
 

@@ -18,9 +18,7 @@ from bough.core.usage import Usage
 MESSAGES_PER_TURN = 8
 STEPS_PER_TURN = 5
 WORDS, CORPUS = 6_000, 200_000
-SYLLABLES = (
-    "an ba ce di en fo ge hu in ka le mi no or pe ra si ta un ver wo ter ing ion st th qu er es at".split()
-)
+SYLLABLES = "an ba ce di en fo ge hu in ka le mi no or pe ra si ta un ver wo ter ing ion st th qu er es at"
 
 
 class Step(Struct, frozen=True):
@@ -31,8 +29,8 @@ class Step(Struct, frozen=True):
 
 
 def corpus(seed: int) -> str:
-    random = Random(seed)
-    words = ["".join(random.choices(SYLLABLES, k=random.randint(1, 4))) for _ in range(WORDS)]
+    random, syllables = Random(seed), SYLLABLES.split()
+    words = ["".join(random.choices(syllables, k=random.randint(1, 4))) for _ in range(WORDS)]
     weights = list(accumulate(1 / (rank + 3) for rank in range(WORDS)))
     drawn = random.choices(words, cum_weights=weights, k=CORPUS)
     marks = random.choices(["", "", "", "", "", "", "", ",", ".", ":\n", " 17", ' "x"'], k=CORPUS)

@@ -73,7 +73,20 @@ TEXTS = [
     "{}",
     "x" * 300,
 ]
-IDS = ["call_1", "call_1", "call_2", "", "é", "a b", "call.3", "x" * 41, "y" * 64, "z" * 512, "toolu_9\n"]
+IDS = [
+    "call_1",
+    "call_1",
+    "call_2",
+    "",
+    "é",
+    "a b",
+    "call.3",
+    "x" * 41,
+    "y" * 64,
+    "w" * 65,
+    "z" * 512,
+    "toolu_9\n",
+]
 NAMES = ["search", "fs.read", "", "größe", "n" * 200, "a b\n", "mcp__x__y"]
 OUTCOMES = ["done", "done", "done", "unknown", "denied", "interrupted", "dry_run"]
 
@@ -129,7 +142,7 @@ def paths(draw: st.DrawFn, most: int = 18) -> list[Entry]:
     """A whole path, seeds and all; every prefix of it is a path too."""
     maker = _Maker(Cursor(), [], {}, [])
     seeds = draw(st.integers(0, 3))
-    for _ in range(draw(st.integers(1, most))):
+    for _ in range(draw(st.integers(3, most))):
         seed = maker.cursor.seq < seeds
         payload, evidence = draw(_next(maker))
         maker.cursor = follow(maker.cursor, payload, seed=seed).after
@@ -171,9 +184,11 @@ def _compaction(draw: st.DrawFn, maker: _Maker) -> tuple[Payload, None]:
 def _answer(draw: st.DrawFn, maker: _Maker) -> tuple[Payload, Evidence | None]:
     parts: list[Any] = []
     proofs: dict[str, dict[str, Any]] = {}
-    issuer = draw(st.sampled_from(["anthropic", "openai-chat", "openai"]))
+    issuer = draw(st.sampled_from(["anthropic", "openai-chat"]))
     for _ in range(draw(st.integers(0, 4))):
-        kind = draw(st.sampled_from(["text", "text", "call", "call", "call", "reasoning", "media"]))
+        kind = draw(
+            st.sampled_from(["text", "text", "call", "call", "call", "reasoning", "reasoning", "media"])
+        )
         if kind == "text":
             parts.append(Text(draw(texts)))
         elif kind == "media":
@@ -181,7 +196,7 @@ def _answer(draw: st.DrawFn, maker: _Maker) -> tuple[Payload, Evidence | None]:
         elif kind == "call":
             parts.append(_call(draw, maker, len([p for p in parts if isinstance(p, ToolCall)])))
         else:
-            proof = draw(st.sampled_from(["signature", "data", "native_id", "none"]))
+            proof = draw(st.sampled_from(["signature", "signature", "data", "native_id", "none"]))
             if proof != "none":
                 proofs[str(len(parts))] = {proof: f"SIG-{issuer}-{maker.cursor.seq}-{len(parts)};"}
             parts.append(Reasoning("" if proof == "data" else draw(texts)))

@@ -12,6 +12,7 @@ from .core.drafts import Blob, Draft, write
 from .core.entries import Note
 from .core.media import digest
 from .core.messages import Media, Message
+from .core.state import merge
 from .core.turns import Cursor
 from .errors import StoreError, WrongStore
 from .log import Log
@@ -96,7 +97,7 @@ class Sessions:
             spec=None if wide["spec"] is None else to_json(wide["spec"], "spec"),
             policy=None if wide["policy"] is None else to_json(wide["policy"], "policy"),
             workspace=None if workspace is None else _workspace_json(workspace),
-            state=to_json(wide["state"], "state") if wide["state"] is not None else None,
+            state=None if wide["state"] is None else to_json(merge({}, wide["state"]), "state"),
         )
         return NewSession(row, self.world.new_id("k"), detail, written.entries, written.blobs), written.cursor
 

@@ -65,6 +65,8 @@ class Connections:
         do = _alone if len(tickets) == 1 else _guarded
         try:
             with self._queue:
+                if writer.in_transaction:  # an interrupt came in the middle of a rollback
+                    writer.execute("rollback")
                 writer.execute("begin immediate")
                 try:
                     outcomes = [do(writer, ticket.asked) for ticket in tickets]

@@ -56,7 +56,7 @@ def prepare(path: str, *, synchronous: str, migrations: Mapping[int, Migration] 
     queue = Queue(path)
     try:
         with queue, contextlib.closing(connect(path, synchronous=synchronous)) as connection:
-            found = _format(connection, path)
+            found = check_format(connection, path)
             if found == 0:
                 connection.execute("pragma journal_mode = wal")
                 _apply(connection, path, {FORMAT: _make})
@@ -81,7 +81,7 @@ def _create_file(where: Path) -> None:
         raise ReadOnly(str(where)) from None
 
 
-def _format(connection: apsw.Connection, path: str) -> int:
+def check_format(connection: apsw.Connection, path: str) -> int:
     """The format of the file, 0 if it is new; refuses what is not ours or too new."""
     objects = int(connection.execute("select count(*) from sqlite_schema").get)
     application = int(connection.execute("pragma application_id").get)
@@ -104,7 +104,7 @@ def _apply(connection: apsw.Connection, path: str, migrations: Mapping[int, Migr
     """All steps in one transaction; the format is read again inside it, for another may have been first."""
     connection.execute("begin immediate")
     try:
-        found = _format(connection, path)
+        found = check_format(connection, path)
         for to in sorted(step for step in migrations if step > found):
             migrations[to](connection)
             connection.execute(f"pragma user_version = {to}")

@@ -1,0 +1,19 @@
+"""A world of its own for each store under test: a clock that ticks and ids that count."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from bough.world import World
+
+
+def counted_world(holder: str = "here:1") -> World:
+    """Equal calls give equal ids and times, so two stores driven alike hold equal bytes."""
+    ticks = count(1_000_000_000_000_000, 1_000_000)
+    ids = count(1)
+    return World(
+        now=lambda: next(ticks),
+        new_id=lambda prefix: f"{prefix}_{next(ids):06d}",
+        holder=holder,
+        is_gone=lambda holder: False,
+    )
