@@ -13,9 +13,9 @@ from bough.errors import BoughError, NotFound, WrongStore
 from bough.stores.sqlite_public import PublicReader
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> str:
-    where = str(tmp_path / "agent.db")
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> str:
+    where = str(tmp_path_factory.mktemp("public") / "agent.db")
     for owner in ("ann", "bob", None):
         with bough.open(where, owner=owner) as store:
             session = store.start(

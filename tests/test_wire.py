@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from logs import blobs, budgets, path_of, paths, thorough
 
 from bough import wire
 from bough.core.context import Context, Item, build
@@ -21,6 +20,7 @@ from bough.core.turns import retrace
 from bough.errors import NotAnAnswer, TooLarge, UnknownProvider
 from bough.wire import first_difference, read, read_any_messages, render
 from bough.wire.pairs import NO_RESULT
+from logs import blobs, budgets, path_of, paths, thorough
 
 providers = pytest.mark.parametrize("name", list(wire.PROVIDERS))
 SERIAL = re.compile(r"serial-(\d+);")

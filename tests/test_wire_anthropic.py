@@ -6,7 +6,6 @@ import base64
 from typing import Any
 
 import pytest
-from logs import PNG, blobs, entries, path_of
 
 from bough.core.context import build
 from bough.core.entries import Evidence, Note
@@ -29,6 +28,7 @@ from bough.wire import read, wire
 from bough.wire.anthropic import OPENING, read_messages
 from bough.wire.anthropic_rules import violations
 from bough.wire.pairs import BELOW, EMPTY, NO_OUTPUT, NO_RESULT
+from logs import PNG, blobs, entries, path_of
 
 PNG64 = base64.b64encode(PNG).decode()
 

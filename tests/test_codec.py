@@ -1,0 +1,133 @@
+"""Canonical bytes and chain ids: equal ids mean equal histories."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bough import Compaction, Note, Settings, ToolCall, assistant, tool_result, user
+from bough.core.codec import chain, decode, encode, from_json, to_json
+from bough.core.drafts import Draft, write
+from bough.core.entries import Payload, Unknown, kind_of
+from bough.core.turns import Cursor
+from bough.errors import BadMessage, BadText, NotJson
+
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**200), 2**200)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=12,
+)
+objects = st.dictionaries(texts, json_values, max_size=5)
+payloads: st.SearchStrategy[Payload] = st.one_of(
+    texts.map(user),
+    st.builds(lambda t, n, a: assistant(t, ToolCall(n, "tool", a)), texts, texts, objects),
+    st.builds(lambda n, c, d: tool_result(n, c, details=d), texts, json_values, objects),
+    objects.map(Note),
+    st.builds(Settings, prompt=texts, tools=st.lists(texts).map(tuple)),
+    st.builds(Compaction, texts, st.integers(1, 9)),
+)
+
+
+@given(payloads)
+def test_what_is_written_is_what_is_read(payload: Payload) -> None:
+    body = encode(payload)
+    again = decode(kind_of(payload), body)
+    assert again == payload
+    assert encode(again) == body
+
+
+@given(json_values)
+def test_json_is_kept_unchanged_and_in_order(value: object) -> None:
+    body = to_json(value, "here")
+    assert from_json(body) == value
+    assert json.loads(body) == value
+    assert to_json(from_json(body), "here") == body
+
+
+def test_the_order_of_keys_is_kept_and_counts() -> None:
+    one, two = (encode(assistant(ToolCall("c", "t", a))) for a in ({"a": 1, "b": 2}, {"b": 2, "a": 1}))
+    assert one != two
+    assert list(decode("message", two).calls[0].arguments) == ["b", "a"]  # type: ignore[union-attr]
+
+
+@given(st.lists(texts, min_size=2, max_size=6), st.integers(0, 5))
+def test_an_id_tells_everything_before_it(words: list[str], spot: int) -> None:
+    def ids(words: list[str]) -> list[bytes]:
+        return [entry.entry_id for entry in write(Cursor(), [Draft(user(word)) for word in words], 1).entries]
+
+    spot %= len(words)
+    changed = [word + "!" if n == spot else word for n, word in enumerate(words)]
+    one, two = ids(words), ids(changed)
+    assert one[:spot] == two[:spot]
+    assert all(a != b for a, b in zip(one[spot:], two[spot:], strict=True))
+
+
+def test_an_id_depends_on_parent_kind_turn_step_and_body_and_on_nothing_else() -> None:
+    base = chain(b"p", "message", 1, 1, b"{}")
+    assert base == chain(b"p", "message", 1, 1, b"{}")
+    others = {
+        chain(*change)
+        for change in [
+            (b"q", "message", 1, 1, b"{}"),
+            (b"p", "note", 1, 1, b"{}"),
+            (b"p", "message", 2, 1, b"{}"),
+            (b"p", "message", 1, 2, b"{}"),
+            (b"p", "message", 1, 1, b"[]"),
+        ]
+    }
+    assert len(others) == 5
+    assert base not in others
+    one, two = (
+        write(Cursor(), [Draft(user("x"), model=m, finish=m)], at).entries[0]
+        for m, at in (("a", 1), ("b", 2))
+    )
+    assert one.entry_id == two.entry_id
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        float("nan"),
+        float("inf"),
+        {"a": float("-inf")},
+        {1: "int key"},
+        {"s": {1}},
+        {"b": b"bytes"},
+        {"o": object()},
+        2**9000,
+    ],
+    ids=str,
+)
+def test_what_json_cannot_hold_is_refused(value: object) -> None:
+    with pytest.raises(NotJson):
+        encode(Note({"value": value}))
+    with pytest.raises(NotJson):
+        encode(assistant(ToolCall("c", "t", {"value": value})))
+
+
+def test_endless_nesting_is_refused() -> None:
+    ring: dict[str, object] = {}
+    ring["self"] = ring
+    with pytest.raises(NotJson):
+        encode(Note(ring))
+
+
+def test_half_a_character_is_refused_and_nul_is_kept() -> None:
+    with pytest.raises(BadText):
+        encode(user("\ud800"))
+    assert decode("message", encode(user("a\0b"))) == user("a\0b")
+
+
+def test_an_unknown_kind_is_kept_whole_on_read_and_refused_on_write() -> None:
+    found = decode("hologram", b'{"depth":3}')
+    assert found == Unknown("hologram", b'{"depth":3}')
+    with pytest.raises(BadMessage, match="hologram"):
+        encode(found)
