@@ -346,7 +346,6 @@ BAD: dict[str, Callable[[bough.Session], object]] = {
 class TestGroupCommit:
     @pytest.mark.parametrize("what", BAD)
     def test_one_refused_change_does_not_fail_the_others(self, held: Held, what: str) -> None:
-        import bough.log
 
         sessions = [held.store.start() for _ in range(5)]
         for session in sessions:

@@ -1,0 +1,414 @@
+"""The verbs of a session: append, rewind, redo, fork, compact, and what they never do."""
+
+from __future__ import annotations
+
+import pytest
+
+from bough import (
+    Attachment,
+    Budget,
+    Cut,
+    Leaf,
+    Media,
+    Note,
+    Session,
+    Settings,
+    StaleLeaf,
+    ToolCall,
+    Usage,
+    assistant,
+    system,
+    tool_result,
+    user,
+)
+from bough.errors import (
+    BadMessage,
+    BadPoint,
+    BadSummary,
+    LawBroken,
+    NothingToRedo,
+    OpenBatch,
+    OrphanResult,
+    Running,
+)
+from bough.stores.conformance.pen import everything
+from conftest import Sessions
+
+
+def texts(session: Session) -> list[str]:
+    return [entry.message.text for entry in session.path() if entry.message]
+
+
+def talk(session: Session, *words: str) -> None:
+    for word in words:
+        session.append([user(word), assistant(f"re {word}")])
+
+
+@pytest.fixture
+def session(store: Sessions) -> Session:
+    return store.start("support", [system("You help.")])
+
+
+@pytest.fixture
+def asked(session: Session) -> Session:
+    """Entries 1 system, 2 user, 3 answer with two calls, 4 and 5 their results, 6 final answer."""
+    session.append([user("q"), assistant(ToolCall("a", "t"), ToolCall("b", "t"))])
+    session.append([tool_result("b", "2")])
+    session.append([tool_result("a", "1")])
+    session.append([assistant("done")])
+    return session
+
+
+class TestAppend:
+    def test_it_returns_what_is_stored(self, session: Session) -> None:
+        done = session.append([user("hi"), Note({"pair": (1, 2)})])
+        assert [entry.seq for entry in done.entries] == [2, 3]
+        assert done.entries == session.path(since=1)
+        assert done.entries[1].payload == Note({"pair": [1, 2]})  # what you hold is what was written
+
+    def test_a_stale_handle_is_told_and_nothing_is_merged(self, store: Sessions, session: Session) -> None:
+        other = store.session(session.session_id)
+        session.append([user("first")])
+        before = everything(store.store, session.session_id)
+        with pytest.raises(StaleLeaf) as caught:
+            other.append([user("second")])
+        assert caught.value.present == session.leaf
+        assert everything(store.store, session.session_id) == before
+        other.refresh()
+        other.append([user("second")])
+        assert texts(other) == ["You help.", "first", "second"]
+
+    def test_a_retry_by_key_returns_the_recorded_outcome(self, store: Sessions, session: Session) -> None:
+        leaf = session.leaf
+        first = session.append([user("once")], key="step 1")
+        again = store.session(session.session_id).append([user("once")], after=leaf, key="step 1")
+        assert (again.repeated, again.entries, again.leaf) == (True, first.entries, first.leaf)
+        assert texts(session) == ["You help.", "once"]
+
+    def test_a_law_broken_in_the_middle_of_a_batch_writes_nothing(
+        self, store: Sessions, session: Session
+    ) -> None:
+        before = everything(store.store, session.session_id)
+        for batch, error in [
+            ([user("q"), tool_result("nobody")], OrphanResult),
+            ([user("q"), assistant(ToolCall("a", "t")), user("too early")], OpenBatch),
+            ([user("q"), Note({"x": float("nan")})], Exception),
+            ([], LawBroken),
+        ]:
+            with pytest.raises(error):
+                session.append(batch)
+        assert everything(store.store, session.session_id) == before
+        session.append([user("and it still works")])
+
+    def test_provider_dicts_become_entries(self, session: Session) -> None:
+        session.append([{"role": "user", "content": "hi"}])
+        session.append(
+            [
+                {
+                    "role": "assistant",
+                    "content": [{"type": "tool_use", "id": "a", "name": "t", "input": {"x": 1}}],
+                }
+            ]
+        )
+        session.append(
+            [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "ok"}]}]
+        )
+        assert [entry.role for entry in session.path()] == ["system", "user", "assistant", "tool"]
+
+    def test_bytes_are_lifted_out_into_blobs(self, store: Sessions, session: Session) -> None:
+        session.append([user("see", Attachment(b"\x89PNG", "image/png", "a.png"))])
+        media = session.path()[-1].message.parts[1]
+        assert isinstance(media, Media)
+        assert (media.mime, media.size, media.name) == ("image/png", 4, "a.png")
+        assert store.blob(media) == b"\x89PNG"
+
+    def test_a_data_url_in_text_or_json_is_lifted_out_too(self, store: Sessions, session: Session) -> None:
+        import base64
+
+        url = "data:image/png;base64," + base64.b64encode(b"\x89PNG" * 40).decode()
+        session.append([user(f"look: {url} end"), assistant(ToolCall("a", "t", {"img": url}))])
+        question, answer = session.path()[-2:]
+        assert [type(part).__name__ for part in question.message.parts] == ["Text", "Media", "Text"]
+        assert store.blob(question.message.parts[1]) == b"\x89PNG" * 40
+        assert answer.message.calls[0].arguments["img"].startswith("bough-blob:")
+
+    def test_explicit_results_close_a_batch_early(self, session: Session) -> None:
+        session.append(
+            [user("q"), assistant(ToolCall("a", "t"), ToolCall("b", "t")), tool_result("b", "real")]
+        )
+        session.close_batch("the user stopped it")
+        results = [result for entry in session.path() if entry.message for result in entry.message.results]
+        assert [(r.call_id, r.outcome, r.error) for r in results] == [
+            ("b", "done", False),
+            ("a", "interrupted", True),
+        ]
+        assert session.close_batch("nothing open") is None
+        session.append([user("next")])
+
+    def test_each_call_has_an_idempotency_key_that_survives(self, store: Sessions, session: Session) -> None:
+        session.append([user("q"), assistant(ToolCall("same", "t"), ToolCall("same", "t"))])
+        keys = [session.call_key(call) for call in session.open_calls]
+        again = store.session(session.session_id)
+        assert keys == [again.call_key(call) for call in again.open_calls]
+        assert len(set(keys)) == 2
+
+
+class TestRewind:
+    def test_it_loses_nothing_and_the_next_append_grows_a_branch(self, session: Session) -> None:
+        talk(session, "1", "2")
+        left = session.leaf
+        assert session.rewind(to=3) == Cut(3, 3)
+        talk(session, "other")
+        assert texts(session) == ["You help.", "1", "re 1", "other", "re other"]
+        assert len(session.entries()) == 7
+        session.checkout(left)
+        assert texts(session)[-1] == "re 2"
+        assert session.verify() == []
+
+    def test_a_cut_falls_between_pairs_and_says_so(self, asked: Session) -> None:
+        for to, at in [(6, 6), (5, 5), (4, 2), (3, 2), (2, 2), (1, 1), (0, 0)]:
+            assert asked.log.cut(to) == Cut(at, to)
+        cut = asked.rewind(to=4)
+        assert (cut.at, cut.has_moved) == (2, True)
+        assert asked.leaf.seq == 2
+
+    def test_redo_reaches_the_branch_left_behind(self, session: Session) -> None:
+        talk(session, "1", "2", "3")
+        leaves = [session.leaf]
+        for _ in range(2):
+            session.undo()
+            leaves.append(session.leaf)
+        assert [leaf.seq for leaf in leaves] == [7, 5, 3]
+        assert [session.redo(), session.redo()] == [leaves[1], leaves[0]]
+        with pytest.raises(NothingToRedo):
+            session.redo()
+
+    def test_after_an_append_the_way_back_is_checkout(self, session: Session) -> None:
+        talk(session, "1")
+        left = session.leaf
+        session.undo()
+        talk(session, "2")
+        with pytest.raises(NothingToRedo):
+            session.redo()
+        session.checkout(left)
+        assert texts(session)[1] == "1"
+
+    def test_leaving_a_branch_can_record_what_it_found(self, session: Session) -> None:
+        talk(session, "1", "2")
+        session.rewind(to=3, summary="the second idea does not work")
+        assert "does not work" in session.messages("openai-chat")[-1]["content"]
+        assert session.leaf.seq == 4
+        with pytest.raises(BadSummary):
+            session.rewind(to=1, summary="  ")
+
+    def test_a_place_that_is_not_there_is_refused(self, asked: Session) -> None:
+        for nowhere in (-1, 7):
+            with pytest.raises(BadPoint):
+                asked.rewind(to=nowhere)
+            with pytest.raises(BadPoint):
+                asked.fork(at=nowhere)
+        with pytest.raises(BadPoint):
+            asked.checkout(Leaf(99, 1))
+
+    def test_moves_are_refused_while_the_session_runs(self, store: Sessions, session: Session) -> None:
+        with session.turn("q") as turn:
+            other = store.session(session.session_id)
+            with pytest.raises(Running, match="here:1"):
+                other.rewind(to=1)
+            turn.answer(assistant("a"))
+        other.refresh()
+        other.rewind(to=1)
+
+    def test_a_session_whose_runner_is_gone_can_be_marked_and_moved(
+        self, store: Sessions, session: Session
+    ) -> None:
+        session.turn("q").__enter__()
+        other = store.session(session.session_id)
+        other.interrupt()
+        other.rewind(to=1)
+        assert other.row.status == "idle"
+
+
+class TestFork:
+    def test_it_does_not_touch_its_source(self, store: Sessions, asked: Session) -> None:
+        before = everything(store.store, asked.session_id)
+        fork = asked.fork(at=2)
+        fork.append([assistant("another way")])
+        assert everything(store.store, asked.session_id) == before
+        assert texts(fork) == ["You help.", "q", "another way"]
+        assert [entry.seq for entry in fork.path()] == [1, 2, 3]
+
+    def test_it_has_its_own_conversation_and_knows_its_parent(self, asked: Session) -> None:
+        fork = asked.fork(at=2)
+        assert fork.row.conversation_id != asked.row.conversation_id
+        assert (fork.row.relation, fork.row.parent_session, fork.row.parent_seq) == (
+            "fork",
+            asked.session_id,
+            2,
+        )
+        parent = fork.parent()
+        assert parent is not None
+        assert parent.session_id == asked.session_id
+
+    def test_overrides_are_its_first_entry_and_no_seed_is_rewritten(self, asked: Session) -> None:
+        fork = asked.fork(at=2, model="other", prompt="Be strict.", tools=["t"])
+        assert fork.entries()[0].payload == Settings("other", "Be strict.", None, ("t",))
+        assert fork.request("anthropic")["system"][0]["text"] == "Be strict."
+        assert asked.request("anthropic")["system"][0]["text"] == "You help."
+        assert fork.path()[0] == asked.path()[0]
+
+    def test_shared_entries_have_the_same_ids_and_numbers(self, asked: Session) -> None:
+        fork = asked.fork()
+        assert fork.path() == asked.path()
+        talk(fork, "x")
+        talk(asked, "y")
+        assert [e.entry_id for e in fork.path()][:6] == [e.entry_id for e in asked.path()][:6]
+        assert fork.path()[6].entry_id != asked.path()[6].entry_id
+
+    def test_a_fork_within_a_batch_moves_before_it(self, asked: Session) -> None:
+        fork = asked.fork(at=4)
+        assert fork.cut == Cut(at=2, asked=4)
+        assert fork.row.parent_seq == 2
+
+    def test_a_fork_of_a_fork_reads_through_both(self, session: Session) -> None:
+        talk(session, "1")
+        fork = session.fork()
+        talk(fork, "2")
+        again = fork.fork()
+        talk(again, "3")
+        assert texts(again)[1:] == ["1", "re 1", "2", "re 2", "3", "re 3"]
+        assert again.verify() == []
+
+    def test_state_comes_along_for_free(self, session: Session) -> None:
+        session.note(state={"a": 1})
+        at = session.leaf.seq
+        session.note(state={"a": 2})
+        assert session.fork(at=at).state == {"a": 1}
+        session.rewind(to=at)
+        assert session.state == {"a": 1}
+
+
+class TestCompact:
+    @pytest.fixture
+    def long(self, session: Session) -> Session:
+        talk(session, "first " * 200, "second " * 200, "third")
+        return session
+
+    def test_the_model_sees_the_summary_and_the_newest_turn(self, long: Session) -> None:
+        before = long.messages("anthropic")
+        compaction = long.compact("They talked.")
+        told = [item.message.text for item in long.context().items]
+        assert told[0].endswith("They talked.")
+        assert told[1:] == ["third", "re third"]
+        assert compaction.first_kept == 6
+        assert compaction.tokens_before > 500
+        long.uncompact()
+        assert long.messages("anthropic") == before
+        assert long.verify() == []
+
+    def test_an_empty_or_over_long_summary_is_refused_and_the_old_context_stays(self, long: Session) -> None:
+        before = long.request("anthropic")
+        for summary in ("", " \n", "longer " * 2000):
+            with pytest.raises(BadSummary):
+                long.compact(summary)
+        assert long.request("anthropic") == before
+
+    def test_the_cut_never_parts_a_call_from_its_result(self, session: Session) -> None:
+        session.append(
+            [
+                user("q " * 100),
+                assistant("x " * 100, ToolCall("a", "t")),
+                tool_result("a", "r"),
+                assistant("done"),
+            ]
+        )
+        assert session.compact("sum", first_kept=4).first_kept == 3
+
+    def test_nothing_to_replace_is_said_so(self, session: Session) -> None:
+        with pytest.raises(BadSummary, match="nothing lies before"):
+            session.compact("sum")
+
+    def test_uncompact_without_compaction_is_refused(self, session: Session) -> None:
+        with pytest.raises(LawBroken, match="no compaction"):
+            session.uncompact()
+
+    def test_a_compaction_waits_for_an_open_batch(self, session: Session) -> None:
+        session.append([user("q " * 100), assistant("a"), user("r"), assistant(ToolCall("a", "t"))])
+        with pytest.raises(OpenBatch):
+            session.compact("sum")
+
+
+class TestReading:
+    def test_parts_of_the_path(self, asked: Session) -> None:
+        assert [entry.seq for entry in asked.path(since=4)] == [5, 6]
+        assert [entry.seq for entry in asked.path(last=2)] == [5, 6]
+        assert [entry.seq for entry in asked.transcript()] == [2, 6]
+        assert len(asked.trace()) == 6
+
+    def test_hydrate_gives_row_seeds_messages_state_and_totals(self, store: Sessions, asked: Session) -> None:
+        asked.note(state={"a": 1})
+        found = store.hydrate(asked.session_id)
+        assert [entry.seq for entry in found.seeds] == [1]
+        assert found.messages == asked.path(since=1)
+        assert (found.state, found.totals, found.row) == ({"a": 1}, asked.usage(), asked.row)
+
+    def test_the_five_event_types(self, asked: Session) -> None:
+        assert [event.type for event in asked.events()] == [
+            "system_message",
+            "user_message",
+            "assistant_message",
+            "tool_call",
+            "tool_call",
+            "tool_result",
+            "tool_result",
+            "assistant_message",
+        ]
+
+    def test_a_budget_cuts_whole_turns(self, session: Session) -> None:
+        talk(session, "old " * 500, "new")
+        assert len(session.messages("anthropic", Budget(tokens=200))) == 2
+        assert session.fit(Budget(tokens=200)).dropped == (2, 3)
+
+    def test_the_projection_is_the_same_bytes_from_another_handle(
+        self, store: Sessions, asked: Session
+    ) -> None:
+        from bough.wire import render
+
+        for provider in ("anthropic", "openai-chat"):
+            other = store.session(asked.session_id)
+            assert render(asked.request(provider)) == render(other.request(provider))
+
+    def test_explain_names_the_first_difference_to_what_was_last_sent(self, session: Session) -> None:
+        assert session.explain("anthropic") is None
+        with session.turn("q") as turn:
+            turn.answer(assistant("a"), usage=Usage(1, 1))
+        session.append([user("more")])
+        assert session.explain("anthropic") is None
+        session.set(prompt_patch="Be kind.")
+        difference = session.explain("anthropic")
+        assert difference is not None
+        assert difference.where.startswith("system")
+
+
+class TestCare:
+    def test_title_and_tags_do_not_move_the_leaf(self, store: Sessions, asked: Session) -> None:
+        leaf = asked.leaf
+        asked.title("Order 41")
+        assert asked.tag(colour="red", size="l") == {"colour": "red", "size": "l"}
+        assert asked.tag(size=None) == {"colour": "red"}
+        assert (asked.row.title, asked.row.tags, asked.row.leaf) == ("Order 41", {"colour": "red"}, leaf)
+        assert [row.session_id for row in store.sessions(tag=("colour", "red")).sessions] == [
+            asked.session_id
+        ]
+
+    def test_end_completes_and_the_next_turn_starts_again(self, asked: Session) -> None:
+        asked.end()
+        assert (asked.row.status, asked.row.completed_at is not None) == ("completed", True)
+        with asked.turn("more") as turn:
+            assert asked.row.status == "running"
+            turn.answer(assistant("a"))
+        assert asked.row.status == "idle"
+
+    def test_a_message_of_a_wrong_role_cannot_open_a_turn(self, session: Session) -> None:
+        with pytest.raises(BadMessage, match="opens with a user message"), session.turn(assistant("x")):
+            pass

@@ -1,0 +1,149 @@
+"""One turn of somebody's own loop: every line durable when it returns."""
+
+from __future__ import annotations
+
+import pytest
+
+from bough import Session, ToolCall, Usage, assistant, system
+from bough.errors import LawBroken, NotAnAnswer
+from conftest import Sessions
+
+REPLY = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "model": "claude-opus-4-5",
+    "stop_reason": "tool_use",
+    "content": [
+        {"type": "thinking", "thinking": "hm", "signature": "SIG"},
+        {"type": "tool_use", "id": "toolu_1", "name": "lookup", "input": {"order": 41}},
+    ],
+    "usage": {
+        "input_tokens": 100,
+        "output_tokens": 20,
+        "cache_read_input_tokens": 50,
+        "cache_creation_input_tokens": 10,
+    },
+}
+
+
+@pytest.fixture
+def session(store: Sessions) -> Session:
+    return store.start("support", [system("You help.")])
+
+
+def test_an_answer_brings_its_usage_price_model_and_evidence(session: Session) -> None:
+    with session.turn("where is it?") as turn:
+        turn.answer(REPLY)
+        entry = session.path()[-1]
+        assert (entry.model, entry.finish) == ("claude-opus-4-5", "tool_use")
+        assert entry.evidence is not None
+        assert entry.evidence.issuer == "anthropic"
+        turn.result("toolu_1", {"status": "lost"})
+        assert "SIG" in str(session.messages("anthropic"))
+        assert "SIG" not in str(session.messages("openai-chat"))
+        turn.answer(assistant("It is lost."))
+    (call,) = session.calls()
+    assert call.usage == Usage(160, 20, 50, 10)
+    assert call.price is not None
+    assert call.price.microcents > 0
+    assert call.price.version.startswith("genai-prices ")
+    assert (call.after_seq, call.answer_seq) == (2, 3)
+
+
+def test_a_model_without_a_price_is_counted_and_marked(session: Session) -> None:
+    with session.turn("q") as turn:
+        turn.answer(assistant("a"), usage=Usage(5, 1), provider="anthropic", model="made-up")
+    assert session.usage().unpriced_calls == 1
+    assert session.usage().cost_microcents == 0
+
+
+def test_the_journal_tells_when_a_turn_started_and_how_it_ended(session: Session) -> None:
+    with session.turn("q", trigger="email", model="m") as turn:
+        turn.answer(assistant("a"))
+    facts = {fact.kind: fact.data for fact in session.journal()}
+    assert facts["turn_started"] == {"turn": 2, "trigger": "email", "model": "m"}
+    assert facts["turn_ended"] == {"turn": 2, "status": "completed"}
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(ValueError("boom\0"), "failed"), (KeyboardInterrupt(), "cancelled"), (None, "interrupted")],
+)
+def test_leaving_early_marks_the_session_and_the_turn_goes_on_later(
+    store: Sessions, session: Session, error: BaseException | None, status: str
+) -> None:
+    try:
+        with session.turn("q") as turn:
+            turn.answer(assistant(ToolCall("a", "t")))
+            if error is not None:
+                raise error
+    except (ValueError, KeyboardInterrupt):
+        pass
+    assert session.row.status == status
+    assert session.verify() == []
+    again = store.session(session.session_id)
+    with again.turn() as turn:
+        assert [call.call.id for call in turn.open_calls] == ["a"]
+        assert again.row.status == "running"
+        turn.result("a", "ok")
+        turn.answer(assistant("done"))
+    assert again.row.status == "idle"
+    assert again.verify() == []
+
+
+def test_there_must_be_a_turn_to_go_on_with(session: Session) -> None:
+    with pytest.raises(LawBroken, match="no turn is open"), session.turn():
+        pass
+
+
+def test_a_tool_may_end_the_turn(session: Session) -> None:
+    with session.turn("q") as turn:
+        turn.answer(assistant(ToolCall("a", "hang_up")))
+        turn.result("a", "bye", ends_turn=True)
+    assert session.row.status == "idle"
+    assert session.verify() == []
+
+
+def test_a_failed_call_is_counted_and_leaves_no_entry(session: Session) -> None:
+    with session.turn("q") as turn:
+        turn.failed("overloaded", usage=Usage(10, 0), provider="anthropic", model="m")
+        turn.answer(assistant("a"), usage=Usage(10, 2))
+    assert [(call.failed, call.answer_seq) for call in session.calls()] == [(True, None), (False, 3)]
+    assert session.usage().calls == session.usage("path").calls == 2
+    assert len(session.path()) == 3
+
+
+def test_a_call_cut_off_by_a_crash_is_counted_with_unknown_tokens(store: Sessions, session: Session) -> None:
+    turn = session.turn("q", calling="anthropic:claude-opus-4-5")
+    turn.__enter__()  # and the process dies while the model thinks
+    again = store.session(session.session_id)
+    assert (again.usage().calls, again.usage().unknown_calls) == (1, 1)
+    with again.turn(calling="anthropic:claude-opus-4-5") as turn:
+        turn.answer(assistant(ToolCall("a", "t")), usage=Usage(7, 1))
+        turn.result("a")
+        turn.answer(assistant("done"), usage=Usage(9, 1))
+    assert (again.usage().calls, again.usage().unknown_calls, again.usage().input_tokens) == (3, 1, 16)
+    assert again.verify() == []
+
+
+def test_one_input_counts_once_however_many_entries_it_made(session: Session) -> None:
+    with session.turn("q") as turn:
+        for n in range(3):
+            turn.answer(assistant(ToolCall(f"c{n}", "t")), usage=Usage(10, 1))
+            turn.result(f"c{n}")
+        turn.answer(assistant("a"), usage=Usage(10, 1))
+    assert session.row.turns == 1
+    assert session.usage_by_turn()[2].input_tokens == 40
+
+
+@pytest.mark.parametrize(
+    "reply", [None, 41, "text", {}, {"choices": []}, {"type": "message"}, object()], ids=repr
+)
+def test_what_is_no_answer_is_refused_and_nothing_is_written(session: Session, reply: object) -> None:
+    with session.turn("q") as turn:
+        leaf = session.leaf
+        with pytest.raises(NotAnAnswer):
+            turn.answer(reply)
+        assert session.leaf == leaf == session.row.leaf
+        turn.answer(assistant("a"))
