@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import msgspec
 
 from ..core.codec import to_json
 from ..core.drafts import Blob
 from ..core.entries import Entry
 from ..core.tree import Branch, Leaf, Range, lineage, window
 from ..core.usage import Call
-from ..errors import IdTaken, NotFound, Running, Trashed
+from ..errors import Damaged, IdTaken, NotFound, Running, Trashed
 from .sqlite_connections import Connections
 from .sqlite_purge import below, purge
 from .sqlite_rows import (
@@ -254,7 +255,11 @@ class SqliteStore(Store):
         for part in window(ranges, first, last):
             base = part.branch << 32
             rows = connection.execute(query, (base | part.first, base | part.last)).fetchall()
-            found.extend(map(entry_from, rows))
+            try:
+                found.extend(map(entry_from, rows))
+            except (msgspec.DecodeError, TypeError) as error:
+                why = f"an entry of branch {part.branch} cannot be read ({error}); session.verify() names it"
+                raise Damaged(self.where, why) from None
         return found
 
     def session(self, session_id: str) -> SessionRow:

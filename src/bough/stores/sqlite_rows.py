@@ -76,6 +76,7 @@ def entry_from(row: tuple[Any, ...]) -> Entry:
 def stored_from(row: tuple[Any, ...]) -> Stored:
     packed, turn, step, kind, internal, model, finish, entry_id, at, evidence, body, role, media = row
     digests = tuple(sorted(media.split())) if media else ()
+    body = body if isinstance(body, bytes) else str(body).encode()  # somebody edited it by hand
     entry = NewEntry(
         packed & SEQ,
         entry_id,

@@ -1,0 +1,140 @@
+"""Verify names the first entry altered, removed or reordered, and every cache that lies. It changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import apsw
+import pytest
+
+import bough
+from bough import Attachment, Session, ToolCall, Usage, assistant, system, tool_result, user
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "agent.db"
+
+
+@pytest.fixture
+def session(place: Path) -> Session:
+    store = bough.open(place)
+    session = store.start("a", [system("s")])
+    with session.turn("q") as turn:
+        turn.answer(assistant(ToolCall("c", "t")), usage=Usage(10, 1))
+        turn.result("c", "r", state={"a": 1})
+        turn.answer(assistant("a"), usage=Usage(10, 1))
+    session.append([user("see", Attachment(b"bytes", "image/png")), assistant("b")])
+    session.rewind(to=2)
+    session.append([assistant("other")])
+    assert session.verify() == []
+    return session
+
+
+def tamper(place: Path, sql: str) -> None:
+    with apsw.Connection(str(place)) as connection:
+        connection.execute("pragma foreign_keys = off")
+        connection.execute(sql)
+
+
+TAMPERINGS = [
+    (
+        "a body altered",
+        "update entry set body = replace(cast(body as text), '\"r\"', '\"R\"') where role = 'tool'",
+        "1:4",
+    ),
+    (
+        "a role altered in the body",
+        "update entry set body = replace(cast(body as text), 'user', 'system') where id = (1 << 32) + 2",
+        "1:2",
+    ),
+    ("an entry removed", "delete from entry where id = (1 << 32) + 4", "1:5"),
+    ("the first entry removed", "delete from entry where id = (1 << 32) + 1", "1:2"),
+    ("a turn altered", "update entry set turn = 1 where id = (1 << 32) + 3", "1:3"),
+    ("a step altered", "update entry set step = 7 where id = (1 << 32) + 3", "1:3"),
+    ("a kind altered", "update entry set kind = 'note' where id = (1 << 32) + 3", "1:3"),
+    ("an id altered", "update entry set entry_id = zeroblob(20) where id = (1 << 32) + 4", "1:4"),
+    ("made public", "update entry set internal = 0 where id = (1 << 32) + 3", "visibility"),
+    (
+        "an entry on an abandoned branch altered",
+        "update entry set body = '{}' where id = (1 << 32) + 7",
+        "1:7",
+    ),
+    ("a fact removed", "delete from journal where id & 4294967295 = 3", "fact 3 is missing"),
+    (
+        "the last fact removed",
+        "delete from journal where id = (select max(id) from journal)",
+        "facts, the row says",
+    ),
+    ("totals altered", "update session set cost_microcents = 5", "totals"),
+    ("a call removed", "delete from usage where id = (select max(id) from usage)", "totals"),
+    ("turns altered", "update session set turns = 9", "turns"),
+    ("state altered", "update session_detail set state = '{\"a\":2}'", "state"),
+    ("leaf nowhere", "update session set seq = 99", "leaf"),
+    ("leaf on no branch", "update session set branch = 99", "leaf"),
+    ("a blob removed", "delete from blob", "blob"),
+    ("an anchor removed", "update branch set parent_seq = 99 where id = 2", ""),
+    ("running without a turn", "update session set status = 'running'", "status"),
+]
+
+
+@pytest.mark.parametrize(("sql", "named"), [t[1:] for t in TAMPERINGS], ids=[t[0] for t in TAMPERINGS])
+def test_what_was_tampered_with_is_named(place: Path, session: Session, sql: str, named: str) -> None:
+    if "state =" in sql:
+        session.note(state={"a": 1})
+    tamper(place, sql)
+    problems = session.verify()
+    assert problems
+    assert named in " ".join(map(str, problems))
+
+
+def test_two_entries_swapped_are_found(place: Path, session: Session) -> None:
+    tamper(place, "update entry set id = id + 1000 where id = (1 << 32) + 4")
+    tamper(place, "update entry set id = (1 << 32) + 4 where id = (1 << 32) + 5")
+    tamper(place, "update entry set id = (1 << 32) + 5 where id = (1 << 32) + 1004")
+    assert "1:4" in str(session.verify()[0])
+
+
+def test_verify_changes_nothing(place: Path, session: Session) -> None:
+    tamper(place, "update session set turns = 9")
+    before = _dump(place)
+    session.verify()
+    assert _dump(place) == before
+
+
+def test_the_whole_store_is_verified_trash_and_forks_too(place: Path, session: Session) -> None:
+    with bough.open(place) as store:
+        fork = store.session(session.session_id).fork()
+        fork.append([user("x")])
+        store.delete(fork.session_id)
+        assert list(store.verify()) == []
+        tamper(place, "update entry set body = '{}' where id = (1 << 32) + 2")
+        named = {problem.session_id for problem in store.verify()}
+        assert session.session_id in named
+
+
+def test_a_call_without_result_cannot_be_forged_in(place: Path) -> None:
+    """Entries chained by the rules of hashing alone are still held to the rules of order."""
+    from bough.core.codec import chain, encode
+
+    store = bough.open(place)
+    session = store.start("a")
+    session.append([user("q")])
+    body = encode(tool_result("nobody asked", "x"))
+    forged = chain(session.path()[-1].entry_id, "message", 1, 0, body)
+    with apsw.Connection(str(place)) as connection:
+        connection.execute(
+            "insert into entry values ((1 << 32) + 2, 1, 0, 'message', 'tool', 1, null, null, ?, 1, null, ?)",
+            (forged, body),
+        )
+    assert "nobody asked" in str(session.verify()[0])
+
+
+def _dump(place: Path) -> str:
+    with apsw.Connection(str(place)) as connection:
+        return str(
+            [
+                list(connection.execute(f"select * from {table}"))
+                for table in ("session", "entry", "journal", "usage")
+            ]
+        )
