@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import tempfile
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from . import append, crowd, fork, load, start
 from .measure import Plan
-from .report import Figure, keep, versions
+from .report import Figure, keep, others, versions
 
 HERE = Path(__file__).parent
 PARTS: dict[str, Callable[[Plan], Iterator[Figure]]] = {
@@ -57,6 +58,10 @@ def main() -> None:
     arguments.dir.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     print("  ".join(f"{name} {version}" for name, version in versions().items()))
+    if others() > (os.cpu_count() or 1):
+        print(
+            "this machine is busy: trust `more µs` and synchronous=normal before the ratios of synced steps"
+        )
     try:
         figures = run(arguments.parts, arguments.dir, is_quick=arguments.quick)
     finally:

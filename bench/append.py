@@ -60,6 +60,7 @@ def _ratio(key: str, what: str, times: Times, target: Target) -> Figure:
         target,
         {
             "mean": mean(ours) / mean([*bare, *times["control"]]),
+            "more µs": (middle(ours) - control) / 1e3,
             "p50 ms": ms(middle(ours)),
             "bare": ms(control),
             "p99 ms": ms(percentile(ours, 0.99)),

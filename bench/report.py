@@ -71,11 +71,17 @@ def versions() -> dict[str, str]:
     }
 
 
+def others() -> float:
+    """How many other programs want a core: above the number of cores the disk's figures are the scheduler's."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+
+
 def keep(figures: Iterable[Figure], to: Path, *, is_quick: bool) -> None:
     told = {
         "versions": versions(),
         "system": f"{platform.system()} {platform.machine()}",
         "cores": os.cpu_count(),
+        "load": others(),
         "quick": is_quick,
         "figures": {figure.key: _plain(figure) for figure in figures},
     }

@@ -19,7 +19,7 @@ from .core.state import fold
 from .core.tree import Branch, Leaf
 from .core.turns import Cursor, cursor_behind, follow, retrace
 from .core.usage import total
-from .errors import BoughError, LawBroken
+from .errors import BoughError, Damaged, LawBroken
 from .stores.store import Reading, SessionRow, Store, Stored
 from .wire import PROVIDERS, wire
 
@@ -40,8 +40,11 @@ def verify(store: Store, session_id: str) -> list[Problem]:
     audit.check_branches()
     audit.check_journal()
     if not audit.problems:  # what is derived from a broken chain would only repeat the news
-        audit.check_caches()
-        audit.check_projections()
+        try:
+            audit.check_caches()
+            audit.check_projections()
+        except Damaged as error:
+            audit.wrong("path", str(error))
     return audit.problems
 
 
@@ -82,15 +85,14 @@ class _Audit:
         assert branch.parent is not None
         leaf, many = Leaf(branch.parent, branch.parent_seq), 16
         while True:
-            entries = self.store.path(self.row.session_id, leaf=leaf, newest=many).entries
-            whole = not branch.parent_seq or (bool(entries) and entries[-1].seq == branch.parent_seq)
-            if not whole:
-                self.wrong(f"branch {branch.branch}", f"hangs on {leaf}, which is gone")
-                return None
             try:
+                entries = self.store.path(self.row.session_id, leaf=leaf, newest=many).entries
                 cursor = cursor_behind(entries, seeds=self.row.seed_count)
-            except LawBroken as error:
-                self.wrong(f"branch {branch.branch}", f"hangs on entries out of order: {error}")
+            except (LawBroken, Damaged) as error:
+                self.wrong(f"branch {branch.branch}", f"hangs on entries that are not in order: {error}")
+                return None
+            if branch.parent_seq and (not entries or entries[-1].seq != branch.parent_seq):
+                self.wrong(f"branch {branch.branch}", f"hangs on {leaf}, which is gone")
                 return None
             if cursor is not None:
                 return cursor
