@@ -17,6 +17,7 @@ from .core import context as contexts
 from .core.codec import from_json, plain_text
 from .core.context import Context
 from .core.drafts import Draft
+from .core.drawing import draw
 from .core.entries import BranchSummary, Compaction, Entry, Note, Payload, Settings, Uncompaction
 from .core.events import Event, events
 from .core.fit import Budget, Fitted, fit, measure
@@ -220,6 +221,11 @@ class Session:
 
     def branches(self) -> list[Branch]:
         return self.log.store.branches(self.session_id)
+
+    def tree(self, *, width: int = 100) -> str:
+        """The whole tree as text, the leaf marked."""
+        own = {(entry.branch, entry.seq): entry for entry in [*self.path(), *self.entries()]}
+        return draw(own.values(), self.branches(), self.leaf, width=width)
 
     def journal(self, after: int = 0, limit: int | None = None) -> list[Fact]:
         return self.log.store.journal(self.session_id, after, limit)

@@ -1,0 +1,125 @@
+"""Bring your own loop: a session that survives kill -9 in mid-turn.
+
+Run it with `make demo`. It needs no key, no network and no server: the "model" is a function. What is real is
+everything Bough does: the SQLite file, the processes, the SIGKILL, the fork, the verification.
+
+    1  a process starts a session and is killed by kill -9 while a tool runs
+    2  a new process opens the file and goes on with the same turn
+    3  the session is forked before the answer, and the other way is tried
+    4  the tree is drawn with its leaf
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import bough
+from bough import Message, Session, ToolCall, Usage, assistant, system
+
+PROMPT = "You help customers of a small shop. Look an order up before you answer."
+
+
+def model(session: Session) -> Message:
+    """Stands in for client.messages.create(messages=session.messages("anthropic"), …)."""
+    history = session.messages("anthropic")
+    results = [block for m in history for block in m["content"] if block["type"] == "tool_result"]
+    if not results:
+        return assistant("Let me look.", ToolCall("call_1", "lookup_order", {"order": 41}))
+    return assistant(f"Your order: {results[-1]['content'][0]['text']}")
+
+
+def lookup_order(order: int, *, slow: bool) -> dict[str, object]:
+    if slow:
+        print("tool is running", flush=True)
+        time.sleep(60)  # somebody pulls the plug here
+    return {"order": order, "status": "on its way"}
+
+
+def go_on(session: Session, text: str | None, *, slow: bool = False) -> None:
+    """The whole loop. Every line is durable when it returns; without text it goes on where it stopped."""
+    with session.turn(text) as turn:
+        while True:
+            for waiting in turn.open_calls:
+                turn.result(
+                    waiting.call.id,
+                    lookup_order(**waiting.call.arguments, slow=slow),
+                    state={"looked_up": 41},
+                )
+            answer = turn.answer(
+                model(session), usage=Usage(120, 20), provider="anthropic", model="claude-opus-4-5"
+            )
+            if not answer.calls:
+                return
+
+
+def worker(place: str) -> None:
+    with bough.open(place) as store:
+        session = store.start("support", [system(PROMPT)], session_id="ses_demo", title="Where is order 41?")
+        go_on(session, "Where is order 41?", slow=True)
+
+
+def show(step: str) -> None:
+    print(f"\n\033[1m{step}\033[0m" if sys.stdout.isatty() else f"\n{step}")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        place = str(Path(folder) / "agent.db")
+        show("1. A process starts a session. While its tool runs, it is killed by kill -9.")
+        with subprocess.Popen(
+            [sys.executable, __file__, place], stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        print(f"   pid {process.pid} died of {signal.Signals(-process.returncode).name}")
+
+        with bough.open(place) as store:
+            session = store.session("ses_demo")
+            show("2. A new process opens the file. Nothing is lost, and the turn is still open:")
+            print(session.tree(width=90))
+            waiting = [call.call.name for call in session.open_calls]
+            print(
+                f"   status {session.row.status}; waiting for {waiting}; problems found: {len(session.verify())}"
+            )
+            before = session.messages("anthropic")
+            go_on(session, None)
+            same = session.messages("anthropic")[: len(before) - 1] == before[:-1]
+            print(f"   … and goes on to the end. What the model had seen is unchanged: {same}")
+
+            show("3. Fork before the answer and try another prompt. No entry is copied:")
+            started = time.perf_counter()
+            fork = session.fork(at=2, prompt="You are brief.")
+            took = (time.perf_counter() - started) * 1_000
+            with fork.turn() as turn:
+                turn.answer(assistant("It is on its way."), usage=Usage(60, 5))
+            print(f"   forked at message 2 in {took:.1f} ms; its own cost so far: {fork.usage().calls} call")
+
+            show("4. Rewind, go another way, and look at the tree:")
+            session.rewind(to=4)
+            with session.turn() as turn:
+                turn.answer(assistant("On its way, due Friday."), usage=Usage(140, 9))
+            print(session.tree(width=90))
+            show("   and the fork, which shares its first two entries:")
+            print(fork.tree(width=90))
+            problems = list(store.verify())
+            totals = session.usage()
+            print(
+                f"\n   verify: {len(problems)} problems; calls {totals.calls}, tokens {totals.input_tokens}+{totals.output_tokens}"
+            )
+            print(
+                f"   public transcript: {[entry.message.text for entry in session.transcript() if entry.message]}"
+            )
+    print(
+        "\nNext: read README.md, then docs/concepts.md; your own loop is the function go_on in examples/own_loop.py."
+    )
+
+
+if __name__ == "__main__":
+    worker(sys.argv[1]) if len(sys.argv) > 1 else main()

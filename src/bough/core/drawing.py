@@ -1,0 +1,107 @@
+"""Drawing a session's tree as text: the path in its own column, what was left behind beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from .codec import to_json
+from .entries import BranchSummary, Compaction, Entry, Note, Settings, Uncompaction
+from .messages import Message, Reasoning, Text, ToolCall, ToolResult
+from .tree import Branch, Leaf
+
+Point = tuple[int, int]
+
+
+def draw(entries: Iterable[Entry], branches: Sequence[Branch], leaf: Leaf, *, width: int = 100) -> str:
+    """One line per entry; `●` marks the leaf, `├╮` where a branch was left."""
+    return "\n".join(_Drawing(entries, branches, leaf, width).lines())
+
+
+class _Drawing:
+    def __init__(self, entries: Iterable[Entry], branches: Sequence[Branch], leaf: Leaf, width: int) -> None:
+        self.entries = {(entry.branch, entry.seq): entry for entry in entries}
+        self.branches = {branch.branch: branch for branch in branches}
+        self.width = width
+        self.leaf = self._held((leaf.branch, leaf.seq))
+        self.children: dict[Point, list[Point]] = {}
+        for branch, seq in sorted(self.entries):
+            parent = self._held((branch, seq - 1))
+            self.children.setdefault(parent, []).append((branch, seq))
+        self.path = self._path()
+
+    def _held(self, point: Point) -> Point:
+        """The branch that really holds this place: one that left there shares it with its parent."""
+        branch, seq = point
+        while branch in self.branches and seq <= self.branches[branch].parent_seq:
+            parent = self.branches[branch].parent
+            if parent is None:
+                break
+            branch = parent
+        return (branch, seq) if seq else (0, 0)
+
+    def _path(self) -> set[Point]:
+        path, point = set(), self.leaf
+        while point in self.entries:
+            path.add(point)
+            point = self._held((point[0], point[1] - 1))
+        return path
+
+    def lines(self) -> Iterator[str]:
+        if self.leaf == (0, 0):
+            yield "● (empty)"
+        yield from self._below((0, 0), "")
+
+    def _below(self, point: Point, margin: str) -> Iterator[str]:
+        """A line of growth downwards; what branches off is drawn first, one column to the right."""
+        while True:
+            following = self.children.get(point, [])
+            if not following:
+                return
+            main = next((child for child in following if child in self.path), following[0])
+            for side in following:
+                if side != main:
+                    yield f"{margin}├╮"
+                    yield self._line(side, margin + "│")
+                    yield from self._below(side, margin + "│")
+            yield self._line(main, margin)
+            point = main
+
+    def _line(self, point: Point, margin: str) -> str:
+        entry = self.entries[point]
+        mark = "●" if point == self.leaf else "│"
+        text = f"{margin}{mark} {entry.seq:>3} {entry.role or entry.kind:<10} {describe(entry)}"
+        text = text if len(text) <= self.width else text[: self.width - 1] + "…"
+        return f"{text}   ◀ leaf" if point == self.leaf else text
+
+
+def describe(entry: Entry) -> str:
+    """What an entry says, in one line."""
+    match entry.payload:
+        case Message() as message:
+            said = " ".join(filter(None, map(_part, message.parts)))
+        case Compaction(summary=summary, first_kept=first):
+            said = f"summary of all before {first}: {summary}"
+        case Uncompaction(cancels=seq):
+            said = f"cancels the compaction at {seq}"
+        case BranchSummary(summary=summary, left_seq=seq):
+            said = f"left a branch at {seq}: {summary}"
+        case Settings() | Note() as payload:
+            shown = {name: value for name in payload.__struct_fields__ if (value := getattr(payload, name))}
+            said = to_json(shown, "entry").decode()
+        case unknown:
+            said = f"of a newer kind, {len(unknown.body)} bytes"
+    return "".join(c if c.isprintable() else "·" for c in " ".join(said.split()))
+
+
+def _part(part: object) -> str:
+    match part:
+        case Text(text=text):
+            return text
+        case Reasoning():
+            return ""
+        case ToolCall(name=name, arguments=arguments):
+            return f"→ {name}({', '.join(f'{k}={to_json(v, k).decode()}' for k, v in arguments.items())})"
+        case ToolResult(content=content, outcome=outcome):
+            marker = "" if outcome == "done" else f"[{outcome}] "
+            return f"← {marker}{' '.join(map(_part, content))}"
+    return f"[{getattr(part, 'mime', '?')}]"

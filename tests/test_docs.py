@@ -1,0 +1,52 @@
+"""Docs that cannot rot: every Python block of README and docs is run, and every link leads somewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_code_of_the_page_runs(page: Path, tmp_path: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    script = tmp_path / f"{page.stem}.py"
+    script.write_text("\n".join(blocks))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+        assert target.startswith("http") or (page.parent / target).exists(), target
+
+
+def test_every_file_the_readme_names_is_there() -> None:
+    text = (ROOT / "README.md").read_text()
+    for name in re.findall(r"`(tests/[\w.]+|examples/[\w.]+|docs/[\w.]+)`", text):
+        assert (ROOT / name).exists(), name
+
+
+def test_the_glossary_names_every_kind_of_entry() -> None:
+    from bough.core.entries import KINDS
+
+    for page in ("docs/concepts.md", "docs/format.md"):
+        text = (ROOT / page).read_text()
+        assert all(kind in text for kind in KINDS), page
+
+
+def test_the_format_page_lists_the_fields_in_the_order_they_are_written() -> None:
+    from bough.core.entries import KINDS
+
+    text = (ROOT / "docs/format.md").read_text()
+    for kind, payload in KINDS.items():
+        assert f"| {kind} | `{', '.join(payload.__struct_fields__)}` |" in text, kind
