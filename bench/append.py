@@ -92,7 +92,8 @@ def _growth(times: Times, rounds: int) -> Figure:
 def _one_by_one(plan: Plan) -> Figure:
     """`with session.turn()`: 8 commits a turn, against 8 bare ones. Whole turns take turns."""
     ours, bare = Ours(plan.path("turn-ours")), Bare(plan.path("turn-bare"))
-    random, times = Random(5), {"ours": [0] * 0, "bare": [0] * 0}
+    random = Random(5)
+    times: Times = {"ours": [], "bare": []}
     for turn in turns_of(plan.pick(1_600, 160)):
         works = [("ours", ours.one_by_one), ("bare", bare.one_by_one)]
         random.shuffle(works)

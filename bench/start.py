@@ -18,7 +18,7 @@ rows = apsw.Connection(sys.argv[1]).execute("select body from entry order by id"
 assert [decode(body) for (body,) in rows]
 """
 USE = """
-import bough, sys, uuid
+import bough, sys
 with bough.open(sys.argv[1]) as s:
     s.start(agent="a").append([bough.user("hello")])
 """

@@ -21,6 +21,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import bough
+import bough.core.media
+import bough.core.state
 from bough import (
     Attachment,
     BranchSummary,
@@ -42,15 +44,17 @@ from bough import (
     tool_result,
     user,
 )
-import bough.core.media
-import bough.core.state
 from bough.log import Draft
 
 SOAK = os.environ.get("BOUGH_SOAK") == "1"
 thorough = settings(
     max_examples=3_000 if SOAK else 120,
     deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.function_scoped_fixture,
+    ],
 )
 
 
@@ -77,9 +81,7 @@ def found(store: Sessions, session: bough.Session) -> bough.Session:
     if store.store.where == "memory:":
         return store.session(session.session_id)
     with bough.open(store.store.where) as other:
-        again = other.session(session.session_id)
-        again.path(), again.state, again.journal()
-        return _Read(again)  # type: ignore[return-value]
+        return _Read(other.session(session.session_id))  # type: ignore[return-value]
 
 
 class _Read:
@@ -126,15 +128,15 @@ TEXTS = {
     "not characters": "\ufffe\uffff\U0010ffff\ufeff",
     "line separators": "a\u2028b\u2029c\x85d\x0be\x0cf",
     "sql": "'; drop table session; --",
-    "sql 2": "\" or 1=1; pragma user_version=9; /* */ ?1 :id $x @y %s {}",
+    "sql 2": '" or 1=1; pragma user_version=9; /* */ ?1 :id $x @y %s {}',
     "json": '{"role":"user","parts":[]}\\u0000\\ud800"',
     "path": "../../etc/passwd\\..\\con",
     "html": "</script><script>alert(1)</script>",
     "almost a data url": "data:image/png;base64,AAAA",
     "base64 that is none": "data:image/png;base64," + "A" * 65,
     "looks like ours": '"type":"attachment" bough-blob:00;image/png;1',
-    "a long line": "x" * 10_000_000,
-    "many lines": "zeile ü\n" * 200_000,
+    "a long line": "x" * 300_000,
+    "many lines": "zeile ü\n" * 20_000,
 }
 
 
@@ -145,7 +147,11 @@ class TestKept:
         identity = text[:512]
         written = [
             user(text),
-            Message("assistant", (bough.Reasoning(text), Text(text), ToolCall(identity, identity, {text: text, "l": [text]})), details={"d": text}),
+            Message(
+                "assistant",
+                (bough.Reasoning(text), Text(text), ToolCall(identity, identity, {text: text, "l": [text]})),
+                details={"d": text},
+            ),
             tool_result(identity, text, details={text: {text: [text]}}, state={identity or "k": text}),
             assistant("", ToolCall("m", "n", malformed=text)),
             tool_result("m"),
@@ -163,11 +169,15 @@ class TestKept:
         assert again.verify() == []
 
     @pytest.mark.parametrize("name", [name for name in TEXTS if "long" not in name and "many" not in name])
-    def test_text_in_every_field_of_the_row_comes_back_or_is_refused(self, store: Sessions, name: str) -> None:
+    def test_text_in_every_field_of_the_row_comes_back_or_is_refused(
+        self, store: Sessions, name: str
+    ) -> None:
         text = TEXTS[name]
         fields = ("agent", "title", "conversation_id", "model", "trigger_type", "trigger_id", "owner")
         for field in fields:
-            self.kept_or_refused(store, lambda f=field: store.start(**{f: text}), lambda row, f=field: getattr(row, f) or "")
+            self.kept_or_refused(
+                store, lambda f=field: store.start(**{f: text}), lambda row, f=field: getattr(row, f) or ""
+            )
         tags = {text: text, "k": text}
         self.kept_or_refused(store, lambda: store.start(tags=tags), lambda row: row.tags.get(text, ""))
         self.kept_or_refused(store, lambda: store.start(tool_names=[text]), lambda row: row.tool_names[0])
@@ -194,7 +204,10 @@ class TestKept:
             session = store.start(agent=text or None, conversation_id=text or None, tags={text: text})
         except errors.BoughError:
             return
-        queries: list[dict[str, Any]] = [{"tag": (text, text)}, {"conversation_id": session.row.conversation_id}]
+        queries: list[dict[str, Any]] = [
+            {"tag": (text, text)},
+            {"conversation_id": session.row.conversation_id},
+        ]
         queries += [{"agent": text}] if text else []
         for query in queries:
             assert [row.session_id for row in store.every(**query)] == [session.session_id], query
@@ -215,17 +228,31 @@ class TestKept:
             lambda store, text: store.start().append([user(Attachment(b"x", text, text))]),
             lambda store, text: _evidence(store, text),
         ],
-        ids=["title", "tag", "end", "key", "model", "provider", "failed", "turn_started", "mime", "attachment", "evidence"],
+        ids=[
+            "title",
+            "tag",
+            "end",
+            "key",
+            "model",
+            "provider",
+            "failed",
+            "turn_started",
+            "mime",
+            "attachment",
+            "evidence",
+        ],
     )
-    @pytest.mark.parametrize("name", ["empty", "nul", "control", "sql", "sql 2", "json", "not characters", "surrogate"])
+    @pytest.mark.parametrize(
+        "name", ["empty", "nul", "control", "sql", "sql 2", "json", "not characters", "surrogate"]
+    )
     def test_text_beside_entries_is_kept_or_refused_alike_on_every_store(
         self, store: Sessions, attempt: Callable[[Sessions, str], object], name: str
     ) -> None:
         text = {**TEXTS, "surrogate": "half \ud83d"}[name]
         try:
             attempt(store, text)
-        except errors.BoughError as refusal:
-            assert isinstance(refusal, errors.BadValue)
+        except errors.BadValue:
+            pass
         else:
             assert name != "surrogate", "no store but memory can hold half a character"
         assert list(store.verify()) == []
@@ -250,8 +277,24 @@ class TestKept:
 
     @pytest.mark.parametrize(
         "number",
-        [0, -1, 2**53 + 1, 2**63 - 1, 2**63, 2**64, -(2**63) - 1, 10**300, -(10**1000), 2**8191]
-        + [0.1, -0.0, 5e-324, 1.7976931348623157e308, 1e16, 123456789.123456789],
+        [
+            0,
+            -1,
+            2**53 + 1,
+            2**63 - 1,
+            2**63,
+            2**64,
+            -(2**63) - 1,
+            10**300,
+            -(10**1000),
+            2**8191,
+            0.1,
+            -0.0,
+            5e-324,
+            1.7976931348623157e308,
+            1e16,
+            123456789.12345679,
+        ],
     )
     def test_numbers_come_back_as_they_were(self, store: Sessions, number: float) -> None:
         session = store.start()
@@ -261,9 +304,18 @@ class TestKept:
         value = payloads(again)[1].calls[0].arguments["n"]
         assert value == number
         assert type(value) is type(number)
-        assert math.copysign(1, value) == math.copysign(1, number)
+        assert isinstance(number, int) or math.copysign(1, value) == math.copysign(1, number)
         assert again.state == {"n": number}
         assert json.loads(payloads(again)[2].results[0].content[0].text) == number
+
+    def test_a_line_of_ten_megabytes_comes_back(self, store: Sessions) -> None:
+        line = "x" * 10_000_000
+        session = store.start()
+        session.append([user(line), assistant("", ToolCall("c", "t", {"line": line}))])
+        assert payloads(found(store, session)) == [
+            user(line),
+            assistant("", ToolCall("c", "t", {"line": line})),
+        ]
 
     def test_a_result_of_ten_megabytes_comes_back(self, store: Sessions) -> None:
         big = {"rows": ["ü" * 1_000] * 5_000}
@@ -293,7 +345,9 @@ class TestKept:
         session.append([tool_result("c", "1")])
         assert len(session.open_calls) == 1
         session.append([tool_result("c", "2")])
-        assert isinstance(refused(store, lambda: session.append([tool_result("c", "3")])), errors.OrphanResult)
+        assert isinstance(
+            refused(store, lambda: session.append([tool_result("c", "3")])), errors.OrphanResult
+        )
 
     def test_nesting_is_kept_down_to_a_depth_and_refused_below(self, store: Sessions) -> None:
         kept = deep = 0
@@ -413,19 +467,32 @@ PLACES: dict[str, Callable[[Sessions, bough.Session, Any], object]] = {
 
 class TestRefused:
     @pytest.mark.parametrize("place", PLACES)
-    @pytest.mark.parametrize("name", [*BAD_VALUES, "ring"])
     def test_what_json_cannot_hold_is_refused_before_anything_is_written(
-        self, store: Sessions, place: str, name: str
+        self, store: Sessions, place: str
     ) -> None:
-        value = _ring() if name == "ring" else BAD_VALUES[name]
         session = store.start()
         session.append([user("before"), assistant("yes")])
-        refusal = refused(store, lambda: PLACES[place](store, session, value))
-        assert isinstance(refusal, errors.BadValue)
+        written, raw = [], []
+        for name, value in {**BAD_VALUES, "ring": _ring()}.items():
+            before = contents(store)
+            try:
+                PLACES[place](store, session, value)
+            except errors.BadValue:
+                assert contents(store) == before, f"{name} was refused, but something was written"
+            except Exception as error:  # noqa: BLE001 - collected, to name all of them at once
+                raw.append(f"{name}: {error!r}")
+            else:
+                written.append(name)
+                session = store.start()
+        assert written == [], "taken, though no store can keep them"
+        assert raw == [], "refused with an error that is not ours"
         session.append([user("the handle goes on")])
-        assert session.verify() == []
+        assert list(store.verify()) == []
 
-    @pytest.mark.parametrize("where", ["text", "reasoning", "call id", "name", "malformed", "result", "summary", "prompt", "media name"])
+    @pytest.mark.parametrize(
+        "where",
+        ["text", "reasoning", "call id", "name", "malformed", "result", "summary", "prompt", "media name"],
+    )
     def test_half_a_character_is_refused_wherever_text_is(self, store: Sessions, where: str) -> None:
         half = "half \ud83d"
         session = store.start()
@@ -513,7 +580,11 @@ class TestRefused:
         refused(store, lambda: session.append([Message("tool", (result,))]))
         assert found(store, session).verify() == []
 
-    @pytest.mark.parametrize("usage", [Usage(1 << 70, 1), Usage(1.5, 1), Usage("1", 1), Usage(float("nan"), 1), Usage(-1, 1)], ids=repr)  # type: ignore[arg-type]
+    @pytest.mark.parametrize(
+        "usage",
+        [Usage(1 << 70, 1), Usage(1.5, 1), Usage("1", 1), Usage(float("nan"), 1), Usage(-1, 1)],
+        ids=repr,
+    )  # type: ignore[arg-type]
     def test_usage_that_is_no_count_is_refused(self, store: Sessions, usage: Usage) -> None:
         session = store.start()
         session.append([user("x")])
@@ -540,7 +611,6 @@ class TestRefused:
             {"status": "odd"},
             {"state": [1]},
             {"state": "x"},
-            {"workspace": "x"},
         ],
         ids=repr,
     )
@@ -607,10 +677,7 @@ INLINE: dict[str, list[Any]] = {
     "text, url safe": [user(URL_SAFE)],
     "two in one text": [user(URL + " " + URL_SAFE)],
     "answer": [user("x"), assistant(URL)],
-    "reasoning": [user("x"), assistant(bough.Reasoning(URL))],
     "arguments": in_a_call({"a": [{"image": URL}], "b": f"<img src='{URL}'>"}),
-    "malformed arguments": [user("x"), assistant(ToolCall("c", "t", malformed=URL))],
-    "key of arguments": in_a_call({URL: 1}),
     "result": [*in_a_call({}), tool_result("c", f"made {URL}")],
     "result as json": [*in_a_call({}), tool_result("c", {"image": URL})],
     "result details": [*in_a_call({}), tool_result("c", "r", details={"image": URL})],
@@ -618,12 +685,19 @@ INLINE: dict[str, list[Any]] = {
     "message details": [Message("user", (Text("x"),), details={"image": URL})],
     "attachment": [user(Attachment(PIXELS, "image/png", "a.png"))],
     "attachment in a result": [*in_a_call({}), tool_result("c", Attachment(PIXELS, "image/png"))],
+    "system": [system(URL)],
+}
+
+VERBATIM: dict[str, list[Any]] = {
+    "reasoning": [user("x"), assistant(bough.Reasoning(URL))],
+    "malformed arguments": [user("x"), assistant(ToolCall("c", "t", malformed=URL))],
+    "key of arguments": in_a_call({URL: 1}),
     "note": [Note({"image": URL})],
     "note state": [Note(state={"image": URL})],
     "settings": [Settings(prompt=URL)],
     "summary": [Compaction(URL, 1)],
-    "system": [system(URL)],
 }
+"""What is signed by its issuer, kept as evidence of an error, or not shown as a part."""
 
 
 class TestInlineMedia:
@@ -644,7 +718,22 @@ class TestInlineMedia:
         assert store.blob(digest) == PIXELS
         assert found(store, session).verify() == []
 
-    @pytest.mark.parametrize("place", ["text", "arguments", "result details", "state", "message details", "attachment in a result"])
+    @pytest.mark.parametrize("place", VERBATIM)
+    def test_what_must_stay_verbatim_stays_or_is_refused(self, store: Sessions, place: str) -> None:
+        session = store.start()
+        before = contents(store)
+        try:
+            session.append(VERBATIM[place])
+        except errors.BoughError:
+            assert contents(store) == before
+            return
+        again = found(store, session)
+        assert payloads(again) == VERBATIM[place]
+        assert again.verify() == []
+
+    @pytest.mark.parametrize(
+        "place", ["text", "arguments", "result details", "state", "message details", "attachment in a result"]
+    )
     def test_a_blob_an_entry_names_is_never_collected(self, store: Sessions, place: str) -> None:
         session = store.start()
         session.append(INLINE[place])
@@ -699,7 +788,11 @@ def same(one: Any, other: Any) -> bool:
 def two_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[Sessions, Sessions]]]:
     """Each with a second one to read from: the file through a connection of its own."""
     path = tmp_path_factory.mktemp("laws") / "a.db"
-    with bough.open("memory:") as memory, bough.open(path, synchronous="normal") as one, bough.open(path) as two:
+    with (
+        bough.open("memory:") as memory,
+        bough.open(path, synchronous="normal") as one,
+        bough.open(path) as two,
+    ):
         yield [(memory, memory), (one, two)]
 
 
@@ -740,7 +833,10 @@ class TestLaws:
             assert read.verify() == []
 
     @thorough
-    @given(text=st.text(max_size=40), value=st.recursive(st.floats() | st.text(max_size=5) | st.binary(max_size=3), st.lists))
+    @given(
+        text=st.text(max_size=40),
+        value=st.recursive(st.floats() | st.text(max_size=5) | st.binary(max_size=3), st.lists),
+    )
     def test_any_python_value_is_kept_or_refused(
         self, two_stores: list[tuple[Sessions, Sessions]], text: str, value: Any
     ) -> None:
@@ -754,7 +850,9 @@ class TestLaws:
                 assert session.row.leaf.seq == 0
             else:
                 outcomes.append(type(None))
-                assert same(other.session(session.session_id).path()[1].payload.calls[0].arguments["v"], value)  # type: ignore[union-attr]
+                assert same(
+                    other.session(session.session_id).path()[1].payload.calls[0].arguments["v"], value
+                )  # type: ignore[union-attr]
         assert len(set(outcomes)) == 1, "both stores say the same"
 
     def test_another_process_reads_the_same_bytes(self, tmp_path: Path) -> None:

@@ -87,13 +87,20 @@ def everywhere(store: Sessions, canary: str) -> bough.Session:
     with session.turn(user(f"{canary}-input", Attachment(f"{canary}-blob".encode(), "image/png"))) as turn:
         turn.failed(f"{canary}-failed", usage=Usage(1, 0), provider="p", model=f"{canary}-failed-model")
         turn.answer(
-            assistant(Reasoning(f"{canary}-thought"), ToolCall("c1", f"{canary}-name", {"x": f"{canary}-arg", "u": url})),
+            assistant(
+                Reasoning(f"{canary}-thought"),
+                ToolCall("c1", f"{canary}-name", {"x": f"{canary}-arg", "u": url}),
+            ),
             usage=Usage(1, 1),
             provider=f"{canary}-provider",
             model=f"{canary}-answer-model",
         )
         turn.result(
-            "c1", f"{canary}-result", state={"k": f"{canary}-update"}, details={"d": f"{canary}-detail"}, key=f"{canary}-key"
+            "c1",
+            f"{canary}-result",
+            state={"k": f"{canary}-update"},
+            details={"d": f"{canary}-detail"},
+            key=f"{canary}-key",
         )
         turn.answer(assistant(f"{canary}-final"))
     evidence = Evidence("anthropic", {"0": {"signature": f"{canary}-evidence"}})
@@ -198,8 +205,15 @@ class TestForks:
         """1 system · 2 user · 3 assistant … 9, one call of 10 tokens each answer."""
         session = store.start(seeds=[system("CANARY1;")])
         for n in range(2, 9, 2):
-            with session.turn(user(f"CANARY{n};", Attachment(f"CANARYBLOB{n};".encode(), "image/png"))) as turn:
-                turn.answer(assistant(f"CANARY{n + 1};"), usage=Usage(10, 1), provider="p", model=f"CANARYMODEL{n + 1};")
+            with session.turn(
+                user(f"CANARY{n};", Attachment(f"CANARYBLOB{n};".encode(), "image/png"))
+            ) as turn:
+                turn.answer(
+                    assistant(f"CANARY{n + 1};"),
+                    usage=Usage(10, 1),
+                    provider="p",
+                    model=f"CANARYMODEL{n + 1};",
+                )
         return session
 
     def test_a_fork_keeps_exactly_what_it_stands_on_and_its_usage(self, disk: Sessions, path: Path) -> None:
@@ -224,7 +238,16 @@ class TestForks:
         purge(disk, fork)
         assert left(path, "CANARY") == {}
         with contextlib.closing(apsw.Connection(str(path))) as connection:
-            for table in ("session", "session_detail", "branch", "entry", "usage", "journal", "blob", "blob_use"):
+            for table in (
+                "session",
+                "session_detail",
+                "branch",
+                "entry",
+                "usage",
+                "journal",
+                "blob",
+                "blob_use",
+            ):
                 assert connection.execute(f"select count(*) from {table}").get == 0, table
 
     def test_purging_a_fork_leaves_its_source_alone(self, store: Sessions) -> None:
@@ -315,7 +338,9 @@ class TestForks:
                     purge(store, family.pop())
                     for survivor in family:
                         found = store.session(survivor.session_id)
-                        assert ([e.payload for e in found.path()], found.usage("path")) == told[found.session_id], seed
+                        assert ([e.payload for e in found.path()], found.usage("path")) == told[
+                            found.session_id
+                        ], seed
                     assert list(store.verify()) == [], seed
 
 
@@ -434,8 +459,10 @@ class TestTrash:
             "    print(len(list(store.verify())))\n    store.session('ses_ring').path()\n"
             "    store.delete('ses_ring'); store.purge('ses_ring')\nexcept bough.BoughError as e: print(e)\n"
         )
-        limited = f"ulimit -v 3000000; exec {sys.executable} -c \"$0\" {path}"
-        done = subprocess.run(["bash", "-c", limited, code], timeout=8, capture_output=True, text=True, check=False)
+        limited = f'ulimit -v 3000000; exec {sys.executable} -c "$0" {path}'
+        done = subprocess.run(
+            ["bash", "-c", limited, code], timeout=8, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr[-500:]
 
 
@@ -462,7 +489,9 @@ for row in list(store.every(trashed=True)):
 
 
 class TestCrash:
-    def test_a_purge_killed_half_way_leaves_whole_sessions_and_is_finished_later(self, tmp_path: Path) -> None:
+    def test_a_purge_killed_half_way_leaves_whole_sessions_and_is_finished_later(
+        self, tmp_path: Path
+    ) -> None:
         rng = random.Random("purge")
         cut_short = 0
         for kill in range(KILLS):
@@ -480,7 +509,9 @@ class TestCrash:
                 cut_short += bool(there)
                 for session_id in there:
                     store.purge(session_id)
-                empty = store.start()  # the last purge may have been killed before it scrubbed: the next one does
+                empty = (
+                    store.start()
+                )  # the last purge may have been killed before it scrubbed: the next one does
                 purge(store, empty)
                 assert left(path, "CANARY") == {}
                 assert list(store.verify()) == []
@@ -504,4 +535,3 @@ class TestCrash:
             time.sleep(wait)
             process.send_signal(signal.SIGKILL)
             return {line.strip() for line in process.stdout if line.endswith("\n")}
-

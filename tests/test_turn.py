@@ -138,7 +138,9 @@ def test_one_input_counts_once_however_many_entries_it_made(session: Session) ->
 
 
 @pytest.mark.parametrize(
-    "reply", [None, 41, "text", {}, {"choices": []}, {"type": "message"}, object()], ids=repr
+    "reply",
+    [None, 41, "text", {}, {"choices": []}, {"type": "message"}, object()],
+    ids=["none", "number", "text", "empty", "no choices", "no content", "object"],
 )
 def test_what_is_no_answer_is_refused_and_nothing_is_written(session: Session, reply: object) -> None:
     with session.turn("q") as turn:
