@@ -84,7 +84,7 @@ def test_next_action_runs_what_is_open_and_knows_what_was_started() -> None:
 
 def test_next_action_rests_when_there_is_nothing_to_do() -> None:
     assert next_action([]) == Rest("empty")
-    assert next_action(path_of(system("s"), user("seed"), seeds=2), seeds=2) == Rest("empty")
+    assert next_action(path_of(system("s"), user("seed"), seeds=2)) == Rest("empty")
     assert next_action(path_of(user("q"), assistant("a"))) == Rest("answered")
     ended = path_of(user("q"), ASK, tool_result("a", ends_turn=True), tool_result("b"))
     assert next_action(ended) == Rest("ended by a tool")
@@ -99,18 +99,12 @@ def test_a_turn_is_completed_by_its_final_answer_or_by_a_tool() -> None:
     assert not is_completed([])
 
 
-def seeds_of(path: list[Entry]) -> int:
-    """Inputs that opened no turn were seeds."""
-    return max((entry.seq for entry in path if entry.role == "user" and not entry.turn), default=0)
-
-
 @given(paths())
 def test_looking_back_a_little_gives_the_same_cursor_as_the_whole_path(path: list[Entry]) -> None:
-    seeds = seeds_of(path)
     for end in range(len(path) + 1):
-        whole = retrace(path[:end], seeds=seeds)
+        whole = retrace(path[:end])
         for start in range(end):
-            part = cursor_behind(path[start:end], seeds=seeds)
+            part = cursor_behind(path[start:end])
             assert part is None or part == whole
 
 

@@ -13,7 +13,7 @@ def counted_world(holder: str = "here:1") -> World:
     ids = count(1)
     return World(
         now=lambda: next(ticks),
-        new_id=lambda prefix: f"{prefix}_{next(ids):06d}",
+        new_id=lambda prefix: f"{prefix or 'k'}_{next(ids):06d}",
         holder=holder,
         is_gone=lambda holder: False,
     )

@@ -16,7 +16,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from .core.codec import from_json, to_json
-from .core.drafts import Draft, FurtherFact, write
+from .core.drafts import Draft, FurtherFact, NewEntry, write
 from .core.entries import BranchSummary, Entry, Payload, Settings
 from .core.state import State, fold, merge, updates
 from .core.tree import Leaf, Range, lineage
@@ -32,9 +32,15 @@ LEASE_MICROSECONDS = 10 * 60 * 1_000_000
 
 class Appended(Struct, frozen=True):
     leaf: Leaf
-    entries: list[Entry]
+    payloads: tuple[Payload, ...]
+    written: tuple[NewEntry, ...]
     repeated: bool = False
     """The key was known: this is what was written then, and nothing was written now."""
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The entries as they are read back: opened only when asked for, an append need not wait for it."""
+        return [entry.opened(self.leaf.branch) for entry in self.written]
 
 
 class Cut(Struct, frozen=True):
@@ -71,7 +77,7 @@ class Log:
         many = LOOK_BACK
         while True:
             entries = self.store.path(self.session_id, leaf=leaf, newest=many).entries
-            cursor = cursor_behind(entries, seeds=self.seeds)
+            cursor = cursor_behind(entries)
             if cursor is not None:
                 return cursor
             many *= 8
@@ -132,7 +138,7 @@ class Log:
             state, encoded = self._next_state(leaf, written.payloads)
             change = Change(
                 session_id=self.session_id,
-                key=key or self.world.new_id("k"),
+                key=key or self.world.new_id(""),
                 at=at,
                 after=leaf,
                 entries=written.entries,
@@ -149,8 +155,7 @@ class Log:
                 self._stand(done.leaf, None, None)
                 return self._recall(done)
             self._stand(done.leaf, written.cursor, state)
-            entries = [entry.opened(done.leaf.branch) for entry in written.entries]
-            return Appended(done.leaf, entries)
+            return Appended(done.leaf, written.payloads, written.entries)
 
     def _next_state(
         self, leaf: Leaf, payloads: Sequence[Payload]
@@ -169,8 +174,13 @@ class Log:
     def _recall(self, done: Committed) -> Appended:
         fact = self.store.journal(self.session_id, done.facts - 1, 1)[0]
         first = fact.data.get("first", done.leaf.seq + 1)
-        entries = self.store.path(self.session_id, leaf=done.leaf, first=first).entries
-        return Appended(done.leaf, entries, repeated=True)
+        found = [
+            stored.entry
+            for stored in self.store.entries(self.session_id)
+            if stored.branch == done.leaf.branch and first <= stored.entry.seq <= done.leaf.seq
+        ]
+        payloads = tuple(entry.opened(done.leaf.branch).payload for entry in found)
+        return Appended(done.leaf, payloads, tuple(found), repeated=True)
 
     def record(
         self,
@@ -187,7 +197,7 @@ class Log:
         with self._lock:
             change = Change(
                 session_id=self.session_id,
-                key=key or self.world.new_id("k"),
+                key=key or self.world.new_id(""),
                 at=self.world.now(),
                 kind=kind,
                 data=dict(data or {}),
@@ -237,7 +247,7 @@ class Log:
             written = write(self.cursor_at(to) if to.seq else Cursor(), drafts, at)
             change = Change(
                 session_id=self.session_id,
-                key=key or self.world.new_id("k"),
+                key=key or self.world.new_id(""),
                 at=at,
                 kind="moved",
                 data={"from": [self.leaf.branch, self.leaf.seq], **(data or {})},
@@ -283,6 +293,11 @@ class Log:
             raise NothingToRedo(self.session_id)
         return self.move(left[-1], data={"redo": True})
 
+    def _seeds_on_path(self) -> int:
+        """A rewind may have gone back behind the last seeds."""
+        ranges = self.ranges()
+        return min(self.seeds, ranges[0].last) if ranges else 0
+
     # -- forking -----------------------------------------------------------------------------------
 
     def fork(self, cut: Cut, row: SessionRow, settings: Settings | None) -> tuple[SessionRow, Cursor]:
@@ -291,8 +306,8 @@ class Log:
         cursor = self.cursor_at(under) if cut.at else Cursor()
         written = write(cursor, [Draft(settings)] if settings is not None else [], row.started_at)
         new = NewSession(
-            row=replace(row, parent_seq=cut.at, seed_count=min(self.seeds, cut.at)),
-            key=self.world.new_id("k"),
+            row=replace(row, parent_seq=cut.at, seed_count=min(self._seeds_on_path(), cut.at)),
+            key=self.world.new_id(""),
             seeds=written.entries,
             fork_of=under,
         )

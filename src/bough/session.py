@@ -245,7 +245,7 @@ class Session:
 
     def next_action(self) -> Action:
         """What is to be done at this leaf: call the model, run tools, or rest."""
-        return next_action(self.path(), seeds=self.log.seeds)
+        return next_action(self.path())
 
     def hydrate(self) -> Hydrated:
         """Row, seeds, messages, state and totals in one read, at the leaf where the session stands now."""
@@ -391,7 +391,7 @@ def drafts(items: Iterable[Appendable]) -> list[Draft]:
 
 def hydrate(log: Log) -> Hydrated:
     reading = log.store.path(log.session_id, detail=True)
-    count = reading.row.seed_count
+    count = min(reading.row.seed_count, reading.ranges[0].last) if reading.ranges else 0
     cached = reading.detail.state if reading.detail is not None else None
     state = fold(reading.entries) if cached is None else from_json(cached)
     return Hydrated(reading.row, reading.entries[:count], reading.entries[count:], state, reading.row.totals)

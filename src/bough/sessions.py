@@ -99,7 +99,7 @@ class Sessions:
             workspace=None if workspace is None else _workspace_json(workspace),
             state=None if wide["state"] is None else to_json(merge({}, wide["state"]), "state"),
         )
-        return NewSession(row, self.world.new_id("k"), detail, written.entries, written.blobs), written.cursor
+        return NewSession(row, self.world.new_id(""), detail, written.entries, written.blobs), written.cursor
 
     def _row(
         self, agent: str | None, session_id: str | None, seeds: int, now: int, about: dict[str, Any]

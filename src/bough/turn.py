@@ -101,8 +101,8 @@ class Turn:
         calls = [self._ledger(read, seq)] if usage is not None or self._call_id is not None else []
         replaces, self._call_id = self._call_id is not None, None
         appended = self._append([draft], key=key, calls=calls, replaces_call=replaces)
-        message = appended.entries[0].message
-        assert message is not None
+        message = appended.payloads[0]
+        assert isinstance(message, Message)
         return message
 
     def failed(
@@ -136,7 +136,7 @@ class Turn:
     def _ledger(self, read: Answer, after: int) -> Call:
         usage = read.usage or Usage()
         return Call(
-            call_id=self._call_id or self._log.world.new_id("call"),
+            call_id=self._call_id or self._log.world.new_id(""),
             branch=0,
             after_seq=after,
             answer_seq=after + 1,
@@ -161,7 +161,7 @@ class Turn:
         waiting = len(self._log.cursor.open_calls) - len(asked.results)
         if asked.role == "assistant" or waiting > 0 or any(result.ends_turn for result in asked.results):
             return None
-        self._call_id = self._log.world.new_id("call")
+        self._call_id = self._log.world.new_id("")
         provider, _, model = self._calling.partition(":")
         after = self._log.leaf.seq + 1
         return Call(

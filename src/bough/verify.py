@@ -87,7 +87,7 @@ class _Audit:
         while True:
             try:
                 entries = self.store.path(self.row.session_id, leaf=leaf, newest=many).entries
-                cursor = cursor_behind(entries, seeds=self.row.seed_count)
+                cursor = cursor_behind(entries)
             except (LawBroken, Damaged) as error:
                 self.wrong(f"branch {branch.branch}", f"hangs on entries that are not in order: {error}")
                 return None
@@ -112,7 +112,8 @@ class _Audit:
             if entry.seq != cursor.seq + 1:
                 self.wrong(where, f"follows {cursor.seq}: entries between were removed")
                 return
-            after = self._step(where, cursor, entry)
+            is_seed = branch.parent is None and entry.seq <= self.row.seed_count
+            after = self._step(where, cursor, entry, is_seed)
             if after is None:
                 return
             self.inputs += entry.turn == entry.seq
@@ -120,13 +121,12 @@ class _Audit:
             if (branch.branch, cursor.seq) in anchors:
                 cursors[branch.branch, cursor.seq] = cursor
 
-    def _step(self, where: str, cursor: Cursor, entry: NewEntry) -> Cursor | None:
+    def _step(self, where: str, cursor: Cursor, entry: NewEntry, is_seed: bool) -> Cursor | None:
         if chain(cursor.entry_id, entry.kind, entry.turn, entry.step, entry.body) != entry.entry_id:
             self.wrong(where, "its id does not match its content and its parent: altered or reordered")
             return None
         try:
             payload = decode(entry.kind, entry.body)
-            is_seed = entry.seq <= self.row.seed_count
             place = follow(cursor, payload, seed=is_seed)
         except (BoughError, msgspec.DecodeError) as error:
             self.wrong(where, str(error))
@@ -175,7 +175,7 @@ class _Audit:
         self._check_status(reading)
 
     def _check_status(self, reading: Reading) -> None:
-        cursor = retrace(reading.entries, seeds=self.row.seed_count)
+        cursor = retrace(reading.entries)
         if self.row.status == "running" and not cursor.turn:
             self.wrong("status", "is running, but no turn is open")
 

@@ -38,7 +38,7 @@ def encode(payload: Payload) -> bytes:
             f"kinds are {', '.join(KINDS)}"
         )
     else:
-        _check_json(msgspec.structs.asdict(payload), kind_of(payload))
+        check_json(msgspec.structs.asdict(payload), kind_of(payload))
     return _write(payload, kind_of(payload))
 
 
@@ -65,7 +65,7 @@ def chain(parent: bytes, kind: str, turn: int, step: int, body: bytes) -> bytes:
 
 def to_json(value: object, where: str) -> bytes:
     """Any JSON value as bytes, keys in the order given; refuses what JSON cannot hold."""
-    _check_json(value, where)
+    check_json(value, where)
     return _write(value, where)
 
 
@@ -95,23 +95,28 @@ def _write(value: object, where: str) -> bytes:
 
 def _check_parts(message: Message) -> None:
     if message.details is not None:
-        _check_json(message.details, "message details")
+        check_json(message.details, "message details")
     for part in message.parts:
         if isinstance(part, ToolCall):
             if part.arguments:
-                _check_json(part.arguments, f"arguments of {part.name}")
+                check_json(part.arguments, f"arguments of {part.name}")
         elif isinstance(part, ToolResult):
             if part.details is not None:
-                _check_json(part.details, f"details of the result for {part.call_id}")
-            if any(isinstance(piece, Attachment) for piece in part.content):
-                raise InlineMedia(f"the result for {part.call_id}")
+                check_json(part.details, f"details of the result for {part.call_id}")
+            for piece in part.content:
+                if isinstance(piece, Attachment):
+                    raise InlineMedia(f"the result for {part.call_id}")
         elif isinstance(part, Attachment):
             raise InlineMedia(f"a {message.role} message")
 
 
-def _check_json(value: object, where: str, depth: int = 0) -> None:
+_PLAIN = (str, bool, type(None))
+_ROWS = (list, tuple)
+
+
+def check_json(value: object, where: str, depth: int = 0) -> None:
     """Walk a value of the caller's own making. msgspec would write NaN as null and 1 as a key "1"."""
-    if value is None or isinstance(value, str | bool):
+    if isinstance(value, _PLAIN):
         return
     if isinstance(value, int):
         if value.bit_length() > MAX_INT_BITS:
@@ -125,9 +130,9 @@ def _check_json(value: object, where: str, depth: int = 0) -> None:
         for key, item in value.items():
             if not isinstance(key, str):
                 raise NotJson(f"a key in {where}", key)
-            _check_json(item, where, depth + 1)
-    elif isinstance(value, list | tuple):
+            check_json(item, where, depth + 1)
+    elif isinstance(value, _ROWS):
         for item in value:
-            _check_json(item, where, depth + 1)
+            check_json(item, where, depth + 1)
     else:
         raise NotJson(where, value)

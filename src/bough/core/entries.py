@@ -79,14 +79,14 @@ def kind_of(payload: Payload) -> str:
     return payload.kind if isinstance(payload, Unknown) else _NAMES[type(payload)]
 
 
-class Evidence(Struct, frozen=True):
+class Evidence(Struct, frozen=True, gc=False):
     """What its issuer wants back (signatures, native ids), by index of the part it belongs to."""
 
     issuer: str
     parts: dict[str, dict[str, Any]]
 
 
-class Entry(Struct, frozen=True):
+class Entry(Struct, frozen=True, gc=False):
     branch: int
     seq: int
     entry_id: bytes

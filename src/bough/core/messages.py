@@ -1,7 +1,8 @@
 """Messages and their parts: pure values, ours and not any provider's.
 
 Knows what a message is. Does not know where it is stored, which session it belongs to, or how a
-provider writes it. Equal content makes equal values; identity is the log's business.
+provider writes it. Equal content makes equal values; identity is the log's business. `gc=False`: values hold
+no cycles (the codec refuses a ring), and the collector need not walk the thousands a path consists of.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Reasoning(Struct, frozen=True, tag_field="type", tag="reasoning", omit_def
     text: str = ""
 
 
-class ToolCall(Struct, frozen=True, tag_field="type", tag="tool_call", omit_defaults=True):
+class ToolCall(Struct, frozen=True, tag_field="type", tag="tool_call", omit_defaults=True, gc=False):
     id: str
     name: str
     arguments: dict[str, Any] = {}
@@ -54,7 +55,7 @@ class Attachment(Struct, frozen=True, tag_field="type", tag="attachment", gc=Fal
     name: str | None = None
 
 
-class ToolResult(Struct, frozen=True, tag_field="type", tag="tool_result", omit_defaults=True):
+class ToolResult(Struct, frozen=True, tag_field="type", tag="tool_result", omit_defaults=True, gc=False):
     call_id: str
     content: tuple[Text | Media | Attachment, ...] = ()
     error: bool = False
@@ -67,7 +68,7 @@ class ToolResult(Struct, frozen=True, tag_field="type", tag="tool_result", omit_
 Part = Text | Reasoning | ToolCall | ToolResult | Media | Attachment
 
 
-class Message(Struct, frozen=True, omit_defaults=True):
+class Message(Struct, frozen=True, omit_defaults=True, gc=False):
     role: Role
     parts: tuple[Part, ...] = ()
     is_new: bool = False

@@ -84,15 +84,15 @@ def _result(cursor: Cursor, results: Sequence[ToolResult], seq: int) -> Place:
     return Place(cursor.turn, cursor.step, after)
 
 
-def retrace(entries: Iterable[Entry], cursor: Cursor = Cursor(), *, seeds: int = 0) -> Cursor:
-    """The cursor behind entries that are already in the log."""
+def retrace(entries: Iterable[Entry], cursor: Cursor = Cursor()) -> Cursor:
+    """The cursor behind entries that are already in the log. An input that opened no turn was a seed."""
     for entry in entries:
-        after = follow(cursor, entry.payload, seed=entry.seq <= seeds).after
+        after = follow(cursor, entry.payload, seed=not entry.turn).after
         cursor = replace(after, entry_id=entry.entry_id)
     return cursor
 
 
-def cursor_behind(entries: Sequence[Entry], *, seeds: int = 0) -> Cursor | None:
+def cursor_behind(entries: Sequence[Entry]) -> Cursor | None:
     """The cursor behind the last of some consecutive entries; None if more of what lies before is needed.
 
     Looking back to the latest input or answer is enough, so opening a long session reads a few entries.
@@ -102,9 +102,9 @@ def cursor_behind(entries: Sequence[Entry], *, seeds: int = 0) -> Cursor | None:
         if entry.role in ("user", "assistant"):
             step = entry.step - 1 if entry.role == "assistant" and entry.turn else entry.step
             before = Cursor(entry.seq - 1, b"", entry.turn, step)
-            return retrace(entries[index:], before, seeds=seeds)
+            return retrace(entries[index:], before)
     if not entries or entries[0].seq == 1:
-        return retrace(entries, seeds=seeds)
+        return retrace(entries)
     return None
 
 
@@ -128,13 +128,13 @@ class Rest(Struct, frozen=True):
 Action = CallModel | RunTools | Rest
 
 
-def next_action(path: Sequence[Entry], started: Iterable[tuple[int, int]] = (), *, seeds: int = 0) -> Action:
+def next_action(path: Sequence[Entry], started: Iterable[tuple[int, int]] = ()) -> Action:
     """What to do at the end of this path: call the model, run these tools, or rest.
 
     A pure function of what is durable, so going on after a crash is the same loop as going on at all.
     `started` names, by (seq of the answer, index), the calls whose start was recorded.
     """
-    cursor = cursor_behind(path, seeds=seeds)
+    cursor = cursor_behind(path)
     if cursor is None:
         raise ValueError("the path must reach back to its latest input or answer")
     if cursor.open_calls:

@@ -25,6 +25,7 @@ from .sqlite_purge import below, purge
 from .sqlite_rows import (
     CALL_COLUMNS,
     ENTRY_COLUMNS,
+    FACT_COLUMNS,
     SESSION_COLUMNS,
     call_from,
     entry_from,
@@ -322,7 +323,7 @@ class SqliteStore(Store):
         with self._connections.reading() as reader:
             base = self._no(reader, session_id) << 32
             found = reader.execute(
-                "select id, kind, key, data, at from journal where id > ? and id < ? order by id limit ?",
+                f"select {FACT_COLUMNS} from journal where id > ? and id < ? order by id limit ?",
                 (base + after, base + (1 << 32), -1 if limit is None else limit),
             ).fetchall()
         return [fact_from(row) for row in found]

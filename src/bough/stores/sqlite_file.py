@@ -28,7 +28,6 @@ except ImportError:  # Windows: SQLite's own busy timeout does the queueing, les
 APPLICATION_ID = 0x426F7567  # "Boug"
 FORMAT = 1_000
 BUSY_MS = 60_000
-WAL_BYTES = 4_096 * 1_000  # what SQLite lets a WAL grow to before it starts over
 
 Migration = Callable[[apsw.Connection], None]
 MIGRATIONS: Mapping[int, Migration] = {}  # to format → what leads there; forward only
@@ -38,6 +37,9 @@ def connect(path: str, *, synchronous: str, read_only: bool = False) -> apsw.Con
     flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
     connection = apsw.Connection(path, flags=flags | apsw.SQLITE_OPEN_NOMUTEX, statementcachesize=200)
     connection.set_busy_timeout(BUSY_MS)
+    # A statement keeps its plan whatever is bound to it. Without this SQLite prepares some of them anew for
+    # each binding: measured 20-50 µs instead of 2.5 for the query every append begins with.
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     connection.execute(f"pragma synchronous = {synchronous}")
     connection.execute("pragma foreign_keys = on")
     # Deleted bytes are overwritten with zeros: a purge leaves nothing behind. No cost to appends was measured.

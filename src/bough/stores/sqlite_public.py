@@ -43,7 +43,7 @@ select {token}_line.session_id, entry.id & 4294967295 as seq, entry.role, entry.
                  where part.value ->> 'type' = 'text'), '') as text
 from {token}_line
 join main.entry on entry.id between {token}_line.branch << 32 and ({token}_line.branch << 32) + {token}_line.last
-where entry.internal = 0 and entry.kind = 'message';
+where entry.internal = 0 and entry.kind is null;
 
 create temp view public_session as
 select session_id, title, agent, status, turns, started_at, updated_at from {token}_session;

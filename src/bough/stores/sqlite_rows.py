@@ -64,7 +64,7 @@ def entry_from(row: tuple[Any, ...]) -> Entry:
         entry_id,
         turn,
         step,
-        decode(kind, body),
+        decode(kind or "message", body),
         internal == 1,
         at,
         model,
@@ -75,22 +75,20 @@ def entry_from(row: tuple[Any, ...]) -> Entry:
 
 def stored_from(row: tuple[Any, ...]) -> Stored:
     packed, turn, step, kind, internal, model, finish, entry_id, at, evidence, body, role, media = row
-    digests = tuple(sorted(media.split())) if media else ()
-    body = body if isinstance(body, bytes) else str(body).encode()  # somebody edited it by hand
     entry = NewEntry(
-        packed & SEQ,
-        entry_id,
-        turn,
-        step,
-        kind,
-        role,
-        internal == 1,
-        at,
-        body,
-        model,
-        finish,
-        evidence,
-        digests,
+        seq=packed & SEQ,
+        entry_id=entry_id,
+        turn=turn,
+        step=step,
+        kind=kind or "message",
+        role=role,
+        internal=internal == 1,
+        at=at,
+        body=body if isinstance(body, bytes) else str(body).encode(),  # somebody edited it by hand
+        model=model,
+        finish=finish,
+        evidence=evidence,
+        media=tuple(sorted(media.split())) if media else (),
     )
     return Stored(packed >> 32, entry)
 
@@ -104,8 +102,8 @@ def call_from(row: tuple[Any, ...]) -> Call:
         answer_seq=row[3],
         at=row[4],
         usage=Usage(*row[5:9]),
-        purpose=row[9],
-        bucket=row[10],
+        purpose=row[9] or "answer",
+        bucket=row[10] or "live",
         provider=row[11],
         model=row[12],
         price=price,
@@ -113,5 +111,12 @@ def call_from(row: tuple[Any, ...]) -> Call:
     )
 
 
+FACT_COLUMNS = "id, kind, key, branch, first, last, data, at"
+
+
 def fact_from(row: tuple[Any, ...]) -> Fact:
-    return Fact(row[0] & SEQ, row[1], row[2], from_json(row[3]) if row[3] else {}, row[4])
+    packed, kind, key, branch, first, last, rest, at = row
+    data = {name: n for name, n in (("branch", branch), ("first", first), ("last", last)) if n is not None}
+    if rest is not None:
+        data |= from_json(rest)
+    return Fact(packed & SEQ, kind, key, data, at)

@@ -10,27 +10,27 @@ from typing import Any
 
 import apsw
 from msgspec import UNSET
+from msgspec.structs import astuple
 
 from ..core.codec import to_json
 from ..core.drafts import Blob, NewEntry
 from ..core.tree import Leaf
 from ..core.usage import Call, Totals, total
 from ..errors import BadPoint, Fenced, MissingBlob, NotFound, StaleLeaf, Trashed
-from .sqlite_rows import CALL_COLUMNS, call_from, fact_from
+from .sqlite_rows import CALL_COLUMNS, FACT_COLUMNS, call_from, fact_from
 from .store import SETTABLE, Change, Committed, NewSession, difference
 
 SELECT_HEAD = """
-select session.no, session.branch, session.seq, session.facts, session.calls, session.fence, session.trashed_at,
-       branch.session_no = session.no
+select no, branch, seq, facts, calls, fence, trashed_at,
+       (select session_no from branch where branch.id = session.branch) = no
        and not exists (select 1 from entry where entry.id = (session.branch << 32 | session.seq) + 1)
-from session join branch on branch.id = session.branch
-where session.id = ? and session.space = ? and (?3 is null or session.owner = ?3)
+from session where id = ? and space = ? and (?3 is null or owner = ?3)
 """
 INSERT_ENTRY = """
 insert into entry (id, turn, step, kind, role, internal, model, finish, entry_id, at, evidence, body)
 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-INSERT_FACT = "insert into journal (id, kind, key, data, at) values (?, ?, ?, ?, ?)"
+INSERT_FACT = f"insert into journal ({FACT_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?)"
 INSERT_CALL = (
     f"insert into usage ({CALL_COLUMNS}, id) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
@@ -40,8 +40,8 @@ update usage set ({CALL_COLUMNS}) = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
 SELECT_STARTED = f"""
 select id, {CALL_COLUMNS} from usage where id > ? and id < ? and call_id = ? order by id desc limit 1
 """
-SELECT_KEY = """
-select id, kind, key, data, at from journal where id > ? and id < ? and key = ? order by id desc limit 1
+SELECT_KEY = f"""
+select {FACT_COLUMNS} from journal where id > ? and id < ? and key = ? order by id desc limit 1
 """
 INSERT_BRANCH = "insert into branch (session_no, parent, parent_seq) values (?, ?, ?)"
 MOVED = ", branch = ?, seq = ?"
@@ -111,7 +111,7 @@ def insert_entries(writer: apsw.Connection, branch: int, entries: Iterable[NewEn
                 base | e.seq,
                 e.turn,
                 e.step,
-                e.kind,
+                None if e.kind == "message" else e.kind,
                 e.role,
                 e.internal,
                 e.model,
@@ -194,8 +194,8 @@ def _call_row(call: Call, branch: int) -> tuple[Any, ...]:
         usage.output_tokens,
         usage.cache_read_tokens,
         usage.cache_write_tokens,
-        call.purpose,
-        call.bucket,
+        None if call.purpose == "answer" else call.purpose,
+        None if call.bucket == "live" else call.bucket,
         call.provider,
         call.model,
         None if price is None else price.microcents,
@@ -205,17 +205,17 @@ def _call_row(call: Call, branch: int) -> tuple[Any, ...]:
 
 
 def _add_facts(writer: apsw.Connection, change: Change, no: int, facts: int, leaf: Leaf) -> int:
-    data = change.data
-    if change.entries:
-        data = {"branch": leaf.branch, "first": change.entries[0].seq, "last": leaf.seq, **data}
-    elif change.after is not None:
-        data = {"branch": leaf.branch, "last": leaf.seq, **data}
     base = no << 32
     facts += 1
-    writer.execute(INSERT_FACT, (base | facts, change.kind, change.key, _text(data), change.at))
+    first = change.entries[0].seq if change.entries else None
+    place = (leaf.branch, first, leaf.seq) if change.after is not None else (None, None, None)
+    writer.execute(
+        INSERT_FACT, (base | facts, change.kind, change.key, *place, _text(change.data), change.at)
+    )
     for fact in change.facts:
         facts += 1
-        writer.execute(INSERT_FACT, (base | facts, fact.kind, None, _text(fact.data), change.at))
+        row = (base | facts, fact.kind, None, None, None, None, _text(fact.data), change.at)
+        writer.execute(INSERT_FACT, row)
     return facts
 
 
@@ -234,7 +234,7 @@ def _update_row(
     turns = sum(entry.turn == entry.seq for entry in change.entries)
     if turns or growth is not NOTHING:
         sets += GROWN
-        bindings += turns, *(getattr(growth, name) for name in Totals.__struct_fields__)
+        bindings += turns, *astuple(growth)
     for name, value in change.row.items():
         assert name in SETTABLE, name
         sets += f", {name} = ?"
@@ -286,10 +286,10 @@ def insert_session(writer: apsw.Connection, new: NewSession) -> None:
     insert_entries(writer, branch, new.seeds)
     seq = new.seeds[-1].seq if new.seeds else under.seq if under else 0
     writer.execute("update session set branch = ?, seq = ? where no = ?", (branch, seq, no))
-    data = {"branch": branch, "last": seq}
-    if row.parent_session is not None:
-        data = {**data, "relation": row.relation, "parent": row.parent_session}  # type: ignore[dict-item]
-    writer.execute(INSERT_FACT, (no << 32 | 1, "started", new.key, _text(data), row.started_at))
+    data = {"relation": row.relation, "parent": row.parent_session} if row.parent_session else {}
+    writer.execute(
+        INSERT_FACT, (no << 32 | 1, "started", new.key, branch, None, seq, _text(data), row.started_at)
+    )
 
 
 def _detail_of(new: NewSession) -> tuple[bytes | None, ...]:

@@ -27,6 +27,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType, field
+from msgspec.structs import astuple
 
 from ..core.drafts import Blob, FurtherFact, NewEntry
 from ..core.entries import Entry
@@ -288,8 +289,8 @@ class Store(ABC):
 
 def difference(new: Totals, old: Totals) -> Totals:
     """What a row's totals grow by when `old` is replaced by `new`."""
-    return Totals(*(getattr(new, name) - getattr(old, name) for name in Totals.__struct_fields__))
+    return Totals(*(a - b for a, b in zip(astuple(new), astuple(old), strict=True)))
 
 
 def added(one: Totals, other: Totals) -> Totals:
-    return Totals(*(getattr(one, name) + getattr(other, name) for name in Totals.__struct_fields__))
+    return Totals(*(a + b for a, b in zip(astuple(one), astuple(other), strict=True)))

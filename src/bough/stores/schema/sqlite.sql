@@ -74,7 +74,7 @@ create table entry (
     id       integer primary key,       -- branch << 32 | seq
     turn     integer not null,          -- seq of the input it answers; 0: none
     step     integer not null,          -- which model call of the turn
-    kind     text not null,             -- message compaction uncompaction branch_summary settings note
+    kind     text,                      -- null: message, as most are; uncompaction branch_summary settings note
     role     text,                      -- of a message; repeated from the body for queries
     internal integer not null,          -- 1: not for the public; fixed at append
     model    text,                      -- that answered
@@ -92,8 +92,8 @@ create table usage (
     branch             integer not null,    -- where the answer went, or where the session stood
     after_seq          integer not null,    -- the leaf's seq when the call was made
     answer_seq         integer,             -- null: no answer (failed, discarded, cut off)
-    purpose            text not null,       -- answer, compaction, title, …
-    bucket             text not null,       -- live or replay
+    purpose            text,                -- null: answer; compaction, title, …
+    bucket             text,                -- null: live; replay
     provider           text,
     model              text,
     input_tokens       integer,             -- everything read, cached or not; null: never told
@@ -107,11 +107,14 @@ create table usage (
 );
 
 create table journal (
-    id   integer primary key, -- session no << 32 | n
-    kind text not null,
-    key  text,                -- of the change; null on further facts of the same change
-    data text,                -- JSON; null: {}
-    at   integer not null
+    id     integer primary key, -- session no << 32 | n
+    kind   text not null,
+    key    text,                -- of the change; null on further facts of the same change
+    branch integer,             -- the leaf behind the change; columns and not JSON, for most facts hold nothing else
+    first  integer,             -- seq of the first entry it appended
+    last   integer,
+    data   text,                -- JSON: the rest; null: nothing
+    at     integer not null
 );
 
 create table blob (
@@ -147,4 +150,4 @@ select session.id as session_id, entry.id & 4294967295 as seq, entry.turn, entry
 from line
 join session on session.no = line.no
 join entry on entry.id between line.branch << 32 and (line.branch << 32) + line.last
-where entry.kind = 'message';
+where entry.kind is null;
