@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 import time
@@ -485,7 +486,16 @@ def in_child(work: Callable[[], object]) -> Callable[[], None]:
         os._exit(0)
 
     def wait() -> None:
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, "the child failed"
+        until = time.monotonic() + 20
+        done, status = os.waitpid(pid, os.WNOHANG)
+        while not done and time.monotonic() < until:
+            time.sleep(0.002)
+            done, status = os.waitpid(pid, os.WNOHANG)
+        if not done:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        assert done, "the child hangs"
+        assert os.waitstatus_to_exitcode(status) == 0, "the child failed"
 
     return wait
 

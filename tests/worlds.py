@@ -14,6 +14,6 @@ def counted_world(holder: str = "here:1") -> World:
     return World(
         now=lambda: next(ticks),
         new_id=lambda prefix: f"{prefix or 'k'}_{next(ids):06d}",
-        holder=holder,
+        holder=lambda: holder,
         is_gone=lambda holder: False,
     )

@@ -17,7 +17,9 @@
     ├── BadValue                a value no store can keep unchanged
     │   ├── NotJson             NaN, a non-string key, an object JSON does not know
     │   ├── BadText             a lone surrogate, or a NUL where a plain column stands
-    │   └── InlineMedia         bytes inside a part, where a handle belongs
+    │   ├── InlineMedia         bytes inside a part, where a handle belongs
+    │   ├── BadCount            usage that is no count of tokens or money
+    │   └── BadQuery            a question that makes no sense
     ├── MissingBlob             a media handle without its bytes
     ├── BadSummary              a summary that is empty or longer than what it replaces
     ├── TooLarge                the newest turn alone exceeds the budget
@@ -179,6 +181,18 @@ class InlineMedia(BadValue):
             f"{where} holds inline bytes; keep them with store.put_blob(data, mime) "
             "and use the handle it returns"
         )
+
+
+class BadCount(BadValue):
+    def __init__(self, where: str, value: object) -> None:
+        super().__init__(
+            f"{where} is {_short(repr(value))}; it takes a whole number from 0 to 2^53, or None: not told"
+        )
+
+
+class BadQuery(BadValue):
+    def __init__(self, where: str, value: object, takes: str) -> None:
+        super().__init__(f"{where}={_short(repr(value))} makes no sense; it takes {takes}")
 
 
 class MissingBlob(BoughError):

@@ -15,13 +15,14 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from .core.codec import from_json, to_json
+from .core.codec import from_json, plain_text, to_json
 from .core.drafts import Draft, FurtherFact, NewEntry, write
 from .core.entries import BranchSummary, Entry, Payload, Settings
 from .core.state import State, fold, merge, updates
-from .core.tree import Leaf, Range, lineage
+from .core.tree import Leaf, Range, lineage, standing
 from .core.turns import Cursor, cursor_behind
 from .core.usage import Call
+from .core.usage import check as check_call
 from .errors import BadPoint, LawBroken, NothingToRedo, Running
 from .stores.store import Change, Committed, NewSession, Reading, SessionRow, Store
 from .world import World
@@ -61,7 +62,7 @@ class Log:
         self.seeds = row.seed_count
         self.leaf = row.leaf
         self._cursor = cursor
-        self._state: State | None = None
+        self._state: bytes | None = None
         self._lock = RLock()
 
     # -- where it stands ---------------------------------------------------------------------------
@@ -90,19 +91,21 @@ class Log:
                 self._stand(row.leaf, None, None)
             return row
 
-    def _stand(self, leaf: Leaf, cursor: Cursor | None, state: State | None) -> None:
+    def _stand(self, leaf: Leaf, cursor: Cursor | None, state: bytes | None) -> None:
         self.leaf, self._cursor, self._state = leaf, cursor, state
 
     @property
     def state(self) -> State:
+        """The caller's own copy: what is done to it does not reach the log."""
         with self._lock:
             if self._state is None:
                 reading = self.store.path(
                     self.session_id, leaf=self.leaf, first=self.leaf.seq + 1, detail=True
                 )
                 cached = reading.detail.state if reading.detail and reading.row.leaf == self.leaf else None
-                self._state = fold(self.path().entries) if cached is None else from_json(cached)
-            return self._state
+                self._state = to_json(fold(self.path().entries), "state") if cached is None else cached
+            state: State = from_json(self._state)
+            return state
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -134,6 +137,7 @@ class Log:
             leaf = self.leaf if after is None else after
             cursor = self.cursor if leaf == self.leaf else self.cursor_at(leaf)
             at = self.world.now()
+            _check(key, calls, data)
             written = write(cursor, drafts, at)
             state, encoded = self._next_state(leaf, written.payloads)
             change = Change(
@@ -159,8 +163,8 @@ class Log:
 
     def _next_state(
         self, leaf: Leaf, payloads: Sequence[Payload]
-    ) -> tuple[State | None, bytes | UnsetType | None]:
-        """The state behind the payloads, if it is known or they change it; and the bytes to cache, if any."""
+    ) -> tuple[bytes | None, bytes | UnsetType | None]:
+        """The state behind the payloads, if it is known or they change it; and what to cache, if anything."""
         patches = [patch for payload in payloads for patch in updates(payload)]
         if leaf != self.leaf:
             return None, None
@@ -169,7 +173,8 @@ class Log:
         state = self.state
         for patch in patches:
             state = merge(state, patch)
-        return state, to_json(state, "state")
+        encoded = to_json(state, "state")
+        return encoded, encoded
 
     def _recall(self, done: Committed) -> Appended:
         fact = self.store.journal(self.session_id, done.facts - 1, 1)[0]
@@ -188,6 +193,7 @@ class Log:
         *,
         data: Mapping[str, Any] | None = None,
         row: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str | None] | None = None,
         calls: Sequence[Call] = (),
         replaces_call: bool = False,
         key: str | None = None,
@@ -195,6 +201,7 @@ class Log:
     ) -> Committed:
         """A fact without entries: a title, a status, a failed call. The leaf stays where it is."""
         with self._lock:
+            _check(key, calls, data)
             change = Change(
                 session_id=self.session_id,
                 key=key or self.world.new_id(""),
@@ -202,6 +209,7 @@ class Log:
                 kind=kind,
                 data=dict(data or {}),
                 row=dict(row or {}),
+                tags=tags or {},
                 calls=tuple(calls),
                 replaces_call=replaces_call,
                 after=self.leaf if calls else None,
@@ -269,15 +277,17 @@ class Log:
             raise Running(self.session_id, row.holder)
 
     def checkout(self, leaf: Leaf) -> Leaf:
-        """Go to any place of this session's tree that parts no call from its results."""
+        """Go to any place of this session's tree that parts no call from its results.
+
+        Of branches that belong to others, its tree has what its own branches stand on and no more.
+        """
         branches = {branch.branch: branch for branch in self.store.branches(self.session_id)}
+        own = [Leaf(b.branch, b.tail) for b in branches.values() if b.session_id == self.session_id]
         held = branches.get(leaf.branch)
-        if held is None or not held.parent_seq <= leaf.seq <= held.tail:
-            raise BadPoint(str(leaf), 0, max((branch.tail for branch in branches.values()), default=0))
-        if leaf.seq and self.cursor_at(leaf).open_calls:
-            calls = self.cursor_at(leaf).open_calls
-            leaf = Leaf(leaf.branch, max(calls[0].seq - 1, held.parent_seq))
-        return self.move(leaf)
+        if held is None or not held.parent_seq <= leaf.seq <= standing(branches, own).get(leaf.branch, -1):
+            raise BadPoint(str(leaf), 0, max(tail.seq for tail in own))
+        waiting = self.cursor_at(leaf).open_calls
+        return self.move(Leaf(leaf.branch, waiting[0].seq - 1) if waiting else leaf)
 
     def redo(self) -> Leaf:
         """Back to where the last rewind came from, if nothing was appended since."""
@@ -313,6 +323,15 @@ class Log:
         )
         made, _ = self.store.create(new)
         return made, written.cursor
+
+
+def _check(key: str | None, calls: Sequence[Call], data: Mapping[str, Any] | None) -> None:
+    """What the caller says beside its entries is held to the same rules as they are."""
+    plain_text(key, "key")
+    for call in calls:
+        check_call(call)
+    if data:
+        to_json(dict(data), "journal data")
 
 
 def _with_data(facts: tuple[FurtherFact, ...], data: Mapping[str, Any] | None) -> tuple[FurtherFact, ...]:

@@ -26,7 +26,7 @@ from .core.state import State, fold
 from .core.tree import Branch, Leaf
 from .core.turns import Action, OpenCall, next_action
 from .core.usage import Call, Totals, on_path, total
-from .errors import BadPoint, BadSummary, LawBroken, NotFound
+from .errors import BadPoint, BadQuery, BadSummary, LawBroken, NotFound
 from .log import Appended, Cut, Log
 from .stores.store import Fact, Query, SessionRow, Status
 from .turn import Turn
@@ -111,22 +111,20 @@ class Session:
         return self.append([tool_result(c.call.id, why, error=True, outcome=outcome) for c in waiting])
 
     def title(self, title: str | None) -> None:
-        self.log.record(
-            "titled",
-            data={"title": title},
-            row={"title": None if title is None else plain_text(title, "title")},
-        )
+        plain_text(title, "title")
+        self.log.record("titled", data={"title": title}, row={"title": title})
 
     def tag(self, **tags: str | None) -> dict[str, str]:
         """Set tags; None removes one. Returns all of them."""
-        merged = {name: value for name, value in {**self.row.tags, **tags}.items() if value is not None}
-        for name, value in merged.items():
-            plain_text(name, "tag"), plain_text(value, f"tag {name}")
-        self.log.record("tagged", data={"tags": merged}, row={"tags": merged})
-        return merged
+        for name, value in tags.items():
+            plain_text(name, "tag")
+            plain_text(value, f"tag {name}")
+        self.log.record("tagged", data={"tags": tags}, tags=tags)
+        return self.row.tags
 
     def end(self, status: Status = "completed", error: str | None = None) -> None:
         now = self.log.world.now()
+        plain_text(error, "error")
         row = {"status": status, "error": error, "completed_at": now, "holder": None, "lease_until": None}
         self.log.record("ended", data={"status": status, "error": error}, row=row)
 
@@ -335,8 +333,8 @@ class Session:
         if view == "own":
             return rows
         if view == "tree":
-            return rows + [call for child in self.children() for call in child.calls("tree")]
-        raise BadPoint(view, 0, self.leaf.seq)
+            return rows + [call for child in self._descendants() for call in store.calls(child)]
+        raise BadQuery("view", view, "own, path or tree")
 
     def usage(self, view: str = "own", since: Leaf | None = None) -> Totals:
         """Sums of the ledger. A `since` that is not on the path gives nothing, loudly."""
@@ -350,6 +348,15 @@ class Session:
             seq = call.after_seq if call.answer_seq is None else call.answer_seq
             found.setdefault(turn_of.get(seq, 0), []).append(call)
         return {turn: total(calls) for turn, calls in found.items()}
+
+    def _descendants(self) -> list[str]:
+        """Its task sessions and theirs; a ring of parents is walked once."""
+        found = [self.session_id]
+        for name in found:
+            query = Query(parent_session=name, relation="task", limit=100_000)
+            rows = self.log.store.sessions(query).sessions
+            found.extend(row.session_id for row in rows if row.session_id not in found)
+        return found[1:]
 
     def _on_path(self, leaf: Leaf) -> int:
         if leaf.seq > self.leaf.seq or (leaf.seq and self.log.place(leaf.seq) != leaf and leaf != self.leaf):

@@ -7,14 +7,17 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self, cast
 
-from .core.codec import plain_text, to_json
+import msgspec
+
+from .core.codec import plain_text, read_back_as, to_json
 from .core.drafts import Blob, Draft, write
 from .core.entries import Note
 from .core.media import digest
 from .core.messages import Media, Message
 from .core.state import merge
 from .core.turns import Cursor
-from .errors import StoreError, WrongStore
+from .core.usage import MOST
+from .errors import BadCount, StoreError, WrongStore
 from .log import Log
 from .session import Appendable, Hydrated, Session, drafts, hydrate
 from .stores.store import Detail, NewSession, Page, Purged, Query, SessionRow, Store
@@ -104,25 +107,22 @@ class Sessions:
     def _row(
         self, agent: str | None, session_id: str | None, seeds: int, now: int, about: dict[str, Any]
     ) -> SessionRow:
-        texts = {"agent": agent, "session_id": session_id, **about, **about.get("tags", {})}
-        for name, value in texts.items():
-            if isinstance(value, str):
-                plain_text(value, name)
-        about.setdefault("conversation_id", None)
-        conversation_id = about.pop("conversation_id") or self.world.new_id("con")
         about.setdefault("owner", self.store.owner)
-        if "tool_names" in about:
-            about["tool_names"] = tuple(about["tool_names"])
-        return SessionRow(
+        names = about.get("tool_names", ())
+        if isinstance(names, list | tuple):
+            about["tool_names"] = tuple(names)
+        row = SessionRow(
             session_id=session_id or self.world.new_id("ses"),
             space=self.store.space,
-            conversation_id=conversation_id,
+            conversation_id=about.pop("conversation_id", None) or self.world.new_id("con"),
             agent=agent,
             seed_count=seeds,
             started_at=now,
             updated_at=now,
             **about,
         )
+        check_row(row)
+        return row
 
     # -- finding -----------------------------------------------------------------------------------
 
@@ -223,13 +223,29 @@ def open(
     return Sessions(SqliteStore(where, space=space, owner=owner, synchronous=synchronous))
 
 
+_rows = msgspec.json.Decoder(SessionRow)
+TEXT_COLUMNS = (
+    *("session_id", "space", "owner", "conversation_id", "agent", "title", "status", "relation"),
+    *("parent_session", "trigger_type", "trigger_id", "model", "holder", "error"),
+)
+
+
+def check_row(row: SessionRow) -> None:
+    """Refuse a row that not every store could keep: types first, then text for plain columns."""
+    for name in TEXT_COLUMNS:
+        plain_text(getattr(row, name), name)
+    read_back_as(_rows, to_json(msgspec.to_builtins(row), "session"), "session")
+    for text in (*row.tags, *row.tags.values(), *row.tool_names):
+        plain_text(text, "a tag or tool name")
+    if row.context_window is not None and not 0 <= row.context_window <= MOST:
+        raise BadCount("context_window", row.context_window)
+
+
 def _filled(draft: Draft, workspace: Workspace) -> Draft:
     return Draft(workspace.fill(draft.payload)) if isinstance(draft.payload, Message) else draft
 
 
 def _workspace_json(workspace: Workspace) -> bytes:
-    import msgspec
-
     return to_json(msgspec.to_builtins(workspace), "workspace")
 
 

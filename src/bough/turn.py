@@ -45,7 +45,7 @@ class Turn:
         log = self._log
         held = {
             "status": "running",
-            "holder": log.world.holder,
+            "holder": log.world.holder(),
             "lease_until": log.world.now() + LEASE_MICROSECONDS,
         }
         if self._content is None:

@@ -13,7 +13,7 @@ from .core import context
 from .core.codec import chain, decode, from_json
 from .core.drafts import NewEntry
 from .core.entries import Entry, Unknown, is_internal
-from .core.media import MARK
+from .core.media import MARK, lift
 from .core.messages import Message
 from .core.state import fold
 from .core.tree import Branch, Leaf
@@ -145,11 +145,9 @@ class _Audit:
         for media in message.media:
             if self.store.blob(media.hash) is None:
                 self.wrong(where, f"blob {media.hash[:12]}… is missing")
-        if b'"type":"attachment"' in entry.body or (MARK in entry.body and b"data:" in entry.body):
-            from .core.media import lift
-
-            if lift(message).attachments:
-                self.wrong(where, "holds inline bytes where a handle belongs")
+        may_hold_bytes = b'"type":"attachment"' in entry.body or MARK in entry.body
+        if may_hold_bytes and lift(message)[1]:
+            self.wrong(where, "holds inline bytes where a handle belongs")
 
     # -- the journal and the caches ----------------------------------------------------------------
 

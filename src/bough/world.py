@@ -17,7 +17,7 @@ class World(Struct, frozen=True):
     now: Callable[[], int]
     new_id: Callable[[str], str]
     """A new id with that prefix; with none a short one, unique within a session."""
-    holder: str
+    holder: Callable[[], str]
     is_gone: Callable[[str], bool]
     """Whether a holder is known to have died."""
 
@@ -40,6 +40,6 @@ def real_world() -> World:
     return World(
         now=lambda: time.time_ns() // 1_000,
         new_id=lambda prefix: f"{prefix}_{secrets.token_hex(10)}" if prefix else secrets.token_hex(6),
-        holder=f"{host}:{os.getpid()}",
+        holder=lambda: f"{host}:{os.getpid()}",  # asked each time: a fork is another process
         is_gone=is_gone,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -25,21 +25,42 @@ MAX_DEPTH = 200  # msgspec and PostgreSQL go deeper, other readers of a bundle m
 _encoder = msgspec.json.Encoder()
 _decoders = {kind: msgspec.json.Decoder(type_) for kind, type_ in KINDS.items()}
 _evidence = msgspec.json.Decoder(Evidence)
+_WRITTEN = frozenset(KINDS.values())
 
 
 def encode(payload: Payload) -> bytes:
     """The body of an entry; refuses what could not be read back unchanged."""
-    if isinstance(payload, Message):
-        check(payload)
-        _check_parts(payload)
-    elif isinstance(payload, Unknown) or type(payload) not in KINDS.values():
-        raise BadMessage(
-            f"unknown kind {getattr(payload, 'kind', type(payload).__name__)!r} is not written; "
-            f"kinds are {', '.join(KINDS)}"
-        )
-    else:
-        check_json(msgspec.structs.asdict(payload), kind_of(payload))
-    return _write(payload, kind_of(payload))
+    if isinstance(payload, Unknown) or type(payload) not in _WRITTEN:
+        named = getattr(payload, "kind", type(payload).__name__)
+        raise BadMessage(f"unknown kind {named!r} is not written; kinds are {', '.join(KINDS)}")
+    kind = kind_of(payload)
+    try:
+        if isinstance(payload, Message):
+            check(payload)
+            _check_parts(payload)
+        else:
+            check_json(msgspec.structs.asdict(payload), kind)
+    except (TypeError, AttributeError) as error:
+        raise BadMessage(f"a {kind} of the wrong shape: {error}") from None
+    return _write(payload, kind)
+
+
+def read_back(payload: Payload, body: bytes) -> Payload:
+    """The payload as any reader will see it; refuses values that would come back as others."""
+    kind = kind_of(payload)
+    try:
+        kept = decode(kind, body)
+    except msgspec.MsgspecError as error:
+        raise BadMessage(f"a {kind} of the wrong shape: {error}") from None
+    if kept != payload:  # a tuple that became a list may pass; bytes that became text may not
+        check_json(_plain(payload), kind)
+    return kept
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, msgspec.Struct):
+        return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
+    return [_plain(item) for item in value] if isinstance(value, _ROWS) else value
 
 
 def decode(kind: str, body: bytes) -> Payload:
@@ -52,7 +73,19 @@ def decode_evidence(body: bytes | None) -> Evidence | None:
 
 
 def encode_evidence(evidence: Evidence | None) -> bytes | None:
-    return None if evidence is None else _write(evidence, "evidence")
+    if evidence is None:
+        return None
+    check_json(evidence.parts, "evidence")
+    body = _write(evidence, "evidence")
+    read_back_as(_evidence, body, "evidence")
+    return body
+
+
+def read_back_as(decoder: msgspec.json.Decoder[Any], body: bytes, where: str) -> Any:
+    try:
+        return decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise NotJson(where, str(error)) from None
 
 
 def chain(parent: bytes, kind: str, turn: int, step: int, body: bytes) -> bytes:
@@ -73,8 +106,15 @@ def from_json(body: bytes | str) -> Any:
     return msgspec.json.decode(body)
 
 
-def plain_text(value: str, where: str) -> str:
+Plain = TypeVar("Plain", str, str | None)
+
+
+def plain_text(value: Plain, where: str) -> Plain:
     """Text for a plain column, which on some stores can hold neither NUL nor half a character."""
+    if value is None:
+        return value
+    if not isinstance(value, str):
+        raise NotJson(where, value)
     if "\0" in value:
         raise BadText(where, "a NUL character")
     try:
@@ -89,7 +129,7 @@ def _write(value: object, where: str) -> bytes:
         return _encoder.encode(value)
     except UnicodeEncodeError:
         raise BadText(where, "a lone surrogate") from None
-    except (TypeError, RecursionError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise NotJson(where, str(error)) from None
 
 

@@ -13,10 +13,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..errors import InlineMedia
-from .codec import chain, decode, decode_evidence, encode, encode_evidence
+from .codec import chain, decode, decode_evidence, encode, encode_evidence, plain_text, read_back
 from .entries import Entry, Evidence, Payload, is_internal, kind_of
 from .media import MARK, lift
-from .messages import Message
+from .messages import Attachment, Message
 from .turns import Cursor, follow
 
 
@@ -92,11 +92,10 @@ def write(cursor: Cursor, drafts: Sequence[Draft], at: int, *, seed: bool = Fals
     blobs: dict[str, Blob] = {}
     facts: list[FurtherFact] = []
     for draft in drafts:
-        payload, body = _body(draft.payload, blobs)
+        payload, body, media = _canonical(draft.payload, blobs)
         place = follow(cursor, payload, seed=seed)
         kind = kind_of(payload)
         entry_id = chain(cursor.entry_id, kind, place.turn, place.step, body)
-        is_message = isinstance(payload, Message)
         entries.append(
             NewEntry(
                 place.after.seq,
@@ -108,10 +107,10 @@ def write(cursor: Cursor, drafts: Sequence[Draft], at: int, *, seed: bool = Fals
                 is_internal(payload, seed=seed),
                 at,
                 body,
-                draft.model,
-                draft.finish,
+                plain_text(draft.model, "model"),
+                plain_text(draft.finish, "finish"),
                 encode_evidence(draft.evidence),
-                tuple(media.hash for media in payload.media) if is_message and b'"media"' in body else (),  # type: ignore[union-attr]
+                media,
             )
         )
         payloads.append(payload)
@@ -123,15 +122,24 @@ def write(cursor: Cursor, drafts: Sequence[Draft], at: int, *, seed: bool = Fals
     return Written(tuple(entries), tuple(payloads), tuple(blobs.values()), cursor, tuple(facts))
 
 
-def _body(payload: Payload, blobs: dict[str, Blob]) -> tuple[Payload, bytes]:
-    """The canonical bytes. Bytes within parts are lifted out into blobs first."""
+def _canonical(payload: Payload, blobs: dict[str, Blob]) -> tuple[Payload, bytes, tuple[str, ...]]:
+    """The payload as it will be read back, its bytes, and the blobs it names.
+
+    It is read back here and now: msgspec checks types when it reads and not when it writes, so a part of
+    the wrong type would be written without a word and poison the log. And what the caller does to its own
+    lists later does not reach the log.
+    """
+    found: dict[str, Attachment] = {}
     try:
         body = encode(payload)
-        if MARK not in body or not isinstance(payload, Message):
-            return payload, body
+        is_inline = MARK in body
     except InlineMedia:
-        assert isinstance(payload, Message)
-    lifted = lift(payload)
-    for digest, attachment in lifted.attachments.items():
-        blobs[digest] = Blob(digest, attachment.mime, attachment.data)
-    return lifted.message, encode(lifted.message)
+        is_inline = True
+    if is_inline and isinstance(payload, Message):
+        payload, found = lift(payload)
+        body = encode(payload)
+        for digest, attachment in found.items():
+            blobs[digest] = Blob(digest, plain_text(attachment.mime, "mime type"), attachment.data)
+    kept = read_back(payload, body)
+    handles = [media.hash for media in kept.media] if isinstance(kept, Message) and b'"media"' in body else []
+    return kept, body, tuple(dict.fromkeys([*handles, *found])) if found or handles else ()

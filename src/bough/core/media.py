@@ -12,19 +12,12 @@ import re
 from hashlib import sha256
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from .messages import Attachment, Media, Message, Part, Text, ToolCall, ToolResult
 
 MARK = b";base64,"
 _URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w=.-]+)*;base64,([A-Za-z0-9+/_-]{64,}={0,2})")
-
-
-class Lifted(Struct, frozen=True):
-    message: Message
-    attachments: dict[str, Attachment]
-    """What was lifted out, by digest."""
 
 
 def digest(data: bytes) -> str:
@@ -35,8 +28,8 @@ def handle(attachment: Attachment) -> Media:
     return Media(digest(attachment.data), attachment.mime, len(attachment.data), attachment.name)
 
 
-def lift(message: Message) -> Lifted:
-    """The same message with handles in place of bytes, and the bytes."""
+def lift(message: Message) -> tuple[Message, dict[str, Attachment]]:
+    """The same message with handles in place of bytes, and the bytes by their digest."""
     found: dict[str, Attachment] = {}
     parts: list[Part] = []
     for part in message.parts:
@@ -49,8 +42,7 @@ def lift(message: Message) -> Lifted:
             parts.append(replace(part, arguments=_lift_json(part.arguments, found)))
         else:
             parts.append(part)
-    details = _lift_json(message.details, found)
-    return Lifted(replace(message, parts=tuple(parts), details=details), found)
+    return replace(message, parts=tuple(parts), details=_lift_json(message.details, found)), found
 
 
 def _lift_piece(

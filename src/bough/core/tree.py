@@ -48,6 +48,8 @@ def lineage(branches: Mapping[int, Branch], leaf: Leaf) -> list[Range]:
         if last > node.parent_seq:
             ranges.append(Range(branch, node.parent_seq + 1, last))
             last = node.parent_seq
+        if node.parent is not None and node.parent >= branch:
+            raise KeyError(node.parent)  # a parent is older than its child: this is a ring somebody forged
         branch = node.parent
     ranges.reverse()
     return ranges

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from ..errors import BadCount
+from .codec import plain_text
 from .tree import Range
 
 
@@ -48,6 +50,22 @@ class Call(Struct, frozen=True):
     @property
     def is_unpriced(self) -> bool:
         return self.price is None
+
+
+MOST = 2**53  # what every reader of JSON and every store can count
+
+
+def check(call: Call) -> None:
+    """Refuse a row that not every store could keep and sum."""
+    for name in ("call_id", "purpose", "bucket", "provider", "model"):
+        plain_text(getattr(call, name), f"{name} of a call")
+    counts = {name: getattr(call.usage, name) for name in Usage.__struct_fields__}
+    if call.price is not None:
+        counts["cost_microcents"] = call.price.microcents
+        plain_text(call.price.version, "price version")
+    for name, count in counts.items():
+        if count is not None and (type(count) is not int or not 0 <= count <= MOST):
+            raise BadCount(name, count)
 
 
 class Totals(Struct, frozen=True):

@@ -56,10 +56,14 @@ class Group(Generic[T, R]):
         batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._most))]
         try:
             self._carry_out(batch)
-        except BaseException as error:  # noqa: BLE001 - Ctrl-C among them: nobody may wait for a leader that is gone
+        except Exception as error:  # noqa: BLE001 - handed on to everybody it concerns
             for ticket in batch:
                 if not ticket.is_done:
-                    is_theirs = isinstance(error, Exception) or ticket is own
+                    ticket.failed(error)
+        except BaseException as error:  # Ctrl-C: the leader goes, and nobody may wait for it
+            for ticket in batch:
+                if not ticket.is_done:
                     ticket.failed(
-                        error if is_theirs else StoreError("the writer ahead was interrupted; try again")
+                        error if ticket is own else StoreError("the writer ahead was interrupted; try again")
                     )
+            raise

@@ -93,7 +93,7 @@ class MemoryStore(Store):
 
     def latest_or_create(self, new: NewSession) -> tuple[SessionRow, bool]:
         with self._lock:
-            query = Query(conversation_id=new.row.conversation_id, limit=1_000_000)
+            query = Query(conversation_id=new.row.conversation_id, limit=100_000)
             found = [row for row in self.sessions(query).sessions if row.relation in (None, "import")]
             return (found[0], False) if found else self.create(new)
 
@@ -161,6 +161,7 @@ class MemoryStore(Store):
             turns=kept.row.turns + sum(entry.turn == entry.seq for entry in change.entries),
             facts=len(kept.journal),
             updated_at=change.at,
+            tags={name: tag for name, tag in {**kept.row.tags, **change.tags}.items() if tag is not None},
             **change.row,
         )
         if change.state is not UNSET:
@@ -217,15 +218,13 @@ class MemoryStore(Store):
                     kept.row = replace(kept.row, trashed_at=None)
             return ids
 
-    def _below(self, session_id: str, *, forks: bool) -> list[str]:
+    def _below(self, session_id: str, *, forks: bool, trashed: bool = False) -> list[str]:
         found = [session_id]
         for parent in found:
             for name, kept in sorted(self._sessions.items(), key=lambda item: item[1].no):
-                if (
-                    kept.row.parent_session == parent
-                    and (forks or kept.row.relation == "task")
-                    and name not in found
-                ):
+                row = kept.row
+                is_child = row.parent_session == parent and (forks or row.relation == "task")
+                if is_child and name not in found and not (trashed and row.trashed_at is None):
                     found.append(name)
         return found[:0:-1]
 
@@ -233,7 +232,7 @@ class MemoryStore(Store):
         with self._lock:
             if self._kept(session_id).row.trashed_at is None:
                 raise NotTrashed(session_id)
-            ids = [*self._below(session_id, forks=with_forks), session_id]
+            ids = [*self._below(session_id, forks=with_forks, trashed=not with_forks), session_id]
             for name in ids:
                 self._left[name] = self._sessions.pop(name).calls
             doomed = {n: b for n, b in self._branches.items() if b.session_id in ids}

@@ -64,7 +64,7 @@ with recursive line (id, session_no, parent, parent_seq) as (
     select id, session_no, parent, parent_seq from branch where id = ?
     union all
     select branch.id, branch.session_no, branch.parent, branch.parent_seq
-    from line join branch on branch.id = line.parent
+    from line join branch on branch.id = line.parent and branch.id < line.id -- a forged ring ends here
 )
 select id, parent, parent_seq from line
 """
@@ -223,30 +223,33 @@ class SqliteStore(Store):
             )
             return writer.changes()
 
-        count = self._connections.write(work)
-        if count:
-            self._connections.scrub()
-        return count
+        return self._connections.write(work)
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def _row(self, connection: apsw.Connection, session_id: str) -> SessionRow:
+    def _raw(self, connection: apsw.Connection, session_id: str) -> tuple[Any, ...]:
         bindings = {"id": session_id, "space": self.space, "owner": self.owner}
-        row = connection.execute(SELECT_SESSION, bindings).fetchone()
+        try:
+            row: tuple[Any, ...] | None = connection.execute(SELECT_SESSION, bindings).fetchone()
+        except UnicodeEncodeError:  # half a character names no session
+            row = None
         if row is None:
             raise NotFound(session_id)
-        return session_from(row)
+        return row
+
+    def _row(self, connection: apsw.Connection, session_id: str) -> SessionRow:
+        return session_from(self._raw(connection, session_id))
 
     def _no(self, connection: apsw.Connection, session_id: str) -> int:
-        bindings = {"id": session_id, "space": self.space, "owner": self.owner}
-        found = connection.execute(SELECT_SESSION, bindings).fetchone()
-        if found is None:
-            raise NotFound(session_id)
-        return int(found[0])
+        return int(self._raw(connection, session_id)[0])
 
     def _line(self, connection: apsw.Connection, leaf: Leaf) -> list[Range]:
         found: list[tuple[Any, ...]] = connection.execute(SELECT_LINE, (leaf.branch,)).fetchall()
-        return lineage({no: Branch(no, None, parent, seq) for no, parent, seq in found}, leaf)
+        try:
+            return lineage({no: Branch(no, None, parent, seq) for no, parent, seq in found}, leaf)
+        except KeyError as error:
+            why = f"branch {error} is missing on the way to {leaf}; session.verify() tells more"
+            raise Damaged(self.where, why) from None
 
     def _entries(
         self, connection: apsw.Connection, ranges: Sequence[Range], first: int, last: int, *, public: bool

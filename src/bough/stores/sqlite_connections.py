@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 import apsw
 
-from ..errors import BoughError, StoreClosed, StoreFull
+from ..errors import StoreClosed, StoreFull
 from . import sqlite_file as file
 from .group import Group, Ticket
 
@@ -78,7 +78,7 @@ class Connections:
         except apsw.Error as error:
             raise file.explain(self._path, error) from None
         for ticket, outcome in zip(tickets, outcomes, strict=True):
-            if isinstance(outcome, BoughError):
+            if isinstance(outcome, Exception):
                 ticket.failed(outcome)
             else:
                 ticket.done(outcome)
@@ -106,12 +106,19 @@ class Connections:
                 self._readers.append(reader)
 
     def scrub(self) -> bool:
-        """Empty the write-ahead log, where old bytes lie; False if a reader of another process held it."""
+        """Write the file anew and empty the write-ahead log, so that no deleted byte is left.
+
+        `secure_delete` zeroes a cell where it lies, but balancing leaves copies in the free part of other
+        pages; only a vacuum gets them. False if a reader of another process held the log open.
+        """
         with self._group.lock, self._queue:
             try:
+                self._writer.execute("vacuum")
                 state = self._writer.execute("pragma wal_checkpoint(truncate)").fetchone()
-            except apsw.BusyError:
+            except (apsw.BusyError, apsw.LockedError):
                 return False
+            except apsw.Error as error:
+                raise file.explain(self._path, error) from None
         return state is not None and state[0] == 0
 
     def backup(self, to: str) -> None:
@@ -132,7 +139,9 @@ def _guarded(writer: apsw.Connection, work: Work) -> Any:
     writer.execute("savepoint one")
     try:
         outcome = work(writer)
-    except BoughError as error:
+    except apsw.Error:
+        raise  # the file itself: nobody's work can stand
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is one writer's and not its neighbours'
         writer.execute("rollback to one")
         outcome = error
     writer.execute("release one")

@@ -15,6 +15,9 @@ from ..errors import NotTrashed
 from .store import Purged, SessionRow
 
 SELECT_CHILDREN = "select id from session where parent_session = ? and relation = 'task' order by no"
+SELECT_TRASHED = """
+select id from session where parent_session = ? and relation = 'task' and trashed_at is not null order by no
+"""
 SELECT_BELOW = "select id from session where parent_session = ? order by no"
 SELECT_DOOMED = """
 with recursive line (id) as (
@@ -35,9 +38,8 @@ delete from blob where no in (select value from json_each(?)) and no not in (sel
 """
 
 
-def below(connection: apsw.Connection, session_id: str, *, with_forks: bool = False) -> list[str]:
-    """Its task children (or all its children) and theirs, deepest first; a ring of parents is walked once."""
-    query = SELECT_BELOW if with_forks else SELECT_CHILDREN
+def below(connection: apsw.Connection, session_id: str, query: str = SELECT_CHILDREN) -> list[str]:
+    """Its children by that query and theirs, deepest first; a ring of parents is walked once."""
     found = {session_id: None}
     level = [session_id]
     while level:
@@ -51,7 +53,8 @@ def below(connection: apsw.Connection, session_id: str, *, with_forks: bool = Fa
 def purge(writer: apsw.Connection, row: SessionRow, *, with_forks: bool) -> Purged:
     if row.trashed_at is None:
         raise NotTrashed(row.session_id)
-    ids = [*below(writer, row.session_id, with_forks=with_forks), row.session_id]
+    query = SELECT_BELOW if with_forks else SELECT_TRASHED
+    ids = [*below(writer, row.session_id, query), row.session_id]
     numbers: list[int] = [writer.execute("select no from session where id = ?", (name,)).get for name in ids]
     doomed = {
         number: (Branch(number, None, parent, seq), session_no)

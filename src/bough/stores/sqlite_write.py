@@ -238,7 +238,10 @@ def _update_row(
     for name, value in change.row.items():
         assert name in SETTABLE, name
         sets += f", {name} = ?"
-        bindings.append(to_json(value, name).decode() if name in ("tags", "tool_names") else value)
+        bindings.append(to_json(value, name).decode() if name == "tool_names" else value)
+    if change.tags:
+        sets += ", tags = json_patch(coalesce(tags, '{}'), ?)"
+        bindings.append(to_json(dict(change.tags), "tags").decode())
     writer.execute(f"{sets} where no = ?", (*bindings, no))
 
 

@@ -33,6 +33,7 @@ from ..core.drafts import Blob, FurtherFact, NewEntry
 from ..core.entries import Entry
 from ..core.tree import Branch, Leaf, Range
 from ..core.usage import Call, Totals
+from ..errors import BadQuery
 
 Status = Literal["idle", "running", "completed", "failed", "cancelled", "interrupted"]
 Relation = Literal["fork", "task", "replay", "import"]
@@ -114,6 +115,8 @@ class Change(Struct, frozen=True, kw_only=True):
     state: bytes | UnsetType | None = UNSET
     row: Mapping[str, Any] = field(default_factory=dict)
     """Columns of SETTABLE to set."""
+    tags: Mapping[str, str | None] = field(default_factory=dict)
+    """Tags to set; None removes one. Merged by the store, for another may set one at the same moment."""
     fence: int | None = None
 
 
@@ -178,6 +181,12 @@ class Query(Struct, frozen=True, kw_only=True):
     trashed: bool = False
     before: str | None = None
     limit: int = 50
+
+    def __post_init__(self) -> None:
+        if self.before is not None and not (isinstance(self.before, str) and self.before.isdecimal()):
+            raise BadQuery("before", self.before, "the `next` of a page")
+        if type(self.limit) is not int or not 0 < self.limit <= 100_000:
+            raise BadQuery("limit", self.limit, "a number from 1 to 100,000")
 
 
 class Page(Struct, frozen=True):

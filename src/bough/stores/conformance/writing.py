@@ -161,7 +161,9 @@ class Appending(Opening):
 
     def test_the_row_changes_with_the_change(self) -> None:
         pen = Pen(self.opened())
-        pen.append(user("u"), row={"status": "running", "title": "new", "tags": {"a": "b"}, "model": "m"})
+        pen.append(
+            user("u"), row={"status": "running", "title": "new", "model": "m"}, tags={"a": "b", "no": None}
+        )
         assert (pen.row.status, pen.row.title, pen.row.tags, pen.row.model) == (
             "running",
             "new",
