@@ -242,6 +242,36 @@ class TestWal:
             wal[at] ^= 0x40
 
 
+class TestCheckpoint:
+    def test_a_checkpoint_cut_after_any_page_leaves_a_store_that_opens(self, tmp_path: Path) -> None:
+        """Killed while pages are copied, the main file is torn and the log is the truth: whoever looks at the
+        file alone, even only to see whose it is, takes a healthy store for a damaged one."""
+        path = tmp_path / "a.db"
+        with bough.open(path) as store:
+            gone, session = store.start(), store.start()
+            for n in range(6):
+                gone.append([user("y" * 9_000)])
+                session.append([user(f"{n} " + "x" * 3_000)])
+        with contextlib.closing(apsw.Connection(str(path))) as connection:
+            connection.execute("pragma wal_autocheckpoint = 0; delete from entry where id < 2 << 32; vacuum")
+            main, wal = path.read_bytes(), Path(f"{path}-wal").read_bytes()
+        frames = [wal[at : at + 4120] for at in range(32, len(wal), 4120)]
+        pages = {int.from_bytes(frame[:4], "big"): frame[24:] for frame in frames}
+        assert len(pages) > 10
+        torn = bytearray(main)
+        for number in [0, *sorted(pages)]:
+            if number:
+                torn.extend(b"\0" * (number * 4096 - len(torn)))
+                torn[(number - 1) * 4096 : number * 4096] = pages[number]
+            copy = tmp_path / f"torn-{number}.db"
+            copy.write_bytes(torn)
+            Path(f"{copy}-wal").write_bytes(wal)
+            with bough.open(copy) as store:
+                found = store.session(session.session_id)
+                assert [entry.seq for entry in found.path()] == list(range(1, 7))
+                assert found.verify() == []
+
+
 # -- full disks ------------------------------------------------------------------------------------
 
 

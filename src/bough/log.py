@@ -21,9 +21,9 @@ from .core.entries import BranchSummary, Entry, Payload, Settings
 from .core.state import State, fold, merge, updates
 from .core.tree import Leaf, Range, lineage, standing
 from .core.turns import Cursor, cursor_behind
-from .core.usage import Call
+from .core.usage import MOST, Call
 from .core.usage import check as check_call
-from .errors import BadPoint, LawBroken, NothingToRedo, Running
+from .errors import BadCount, BadPoint, LawBroken, NothingToRedo, Running
 from .stores.store import Change, Committed, NewSession, Reading, SessionRow, Store
 from .world import World
 
@@ -137,7 +137,7 @@ class Log:
             leaf = self.leaf if after is None else after
             cursor = self.cursor if leaf == self.leaf else self.cursor_at(leaf)
             at = self.world.now()
-            _check(key, calls, data)
+            _check(key, calls, data, row)
             written = write(cursor, drafts, at)
             state, encoded = self._next_state(leaf, written.payloads)
             change = Change(
@@ -201,7 +201,7 @@ class Log:
     ) -> Committed:
         """A fact without entries: a title, a status, a failed call. The leaf stays where it is."""
         with self._lock:
-            _check(key, calls, data)
+            _check(key, calls, data, row)
             change = Change(
                 session_id=self.session_id,
                 key=key or self.world.new_id(""),
@@ -325,13 +325,20 @@ class Log:
         return made, written.cursor
 
 
-def _check(key: str | None, calls: Sequence[Call], data: Mapping[str, Any] | None) -> None:
+def _check(
+    key: str | None, calls: Sequence[Call], data: Mapping[str, Any] | None, row: Mapping[str, Any] | None
+) -> None:
     """What the caller says beside its entries is held to the same rules as they are."""
     plain_text(key, "key")
     for call in calls:
         check_call(call)
     if data:
         to_json(dict(data), "journal data")
+    for name, value in (row or {}).items():
+        if isinstance(value, str):
+            plain_text(value, name)
+        elif isinstance(value, int) and not 0 <= value <= MOST:
+            raise BadCount(name, value)
 
 
 def _with_data(facts: tuple[FurtherFact, ...], data: Mapping[str, Any] | None) -> tuple[FurtherFact, ...]:

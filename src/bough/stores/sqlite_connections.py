@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
+from weakref import WeakSet
 
 import apsw
 
@@ -34,7 +36,9 @@ class Connections:
         self._queue = file.Queue(self._path)
         self._writer = file.connect(self._path, synchronous=self._synchronous)
         self._readers: list[apsw.Connection] = []
+        self._lent: set[apsw.Connection] = set()
         self._is_closed = False
+        _OPEN.add(self)
 
     def close(self) -> None:
         if self._is_closed or self._pid != os.getpid():
@@ -49,10 +53,19 @@ class Connections:
         if self._is_closed:
             raise StoreClosed(self._path)
         if self._pid != os.getpid():
-            # A connection must not cross fork(). The parent's are kept, not closed: closing them here
-            # could drop its locks.
-            self._inherited = (self._writer, self._readers, self._queue, self._group)
+            self._queue.close()
             self._open()
+
+    def rest(self) -> None:
+        """Wait until nobody writes or reads, and let nobody begin to write."""
+        self._group.lock.acquire()
+        for _ in range(5_000):
+            if not self._lent:
+                break
+            time.sleep(0.001)
+
+    def go_on(self) -> None:
+        self._group.lock.release()
 
     def write(self, work: Callable[[apsw.Connection], R]) -> R:
         """Do this in a transaction, perhaps with others; durable on return."""
@@ -92,16 +105,20 @@ class Connections:
         except IndexError:
             reader = file.connect(self._path, synchronous=self._synchronous)
             reader.execute("pragma query_only = on")
+        self._lent.add(reader)
         try:
             reader.execute("begin")
             yield reader
+            reader.execute("commit")
         except apsw.Error as error:
             raise file.explain(self._path, error) from None
         finally:
+            self._lent.discard(reader)
             if reader.in_transaction:
-                reader.execute("commit")
-            if self._is_closed:
-                reader.close()
+                with contextlib.suppress(apsw.Error):
+                    reader.execute("rollback")
+            if self._is_closed or reader.in_transaction:
+                reader.close(True)  # it is of no more use; the next one to read opens another
             else:
                 self._readers.append(reader)
 
@@ -146,3 +163,37 @@ def _guarded(writer: apsw.Connection, work: Work) -> Any:
         outcome = error
     writer.execute("release one")
     return outcome
+
+
+# SQLite keeps the locks of a process in tables of its own, which fork() copies: a child would believe it held
+# the locks of its parent, even on a connection it opens itself, and lose commits when the parent checkpoints.
+# So nothing may be under way when a process forks, and the child closes what it inherited. POSIX locks are
+# not inherited, so that closing takes nothing from the parent.
+
+_OPEN: WeakSet[Connections] = WeakSet()
+_resting: list[Connections] = []
+
+
+def _before_fork() -> None:
+    _resting[:] = sorted(_OPEN, key=id)
+    for connections in _resting:
+        connections.rest()
+
+
+def _after_fork_in_parent() -> None:
+    while _resting:
+        _resting.pop().go_on()
+
+
+def _after_fork_in_child() -> None:
+    for connection in list(file.OPENED):
+        connection.close(True)
+    file.OPENED.clear()
+    _OPEN.clear()
+    _after_fork_in_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+    )
