@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bough import Compaction, Note, Settings, ToolCall, assistant, tool_result, user
-from bough.core.codec import chain, decode, encode, from_json, to_json
+from bough.core.codec import chain, decode, encode, from_json, read_back, to_json
 from bough.core.drafts import Draft, write
 from bough.core.entries import Payload, Unknown, kind_of
 from bough.core.turns import Cursor
@@ -102,15 +102,14 @@ def test_an_id_depends_on_parent_kind_turn_step_and_body_and_on_nothing_else() -
         {"s": {1}},
         {"b": b"bytes"},
         {"o": object()},
-        2**9000,
+        10**5000,
     ],
     ids=["nan", "inf", "inner inf", "int key", "set", "bytes", "object", "huge int"],
 )
 def test_what_json_cannot_hold_is_refused(value: object) -> None:
-    with pytest.raises(NotJson):
-        encode(Note({"value": value}))
-    with pytest.raises(NotJson):
-        encode(assistant(ToolCall("c", "t", {"value": value})))
+    for payload in (Note({"value": value}), assistant(ToolCall("c", "t", {"value": value}))):
+        with pytest.raises(NotJson):
+            read_back(payload, encode(payload))
 
 
 def test_endless_nesting_is_refused() -> None:

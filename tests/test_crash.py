@@ -253,7 +253,8 @@ class TestCheckpoint:
                 gone.append([user("y" * 9_000)])
                 session.append([user(f"{n} " + "x" * 3_000)])
         with contextlib.closing(apsw.Connection(str(path))) as connection:
-            connection.execute("pragma wal_autocheckpoint = 0; delete from entry where id < 2 << 32; vacuum")
+            for sql in ("pragma wal_autocheckpoint = 0", "delete from entry where id < 2 << 32", "vacuum"):
+                connection.execute(sql).fetchall()
             main, wal = path.read_bytes(), Path(f"{path}-wal").read_bytes()
         frames = [wal[at : at + 4120] for at in range(32, len(wal), 4120)]
         pages = {int.from_bytes(frame[:4], "big"): frame[24:] for frame in frames}

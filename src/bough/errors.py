@@ -17,7 +17,6 @@
     ├── BadValue                a value no store can keep unchanged
     │   ├── NotJson             NaN, a non-string key, an object JSON does not know
     │   ├── BadText             a lone surrogate, or a NUL where a plain column stands
-    │   ├── InlineMedia         bytes inside a part, where a handle belongs
     │   ├── BadCount            usage that is no count of tokens or money
     │   └── BadQuery            a question that makes no sense
     ├── MissingBlob             a media handle without its bytes
@@ -172,14 +171,6 @@ class BadText(BadValue):
         super().__init__(
             f"{where} holds {why}; clean it first, for example "
             "text.encode('utf-8', 'replace').decode() or text.replace('\\0', '')"
-        )
-
-
-class InlineMedia(BadValue):
-    def __init__(self, where: str) -> None:
-        super().__init__(
-            f"{where} holds inline bytes; keep them with store.put_blob(data, mime) "
-            "and use the handle it returns"
         )
 
 

@@ -31,7 +31,7 @@ LOOK_BACK = 16
 LEASE_MICROSECONDS = 10 * 60 * 1_000_000
 
 
-class Appended(Struct, frozen=True):
+class Appended(Struct, frozen=True, gc=False):
     leaf: Leaf
     payloads: tuple[Payload, ...]
     written: tuple[NewEntry, ...]

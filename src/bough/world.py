@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 import time
 from collections.abc import Callable
@@ -39,7 +38,7 @@ def real_world() -> World:
 
     return World(
         now=lambda: time.time_ns() // 1_000,
-        new_id=lambda prefix: f"{prefix}_{secrets.token_hex(10)}" if prefix else secrets.token_hex(6),
+        new_id=lambda prefix: f"{prefix}_{os.urandom(10).hex()}" if prefix else os.urandom(6).hex(),
         holder=lambda: f"{host}:{os.getpid()}",  # asked each time: a fork is another process
         is_gone=is_gone,
     )

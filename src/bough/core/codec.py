@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ..errors import BadMessage, BadText, InlineMedia, NotJson
+from ..errors import BadMessage, BadText, NotJson
 from .entries import KINDS, Evidence, Payload, Unknown, kind_of
-from .messages import Attachment, Message, ToolCall, ToolResult, check
+from .messages import Message, check
 
 ID_BYTES = 20
 MAX_INT_BITS = 8192  # what every JSON reader here takes back unchanged
@@ -29,31 +29,29 @@ _WRITTEN = frozenset(KINDS.values())
 
 
 def encode(payload: Payload) -> bytes:
-    """The body of an entry; refuses what could not be read back unchanged."""
-    if isinstance(payload, Unknown) or type(payload) not in _WRITTEN:
+    """The bytes of a payload, whatever it holds; `read_back` says whether they may stand."""
+    if type(payload) not in _WRITTEN:
         named = getattr(payload, "kind", type(payload).__name__)
         raise BadMessage(f"unknown kind {named!r} is not written; kinds are {', '.join(KINDS)}")
-    kind = kind_of(payload)
-    try:
-        if isinstance(payload, Message):
-            check(payload)
-            _check_parts(payload)
-        else:
-            check_json(msgspec.structs.asdict(payload), kind)
-    except (TypeError, AttributeError) as error:
-        raise BadMessage(f"a {kind} of the wrong shape: {error}") from None
-    return _write(payload, kind)
+    return _write(payload, kind_of(payload))
 
 
 def read_back(payload: Payload, body: bytes) -> Payload:
-    """The payload as any reader will see it; refuses values that would come back as others."""
+    """The payload as any reader will see it; refuses what would come back as something else.
+
+    msgspec checks types when it reads and not when it writes, so this is what keeps a part of the wrong
+    type from poisoning the log. Bytes that became text and NaN that became null make it unequal.
+    """
     kind = kind_of(payload)
     try:
         kept = decode(kind, body)
     except msgspec.MsgspecError as error:
-        raise BadMessage(f"a {kind} of the wrong shape: {error}") from None
-    if kept != payload:  # a tuple that became a list may pass; bytes that became text may not
         check_json(_plain(payload), kind)
+        raise BadMessage(f"a {kind} of the wrong shape: {error}") from None
+    if kept != payload:  # a tuple that became a list may pass
+        check_json(_plain(payload), kind)
+    if isinstance(kept, Message):
+        check(kept)
     return kept
 
 
@@ -90,10 +88,7 @@ def read_back_as(decoder: msgspec.json.Decoder[Any], body: bytes, where: str) ->
 
 def chain(parent: bytes, kind: str, turn: int, step: int, body: bytes) -> bytes:
     """The id of an entry: a hash over its parent's id and its own canonical content."""
-    digest = sha256(parent)
-    digest.update(b"%b %d %d\n" % (kind.encode(), turn, step))
-    digest.update(body)
-    return digest.digest()[:ID_BYTES]
+    return sha256(b"%b%b %d %d\n%b" % (parent, kind.encode(), turn, step, body)).digest()[:ID_BYTES]
 
 
 def to_json(value: object, where: str) -> bytes:
@@ -131,23 +126,6 @@ def _write(value: object, where: str) -> bytes:
         raise BadText(where, "a lone surrogate") from None
     except (TypeError, ValueError, RecursionError) as error:
         raise NotJson(where, str(error)) from None
-
-
-def _check_parts(message: Message) -> None:
-    if message.details is not None:
-        check_json(message.details, "message details")
-    for part in message.parts:
-        if isinstance(part, ToolCall):
-            if part.arguments:
-                check_json(part.arguments, f"arguments of {part.name}")
-        elif isinstance(part, ToolResult):
-            if part.details is not None:
-                check_json(part.details, f"details of the result for {part.call_id}")
-            for piece in part.content:
-                if isinstance(piece, Attachment):
-                    raise InlineMedia(f"the result for {part.call_id}")
-        elif isinstance(part, Attachment):
-            raise InlineMedia(f"a {message.role} message")
 
 
 _PLAIN = (str, bool, type(None))

@@ -10,17 +10,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from ..errors import InlineMedia
 from .codec import chain, decode, decode_evidence, encode, encode_evidence, plain_text, read_back
 from .entries import Entry, Evidence, Payload, is_internal, kind_of
-from .media import MARK, lift
+from .media import ATTACHED, HANDLED, MARK, lift
 from .messages import Attachment, Message
 from .turns import Cursor, follow
 
 
-class Draft(Struct, frozen=True):
+class Draft(Struct, frozen=True, gc=False):
     """Something to append, and what is known of its making."""
 
     payload: Payload
@@ -29,7 +27,7 @@ class Draft(Struct, frozen=True):
     evidence: Evidence | None = None
 
 
-class NewEntry(Struct, frozen=True):
+class NewEntry(Struct, frozen=True, gc=False):
     """An entry as it is written: the body is its canonical bytes."""
 
     seq: int
@@ -64,18 +62,18 @@ class NewEntry(Struct, frozen=True):
         )
 
 
-class Blob(Struct, frozen=True):
+class Blob(Struct, frozen=True, gc=False):
     hash: str
     mime: str
     data: bytes
 
 
-class FurtherFact(Struct, frozen=True):
+class FurtherFact(Struct, frozen=True, gc=False):
     kind: str
     data: dict[str, Any] = {}
 
 
-class Written(Struct, frozen=True):
+class Written(Struct, frozen=True, gc=False):
     """Payloads made ready: entries, blobs and the cursor behind them."""
 
     entries: tuple[NewEntry, ...]
@@ -118,28 +116,21 @@ def write(cursor: Cursor, drafts: Sequence[Draft], at: int, *, seed: bool = Fals
             facts.append(FurtherFact("turn_started", {"turn": place.turn}))
         if cursor.turn and not place.after.turn:
             facts.append(FurtherFact("turn_ended", {"turn": cursor.turn, "status": "completed"}))
-        cursor = replace(place.after, entry_id=entry_id)
+        cursor = place.after.named(entry_id)
     return Written(tuple(entries), tuple(payloads), tuple(blobs.values()), cursor, tuple(facts))
 
 
 def _canonical(payload: Payload, blobs: dict[str, Blob]) -> tuple[Payload, bytes, tuple[str, ...]]:
-    """The payload as it will be read back, its bytes, and the blobs it names.
-
-    It is read back here and now: msgspec checks types when it reads and not when it writes, so a part of
-    the wrong type would be written without a word and poison the log. And what the caller does to its own
-    lists later does not reach the log.
-    """
+    """The payload as it will be read back, its bytes, and the blobs it names."""
+    body = encode(payload)
     found: dict[str, Attachment] = {}
-    try:
-        body = encode(payload)
-        is_inline = MARK in body
-    except InlineMedia:
-        is_inline = True
-    if is_inline and isinstance(payload, Message):
+    if (MARK in body or ATTACHED in body) and isinstance(payload, Message):
         payload, found = lift(payload)
         body = encode(payload)
         for digest, attachment in found.items():
             blobs[digest] = Blob(digest, plain_text(attachment.mime, "mime type"), attachment.data)
     kept = read_back(payload, body)
-    handles = [media.hash for media in kept.media] if isinstance(kept, Message) and b'"media"' in body else []
-    return kept, body, tuple(dict.fromkeys([*handles, *found])) if found or handles else ()
+    if not found and HANDLED not in body:
+        return kept, body, ()
+    handles = [media.hash for media in kept.media] if isinstance(kept, Message) else []
+    return kept, body, tuple(dict.fromkeys([*handles, *found]))

@@ -16,7 +16,10 @@ from msgspec.structs import replace
 
 from .messages import Attachment, Media, Message, Part, Text, ToolCall, ToolResult
 
+# What a body that needs lifting, or names blobs, cannot but contain: one look at the bytes instead of a walk.
 MARK = b";base64,"
+ATTACHED = b'{"type":"attachment"'
+HANDLED = b'{"type":"media"'
 _URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w=.-]+)*;base64,([A-Za-z0-9+/_-]{64,}={0,2})")
 
 

@@ -114,10 +114,8 @@ def check(message: Message) -> None:
         raise BadMessage(f"unknown role {message.role!r}; roles are {', '.join(ROLES)}")
     for part in message.parts:
         if not isinstance(part, allowed):
-            raise BadMessage(
-                f"a {message.role} message cannot hold {type(part).__name__}; "
-                f"it takes {', '.join(kind.__name__ for kind in allowed if kind is not Attachment)}"
-            )
+            names = ", ".join(kind.__name__ for kind in allowed if kind is not Attachment)
+            raise BadMessage(f"a {message.role} message cannot hold {type(part).__name__}; it takes {names}")
     if message.role == "tool" and not message.parts:
         raise BadMessage("a tool message holds at least one ToolResult; use tool_result(call_id, …)")
 

@@ -17,7 +17,7 @@ from .entries import Entry, Note, Payload, kind_of
 from .messages import Message, ToolCall, ToolResult
 
 
-class OpenCall(Struct, frozen=True):
+class OpenCall(Struct, frozen=True, gc=False):
     """A tool call without its result, named by the answer that made it and its index there."""
 
     seq: int
@@ -25,7 +25,7 @@ class OpenCall(Struct, frozen=True):
     call: ToolCall
 
 
-class Cursor(Struct, frozen=True):
+class Cursor(Struct, frozen=True, gc=False):
     """All an append must know of the place it follows."""
 
     seq: int = 0
@@ -37,8 +37,12 @@ class Cursor(Struct, frozen=True):
     ends_turn: bool = False
     """A result of the open batch ends the turn once the batch is closed."""
 
+    def named(self, entry_id: bytes) -> Cursor:
+        """The same place, its entry's id filled in."""
+        return Cursor(self.seq, entry_id, self.turn, self.step, self.open_calls, self.ends_turn)
 
-class Place(Struct, frozen=True):
+
+class Place(Struct, frozen=True, gc=False):
     turn: int
     step: int
     after: Cursor
@@ -88,7 +92,7 @@ def retrace(entries: Iterable[Entry], cursor: Cursor = Cursor()) -> Cursor:
     """The cursor behind entries that are already in the log. An input that opened no turn was a seed."""
     for entry in entries:
         after = follow(cursor, entry.payload, seed=not entry.turn).after
-        cursor = replace(after, entry_id=entry.entry_id)
+        cursor = after.named(entry.entry_id)
     return cursor
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from ..errors import BadCount
 from .codec import plain_text
@@ -30,7 +31,7 @@ class Price(Struct, frozen=True, gc=False):
     """Which price table said so; frozen into the row, repricing adds and never edits."""
 
 
-class Call(Struct, frozen=True):
+class Call(Struct, frozen=True, gc=False):
     """A row of the ledger."""
 
     call_id: str
@@ -57,18 +58,17 @@ MOST = 2**53  # what every reader of JSON and every store can count
 
 def check(call: Call) -> None:
     """Refuse a row that not every store could keep and sum."""
-    for name in ("call_id", "purpose", "bucket", "provider", "model"):
-        plain_text(getattr(call, name), f"{name} of a call")
-    counts = {name: getattr(call.usage, name) for name in Usage.__struct_fields__}
-    if call.price is not None:
-        counts["cost_microcents"] = call.price.microcents
-        plain_text(call.price.version, "price version")
-    for name, count in counts.items():
+    for text in (call.call_id, call.purpose, call.bucket, call.provider, call.model):
+        plain_text(text, "a call's id, purpose, bucket, provider or model")
+    price = call.price
+    for count in (*astuple(call.usage), None if price is None else price.microcents):
         if count is not None and (type(count) is not int or not 0 <= count <= MOST):
-            raise BadCount(name, count)
+            raise BadCount("usage of a call", count)
+    if price is not None:
+        plain_text(price.version, "price version")
 
 
-class Totals(Struct, frozen=True):
+class Totals(Struct, frozen=True, gc=False):
     calls: int = 0
     input_tokens: int = 0
     output_tokens: int = 0

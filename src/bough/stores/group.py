@@ -1,8 +1,8 @@
 """Group commit: writers that come at the same moment share one transaction and one sync.
 
 Each writer leaves a ticket and asks for the lock. Who gets it carries out every ticket that lies there;
-the others find theirs done when the lock reaches them. Alone, a writer takes the lock at once and carries
-out its own ticket: the direct way, with nothing between it and the disk.
+the others find theirs done when the lock reaches them. A writer that finds the lock free and nobody waiting
+takes the direct way, with nothing between it and the disk.
 """
 
 from __future__ import annotations
@@ -35,13 +35,25 @@ class Ticket(Generic[T, R]):
 
 
 class Group(Generic[T, R]):
-    def __init__(self, carry_out: Callable[[Sequence[Ticket[T, R]]], None], most: int = 256) -> None:
+    def __init__(
+        self,
+        carry_out: Callable[[Sequence[Ticket[T, R]]], None],
+        most: int = 256,
+        alone: Callable[[T], R] | None = None,
+    ) -> None:
         self._carry_out = carry_out
+        self._alone = alone
         self._most = most
         self._waiting: deque[Ticket[T, R]] = deque()
         self.lock = Lock()
 
     def submit(self, asked: T) -> R:
+        if self._alone is not None and self.lock.acquire(blocking=False):
+            try:
+                if not self._waiting:
+                    return self._alone(asked)
+            finally:
+                self.lock.release()
         ticket: Ticket[T, R] = Ticket(asked)
         self._waiting.append(ticket)
         while not ticket.is_done:

@@ -32,7 +32,7 @@ class Connections:
 
     def _open(self) -> None:
         self._pid = os.getpid()
-        self._group: Group[Work, Any] = Group(self._carry_out)
+        self._group: Group[Work, Any] = Group(self._carry_out, alone=self._transact)
         self._queue = file.Queue(self._path)
         self._writer = file.connect(self._path, synchronous=self._synchronous)
         self._readers: list[apsw.Connection] = []
@@ -74,15 +74,25 @@ class Connections:
 
     def _carry_out(self, tickets: Sequence[Ticket[Work, Any]]) -> None:
         """Everybody's work in one transaction. A refusal concerns only who is refused."""
+
+        def work(writer: apsw.Connection) -> list[Any]:
+            return [_guarded(writer, ticket.asked) for ticket in tickets]
+
+        for ticket, outcome in zip(tickets, self._transact(work), strict=True):
+            if isinstance(outcome, Exception):
+                ticket.failed(outcome)
+            else:
+                ticket.done(outcome)
+
+    def _transact(self, work: Work) -> Any:
         writer = self._writer
-        do = _alone if len(tickets) == 1 else _guarded
         try:
             with self._queue:
                 if writer.in_transaction:  # an interrupt came in the middle of a rollback
                     writer.execute("rollback")
                 writer.execute("begin immediate")
                 try:
-                    outcomes = [do(writer, ticket.asked) for ticket in tickets]
+                    outcome = work(writer)
                     writer.execute("commit")
                 except BaseException:
                     if writer.in_transaction:
@@ -90,11 +100,7 @@ class Connections:
                     raise
         except apsw.Error as error:
             raise file.explain(self._path, error) from None
-        for ticket, outcome in zip(tickets, outcomes, strict=True):
-            if isinstance(outcome, Exception):
-                ticket.failed(outcome)
-            else:
-                ticket.done(outcome)
+        return outcome
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[apsw.Connection]:
@@ -145,10 +151,6 @@ class Connections:
                 file.backup(source, to)
         except apsw.FullError:
             raise StoreFull(to) from None
-
-
-def _alone(writer: apsw.Connection, work: Work) -> Any:
-    return work(writer)
 
 
 def _guarded(writer: apsw.Connection, work: Work) -> Any:

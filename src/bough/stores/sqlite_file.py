@@ -91,29 +91,30 @@ def _check_place(where: Path) -> None:
         return
     if not os.access(where, os.W_OK) or not os.access(where.parent, os.W_OK):
         raise ReadOnly(str(where))
-    with where.open("rb") as head:
-        magic = head.read(16)
-    if magic and magic != b"SQLite format 3\0":
+    if 0 < (size := where.stat().st_size) < 512:
         raise WrongStore(str(where), "it is not a SQLite file")
-    if magic:
+    if size and not Path(f"{where}-wal").exists():
+        # Immutable: reads the file alone, so that not even a lock file appears beside somebody else's. Through
+        # SQLite and not open(): closing a descriptor of our own would drop this process's locks on the file.
         flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-        # Immutable: reads the file alone, so that not even a lock file appears beside somebody else's.
-        with contextlib.closing(
-            apsw.Connection(f"{where.absolute().as_uri()}?immutable=1", flags=flags)
-        ) as peek:
+        uri = f"{where.absolute().as_uri()}?immutable=1"
+        with contextlib.closing(apsw.Connection(uri, flags=flags)) as peek:
             check_format(peek, str(where))
 
 
 def check_format(connection: apsw.Connection, path: str) -> int:
-    """The format of the file, 0 if it is new; refuses what is not ours or too new."""
-    objects = int(connection.execute("select count(*) from sqlite_schema").get)
+    """The format of the file, 0 if it is new; refuses what is not ours or too new.
+
+    The two numbers stand on the first page; the rest is looked at only if they are not ours, for after a
+    crash in the middle of a checkpoint the other pages may be torn until the log is read.
+    """
     application = int(connection.execute("pragma application_id").get)
     version = int(connection.execute("pragma user_version").get)
     if application == APPLICATION_ID and version:
         if version // 1_000 > FORMAT // 1_000:
             raise NewerFormat(path, _spoken(version), _spoken(FORMAT))
         return version
-    if objects:
+    if int(connection.execute("select count(*) from sqlite_schema").get):
         raise WrongStore(path, "it is a SQLite database of another program")
     return 0
 

@@ -6,6 +6,7 @@ Refuses first, writes afterwards: when a `BoughError` leaves here nothing was wr
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import apsw
@@ -44,8 +45,9 @@ SELECT_KEY = f"""
 select {FACT_COLUMNS} from journal where id > ? and id < ? and key = ? order by id desc limit 1
 """
 INSERT_BRANCH = "insert into branch (session_no, parent, parent_seq) values (?, ?, ?)"
-MOVED = ", branch = ?, seq = ?"
-GROWN = """, turns = turns + ?, calls = calls + ?, input_tokens = input_tokens + ?, output_tokens = output_tokens + ?,
+UPDATE_HEAD = """
+update session set facts = ?, updated_at = ?, branch = ?, seq = ?, turns = turns + ?, calls = calls + ?,
+    input_tokens = input_tokens + ?, output_tokens = output_tokens + ?,
     cache_read_tokens = cache_read_tokens + ?, cache_write_tokens = cache_write_tokens + ?,
     cost_microcents = cost_microcents + ?, unpriced_calls = unpriced_calls + ?, unknown_calls = unknown_calls + ?"""
 NOTHING = Totals()
@@ -64,14 +66,16 @@ def apply(writer: apsw.Connection, change: Change, space: str, owner: str | None
     if change.after is not None and change.after != present:
         return _repeated(writer, change, no, present, facts)
     _check_blobs(writer, space, change.entries, change.blobs)
-    _check_move(writer, change, present)
-    insert_blobs(writer, space, change.blobs, change.at)
+    if change.move_to is not None:
+        _check_move(writer, change.move_to, present)
+    if change.blobs:
+        insert_blobs(writer, space, change.blobs, change.at)
     leaf = present if change.move_to is None else change.move_to
     if change.entries:
         leaf = _grow(writer, no, leaf, change.entries, bool(is_growing) and change.move_to is None)
     growth = _add_calls(writer, change, no, calls, leaf.branch) if change.calls else NOTHING
     facts = _add_facts(writer, change, no, facts, leaf)
-    _update_row(writer, change, no, present, leaf, growth, facts)
+    _update_row(writer, change, no, leaf, growth, facts)
     if change.state is not UNSET:
         state = None if change.state is None else change.state.decode()
         writer.execute("update session_detail set state = ? where no = ?", (state, no))
@@ -145,10 +149,7 @@ def _check_blobs(
                 raise MissingBlob(digest)
 
 
-def _check_move(writer: apsw.Connection, change: Change, present: Leaf) -> None:
-    to = change.move_to
-    if to is None:
-        return
+def _check_move(writer: apsw.Connection, to: Leaf, present: Leaf) -> None:
     held = writer.execute(
         "select 1 from entry where id = ? union all select 1 from branch where id = ? and parent_seq = ?",
         (to.branch << 32 | to.seq, to.branch, to.seq),
@@ -224,25 +225,27 @@ def _text(data: dict[str, Any]) -> str | None:
 
 
 def _update_row(
-    writer: apsw.Connection, change: Change, no: int, present: Leaf, leaf: Leaf, growth: Totals, facts: int
+    writer: apsw.Connection, change: Change, no: int, leaf: Leaf, growth: Totals, facts: int
 ) -> None:
-    sets = "update session set facts = ?, updated_at = ?"
-    bindings: list[Any] = [facts, change.at]
-    if leaf != present:
-        sets += MOVED
-        bindings += leaf.branch, leaf.seq
-    turns = sum(entry.turn == entry.seq for entry in change.entries)
-    if turns or growth is not NOTHING:
-        sets += GROWN
-        bindings += turns, *astuple(growth)
-    for name, value in change.row.items():
-        assert name in SETTABLE, name
-        sets += f", {name} = ?"
-        bindings.append(to_json(value, name).decode() if name == "tool_names" else value)
+    turns = 0
+    for entry in change.entries:
+        turns += entry.turn == entry.seq
+    bindings = [facts, change.at, leaf.branch, leaf.seq, turns, *astuple(growth)]
+    if change.row:
+        for name, value in change.row.items():
+            bindings.append(to_json(value, name).decode() if name == "tool_names" else value)
     if change.tags:
-        sets += ", tags = json_patch(coalesce(tags, '{}'), ?)"
         bindings.append(to_json(dict(change.tags), "tags").decode())
-    writer.execute(f"{sets} where no = ?", (*bindings, no))
+    bindings.append(no)
+    writer.execute(_update(tuple(change.row), bool(change.tags)), bindings)
+
+
+@lru_cache(maxsize=256)
+def _update(names: tuple[str, ...], with_tags: bool) -> str:
+    assert SETTABLE.issuperset(names), names
+    sets = "".join(f", {name} = ?" for name in names)
+    patch = ", tags = json_patch(coalesce(tags, '{}'), ?)" if with_tags else ""
+    return f"{UPDATE_HEAD}{sets}{patch} where no = ?"
 
 
 def insert_session(writer: apsw.Connection, new: NewSession) -> None:

@@ -95,7 +95,7 @@ class Fact(Struct, frozen=True):
     at: int
 
 
-class Change(Struct, frozen=True, kw_only=True):
+class Change(Struct, frozen=True, kw_only=True, gc=False):
     """One atomic change of a live session."""
 
     session_id: str
@@ -136,7 +136,7 @@ SETTABLE = frozenset(
 )
 
 
-class Committed(Struct, frozen=True):
+class Committed(Struct, frozen=True, gc=False):
     leaf: Leaf
     facts: int
     """The number of the latest fact."""
