@@ -6,6 +6,7 @@ test can see in a request whether the right result stands with the right call, w
 
 from __future__ import annotations
 
+import base64
 import os
 from typing import Any
 
@@ -45,6 +46,7 @@ BLOBS: dict[str, bytes] = {
     "pdf": b"%PDF-1.7 \n%%EOF",
     "lie": b"<html>not an image</html>",
     "empty": b"",
+    "song": b"ID3\x04" + b"\0" * 9,
     "sound": b"RIFF\x04\0\0\0WAVE" + b"\0" * 8,
 }
 MEDIA = [
@@ -57,6 +59,7 @@ MEDIA = [
     Media("lie", "image/png", 25),
     Media("empty", "image/png", 0),
     Media("sound", "audio/wav", 20),
+    Media("song", "audio/mpeg", 13),
     Media("gone", "image/png", 9_999),
     Media("gone", "", 9_999),
 ]
@@ -87,7 +90,7 @@ IDS = [
     "z" * 512,
     "toolu_9\n",
 ]
-NAMES = ["search", "fs.read", "", "größe", "n" * 200, "a b\n", "mcp__x__y"]
+NAMES = ["search", "fs.read", "", "9lives", "-x", "größe", "n" * 200, "a b\n", "mcp__x__y"]
 OUTCOMES = ["done", "done", "done", "unknown", "denied", "interrupted", "dry_run"]
 
 
@@ -184,11 +187,14 @@ def _compaction(draw: st.DrawFn, maker: _Maker) -> tuple[Payload, None]:
 def _answer(draw: st.DrawFn, maker: _Maker) -> tuple[Payload, Evidence | None]:
     parts: list[Any] = []
     proofs: dict[str, dict[str, Any]] = {}
-    issuer = draw(st.sampled_from(["anthropic", "openai-chat"]))
+    issuer = draw(st.sampled_from(["anthropic", "openai-chat", "openai", "openai", "gemini"]))
     for _ in range(draw(st.integers(0, 4))):
         kind = draw(
             st.sampled_from(["text", "text", "call", "call", "call", "reasoning", "reasoning", "media"])
         )
+        proof = _proof(draw, issuer, kind, f"{maker.cursor.seq}-{len(parts)}")
+        if proof:
+            proofs[str(len(parts))] = proof
         if kind == "text":
             parts.append(Text(draw(texts)))
         elif kind == "media":
@@ -196,12 +202,25 @@ def _answer(draw: st.DrawFn, maker: _Maker) -> tuple[Payload, Evidence | None]:
         elif kind == "call":
             parts.append(_call(draw, maker, len([p for p in parts if isinstance(p, ToolCall)])))
         else:
-            proof = draw(st.sampled_from(["signature", "signature", "data", "native_id", "none"]))
-            if proof != "none":
-                proofs[str(len(parts))] = {proof: f"SIG-{issuer}-{maker.cursor.seq}-{len(parts)};"}
-            parts.append(Reasoning("" if proof == "data" else draw(texts)))
+            parts.append(Reasoning("" if "data" in proof else draw(texts)))
     message = Message("assistant", tuple(parts), details={"secret": "DETAILS"})
     return message, Evidence(issuer, proofs) if proofs else None
+
+
+def _proof(draw: st.DrawFn, issuer: str, kind: str, place: str) -> dict[str, Any]:
+    """What an issuer would want back with such a part; now and then it is missing, or of a wrong shape."""
+    mark = f"SIG-{issuer}-{place};"
+    if issuer == "openai" and kind != "media" and draw(st.integers(0, 7)):
+        begins = {"text": "msg", "call": "fc", "reasoning": "rs"}[kind]
+        proof = {"id": f"{begins}_{place}"}
+        return proof | {"encrypted_content": mark} if kind == "reasoning" else proof
+    if issuer == "gemini" and kind in ("text", "call") and draw(st.booleans()):
+        signed = {"signature": base64.b64encode(mark.encode()).decode()} if draw(st.booleans()) else {}
+        return signed | ({"id": f"g{place}"} if kind == "call" else {})
+    if kind != "reasoning":
+        return {}
+    key = draw(st.sampled_from(["signature", "signature", "data", "native_id", "none"]))
+    return {} if key == "none" else {key: mark}
 
 
 def _call(draw: st.DrawFn, maker: _Maker, index: int) -> ToolCall:

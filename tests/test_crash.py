@@ -30,6 +30,7 @@ from crash_writer import digest, shown
 SOAK = os.environ.get("BOUGH_SOAK") == "1"
 KILLS = 400 if SOAK else 24
 CUTS = 400 if SOAK else 40
+PAGE = 8192  # of a new store
 WRITER = Path(__file__).with_name("crash_writer.py")
 NAMES = ("session", "commit", "length", "said", "state", "totals")
 Lines = list[dict[str, Any]]
@@ -175,7 +176,7 @@ def _next(store: Sessions, session_id: str) -> object:
 def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Lines]:
     path = tmp_path_factory.mktemp("wal") / "killed.db"
     told = write_so_many(path, 7, 60)
-    assert 100_000 < Path(f"{path}-wal").stat().st_size < 1_000 * 4096, "nothing was checkpointed"
+    assert 100_000 < Path(f"{path}-wal").stat().st_size < 1_000 * PAGE, "nothing was checkpointed"
     return path, [line for line in told if line["t"] == "did"]
 
 
@@ -226,7 +227,13 @@ class TestWal:
         path, did = killed
         wal = Path(f"{path}-wal").read_bytes()
         rng = random.Random(2)
-        for tail in (b"\0" * 4120, rng.randbytes(10), rng.randbytes(9_999), wal[32:4152], wal):
+        for tail in (
+            b"\0" * (PAGE + 24),
+            rng.randbytes(10),
+            rng.randbytes(9_999),
+            wal[32 : 32 + PAGE + 24],
+            wal,
+        ):
             assert self.prefix_found(self.spoilt(path, tmp_path, wal + tail), did) == len(did)
 
     def test_a_flipped_byte_in_the_log_ends_it_there(
@@ -256,14 +263,14 @@ class TestCheckpoint:
             for sql in ("pragma wal_autocheckpoint = 0", "delete from entry where id < 2 << 32", "vacuum"):
                 connection.execute(sql).fetchall()
             main, wal = path.read_bytes(), Path(f"{path}-wal").read_bytes()
-        frames = [wal[at : at + 4120] for at in range(32, len(wal), 4120)]
+        frames = [wal[at : at + PAGE + 24] for at in range(32, len(wal), PAGE + 24)]
         pages = {int.from_bytes(frame[:4], "big"): frame[24:] for frame in frames}
         assert len(pages) > 10
         torn = bytearray(main)
         for number in [0, *sorted(pages)]:
             if number:
-                torn.extend(b"\0" * (number * 4096 - len(torn)))
-                torn[(number - 1) * 4096 : number * 4096] = pages[number]
+                torn.extend(b"\0" * (number * PAGE - len(torn)))
+                torn[(number - 1) * PAGE : number * PAGE] = pages[number]
             copy = tmp_path / f"torn-{number}.db"
             copy.write_bytes(torn)
             Path(f"{copy}-wal").write_bytes(wal)
@@ -584,10 +591,10 @@ class TestStrangeFiles:
 
     def test_a_page_of_noise_is_called_damage(self, made: Path) -> None:
         whole = made.read_bytes()
-        assert len(whole) > 4096 * 8
+        assert len(whole) > PAGE * 8
         found = set()
-        for page in range(1, len(whole) // 4096):
-            made.write_bytes(whole[: page * 4096] + os.urandom(4096) + whole[(page + 1) * 4096 :])
+        for page in range(1, len(whole) // PAGE):
+            made.write_bytes(whole[: page * PAGE] + os.urandom(PAGE) + whole[(page + 1) * PAGE :])
             try:
                 with bough.open(made) as store:
                     problems = list(store.verify())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from bough import wire
 from bough.core.context import Context, Item, build
 from bough.core.entries import Compaction, Entry, Uncompaction
 from bough.core.fit import Budget, fit
-from bough.core.messages import Text, ToolCall, assistant, system, tool_result, user
+from bough.core.messages import Reasoning, Text, ToolCall, assistant, system, tool_result, user
 from bough.core.turns import retrace
 from bough.errors import NotAnAnswer, TooLarge, UnknownProvider
 from bough.wire import first_difference, read, read_any_messages, render
@@ -24,31 +25,51 @@ from logs import blobs, budgets, path_of, paths, thorough
 
 providers = pytest.mark.parametrize("name", list(wire.PROVIDERS))
 SERIAL = re.compile(r"serial-(\d+);")
+SIGNATURE = re.compile(r"SIG-(.+?)-\d+-\d+;")
+SEALED = re.compile(r"U0lHL[A-Za-z0-9+/]*={0,2}")  # the same in base64, as Gemini has it
+
+
+def history(request: dict[str, Any]) -> list[dict[str, Any]]:
+    [key] = request.keys() & {provider.history for provider in wire.PROVIDERS.values()}
+    return request[key]
 
 
 def calls(request: dict[str, Any]) -> list[tuple[str, str]]:
-    """(id, everything written of the call) of each call, in order."""
+    """(id, everything written of the call) of each call, in order; on Gemini its place stands for its id."""
     found = []
-    for message in request["messages"]:
+    for index, message in enumerate(history(request)):
+        if message.get("type") == "function_call":
+            found.append((message["call_id"], message["arguments"]))
         for call in message.get("tool_calls", ()):
             found.append((call["id"], str(call["function"])))
-        for block in message["content"] if isinstance(message["content"], list) else ():
-            if block["type"] == "tool_use":
+        for block in blocks(message):
+            if block.get("type") == "tool_use":
                 found.append((block["id"], str(block["input"])))
+        asked = [part["functionCall"] for part in message.get("parts", ()) if "functionCall" in part]
+        found.extend((f"{index + 1}.{n}", str(call["args"])) for n, call in enumerate(asked))
     return found
 
 
 def results(request: dict[str, Any]) -> list[tuple[str, str]]:
     """(id, text) of each result, in order."""
     found = []
-    for message in request["messages"]:
-        if message["role"] == "tool":
+    for index, message in enumerate(history(request)):
+        if message.get("type") == "function_call_output":
+            found.append((message["call_id"], spoken(message["output"])))
+        if message.get("role") == "tool":
             found.append((message["tool_call_id"], message["content"]))
-        for block in message["content"] if isinstance(message["content"], list) else ():
-            if block["type"] == "tool_result":
+        for block in blocks(message):
+            if block.get("type") == "tool_result":
                 texts = [piece["text"] for piece in block["content"] if piece["type"] == "text"]
                 found.append((block["tool_use_id"], "\n".join(texts)))
+        told = [part["functionResponse"] for part in message.get("parts", ()) if "functionResponse" in part]
+        found.extend((f"{index}.{n}", spoken(response["response"])) for n, response in enumerate(told))
     return found
+
+
+def blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
+    content = message.get("content")
+    return content if isinstance(content, list) else []
 
 
 def spoken(value: Any) -> str:
@@ -94,7 +115,7 @@ def _pairs_are_whole(request: dict[str, Any]) -> None:
 
 def _nothing_is_lost(context: Context, request: dict[str, Any]) -> None:
     """Every text of every result is there, and only a call without result has a placeholder."""
-    said = spoken(request["messages"])
+    said = spoken(history(request))
     found = [result for item in context.items for result in item.message.results]
     for result in found:
         for piece in result.content:
@@ -119,10 +140,14 @@ def test_a_signature_goes_back_to_its_issuer_and_to_nobody_else(path):
     for end in range(len(path) + 1):
         context = build(path[:end])
         for name, provider in wire.PROVIDERS.items():
-            for issuer in re.findall(
-                r"SIG-(.+?)-\d+-\d+;", render(provider.project(context, blobs)).decode()
-            ):
+            for issuer in SIGNATURE.findall(opened(provider.project(context, blobs))):
                 assert issuer == name
+
+
+def opened(request: dict[str, Any]) -> str:
+    """A request and, behind it, the signatures that lie in it as base64."""
+    rendered = render(request).decode()
+    return rendered + " ".join(base64.b64decode(sealed).decode() for sealed in SEALED.findall(rendered))
 
 
 @given(path=paths())
@@ -143,9 +168,10 @@ def test_what_was_sent_is_never_written_differently_later(path):
 
 def _history(name: str, context: Context) -> dict[str, Any]:
     """A request without the system prompt, which settings may change."""
-    messages = wire.wire(name).project(context, blobs)["messages"]
+    provider = wire.wire(name)
+    messages = history(provider.project(context, blobs))
     prompts = [prompt for prompt in context.system if prompt.strip()] if name == "openai-chat" else []
-    return {"messages": messages[len(prompts) :]}
+    return {provider.history: messages[len(prompts) :]}
 
 
 @given(path=paths(), name=st.sampled_from(list(wire.PROVIDERS)))
@@ -158,17 +184,56 @@ def test_the_same_leaf_renders_the_same_bytes(path, name):
 @thorough
 def test_what_is_projected_reads_back_to_the_same_projection(path, name):
     provider = wire.wire(name)
-    sent = provider.project(build(path), blobs)["messages"]
+    sent = history(provider.project(build(path), blobs))
     items = [Item(message, seq, 0) for seq, message in enumerate(provider.read_messages(sent), 1)]
-    again = provider.project(Context((), tuple(items)), blobs)["messages"]
-    assert again == [_without_thinking(message) for message in sent]
+    again = history(provider.project(Context((), tuple(items)), blobs))
+    bare = {"openai": _bare_items, "gemini": _bare_contents}.get(name, _bare_messages)
+    assert bare(again) == bare(sent)
 
 
-def _without_thinking(message: dict[str, Any]) -> dict[str, Any]:
-    """Messages come without evidence, so thinking cannot be sent again."""
-    if not isinstance(message["content"], list):
-        return message
-    return {**message, "content": [b for b in message["content"] if "thinking" not in b["type"]]}
+# Messages come without evidence, so thinking, signatures and native ids cannot be sent again.
+
+
+def _bare_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {**message, "content": [block for block in blocks(message) if "thinking" not in block["type"]]}
+        if blocks(message)
+        else message
+        for message in messages
+    ]
+
+
+def _bare_items(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the assistant says in a row is one text."""
+    kept: list[dict[str, Any]] = []
+    for item in items:
+        if item.get("type") == "reasoning":
+            continue
+        if item.get("role") == "assistant":
+            texts = [block["text"] for block in blocks(item)] or [item["content"]]
+            before = kept.pop()["content"] if kept and kept[-1].get("role") == "assistant" else ""
+            item = {"role": "assistant", "content": before + "".join(texts)}
+        kept.append({key: value for key, value in item.items() if key != "id"})
+    return kept
+
+
+def _bare_contents(contents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A blank text is sent for its signature only."""
+    kept: list[dict[str, Any]] = []
+    for content in contents:
+        said = [part for part in content["parts"] if part.get("text", "x").strip()]
+        parts = [_unsigned(part) for part in said]
+        if kept and kept[-1]["role"] == content["role"]:
+            kept[-1]["parts"].extend(parts)
+        elif parts:
+            kept.append({"role": content["role"], "parts": parts})
+    return kept
+
+
+def _unsigned(part: dict[str, Any]) -> dict[str, Any]:
+    [key] = part.keys() - {"thoughtSignature"}
+    value = part[key]
+    return {key: {k: v for k, v in value.items() if k != "id"} if isinstance(value, dict) else value}
 
 
 def test_bytes_are_the_same_in_another_process():
@@ -189,9 +254,7 @@ def test_bytes_are_the_same_in_another_process():
 
 
 def test_no_sdk_is_imported():
-    code = (
-        "import sys, bough.wire; print([m for m in ('anthropic', 'openai', 'pydantic') if m in sys.modules])"
-    )
+    code = "import sys, bough.wire; print([m for m in ('anthropic', 'openai', 'google', 'pydantic') if m in sys.modules])"
     env = {"PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True, text=True)
     assert done.stdout.strip() == "[]"
@@ -202,7 +265,9 @@ class TestRegistry:
         assert wire.wire("anthropic").name == "anthropic"
 
     def test_an_unknown_provider_is_named_with_those_known(self):
-        with pytest.raises(UnknownProvider, match="'bedrock'; known are anthropic, openai-chat"):
+        with pytest.raises(
+            UnknownProvider, match="'bedrock'; known are anthropic, openai-chat, openai, gemini"
+        ):
             wire.wire("bedrock")
 
     @providers
@@ -231,6 +296,12 @@ class TestRead:
             {"role": "assistant", "content": [{"type": "text", "text": None}]},
             {"role": "assistant", "content": 7},
             {"role": "assistant", "content": [{"type": "tool_result", "tool_use_id": "a"}]},
+            {"object": "response", "status": "failed", "error": {"code": "server_error"}, "output": []},
+            {"object": "response", "status": "completed", "output": [{"type": "web_search_call"}]},
+            {"candidates": []},
+            {"promptFeedback": {"blockReason": "SAFETY"}},
+            {"role": "model"},
+            {"role": "model", "parts": [{"executableCode": {"code": "1"}}]},
         ],
         ids=str,
     )
@@ -238,13 +309,22 @@ class TestRead:
         with pytest.raises(NotAnAnswer):
             read(reply)
 
-    def test_a_bare_assistant_message_of_either_shape_is_an_answer(self):
+    def test_a_bare_assistant_message_of_any_shape_is_an_answer(self):
         assert read({"role": "assistant", "content": "hi"}).message == assistant("hi")
         block = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
         assert read({"role": "assistant", "content": [block]}).provider == "anthropic"
         call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
         answer = read({"role": "assistant", "content": None, "tool_calls": [call]})
         assert (answer.provider, answer.message) == ("openai-chat", assistant(ToolCall("a", "f")))
+        said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hi"}]}
+        assert (read(said).provider, read(said).message) == ("openai", assistant("hi"))
+        content = {"role": "model", "parts": [{"functionCall": {"name": "f", "id": "a"}}]}
+        assert (read(content).provider, read(content).message) == ("gemini", assistant(ToolCall("a", "f")))
+
+    def test_a_refusal_is_told_by_what_it_stands_in(self):
+        refusal = {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}
+        assert (read(refusal).provider, read(refusal).message) == ("openai-chat", assistant("no"))
+        assert (read({**refusal, "type": "message"}).provider) == "openai"
 
 
 class TestReadAnyMessages:
@@ -282,8 +362,41 @@ class TestReadAnyMessages:
         ]
         path_of(*found)
 
+    def test_the_items_of_one_answer_are_read_as_one_message(self):
+        found = read_any_messages(
+            [
+                {"role": "user", "content": "hi"},
+                {"type": "reasoning", "id": "rs_1", "summary": []},
+                {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
+                {"type": "function_call", "call_id": "b", "name": "g", "arguments": "{}"},
+                {"type": "function_call_output", "call_id": "b", "output": "s"},
+                {"type": "function_call_output", "call_id": "a", "output": "r"},
+                {"role": "model", "parts": [{"functionCall": {"name": "f", "args": {"x": 1}}}]},
+                {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {"output": "o"}}}]},
+                user("ours"),
+            ]
+        )
+        assert found == [
+            user("hi"),
+            assistant(Reasoning(), ToolCall("a", "f"), ToolCall("b", "g")),
+            tool_result("b", "s"),
+            tool_result("a", "r"),
+            assistant(ToolCall("call_1_f", "f", {"x": 1})),
+            tool_result("call_1_f", "o"),
+            user("ours"),
+        ]
+        path_of(*found)
+
     @pytest.mark.parametrize(
-        "bad", [{}, {"content": "x"}, {"role": "robot", "content": "x"}, "x", {"role": "tool"}]
+        "bad",
+        [
+            {},
+            {"content": "x"},
+            {"role": "robot", "content": "x"},
+            "x",
+            {"role": "tool"},
+            {"type": "web_search_call"},
+        ],
     )
     def test_a_message_without_a_known_role_is_refused(self, bad):
         with pytest.raises(NotAnAnswer):
@@ -302,6 +415,17 @@ class TestExplain:
         longer = {"role": "user", "content": [*A["content"], {"type": "text", "text": "and"}]}
         assert first_difference({"messages": [A]}, {"messages": [longer]}) is None
         assert first_difference({"messages": [A, B]}, {"messages": [longer, B]}) is not None
+
+    @pytest.mark.parametrize(("key", "inner"), [("input", "content"), ("contents", "parts")])
+    def test_a_history_of_another_name_may_grow_like_any_other(self, key, inner):
+        first, second = {"role": "user", inner: [{"text": "hi"}]}, {"role": "user", inner: [{"text": "so?"}]}
+        longer = {"role": "user", inner: [{"text": "hi"}, {"text": "and"}]}
+        assert first_difference({key: [first]}, {key: [first, second]}) is None
+        assert first_difference({key: [first]}, {key: [longer]}) is None
+        assert first_difference({key: [first]}, {key: [second]}).where == f"{key}[0].{inner}[0].text"
+
+    def test_a_switch_of_provider_is_a_difference(self):
+        assert first_difference({"messages": [A]}, {"input": [A]}).where == "messages"
 
     def test_the_first_place_is_named_with_both_values(self):
         other = {"role": "assistant", "content": [{"type": "text", "text": "hullo"}]}

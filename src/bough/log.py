@@ -19,7 +19,7 @@ from .core.codec import from_json, plain_text, to_json
 from .core.drafts import Draft, FurtherFact, NewEntry, write
 from .core.entries import BranchSummary, Entry, Payload, Settings
 from .core.state import State, fold, merge, updates
-from .core.tree import Leaf, Range, lineage, standing
+from .core.tree import Leaf, Range, standing
 from .core.turns import Cursor, cursor_behind
 from .core.usage import MOST, Call
 from .core.usage import check as check_call
@@ -63,6 +63,7 @@ class Log:
         self.leaf = row.leaf
         self._cursor = cursor
         self._state: bytes | None = None
+        self._ranges: tuple[Range, ...] | None = None
         self._lock = RLock()
 
     # -- where it stands ---------------------------------------------------------------------------
@@ -92,7 +93,7 @@ class Log:
             return row
 
     def _stand(self, leaf: Leaf, cursor: Cursor | None, state: bytes | None) -> None:
-        self.leaf, self._cursor, self._state = leaf, cursor, state
+        self.leaf, self._cursor, self._state, self._ranges = leaf, cursor, state, None
 
     @property
     def state(self) -> State:
@@ -112,9 +113,13 @@ class Log:
     def path(self, *, since: int = 0, last: int | None = None, public: bool = False) -> Reading:
         return self.store.path(self.session_id, leaf=self.leaf, first=since + 1, newest=last, public=public)
 
-    def ranges(self) -> list[Range]:
-        branches = {branch.branch: branch for branch in self.store.branches(self.session_id)}
-        return lineage(branches, self.leaf)
+    def ranges(self) -> tuple[Range, ...]:
+        """The path as ranges, without reading an entry."""
+        with self._lock:
+            if self._ranges is None:
+                nothing = self.store.path(self.session_id, leaf=self.leaf, first=self.leaf.seq + 1)
+                self._ranges = nothing.ranges
+            return self._ranges
 
     # -- appending ---------------------------------------------------------------------------------
 

@@ -65,6 +65,8 @@ def prepare(path: str, *, synchronous: str, migrations: Mapping[int, Migration] 
         with queue, contextlib.closing(connect(path, synchronous=synchronous)) as connection:
             found = check_format(connection, path)
             if found == 0:
+                # 8 kB pages: space 1.25 times the JSON instead of 1.31, for 1-2 % of the time of an append.
+                connection.execute("pragma page_size = 8192")
                 connection.execute("pragma journal_mode = wal")
                 _apply(connection, path, {FORMAT: _make})
             elif found < FORMAT:

@@ -8,13 +8,23 @@ may hold, its projection obeys the provider's rules: repair happens here and nev
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import groupby
 from typing import Any
 
 import msgspec
 
 from ..core.messages import Message
 from ..errors import NotAnAnswer, UnknownProvider
-from . import anthropic, anthropic_rules, openai_chat, openai_chat_rules
+from . import (
+    anthropic,
+    anthropic_rules,
+    gemini,
+    gemini_rules,
+    openai_chat,
+    openai_chat_rules,
+    openai_responses,
+    openai_responses_rules,
+)
 from .explain import Difference, first_difference
 from .shapes import Answer, Blobs, Request, Wire, plain
 
@@ -47,9 +57,27 @@ PROVIDERS: dict[str, Wire] = {
         openai_chat.read_answer,
         openai_chat.read_messages,
     ),
+    "openai": Wire(
+        "openai",
+        openai_responses.project,
+        openai_responses_rules.violations,
+        openai_responses.read_answer,
+        openai_responses.read_messages,
+        "input",
+    ),
+    "gemini": Wire(
+        "gemini",
+        gemini.project,
+        gemini_rules.violations,
+        gemini.read_answer,
+        gemini.read_messages,
+        "contents",
+    ),
 }
 
-_OPENAI_PARTS = {"image_url", "file", "input_audio", "refusal"}
+_CHAT_PARTS = {"image_url", "file", "input_audio", "refusal"}
+_RESPONSES_PARTS = {"input_text", "input_image", "input_file", "output_text"}
+_GEMINI_REPLY = {"candidates", "promptFeedback", "prompt_feedback"}
 
 
 def wire(name: str) -> Wire:
@@ -71,9 +99,13 @@ def read(reply: object) -> Answer:
             raise NotAnAnswer(f"a message of role {reply.role!r} is no answer")
         return Answer(reply)
     found = plain(reply)
+    if found.get("object") == "response":
+        return openai_responses.read_answer(found)
     if "choices" in found:
         return openai_chat.read_answer(found)
-    if found.get("type") == "message":
+    if found.keys() & _GEMINI_REPLY or found.get("role") == "model":
+        return gemini.read_answer(found)
+    if found.get("type") == "message" and _speaks(found) != "openai":
         return anthropic.read_answer(found)
     if found.get("role") == "assistant":
         return PROVIDERS[_speaks(found)].read_answer(found)
@@ -83,23 +115,36 @@ def read(reply: object) -> Answer:
 
 
 def read_any_messages(messages: Iterable[object]) -> list[Message]:
-    """Messages of either provider's shape, or ours, one by one as they are recognised."""
+    """Messages of any provider's shape, or ours, as they are recognised.
+
+    Those of one shape in a row are read together: on OpenAI's Responses an answer is several items.
+    """
     read: list[Message] = []
-    for message in messages:
-        if isinstance(message, Message):
-            read.append(message)
+    ours = (message if isinstance(message, Message) else plain(message) for message in messages)
+    for name, run in groupby(ours, _speaker):
+        if name is None:
+            read.extend(message for message in run if isinstance(message, Message))
         else:
-            found = plain(message)
-            read.extend(PROVIDERS[_speaks(found)].read_messages([found]))
+            read.extend(PROVIDERS[name].read_messages(run))
     return read
 
 
+def _speaker(message: Message | dict[str, Any]) -> str | None:
+    return None if isinstance(message, Message) else _speaks(message)
+
+
 def _speaks(message: dict[str, Any]) -> str:
-    """Which provider writes such a message; text alone is the same for both."""
+    """Which provider writes such a message; text alone is the same for all but Gemini."""
+    if "parts" in message:
+        return "gemini"
+    if message.get("type", "message") != "message":
+        return "openai"
+    content = message.get("content")
+    kinds = {plain(block).get("type") for block in content} if isinstance(content, list | tuple) else set()
+    if kinds & _RESPONSES_PARTS or (kinds == {"refusal"} and "type" in message):
+        return "openai"
     if message.get("role") in ("tool", "developer") or message.get("tool_calls"):
         return "openai-chat"
-    content = message.get("content")
     if not isinstance(content, list | tuple):
         return "openai-chat"
-    kinds = {plain(block).get("type") for block in content}
-    return "openai-chat" if kinds & _OPENAI_PARTS else "anthropic"
+    return "openai-chat" if kinds & _CHAT_PARTS else "anthropic"

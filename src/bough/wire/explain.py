@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from .shapes import Request
+from .shapes import HISTORIES, Request
 
 SHOWN = 60
 
@@ -34,19 +34,20 @@ def first_difference(was: Request, now: Request) -> Difference | None:
     """None if `now` only adds to the history of `was`: then a provider reads on where it stopped.
 
     The last message of `was` may have grown by blocks: providers cache blocks, not messages, and on
-    Anthropic a turn that a tool ended and the next input are one user message.
+    Anthropic and Gemini a turn that a tool ended and the next input are one user message.
     """
+    history = next((key for key in HISTORIES if key in was and key in now), None)
     for key in dict.fromkeys([*was, *now]):
-        if key != "messages":
+        if key != history:
             found = _differ(key, was.get(key, Nothing()), now.get(key, Nothing()))
             if found is not None:
                 return found
-    before, after = was.get("messages", []), now.get("messages", [])
+    before, after = (was[history], now[history]) if history is not None else ([], [])
     for index, message in enumerate(before):
         present = after[index] if index < len(after) else Nothing()
         if index == len(before) - 1:
             present = _cut(message, present)
-        found = _differ(f"messages[{index}]", message, present)
+        found = _differ(f"{history}[{index}]", message, present)
         if found is not None:
             return found
     return None
@@ -56,10 +57,11 @@ def _cut(message: Any, present: Any) -> Any:
     """`present` without the blocks it has beyond those of `message`."""
     if not isinstance(message, dict) or not isinstance(present, dict):
         return present
-    content, longer = message.get("content"), present.get("content")
-    if not isinstance(content, list) or not isinstance(longer, list):
-        return present
-    return {**present, "content": longer[: len(content)]}
+    for key in ("content", "parts"):
+        blocks, longer = message.get(key), present.get(key)
+        if isinstance(blocks, list) and isinstance(longer, list):
+            return {**present, key: longer[: len(blocks)]}
+    return present
 
 
 def _differ(where: str, was: Any, now: Any) -> Difference | None:

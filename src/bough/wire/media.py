@@ -54,4 +54,10 @@ def _signature(data: bytes) -> str | None:
         return "image/gif"
     if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
         return "image/webp"
+    if data.startswith(b"RIFF") and data[8:12] == b"WAVE":
+        return "audio/wav"
+    if data.startswith((b"ID3", b"\xff\xfb", b"\xff\xf3", b"\xff\xf2")):
+        return "audio/mp3"
+    if data.startswith((b"OggS", b"fLaC")):
+        return "audio/ogg" if data.startswith(b"OggS") else "audio/flac"
     return PDF if data.startswith(b"%PDF-") else None

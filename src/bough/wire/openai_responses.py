@@ -86,20 +86,21 @@ def _answer(step: Step, used: set[str]) -> list[Item]:
 
 
 def _is_whole(parts: tuple[Part, ...], proofs: list[Proof], used: set[str]) -> bool:
-    """Whether every part has its item's id, new and well-formed, and every reasoning what was encrypted of it."""
-    ids = {str(proof.get("id")) for proof in proofs}
-    if not parts or isinstance(parts[-1], Reasoning) or used & ids:
+    """Whether every part has the id of its item, well-formed and new, and all reasoning what was encrypted of it."""
+    if not parts or isinstance(parts[-1], Reasoning):
         return False
+    made: list[str] = []
     for part, proof in zip(parts, proofs, strict=True):
-        pattern = _ITEM_ID.get(type(part))
-        if pattern is None or is_blank(part) or not pattern.fullmatch(str(proof.get("id"))):
+        pattern, item_id = _ITEM_ID.get(type(part)), str(proof.get("id"))
+        if pattern is None or is_blank(part) or not pattern.fullmatch(item_id):
             return False
         if isinstance(part, Reasoning) and not proof.get("encrypted_content"):
             return False
-    single = [proof["id"] for part, proof in zip(parts, proofs, strict=True) if not isinstance(part, Text)]
-    if len(set(single)) < len(single):
+        if not isinstance(part, Text) or made[-1:] != [item_id]:  # a message may hold several texts
+            made.append(item_id)
+    if len(set(made)) < len(made) or used.intersection(made):
         return False
-    used.update(ids)
+    used.update(made)
     return True
 
 

@@ -90,8 +90,8 @@ def legal_id(raw: str, seq: int, index: int, longest: int, used: set[str]) -> st
     return chosen
 
 
-def legal_name(raw: str, longest: int) -> str:
-    return _ILLEGAL.sub("_", raw)[:longest] or "unnamed"
+def legal_name(raw: str, longest: int, illegal: re.Pattern[str] = _ILLEGAL) -> str:
+    return illegal.sub("_", raw)[:longest] or "unnamed"
 
 
 def told(result: ToolResult | None) -> tuple[Piece, ...]:

@@ -22,6 +22,7 @@ from ..errors import BadValue, NotAnAnswer
 
 Request = dict[str, Any]
 """The part of a request that is history."""
+HISTORIES = ("messages", "input", "contents")
 Blobs = Callable[[str], bytes | None]
 """The bytes of a digest; None if they are missing."""
 
@@ -50,6 +51,8 @@ class Wire(Struct, frozen=True):
     violations: Violations
     read_answer: Callable[[object], Answer]
     read_messages: Callable[[Iterable[object]], list[Message]]
+    history: str = "messages"
+    """The key of a request under which its list of messages lies; one of HISTORIES."""
 
 
 def plain(value: object) -> dict[str, Any]:
