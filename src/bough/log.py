@@ -64,6 +64,7 @@ class Log:
         self._cursor = cursor
         self._state: bytes | None = None
         self._ranges: tuple[Range, ...] | None = None
+        self._looked = Cursor()
         self._lock = RLock()
 
     # -- where it stands ---------------------------------------------------------------------------
@@ -94,6 +95,7 @@ class Log:
 
     def _stand(self, leaf: Leaf, cursor: Cursor | None, state: bytes | None) -> None:
         self.leaf, self._cursor, self._state, self._ranges = leaf, cursor, state, None
+        self._looked = Cursor()
 
     @property
     def state(self) -> State:
@@ -226,12 +228,26 @@ class Log:
 
     def cut(self, asked: int) -> Cut:
         """The nearest place at or before `asked` that parts no call from its results."""
-        if not 0 <= asked <= self.leaf.seq:
+        if type(asked) is not int or not 0 <= asked <= self.leaf.seq:
             raise BadPoint(asked, 0, self.leaf.seq)
-        if asked == 0:
-            return Cut(0, 0)
-        cursor = self.cursor_at(self.place(asked))
-        return Cut(cursor.open_calls[0].seq - 1 if cursor.open_calls else asked, asked)
+        waiting = self.cursor_on_path(asked).open_calls
+        return Cut(waiting[0].seq - 1 if waiting else asked, asked)
+
+    def cursor_on_path(self, seq: int) -> Cursor:
+        """The cursor behind entry `seq` of this path. One read, however deep the tree: it brings the ranges too."""
+        with self._lock:
+            if seq == 0:
+                return Cursor()
+            if self._looked.seq != seq:
+                many = LOOK_BACK
+                cursor = None
+                while cursor is None:
+                    first = max(1, seq - many + 1)
+                    reading = self.store.path(self.session_id, leaf=self.leaf, first=first, last=seq)
+                    self._ranges, cursor = reading.ranges, cursor_behind(reading.entries)
+                    many *= 8
+                self._looked = cursor
+            return self._looked
 
     def place(self, seq: int) -> Leaf:
         """The entry `seq` of this path by the branch that holds it."""
@@ -318,7 +334,7 @@ class Log:
     def fork(self, cut: Cut, row: SessionRow, settings: Settings | None) -> tuple[SessionRow, Cursor]:
         """A new session from a place of this path: one row, one branch, no entry copied."""
         under = self.place(cut.at)
-        cursor = self.cursor_at(under) if cut.at else Cursor()
+        cursor = self.cursor_on_path(cut.at)
         written = write(cursor, [Draft(settings)] if settings is not None else [], row.started_at)
         new = NewSession(
             row=replace(row, parent_seq=cut.at, seed_count=min(self._seeds_on_path(), cut.at)),
