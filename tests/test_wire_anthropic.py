@@ -334,7 +334,8 @@ class TestThinking:
 
 class TestReading:
     def reply(self, *content: dict[str, Any], **more: Any) -> Any:
-        types = pytest.importorskip("anthropic.types")
+        from anthropic import types as types
+
         usage = {"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 100}
         usage["cache_creation_input_tokens"] = 20
         return types.Message(

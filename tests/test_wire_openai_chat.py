@@ -241,7 +241,8 @@ class TestProjection:
 
 class TestReading:
     def reply(self, finish: str = "stop", **message: Any) -> Any:
-        types = pytest.importorskip("openai.types.chat")
+        from openai.types import chat as types
+
         return types.ChatCompletion.model_validate(
             {
                 "id": "chatcmpl-1",

@@ -343,7 +343,8 @@ class TestReasoning:
 
 class TestReading:
     def reply(self, *output: dict[str, Any], **more: Any) -> Any:
-        types = pytest.importorskip("openai.types.responses")
+        from openai.types import responses as types
+
         return types.Response.model_validate(
             {
                 "id": "resp_1",

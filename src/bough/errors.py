@@ -217,8 +217,8 @@ class UnknownProvider(BoughError):
 class NotAnAnswer(BoughError):
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"{what}; hand in an Anthropic message, an OpenAI chat completion (object or dict), "
-            "or bough.assistant(…)"
+            f"{what}; hand in an Anthropic message, an OpenAI response or chat completion, a Gemini response "
+            "(object or dict), or bough.assistant(…)"
         )
 
 

@@ -8,6 +8,7 @@ shared between threads; docs/durability.md says how to use them from asyncio.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any
 
 from msgspec import Struct
@@ -265,7 +266,7 @@ class Session:
 
     def messages(self, provider: str, budget: Budget | None = None) -> list[dict[str, Any]]:
         """Always a history the provider accepts, the same bytes on every host."""
-        found: list[dict[str, Any]] = self.request(provider, budget)["messages"]
+        found: list[dict[str, Any]] = self.request(provider, budget)[wire.wire(provider).history]
         return found
 
     def explain(self, provider: str, sent: dict[str, Any] | None = None) -> Difference | None:
@@ -387,12 +388,11 @@ class Session:
 
 
 def drafts(items: Iterable[Appendable]) -> list[Draft]:
+    """Dicts of a provider's shape are read in runs: one answer may be several of them."""
     found: list[Draft] = []
-    for item in items:
-        if isinstance(item, dict):
-            found.extend(Draft(message) for message in wire.read_any_messages([item]))
-        else:
-            found.append(Draft(item))
+    for is_dict, run in groupby(items, lambda item: isinstance(item, dict)):
+        group: list[Any] = list(run)
+        found.extend(map(Draft, wire.read_any_messages(group) if is_dict else group))
     return found
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from ..errors import BadMessage, BadText, NotJson
 from .entries import KINDS, Evidence, Payload, Unknown, kind_of
-from .messages import Message, check
+from .messages import Message, check, is_plain
 
 ID_BYTES = 20
 MAX_INT_BITS = 8192  # what every JSON reader here takes back unchanged
@@ -42,6 +42,9 @@ def read_back(payload: Payload, body: bytes) -> Payload:
     msgspec checks types when it reads and not when it writes, so this is what keeps a part of the wrong
     type from poisoning the log. Bytes that became text and NaN that became null make it unequal.
     """
+    if isinstance(payload, Message) and is_plain(payload):
+        check(payload)
+        return payload
     kind = kind_of(payload)
     try:
         kept = decode(kind, body)

@@ -120,6 +120,38 @@ def check(message: Message) -> None:
         raise BadMessage("a tool message holds at least one ToolResult; use tool_result(call_id, …)")
 
 
+_OUTCOMES: frozenset[str] = frozenset(get_args(Outcome))
+
+
+def is_plain(message: Message) -> bool:
+    """Whether a message surely comes back from its bytes as it is: text and results of text, rightly typed.
+
+    Most messages, and all the long ones, are such; they need not be decoded again to find out.
+    """
+    if message.details is not None or message.timestamp is not None or message.is_new is not False:
+        return False
+    if type(message.parts) is not tuple or message.role not in _ALLOWED:
+        return False
+    return all(map(_is_plain_result if message.role == "tool" else _is_plain_text, message.parts))
+
+
+def _is_plain_text(part: object) -> bool:
+    return type(part) is Text and type(part.text) is str
+
+
+def _is_plain_result(part: object) -> bool:
+    return (
+        type(part) is ToolResult
+        and type(part.call_id) is str
+        and type(part.content) is tuple
+        and all(map(_is_plain_text, part.content))
+        and part.details is None
+        and type(part.error) is bool
+        and type(part.ends_turn) is bool
+        and part.outcome in _OUTCOMES
+    )
+
+
 def _parts(role: str, content: tuple[str | Part, ...]) -> tuple[Part, ...]:
     for piece in content:
         if not isinstance(piece, str | Part):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from msgspec import Struct
-from msgspec.structs import astuple
 
 from ..errors import BadCount
 from .codec import plain_text
@@ -58,14 +57,15 @@ MOST = 2**53  # what every reader of JSON and every store can count
 
 def check(call: Call) -> None:
     """Refuse a row that not every store could keep and sum."""
-    for text in (call.call_id, call.purpose, call.bucket, call.provider, call.model):
-        plain_text(text, "a call's id, purpose, bucket, provider or model")
     price = call.price
-    for count in (*astuple(call.usage), None if price is None else price.microcents):
+    version = None if price is None else price.version
+    for text in (call.call_id, call.purpose, call.bucket, call.provider, call.model, version):
+        plain_text(text, "a call's id, purpose, bucket, provider, model or price version")
+    usage = call.usage
+    counts = (usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens)
+    for count in (*counts, None if price is None else price.microcents):
         if count is not None and (type(count) is not int or not 0 <= count <= MOST):
             raise BadCount("usage of a call", count)
-    if price is not None:
-        plain_text(price.version, "price version")
 
 
 class Totals(Struct, frozen=True, gc=False):

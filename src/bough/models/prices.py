@@ -44,5 +44,8 @@ def price(usage: Usage, provider: str | None, model: str | None) -> Price | None
     return Price(int(cost), f"genai-prices {library.__version__}")
 
 
+_VENDORS = {"openai-chat": "openai", "gemini": "google"}
+
+
 def _vendor(provider: str | None) -> str | None:
-    return "openai" if provider == "openai-chat" else provider
+    return _VENDORS.get(provider, provider) if provider else None
