@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "agent.events": ["Event"],
+    "agent.limits": ["Limits"],
+    "agent.tools": ["Happened", "NeverHappened", "Tool", "ToolContext", "tool"],
     "core.context": ["Context"],
     "core.entries": ["BranchSummary", "Compaction", "Entry", "Evidence", "Note", "Settings", "Uncompaction"],
     "core.fit": ["Budget", "Fitted"],
@@ -35,6 +38,7 @@ _HOMES = {
     "core.usage": ["Call", "Price", "Totals", "Usage"],
     "errors": ["BoughError", "NotFound", "StaleLeaf"],
     "log": ["Appended", "Cut"],
+    "models.scripted": ["Broken", "ScriptedModel", "Slow"],
     "session": ["Hydrated", "Session"],
     "sessions": ["Sessions", "open"],
     "stores.store": ["Page", "SessionRow"],
@@ -47,6 +51,13 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME_OF)
 
 if TYPE_CHECKING:
+    from .agent.events import Event as Event
+    from .agent.limits import Limits as Limits
+    from .agent.tools import Happened as Happened
+    from .agent.tools import NeverHappened as NeverHappened
+    from .agent.tools import Tool as Tool
+    from .agent.tools import ToolContext as ToolContext
+    from .agent.tools import tool as tool
     from .core.context import Context as Context
     from .core.entries import BranchSummary as BranchSummary
     from .core.entries import Compaction as Compaction
@@ -83,6 +94,9 @@ if TYPE_CHECKING:
     from .errors import StaleLeaf as StaleLeaf
     from .log import Appended as Appended
     from .log import Cut as Cut
+    from .models.scripted import Broken as Broken
+    from .models.scripted import ScriptedModel as ScriptedModel
+    from .models.scripted import Slow as Slow
     from .session import Hydrated as Hydrated
     from .session import Session as Session
     from .sessions import Sessions as Sessions

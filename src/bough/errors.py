@@ -23,7 +23,14 @@
     ├── BadSummary              a summary that is empty or longer than what it replaces
     ├── TooLarge                the newest turn alone exceeds the budget
     ├── UnknownProvider         no projection of that name
+    ├── ModelError              a model gave no answer
+    │   ├── Overloaded          too busy, unreachable or broken for now: try again later
+    │   ├── Overflow            the history is too long for it
+    │   ├── CutOff              the answer ended in the middle
+    │   └── NoModel             no such model, no key, or its SDK is not installed
     ├── NotAnAnswer             not a reply of a provider we know
+    ├── OutOfScope              a path, command or address the workspace does not allow
+    ├── BadTool                 a function that cannot be a tool
     └── StoreError              the file or server itself
         ├── WrongStore          not a Bough store
         ├── NewerFormat         written by a newer Bough
@@ -214,11 +221,63 @@ class UnknownProvider(BoughError):
         super().__init__(f"no provider {name!r}; known are {', '.join(known)}")
 
 
+class ModelError(BoughError):
+    """A model gave no answer."""
+
+    def __init__(self, model: str, why: str, hint: str = "") -> None:
+        self.model, self.why = model, why
+        super().__init__(f"{model} gave no answer: {why}{'; ' + hint if hint else ''}")
+
+
+class Overloaded(ModelError):
+    """Too busy, unreachable or broken for now. `after` is how many seconds it asked us to wait."""
+
+    def __init__(self, model: str, why: str, after: float | None = None) -> None:
+        self.after = after
+        super().__init__(
+            model, why, "it is tried again with growing pauses, then the next in the fallback chain"
+        )
+
+
+class Overflow(ModelError):
+    """The history is too long for it."""
+
+    def __init__(self, model: str, why: str) -> None:
+        super().__init__(model, why, "compact the session or lower the budget")
+
+
+class CutOff(ModelError):
+    """The answer ended in the middle."""
+
+    def __init__(self, model: str, why: str) -> None:
+        super().__init__(model, why, "what it had said is lost; call it again")
+
+
+class NoModel(ModelError):
+    """No such model, no key, or its SDK is not installed; the hint names the variable or the extra."""
+
+
+class BadTool(BoughError):
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(
+            f"{name} cannot be a tool: {why}; give every parameter a name and a type hint that JSON can hold"
+        )
+
+
 class NotAnAnswer(BoughError):
     def __init__(self, what: str) -> None:
         super().__init__(
             f"{what}; hand in an Anthropic message, an OpenAI response or chat completion, a Gemini response "
             "(object or dict), or bough.assistant(…)"
+        )
+
+
+class OutOfScope(BoughError):
+    def __init__(self, what: str, why: str) -> None:
+        self.what, self.why = what, why
+        super().__init__(
+            f"{_short(what)!r} is out of scope: {why}; nothing was done. Stay within what the workspace "
+            "allows, or ask the person to widen it"
         )
 
 

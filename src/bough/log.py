@@ -35,6 +35,8 @@ class Appended(Struct, frozen=True, gc=False):
     leaf: Leaf
     payloads: tuple[Payload, ...]
     written: tuple[NewEntry, ...]
+    n: int = 0
+    """The number of its journal's latest fact."""
     repeated: bool = False
     """The key was known: this is what was written then, and nothing was written now."""
 
@@ -135,9 +137,10 @@ class Log:
         replaces_call: bool = False,
         row: Mapping[str, Any] | None = None,
         data: Mapping[str, Any] | None = None,
+        facts: Sequence[FurtherFact] = (),
         fence: int | None = None,
     ) -> Appended:
-        """Write all of it behind the leaf, or nothing."""
+        """Write all of it behind the leaf, or nothing. `data` goes into `turn_started`, `facts` behind it."""
         if not drafts:
             raise LawBroken("nothing to append; hand in at least one message or entry")
         with self._lock:
@@ -157,7 +160,7 @@ class Log:
                 calls=tuple(calls),
                 replaces_call=replaces_call,
                 state=encoded,
-                facts=_with_data(written.facts, data),
+                facts=(*_with_data(written.facts, data), *facts),
                 row={**_turn_status(written.facts), **(row or {})},
                 fence=fence,
             )
@@ -166,7 +169,7 @@ class Log:
                 self._stand(done.leaf, None, None)
                 return self._recall(done)
             self._stand(done.leaf, written.cursor, state)
-            return Appended(done.leaf, written.payloads, written.entries)
+            return Appended(done.leaf, written.payloads, written.entries, done.facts)
 
     def _next_state(
         self, leaf: Leaf, payloads: Sequence[Payload]
@@ -192,7 +195,7 @@ class Log:
             if stored.branch == done.leaf.branch and first <= stored.entry.seq <= done.leaf.seq
         ]
         payloads = tuple(entry.opened(done.leaf.branch).payload for entry in found)
-        return Appended(done.leaf, payloads, tuple(found), repeated=True)
+        return Appended(done.leaf, payloads, tuple(found), done.facts, repeated=True)
 
     def record(
         self,

@@ -7,9 +7,9 @@ shared between threads; docs/durability.md says how to use them from asyncio.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -33,6 +33,14 @@ from .stores.store import Fact, Query, SessionRow, Status
 from .turn import Turn
 from .verify import Problem, verify
 from .wire.explain import Difference, first_difference
+
+if TYPE_CHECKING:
+    from .agent.events import Event as AgentEvent
+    from .agent.limits import Limits
+    from .agent.tools import Tool
+    from .engines.local import ModelLike, Run
+
+    Tools = Iterable[Tool | Callable[..., Any]]
 
 Appendable = Payload | dict[str, Any]
 
@@ -133,6 +141,43 @@ class Session:
         """Mark a session whose runner is gone: it may be moved again, and the next turn goes on."""
         row = {"status": "interrupted", "holder": None, "lease_until": None}
         self.log.record("interrupted", data={"holder": self.row.holder}, row=row)
+
+    # -- running -----------------------------------------------------------------------------------
+
+    def send(
+        self, content: str | Message, *, model: ModelLike, tools: Tools = (), limits: Limits | None = None
+    ) -> Run:
+        """Run one turn with our loop; iterate over what it returns for its events: `async for event in …`.
+
+        `model` is a Model, a name such as "anthropic:claude-…", or a chain of them: the next one is asked when
+        one is overloaded for good. Whatever dies in the middle, `resume` goes on from what is durable.
+        """
+        from .engines.local import start
+
+        return start(self.log, content, model=model, tools=tools, limits=limits)
+
+    def resume(self, *, model: ModelLike, tools: Tools = (), limits: Limits | None = None) -> Run:
+        """Go on with the turn that is open: after a crash, a failure or an approval."""
+        from .engines.local import start
+
+        return start(self.log, None, model=model, tools=tools, limits=limits)
+
+    def send_sync(self, content: str | Message, **how: Any) -> list[AgentEvent]:
+        """`send` for scripts: the whole turn, its events as a list."""
+        from .engines.local import collect
+
+        return collect(self.send(content, **how))
+
+    def resume_sync(self, **how: Any) -> list[AgentEvent]:
+        from .engines.local import collect
+
+        return collect(self.resume(**how))
+
+    def approve(self, call: OpenCall, *, allow: bool = True) -> None:
+        """Answer a tool's request for approval; `resume` then runs the call, once, or tells the model it was denied."""
+        if call not in self.open_calls:
+            raise BadPoint(f"call {call.call.id}", 0, self.leaf.seq)
+        self.log.record("approved" if allow else "denied", data={"seq": call.seq, "index": call.index})
 
     # -- moving ------------------------------------------------------------------------------------
 

@@ -1,0 +1,29 @@
+"""Events: what a run tells whoever watches it.
+
+Durable facts carry the number of the journal's latest fact; deltas are live and carry none. A watcher that
+missed some reads the journal from its last number.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+Type = Literal[
+    "session:turn_started",
+    "session:delta",
+    "session:answer",
+    "session:tool_result",
+    "session:approval_requested",
+    "session:retry",
+    "session:compacted",
+    "session:turn_completed",
+]
+
+
+class Event(Struct, frozen=True, omit_defaults=True):
+    type: Type
+    data: dict[str, Any] = {}
+    n: int | None = None
+    """The journal number behind which it is durable; None: live only."""

@@ -1,0 +1,42 @@
+"""Limits: checked before anything leaves the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from ..stores.store import SessionRow
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    turns: int = 50
+    """Hard cap on the turns of a session; 0 means the default."""
+    rounds: int = 50
+    """Model calls within one turn."""
+    max_cost_microcents: int | None = None
+    tries: int = 4
+    """Calls of one model that is overloaded, before the next in the chain is asked."""
+    pause: Callable[[int], float] = lambda failures: min(30.0, 0.5 * 2**failures)
+    """Seconds to wait after the n-th failure, unless the provider says how long."""
+
+
+class Reached(Struct, frozen=True):
+    code: str
+    what: str
+
+
+def reached(limits: Limits, row: SessionRow, *, is_new_turn: bool, rounds: int = 0) -> Reached | None:
+    """Which limit stands in the way of the next model call, if any."""
+    cap = limits.turns or 50
+    if is_new_turn and row.turns >= cap:
+        return Reached("turn_limit", f"the session has had its {cap} turns; fork it or raise Limits(turns=)")
+    if rounds >= (limits.rounds or 50):
+        return Reached("turn_limit", f"the turn has called the model {rounds} times; raise Limits(rounds=)")
+    cost = limits.max_cost_microcents
+    if cost is not None and row.totals.cost_microcents >= cost:
+        spent = row.totals.cost_microcents
+        return Reached(
+            "cost_limit", f"{spent:,} of {cost:,} microcents are spent; raise Limits(max_cost_microcents=)"
+        )
+    return None

@@ -1,0 +1,171 @@
+"""Tools: plain functions with type hints, and what is known of their effects.
+
+A tool's effect says what may be done after a crash: `read` and `idempotent` tools run again under the same
+key, an `unsafe` one (the default) never does: its `verify` says what became of it, or its outcome stays unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal, TypeVar, get_type_hints, overload
+
+import msgspec
+from msgspec import Struct
+
+from ..core.messages import Message, ToolCall, tool_result
+from ..errors import BadTool, BadValue
+from ..models.model import ToolSpec
+
+Effect = Literal["read", "idempotent", "unsafe"]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Happened(Struct, frozen=True):
+    """What `verify` returns when the effect took place: this is the result it had."""
+
+    value: Any
+
+
+class NeverHappened(Struct, frozen=True):
+    """What `verify` returns when the effect did not take place: the tool is run."""
+
+
+class ToolContext:
+    """What a tool may ask of the session it runs in. Take it as a parameter of this type."""
+
+    def __init__(self, key: str, session_id: str, call: ToolCall, state: Mapping[str, Any]) -> None:
+        self.key = key
+        """The idempotency key: the same before and after a crash."""
+        self.session_id = session_id
+        self.call = call
+        self.state = state
+        """The session's state as it was when the tool started."""
+        self.updates: dict[str, Any] = {}
+        self.details: dict[str, Any] = {}
+        self.ends_turn = False
+
+    def update(self, **changes: Any) -> None:
+        """Change the session's state; recorded with the result."""
+        self.updates.update(changes)
+
+
+class Tool(Struct, frozen=True):
+    spec: ToolSpec
+    function: Callable[..., Any]
+    arguments: type[Struct]
+    context_name: str | None = None
+    effect: Effect = "unsafe"
+    verify: Callable[..., Any] | None = None
+    dry_run: Callable[..., Any] | None = None
+    approval: bool = False
+    timeout: float | None = None
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    async def run(self, context: ToolContext) -> Message:
+        """The result as a message. Whatever the tool does, there is one: an error is a result too."""
+        try:
+            value = await asyncio.wait_for(self._call(self.function, context), self.timeout)
+            return self.result(context, value)
+        except TimeoutError:
+            return failed(context.call, f"{self.name} took longer than {self.timeout:g} s and was stopped")
+        except Exception as error:  # noqa: BLE001 - a tool may raise anything; the session must not break
+            return failed(context.call, f"{type(error).__name__}: {error}")
+
+    async def settle(self, context: ToolContext) -> Happened | NeverHappened | None:
+        """What became of a call that was started before a crash; None: nobody knows."""
+        if self.verify is None:
+            return None
+        found = await self._call(self.verify, context)
+        return found if isinstance(found, Happened | NeverHappened) else None
+
+    def result(self, context: ToolContext, value: object) -> Message:
+        try:
+            return tool_result(
+                context.call.id,
+                "" if value is None else value,
+                ends_turn=context.ends_turn,
+                state=context.updates or None,
+                details=context.details or None,
+            )
+        except BadValue as error:
+            return failed(context.call, f"{self.name} returned what cannot be kept: {error}")
+
+    async def _call(self, function: Callable[..., Any], context: ToolContext) -> Any:
+        given = msgspec.structs.asdict(msgspec.convert(context.call.arguments, self.arguments))
+        if self.context_name is not None and self.context_name in inspect.signature(function).parameters:
+            given[self.context_name] = context
+        if inspect.iscoroutinefunction(function):
+            return await function(**given)
+        found = await asyncio.to_thread(function, **given)
+        return await found if isinstance(found, Awaitable) else found
+
+
+def failed(call: ToolCall, why: str) -> Message:
+    text = why.encode("utf-8", "replace").decode()
+    return tool_result(call.id, text, error=True)
+
+
+@overload
+def tool(function: Callable[..., Any]) -> Tool: ...
+@overload
+def tool(
+    *,
+    effect: Effect = "unsafe",
+    name: str | None = None,
+    verify: Callable[..., Any] | None = None,
+    dry_run: Callable[..., Any] | None = None,
+    approval: bool = False,
+    timeout: float | None = None,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(function: Callable[..., Any] | None = None, **how: Any) -> Any:
+    """Make a tool of a function: its name, docstring and type hints are what the model is told."""
+    return _made(function, **how) if function is not None else lambda found: _made(found, **how)
+
+
+def _made(function: Callable[..., Any], *, name: str | None = None, **how: Any) -> Tool:
+    spoken = name or function.__name__
+    effect = how.get("effect", "unsafe")
+    if effect not in ("read", "idempotent", "unsafe"):
+        raise BadTool(spoken, f"effect {effect!r} is unknown; use read, idempotent or unsafe")
+    arguments, context_name = _arguments(function, spoken)
+    description = inspect.getdoc(function) or spoken.replace("_", " ")
+    spec = ToolSpec(spoken, description, _schema(arguments, spoken))
+    return Tool(spec, function, arguments, context_name, **how)
+
+
+def _arguments(function: Callable[..., Any], name: str) -> tuple[type[Struct], str | None]:
+    fields: list[Any] = []
+    context_name = None
+    try:
+        hints = get_type_hints(function, localns={"ToolContext": ToolContext}, include_extras=True)
+    except NameError as error:
+        raise BadTool(name, f"its type hints cannot be read ({error})") from None
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise BadTool(name, f"parameter {parameter} has no name a model could use")
+        hint = hints.get(parameter.name)
+        if hint is ToolContext:
+            context_name = parameter.name
+        elif hint is None:
+            raise BadTool(name, f"parameter {parameter.name} has no type hint")
+        elif parameter.default is parameter.empty:
+            fields.append((parameter.name, hint))
+        else:
+            fields.append((parameter.name, hint, parameter.default))
+    made = msgspec.defstruct(f"{name}_arguments", fields, forbid_unknown_fields=True, kw_only=True)
+    return made, context_name
+
+
+def _schema(arguments: type[Struct], name: str) -> dict[str, Any]:
+    try:
+        (reference,), parts = msgspec.json.schema_components([arguments], ref_template="#/$defs/{name}")
+    except (TypeError, NotImplementedError) as error:
+        raise BadTool(name, f"no JSON schema can be made of its parameters ({error})") from None
+    schema = dict(parts.pop(reference["$ref"].rpartition("/")[2]))
+    schema.pop("title", None)
+    return {**schema, "$defs": parts} if parts else schema

@@ -1,0 +1,91 @@
+"""The local engine: a run is a task of this process.
+
+Events reach the caller through a queue, so that cancelling ends the run and not the program that watches it.
+Whoever stops watching cancels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any
+
+from ..agent.events import Event
+from ..agent.limits import Limits
+from ..agent.loop import Loop
+from ..agent.tools import Tool, tool
+from ..core.messages import Message
+from ..errors import BadTool
+from ..log import Log
+from ..models.model import Model
+
+ModelLike = Model | str | Sequence[Model | str]
+
+
+class Run:
+    """One run of a session; iterate over it for its events."""
+
+    def __init__(self, loop: Loop, content: str | Message | None) -> None:
+        self._loop, self._content = loop, content
+        self._events: asyncio.Queue[Event | None] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+
+    def cancel(self) -> None:
+        """Abort the model call and the tools in flight; the session stays valid and resumable."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _pump(self) -> None:
+        try:
+            async for event in self._loop.run(self._content):
+                self._events.put_nowait(event)
+        except asyncio.CancelledError:
+            self._events.put_nowait(Event("session:turn_completed", {"stop_reason": "cancelled"}))
+        finally:
+            self._events.put_nowait(None)
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        self._task = asyncio.create_task(self._pump())
+        try:
+            while (event := await self._events.get()) is not None:
+                yield event
+            await self._task
+        finally:
+            if not self._task.done():
+                self._task.cancel()
+                await asyncio.wait([self._task])
+
+
+def start(
+    log: Log,
+    content: str | Message | None,
+    *,
+    model: ModelLike,
+    tools: Iterable[Tool | Callable[..., Any]] = (),
+    limits: Limits | None = None,
+) -> Run:
+    known: dict[str, Tool] = {}
+    for given in tools:
+        made = given if isinstance(given, Tool) else tool(given)
+        if made.name in known:
+            raise BadTool(made.name, "another tool has the same name")
+        known[made.name] = made
+    chain = [model] if isinstance(model, str) or not isinstance(model, Sequence) else list(model)
+    return Run(Loop(log, [_model(one) for one in chain], known, limits or Limits()), content)
+
+
+def _model(given: Model | str) -> Model:
+    if not isinstance(given, str):
+        return given
+    from ..models.names import named  # loaded late: most programs hand in one model, and tests a scripted one
+
+    return named(given)
+
+
+def collect(run: Run) -> list[Event]:
+    """The whole run, for a program without an event loop of its own."""
+
+    async def gather() -> list[Event]:
+        return [event async for event in run]
+
+    return asyncio.run(gather())

@@ -1,0 +1,49 @@
+"""The protocol every model speaks, and the values that cross it.
+
+A model is given a request and streams its answer: deltas as they come, then one `Answer`, whole. What it raises
+is a `ModelError`, which says whether trying again makes sense. It knows nothing of sessions; the loop does not
+know which vendor answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from ..core.context import Context
+from ..wire import Answer
+from ..wire.shapes import Blobs
+
+
+class ToolSpec(Struct, frozen=True):
+    """A tool as a model is told of it; `parameters` is a JSON schema of an object."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+
+class Request(Struct, frozen=True):
+    context: Context
+    blobs: Blobs
+    tools: tuple[ToolSpec, ...] = ()
+    max_tokens: int | None = None
+
+
+class Delta(Struct, frozen=True):
+    """A piece of the answer in flight, for whoever watches. Tool calls are never shown by halves."""
+
+    text: str = ""
+    reasoning: str = ""
+
+
+class Model(Protocol):
+    provider: str
+    """The wire format it speaks, and the issuer of its evidence."""
+    model: str
+
+    def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
+        """Deltas, then exactly one Answer. A stream that ends without a stop reason raises `CutOff`."""
+        ...
