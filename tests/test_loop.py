@@ -24,7 +24,7 @@ from bough import (
     user,
 )
 from bough.core.drafts import Draft, FurtherFact
-from bough.errors import ModelError, Overflow, Overloaded
+from bough.errors import Fenced, ModelError, Overflow, Overloaded, Running
 from bough.wire import PROVIDERS, Answer, wire
 from conftest import Sessions
 
@@ -400,3 +400,53 @@ class TestCancel:
         assert is_valid(session)
         session.send_sync("again", model=ScriptedModel(["fine"]))
         assert session.path()[-1].message.text == "fine"
+
+
+class TestLease:
+    def test_one_runner_drives_and_a_second_is_told_who(self, store: Sessions, session: Session) -> None:
+        async def main() -> None:
+            run = session.send("q", model=ScriptedModel([Slow(30)]))
+            async for event in run:
+                if event.type == "session:turn_started":
+                    with pytest.raises(Running, match="here:1#"):
+                        async for _ in store.session(session.session_id).resume(
+                            model=ScriptedModel(["mine"])
+                        ):
+                            pass
+                    run.cancel()
+
+        asyncio.run(main())
+        assert session.row.holder is None
+        session.send_sync("again", model=ScriptedModel(["fine"]))
+
+    def test_a_late_runner_is_fenced_and_writes_nothing(self, store: Sessions, session: Session) -> None:
+        async def main() -> None:
+            run = session.send("q", model=ScriptedModel([Slow(0.2, "late")]))
+            async for event in run:
+                if event.type == "session:turn_started":
+                    row = session.row
+                    store.store.lease(session.session_id, "another", 10**18, (row.lease_until or 0) + 1)
+
+        with pytest.raises(Fenced):
+            asyncio.run(main())
+        assert [entry.role for entry in session.path()] == ["system", "user"]
+        assert session.row.holder == "another"
+
+    def test_a_dead_runner_has_lost_its_lease_at_once(self, store: Sessions, session: Session) -> None:
+        session.append([user("q")])
+        now = store.world.now()
+        store.store.lease(session.session_id, "gone:9#1", now + 10**12, now)
+        session.resume_sync(model=ScriptedModel(["going on"]))
+        assert session.path()[-1].message.text == "going on"
+
+    def test_resuming_a_session_at_rest_says_so(self, session: Session) -> None:
+        model = ScriptedModel([])
+        assert session.resume_sync(model=model)[-1].data == {"stop_reason": "nothing to resume"}
+        assert model.requests == []
+
+    def test_a_new_input_settles_the_calls_of_a_broken_turn_first(self, session: Session, desk: Desk) -> None:
+        session.append([user("q"), ask(("refund", 1))])
+        session.send_sync("never mind", model=ScriptedModel(["all right"]), tools=desk.tools())
+        assert session.path()[3].message.results[0].outcome == "unknown"
+        assert desk.did == []
+        assert is_valid(session)

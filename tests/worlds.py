@@ -15,5 +15,5 @@ def counted_world(holder: str = "here:1") -> World:
         now=lambda: next(ticks),
         new_id=lambda prefix: f"{prefix or 'k'}_{next(ids):06d}",
         holder=lambda: holder,
-        is_gone=lambda holder: False,
+        is_gone=lambda holder: holder.startswith("gone:"),
     )

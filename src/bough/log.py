@@ -297,7 +297,7 @@ class Log:
         row = self.store.session(self.session_id)
         if row.status != "running" or row.holder is None or (row.lease_until or 0) <= self.world.now():
             return
-        if not self.world.is_gone(row.holder):
+        if not self.world.is_gone(row.holder.partition("#")[0]):
             raise Running(self.session_id, row.holder)
 
     def checkout(self, leaf: Leaf) -> Leaf:
@@ -380,4 +380,4 @@ def _turn_status(facts: Sequence[FurtherFact]) -> dict[str, Any]:
         return {}
     if facts[-1].kind == "turn_started":
         return {"status": "running", "error": None}
-    return {"status": "idle", "error": None, "holder": None, "lease_until": None}
+    return {"status": "idle", "error": None}

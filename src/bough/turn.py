@@ -152,7 +152,19 @@ class Turn:
         starts = self._start(drafts) if self._calling is not None and not how.get("calls") else None
         if starts is not None:
             how["calls"] = [starts]
+        if self._closes(drafts[-1]):
+            how["row"] = {"holder": None, "lease_until": None}
         return self._log.append(drafts, **how)
+
+    def _closes(self, draft: Draft) -> bool:
+        """Whether the turn ends with this entry, and with it this process's hold on the session."""
+        message, cursor = draft.payload, self._log.cursor
+        if not isinstance(message, Message) or message.role == "user":
+            return False
+        if message.role == "assistant":
+            return not message.calls
+        ends = cursor.ends_turn or any(result.ends_turn for result in message.results)
+        return ends and len(cursor.open_calls) == len(message.results)
 
     def _start(self, drafts: list[Draft]) -> Call | None:
         asked = drafts[-1].payload

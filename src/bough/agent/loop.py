@@ -34,7 +34,6 @@ R = TypeVar("R")
 UNKNOWN = "The process ended while this ran. Whether it took effect is unknown; it was not run again."
 NO_TOOL = "There is no tool of this name."
 CANCELLED = "(cancelled)"
-AT_REST = {"status": "idle", "holder": None, "lease_until": None}
 
 
 class Loop:
@@ -47,28 +46,72 @@ class Loop:
         self._compacted = False
         self._mine: set[int] = set()  # answers of this run: their tools were not started by a process before
         self._n = 0
+        self._fence = 0
+        self._holder = (
+            f"{log.world.holder()}#{log.world.new_id('')}"  # two runs of one process are two holders
+        )
 
     async def run(self, content: str | Message | None) -> AsyncIterator[Event]:
         """The whole turn, event by event; without content the turn that is open goes on."""
         row = await self._do(self.log.refresh)
-        self._path = (await self._do(self.log.path)).entries
-        if content is not None:
-            stop = reached(self.limits, row, is_new_turn=True)
-            if stop is not None:
-                yield self._refused(stop)
-                return
-            started = await self._append(
-                Draft(user(content) if isinstance(content, str) else content), row=self._held()
-            )
-            yield Event("session:turn_started", {"seq": started.leaf.seq}, self._n)
-        else:
-            await self._record("turn_resumed", row=self._held())
+        stop = reached(self.limits, row, is_new_turn=True) if content is not None else None
+        if stop is not None:
+            yield self._refused(stop)
+            return
+        self._fence = await self._do(self._take_lease)
+        renewing = asyncio.ensure_future(self._keep_lease())
         try:
-            async for event in self._steps():
+            async for event in self._turn(content):
                 yield event
         except asyncio.CancelledError:
             await asyncio.shield(self._cancelled())
             raise
+        finally:
+            renewing.cancel()
+            await asyncio.shield(self._do(self.log.store.release, self.log.session_id, self._fence))
+
+    async def _turn(self, content: str | Message | None) -> AsyncIterator[Event]:
+        self._path = (await self._do(self.log.path)).entries
+        if content is None:
+            if not self.log.cursor.turn:
+                yield Event("session:turn_completed", {"stop_reason": "nothing to resume"})
+                return
+            await self._record("turn_resumed", row={"status": "running"})
+        else:
+            await self._settle_open()
+            draft = Draft(user(content) if isinstance(content, str) else content)
+            started = await self._append(draft, row={"status": "running"})
+            yield Event("session:turn_started", {"seq": started.leaf.seq}, self._n)
+        async for event in self._steps():
+            yield event
+
+    async def _settle_open(self) -> None:
+        """A new input while calls of a broken turn are open: they get explicit results first."""
+        open_calls = self.log.cursor.open_calls
+        if open_calls:
+            why = "The turn was left before this had a result; whether it took effect is unknown."
+            await self._append(
+                *(Draft(tool_result(c.call.id, why, error=True, outcome="unknown")) for c in open_calls)
+            )
+
+    # -- the lease ---------------------------------------------------------------------------------
+
+    def _take_lease(self) -> int:
+        """The right to drive. A holder known to be dead has lost it at once, whatever its lease says."""
+        log, world = self.log, self.log.world
+        row = log.store.session(log.session_id)
+        now = world.now()
+        is_dead = row.holder is not None and world.is_gone(row.holder.partition("#")[0])
+        at = max(now, row.lease_until or 0) if is_dead else now
+        return log.store.lease(log.session_id, self._holder, now + LEASE_MICROSECONDS, at)
+
+    async def _keep_lease(self) -> None:
+        while True:
+            await asyncio.sleep(LEASE_MICROSECONDS / 3_000_000)
+            now = self.log.world.now()
+            await self._do(
+                self.log.store.lease, self.log.session_id, self._holder, now + LEASE_MICROSECONDS, now
+            )
 
     async def _steps(self) -> AsyncIterator[Event]:
         rounds = 0
@@ -90,7 +133,7 @@ class Loop:
                     async for event in self._run_tools(waiting, started, calls):
                         yield event
                     if any(calls.is_waiting(call, self.tools) for call in self.log.cursor.open_calls):
-                        await self._record("waiting", row=AT_REST)
+                        await self._record("waiting", row={"status": "idle"})
                         return
                 case Rest(why=why):
                     yield Event("session:turn_completed", {"stop_reason": why}, self._n)
@@ -260,7 +303,7 @@ class Loop:
         return Event("session:turn_completed", {"stop_reason": "error", "error": error})
 
     async def _gave_up(self, error: ModelError) -> Event:
-        row = {**AT_REST, "status": "failed", "error": error.why.replace("\0", "")}
+        row = {"status": "failed", "error": error.why.replace("\0", "")}
         await self._record("turn_ended", data={"status": "failed", "error": error.why}, row=row)
         told = {"code": type(error).__name__, "message": str(error)}
         return Event("session:turn_completed", {"stop_reason": "error", "error": told}, self._n)
@@ -283,13 +326,14 @@ class Loop:
 
     async def _append(self, *drafts: Draft, **how: Any) -> Appended:
         start = None if how.get("calls") else self._ride(drafts)
-        appended = await self._do(self.log.append, drafts, **how, **({"calls": [start]} if start else {}))
+        riding = {"calls": [start]} if start is not None else {}
+        appended = await self._do(self.log.append, drafts, fence=self._fence, **how, **riding)
         self._path.extend(appended.entries)
         self._n = appended.n
         return appended
 
     async def _record(self, kind: str, **how: Any) -> None:
-        self._n = (await self._do(self.log.record, kind, **how)).facts
+        self._n = (await self._do(self.log.record, kind, fence=self._fence, **how)).facts
 
     def _ride(self, drafts: Sequence[Draft]) -> Call | None:
         """If the model is to be called next, the start of that call rides in this commit."""
@@ -301,14 +345,6 @@ class Loop:
         self._call_id = self.log.world.new_id("")
         call = self._ledger(self.models[0], None, answered=False)
         return replace(call, after_seq=self.log.leaf.seq + len(drafts), failed=False)
-
-    def _held(self) -> dict[str, Any]:
-        world = self.log.world
-        return {
-            "status": "running",
-            "holder": world.holder(),
-            "lease_until": world.now() + LEASE_MICROSECONDS,
-        }
 
     def _blob(self, digest: str) -> bytes | None:
         found = self.log.store.blob(digest)

@@ -214,7 +214,8 @@ def _fault(error: Exception) -> Fault:
     inner = body.get("error", body) if isinstance(body, Mapping) else {}
     inner = inner if isinstance(inner, Mapping) else {"message": inner}
     status = status_of(getattr(error, "status_code", None), *map(inner.get, ("code", "type", "status")))
-    words = [str(inner.get("message") or error.__cause__ or error or type(error).__name__)]
+    cause = error.__cause__ or error
+    words = [str(inner.get("message") or "") or str(cause) or type(cause).__name__]
     if isinstance(code := inner.get("code"), str) and code not in words[0]:
         words.append(f"[{code}]")
     return Fault(

@@ -1,0 +1,388 @@
+"""Four vendors on one loopback port: they stream scripted answers to real SDKs, and refuse illegal histories.
+
+Knows each vendor's events on the wire as its documentation shows them. A request's history is judged by the
+rules in `bough.wire`, and an illegal one gets the vendor's 400. Nothing survives the `with` block.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+from msgspec import Struct
+
+from bough import wire
+
+PIECE = 5
+USAGE = (11, 7)
+
+
+class Call(Struct, frozen=True):
+    id: str
+    name: str
+    arguments: str = "{}"
+    """As the model writes it: JSON, or what it takes for it."""
+
+
+class Say(Struct, frozen=True):
+    text: str = ""
+    thought: str = ""
+    calls: tuple[Call, ...] = ()
+    refuses: bool = False
+    is_cut_short: bool = False
+    """By the limit of tokens."""
+
+
+class Fails(Struct, frozen=True):
+    """A stream that begins like `says` and comes to a bad end.
+
+    cut: the connection breaks; end: it closes politely, with no stop reason; nothing: at once;
+    garbage: a chunk that is no JSON; nonsense: JSON of another shape; trouble: the vendor says that it is overloaded.
+    """
+
+    how: str
+    says: Say = Say("once upon a time there was")
+
+
+class Refuse(Struct, frozen=True):
+    status: int
+    words: str = "no"
+    retry_after: str | None = None
+    code: str | None = None
+    is_html: bool = False
+
+
+class Stall(Struct, frozen=True):
+    """Not a word, until the test is over."""
+
+
+Reply = Say | Fails | Refuse | Stall
+
+
+class Seen(Struct, frozen=True):
+    provider: str
+    body: dict[str, Any]
+    headers: dict[str, str]
+    problems: list[str]
+
+
+class Loopback:
+    """`replies` are given in order, to whoever asks; afterwards each answer is "ok"."""
+
+    def __init__(self, *replies: Reply) -> None:
+        self.replies = list(replies)
+        self.seen: list[Seen] = []
+        self.over = threading.Event()
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.loopback = self
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def url_for(self, provider: str) -> str:
+        return f"{self.url}/v1" if provider.startswith("openai") else self.url
+
+    def bodies(self, provider: str) -> list[dict[str, Any]]:
+        return [seen.body for seen in self.seen if seen.provider == provider]
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self._server.shutdown()
+        self._server.server_close()  # waits for the threads of its connections
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = False
+    loopback: Loopback
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_POST(self) -> None:
+        loopback = self.server.loopback
+        provider = _provider(self.path)
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        problems = wire.wire(provider).violations(body, ready=True)
+        loopback.seen.append(Seen(provider, body, dict(self.headers), problems))
+        reply = loopback.replies.pop(0) if loopback.replies else Say("ok")
+        if problems:
+            reply = Refuse(400, problems[0])
+        if isinstance(reply, Stall):
+            loopback.over.wait(30)
+            self.close_connection = True
+        elif isinstance(reply, Refuse):
+            self._refuse(provider, reply)
+        else:
+            self._stream(provider, reply, len(loopback.seen))
+
+    def _refuse(self, provider: str, reply: Refuse) -> None:
+        body = b"<html>Bad Gateway</html>" if reply.is_html else json.dumps(_error(provider, reply)).encode()
+        self.send_response(reply.status)
+        self.send_header("content-type", "text/html" if reply.is_html else "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.send_header("connection", "close")
+        if reply.retry_after is not None:
+            self.send_header("retry-after", reply.retry_after)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _stream(self, provider: str, reply: Say | Fails, number: int) -> None:
+        says = reply if isinstance(reply, Say) else reply.says
+        how = reply.how if isinstance(reply, Fails) else ""
+        events = list(_SPEAKERS[provider](says, number))
+        if how:
+            events = [] if how == "nothing" else events[: len(events) // 2]
+            events.extend(_bad_end(provider, how))
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("transfer-encoding", "chunked")
+        self.send_header("connection", "close")
+        self.end_headers()
+        try:
+            for event in events:
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
+            if how == "cut":
+                self.connection.shutdown(socket.SHUT_RDWR)
+            else:
+                self.wfile.write(b"0\r\n\r\n")
+        except OSError:  # the client has heard enough
+            self.close_connection = True
+
+
+def _provider(path: str) -> str:
+    if path.endswith("/messages"):
+        return "anthropic"
+    if path.endswith("/chat/completions"):
+        return "openai-chat"
+    return "openai" if path.endswith("/responses") else "gemini"
+
+
+def _error(provider: str, reply: Refuse) -> dict[str, Any]:
+    if provider == "anthropic":
+        return {"type": "error", "error": {"type": reply.code or "an_error", "message": reply.words}}
+    if provider == "gemini":
+        return {"error": {"code": reply.status, "message": reply.words, "status": "SOME_STATUS"}}
+    return {"error": {"message": reply.words, "type": "an_error", "param": None, "code": reply.code}}
+
+
+def _bad_end(provider: str, how: str) -> list[bytes]:
+    kind = b"event: content_block_delta\n" if provider == "anthropic" else b""
+    if how == "garbage":
+        return [kind + b'data: {"type": "content_block_delta", "del\n\n']
+    if how == "nonsense":
+        return [kind + b'data: {"type": "content_block_delta", "choices": 7, "candidates": "x", "index": 99}\n\n']
+    if how == "trouble" and provider == "anthropic":
+        error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+        return [_sse(error, "error")]
+    if how == "trouble" and provider == "openai":
+        error = {"code": "server_error", "message": "The server had an error"}
+        return [_sse({"type": "response.failed", "response": _response([], "failed", 1) | {"error": error}})]
+    if how == "trouble":
+        return [_sse({"error": {"code": 503, "message": "overloaded", "type": "server_error"}})]
+    return []
+
+
+def _sse(data: dict[str, Any], event: str | None = None) -> bytes:
+    head = f"event: {event}\n" if event else ""
+    return f"{head}data: {json.dumps(data)}\n\n".encode()
+
+
+def _split(text: str) -> list[str]:
+    return [text[at : at + PIECE] for at in range(0, len(text), PIECE)]
+
+
+def signature(provider: str, number: int) -> str:
+    return f"SIG-{provider}-{number};"
+
+
+# -- Anthropic's Messages --------------------------------------------------------------------------
+
+
+def _anthropic(says: Say, number: int) -> Iterator[bytes]:
+    message = {
+        "id": f"msg_{number}",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-loopback",
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {"input_tokens": USAGE[0], "output_tokens": 1, "cache_read_input_tokens": 3},
+    }
+    yield _event(type="message_start", message=message)
+    yield _event(type="ping")
+    blocks = list(_anthropic_blocks(says, number))
+    for index, (block, deltas) in enumerate(blocks):
+        yield _event(type="content_block_start", index=index, content_block=block)
+        for delta in deltas:
+            yield _event(type="content_block_delta", index=index, delta=delta)
+        yield _event(type="content_block_stop", index=index)
+    stop = "refusal" if says.refuses else "max_tokens" if says.is_cut_short else "end_turn"
+    stop = "tool_use" if says.calls and stop == "end_turn" else stop
+    delta = {"stop_reason": stop, "stop_sequence": None}
+    yield _event(type="message_delta", delta=delta, usage={"output_tokens": USAGE[1]})
+    yield _event(type="message_stop")
+
+
+def _anthropic_blocks(says: Say, number: int) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    if says.thought:
+        deltas = [{"type": "thinking_delta", "thinking": piece} for piece in _split(says.thought)]
+        deltas.append({"type": "signature_delta", "signature": signature("anthropic", number)})
+        yield {"type": "thinking", "thinking": "", "signature": ""}, deltas
+    if says.text:
+        yield (
+            {"type": "text", "text": ""},
+            [{"type": "text_delta", "text": piece} for piece in _split(says.text)],
+        )
+    for call in says.calls:
+        pieces = ["", *_split(call.arguments)] if call.arguments != "{}" else [""]
+        deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]
+        yield {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}, deltas
+
+
+def _event(**data: Any) -> bytes:
+    return _sse(data, data["type"])
+
+
+# -- OpenAI's Chat Completions ---------------------------------------------------------------------
+
+
+def _chat(says: Say, number: int) -> Iterator[bytes]:
+    yield _chunk({"role": "assistant", "content": ""})
+    for piece in _split(says.thought):
+        yield _chunk({"reasoning_content": piece})
+    for piece in _split(says.text):
+        yield _chunk({"refusal" if says.refuses else "content": piece})
+    for index, call in enumerate(says.calls):
+        function = {"name": call.name, "arguments": ""}
+        yield _chunk({"tool_calls": [{"index": index, "id": call.id, "type": "function", "function": function}]})
+    for piece, index in _interleaved([_split(call.arguments) for call in says.calls]):
+        yield _chunk({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
+    stop = "length" if says.is_cut_short else "tool_calls" if says.calls else "stop"
+    yield _chunk({}, finish_reason=stop)
+    usage = {"prompt_tokens": USAGE[0], "completion_tokens": USAGE[1], "total_tokens": sum(USAGE)}
+    yield _sse({**_CHUNK, "choices": [], "usage": usage})
+    yield b"data: [DONE]\n\n"
+
+
+_CHUNK = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "gpt-loopback"}
+
+
+def _chunk(delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
+    return _sse({**_CHUNK, "choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}]})
+
+
+def _interleaved(rows: list[list[str]]) -> Iterator[tuple[str, int]]:
+    for at in range(max(map(len, rows), default=0)):
+        yield from ((row[at], index) for index, row in enumerate(rows) if at < len(row))
+
+
+# -- OpenAI's Responses ----------------------------------------------------------------------------
+
+
+def _responses(says: Say, number: int) -> Iterator[bytes]:
+    output = _output(says, number)
+    events: list[dict[str, Any]] = [
+        {"type": "response.created", "response": _response([], "in_progress", number)}
+    ]
+    for index, item in enumerate(output):
+        where = {"output_index": index, "item_id": item["id"]}
+        events.append({"type": "response.output_item.added", "output_index": index, "item": item})
+        if item["type"] == "reasoning":
+            kind, pieces = "response.reasoning_summary_text.delta", _split(says.thought)
+        elif item["type"] == "message":
+            kind = "response.refusal.delta" if says.refuses else "response.output_text.delta"
+            pieces = _split(says.text)
+        else:
+            kind, pieces = "response.function_call_arguments.delta", _split(item["arguments"])
+        more = {"summary_index": 0, "content_index": 0, "logprobs": []}
+        events.extend({"type": kind, **where, **more, "delta": piece} for piece in pieces)
+        events.append({"type": "response.output_item.done", "output_index": index, "item": item})
+    status = "incomplete" if says.is_cut_short else "completed"
+    events.append({"type": f"response.{status}", "response": _response(output, status, number)})
+    for at, event in enumerate(events):
+        yield _sse({**event, "sequence_number": at}, event["type"])
+
+
+def _output(says: Say, number: int) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = []
+    if says.thought:
+        thought: dict[str, Any] = {"type": "reasoning", "id": f"rs_{number}"}
+        thought["summary"] = [{"type": "summary_text", "text": says.thought}]
+        items.append(thought | {"encrypted_content": signature("openai", number)})
+    if says.text:
+        text = {"type": "output_text", "text": says.text, "annotations": [], "logprobs": []}
+        part = {"type": "refusal", "refusal": says.text} if says.refuses else text
+        done = {"role": "assistant", "status": "completed", "content": [part]}
+        items.append({"type": "message", "id": f"msg_{number}", **done})
+    for at, call in enumerate(says.calls):
+        made = {"call_id": call.id, "name": call.name, "arguments": call.arguments, "status": "completed"}
+        items.append({"type": "function_call", "id": f"fc_{number}_{at}", **made})
+    return items
+
+
+def _response(output: list[dict[str, Any]], status: str, number: int) -> dict[str, Any]:
+    usage = {"input_tokens": USAGE[0], "output_tokens": USAGE[1], "total_tokens": sum(USAGE)}
+    details = {"input_tokens_details": {"cached_tokens": 3}, "output_tokens_details": {"reasoning_tokens": 1}}
+    return {
+        "id": f"resp_{number}",
+        "object": "response",
+        "created_at": 1,
+        "model": "gpt-loopback",
+        "status": status,
+        "error": None,
+        "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+        "output": output,
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+        "usage": None if status == "in_progress" else usage | details,
+    }
+
+
+# -- Gemini's streamGenerateContent ----------------------------------------------------------------
+
+
+def _gemini(says: Say, number: int) -> Iterator[bytes]:
+    sealed = base64.b64encode(signature("gemini", number).encode()).decode()
+    for piece in _split(says.thought):
+        yield _candidate([{"text": piece, "thought": True}])
+    for piece in _split(says.text):
+        yield _candidate([{"text": piece}])
+    for at, call in enumerate(says.calls):
+        try:
+            arguments = json.loads(call.arguments)
+        except ValueError:
+            arguments = {"text": call.arguments}
+        part: dict[str, Any] = {"functionCall": {"id": call.id, "name": call.name, "args": arguments}}
+        yield _candidate([part | {"thoughtSignature": sealed} if says.thought and at == 0 else part])
+    last = [{"text": "", "thoughtSignature": sealed}] if says.thought and not says.calls else []
+    yield _candidate(last, "SAFETY" if says.refuses else "MAX_TOKENS" if says.is_cut_short else "STOP")
+
+
+def _candidate(parts: list[dict[str, Any]], finish: str | None = None) -> bytes:
+    candidate: dict[str, Any] = {"content": {"role": "model", "parts": parts} if parts else {}, "index": 0}
+    if finish:
+        candidate["finishReason"] = finish
+    usage = {"promptTokenCount": USAGE[0], "candidatesTokenCount": USAGE[1], "totalTokenCount": sum(USAGE)}
+    return _sse({"candidates": [candidate], "usageMetadata": usage, "modelVersion": "gemini-loopback"})
+
+
+_SPEAKERS = {"anthropic": _anthropic, "openai-chat": _chat, "openai": _responses, "gemini": _gemini}
