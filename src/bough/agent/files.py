@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from ..errors import BadQuery
+from ..errors import BadQuery, OutOfScope
 from .scope import Scope, open_at
 
 Spill = Callable[[bytes, str], str]
@@ -149,7 +149,7 @@ class Files:
             try:
                 with self._scope.open(path) as file:
                     data = file.read(min(_SEARCHED_FILE, room) + 1)
-            except OSError:
+            except (OSError, OutOfScope):  # swapped for a link since it was listed, or an odd name
                 walk.unread += 1
                 continue
             if len(data) > min(_SEARCHED_FILE, room):
@@ -217,7 +217,7 @@ class _Walk:
             with self._scope.folder(here) as above:
                 names = sorted(os.listdir(above))
                 return [(name, mode) for name in names if (mode := _mode(above, name)) is not None]
-        except (OSError, BadQuery):
+        except (OSError, OutOfScope):
             if here == self._folder:
                 raise
             self.unread += 1
@@ -312,11 +312,25 @@ def _replace(above: int, name: str, data: bytes, known: os.stat_result | None) -
                 os.fchmod(made, known.st_mode & 0o777)
             file.flush()
             os.fsync(made)
+        _refuse_if_changed(above, name, known)
         os.rename(beside, name, src_dir_fd=above, dst_dir_fd=above)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(beside, dir_fd=above)
         raise
+
+
+def _refuse_if_changed(above: int, name: str, known: os.stat_result | None) -> None:
+    """Narrows the race with another writer to one system call; it cannot be closed without a lock."""
+    if known is None:
+        return
+    present = os.stat(name, dir_fd=above, follow_symlinks=False)
+    if (present.st_ino, present.st_size, present.st_mtime_ns) != (
+        known.st_ino,
+        known.st_size,
+        known.st_mtime_ns,
+    ):
+        raise BadQuery("path", name, "a file that nobody else writes meanwhile; read it again")
 
 
 def _mode(above: int, name: str) -> int | None:

@@ -34,9 +34,8 @@ class AnthropicModel(Client):
         fields = {"max_tokens": request.max_tokens or MAX_TOKENS, **history, **self.options}
         if request.tools:
             fields["tools"] = [_tool(tool) for tool in request.tools]
-        client = door.sdk.AsyncAnthropic(
-            api_key=door.key, base_url=door.base_url, max_retries=0, timeout=SECONDS
-        )
+        http = door.sdk.DefaultAsyncHttpxClient(verify=door.tls, timeout=SECONDS)
+        client = door.sdk.AsyncAnthropic(api_key=door.key, base_url=door.base_url, max_retries=0, http_client=http)
         message: dict[str, Any] = {}
         async with client, await client.messages.create(model=self.model, stream=True, **fields) as events:
             yield Delta()

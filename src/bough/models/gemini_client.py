@@ -5,7 +5,8 @@ A part with a signature is never joined with another: Gemini takes a signature b
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager, closing
 from typing import Any
 
 from ..wire.shapes import Request as History
@@ -25,18 +26,18 @@ class GeminiModel(Client):
         return (sdk.errors.APIError, sdk.errors.UnknownApiResponseError)
 
     async def _ask(self, door: Door, history: History, request: Request) -> AsyncGenerator[object, None]:
-        # With a client of our own the SDK leaves retries and aiohttp alone.
-        async with door.http.AsyncClient(timeout=SECONDS) as http:
+        building = _Building()
+        async with _heard(door) as http:
+            # With a client of our own the SDK leaves retries and aiohttp alone.
             options = {"base_url": door.base_url, "httpx_async_client": http}
             client = door.sdk.Client(vertexai=False, api_key=door.key, http_options=options)
-            building = _Building()
-            try:
-                async for chunk in await client.aio.models.generate_content_stream(
+            with closing(client):
+                chunks = await client.aio.models.generate_content_stream(
                     model=self.model, contents=history["contents"], config=self._config(history, request)
-                ):
-                    yield building.add(plain(chunk))
-            finally:
-                client.close()
+                )
+                async with aclosing(chunks):
+                    async for chunk in chunks:
+                        yield building.add(plain(chunk))
         if building.has_begun:
             yield building.reply()
 
@@ -45,14 +46,31 @@ class GeminiModel(Client):
         if "systemInstruction" in history:
             config["system_instruction"] = history["systemInstruction"]
         if request.tools:
-            config["tools"] = [{"function_declarations": [_tool(tool) for tool in request.tools]}]
+            config["tools"] = [{"functionDeclarations": [_tool(tool) for tool in request.tools]}]
         if request.max_tokens:
             config["max_output_tokens"] = request.max_tokens
         return config
 
 
+@asynccontextmanager
+async def _heard(door: Door) -> AsyncIterator[Any]:
+    """An HTTP client that closes what it opened, for the SDK leaves a stream open that it stumbles over."""
+    opened: list[Any] = []
+
+    async def remember(response: Any) -> None:
+        opened.append(response)
+
+    hooks = {"response": [remember]}
+    async with door.http.AsyncClient(verify=door.tls, timeout=SECONDS, event_hooks=hooks) as http:
+        try:
+            yield http
+        finally:
+            for response in opened:
+                await response.aclose()
+
+
 def _tool(tool: ToolSpec) -> dict[str, Any]:
-    return {"name": tool.name, "description": tool.description, "parameters_json_schema": tool.parameters}
+    return {"name": tool.name, "description": tool.description, "parametersJsonSchema": tool.parameters}
 
 
 class _Building:

@@ -38,9 +38,8 @@ class OpenAIModel(Client):
             fields["tools"] = [_tool(tool) for tool in request.tools]
         if request.max_tokens:
             fields["max_output_tokens"] = request.max_tokens
-        client = door.sdk.AsyncOpenAI(
-            api_key=door.key, base_url=door.base_url, max_retries=0, timeout=SECONDS
-        )
+        http = door.sdk.DefaultAsyncHttpxClient(verify=door.tls, timeout=SECONDS)
+        client = door.sdk.AsyncOpenAI(api_key=door.key, base_url=door.base_url, max_retries=0, http_client=http)
         async with client, await self._open(door.sdk, client, fields) as events:
             yield Delta()
             async for event in events:
