@@ -187,7 +187,9 @@ def _bad_end(provider: str, how: str) -> list[bytes]:
     if how == "garbage":
         return [kind + b'data: {"type": "content_block_delta", "del\n\n']
     if how == "nonsense":
-        return [kind + b'data: {"type": "content_block_delta", "choices": 7, "candidates": "x", "index": 99}\n\n']
+        return [
+            kind + b'data: {"type": "content_block_delta", "choices": 7, "candidates": "x", "index": 99}\n\n'
+        ]
     if how == "trouble" and provider == "anthropic":
         error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
         return [_sse(error, "error")]
@@ -272,7 +274,9 @@ def _chat(says: Say, number: int) -> Iterator[bytes]:
         yield _chunk({"refusal" if says.refuses else "content": piece})
     for index, call in enumerate(says.calls):
         function = {"name": call.name, "arguments": ""}
-        yield _chunk({"tool_calls": [{"index": index, "id": call.id, "type": "function", "function": function}]})
+        yield _chunk(
+            {"tool_calls": [{"index": index, "id": call.id, "type": "function", "function": function}]}
+        )
     for piece, index in _interleaved([_split(call.arguments) for call in says.calls]):
         yield _chunk({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
     stop = "length" if says.is_cut_short else "tool_calls" if says.calls else "stop"

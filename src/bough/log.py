@@ -148,7 +148,7 @@ class Log:
             cursor = self.cursor if leaf == self.leaf else self.cursor_at(leaf)
             at = self.world.now()
             _check(key, calls, data, row)
-            written = write(cursor, drafts, at)
+            written = write(cursor, drafts, at, redactor=self.world.redactor)
             state, encoded = self._next_state(leaf, written.payloads)
             change = Change(
                 session_id=self.session_id,
@@ -217,8 +217,8 @@ class Log:
                 key=key or self.world.new_id(""),
                 at=self.world.now(),
                 kind=kind,
-                data=dict(data or {}),
-                row=dict(row or {}),
+                data=self.world.redactor.json(dict(data or {})),
+                row=self.world.redactor.json(dict(row or {})),
                 tags=tags or {},
                 calls=tuple(calls),
                 replaces_call=replaces_call,
@@ -276,7 +276,8 @@ class Log:
             self.refuse_while_running()
             at = self.world.now()
             drafts = [] if leaving is None else [Draft(leaving)]
-            written = write(self.cursor_at(to) if to.seq else Cursor(), drafts, at)
+            behind = self.cursor_at(to) if to.seq else Cursor()
+            written = write(behind, drafts, at, redactor=self.world.redactor)
             change = Change(
                 session_id=self.session_id,
                 key=key or self.world.new_id(""),
@@ -338,7 +339,8 @@ class Log:
         """A new session from a place of this path: one row, one branch, no entry copied."""
         under = self.place(cut.at)
         cursor = self.cursor_on_path(cut.at)
-        written = write(cursor, [Draft(settings)] if settings is not None else [], row.started_at)
+        drafts = [Draft(settings)] if settings is not None else []
+        written = write(cursor, drafts, row.started_at, redactor=self.world.redactor)
         new = NewSession(
             row=replace(row, parent_seq=cut.at, seed_count=min(self._seeds_on_path(), cut.at)),
             key=self.world.new_id(""),

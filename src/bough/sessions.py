@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -14,6 +14,7 @@ from .core.drafts import Blob, Draft, write
 from .core.entries import Note
 from .core.media import digest
 from .core.messages import Media, Message
+from .core.redact import Redactor
 from .core.state import merge
 from .core.turns import Cursor
 from .core.usage import MOST
@@ -86,6 +87,9 @@ class Sessions:
     def _new(
         self, agent: str | None, seeds: Iterable[Appendable], session_id: str | None, about: dict[str, Any]
     ) -> tuple[NewSession, Cursor]:
+        about = self.world.redactor.json({name: about[name] for name in about if name != "workspace"}) | {
+            name: about[name] for name in about if name == "workspace"
+        }
         wide = {name: about.pop(name, None) for name in ("spec", "policy", "workspace", "state")}
         workspace = cast(Workspace | None, wide["workspace"])
         opening = drafts(seeds)
@@ -94,7 +98,7 @@ class Sessions:
         if wide["state"] is not None:
             opening.append(Draft(Note(state=wide["state"])))
         now = self.world.now()
-        written = write(Cursor(), opening, now, seed=True)
+        written = write(Cursor(), opening, now, seed=True, redactor=self.world.redactor)
         row = self._row(agent, session_id, len(written.entries), now, about)
         detail = Detail(
             spec=None if wide["spec"] is None else to_json(wide["spec"], "spec"),
@@ -203,24 +207,27 @@ def open(
     space: str = "default",
     owner: str | None = None,
     synchronous: str = "full",
+    secrets: Mapping[str, str] | Iterable[str] = (),
 ) -> Sessions:
     """Open a store by a path or `memory:`.
 
-    `synchronous="normal"` is faster and safe against a killed process, but a power cut may take the last commits.
+    `secrets` (values, or names and values) never become durable: wherever they appear they are hidden, as is what
+    looks like a key for certain. `synchronous="normal"` is faster and safe against a killed process, but a power cut may take the last commits.
     """
     plain_text(space, "space")
     if synchronous not in ("full", "normal"):
         raise StoreError(f"synchronous={synchronous!r} is unknown; use 'full' or 'normal'")
     where = os.fspath(url)
+    world = real_world(Redactor(secrets))
     if where == "memory:":
         from .stores.memory import MemoryStore
 
-        return Sessions(MemoryStore(space=space, owner=owner))
+        return Sessions(MemoryStore(space=space, owner=owner), world)
     if "://" in where:
         raise WrongStore(where, "only paths and memory: are known so far")
     from .stores.sqlite import SqliteStore
 
-    return Sessions(SqliteStore(where, space=space, owner=owner, synchronous=synchronous))
+    return Sessions(SqliteStore(where, space=space, owner=owner, synchronous=synchronous), world)
 
 
 _rows = msgspec.json.Decoder(SessionRow)

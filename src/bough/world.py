@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from .core.redact import Redactor
+
 
 class World(Struct, frozen=True):
     """What a log takes from outside: the clock, new ids and the name of this process."""
@@ -19,9 +21,11 @@ class World(Struct, frozen=True):
     holder: Callable[[], str]
     is_gone: Callable[[str], bool]
     """Whether a holder is known to have died."""
+    redactor: Redactor = Redactor()
+    """What is hidden before anything becomes durable."""
 
 
-def real_world() -> World:
+def real_world(redactor: Redactor | None = None) -> World:
     host = socket.gethostname()
 
     def is_gone(holder: str) -> bool:
@@ -41,4 +45,5 @@ def real_world() -> World:
         new_id=lambda prefix: f"{prefix}_{os.urandom(10).hex()}" if prefix else os.urandom(6).hex(),
         holder=lambda: f"{host}:{os.getpid()}",  # asked each time: a fork is another process
         is_gone=is_gone,
+        redactor=redactor or Redactor(),
     )

@@ -177,18 +177,17 @@ class Loop:
         answer: Answer | None = None
         async for piece in model.stream(request):
             if isinstance(piece, Delta):
-                yield Event("session:delta", {"text": piece.text, "reasoning": piece.reasoning})
+                hide = self.log.world.redactor.text
+                yield Event("session:delta", {"text": hide(piece.text), "reasoning": hide(piece.reasoning)})
             else:
                 answer = piece
         if answer is None or answer.finish is None:
             raise CutOff(model.model, "the stream ended without a stop reason")
-        appended = await self._answered(model, answer)
-        seq = appended.leaf.seq
-        yield Event(
-            "session:answer",
-            {"seq": seq, "text": answer.message.text, "calls": len(answer.message.calls)},
-            self._n,
-        )
+        kept = await self._answered(model, answer)
+        said = kept.payloads[0]
+        assert isinstance(said, Message)
+        told = {"seq": kept.leaf.seq, "text": said.text, "calls": len(said.calls)}
+        yield Event("session:answer", told, self._n)
 
     async def _answered(self, model: Model, answer: Answer) -> Appended:
         """The answer, its cost and the start of its tools, in one commit: durable before anything runs."""

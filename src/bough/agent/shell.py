@@ -30,7 +30,7 @@ _LINGER = 0.5
 can still hold it open."""
 
 _SECRET_NAME = re.compile(
-    r"KEYS?(_|\d|$)|TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|PWD\w|\wPWD$(?<!OLDPWD)|CREDENTIAL|PRIVATE|COOKIE|AUTH|DSN$",
+    r"KEYS?(_|\d|$)|TOKENS?(_|\d|$)|SECRET|PASSW|PASSPHRASE|PASS$|PWD\w|\wPWD$(?<!OLDPWD)|CREDENTIAL|PRIVATE|COOKIE|AUTH(?!OR)|DSN$",
     re.IGNORECASE,
 )
 _SECRET_VALUE = re.compile(
@@ -50,13 +50,13 @@ _ADDED = {
 
 _GIT_VALUED = frozenset({"-C", "--git-dir", "--work-tree", "--namespace", "--super-prefix", "--attr-source"})
 _GIT_PLAIN = frozenset({"-P", "--no-pager", "--no-optional-locks", "--literal-pathspecs", "--bare"})
-_GIT_QUIET = frozenset(
-    "add blame cat-file check-ignore clone count-objects describe diff diff-files diff-index diff-tree fetch "
-    "for-each-ref grep help init log ls-files ls-remote ls-tree merge-base mv name-rev restore rev-list "
-    "rev-parse rm shortlog show show-ref status version".split()
+_GIT_QUIET = re.compile(
+    r"add|blame|branch|cat-file|check-ignore|checkout|clone|count-objects|describe|diff|diff-files"
+    r"|diff-index|diff-tree|fetch|for-each-ref|grep|help|init|log|ls-files|ls-remote|ls-tree|merge-base"
+    r"|mv|name-rev|restore|rev-list|rev-parse|rm|shortlog|show|show-ref|status|switch|version"
 )
 """What leaves no commit. All else of git wants approval: an unknown word may be an alias of commit."""
-_GIT_INSIDE = re.compile(r"\bgit\b")
+_GIT_INSIDE = re.compile(r"(?<![\w./+-])(?:[\w./-]*/)?git(?=\s|$)")
 
 
 class Ran(Struct, frozen=True):
@@ -241,7 +241,7 @@ def _git_needs_approval(words: Sequence[str]) -> bool:
             if word not in _GIT_PLAIN and word.partition("=")[0] not in _GIT_VALUED | {"--version", "--help"}:
                 return True
         else:
-            return re.sub(r"[;|&()`<>]+$", "", word) not in _GIT_QUIET
+            return _GIT_QUIET.fullmatch(word.rstrip(";|&()`<>")) is None
     return False
 
 

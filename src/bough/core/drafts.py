@@ -15,6 +15,7 @@ from .codec import chain, decode, decode_evidence, encode, encode_evidence, plai
 from .entries import Entry, Evidence, Payload, is_internal, kind_of
 from .media import ATTACHED, HANDLED, MARK, lift
 from .messages import Attachment, Message
+from .redact import Redactor
 from .turns import Cursor, follow
 
 
@@ -83,14 +84,16 @@ class Written(Struct, frozen=True, gc=False):
     facts: tuple[FurtherFact, ...]
 
 
-def write(cursor: Cursor, drafts: Sequence[Draft], at: int, *, seed: bool = False) -> Written:
+def write(
+    cursor: Cursor, drafts: Sequence[Draft], at: int, *, seed: bool = False, redactor: Redactor | None = None
+) -> Written:
     """Chain drafts behind a cursor; raises if one may not stand there or cannot be kept."""
     entries: list[NewEntry] = []
     payloads: list[Payload] = []
     blobs: dict[str, Blob] = {}
     facts: list[FurtherFact] = []
     for draft in drafts:
-        payload, body, media = _canonical(draft.payload, blobs)
+        payload, body, media = _canonical(draft.payload, blobs, redactor)
         place = follow(cursor, payload, seed=seed)
         kind = kind_of(payload)
         entry_id = chain(cursor.entry_id, kind, place.turn, place.step, body)
@@ -120,9 +123,14 @@ def write(cursor: Cursor, drafts: Sequence[Draft], at: int, *, seed: bool = Fals
     return Written(tuple(entries), tuple(payloads), tuple(blobs.values()), cursor, tuple(facts))
 
 
-def _canonical(payload: Payload, blobs: dict[str, Blob]) -> tuple[Payload, bytes, tuple[str, ...]]:
+def _canonical(
+    payload: Payload, blobs: dict[str, Blob], redactor: Redactor | None
+) -> tuple[Payload, bytes, tuple[str, ...]]:
     """The payload as it will be read back, its bytes, and the blobs it names."""
     body = encode(payload)
+    if redactor is not None and redactor.may_concern(body):
+        payload = redactor.payload(read_back(payload, body))
+        body = encode(payload)
     found: dict[str, Attachment] = {}
     if (MARK in body or ATTACHED in body) and isinstance(payload, Message):
         payload, found = lift(payload)

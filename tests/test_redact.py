@@ -1,0 +1,117 @@
+"""Secrets never become durable, wherever they come from; ids are left alone."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import bough
+from bough import Evidence, Note, ScriptedModel, Settings, ToolCall, assistant, system, tool_result, user
+from bough.core.drafts import Draft
+
+SECRET = 'hunter2"\\ünd more'
+KEY = "sk-ant-api03-" + "a1B2" * 12
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "agent.db"
+
+
+def left(place: Path) -> list[str]:
+    """Files beside the store that still hold a secret, in any way it could be written."""
+    forms = [SECRET.encode(), SECRET.replace("\\", "\\\\").replace('"', '\\"').encode(), KEY.encode()]
+    return [file.name for file in place.parent.iterdir() if any(form in file.read_bytes() for form in forms)]
+
+
+def test_a_secret_is_in_no_table_index_or_log(place: Path) -> None:
+    with bough.open(place, secrets={"PASSWORD": SECRET}) as store:
+        for secret in (SECRET, KEY):
+            session = store.start(
+                "a",
+                [system(f"prompt {secret}")],
+                title=f"t {secret}",
+                state={"k": secret},
+                spec={"s": secret},
+                tags={"t": secret},
+            )
+            session.append(
+                [
+                    user(f"q {secret}"),
+                    assistant(f"a {secret}", ToolCall("c", "t", {"arg": [secret], secret: 1})),
+                ]
+            )
+            session.append([tool_result("c", {"out": secret}, details={"d": secret}, state={"s": secret})])
+            session.append(
+                [assistant("done"), Note({"n": secret}), Settings(prompt=secret, limits={"l": secret})]
+            )
+            session.title(secret)
+            session.rewind(to=2, summary=f"found {secret}")
+            with pytest.raises(ValueError, match="error"), session.turn("again"):
+                raise ValueError(f"error {secret}")
+            session.interrupt()
+            session.end("failed", f"because {secret}")
+            assert session.verify() == []
+        assert left(place) == []
+    assert left(place) == []
+
+
+def test_what_is_hidden_is_named_and_the_rest_stays() -> None:
+    store = bough.open("memory:", secrets={"PASSWORD": SECRET})
+    session = store.start()
+    session.append([user(f"before {SECRET} after {KEY}.")])
+    assert session.path()[0].message.text == "before [redacted PASSWORD] after [redacted]."
+
+
+def test_ids_names_and_evidence_are_left_alone() -> None:
+    store = bough.open("memory:", secrets=["toolu_01secretlooking"])
+    session = store.start()
+    evidence = Evidence("anthropic", {"0": {"signature": "toolu_01secretlooking"}})
+    session.append([user("q")])
+    session.log.append(
+        [
+            Draft(
+                assistant("x toolu_01secretlooking", ToolCall("toolu_01secretlooking", "t")),
+                evidence=evidence,
+            )
+        ]
+    )
+    session.append([tool_result("toolu_01secretlooking", "r")])
+    answer = session.path()[1]
+    assert answer.message.calls[0].id == "toolu_01secretlooking"
+    assert answer.evidence == evidence
+    assert answer.message.text == "x [redacted]"
+    assert session.verify() == []
+
+
+def test_ordinary_text_is_left_alone() -> None:
+    store = bough.open("memory:", secrets=["short", ""])
+    session = store.start()
+    text = "sk-short, ghp_too_short, AKIA, short, a ghost; xoxo; risk-free and task-oriented"
+    session.append([user(text)])
+    assert session.path()[0].message.text == text
+
+
+def test_what_tools_return_and_raise_is_hidden_in_the_loop(place: Path) -> None:
+    @bough.tool(effect="read")
+    def leak() -> str:
+        return f"the key is {KEY}"
+
+    @bough.tool(effect="read")
+    def burst() -> str:
+        raise RuntimeError(f"cannot log in with {SECRET}")
+
+    with bough.open(place, secrets=[SECRET]) as store:
+        session = store.start()
+        calls = assistant(ToolCall("a", "leak"), ToolCall("b", "burst"))
+
+        async def main() -> list[bough.Event]:
+            model = ScriptedModel([calls, f"So it is {SECRET}"])
+            return [event async for event in session.send("q", model=model, tools=[leak, burst])]
+
+        events = asyncio.run(main())
+        answers = [event.data["text"] for event in events if event.type == "session:answer"]
+        assert answers == ["", "So it is [redacted]"]
+        assert left(place) == []
