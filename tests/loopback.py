@@ -118,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         loopback = self.server.loopback
         provider = _provider(self.path)
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])), object_hook=_as_google_reads)
         problems = wire.wire(provider).violations(body, ready=True)
         loopback.seen.append(Seen(provider, body, dict(self.headers), problems))
         reply = loopback.replies.pop(0) if loopback.replies else Say("ok")
@@ -172,6 +172,13 @@ def _provider(path: str) -> str:
     if path.endswith("/chat/completions"):
         return "openai-chat"
     return "openai" if path.endswith("/responses") else "gemini"
+
+
+def _as_google_reads(found: dict[str, Any]) -> dict[str, Any]:
+    """Google takes either spelling of a field and either alphabet of base64; its SDK sends media in the others."""
+    if found.keys() == {"data", "mime_type"}:
+        return {"mimeType": found["mime_type"], "data": found["data"].translate(str.maketrans("-_", "+/"))}
+    return found
 
 
 def _error(provider: str, reply: Refuse) -> dict[str, Any]:

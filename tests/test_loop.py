@@ -450,3 +450,35 @@ class TestLease:
         assert session.path()[3].message.results[0].outcome == "unknown"
         assert desk.did == []
         assert is_valid(session)
+
+
+class TestStreaming:
+    LONG = "word " * 200
+
+    def test_streamed_text_comes_back_as_an_interrupted_answer_that_ends_its_turn(
+        self, store: Sessions, session: Session
+    ) -> None:
+        session.send_sync("q", model=ScriptedModel([Broken(self.LONG)]), limits=NOW)
+        assert store.store.draft(session.session_id) is not None
+        again = store.session(session.session_id)
+        again.resume_sync(model=ScriptedModel([]))
+        last = again.path()[-1]
+        assert (last.finish, last.internal) == ("interrupted", False)
+        assert last.message.text == self.LONG
+        assert again.row.status == "idle"
+        assert is_valid(again)
+
+    def test_a_rewind_leaves_the_draft_behind(self, session: Session) -> None:
+        session.send_sync("q", model=ScriptedModel([Broken(self.LONG)]), limits=NOW)
+        session.rollback()
+        assert session.log.store.draft(session.session_id) is None
+        session.send_sync("q", model=ScriptedModel(["short"]))
+        assert session.path()[-1].message.text == "short"
+
+    def test_rollback_leaves_an_unanswered_turn_behind(self, session: Session) -> None:
+        session.append([user("q")])
+        session.rollback()
+        assert len(session.path()) == 1
+        assert session.rollback() is None
+        session.redo()
+        assert len(session.path()) == 2

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import aclosing
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import pytest
@@ -217,14 +218,14 @@ class TestRequest:
     @providers
     def test_an_illegal_history_is_refused_in_the_vendors_words(self, provider):
         with Loopback() as server, pytest.raises(ModelError, match=r"\(400\)"):
-            run(listen(client(provider, server), Request(Context((), ()), lambda _: None)))
+            run(listen(client(provider, server), asking(user("hi"), bough.assistant("I was not asked"))))
         assert server.seen[0].problems != []
 
     def test_options_are_further_fields_of_the_request(self):
         with Loopback() as server:
-            run(listen(client("anthropic", server, temperature=0.5), asking()))
+            run(listen(client("anthropic", server, metadata={"user_id": "u"}), asking()))
             run(listen(client("gemini", server, temperature=0.5), asking()))
-        assert server.seen[0].body["temperature"] == 0.5
+        assert server.seen[0].body["metadata"] == {"user_id": "u"}
         assert server.seen[1].body["generationConfig"]["temperature"] == 0.5
 
 
@@ -411,39 +412,41 @@ class TestNamed:
         assert done.stdout.strip() == "[]"
 
 
+@pytest.fixture(scope="module")
+def driven() -> Loopback:
+    """What four vendors saw of one session of twenty turns with tools, driven by another every turn."""
+    with Loopback() as server, bough.open("memory:") as store:
+        session = store.start(agent="switcher", seeds=[bough.system("You look out of windows.")])
+        run(drive(session, server))
+        assert session.verify() == []
+    return server
+
+
+async def drive(session: bough.Session, server: Loopback) -> None:
+    for turn in range(20):
+        provider = (PROVIDERS + PROVIDERS[::-1])[turn % 8]
+        arguments = json.dumps({"city": f"C{turn}", "z": 1, "a": 2})
+        # Ids that no other vendor would take, and that were there before.
+        ids = [f"call|{provider}|{turn}|" + "x" * 80, "again"]
+        calls = tuple(Call(call_id, "weather", arguments) for call_id in ids)
+        server.replies = [Say("I look.", f"thought {turn}", calls), Say(f"Rain {turn}.", "so it is")]
+        await take_turn(session, client(provider, server), turn)
+
+
+async def take_turn(session: bough.Session, model: Model, number: int) -> None:
+    with session.turn(f"How is the weather in C{number}?") as turn:
+        while True:
+            request = Request(session.context(), session.read_blob, TOOLS)
+            _, answer = await listen(model, request)
+            # As `turn.answer` does, which takes what a vendor said and not yet what a client made of it.
+            session.log.append([Draft(answer.message, answer.model, answer.finish, answer.evidence)])
+            if not turn.open_calls:
+                return
+            for waiting in reversed(turn.open_calls):  # results come in any order
+                turn.result(waiting.call.id, f"rain in C{number}")
+
+
 class TestSwitch:
-    """One session of twenty turns with tools, driven by another vendor every turn."""
-
-    @pytest.fixture(scope="class")
-    def driven(self) -> Loopback:
-        with Loopback() as server, bough.open("memory:") as store:
-            session = store.start(agent="switcher", seeds=[bough.system("You look out of windows.")])
-            run(self.drive(session, server))
-            assert session.verify() == []
-        return server
-
-    async def drive(self, session: bough.Session, server: Loopback) -> None:
-        for turn in range(20):
-            provider = (PROVIDERS + PROVIDERS[::-1])[turn % 8]
-            # Ids no other vendor would take, or that were there before.
-            ids = [f"call|{provider}|{turn}|" + "x" * 80, "again"]
-            calls = tuple(
-                Call(name, "weather", json.dumps({"city": f"C{turn}", "z": 1, "a": 2})) for name in ids
-            )
-            server.replies = [Say("I look.", f"thought {turn}", calls), Say(f"Rain {turn}.", "so it is")]
-            await self.turn(session, client(provider, server), turn)
-
-    async def turn(self, session: bough.Session, model: Model, turn: int) -> None:
-        with session.turn(f"How is the weather in C{turn}?") as open_turn:
-            while True:
-                request = Request(session.context(), session.read_blob, TOOLS)
-                _, answer = await listen(model, request)
-                session.log.append([Draft(answer.message, answer.model, answer.finish, answer.evidence)])
-                if not open_turn.open_calls:
-                    return
-                for waiting in reversed(open_turn.open_calls):  # results come in any order
-                    open_turn.result(waiting.call.id, f"rain in C{turn}")
-
     def test_every_history_is_accepted(self, driven):
         assert len(driven.seen) == 40
         assert [seen.problems for seen in driven.seen] == [[]] * 40
@@ -462,7 +465,7 @@ class TestSwitch:
     def test_what_was_sent_is_a_prefix_of_what_is_sent_next(self, driven, provider):
         bodies = driven.bodies(provider)
         assert len(bodies) == 10
-        for was, now in zip(bodies, bodies[1:], strict=False):
+        for was, now in pairwise(bodies):
             assert wire.first_difference(was, now) is None
 
 

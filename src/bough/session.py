@@ -156,6 +156,11 @@ class Session:
 
         return start(self.log, content, model=model, tools=tools, limits=limits)
 
+    def rollback(self) -> Cut | None:
+        """For an interactive start: leave an unanswered turn behind, as if its input had not been sent."""
+        turn = self.log.cursor.turn
+        return self.rewind(turn - 1) if turn else None
+
     def resume(self, *, model: ModelLike, tools: Tools = (), limits: Limits | None = None) -> Run:
         """Go on with the turn that is open: after a crash, a failure or an approval."""
         from .engines.local import start

@@ -31,8 +31,8 @@ _REDIRECTS = 5
 _REDIRECTING = frozenset({301, 302, 303, 307, 308})
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OURS = frozenset(
-    ("accept-encoding", "connection", "content-length", "expect", "host", "keep-alive", "te", "trailer")
-    + ("transfer-encoding", "upgrade", "proxy-authorization", "proxy-connection")
+    {"accept-encoding", "connection", "content-length", "expect", "host", "keep-alive", "te", "trailer"}
+    | {"transfer-encoding", "upgrade", "proxy-authorization", "proxy-connection"}
 )
 _FOR_ANYONE = frozenset({"accept", "accept-language", "user-agent"})
 """All that goes along to another host: any other header may be a credential."""
@@ -89,9 +89,10 @@ class Web:
         resolver: Resolver | None = None,
         timeout: float = 30.0,
         largest: int = 2 * 1024 * 1024,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._spill, self._hosts, self._resolver = spill, hosts, resolver or _resolved
-        self._timeout, self._largest = timeout, largest
+        self._timeout, self._largest, self._tls = timeout, largest, tls
 
     def http_request(
         self, method: str, url: str, headers: dict[str, str] | None = None, body: str | None = None
@@ -142,7 +143,7 @@ class Web:
     def _exchange(
         self, method: str, target: _Target, headers: Mapping[str, str], body: bytes | None, ends_at: float
     ) -> Answer:
-        connection = _Connection(target, ends_at)
+        connection = _Connection(target, ends_at, self._tls)
         # Timeouts of a socket count from byte to byte; a server that trickles is cut off by the clock.
         watch = threading.Timer(max(ends_at - time.monotonic(), 0), connection.cut)
         watch.daemon = True
@@ -150,9 +151,11 @@ class Web:
         try:
             connection.request(method, target.path, body, {**headers, "Accept-Encoding": "identity"})
             found = connection.getresponse()
-            data = b"" if found.status in _REDIRECTING else found.read(self._largest + 1)
+            data = found.read(self._largest + 1)
             if connection.is_late:
                 raise TimeoutError
+            if found.length and len(data) <= self._largest:
+                raise ConnectionError(f"{_bare(target.url)} broke off, {found.length:,} bytes were to come")
             fields = tuple((name.lower(), value) for name, value in found.getheaders())
             is_whole = len(data) <= self._largest
             return Answer(target.url, found.status, found.reason, fields, data[: self._largest], is_whole)
@@ -183,11 +186,11 @@ class Web:
 class _Connection(http.client.HTTPConnection):
     """To an address that was checked, whatever the name resolves to by now; in the host's name."""
 
-    def __init__(self, target: _Target, ends_at: float) -> None:
+    def __init__(self, target: _Target, ends_at: float, tls: ssl.SSLContext | None) -> None:
         super().__init__(target.host, target.port)
         # So that the Host header goes without the usual port of https, too.
         self.default_port = 443 if target.scheme == "https" else 80
-        self._target, self._ends_at = target, ends_at
+        self._target, self._ends_at, self._tls = target, ends_at, tls
         self._wire: socket.socket | None = None
         self.is_late = False
 
@@ -195,7 +198,7 @@ class _Connection(http.client.HTTPConnection):
         raw = self._reach()
         self._wire = self.sock = raw
         if self._target.scheme == "https":
-            secure = ssl.create_default_context().wrap_socket(
+            secure = (self._tls or ssl.create_default_context()).wrap_socket(
                 raw, server_hostname=self._target.host, do_handshake_on_connect=False
             )
             self._wire = self.sock = secure

@@ -15,8 +15,7 @@ from msgspec.structs import replace
 
 from ..core import context as contexts
 from ..core.drafts import Draft, FurtherFact
-from ..core.entries import Compaction, Entry
-from ..core.fit import measure
+from ..core.entries import Entry
 from ..core.messages import Message, assistant, tool_result, user
 from ..core.turns import CallModel, OpenCall, Rest, RunTools, next_action
 from ..core.usage import Call, Usage
@@ -26,8 +25,10 @@ from ..models.model import Delta, Model, Request
 from ..models.prices import price
 from ..wire import Answer
 from .calls import Calls, read_calls
+from .compaction import summarise
 from .events import Event
 from .limits import Limits, Reached, reached
+from .said import Said
 from .tools import Happened, NeverHappened, Tool, ToolContext, failed
 
 R = TypeVar("R")
@@ -77,6 +78,9 @@ class Loop:
                 yield Event("session:turn_completed", {"stop_reason": "nothing to resume"})
                 return
             await self._record("turn_resumed", row={"status": "running"})
+            said = await self._do(self.log.store.draft, self.log.session_id)
+            if said is not None:
+                await self._append(Draft(assistant(said), finish="interrupted"))
         else:
             await self._settle_open()
             draft = Draft(user(content) if isinstance(content, str) else content)
@@ -175,18 +179,20 @@ class Loop:
         specs = tuple(tool.spec for tool in self.tools.values())
         request = Request(contexts.build(self._path), self._blob, specs)
         answer: Answer | None = None
+        said = Said(self.log.world.redactor.text)
         async for piece in model.stream(request):
             if isinstance(piece, Delta):
-                hide = self.log.world.redactor.text
-                yield Event("session:delta", {"text": hide(piece.text), "reasoning": hide(piece.reasoning)})
+                yield Event("session:delta", said.add(piece))
+                if said.is_due(self.log.world.now()):
+                    await self._do(self._save, said.text)
             else:
                 answer = piece
         if answer is None or answer.finish is None:
             raise CutOff(model.model, "the stream ended without a stop reason")
         kept = await self._answered(model, answer)
-        said = kept.payloads[0]
-        assert isinstance(said, Message)
-        told = {"seq": kept.leaf.seq, "text": said.text, "calls": len(said.calls)}
+        message = kept.payloads[0]
+        assert isinstance(message, Message)
+        told = {"seq": kept.leaf.seq, "text": message.text, "calls": len(message.calls)}
         yield Event("session:answer", told, self._n)
 
     async def _answered(self, model: Model, answer: Answer) -> Appended:
@@ -206,6 +212,10 @@ class Loop:
         self._call_id = None
         self._mine.add(self.log.leaf.seq + 1)
         return await self._append(draft, calls=[call], replaces_call=True, facts=facts)
+
+    def _save(self, text: str) -> None:
+        log = self.log
+        log.store.save_draft(log.session_id, log.leaf, text, self._fence, log.world.now())
 
     def _ledger(self, model: Model, usage: Usage | None, *, answered: bool) -> Call:
         after = self.log.leaf.seq
@@ -234,15 +244,12 @@ class Loop:
         await self._record("call_failed", data={"why": error.why}, calls=[call], replaces_call=True)
 
     async def _compact(self) -> Event:
-        """The history was too long: summarise what lies before the newest turn, once per input."""
+        """The history was too long: once per input, a summary takes the place of what lies before the newest turn."""
         self._compacted = True
-        turn = self.log.cursor.turn
-        older = [entry for entry in self._path if entry.message is not None and 0 < entry.turn < turn]
-        first_kept = turn if older else max(turn + 1, self._path[-1].seq)
-        summary = offline_summary(older or self._path[:-1])
-        tokens = sum(measure(item.message).tokens for item in contexts.build(self._path).items)
-        await self._append(Draft(Compaction(summary, first_kept, tokens, folds=False)))
-        return Event("session:compacted", {"first_kept": first_kept, "tokens_before": tokens}, self._n)
+        compaction = summarise(self._path, self.log.cursor)
+        await self._append(Draft(compaction))
+        told = {"first_kept": compaction.first_kept, "tokens_before": compaction.tokens_before}
+        return Event("session:compacted", told, self._n)
 
     # -- the tools ---------------------------------------------------------------------------------
 
@@ -348,17 +355,6 @@ class Loop:
     def _blob(self, digest: str) -> bytes | None:
         found = self.log.store.blob(digest)
         return None if found is None else found.data
-
-
-def offline_summary(entries: Sequence[Entry], most: int = 4_000) -> str:
-    """A summary made without a model: who said what, shortened. The same everywhere."""
-    lines = [
-        f"{entry.role}: {' '.join(entry.message.text.split())[:200]}"
-        for entry in entries
-        if entry.message is not None and entry.message.text.strip()
-    ]
-    text = "\n".join(lines)
-    return text[:most] or "(nothing was said)"
 
 
 def _told(call: OpenCall) -> dict[str, Any]:

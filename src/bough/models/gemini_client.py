@@ -29,7 +29,8 @@ class GeminiModel(Client):
         building = _Building()
         async with _heard(door) as http:
             # With a client of our own the SDK leaves retries and aiohttp alone.
-            options = {"base_url": door.base_url, "httpx_async_client": http}
+            # Its own timeout is none at all, and beats the one of that client; it counts milliseconds.
+            options = {"base_url": door.base_url, "httpx_async_client": http, "timeout": int(SECONDS * 1000)}
             client = door.sdk.Client(vertexai=False, api_key=door.key, http_options=options)
             with closing(client):
                 chunks = await client.aio.models.generate_content_stream(

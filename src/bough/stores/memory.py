@@ -54,6 +54,7 @@ class MemoryStore(Store):
         self._blobs: dict[tuple[str, str], tuple[Blob, int]] = {}
         self._left: dict[str, list[Call]] = {}  # calls of purged sessions whose answers a fork stands on
         self._numbers = {"session": 0, "branch": 0}
+        self._drafts: dict[str, tuple[Leaf, str]] = {}
 
     def beside(self, space: str, owner: str | None = None) -> MemoryStore:
         """The same sessions, opened for another space or owner."""
@@ -235,6 +236,7 @@ class MemoryStore(Store):
             ids = [*self._below(session_id, forks=with_forks, trashed=not with_forks), session_id]
             for name in ids:
                 self._left[name] = self._sessions.pop(name).calls
+                self._drafts.pop(name, None)
             doomed = {n: b for n, b in self._branches.items() if b.session_id in ids}
             for branch in list(doomed.values()):
                 while (
@@ -294,6 +296,18 @@ class MemoryStore(Store):
             kept = self._kept(session_id)
             if kept.row.fence == fence:
                 kept.row = replace(kept.row, holder=None, lease_until=None)
+
+    def save_draft(self, session_id: str, leaf: Leaf, text: str, fence: int, at: int) -> None:
+        with self._lock:
+            row = self._kept(session_id).row
+            if row.fence != fence:
+                raise Fenced(session_id, fence, row.fence)
+            self._drafts[session_id] = (leaf, text)
+
+    def draft(self, session_id: str) -> str | None:
+        with self._lock:
+            leaf, text = self._drafts.get(session_id, (None, None))
+            return text if leaf == self._kept(session_id).row.leaf else None
 
     def put_blob(self, blob: Blob, at: int) -> None:
         with self._lock:

@@ -19,7 +19,7 @@ from ..core.drafts import Blob
 from ..core.entries import Entry
 from ..core.tree import Branch, Leaf, Range, lineage, window
 from ..core.usage import Call
-from ..errors import Damaged, IdTaken, NotFound, Running, Trashed
+from ..errors import Damaged, Fenced, IdTaken, NotFound, Running, Trashed
 from .sqlite_connections import Connections
 from .sqlite_purge import below, purge
 from .sqlite_rows import (
@@ -211,6 +211,24 @@ class SqliteStore(Store):
             )
 
         self._connections.write(work)
+
+    def save_draft(self, session_id: str, leaf: Leaf, text: str, fence: int, at: int) -> None:
+        def work(writer: apsw.Connection) -> None:
+            row = self._row(writer, session_id)
+            if row.fence != fence:
+                raise Fenced(session_id, fence, row.fence)
+            bindings = (self._no(writer, session_id), leaf.branch, leaf.seq, fence, text, at)
+            writer.execute("insert or replace into draft values (?, ?, ?, ?, ?, ?)", bindings)
+
+        self._connections.write(work)
+
+    def draft(self, session_id: str) -> str | None:
+        with self._connections.reading() as reader:
+            found: tuple[Any, ...] | None = reader.execute(
+                "select text from draft join session using (no, branch, seq) where no = ?",
+                (self._no(reader, session_id),),
+            ).fetchone()
+        return None if found is None else found[0]
 
     def put_blob(self, blob: Blob, at: int) -> None:
         self._connections.write(lambda writer: insert_blobs(writer, self.space, (blob,), at))

@@ -283,6 +283,14 @@ class Store(ABC):
     def release(self, session_id: str, fence: int) -> None: ...
 
     @abstractmethod
+    def save_draft(self, session_id: str, leaf: Leaf, text: str, fence: int, at: int) -> None:
+        """Keep what an answer in flight has said so far, in place of what was kept before. `Fenced` if taken over."""
+
+    @abstractmethod
+    def draft(self, session_id: str) -> str | None:
+        """What was kept for the place where the session stands now; None if it has moved on since."""
+
+    @abstractmethod
     def put_blob(self, blob: Blob, at: int) -> None: ...
 
     @abstractmethod

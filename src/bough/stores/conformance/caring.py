@@ -176,6 +176,26 @@ class Leasing(Opening):
         assert pen.store.lease("ses_a", "three", until=9_999, at=2_002) > second
 
 
+class Drafting(Opening):
+    def test_a_draft_is_replaced_as_it_grows_and_holds_while_the_session_stands_there(self) -> None:
+        pen = Pen(self.opened())
+        pen.append(user("q"))
+        fence = pen.store.lease("ses_a", "one", until=1_000, at=10)
+        assert pen.store.draft("ses_a") is None
+        for text in ("half", "half a sentence"):
+            pen.store.save_draft("ses_a", pen.leaf, text, fence, 20)
+        assert pen.store.draft("ses_a") == "half a sentence"
+        pen.append(assistant("whole"))
+        assert pen.store.draft("ses_a") is None
+
+    def test_a_fenced_runner_cannot_draft(self) -> None:
+        pen = Pen(self.opened())
+        fence = pen.store.lease("ses_a", "one", until=1_000, at=10)
+        pen.store.lease("ses_a", "two", until=9_000, at=2_000)
+        refused(Fenced, lambda: pen.store.save_draft("ses_a", pen.leaf, "late", fence, 20))
+        assert pen.store.draft("ses_a") is None
+
+
 class KeepingBlobs(Opening):
     def test_blobs_are_kept_once_by_content_and_space(self) -> None:
         store, other = self.opened(), self.opened(space="other")

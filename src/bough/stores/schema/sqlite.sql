@@ -61,6 +61,16 @@ create table session_detail (
     state     text   -- JSON: the fold of the updates at the leaf; null after a move or fork: fold it
 );
 
+-- An answer in flight: what it has said so far. Holds only while the session stands at (branch, seq).
+create table draft (
+    no     integer primary key references session (no),
+    branch integer not null,
+    seq    integer not null,
+    fence  integer not null,  -- of the runner that wrote it
+    text   text not null,     -- redacted like everything
+    at     integer not null
+);
+
 create table branch (
     id         integer primary key autoincrement,
     session_no integer not null,  -- no foreign key: a branch outlives its purged session while a fork stands on it
