@@ -241,6 +241,22 @@ class TestModels:
         session.uncompact()
         assert len(session.context().items) == 4
 
+    def test_one_input_that_is_too_long_is_never_dropped_silently(self, session: Session) -> None:
+        events = session.send_sync(
+            "long " * 900, model=ScriptedModel([Overflow("m", "too long")]), limits=NOW
+        )
+        assert events[-1].data["error"]["code"] == "Overflow"
+        assert session.context().items[0].message.text == "long " * 900
+
+    def test_a_turn_larger_than_the_window_still_compacts_and_keeps_its_input(
+        self, session: Session, desk: Desk
+    ) -> None:
+        model = ScriptedModel([ask(("look", 1)), ask(("look", 2)), Overflow("m", "too long"), "done"])
+        session.send_sync("the whole question", model=model, tools=desk.tools(), limits=NOW)
+        assert "the whole question" in model.requests[-1].context.items[0].message.text
+        assert session.path()[-1].message.text == "done"
+        assert is_valid(session)
+
     def test_two_overflows_stop_with_an_error(self, session: Session) -> None:
         session.append([user("old " * 200), assistant("answer " * 200)])
         model = ScriptedModel([Overflow("m", "too long"), Overflow("m", "still too long")])
@@ -482,3 +498,57 @@ class TestStreaming:
         assert session.rollback() is None
         session.redo()
         assert len(session.path()) == 2
+
+
+class TestTask:
+    def test_the_parent_keeps_the_answer_and_the_child_the_way_to_it(
+        self, store: Sessions, session: Session
+    ) -> None:
+        @bough.tool(effect="idempotent")
+        async def delegate(what: str, ctx: ToolContext) -> str:
+            """Has a child do it."""
+            child = ScriptedModel([ask(("look", 9)), f"{what} is done"])
+            return await ctx.task(
+                what, agent="helper", seeds=[system("You help.")], models=[child], tools=Desk().tools()
+            )
+
+        model = ScriptedModel([assistant(ToolCall("c", "delegate", {"what": "digging"})), "It is dug."])
+        session.send_sync("dig", model=model, tools=[delegate])
+        assert session.path()[3].message.results[0].content[0].text == "digging is done"
+        (child,) = session.children()
+        assert (child.row.agent, child.row.parent_seq, len(child.path())) == ("helper", 3, 5)
+        assert session.usage("tree").calls == 4
+        assert is_valid(child)
+        kinds = [fact.kind for fact in session.journal()]
+        assert kinds.index("task_started") < kinds.index("turn_ended")
+
+    def test_a_child_found_again_after_a_crash_is_not_run_twice(
+        self, store: Sessions, session: Session
+    ) -> None:
+        asked: list[str] = []
+
+        @bough.tool(effect="idempotent")
+        async def delegate(ctx: ToolContext) -> str:
+            model = ScriptedModel(lambda request: asked.append("once") or "done")  # type: ignore[func-returns-value]
+            await ctx.task("go", models=[model])
+            return await ctx.task("go", models=[model])
+
+        model = ScriptedModel([assistant(ToolCall("c", "delegate")), "ok"])
+        session.send_sync("q", model=model, tools=[delegate])
+        assert asked == ["once"]
+
+    def test_tasks_may_not_be_nested_without_end(self, session: Session) -> None:
+        def digger() -> bough.Tool:
+            @bough.tool(effect="idempotent")
+            async def dig(ctx: ToolContext) -> str:
+                model = ScriptedModel([assistant(ToolCall("c", "dig")), "up again"])
+                return await ctx.task("deeper", models=[model], tools=[digger()])
+
+            return dig
+
+        session.send_sync("q", model=ScriptedModel([assistant(ToolCall("c", "dig")), "ok"]), tools=[digger()])
+        depth, at = 0, session
+        while at.children():
+            depth, at = depth + 1, at.children()[0]
+        assert depth == 4
+        assert "nested 4 deep" in str([e.message for e in at.path()])

@@ -16,13 +16,20 @@ from ..core.turns import Cursor
 MOST = 4_000
 
 
-def summarise(path: Sequence[Entry], cursor: Cursor) -> Compaction:
-    """What takes the place of everything before the newest turn, or before its latest step."""
-    built = context.build(path)
-    older = [entry for entry in path if entry.seq < cursor.turn and entry.turn]
-    first_kept = cursor.turn if older else path[-1].seq + 1
-    tokens = sum(measure(item.message).tokens for item in built.items)
-    return Compaction(offline_summary(older or path), first_kept, tokens)
+def summarise(path: Sequence[Entry], cursor: Cursor) -> Compaction | None:
+    """What takes the place of everything before the newest turn, or of the steps of a turn that is all there is.
+
+    None if nothing but one input lies there: it is never dropped silently.
+    """
+    tokens = sum(measure(item.message).tokens for item in context.build(path).items)
+    older = [entry for entry in path if entry.turn and entry.seq < cursor.turn]
+    if older:
+        return Compaction(offline_summary(older), cursor.turn, tokens)
+    turn = [entry for entry in path if entry.turn == cursor.turn and entry.message is not None]
+    if len(turn) < 2 or turn[0].message is None:
+        return None
+    summary = f"{turn[0].message.text}\n\nSo far:\n{offline_summary(turn[1:])}"
+    return Compaction(summary, path[-1].seq + 1, tokens)
 
 
 def offline_summary(entries: Sequence[Entry], most: int = MOST) -> str:

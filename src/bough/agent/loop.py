@@ -1,7 +1,7 @@
 """The loop: ask what is to be done next, do it, make it durable, ask again.
 
 `next_action` alone decides, so going on after a crash is the same loop. Input is durable before the model is
-called, an answer before its tools run, each result as it lands. The log is synchronous; `_do` is the one
+called, an answer before its tools run, each result as it lands. The log is synchronous; `cross` is the one
 crossing from here to there.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -29,6 +30,7 @@ from .compaction import summarise
 from .events import Event
 from .limits import Limits, Reached, reached
 from .said import Said
+from .tasks import run_task
 from .tools import Happened, NeverHappened, Tool, ToolContext, failed
 
 R = TypeVar("R")
@@ -54,12 +56,12 @@ class Loop:
 
     async def run(self, content: str | Message | None) -> AsyncIterator[Event]:
         """The whole turn, event by event; without content the turn that is open goes on."""
-        row = await self._do(self.log.refresh)
+        row = await self.cross(self.log.refresh)
         stop = reached(self.limits, row, is_new_turn=True) if content is not None else None
         if stop is not None:
             yield self._refused(stop)
             return
-        self._fence = await self._do(self._take_lease)
+        self._fence = await self.cross(self._take_lease)
         renewing = asyncio.ensure_future(self._keep_lease())
         try:
             async for event in self._turn(content):
@@ -69,16 +71,16 @@ class Loop:
             raise
         finally:
             renewing.cancel()
-            await asyncio.shield(self._do(self.log.store.release, self.log.session_id, self._fence))
+            await asyncio.shield(self.cross(self.log.store.release, self.log.session_id, self._fence))
 
     async def _turn(self, content: str | Message | None) -> AsyncIterator[Event]:
-        self._path = (await self._do(self.log.path)).entries
+        self._path = (await self.cross(self.log.path)).entries
         if content is None:
             if not self.log.cursor.turn:
                 yield Event("session:turn_completed", {"stop_reason": "nothing to resume"})
                 return
             await self._record("turn_resumed", row={"status": "running"})
-            said = await self._do(self.log.store.draft, self.log.session_id)
+            said = await self.cross(self.log.store.draft, self.log.session_id)
             if said is not None:
                 await self._append(Draft(assistant(said), finish="interrupted"))
         else:
@@ -113,17 +115,17 @@ class Loop:
         while True:
             await asyncio.sleep(LEASE_MICROSECONDS / 3_000_000)
             now = self.log.world.now()
-            await self._do(
+            await self.cross(
                 self.log.store.lease, self.log.session_id, self._holder, now + LEASE_MICROSECONDS, now
             )
 
     async def _steps(self) -> AsyncIterator[Event]:
         rounds = 0
         while True:
-            calls = await self._do(read_calls, self.log)
+            calls = await self.cross(read_calls, self.log)
             match next_action(self._path, calls.started):
                 case CallModel():
-                    row = await self._do(self.log.store.session, self.log.session_id)
+                    row = await self.cross(self.log.store.session, self.log.session_id)
                     stop = reached(self.limits, row, is_new_turn=False, rounds=rounds)
                     if stop is not None:
                         yield await self._stopped(stop)
@@ -162,10 +164,11 @@ class Loop:
                     await asyncio.sleep(pause)
                 except Overflow as overflow:
                     await self._failed(model, overflow)
-                    if self._compacted:
-                        error = overflow
+                    error = overflow
+                    compacted = None if self._compacted else await self._compact()
+                    if compacted is None:
                         break
-                    yield await self._compact()
+                    yield compacted
                 except ModelError as other:
                     error = other
                     await self._failed(model, other)
@@ -184,7 +187,7 @@ class Loop:
             if isinstance(piece, Delta):
                 yield Event("session:delta", said.add(piece))
                 if said.is_due(self.log.world.now()):
-                    await self._do(self._save, said.text)
+                    await self.cross(self._save, said.text)
             else:
                 answer = piece
         if answer is None or answer.finish is None:
@@ -243,10 +246,12 @@ class Loop:
         self._call_id = None
         await self._record("call_failed", data={"why": error.why}, calls=[call], replaces_call=True)
 
-    async def _compact(self) -> Event:
+    async def _compact(self) -> Event | None:
         """The history was too long: once per input, a summary takes the place of what lies before the newest turn."""
         self._compacted = True
         compaction = summarise(self._path, self.log.cursor)
+        if compaction is None:
+            return None
         await self._append(Draft(compaction))
         told = {"first_kept": compaction.first_kept, "tokens_before": compaction.tokens_before}
         return Event("session:compacted", told, self._n)
@@ -282,7 +287,9 @@ class Loop:
             return call, failed(call.call, NO_TOOL)
         if (call.seq, call.index) in calls.denied:
             return call, tool_result(call.call.id, "The user denied this call.", error=True, outcome="denied")
-        context = ToolContext(self._key(call), self.log.session_id, call.call, self.log.state)
+        context = ToolContext(
+            self._key(call), self.log.session_id, call.call, self.log.state, partial(run_task, self)
+        )
         if was_started and call.seq not in self._mine and tool.effect == "unsafe":
             settled = await tool.settle(context)
             if isinstance(settled, Happened):
@@ -327,19 +334,19 @@ class Loop:
 
     # -- the crossing ------------------------------------------------------------------------------
 
-    async def _do(self, work: Callable[..., R], *given: Any, **how: Any) -> R:
+    async def cross(self, work: Callable[..., R], *given: Any, **how: Any) -> R:
         return await asyncio.to_thread(work, *given, **how)
 
     async def _append(self, *drafts: Draft, **how: Any) -> Appended:
         start = None if how.get("calls") else self._ride(drafts)
         riding = {"calls": [start]} if start is not None else {}
-        appended = await self._do(self.log.append, drafts, fence=self._fence, **how, **riding)
+        appended = await self.cross(self.log.append, drafts, fence=self._fence, **how, **riding)
         self._path.extend(appended.entries)
         self._n = appended.n
         return appended
 
     async def _record(self, kind: str, **how: Any) -> None:
-        self._n = (await self._do(self.log.record, kind, fence=self._fence, **how)).facts
+        self._n = (await self.cross(self.log.record, kind, fence=self._fence, **how)).facts
 
     def _ride(self, drafts: Sequence[Draft]) -> Call | None:
         """If the model is to be called next, the start of that call rides in this commit."""

@@ -35,7 +35,15 @@ class NeverHappened(Struct, frozen=True):
 class ToolContext:
     """What a tool may ask of the session it runs in. Take it as a parameter of this type."""
 
-    def __init__(self, key: str, session_id: str, call: ToolCall, state: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        key: str,
+        session_id: str,
+        call: ToolCall,
+        state: Mapping[str, Any],
+        run_task: Callable[..., Awaitable[str]] | None = None,
+    ) -> None:
+        self._run_task = run_task
         self.key = key
         """The idempotency key: the same before and after a crash."""
         self.session_id = session_id
@@ -45,6 +53,12 @@ class ToolContext:
         self.updates: dict[str, Any] = {}
         self.details: dict[str, Any] = {}
         self.ends_turn = False
+
+    async def task(self, text: str, **how: Any) -> str:
+        """Have a child session do it, and return its final answer. Takes agent, seeds, models, tools, limits."""
+        if self._run_task is None:
+            raise BadTool(self.call.name, "it is not run by a session, so it cannot start a task")
+        return await self._run_task(self.key, text, **how)
 
     def update(self, **changes: Any) -> None:
         """Change the session's state; recorded with the result."""

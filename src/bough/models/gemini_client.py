@@ -23,7 +23,8 @@ class GeminiModel(Client):
     url_variable = "GOOGLE_GEMINI_BASE_URL"
 
     def _sdk_errors(self, sdk: Any) -> tuple[type[Exception], ...]:
-        return (sdk.errors.APIError, sdk.errors.UnknownApiResponseError)
+        kinds = vars(sdk.errors).values()  # they have no common root
+        return tuple(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Exception))
 
     async def _ask(self, door: Door, history: History, request: Request) -> AsyncGenerator[object, None]:
         building = _Building()

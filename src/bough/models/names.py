@@ -6,6 +6,7 @@ own. An SDK is imported at the first call, for that takes up to two seconds.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -63,7 +64,7 @@ def named(name: str) -> Model:
 def _client(home: str, kind: str) -> Callable[[str], Model]:
     def make(rest: str) -> Model:
         model, *url = _URL.split(rest, maxsplit=1)
-        client: Callable[..., Model] = getattr(import_module(f"{__package__}.{home}"), kind)
+        client: type[Client] = getattr(import_module(f"{__package__}.{home}"), kind)
         return client(model, base_url=url[0] if url else None)
 
     return make
@@ -84,6 +85,9 @@ class Door(Struct, frozen=True):
     http: Any
     key: str
     base_url: str | None
+
+    def __repr__(self) -> str:
+        return f"Door({self.base_url})"  # without the key
 
     @property
     def tls(self) -> Any:
@@ -126,7 +130,7 @@ class Client:
         return f"{type(self).__name__}({self.model!r})"
 
     async def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
-        door = self._door()
+        door = await asyncio.to_thread(self._door)  # others go on while an SDK is imported
         history = wire(self.provider).project(request.context, request.blobs)
         reply: object = None
         trouble: ModelError | None = None
@@ -175,7 +179,7 @@ class Client:
 
     def _faults(self, door: Door) -> tuple[type[Exception], ...]:
         """What an SDK lets through: its own errors, its transport's, and whatever garbage makes it stumble over."""
-        stumbles = (ValueError, TypeError, AttributeError, LookupError, AssertionError)
+        stumbles = (ValueError, TypeError, AttributeError, LookupError, AssertionError, OSError)
         transport = (door.http.HTTPError, door.http.StreamError, door.http.InvalidURL)
         return (*self._sdk_errors(door.sdk), *transport, *stumbles)
 
