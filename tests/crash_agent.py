@@ -62,7 +62,7 @@ def guarded(store: bough.Sessions, world: World) -> bough.Sessions:
     return store
 
 
-def make_tools(world: World, store: bough.Sessions) -> list[bough.Tool]:
+def make_tools(world: World) -> list[bough.Tool]:
     def made(n: int) -> bough.Tool:
         effect = EFFECTS[n % 3]
 
@@ -76,22 +76,11 @@ def make_tools(world: World, store: bough.Sessions) -> list[bough.Tool]:
         return bough.tool(effect=effect, name=f"tool_{n}", approval=n == 8, verify=verify)(run)
 
     @bough.tool(effect="idempotent")
-    def delegate(task: str, ctx: ToolContext) -> str:
+    async def delegate(task: str, ctx: ToolContext) -> str:
         """Has a child do it."""
-        parent = store.session(ctx.session_id)
-        child_id = f"ses_child_{ctx.call.id}"
-        known = [row.session_id for row in store.sessions(parent_session=parent.session_id).sessions]
-        child = (
-            store.session(child_id)
-            if child_id in known
-            else store.start_task(parent, "child", session_id=child_id)
+        return await ctx.task(
+            task, agent="child", models=[ScriptedModel(lambda request: told(world, "I thought."))]
         )
-        model = ScriptedModel(lambda request: told(world, "The child is done."))
-        if child.log.cursor.turn:
-            child.resume_sync(model=model, limits=LIMITS)
-        elif not child.row.turns:
-            child.send_sync(task, model=model, limits=LIMITS)
-        return child.path()[-1].message.text  # type: ignore[union-attr]
 
     return [*(made(n) for n in range(19)), delegate]
 
@@ -133,7 +122,7 @@ def go_on(place: str, pipe: int, kill_at: int) -> None:
     with bough.open(place, synchronous="normal") as opened:
         store = guarded(opened, world)
         session = store.start("crash", [system("You do as you are told.")], session_id="ses_crash")
-        tools = make_tools(world, store)
+        tools = make_tools(world)
         model = ScriptedModel(script(world))
         while step(session, model, tools):
             pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import ssl
 import subprocess
@@ -34,6 +35,9 @@ class Server(ThreadingHTTPServer):
         self.seen: Seen = []
         self.routes: dict[str, Callable[[BaseHTTPRequestHandler], None]] = {}
         super().__init__(("127.0.0.1", 0), Handler)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Clients that hang up are what some of these tests are about."""
 
     @property
     def at(self) -> str:
@@ -429,14 +433,19 @@ class TestTime:
         done.set()
 
 
+MAKE_CERTIFICATE = """
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout key.pem -out cert.pem
+    -subj /CN=x.example -addext subjectAltName=DNS:x.example
+"""
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with openssl")
 class TestTls:
     @pytest.fixture
     def secure(self, server: Server, tmp_path: Path) -> tuple[Server, Path]:
         cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
         subprocess.run(
-            "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=x.example "
-            "-addext subjectAltName=DNS:x.example -keyout key.pem -out cert.pem".split(),
+            shlex.split(MAKE_CERTIFICATE),
             cwd=tmp_path,
             check=True,
             capture_output=True,

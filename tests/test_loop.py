@@ -202,6 +202,16 @@ class TestTools:
         assert session.row.status == "idle"
 
 
+class TestNarrowing:
+    def test_settings_narrow_the_tools_and_never_widen_them(self, session: Session, desk: Desk) -> None:
+        session.set(tools=("look", "not given"))
+        model = ScriptedModel([ask(("refund", 1), ("look", 2)), "ok"])
+        session.send_sync("q", model=model, tools=desk.tools())
+        assert [spec.name for spec in model.requests[0].tools] == ["look"]
+        assert desk.did == [("look", 2)]
+        assert is_valid(session)
+
+
 class TestModels:
     def test_an_overloaded_model_is_asked_again_and_every_try_is_counted(self, session: Session) -> None:
         model = ScriptedModel([Overloaded("m", "529"), Overloaded("m", "529"), "here"])
@@ -240,6 +250,13 @@ class TestModels:
         assert session.path()[-1].message.text == "short enough"
         session.uncompact()
         assert len(session.context().items) == 4
+
+    def test_a_history_past_the_threshold_is_compacted_before_the_call(self, session: Session) -> None:
+        session.append([user("old " * 400), assistant("answer " * 400)])
+        model = ScriptedModel(["fine"])
+        session.send_sync("new", model=model, limits=Limits(context_tokens=300))
+        assert model.requests[0].context.items[0].pinned
+        assert [entry.kind for entry in session.path()][-2:] == ["compaction", "message"]
 
     def test_one_input_that_is_too_long_is_never_dropped_silently(self, session: Session) -> None:
         events = session.send_sync(

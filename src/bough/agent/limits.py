@@ -15,6 +15,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     rounds: int = 50
     """Model calls within one turn."""
     max_cost_microcents: int | None = None
+    context_tokens: int | None = None
+    """Compact before a model call whose history would be longer, by estimate."""
     tries: int = 4
     """Calls of one model that is overloaded, before the next in the chain is asked."""
     pause: Callable[[int], float] = lambda failures: min(30.0, 0.5 * 2**failures)

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from ..core import context as contexts
 from ..core.drafts import Draft, FurtherFact
 from ..core.entries import Entry
+from ..core.fit import measure
 from ..core.messages import Message, assistant, tool_result, user
 from ..core.turns import CallModel, OpenCall, Rest, RunTools, next_action
 from ..core.usage import Call, Usage
@@ -131,6 +132,10 @@ class Loop:
                         yield await self._stopped(stop)
                         return
                     rounds += 1
+                    if self._is_too_long():
+                        compacted = await self._compact()
+                        if compacted is not None:
+                            yield compacted
                     async for event in self._ask():
                         yield event
                         if event.type == "session:turn_completed":
@@ -179,7 +184,7 @@ class Loop:
     async def _ask_once(self, model: Model) -> AsyncIterator[Event]:
         if self._call_id is None:
             await self._start_call(model)
-        specs = tuple(tool.spec for tool in self.tools.values())
+        specs = tuple(tool.spec for tool in self._allowed().values())
         request = Request(contexts.build(self._path), self._blob, specs)
         answer: Answer | None = None
         said = Said(self.log.world.redactor.text)
@@ -204,7 +209,7 @@ class Loop:
         starting = [
             index
             for index, call in enumerate(answer.message.calls)
-            if call.name in self.tools and not self.tools[call.name].approval
+            if call.name in self._allowed() and not self.tools[call.name].approval
         ]
         facts = (
             [FurtherFact("calls_started", {"seq": self.log.leaf.seq + 1, "indexes": starting})]
@@ -246,6 +251,12 @@ class Loop:
         self._call_id = None
         await self._record("call_failed", data={"why": error.why}, calls=[call], replaces_call=True)
 
+    def _is_too_long(self) -> bool:
+        most = self.limits.context_tokens
+        if most is None or self._compacted:
+            return False
+        return sum(measure(item.message).tokens for item in contexts.build(self._path).items) > most
+
     async def _compact(self) -> Event | None:
         """The history was too long: once per input, a summary takes the place of what lies before the newest turn."""
         self._compacted = True
@@ -282,7 +293,7 @@ class Loop:
 
     async def _settle(self, call: OpenCall, was_started: bool, calls: Calls) -> tuple[OpenCall, Message]:
         """The result of one call: run it, or say what became of it before a crash."""
-        tool = self.tools.get(call.call.name)
+        tool = self._allowed().get(call.call.name)
         if tool is None:
             return call, failed(call.call, NO_TOOL)
         if (call.seq, call.index) in calls.denied:
@@ -300,6 +311,13 @@ class Loop:
             started = {"seq": call.seq, "indexes": [call.index]}
             await self._record("calls_started", data=started)
         return call, await tool.run(context)
+
+    def _allowed(self) -> Mapping[str, Tool]:
+        """The tools that hold at this leaf: a session's settings may narrow what it was given, never widen it."""
+        names = contexts.fold_settings(self._path).tools
+        return (
+            self.tools if names is None else {name: self.tools[name] for name in names if name in self.tools}
+        )
 
     def _key(self, call: OpenCall) -> str:
         return f"{self.log.session_id}/{self.log.leaf.branch}/{call.seq}/{call.index}"

@@ -35,7 +35,9 @@ class AnthropicModel(Client):
         if request.tools:
             fields["tools"] = [_tool(tool) for tool in request.tools]
         http = door.sdk.DefaultAsyncHttpxClient(verify=door.tls, timeout=SECONDS)
-        client = door.sdk.AsyncAnthropic(api_key=door.key, base_url=door.base_url, max_retries=0, http_client=http)
+        client = door.sdk.AsyncAnthropic(
+            api_key=door.key, base_url=door.base_url, max_retries=0, http_client=http
+        )
         message: dict[str, Any] = {}
         async with client, await client.messages.create(model=self.model, stream=True, **fields) as events:
             yield Delta()

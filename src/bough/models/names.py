@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import Any, ClassVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..errors import CutOff, ModelError, NoModel, NotAnAnswer, Overflow, Overloaded
 from ..wire import Answer, wire
@@ -133,7 +134,6 @@ class Client:
         door = await asyncio.to_thread(self._door)  # others go on while an SDK is imported
         history = wire(self.provider).project(request.context, request.blobs)
         reply: object = None
-        trouble: ModelError | None = None
         has_begun = False
         try:
             async with aclosing(self._ask(door, history, request)) as pieces:
@@ -143,13 +143,15 @@ class Client:
                         reply = piece
                     elif piece != Delta():
                         yield piece
+            answer = self._read(reply)
         except self._faults(door) as error:
             trouble = self._told(error, door, has_begun)
-        if trouble is not None:
-            # Raised out here, so that the SDK's error goes: its words may hold the key, and its frames keep
-            # streams alive that were not read to the end.
-            raise trouble
-        yield self._read(reply)
+        else:
+            yield answer
+            return
+        # Raised out here, so that the SDK's error goes: its words may hold the key, and its frames keep
+        # streams alive that were not read to the end.
+        raise trouble
 
     def _ask(self, door: Door, history: History, request: Request) -> AsyncGenerator[object, None]:
         """Deltas, the first of them (it may be empty) once the vendor has opened its mouth; then the whole reply."""
@@ -179,7 +181,7 @@ class Client:
 
     def _faults(self, door: Door) -> tuple[type[Exception], ...]:
         """What an SDK lets through: its own errors, its transport's, and whatever garbage makes it stumble over."""
-        stumbles = (ValueError, TypeError, AttributeError, LookupError, AssertionError, OSError)
+        stumbles = (NotAnAnswer, ValueError, TypeError, AttributeError, LookupError, AssertionError, OSError)
         transport = (door.http.HTTPError, door.http.StreamError, door.http.InvalidURL)
         return (*self._sdk_errors(door.sdk), *transport, *stumbles)
 
@@ -211,19 +213,19 @@ class Client:
         try:
             answer = wire(self.provider).read_answer(reply)
         except NotAnAnswer as error:
-            raise ModelError(self._name, _short(str(error).partition("; hand in ")[0])) from error
-        if answer.finish is None:
+            raise ModelError(self._name, _short(_words(error))) from None
+        if not isinstance(answer.finish, str):
             raise CutOff(self._name, "the stream ended without a stop reason")
-        return answer
+        return answer if isinstance(answer.model, str) else replace(answer, model=None)
 
 
 def status_of(*kinds: object) -> int | None:
     """The status of trouble that came in the middle of a stream, by the first of its names that is known."""
     for kind in kinds:
-        if isinstance(kind, str | int) and str(kind).isdigit() and 400 <= int(kind) < 600:
-            return int(kind)
-        if kind in _STATUS_OF:
+        if str(kind) in _STATUS_OF:
             return _STATUS_OF[str(kind)]
+        if re.fullmatch("[45][0-9][0-9]", str(kind)):
+            return int(str(kind))
     return None
 
 
@@ -234,7 +236,7 @@ def _fault(error: Exception) -> Fault:
     inner = inner if isinstance(inner, Mapping) else {"message": inner}
     status = status_of(getattr(error, "status_code", None), *map(inner.get, ("code", "type", "status")))
     cause = error.__cause__ or error
-    words = [str(inner.get("message") or "") or str(cause) or type(cause).__name__]
+    words = [str(inner.get("message") or "") or _words(cause)]
     if isinstance(code := inner.get("code"), str) and code not in words[0]:
         words.append(f"[{code}]")
     return Fault(
@@ -253,6 +255,11 @@ def _after(error: Exception, inner: Mapping[str, Any]) -> float | None:
         if value and re.fullmatch(r"\d+(\.\d+)?", value):
             return float(value) / unit
     return None
+
+
+def _words(error: BaseException) -> str:
+    """What it says, without advice for somebody who holds the reply in his hands."""
+    return str(error).partition("; hand in ")[0] or type(error).__name__
 
 
 def _short(words: str) -> str:

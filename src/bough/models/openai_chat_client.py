@@ -35,7 +35,9 @@ class OpenAIChatModel(Client):
             # OpenAI's newer models refuse the old name, other servers do not know the new one.
             fields["max_tokens" if door.base_url else "max_completion_tokens"] = request.max_tokens
         http = door.sdk.DefaultAsyncHttpxClient(verify=door.tls, timeout=SECONDS)
-        client = door.sdk.AsyncOpenAI(api_key=door.key, base_url=door.base_url, max_retries=0, http_client=http)
+        client = door.sdk.AsyncOpenAI(
+            api_key=door.key, base_url=door.base_url, max_retries=0, http_client=http
+        )
         create = client.chat.completions.create
         building = _Building()
         async with client, await create(model=self.model, stream=True, **fields) as chunks:

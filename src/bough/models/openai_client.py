@@ -39,7 +39,9 @@ class OpenAIModel(Client):
         if request.max_tokens:
             fields["max_output_tokens"] = request.max_tokens
         http = door.sdk.DefaultAsyncHttpxClient(verify=door.tls, timeout=SECONDS)
-        client = door.sdk.AsyncOpenAI(api_key=door.key, base_url=door.base_url, max_retries=0, http_client=http)
+        client = door.sdk.AsyncOpenAI(
+            api_key=door.key, base_url=door.base_url, max_retries=0, http_client=http
+        )
         async with client, await self._open(door.sdk, client, fields) as events:
             yield Delta()
             async for event in events:
