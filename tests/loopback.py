@@ -146,7 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _stream(self, provider: str, reply: Say | Fails, number: int) -> None:
         says = reply if isinstance(reply, Say) else reply.says
         how = reply.how if isinstance(reply, Fails) else ""
-        events = list(_SPEAKERS[provider](says, number))
+        events = list(SPEAKERS[provider](says, number))
         if how:
             events = [] if how == "nothing" else events[: len(events) // 2]
             events.extend(_bad_end(provider, how))
@@ -274,20 +274,20 @@ def _event(**data: Any) -> bytes:
 
 
 def _chat(says: Say, number: int) -> Iterator[bytes]:
-    yield _chunk({"role": "assistant", "content": ""})
+    yield chunk({"role": "assistant", "content": ""})
     for piece in _split(says.thought):
-        yield _chunk({"reasoning_content": piece})
+        yield chunk({"reasoning_content": piece})
     for piece in _split(says.text):
-        yield _chunk({"refusal" if says.refuses else "content": piece})
+        yield chunk({"refusal" if says.refuses else "content": piece})
     for index, call in enumerate(says.calls):
         function = {"name": call.name, "arguments": ""}
-        yield _chunk(
+        yield chunk(
             {"tool_calls": [{"index": index, "id": call.id, "type": "function", "function": function}]}
         )
     for piece, index in _interleaved([_split(call.arguments) for call in says.calls]):
-        yield _chunk({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
+        yield chunk({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
     stop = "length" if says.is_cut_short else "tool_calls" if says.calls else "stop"
-    yield _chunk({}, finish_reason=stop)
+    yield chunk({}, finish_reason=stop)
     usage = {"prompt_tokens": USAGE[0], "completion_tokens": USAGE[1], "total_tokens": sum(USAGE)}
     yield _sse({**_CHUNK, "choices": [], "usage": usage})
     yield b"data: [DONE]\n\n"
@@ -296,7 +296,7 @@ def _chat(says: Say, number: int) -> Iterator[bytes]:
 _CHUNK = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "gpt-loopback"}
 
 
-def _chunk(delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
+def chunk(delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
     return _sse({**_CHUNK, "choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}]})
 
 
@@ -396,4 +396,4 @@ def _candidate(parts: list[dict[str, Any]], finish: str | None = None) -> bytes:
     return _sse({"candidates": [candidate], "usageMetadata": usage, "modelVersion": "gemini-loopback"})
 
 
-_SPEAKERS = {"anthropic": _anthropic, "openai-chat": _chat, "openai": _responses, "gemini": _gemini}
+SPEAKERS = {"anthropic": _anthropic, "openai-chat": _chat, "openai": _responses, "gemini": _gemini}

@@ -9,15 +9,18 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Coroutine, Iterator
-from contextlib import aclosing
+from collections.abc import Coroutine, Iterable, Iterator
+from contextlib import aclosing, suppress
 from itertools import pairwise
+from random import Random
 from typing import Any, TypeVar
 
 import pytest
 
 import bough
+import loopback
 from bough import wire
+from bough.core.codec import encode
 from bough.core.context import Context, Item
 from bough.core.drafts import Draft
 from bough.core.messages import Attachment, Message, Reasoning, Text, ToolCall, user
@@ -258,20 +261,6 @@ class TestFault:
         monkeypatch.setattr(home, "SECONDS", 0.05)
         assert "could not be reached" in str(fail(provider, Stall(), Overloaded))
 
-    @pytest.mark.parametrize(
-        "words",
-        [
-            "prompt is too long: 212345 tokens > 200000 maximum",
-            "This model's maximum context length is 128000 tokens. However, your messages resulted in more",
-            "Your input exceeds the context window of this model. Please adjust your input and try again.",
-            "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
-            "input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000",
-            "the request exceeds the available context size. try increasing the context size",
-        ],
-    )
-    def test_too_long_a_history_is_an_overflow(self, provider, words):
-        assert words[:30] in str(fail(provider, Refuse(400, words), Overflow))
-
     def test_too_large_a_request_is_an_overflow(self, provider):
         fail(provider, Refuse(413, "Request exceeds the maximum size"), Overflow)
 
@@ -324,9 +313,72 @@ class TestFault:
             run(cancel())
 
 
+@pytest.mark.parametrize(
+    ("provider", "words"),
+    [
+        ("anthropic", "prompt is too long: 212345 tokens > 200000 maximum"),
+        ("anthropic", "input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000"),
+        (
+            "openai-chat",
+            "This model's maximum context length is 128000 tokens. However, your messages have more",
+        ),
+        ("openai-chat", "the request exceeds the available context size. try increasing the context size"),
+        ("openai", "Your input exceeds the context window of this model. Please adjust your input."),
+        ("gemini", "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576)."),
+    ],
+)
+def test_too_long_a_history_is_an_overflow(provider, words):
+    assert words in str(fail(provider, Refuse(400, words), Overflow))
+
+
+def test_an_overflow_is_told_by_its_code_too():
+    fail("openai", Refuse(400, "Too much.", code="context_length_exceeded"), Overflow)
+
+
+@providers
+def test_whatever_comes_is_an_answer_or_a_model_error(provider, monkeypatch):
+    """Wrecked streams: no error of an SDK gets through, and what is an answer can be kept."""
+    speak = loopback.SPEAKERS[provider]
+    said = Say("hello world", "thinking hard", (Call("a", "f", '{"city": "x"}'), Call("b", "f")))
+
+    async def listen_to_wrecks(model: Model) -> int:
+        answers = 0
+        for seed in range(15):
+            wrecks = list(_wrecked(speak(said, seed), Random(seed)))
+            monkeypatch.setitem(loopback.SPEAKERS, provider, lambda *_, wrecks=wrecks: wrecks)
+            with suppress(ModelError):
+                _, answer = await listen(model, asking())
+                encode(answer.message)
+                answers += 1
+        return answers
+
+    with Loopback() as server:
+        assert run(listen_to_wrecks(client(provider, server))) < 15
+
+
+def _wrecked(events: Iterable[bytes], random: Random) -> Iterator[bytes]:
+    for event in events:
+        fate = random.random()
+        head, _, data = event.partition(b"data: ")
+        if fate < 0.3 and b"[DONE]" not in event:
+            yield head + b"data: " + json.dumps(_wreck(json.loads(data), random)).encode() + b"\n\n"
+        elif fate < 0.33:
+            yield event[: random.randrange(len(event))] + b"\n\n"
+        elif fate < 0.95:
+            yield event
+
+
+def _wreck(value: Any, random: Random) -> Any:
+    if random.random() < 0.12:
+        return random.choice([None, 7, "x", [], {}, [None], {"a": 1}, True, -1])
+    if isinstance(value, dict):
+        return {key: _wreck(inner, random) for key, inner in value.items() if random.random() > 0.05}
+    return [_wreck(inner, random) for inner in value] if isinstance(value, list) else value
+
+
 def test_a_prompt_gemini_blocks_is_told_with_its_reason(monkeypatch):
     blocked = b'data: {"promptFeedback": {"blockReason": "SAFETY"}}\n\n'
-    monkeypatch.setitem(sys.modules["loopback"]._SPEAKERS, "gemini", lambda says, number: [blocked])
+    monkeypatch.setitem(loopback.SPEAKERS, "gemini", lambda says, number: [blocked])
     with Loopback() as server, pytest.raises(ModelError, match="SAFETY"):
         run(listen(client("gemini", server), asking()))
 
@@ -335,9 +387,8 @@ class TestOtherServers:
     """Those that speak OpenAI's Chat Completions, each a little differently."""
 
     def stream(self, monkeypatch: pytest.MonkeyPatch, *deltas: dict[str, Any]) -> Message:
-        loopback = sys.modules["loopback"]
-        chunks = [*map(loopback._chunk, deltas), loopback._chunk({}, "stop")]
-        monkeypatch.setitem(loopback._SPEAKERS, "openai-chat", lambda says, number: chunks)
+        chunks = [*map(loopback.chunk, deltas), loopback.chunk({}, "stop")]
+        monkeypatch.setitem(loopback.SPEAKERS, "openai-chat", lambda says, number: chunks)
         return ask("openai-chat")[1].message
 
     def test_an_id_and_a_name_in_every_chunk_are_one_id_and_one_name(self, monkeypatch):

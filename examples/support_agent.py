@@ -1,0 +1,94 @@
+"""A support agent with an unsafe refund, killed by kill -9 while the money is on its way.
+
+No key, no network: the model is scripted, the bank is a file. What is real: the processes, the SIGKILL, the
+SQLite file, and that there is one refund and not two.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import bough
+from bough import Happened, NeverHappened, ScriptedModel, ToolCall, ToolContext, assistant, system
+
+
+class Bank:
+    """Remembers payments by their key, as a real one does."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def pay(self, key: str) -> None:
+        with self.place.open("a") as book:
+            book.write(f"{key}\n")
+
+    def payments(self) -> list[str]:
+        return self.place.read_text().splitlines() if self.place.exists() else []
+
+
+def tools(bank: Bank, *, dies: bool) -> list[bough.Tool]:
+    def was_refunded(order: int, ctx: ToolContext) -> Happened | NeverHappened:
+        """Asks the bank what became of the payment."""
+        return Happened({"order": order, "refunded": True}) if ctx.key in bank.payments() else NeverHappened()
+
+    @bough.tool(effect="read")
+    def look_up(order: int) -> dict[str, object]:
+        """Look an order up."""
+        return {"order": order, "status": "lost", "paid": 25}
+
+    @bough.tool(effect="unsafe", verify=was_refunded)
+    def refund(order: int, ctx: ToolContext) -> dict[str, object]:
+        """Give the money back."""
+        bank.pay(ctx.key)
+        if dies:
+            os.kill(os.getpid(), signal.SIGKILL)  # the money is gone, and nobody was told
+        return {"order": order, "refunded": True}
+
+    return [look_up, refund]
+
+
+def model() -> ScriptedModel:
+    """Says its lines in order, by how often it has spoken."""
+    lines = [
+        assistant("Let me look.", ToolCall("c1", "look_up", {"order": 41})),
+        assistant("It is lost. I refund it.", ToolCall("c2", "refund", {"order": 41})),
+        assistant("Your order was lost. I have refunded it."),
+    ]
+
+    return ScriptedModel(
+        lambda request: lines[sum(i.message.role == "assistant" for i in request.context.items)]
+    )
+
+
+def first_process(folder: Path) -> None:
+    with bough.open(folder / "agent.db") as store:
+        session = store.start("support", [system("You help customers.")], session_id="ses_support")
+        session.send_sync("Where is order 41?", model=model(), tools=tools(Bank(folder / "bank"), dies=True))
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        died = subprocess.run([sys.executable, __file__, name], check=False)
+        print(f"the first process died of {signal.Signals(-died.returncode).name} inside refund()")
+        bank = Bank(folder / "bank")
+        with bough.open(folder / "agent.db") as store:
+            session = store.session("ses_support")
+            print(session.tree(width=90))
+            print(
+                f"waiting for: {[call.call.name for call in session.open_calls]}; payments: {len(bank.payments())}"
+            )
+            session.resume_sync(model=model(), tools=tools(bank, dies=False))
+            print("\na second process asked the bank, and went on:")
+            print(session.tree(width=90))
+            print(f"payments: {len(bank.payments())}; problems found by verify: {len(session.verify())}")
+            assert len(bank.payments()) == 1
+
+
+if __name__ == "__main__":
+    first_process(Path(sys.argv[1])) if len(sys.argv) > 1 else main()
