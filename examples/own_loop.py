@@ -67,58 +67,61 @@ def show(step: str) -> None:
     print(f"\n\033[1m{step}\033[0m" if sys.stdout.isatty() else f"\n{step}")
 
 
+def die(place: str) -> None:
+    show("1. A process starts a session. While its tool runs, it is killed by kill -9.")
+    with subprocess.Popen([sys.executable, __file__, place], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    print(f"   pid {process.pid} died of {signal.Signals(-process.returncode).name}")
+
+
+def resume(session: Session) -> None:
+    show("2. A new process opens the file. Nothing is lost, and the turn is still open:")
+    print(session.tree(width=90))
+    waiting = [call.call.name for call in session.open_calls]
+    print(f"   status {session.row.status}; waiting for {waiting}; problems found: {len(session.verify())}")
+    before = session.messages("anthropic")
+    go_on(session, None)
+    same = session.messages("anthropic")[: len(before) - 1] == before[:-1]
+    print(f"   … and goes on to the end. What the model had seen is unchanged: {same}")
+
+
+def fork_it(session: Session) -> Session:
+    show("3. Fork before the answer and try another prompt. No entry is copied:")
+    started = time.perf_counter()
+    fork = session.fork(at=2, prompt="You are brief.")
+    took = (time.perf_counter() - started) * 1_000
+    with fork.turn() as turn:
+        turn.answer(assistant("It is on its way."), usage=Usage(60, 5))
+    print(f"   forked at message 2 in {took:.1f} ms; its own cost so far: {fork.usage().calls} call")
+    return fork
+
+
+def look(store: bough.Sessions, session: Session, fork: Session) -> None:
+    show("4. Rewind, go another way, and look at the tree:")
+    session.rewind(to=4)
+    with session.turn() as turn:
+        turn.answer(assistant("On its way, due Friday."), usage=Usage(140, 9))
+    print(session.tree(width=90))
+    show("   and the fork, which shares its first two entries:")
+    print(fork.tree(width=90))
+    totals = session.usage()
+    print(f"\n   verify: {len(list(store.verify()))} problems; calls {totals.calls}, ", end="")
+    print(f"tokens {totals.input_tokens}+{totals.output_tokens}")
+    print(f"   public transcript: {[entry.message.text for entry in session.transcript() if entry.message]}")
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = str(Path(folder) / "agent.db")
-        show("1. A process starts a session. While its tool runs, it is killed by kill -9.")
-        with subprocess.Popen(
-            [sys.executable, __file__, place], stdout=subprocess.PIPE, text=True
-        ) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-        print(f"   pid {process.pid} died of {signal.Signals(-process.returncode).name}")
-
+        die(place)
         with bough.open(place) as store:
             session = store.session("ses_demo")
-            show("2. A new process opens the file. Nothing is lost, and the turn is still open:")
-            print(session.tree(width=90))
-            waiting = [call.call.name for call in session.open_calls]
-            print(
-                f"   status {session.row.status}; waiting for {waiting}; problems found: {len(session.verify())}"
-            )
-            before = session.messages("anthropic")
-            go_on(session, None)
-            same = session.messages("anthropic")[: len(before) - 1] == before[:-1]
-            print(f"   … and goes on to the end. What the model had seen is unchanged: {same}")
-
-            show("3. Fork before the answer and try another prompt. No entry is copied:")
-            started = time.perf_counter()
-            fork = session.fork(at=2, prompt="You are brief.")
-            took = (time.perf_counter() - started) * 1_000
-            with fork.turn() as turn:
-                turn.answer(assistant("It is on its way."), usage=Usage(60, 5))
-            print(f"   forked at message 2 in {took:.1f} ms; its own cost so far: {fork.usage().calls} call")
-
-            show("4. Rewind, go another way, and look at the tree:")
-            session.rewind(to=4)
-            with session.turn() as turn:
-                turn.answer(assistant("On its way, due Friday."), usage=Usage(140, 9))
-            print(session.tree(width=90))
-            show("   and the fork, which shares its first two entries:")
-            print(fork.tree(width=90))
-            problems = list(store.verify())
-            totals = session.usage()
-            print(
-                f"\n   verify: {len(problems)} problems; calls {totals.calls}, tokens {totals.input_tokens}+{totals.output_tokens}"
-            )
-            print(
-                f"   public transcript: {[entry.message.text for entry in session.transcript() if entry.message]}"
-            )
-    print(
-        "\nNext: read README.md, then docs/concepts.md; your own loop is the function go_on in examples/own_loop.py."
-    )
+            resume(session)
+            look(store, session, fork_it(session))
+    print("\nNext: python examples/support_agent.py (killed inside a refund), README.md, docs/concepts.md.")
 
 
 if __name__ == "__main__":

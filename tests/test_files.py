@@ -257,6 +257,70 @@ def test_a_file_swapped_for_a_link_between_check_and_use_is_not_read_or_written(
     assert secret.read_text() == SECRET
 
 
+class TestSwapAtTheWorstMoment:
+    """The races above, made certain: the swap happens right before the system call that would follow it."""
+
+    def before(
+        self, monkeypatch: pytest.MonkeyPatch, call: str, when: object, swap: Callable[[], None]
+    ) -> None:
+        real, done = getattr(os, call), []
+
+        def swapped(first: object, *args: object, **named: object) -> object:
+            if (when is None or first == when) and not done:
+                done.append(first)
+                swap()
+            return real(first, *args, **named)
+
+        monkeypatch.setattr(os, call, swapped)
+
+    def test_a_file_for_a_link(self, root: Path, kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+        def swap() -> None:
+            (root / "plain.txt").unlink()
+            (root / "plain.txt").symlink_to(root.parent / "outside" / "secret.txt")
+
+        self.before(monkeypatch, "open", "plain.txt", swap)
+        with pytest.raises(OutOfScope, match="symbolic link"):
+            tools(root, kept).read_file("plain.txt")
+
+    def test_a_file_for_a_pipe_that_would_hang(
+        self, root: Path, kept: Kept, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def swap() -> None:
+            os.replace(root / "pipe", root / "plain.txt")
+
+        self.before(monkeypatch, "open", "plain.txt", swap)
+        with pytest.raises(OutOfScope, match="pipe"):
+            tools(root, kept).read_file("plain.txt")
+
+    def test_a_folder_for_a_link(self, root: Path, kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+        def swap() -> None:
+            os.rename(root / "src", root / "aside")
+            (root / "src").symlink_to(root.parent / "outside")
+
+        self.before(monkeypatch, "open", "src", swap)
+        with pytest.raises(OutOfScope, match="symbolic link"):
+            tools(root, kept).write_file("src/planted.txt", "x")
+        assert not (root.parent / "outside" / "planted.txt").exists()
+
+    def test_a_target_for_a_link_is_replaced_not_followed(
+        self, root: Path, kept: Kept, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        secret = root.parent / "outside" / "secret.txt"
+        self.before(monkeypatch, "rename", None, lambda: (root / "new.txt").symlink_to(secret))
+        tools(root, kept).write_file("new.txt", "mine")
+        assert secret.read_text() == SECRET
+        assert not (root / "new.txt").is_symlink()
+
+    def test_a_file_that_another_wrote_meanwhile_is_not_overwritten(
+        self, root: Path, kept: Kept, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.before(monkeypatch, "fsync", None, lambda: (root / "plain.txt").write_text("theirs\n") and None)
+        with pytest.raises(BadQuery, match="read it again"):
+            tools(root, kept).edit_file("plain.txt", "plain", "mine")
+        assert (root / "plain.txt").read_text() == "theirs\n"
+        assert not list(root.glob("*.part"))
+
+
 class TestTier:
     def test_full_goes_anywhere_but_not_to_devices(self, root: Path, kept: Kept) -> None:
         files = tools(root, kept, "full")

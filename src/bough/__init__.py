@@ -39,7 +39,8 @@ _HOMES = {
     "errors": ["BoughError", "NotFound", "StaleLeaf"],
     "log": ["Appended", "Cut"],
     "models.scripted": ["Broken", "ScriptedModel", "Slow"],
-    "session": ["Hydrated", "Session"],
+    "hydrate": ["Hydrated"],
+    "session": ["Session"],
     "sessions": ["Sessions", "open"],
     "stores.store": ["Page", "SessionRow"],
     "turn": ["Turn"],
@@ -92,12 +93,12 @@ if TYPE_CHECKING:
     from .errors import BoughError as BoughError
     from .errors import NotFound as NotFound
     from .errors import StaleLeaf as StaleLeaf
+    from .hydrate import Hydrated as Hydrated
     from .log import Appended as Appended
     from .log import Cut as Cut
     from .models.scripted import Broken as Broken
     from .models.scripted import ScriptedModel as ScriptedModel
     from .models.scripted import Slow as Slow
-    from .session import Hydrated as Hydrated
     from .session import Session as Session
     from .sessions import Sessions as Sessions
     from .sessions import open as open

@@ -16,7 +16,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from .core.codec import from_json, plain_text, to_json
-from .core.drafts import Draft, FurtherFact, NewEntry, write
+from .core.drafts import Draft, FurtherFact, NewEntry, Written, write
 from .core.entries import BranchSummary, Entry, Payload, Settings
 from .core.state import State, fold, merge, updates
 from .core.tree import Leaf, Range, standing
@@ -164,12 +164,15 @@ class Log:
                 row={**_turn_status(written.facts), **(row or {})},
                 fence=fence,
             )
-            done = self.store.commit(change)
-            if done.repeated:
-                self._stand(done.leaf, None, None)
-                return self._recall(done)
-            self._stand(done.leaf, written.cursor, state)
-            return Appended(done.leaf, written.payloads, written.entries, done.facts)
+            return self._commit(change, written, state)
+
+    def _commit(self, change: Change, written: Written, state: bytes | None) -> Appended:
+        done = self.store.commit(change)
+        if done.repeated:
+            self._stand(done.leaf, None, None)
+            return self._recall(done)
+        self._stand(done.leaf, written.cursor, state)
+        return Appended(done.leaf, written.payloads, written.entries, done.facts)
 
     def _next_state(
         self, leaf: Leaf, payloads: Sequence[Payload]

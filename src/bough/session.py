@@ -11,23 +11,22 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
-
-from . import wire
+from . import compacting, ledger, wire
 from .core import context as contexts
-from .core.codec import from_json, plain_text
+from .core.codec import plain_text
 from .core.context import Context
 from .core.drafts import Draft
 from .core.drawing import draw
 from .core.entries import BranchSummary, Compaction, Entry, Note, Payload, Settings, Uncompaction
 from .core.events import Event, events
-from .core.fit import Budget, Fitted, fit, measure
-from .core.messages import Message, Outcome, Text, tool_result
-from .core.state import State, fold
+from .core.fit import Budget, Fitted, fit
+from .core.messages import Message, Outcome, tool_result
+from .core.state import State
 from .core.tree import Branch, Leaf
 from .core.turns import Action, OpenCall, next_action
-from .core.usage import Call, Totals, on_path, total
-from .errors import BadPoint, BadQuery, BadSummary, LawBroken, NotFound
+from .core.usage import Call, Totals, total
+from .errors import BadPoint, BadSummary, LawBroken, NotFound
+from .hydrate import Hydrated, hydrate
 from .log import Appended, Cut, Log
 from .stores.store import Fact, Query, SessionRow, Status
 from .turn import Turn
@@ -43,16 +42,6 @@ if TYPE_CHECKING:
     Tools = Iterable[Tool | Callable[..., Any]]
 
 Appendable = Payload | dict[str, Any]
-
-
-class Hydrated(Struct, frozen=True):
-    """Everything needed to go on with a session, or to look at it, from one read."""
-
-    row: SessionRow
-    seeds: list[Entry]
-    messages: list[Entry]
-    state: State
-    totals: Totals
 
 
 class Session:
@@ -346,19 +335,7 @@ class Session:
         Default: the newest turn is kept. Nothing is deleted; `uncompact` brings the old context back.
         `folds=True` says the summary already tells what an earlier one told; else both are shown.
         """
-        entries = self.path()
-        context = contexts.build(entries)
-        cut = self.log.cut(_newest_turn(entries, self.leaf.seq) if first_kept is None else first_kept - 1)
-        replaced = [item for item in context.items if item.seq <= cut.at and (folds or not item.pinned)]
-        if not summary.strip():
-            raise BadSummary("the summary is empty")
-        if not replaced:
-            raise BadSummary(f"nothing lies before message {cut.at + 1} that it could replace")
-        before = sum(measure(item.message).tokens for item in replaced)
-        if measure(Message("user", (Text(summary),))).tokens >= before:
-            raise BadSummary(f"the summary is longer than the {before:,} tokens it would replace")
-        tokens = sum(measure(item.message).tokens for item in context.items)
-        compaction = Compaction(summary, cut.at + 1, tokens, folds=folds, **files)
+        compaction = compacting.compaction(self.log, summary, first_kept, folds=folds, **files)
         self.append([compaction])
         return compaction
 
@@ -375,17 +352,7 @@ class Session:
 
     def calls(self, view: str = "own", since: Leaf | None = None) -> list[Call]:
         """Ledger rows: `own` (abandoned branches too), `path` (forks: the shared part too), `tree` (with children)."""
-        store = self.log.store
-        if view == "path" or since is not None:
-            floor = 0 if since is None else self._on_path(since)
-            rows = [*store.calls_below(self.session_id), *store.calls(self.session_id)]
-            return on_path(rows, self.log.ranges(), floor)
-        rows = store.calls(self.session_id)
-        if view == "own":
-            return rows
-        if view == "tree":
-            return rows + [call for child in self._descendants() for call in store.calls(child)]
-        raise BadQuery("view", view, "own, path or tree")
+        return ledger.calls(self.log, view, since)
 
     def usage(self, view: str = "own", since: Leaf | None = None) -> Totals:
         """Sums of the ledger. A `since` that is not on the path gives nothing, loudly."""
@@ -393,26 +360,7 @@ class Session:
 
     def usage_by_turn(self) -> dict[int, Totals]:
         """What each turn of the path cost: the token columns of its visible answer."""
-        turn_of = {entry.seq: entry.turn for entry in self.path()}
-        found: dict[int, list[Call]] = {}
-        for call in self.calls("path"):
-            seq = call.after_seq if call.answer_seq is None else call.answer_seq
-            found.setdefault(turn_of.get(seq, 0), []).append(call)
-        return {turn: total(calls) for turn, calls in found.items()}
-
-    def _descendants(self) -> list[str]:
-        """Its task sessions and theirs; a ring of parents is walked once."""
-        found = [self.session_id]
-        for name in found:
-            query = Query(parent_session=name, relation="task", limit=100_000)
-            rows = self.log.store.sessions(query).sessions
-            found.extend(row.session_id for row in rows if row.session_id not in found)
-        return found[1:]
-
-    def _on_path(self, leaf: Leaf) -> int:
-        if leaf.seq > self.leaf.seq or (leaf.seq and self.log.place(leaf.seq) != leaf and leaf != self.leaf):
-            raise BadPoint(str(leaf), 0, self.leaf.seq)
-        return leaf.seq
+        return ledger.by_turn(self.log)
 
     # -- relations and care ------------------------------------------------------------------------
 
@@ -444,17 +392,3 @@ def drafts(items: Iterable[Appendable]) -> list[Draft]:
         group: list[Any] = list(run)
         found.extend(map(Draft, wire.read_any_messages(group) if is_dict else group))
     return found
-
-
-def hydrate(log: Log) -> Hydrated:
-    reading = log.store.path(log.session_id, detail=True)
-    count = min(reading.row.seed_count, reading.ranges[0].last) if reading.ranges else 0
-    cached = reading.detail.state if reading.detail is not None else None
-    state = fold(reading.entries) if cached is None else from_json(cached)
-    return Hydrated(reading.row, reading.entries[:count], reading.entries[count:], state, reading.row.totals)
-
-
-def _newest_turn(entries: Sequence[Entry], last: int) -> int:
-    """The seq before the newest turn, or the end if there is no older one."""
-    inputs = [entry.seq for entry in entries if entry.turn == entry.seq]
-    return inputs[-1] - 1 if len(inputs) > 1 else last

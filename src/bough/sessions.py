@@ -19,8 +19,9 @@ from .core.state import merge
 from .core.turns import Cursor
 from .core.usage import MOST
 from .errors import BadCount, StoreError, WrongStore
+from .hydrate import Hydrated, hydrate
 from .log import Log
-from .session import Appendable, Hydrated, Session, drafts, hydrate
+from .session import Appendable, Session, drafts
 from .stores.store import Detail, NewSession, Page, Purged, Query, SessionRow, Store
 from .verify import Problem, verify
 from .workspace import Workspace

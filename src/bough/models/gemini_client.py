@@ -29,10 +29,7 @@ class GeminiModel(Client):
     async def _ask(self, door: Door, history: History, request: Request) -> AsyncGenerator[object, None]:
         building = _Building()
         async with _heard(door) as http:
-            # With a client of our own the SDK leaves retries and aiohttp alone.
-            # Its own timeout is none at all, and beats the one of that client; it counts milliseconds.
-            options = {"base_url": door.base_url, "httpx_async_client": http, "timeout": int(SECONDS * 1000)}
-            client = door.sdk.Client(vertexai=False, api_key=door.key, http_options=options)
+            client = door.sdk.Client(vertexai=False, api_key=door.key, http_options=_http_options(door, http))
             with closing(client):
                 chunks = await client.aio.models.generate_content_stream(
                     model=self.model, contents=history["contents"], config=self._config(history, request)
@@ -69,6 +66,16 @@ async def _heard(door: Door) -> AsyncIterator[Any]:
         finally:
             for response in opened:
                 await response.aclose()
+
+
+def _http_options(door: Door, http: Any) -> dict[str, Any]:
+    return {
+        "base_url": door.base_url,
+        "httpx_async_client": http,  # with a client of our own it leaves aiohttp alone
+        "timeout": int(SECONDS * 1000),  # else none at all, which would beat that client's
+        "client_args": {"verify": door.tls},
+        "async_client_args": {"ssl": door.tls},
+    }
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:

@@ -24,6 +24,8 @@ from ..wire.shapes import Request as History
 from .model import Delta, Model, Request
 
 LONGEST_WORDS = 400
+NO_KEY = "none"
+"""For a server of one's own, which may want none; the SDKs do."""
 SECONDS = 600.0
 """How long a vendor may be silent."""
 
@@ -88,7 +90,7 @@ class Door(Struct, frozen=True):
     base_url: str | None
 
     def __repr__(self) -> str:
-        return f"Door({self.base_url})"  # without the key
+        return f"Door({self.sdk.__name__})"  # without the key
 
     @property
     def tls(self) -> Any:
@@ -99,6 +101,14 @@ class Door(Struct, frozen=True):
 def _tls(http: Any) -> Any:
     """Made once: reading the certificates takes 35 ms, a hundred times what the rest of a client takes."""
     return http.create_ssl_context()
+
+
+class Trouble(Exception):
+    """An error that came as an event of a stream, in the vendor's JSON, where its SDK lets it pass."""
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        super().__init__("it failed without a word")
+        self.body = body
 
 
 class Fault(Struct, frozen=True):
@@ -121,7 +131,7 @@ class Client:
     def __init__(
         self, model: str, *, base_url: str | None = None, key: str | None = None, **options: Any
     ) -> None:
-        """`options` are further fields of every request, in the vendor's words: thinking, temperature, …"""
+        """`options` are further fields of every request, in the words of its SDK: thinking, reasoning, …"""
         self.model = model
         self.options = options
         self._base_url = base_url
@@ -173,7 +183,7 @@ class Client:
         if not key and not self._base_url:
             hint = f"set {' or '.join(self.key_variables)} in the environment"
             raise NoModel(self._name, "no API key was found", hint)
-        return Door(sdk, http, key or "none", base_url)  # a server of one's own may want no key
+        return Door(sdk, http, key or NO_KEY, base_url)
 
     @property
     def _name(self) -> str:
@@ -183,20 +193,20 @@ class Client:
         """What an SDK lets through: its own errors, its transport's, and whatever garbage makes it stumble over."""
         stumbles = (NotAnAnswer, ValueError, TypeError, AttributeError, LookupError, AssertionError, OSError)
         transport = (door.http.HTTPError, door.http.StreamError, door.http.InvalidURL)
-        return (*self._sdk_errors(door.sdk), *transport, *stumbles)
+        return (Trouble, *self._sdk_errors(door.sdk), *transport, *stumbles)
 
     def _told(self, error: Exception, door: Door, has_begun: bool) -> ModelError:
         fault = _fault(error)
-        words = fault.words if door.key == "none" else fault.words.replace(door.key, "[key]")
+        words = _short(fault.words if door.key == NO_KEY else fault.words.replace(door.key, "[key]"))
         if fault.status is not None:
-            return self.refused(words, fault.status, fault.after)
+            return self._refused(words, fault.status, fault.after)
         if has_begun:
             return CutOff(self._name, f"the stream broke: {words}")
         if isinstance(error, door.http.HTTPError) or isinstance(error.__cause__, door.http.HTTPError):
             return Overloaded(self._name, f"it could not be reached: {words}")
         return ModelError(self._name, words)
 
-    def refused(self, words: str, status: int, after: float | None = None) -> ModelError:
+    def _refused(self, words: str, status: int, after: float | None) -> ModelError:
         if status in (401, 403):
             return NoModel(self._name, words, f"check the key in {' or '.join(self.key_variables)}")
         if status == 404:
@@ -219,7 +229,7 @@ class Client:
         return answer if isinstance(answer.model, str) else replace(answer, model=None)
 
 
-def status_of(*kinds: object) -> int | None:
+def _status_of(*kinds: object) -> int | None:
     """The status of trouble that came in the middle of a stream, by the first of its names that is known."""
     for kind in kinds:
         if str(kind) in _STATUS_OF:
@@ -234,14 +244,13 @@ def _fault(error: Exception) -> Fault:
     body = getattr(error, "body", None) or getattr(error, "details", None)
     inner = body.get("error", body) if isinstance(body, Mapping) else {}
     inner = inner if isinstance(inner, Mapping) else {"message": inner}
-    status = status_of(getattr(error, "status_code", None), *map(inner.get, ("code", "type", "status")))
+    status = _status_of(getattr(error, "status_code", None), *map(inner.get, ("code", "type", "status")))
     cause = error.__cause__ or error
     words = [str(inner.get("message") or "") or _words(cause)]
     if isinstance(code := inner.get("code"), str) and code not in words[0]:
         words.append(f"[{code}]")
-    return Fault(
-        _short(" ".join(words)), status or status_of(getattr(error, "code", None)), _after(error, inner)
-    )
+    status = status or _status_of(getattr(error, "code", None))
+    return Fault(" ".join(words), status, _after(error, inner))
 
 
 def _after(error: Exception, inner: Mapping[str, Any]) -> float | None:

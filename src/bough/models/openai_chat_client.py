@@ -33,7 +33,8 @@ class OpenAIChatModel(Client):
             fields["tools"] = [_tool(tool) for tool in request.tools]
         if request.max_tokens:
             # OpenAI's newer models refuse the old name, other servers do not know the new one.
-            fields["max_tokens" if door.base_url else "max_completion_tokens"] = request.max_tokens
+            is_openai = "//api.openai.com" in (door.base_url or "//api.openai.com")
+            fields["max_completion_tokens" if is_openai else "max_tokens"] = request.max_tokens
         http = door.sdk.DefaultAsyncHttpxClient(verify=door.tls, timeout=SECONDS)
         client = door.sdk.AsyncOpenAI(
             api_key=door.key, base_url=door.base_url, max_retries=0, http_client=http

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from ..errors import CutOff, ModelError
 from ..wire.shapes import Request as History
 from ..wire.shapes import plain
 from .model import Delta, Request, ToolSpec
-from .names import SECONDS, Client, Door, status_of
+from .names import SECONDS, Client, Door, Trouble
 
 _SEALED = "reasoning.encrypted_content"
 _UNSEALED = "Encrypted content is not supported"
@@ -45,7 +44,7 @@ class OpenAIModel(Client):
         async with client, await self._open(door.sdk, client, fields) as events:
             yield Delta()
             async for event in events:
-                yield self._take(plain(event))
+                yield _take(plain(event))
 
     async def _open(self, sdk: Any, client: Any, fields: dict[str, Any]) -> Any:
         try:
@@ -57,25 +56,20 @@ class OpenAIModel(Client):
             bare = {key: value for key, value in fields.items() if key != "include"}
             return await client.responses.create(model=self.model, stream=True, **bare)
 
-    def _take(self, event: dict[str, Any]) -> object:
-        kind = event.get("type")
-        if kind in _TEXT:
-            return Delta(text=event["delta"])
-        if kind in _REASONING:
-            return Delta(reasoning=event["delta"])
-        if kind in _DONE:
-            return event["response"]
-        if kind == "response.failed":
-            raise self._failed(event["response"].get("error") or {})
-        if kind == "error":
-            raise self._failed(event)
-        return Delta()
 
-    def _failed(self, error: dict[str, Any]) -> ModelError:
-        code, words = error.get("code"), error.get("message") or "it failed without a word"
-        status = status_of(code)
-        name = f"{self.provider}:{self.model}"
-        return CutOff(name, f"{words} [{code}]") if status is None else self.refused(words, status)
+def _take(event: dict[str, Any]) -> object:
+    kind = event.get("type")
+    if kind in _TEXT:
+        return Delta(text=event["delta"])
+    if kind in _REASONING:
+        return Delta(reasoning=event["delta"])
+    if kind in _DONE:
+        return event["response"]
+    if kind == "response.failed":
+        raise Trouble(event["response"].get("error") or {})
+    if kind == "error":
+        raise Trouble(event)
+    return Delta()
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:

@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from threading import RLock
 
-from msgspec import UNSET, Struct, field
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from ..core.drafts import Blob, NewEntry
 from ..core.entries import Entry
 from ..core.tree import Branch, Leaf, lineage, standing, window
 from ..core.usage import Call, total
-from ..errors import BadPoint, Fenced, IdTaken, MissingBlob, NotFound, NotTrashed, Running, StaleLeaf, Trashed
+from ..errors import BadPoint, Fenced, IdTaken, MissingBlob, NotFound, NotTrashed, Running, Trashed
+from .memory_kept import Kept, matches, repeated
 from .store import (
     Change,
     Committed,
@@ -34,21 +35,11 @@ from .store import (
 )
 
 
-class _Kept(Struct):
-    """All that lies under one session."""
-
-    no: int
-    row: SessionRow
-    detail: Detail
-    journal: list[Fact] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
-
-
 class MemoryStore(Store):
     def __init__(self, *, space: str = "default", owner: str | None = None) -> None:
         self.where, self.space, self.owner = "memory:", space, owner
         self._lock = RLock()
-        self._sessions: dict[str, _Kept] = {}
+        self._sessions: dict[str, Kept] = {}
         self._branches: dict[int, Branch] = {}
         self._entries: dict[tuple[int, int], NewEntry] = {}
         self._blobs: dict[tuple[str, str], tuple[Blob, int]] = {}
@@ -69,7 +60,7 @@ class MemoryStore(Store):
         self._numbers[what] += 1
         return self._numbers[what]
 
-    def _kept(self, session_id: str) -> _Kept:
+    def _kept(self, session_id: str) -> Kept:
         kept = self._sessions.get(session_id)
         if kept is None or kept.row.space != self.space or self.owner not in (None, kept.row.owner):
             raise NotFound(session_id)
@@ -112,7 +103,7 @@ class MemoryStore(Store):
         if row.parent_session is not None:
             data |= {"relation": row.relation, "parent": row.parent_session}
         started = Fact(1, "started", new.key, data, row.started_at)
-        self._sessions[row.session_id] = _Kept(self._next("session"), row, new.detail, [started])
+        self._sessions[row.session_id] = Kept(self._next("session"), row, new.detail, [started])
         return row
 
     def commit(self, change: Change) -> Committed:
@@ -124,7 +115,7 @@ class MemoryStore(Store):
             if change.fence is not None and change.fence != row.fence:
                 raise Fenced(change.session_id, change.fence, row.fence)
             if change.after is not None and change.after != row.leaf:
-                return _repeated(kept, change)
+                return repeated(kept, change)
             self._check_blobs(change.entries, change.blobs)
             self._check_move(change, row)
             self._put_blobs(change.blobs, change.at)
@@ -133,7 +124,7 @@ class MemoryStore(Store):
                 leaf = self._grow(row, leaf, change.entries, has_moved=change.move_to is not None)
             return self._settle(kept, change, leaf)
 
-    def _settle(self, kept: _Kept, change: Change, leaf: Leaf) -> Committed:
+    def _settle(self, kept: Kept, change: Change, leaf: Leaf) -> Committed:
         totals = kept.row.totals
         for call in change.calls:
             call = replace(call, branch=leaf.branch)
@@ -330,7 +321,7 @@ class MemoryStore(Store):
     def sessions(self, query: Query) -> Page:
         with self._lock:
             kept = sorted(self._sessions.values(), key=lambda kept: -kept.no)
-            found = [k for k in kept if _matches(k, query, self.space, self.owner)]
+            found = [k for k in kept if matches(k, query, self.space, self.owner)]
         page = found[: query.limit]
         return Page([k.row for k in page], str(page[-1].no) if len(found) > query.limit else None)
 
@@ -404,32 +395,3 @@ class MemoryStore(Store):
         with self._lock:
             held = self._blobs.get((self.space, digest))
             return None if held is None else held[0]
-
-
-def _repeated(kept: _Kept, change: Change) -> Committed:
-    assert change.after is not None
-    for fact in reversed(kept.journal):
-        if fact.key == change.key:
-            return Committed(Leaf(fact.data["branch"], fact.data["last"]), fact.n, repeated=True)
-    raise StaleLeaf(change.session_id, change.after, kept.row.leaf)
-
-
-def _matches(kept: _Kept, query: Query, space: str, owner: str | None) -> bool:
-    row = kept.row
-    wanted = [
-        (space, row.space),
-        (owner, row.owner),
-        (query.agent, row.agent),
-        (query.status, row.status),
-        (query.conversation_id, row.conversation_id),
-        (query.relation, row.relation),
-        (query.parent_session, row.parent_session),
-    ]
-    return (
-        all(want is None or want == have for want, have in wanted)
-        and query.trashed == (row.trashed_at is not None)
-        and (query.tag is None or row.tags.get(query.tag[0]) == query.tag[1])
-        and (query.started_from is None or row.started_at >= query.started_from)
-        and (query.started_before is None or row.started_at < query.started_before)
-        and (query.before is None or kept.no < int(query.before))
-    )

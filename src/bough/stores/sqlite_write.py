@@ -19,7 +19,7 @@ from ..core.tree import Leaf
 from ..core.usage import Call, Totals, total
 from ..errors import BadPoint, Fenced, MissingBlob, NotFound, StaleLeaf, Trashed
 from .sqlite_rows import CALL_COLUMNS, FACT_COLUMNS, call_from, fact_from
-from .store import SETTABLE, Change, Committed, NewSession, difference
+from .store import SETTABLE, Change, Committed, NewSession, SessionRow, difference
 
 SELECT_HEAD = """
 select no, branch, seq, facts, calls, fence, trashed_at,
@@ -248,44 +248,51 @@ def _update(names: tuple[str, ...], with_tags: bool) -> str:
     return f"{UPDATE_HEAD}{sets}{patch} where no = ?"
 
 
+SESSION_GIVEN = (
+    *("id", "space", "owner", "conversation_id", "agent", "title", "status", "relation", "parent_session"),
+    *(
+        "parent_seq",
+        "trigger_type",
+        "trigger_id",
+        "model",
+        "context_window",
+        "tool_names",
+        "seed_count",
+        "tags",
+    ),
+    *("started_at", "updated_at"),
+)
+SESSION_ZERO = (
+    *("branch", "seq", "turns", "calls", "input_tokens", "output_tokens", "cache_read_tokens", "fence"),
+    *("cache_write_tokens", "cost_microcents", "unpriced_calls", "unknown_calls"),
+)
+INSERT_SESSION = f"""
+insert into session ({", ".join((*SESSION_GIVEN, *SESSION_ZERO))}, facts)
+values ({", ".join("?" * len(SESSION_GIVEN))}, {", ".join("0" * len(SESSION_ZERO))}, 1)
+"""
+
+
+def _session_row(row: SessionRow) -> list[Any]:
+    json = {
+        "id": row.session_id,
+        "tool_names": to_json(row.tool_names, "tool names").decode() if row.tool_names else None,
+        "tags": to_json(row.tags, "tags").decode() if row.tags else None,
+    }
+    return [json[name] if name in json else getattr(row, name) for name in SESSION_GIVEN]
+
+
 def insert_session(writer: apsw.Connection, new: NewSession) -> None:
-    row = new.row
+    row, detail, under = new.row, new.detail, new.fork_of
     _check_blobs(writer, row.space, new.seeds, new.blobs)
-    writer.execute(
-        """insert into session (id, space, owner, conversation_id, agent, title, status, relation, parent_session,
-               parent_seq, trigger_type, trigger_id, model, context_window, tool_names, branch, seq, seed_count,
-               turns, calls, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_microcents,
-               unpriced_calls, unknown_calls, facts, fence, tags, started_at, updated_at)
-           values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, ?, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, ?, ?, ?)""",
-        (
-            row.session_id,
-            row.space,
-            row.owner,
-            row.conversation_id,
-            row.agent,
-            row.title,
-            row.status,
-            row.relation,
-            row.parent_session,
-            row.parent_seq,
-            row.trigger_type,
-            row.trigger_id,
-            row.model,
-            row.context_window,
-            to_json(row.tool_names, "tool names").decode() if row.tool_names else None,
-            row.seed_count,
-            to_json(row.tags, "tags").decode() if row.tags else None,
-            row.started_at,
-            row.updated_at,
-        ),
-    )
+    writer.execute(INSERT_SESSION, _session_row(row))
     no = writer.last_insert_rowid()
-    detail = [None if text is None else text.decode() for text in _detail_of(new)]
+    wide = [
+        None if text is None else text.decode()
+        for text in (detail.spec, detail.policy, detail.workspace, detail.state)
+    ]
     writer.execute(
-        "insert into session_detail (no, spec, policy, workspace, state) values (?, ?, ?, ?, ?)",
-        (no, *detail),
+        "insert into session_detail (no, spec, policy, workspace, state) values (?, ?, ?, ?, ?)", (no, *wide)
     )
-    under = new.fork_of
     writer.execute(INSERT_BRANCH, (no, under.branch if under else None, under.seq if under else 0))
     branch = writer.last_insert_rowid()
     insert_blobs(writer, row.space, new.blobs, row.started_at)
@@ -293,11 +300,5 @@ def insert_session(writer: apsw.Connection, new: NewSession) -> None:
     seq = new.seeds[-1].seq if new.seeds else under.seq if under else 0
     writer.execute("update session set branch = ?, seq = ? where no = ?", (branch, seq, no))
     data = {"relation": row.relation, "parent": row.parent_session} if row.parent_session else {}
-    writer.execute(
-        INSERT_FACT, (no << 32 | 1, "started", new.key, branch, None, seq, _text(data), row.started_at)
-    )
-
-
-def _detail_of(new: NewSession) -> tuple[bytes | None, ...]:
-    detail = new.detail
-    return (detail.spec, detail.policy, detail.workspace, detail.state)
+    fact = (no << 32 | 1, "started", new.key, branch, None, seq, _text(data), row.started_at)
+    writer.execute(INSERT_FACT, fact)
