@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from . import append, crowd, fork, load, start
+from . import append, crowd, fork, load, runner, start
 from .measure import Plan
 from .report import Figure, keep, others, versions
 
@@ -21,6 +21,7 @@ PARTS: dict[str, Callable[[Plan], Iterator[Figure]]] = {
     "fork": fork.figures,
     "crowd": crowd.figures,
     "start": start.figures,
+    "runner": runner.figures,
 }
 
 

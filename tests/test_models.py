@@ -269,6 +269,9 @@ class TestFault:
         error = fail(provider, Refuse(status, f"Incorrect API key provided: {KEY}."), NoModel)
         assert VARIABLES[provider][0] in str(error)
 
+    def test_a_key_is_not_shown_where_long_words_are_cut(self, provider):
+        assert "sk-very" not in str(fail(provider, Refuse(400, "x" * 390 + KEY), ModelError))
+
     def test_an_unknown_model_is_no_model(self, provider):
         assert "model: some-model" in str(fail(provider, Refuse(404, "model: some-model"), NoModel))
 
@@ -374,6 +377,23 @@ def _wreck(value: Any, random: Random) -> Any:
     if isinstance(value, dict):
         return {key: _wreck(inner, random) for key, inner in value.items() if random.random() > 0.05}
     return [_wreck(inner, random) for inner in value] if isinstance(value, list) else value
+
+
+def test_an_error_event_of_responses_is_told_by_its_code(monkeypatch):
+    event = b'data: {"type": "error", "code": "rate_limit_exceeded", "message": "slow down"}\n\n'
+    monkeypatch.setitem(loopback.SPEAKERS, "openai", lambda says, number: [event])
+    assert "slow down" in str(fail("openai", Say(), Overloaded))
+
+
+@providers
+def test_one_model_may_be_asked_by_many_at_once(provider):
+    async def ask_all(model: Model) -> list[str]:
+        heard = await asyncio.gather(*(listen(model, asking()) for _ in range(5)))
+        return [answer.message.text for _, answer in heard]
+
+    with Loopback(*(Say(f"answer {n}") for n in range(5))) as server:
+        heard = run(ask_all(client(provider, server)))
+    assert sorted(heard) == [f"answer {n}" for n in range(5)]
 
 
 def test_a_prompt_gemini_blocks_is_told_with_its_reason(monkeypatch):

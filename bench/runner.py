@@ -1,0 +1,65 @@
+"""What our loop costs over calling the same model and the same log by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from time import perf_counter_ns
+
+import bough
+from bough import ScriptedModel, Session, ToolCall, assistant
+from bough.models.model import Request
+from bough.wire import Answer
+
+from .measure import Plan, middle, ms
+from .report import Figure
+
+STEPS = 4
+
+
+def answer(request: Request) -> bough.Message:
+    turn = [item for item in request.context.items if item.turn == request.context.items[-1].turn]
+    said = sum(item.message.role == "assistant" for item in turn)
+    if said == STEPS - 1:
+        return assistant("That is all.")
+    return assistant("Looking.", ToolCall(f"c{said}", "look", {"n": said}))
+
+
+@bough.tool(effect="read")
+def look(n: int) -> str:
+    """Looks."""
+    return "seen " * 100
+
+
+async def by_hand(session: Session) -> None:
+    """The same calls in the same order, without the loop's care: no lease, no limits, no started calls."""
+    model = ScriptedModel(answer)
+    with session.turn("Look around.") as turn:
+        while True:
+            request = Request(session.context(), session.read_blob, (look.spec,))
+            async for piece in model.stream(request):
+                if isinstance(piece, Answer):
+                    message = turn.answer(piece.message, usage=piece.usage)
+            if not message.calls:
+                return
+            for waiting in turn.open_calls:
+                turn.result(waiting.call.id, look.function(**waiting.call.arguments))
+
+
+async def by_loop(session: Session) -> None:
+    async for _ in session.send("Look around.", model=ScriptedModel(answer), tools=[look]):
+        pass
+
+
+def figures(plan: Plan) -> Iterator[Figure]:
+    times: dict[str, list[int]] = {"loop": [], "hand": []}
+    with bough.open(plan.path("runner")) as store:
+        for _ in range(plan.pick(60, 10)):
+            for name, work in (("loop", by_loop), ("hand", by_hand)):
+                session = store.start("bench")
+                began = perf_counter_ns()
+                asyncio.run(work(session))
+                times[name].append(perf_counter_ns() - began)
+    more = (middle(times["loop"]) - middle(times["hand"])) / STEPS / 1e6
+    beside = {"turn ms": ms(middle(times["loop"])), "by hand": ms(middle(times["hand"]))}
+    yield Figure("runner", "our loop, more per step than by hand", more, "ms", None, beside)
