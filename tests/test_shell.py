@@ -108,6 +108,8 @@ class TestSandboxedArguments:
             "https://evil.example",
             "x,/etc/passwd",
             "a b /etc/passwd",
+            "--output=.git/hooks/pre-commit",
+            "src/.GIT/config",
         ],
     )
     def test_none_may_lead_out(self, root: Path, argument: str) -> None:
@@ -116,7 +118,7 @@ class TestSandboxedArguments:
         check(Scope(root, "project", ALLOWED), ["cat", argument])
 
     @pytest.mark.parametrize(
-        "argument", ["src/a.txt", "-n", "--x=src", "main..HEAD", "HEAD~1", "..x", "-k=a or b"]
+        "argument", ["src/a.txt", "-n", "--x=src", "main..HEAD", "HEAD~1", ".gitignore", "..x", "-k=a or b"]
     )
     def test_the_others_pass(self, root: Path, argument: str) -> None:
         check(Scope(root, "sandboxed", ALLOWED), ["cat", argument])

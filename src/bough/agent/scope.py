@@ -38,7 +38,7 @@ class Scope(Struct, frozen=True):
     | read, list, search | inside root | inside root | anywhere |
     | write, edit | inside root, not in `.git` | inside root, not in `.git` | anywhere |
     | symbolic links | refused | refused | followed, then opened without |
-    | commands | on the allow-list, no argument that may lead out of root | on the allow-list | any |
+    | commands | on the allow-list, no argument that may lead out of root or into `.git` | on the allow-list | any |
     | program found on | PATH without relative folders and those inside root | PATH without relative folders | PATH |
     | environment | a short list of names | all but what looks secret | all but what looks secret |
     | a line for `sh` | no | no | yes |

@@ -129,7 +129,9 @@ def check(scope: Scope, argv: Sequence[str]) -> None:
     if scope.tier == "sandboxed":
         for arg in argv[1:]:
             if any(_leads_out(scope.root, piece) for piece in _pieces(arg)):
-                raise OutOfScope(_line(argv), f"the argument {arg!r} may lead out of {scope.root}")
+                raise OutOfScope(
+                    _line(argv), f"the argument {arg!r} may lead out of {scope.root}, or into .git"
+                )
 
 
 def needs_approval(argv: Sequence[str]) -> bool:
@@ -254,8 +256,8 @@ def _pieces(arg: str) -> set[str]:
 
 
 def _leads_out(root: Path, piece: str) -> bool:
-    if piece.startswith("~"):
-        return True
+    if piece.startswith("~") or ".git" in piece.casefold().split("/"):
+        return True  # `git log --output=.git/hooks/x` would plant a program
     return not _within(root, os.path.realpath(os.path.join(root, piece)))
 
 
