@@ -11,8 +11,8 @@ from typing import Any
 
 from ..wire.shapes import Request as History
 from ..wire.shapes import plain
+from .client import SECONDS, Client, Door
 from .model import Delta, Request, ToolSpec
-from .names import SECONDS, Client, Door
 
 
 class GeminiModel(Client):

@@ -11,8 +11,8 @@ from typing import Any
 
 from ..wire.shapes import Request as History
 from ..wire.shapes import plain
+from .client import SECONDS, Client, Door, Trouble
 from .model import Delta, Request, ToolSpec
-from .names import SECONDS, Client, Door, Trouble
 
 _SEALED = "reasoning.encrypted_content"
 _UNSEALED = "Encrypted content is not supported"

@@ -93,7 +93,9 @@ def render(request: Request) -> bytes:
 
 
 def read(reply: object) -> Answer:
-    """A provider's reply, object or dict, or a message of ours, as an answer."""
+    """A provider's reply, object or dict, or a message or answer of ours, as an answer."""
+    if isinstance(reply, Answer):
+        return reply
     if isinstance(reply, Message):
         if reply.role != "assistant":
             raise NotAnAnswer(f"a message of role {reply.role!r} is no answer")
