@@ -90,3 +90,22 @@ def test_a_handle_of_another_session_is_refused(
     stranger = store.put_blob(b"somebody else's output", "text/plain")
     told = run(session, workspace, ("read_spill", {"handle": stranger.hash}))
     assert "OutOfScope" in told[0]
+
+
+class TestShellOfTheHost:
+    def test_it_is_recorded_as_the_exchange_a_model_would_have_made(
+        self, session: Session, workspace: Workspace
+    ) -> None:
+        said = session.shell(["echo", "by hand"], workspace, commands=["echo"])
+        assert "by hand" in said
+        assert [entry.role for entry in session.path()] == ["user", "assistant", "tool"]
+        assert session.path()[0].message.text == "$ echo 'by hand'"
+        assert session.row.status == "idle"
+        assert session.verify() == []
+        session.send_sync("go on", model=ScriptedModel(["fine"]))
+
+    def test_an_error_is_a_result_too(self, session: Session, workspace: Workspace) -> None:
+        assert "OutOfScope" in session.shell(["rm", "-rf", "/"], workspace)
+        assert session.path()[-1].message.results[0].error
+        assert session.row.status == "idle"
+        assert session.verify() == []

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .agent.limits import Limits
     from .agent.tools import Tool
     from .engines.local import ModelLike, Run
+    from .workspace import Workspace
 
     Tools = Iterable[Tool | Callable[..., Any]]
 
@@ -166,6 +167,18 @@ class Session:
         from .engines.local import collect
 
         return collect(self.resume(**how))
+
+    def workspace_tools(self, workspace: Workspace, **how: Any) -> list[Tool]:
+        """Files, grep, shell and HTTP within the workspace's scope; `commands` is the shell's allow-list."""
+        from .agent.toolbox import workspace_tools
+
+        return workspace_tools(self.log, workspace, **how)
+
+    def shell(self, argv: Sequence[str], workspace: Workspace, *, commands: Iterable[str] = ()) -> str:
+        """A command of the host's own, recorded as the exchange a model would have made; returns what it said."""
+        from .agent.hosted import run_shell
+
+        return run_shell(self.log, list(argv), workspace, commands)
 
     def approve(self, call: OpenCall, *, allow: bool = True) -> None:
         """Answer a tool's request for approval; `resume` then runs the call, once, or tells the model it was denied."""

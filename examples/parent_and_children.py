@@ -1,0 +1,34 @@
+"""A parent that has two children do the work, each a session of its own with its own context and cost."""
+
+from __future__ import annotations
+
+import bough
+from bough import ScriptedModel, ToolCall, ToolContext, assistant, system
+
+
+@bough.tool(effect="idempotent")
+async def research(city: str, ctx: ToolContext) -> str:
+    """Have somebody look into a city."""
+    child = ScriptedModel([f"{city}: three days are enough."])
+    return await ctx.task(
+        f"What about {city}?", agent="researcher", seeds=[system("Be brief.")], models=[child]
+    )
+
+
+def main() -> None:
+    with bough.open("memory:") as store:
+        session = store.start("planner", [system("You plan trips.")])
+        both = assistant(
+            ToolCall("c1", "research", {"city": "Lisbon"}), ToolCall("c2", "research", {"city": "Porto"})
+        )
+        session.send_sync("Plan a trip.", model=ScriptedModel([both, "Three days each."]), tools=[research])
+        print(session.tree())
+        for child in session.children():
+            print(f"\n{child.session_id}, hanging on message {child.row.parent_seq}:\n{child.tree()}")
+        own, tree = session.usage(), session.usage("tree")
+        print(f"\ncalls: {own.calls} of its own, {tree.calls} with its children")
+        assert (own.calls, tree.calls) == (2, 4)
+
+
+if __name__ == "__main__":
+    main()
