@@ -258,6 +258,28 @@ class TestModels:
         assert model.requests[0].context.items[0].pinned
         assert [entry.kind for entry in session.path()][-2:] == ["compaction", "message"]
 
+    @pytest.mark.parametrize(
+        ("says", "told", "folds"),
+        [
+            ("They spoke of old things.", "They spoke of old things.", True),
+            ("", "user: old", False),
+            (ModelError("m", "no"), "user: old", False),
+        ],
+        ids=["a summary", "an empty one", "a failure"],
+    )
+    def test_a_model_writes_the_summary_and_its_cost_is_charged(
+        self, session: Session, says: Any, told: str, folds: bool
+    ) -> None:
+        session.append([user("old " * 400), assistant("answer " * 400)])
+        limits = Limits(context_tokens=300, summariser=ScriptedModel([says]), pause=lambda failures: 0.0)
+        model = ScriptedModel(["fine"])
+        session.send_sync("new", model=model, limits=limits)
+        assert told in model.requests[0].context.items[0].message.text
+        compaction = next(entry.payload for entry in session.path() if entry.kind == "compaction")
+        assert compaction.folds is folds
+        assert [call.purpose for call in session.calls()].count("compaction") == 1
+        assert is_valid(session)
+
     def test_one_input_that_is_too_long_is_never_dropped_silently(self, session: Session) -> None:
         events = session.send_sync(
             "long " * 900, model=ScriptedModel([Overflow("m", "too long")]), limits=NOW

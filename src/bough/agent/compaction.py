@@ -1,7 +1,8 @@
-"""Compaction when no model is to be had: a summary that is the same everywhere.
+"""Compaction: a summary in place of what lies before the newest turn.
 
-Who said what, shortened. A tail larger than the budget still compacts: if there is no older turn, what the
-newest one has said so far is summarised, never inside an open batch.
+Written by a model if there is one, else without: who said what, shortened, the same everywhere. A tail larger
+than the budget still compacts: if there is no older turn, what the newest one has said so far is summarised,
+never inside an open batch.
 """
 
 from __future__ import annotations
@@ -9,11 +10,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..core import context
+from ..core.context import Context, Item
 from ..core.entries import Compaction, Entry
 from ..core.fit import measure
+from ..core.messages import user
 from ..core.turns import Cursor
+from ..models.model import Request
+from ..wire.shapes import Blobs
 
 MOST = 4_000
+INSTRUCTION = (
+    "You summarise conversations between a user and an agent, so that the agent can go on from the summary."
+)
+ASKED = (
+    "Summarise the conversation above: what was asked, what was found and done, which files were read or changed, "
+    "what is still open. Keep names, numbers and decisions. Do not continue the conversation."
+)
 
 
 def summarise(path: Sequence[Entry], cursor: Cursor) -> Compaction | None:
@@ -30,6 +42,18 @@ def summarise(path: Sequence[Entry], cursor: Cursor) -> Compaction | None:
         return None
     summary = f"{turn[0].message.text}\n\nSo far:\n{offline_summary(turn[1:])}"
     return Compaction(summary, path[-1].seq + 1, tokens)
+
+
+def summary_request(path: Sequence[Entry], made: Compaction, blobs: Blobs) -> Request:
+    """What a model is asked: everything that goes, earlier summaries included, and then to sum it up."""
+    items = [item for item in context.build(path).items if item.pinned or item.seq < made.first_kept]
+    last = Item(user(ASKED), path[-1].seq + 1, 0)
+    return Request(Context((INSTRUCTION,), (*items, last)), blobs)
+
+
+def is_fit(summary: str, made: Compaction) -> bool:
+    """An empty summary, or one as long as what it replaces, is refused and the old way taken."""
+    return bool(summary.strip()) and measure(user(summary)).tokens < made.tokens_before
 
 
 def offline_summary(entries: Sequence[Entry], most: int = MOST) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from ..models.model import Model
 from ..stores.store import SessionRow
 
 
@@ -17,6 +18,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     max_cost_microcents: int | None = None
     context_tokens: int | None = None
     """Compact before a model call whose history would be longer, by estimate."""
+    summariser: Model | None = None
+    """Who writes summaries when a history is compacted; without one they are made without a model."""
     tries: int = 4
     """Calls of one model that is overloaded, before the next in the chain is asked."""
     pause: Callable[[int], float] = lambda failures: min(30.0, 0.5 * 2**failures)

@@ -16,19 +16,20 @@ from msgspec.structs import replace
 
 from ..core import context as contexts
 from ..core.drafts import Draft, FurtherFact
-from ..core.entries import Entry
+from ..core.entries import Compaction, Entry
 from ..core.fit import measure
 from ..core.messages import Message, assistant, tool_result, user
 from ..core.turns import CallModel, OpenCall, Rest, RunTools, next_action
 from ..core.usage import Call, Usage
 from ..errors import CutOff, ModelError, Overflow, Overloaded
-from ..log import LEASE_MICROSECONDS, Appended, Log
+from ..log import Appended, Log
 from ..models.model import Delta, Model, Request
 from ..models.prices import price
 from ..wire import Answer
 from .calls import Calls, read_calls
-from .compaction import summarise
+from .compaction import is_fit, summarise, summary_request
 from .events import Event
+from .lease import keep, take
 from .limits import Limits, Reached, reached
 from .said import Said
 from .tasks import run_task
@@ -62,8 +63,8 @@ class Loop:
         if stop is not None:
             yield self._refused(stop)
             return
-        self._fence = await self.cross(self._take_lease)
-        renewing = asyncio.ensure_future(self._keep_lease())
+        self._fence = await self.cross(take, self.log, self._holder)
+        renewing = asyncio.ensure_future(keep(self.log, self._holder))
         try:
             async for event in self._turn(content):
                 yield event
@@ -99,25 +100,6 @@ class Loop:
             why = "The turn was left before this had a result; whether it took effect is unknown."
             await self._append(
                 *(Draft(tool_result(c.call.id, why, error=True, outcome="unknown")) for c in open_calls)
-            )
-
-    # -- the lease ---------------------------------------------------------------------------------
-
-    def _take_lease(self) -> int:
-        """The right to drive. A holder known to be dead has lost it at once, whatever its lease says."""
-        log, world = self.log, self.log.world
-        row = log.store.session(log.session_id)
-        now = world.now()
-        is_dead = row.holder is not None and world.is_gone(row.holder.partition("#")[0])
-        at = max(now, row.lease_until or 0) if is_dead else now
-        return log.store.lease(log.session_id, self._holder, now + LEASE_MICROSECONDS, at)
-
-    async def _keep_lease(self) -> None:
-        while True:
-            await asyncio.sleep(LEASE_MICROSECONDS / 3_000_000)
-            now = self.log.world.now()
-            await self.cross(
-                self.log.store.lease, self.log.session_id, self._holder, now + LEASE_MICROSECONDS, now
             )
 
     async def _steps(self) -> AsyncIterator[Event]:
@@ -260,12 +242,33 @@ class Loop:
     async def _compact(self) -> Event | None:
         """The history was too long: once per input, a summary takes the place of what lies before the newest turn."""
         self._compacted = True
-        compaction = summarise(self._path, self.log.cursor)
-        if compaction is None:
+        made = summarise(self._path, self.log.cursor)
+        if made is None:
             return None
-        await self._append(Draft(compaction))
-        told = {"first_kept": compaction.first_kept, "tokens_before": compaction.tokens_before}
+        made, calls = await self._summarised(made)
+        await self._append(Draft(made), calls=calls)
+        told = {"first_kept": made.first_kept, "tokens_before": made.tokens_before}
         return Event("session:compacted", told, self._n)
+
+    async def _summarised(self, made: Compaction) -> tuple[Compaction, list[Call]]:
+        """A better summary, if somebody is there to write one; its cost is charged to the turn that needed it."""
+        model = self.limits.summariser
+        if model is None:
+            return made, []
+        answer: Answer | None = None
+        try:
+            async for piece in model.stream(summary_request(self._path, made, self._blob)):
+                answer = piece if isinstance(piece, Answer) else answer
+        except ModelError:
+            answer = None
+        usage = None if answer is None else answer.usage
+        call = replace(
+            self._ledger(model, usage, answered=False), purpose="compaction", failed=answer is None
+        )
+        call = replace(call, call_id=self.log.world.new_id(""))
+        if answer is not None and is_fit(answer.message.text, made):
+            made = replace(made, summary=answer.message.text, folds=True)
+        return made, [call]
 
     # -- the tools ---------------------------------------------------------------------------------
 
@@ -356,7 +359,7 @@ class Loop:
         return await asyncio.to_thread(work, *given, **how)
 
     async def _append(self, *drafts: Draft, **how: Any) -> Appended:
-        start = None if how.get("calls") else self._ride(drafts)
+        start = None if "calls" in how else self._ride(drafts)
         riding = {"calls": [start]} if start is not None else {}
         appended = await self.cross(self.log.append, drafts, fence=self._fence, **how, **riding)
         self._path.extend(appended.entries)

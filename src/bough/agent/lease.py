@@ -1,0 +1,25 @@
+"""The lease: the right to drive a session. Thrift, not safety: the fence and the compare-and-swap are that."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ..log import LEASE_MICROSECONDS, Log
+
+
+def take(log: Log, holder: str) -> int:
+    """The fence of a lease taken now. A holder known to be dead has lost it at once, whatever its lease says."""
+    row = log.store.session(log.session_id)
+    now = log.world.now()
+    is_dead = row.holder is not None and log.world.is_gone(row.holder.partition("#")[0])
+    at = max(now, row.lease_until or 0) if is_dead else now
+    return log.store.lease(log.session_id, holder, now + LEASE_MICROSECONDS, at)
+
+
+async def keep(log: Log, holder: str) -> None:
+    """Renew it every third of its time, until cancelled."""
+    while True:
+        await asyncio.sleep(LEASE_MICROSECONDS / 3_000_000)
+        now = log.world.now()
+        until = now + LEASE_MICROSECONDS
+        await asyncio.to_thread(log.store.lease, log.session_id, holder, until, now)
