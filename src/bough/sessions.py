@@ -9,7 +9,7 @@ from typing import Any, Self, cast
 
 import msgspec
 
-from .core.codec import plain_text, read_back_as, to_json
+from .core.codec import check_json, plain_text, read_back_as, to_json
 from .core.drafts import Blob, Draft, write
 from .core.entries import Note
 from .core.media import digest
@@ -88,11 +88,11 @@ class Sessions:
     def _new(
         self, agent: str | None, seeds: Iterable[Appendable], session_id: str | None, about: dict[str, Any]
     ) -> tuple[NewSession, Cursor]:
-        about = self.world.redactor.json({name: about[name] for name in about if name != "workspace"}) | {
-            name: about[name] for name in about if name == "workspace"
-        }
-        wide = {name: about.pop(name, None) for name in ("spec", "policy", "workspace", "state")}
-        workspace = cast(Workspace | None, wide["workspace"])
+        workspace = cast(Workspace | None, about.pop("workspace", None))
+        for name in ("spec", "policy", "state"):
+            check_json(about.get(name), name)
+        about = self.world.redactor.json(about)
+        wide = {name: about.pop(name, None) for name in ("spec", "policy", "state")}
         opening = drafts(seeds)
         if workspace is not None:
             opening = [_filled(draft, workspace) for draft in opening]
