@@ -591,3 +591,34 @@ class TestTask:
             depth, at = depth + 1, at.children()[0]
         assert depth == 4
         assert "nested 4 deep" in str([e.message for e in at.path()])
+
+
+class TestQueue:
+    def test_input_for_a_busy_session_is_taken_when_the_turn_is_over(
+        self, store: Sessions, session: Session
+    ) -> None:
+        model = ScriptedModel([Slow(0.05, "first"), "second", "third"])
+
+        async def main() -> list[str]:
+            seen = []
+            async for event in session.send("one", model=model):
+                if event.type == "session:turn_started" and not seen:
+                    other = store.session(session.session_id)
+                    other.enqueue("two")
+                    other.enqueue("three")
+                seen.append(event.type)
+            return seen
+
+        assert asyncio.run(main()).count("session:turn_completed") == 3
+        told = [entry.message.text for entry in session.transcript()]
+        assert told == ["one", "first", "two", "second", "three", "third"]
+        assert store.store.inbox(session.session_id) == []
+        assert is_valid(session)
+
+    def test_what_is_queued_survives_and_is_taken_by_the_next_run(
+        self, store: Sessions, session: Session
+    ) -> None:
+        session.enqueue("later")
+        again = store.session(session.session_id)
+        again.send_sync("now", model=ScriptedModel(["a", "b"]))
+        assert [entry.message.text for entry in again.transcript()] == ["now", "a", "later", "b"]

@@ -18,12 +18,13 @@ from msgspec.structs import replace
 from .core.codec import from_json, plain_text, to_json
 from .core.drafts import Draft, FurtherFact, NewEntry, Written, write
 from .core.entries import BranchSummary, Entry, Payload, Settings
+from .core.messages import Message
 from .core.state import State, fold, merge, updates
 from .core.tree import Leaf, Range, standing
 from .core.turns import Cursor, cursor_behind
 from .core.usage import MOST, Call
 from .core.usage import check as check_call
-from .errors import BadCount, BadPoint, LawBroken, NothingToRedo, Running
+from .errors import BadCount, BadMessage, BadPoint, LawBroken, NothingToRedo, Running
 from .stores.store import Change, Committed, NewSession, Reading, SessionRow, Store
 from .world import World
 
@@ -138,6 +139,7 @@ class Log:
         row: Mapping[str, Any] | None = None,
         data: Mapping[str, Any] | None = None,
         facts: Sequence[FurtherFact] = (),
+        takes: int | None = None,
         fence: int | None = None,
     ) -> Appended:
         """Write all of it behind the leaf, or nothing. `data` goes into `turn_started`, `facts` behind it."""
@@ -162,6 +164,7 @@ class Log:
                 state=encoded,
                 facts=(*_with_data(written.facts, data), *facts),
                 row={**_turn_status(written.facts), **(row or {})},
+                takes=takes,
                 fence=fence,
             )
             return self._commit(change, written, state)
@@ -199,6 +202,15 @@ class Log:
         ]
         payloads = tuple(entry.opened(done.leaf.branch).payload for entry in found)
         return Appended(done.leaf, payloads, tuple(found), done.facts, repeated=True)
+
+    def enqueue(self, message: Message) -> int:
+        """Keep an input until whoever drives the session takes it."""
+        written = write(Cursor(), [Draft(message)], self.world.now(), redactor=self.world.redactor)
+        if written.blobs:
+            raise BadMessage(
+                "queued input holds no attachments; put them with store.put_blob and use the handle"
+            )
+        return self.store.enqueue(self.session_id, written.entries[0].body, self.world.now())
 
     def record(
         self,

@@ -20,7 +20,7 @@ from .core.drawing import draw
 from .core.entries import BranchSummary, Compaction, Entry, Note, Payload, Settings, Uncompaction
 from .core.events import Event, events
 from .core.fit import Budget, Fitted, fit
-from .core.messages import Message, Outcome, tool_result
+from .core.messages import Message, Outcome, tool_result, user
 from .core.state import State
 from .core.tree import Branch, Leaf
 from .core.turns import Action, OpenCall, next_action
@@ -145,6 +145,10 @@ class Session:
         from .engines.local import start
 
         return start(self.log, content, model=model, tools=tools, limits=limits)
+
+    def enqueue(self, content: str | Message) -> int:
+        """Keep an input durably while the session is busy: whoever drives it takes it when its turn is over."""
+        return self.log.enqueue(user(content) if isinstance(content, str) else content)
 
     def rollback(self) -> Cut | None:
         """For an interactive start: leave an unanswered turn behind, as if its input had not been sent."""

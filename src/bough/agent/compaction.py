@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from ..core import context
 from ..core.context import Context, Item
 from ..core.entries import Compaction, Entry
 from ..core.fit import measure
 from ..core.messages import user
 from ..core.turns import Cursor
-from ..models.model import Request
+from ..errors import ModelError
+from ..models.model import Model, Request
+from ..wire import Answer
 from ..wire.shapes import Blobs
 
 MOST = 4_000
@@ -44,16 +48,26 @@ def summarise(path: Sequence[Entry], cursor: Cursor) -> Compaction | None:
     return Compaction(summary, path[-1].seq + 1, tokens)
 
 
-def summary_request(path: Sequence[Entry], made: Compaction, blobs: Blobs) -> Request:
-    """What a model is asked: everything that goes, earlier summaries included, and then to sum it up."""
+async def better(
+    model: Model, path: Sequence[Entry], made: Compaction, blobs: Blobs
+) -> tuple[Compaction, Answer | None]:
+    """A summary by a model, and the answer it came in; the one made without if it is not fit to stand for it."""
+    answer: Answer | None = None
+    try:
+        async for piece in model.stream(_request(path, made, blobs)):
+            answer = piece if isinstance(piece, Answer) else answer
+    except ModelError:
+        return made, None
+    said = "" if answer is None else answer.message.text
+    is_fit = bool(said.strip()) and measure(user(said)).tokens < made.tokens_before
+    return (replace(made, summary=said, folds=True) if is_fit else made), answer
+
+
+def _request(path: Sequence[Entry], made: Compaction, blobs: Blobs) -> Request:
+    """Everything that goes, earlier summaries included, and then to sum it up."""
     items = [item for item in context.build(path).items if item.pinned or item.seq < made.first_kept]
     last = Item(user(ASKED), path[-1].seq + 1, 0)
     return Request(Context((INSTRUCTION,), (*items, last)), blobs)
-
-
-def is_fit(summary: str, made: Compaction) -> bool:
-    """An empty summary, or one as long as what it replaces, is refused and the old way taken."""
-    return bool(summary.strip()) and measure(user(summary)).tokens < made.tokens_before
 
 
 def offline_summary(entries: Sequence[Entry], most: int = MOST) -> str:

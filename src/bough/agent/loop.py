@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from ..core import context as contexts
+from ..core.codec import decode
 from ..core.drafts import Draft, FurtherFact
-from ..core.entries import Compaction, Entry
+from ..core.entries import Entry
 from ..core.fit import measure
 from ..core.messages import Message, assistant, tool_result, user
 from ..core.turns import CallModel, OpenCall, Rest, RunTools, next_action
@@ -27,7 +28,7 @@ from ..models.model import Delta, Model, Request
 from ..models.prices import price
 from ..wire import Answer
 from .calls import Calls, read_calls
-from .compaction import is_fit, summarise, summary_request
+from .compaction import better, summarise
 from .events import Event
 from .lease import keep, take
 from .limits import Limits, Reached, reached
@@ -68,6 +69,8 @@ class Loop:
         try:
             async for event in self._turn(content):
                 yield event
+            async for event in self._drain():
+                yield event
         except asyncio.CancelledError:
             await asyncio.shield(self._cancelled())
             raise
@@ -75,7 +78,24 @@ class Loop:
             renewing.cancel()
             await asyncio.shield(self.cross(self.log.store.release, self.log.session_id, self._fence))
 
-    async def _turn(self, content: str | Message | None) -> AsyncIterator[Event]:
+    async def _drain(self) -> AsyncIterator[Event]:
+        """What was queued while the session was busy, in order, each a turn of its own."""
+        while not self.log.cursor.turn:
+            waiting = await self.cross(self.log.store.inbox, self.log.session_id)
+            if not waiting:
+                return
+            row = await self.cross(self.log.store.session, self.log.session_id)
+            stop = reached(self.limits, row, is_new_turn=True)
+            if stop is not None:
+                yield self._refused(stop)
+                return
+            self._compacted = False
+            message = decode("message", waiting[0].body)
+            assert isinstance(message, Message)
+            async for event in self._turn(message, takes=waiting[0].n):
+                yield event
+
+    async def _turn(self, content: str | Message | None, takes: int | None = None) -> AsyncIterator[Event]:
         self._path = (await self.cross(self.log.path)).entries
         if content is None:
             if not self.log.cursor.turn:
@@ -88,7 +108,7 @@ class Loop:
         else:
             await self._settle_open()
             draft = Draft(user(content) if isinstance(content, str) else content)
-            started = await self._append(draft, row={"status": "running"})
+            started = await self._append(draft, row={"status": "running"}, takes=takes)
             yield Event("session:turn_started", {"seq": started.leaf.seq}, self._n)
         async for event in self._steps():
             yield event
@@ -245,30 +265,18 @@ class Loop:
         made = summarise(self._path, self.log.cursor)
         if made is None:
             return None
-        made, calls = await self._summarised(made)
+        calls: list[Call] = []
+        model = self.limits.summariser
+        if model is not None:
+            made, answer = await better(model, self._path, made, self._blob)
+            spent = self._ledger(model, answer and answer.usage, answered=False)
+            row = replace(
+                spent, call_id=self.log.world.new_id(""), purpose="compaction", failed=answer is None
+            )
+            calls.append(row)
         await self._append(Draft(made), calls=calls)
         told = {"first_kept": made.first_kept, "tokens_before": made.tokens_before}
         return Event("session:compacted", told, self._n)
-
-    async def _summarised(self, made: Compaction) -> tuple[Compaction, list[Call]]:
-        """A better summary, if somebody is there to write one; its cost is charged to the turn that needed it."""
-        model = self.limits.summariser
-        if model is None:
-            return made, []
-        answer: Answer | None = None
-        try:
-            async for piece in model.stream(summary_request(self._path, made, self._blob)):
-                answer = piece if isinstance(piece, Answer) else answer
-        except ModelError:
-            answer = None
-        usage = None if answer is None else answer.usage
-        call = replace(
-            self._ledger(model, usage, answered=False), purpose="compaction", failed=answer is None
-        )
-        call = replace(call, call_id=self.log.world.new_id(""))
-        if answer is not None and is_fit(answer.message.text, made):
-            made = replace(made, summary=answer.message.text, folds=True)
-        return made, [call]
 
     # -- the tools ---------------------------------------------------------------------------------
 

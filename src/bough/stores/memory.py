@@ -26,6 +26,7 @@ from .store import (
     Page,
     Purged,
     Query,
+    Queued,
     Reading,
     SessionRow,
     Store,
@@ -126,6 +127,7 @@ class MemoryStore(Store):
 
     def _settle(self, kept: Kept, change: Change, leaf: Leaf) -> Committed:
         totals = kept.row.totals
+        kept.inbox = [queued for queued in kept.inbox if queued.n != change.takes]
         for call in change.calls:
             call = replace(call, branch=leaf.branch)
             started = [
@@ -299,6 +301,19 @@ class MemoryStore(Store):
         with self._lock:
             leaf, text = self._drafts.get(session_id, (None, None))
             return text if leaf == self._kept(session_id).row.leaf else None
+
+    def enqueue(self, session_id: str, body: bytes, at: int) -> int:
+        with self._lock:
+            kept = self._kept(session_id)
+            if kept.row.trashed_at is not None:
+                raise Trashed(session_id)
+            n = kept.inbox[-1].n + 1 if kept.inbox else 1
+            kept.inbox.append(Queued(n, body, at))
+            return n
+
+    def inbox(self, session_id: str) -> list[Queued]:
+        with self._lock:
+            return list(self._kept(session_id).inbox)
 
     def put_blob(self, blob: Blob, at: int) -> None:
         with self._lock:

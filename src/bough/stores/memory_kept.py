@@ -7,7 +7,7 @@ from msgspec import Struct, field
 from ..core.tree import Leaf
 from ..core.usage import Call
 from ..errors import StaleLeaf
-from .store import Change, Committed, Detail, Fact, Query, SessionRow
+from .store import Change, Committed, Detail, Fact, Query, Queued, SessionRow
 
 
 class Kept(Struct):
@@ -18,6 +18,7 @@ class Kept(Struct):
     detail: Detail
     journal: list[Fact] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
+    inbox: list[Queued] = field(default_factory=list)
 
 
 def repeated(kept: Kept, change: Change) -> Committed:

@@ -14,7 +14,6 @@ from typing import Any
 import apsw
 import msgspec
 
-from ..core.codec import to_json
 from ..core.drafts import Blob
 from ..core.entries import Entry
 from ..core.tree import Branch, Leaf, Range, lineage, window
@@ -22,6 +21,7 @@ from ..core.usage import Call
 from ..errors import Damaged, Fenced, IdTaken, NotFound, Running, Trashed
 from .sqlite_connections import Connections
 from .sqlite_purge import below, purge
+from .sqlite_query import conditions
 from .sqlite_rows import (
     CALL_COLUMNS,
     ENTRY_COLUMNS,
@@ -43,6 +43,7 @@ from .store import (
     Page,
     Purged,
     Query,
+    Queued,
     Reading,
     SessionRow,
     Store,
@@ -230,6 +231,22 @@ class SqliteStore(Store):
             ).fetchone()
         return None if found is None else found[0]
 
+    def enqueue(self, session_id: str, body: bytes, at: int) -> int:
+        def work(writer: apsw.Connection) -> int:
+            if self._row(writer, session_id).trashed_at is not None:
+                raise Trashed(session_id)
+            no = self._no(writer, session_id)
+            n = int(writer.execute("select coalesce(max(n), 0) + 1 from inbox where no = ?", (no,)).get)
+            writer.execute("insert into inbox values (?, ?, ?, ?)", (no, n, body, at))
+            return n
+
+        return self._connections.write(work)
+
+    def inbox(self, session_id: str) -> list[Queued]:
+        with self._connections.reading() as reader:
+            query = "select n, body, at from inbox where no = ? order by n"
+            return [Queued(*row) for row in reader.execute(query, (self._no(reader, session_id),))]
+
     def put_blob(self, blob: Blob, at: int) -> None:
         self._connections.write(lambda writer: insert_blobs(writer, self.space, (blob,), at))
 
@@ -299,7 +316,7 @@ class SqliteStore(Store):
         return Detail(*(None if text is None else text.encode() for text in found))
 
     def sessions(self, query: Query) -> Page:
-        where, bindings = _conditions(query, self.space, self.owner)
+        where, bindings = conditions(query, self.space, self.owner)
         with self._connections.reading() as reader:
             rows = reader.execute(
                 f"select {SESSION_COLUMNS} from session where {where} order by no desc limit ?",
@@ -373,25 +390,3 @@ class SqliteStore(Store):
     def backup(self, to: str | os.PathLike[str]) -> None:
         """A whole copy at `to`, taken while others go on."""
         self._connections.backup(str(to))
-
-
-def _conditions(query: Query, space: str, owner: str | None) -> tuple[str, list[Any]]:
-    wanted: list[tuple[str, Any]] = [
-        ("space = ?", space),
-        ("owner = ?", owner),
-        ("agent = ?", query.agent),
-        ("status = ?", query.status),
-        ("conversation_id = ?", query.conversation_id),
-        ("relation = ?", query.relation),
-        ("parent_session = ?", query.parent_session),
-        ("started_at >= ?", query.started_from),
-        ("started_at < ?", query.started_before),
-        ("no < ?", None if query.before is None else int(query.before)),
-    ]
-    if query.tag is not None:
-        name, value = query.tag
-        path = "$." + to_json(name, "tag").decode()
-        wanted.append((f"json_extract(tags, '{path.replace(chr(39), chr(39) * 2)}') = ?", value))
-    kept = [(text, value) for text, value in wanted if value is not None]
-    trashed = "trashed_at is not null" if query.trashed else "trashed_at is null"
-    return " and ".join([*(text for text, _ in kept), trashed]), [value for _, value in kept]

@@ -84,6 +84,7 @@ def _forget_session(writer: apsw.Connection, no: int) -> None:
     writer.execute("delete from journal where id > ? and id < ?", (no << 32, (no + 1) << 32))
     writer.execute("delete from session_detail where no = ?", (no,))
     writer.execute("delete from draft where no = ?", (no,))
+    writer.execute("delete from inbox where no = ?", (no,))
     writer.execute("delete from session where no = ?", (no,))
 
 

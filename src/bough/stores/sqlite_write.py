@@ -76,6 +76,8 @@ def apply(writer: apsw.Connection, change: Change, space: str, owner: str | None
     growth = _add_calls(writer, change, no, calls, leaf.branch) if change.calls else NOTHING
     facts = _add_facts(writer, change, no, facts, leaf)
     _update_row(writer, change, no, leaf, growth, facts)
+    if change.takes is not None:
+        writer.execute("delete from inbox where no = ? and n = ?", (no, change.takes))
     if change.state is not UNSET:
         state = None if change.state is None else change.state.decode()
         writer.execute("update session_detail set state = ? where no = ?", (state, no))

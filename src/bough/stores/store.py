@@ -117,6 +117,8 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     """Columns of SETTABLE to set."""
     tags: Mapping[str, str | None] = field(default_factory=dict)
     """Tags to set; None removes one. Merged by the store, for another may set one at the same moment."""
+    takes: int | None = None
+    """The number of the queued input it appends; gone from the queue with this change."""
     fence: int | None = None
 
 
@@ -152,6 +154,13 @@ class NewSession(Struct, frozen=True):
     blobs: tuple[Blob, ...] = ()
     fork_of: Leaf | None = None
     """The place in the parent's tree its first branch hangs on."""
+
+
+class Queued(Struct, frozen=True):
+    n: int
+    body: bytes
+    """A user message, as JSON."""
+    at: int
 
 
 class Reading(Struct, frozen=True):
@@ -289,6 +298,14 @@ class Store(ABC):
     @abstractmethod
     def draft(self, session_id: str) -> str | None:
         """What was kept for the place where the session stands now; None if it has moved on since."""
+
+    @abstractmethod
+    def enqueue(self, session_id: str, body: bytes, at: int) -> int:
+        """Keep an input for a session that is busy; returns its number in the queue."""
+
+    @abstractmethod
+    def inbox(self, session_id: str) -> list[Queued]:
+        """What waits, oldest first. A change that `takes` one removes it in the same transaction."""
 
     @abstractmethod
     def put_blob(self, blob: Blob, at: int) -> None: ...

@@ -11,12 +11,12 @@ calls `test_…` methods on a fresh instance; pytest does.
 from __future__ import annotations
 
 from .branching import Branching, Counting
-from .caring import Deleting, Drafting, Finding, KeepingBlobs, Leasing
+from .caring import Deleting, Drafting, Finding, KeepingBlobs, Leasing, Queueing
 from .writing import Appending, Creating
 
 
 class StoreConformance(
-    Creating, Appending, Branching, Counting, Finding, Deleting, Leasing, Drafting, KeepingBlobs
+    Creating, Appending, Branching, Counting, Finding, Deleting, Leasing, Drafting, Queueing, KeepingBlobs
 ):
     """Define `opened` and run it whole."""
 

@@ -11,6 +11,7 @@ from ...errors import (
     NotFound,
     NotTrashed,
     Running,
+    StaleLeaf,
     Trashed,
 )
 from ..store import Query, Store
@@ -194,6 +195,26 @@ class Drafting(Opening):
         pen.store.lease("ses_a", "two", until=9_000, at=2_000)
         refused(Fenced, lambda: pen.store.save_draft("ses_a", pen.leaf, "late", fence, 20))
         assert pen.store.draft("ses_a") is None
+
+
+class Queueing(Opening):
+    def test_queued_input_waits_in_order_and_goes_with_the_change_that_takes_it(self) -> None:
+        pen = Pen(self.opened())
+        assert [pen.store.enqueue("ses_a", body, 10) for body in (b"{1}", b"{2}")] == [1, 2]
+        assert [(queued.n, queued.body) for queued in pen.store.inbox("ses_a")] == [(1, b"{1}"), (2, b"{2}")]
+        pen.append(user("1"), takes=1)
+        assert [queued.n for queued in pen.store.inbox("ses_a")] == [2]
+
+    def test_a_refused_change_leaves_the_queue_as_it_was(self) -> None:
+        pen = Pen(self.opened())
+        pen.store.enqueue("ses_a", b"{}", 10)
+        late = pen.change(user("late"), takes=1)
+        pen.append(user("first"))
+        refused(StaleLeaf, lambda: pen.store.commit(late))
+        assert len(pen.store.inbox("ses_a")) == 1
+        pen.store.trash("ses_a", 500)
+        refused(Trashed, lambda: pen.store.enqueue("ses_a", b"{}", 10))
+        pen.store.purge("ses_a")
 
 
 class KeepingBlobs(Opening):

@@ -127,6 +127,15 @@ create table journal (
     at     integer not null
 );
 
+-- Input for a session that is busy, drained in order by whoever drives it.
+create table inbox (
+    no   integer not null references session (no),
+    n    integer not null,
+    body blob not null,       -- a user message, as JSON, redacted like everything
+    at   integer not null,
+    primary key (no, n)
+) without rowid;
+
 create table blob (
     no    integer primary key,
     space text not null,      -- sharing across spaces would tell one tenant what another has
