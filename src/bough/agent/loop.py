@@ -269,7 +269,7 @@ class Loop:
         model = self.limits.summariser
         if model is not None:
             made, answer = await better(model, self._path, made, self._blob)
-            spent = self._ledger(model, answer and answer.usage, answered=False)
+            spent = self._ledger(model, None if answer is None else answer.usage, answered=False)
             row = replace(
                 spent, call_id=self.log.world.new_id(""), purpose="compaction", failed=answer is None
             )
