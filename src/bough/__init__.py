@@ -38,6 +38,7 @@ _HOMES = {
     "core.usage": ["Call", "Price", "Totals", "Usage"],
     "errors": ["BoughError", "NotFound", "StaleLeaf"],
     "log": ["Appended", "Cut"],
+    "models.recorded": ["RecordedModel"],
     "models.scripted": ["Broken", "ScriptedModel", "Slow"],
     "hydrate": ["Hydrated"],
     "session": ["Session"],
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
     from .hydrate import Hydrated as Hydrated
     from .log import Appended as Appended
     from .log import Cut as Cut
+    from .models.recorded import RecordedModel as RecordedModel
     from .models.scripted import Broken as Broken
     from .models.scripted import ScriptedModel as ScriptedModel
     from .models.scripted import Slow as Slow

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import NoModel
 from .model import Model
+from .scripted import from_file
 
 if TYPE_CHECKING:
     from .client import Client
@@ -40,4 +41,5 @@ _MAKERS: dict[str, Callable[[str], Model]] = {
     "openai": _client("openai_client", "OpenAIModel"),
     "openai-chat": _client("openai_chat_client", "OpenAIChatModel"),
     "gemini": _client("gemini_client", "GeminiModel"),
+    "scripted": from_file,
 }

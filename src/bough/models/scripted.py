@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
+from typing import Any
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ..core.fit import measure
-from ..core.messages import Message, assistant
+from ..core.messages import Message, ToolCall, assistant
 from ..core.usage import Usage
-from ..errors import CutOff, ModelError
+from ..errors import CutOff, ModelError, NoModel
 from ..wire import Answer
 from .model import Delta, Request
 
@@ -87,3 +90,60 @@ class ScriptedModel:
         )
         answer = Answer(message, usage, None, self.provider, self.model, "stop")
         return replace(answer, finish="tool_use") if message.calls else answer
+
+
+def from_file(place: str) -> ScriptedModel:
+    """A script from a JSON or YAML file: a list of texts, or of `{text, calls: [{id, name, arguments}]}`.
+
+    Which line comes next is told by how many answers the history holds, so that a new process goes on where the
+    last one stopped.
+    """
+    lines = _lines(place)
+
+    def line(request: Request) -> Line:
+        said = sum(item.message.role == "assistant" for item in request.context.items)
+        if said >= len(lines):
+            raise ModelError(
+                f"scripted:{place}", f"its script has {len(lines)} lines", "add one per model call"
+            )
+        return lines[said]
+
+    return ScriptedModel(line, model=f"scripted:{place}")
+
+
+def _lines(place: str) -> list[Message]:
+    try:
+        text = Path(place).read_text()
+    except OSError as error:
+        raise NoModel(
+            f"scripted:{place}", f"the script cannot be read ({error})", "name a JSON or YAML file"
+        ) from None
+    try:
+        found = msgspec.json.decode(text) if place.endswith(".json") else msgspec.yaml.decode(text)
+        return [_line(line) for line in msgspec.convert(found, list[str | _Line])]
+    except ImportError:
+        raise NoModel(
+            f"scripted:{place}", "YAML is not installed", 'pip install "bough[yaml]", or use .json'
+        ) from None
+    except msgspec.MsgspecError as error:
+        raise NoModel(
+            f"scripted:{place}", f"the script has the wrong shape ({error})", "see docs/running.md"
+        ) from None
+
+
+class _Line(Struct, frozen=True, forbid_unknown_fields=True):
+    text: str = ""
+    calls: list[_Call] = []
+
+
+class _Call(Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    arguments: dict[str, Any] = {}
+    id: str | None = None
+
+
+def _line(line: str | _Line) -> Message:
+    if isinstance(line, str):
+        return assistant(line)
+    calls = [ToolCall(c.id or f"call_{n}", c.name, c.arguments) for n, c in enumerate(line.calls)]
+    return assistant(*([line.text] if line.text else []), *calls)
