@@ -456,6 +456,31 @@ class TestCancel:
         session.send_sync("again", model=ScriptedModel(["fine"]))
         assert session.path()[-1].message.text == "fine"
 
+    def test_during_a_compaction_the_old_context_stays(self, session: Session) -> None:
+        session.append([user("old " * 400), assistant("answer " * 400)])
+        limits = Limits(context_tokens=300, summariser=ScriptedModel([Slow(30, "sum")]))
+
+        async def main() -> None:
+            run = session.send("new", model=ScriptedModel(["never"]), limits=limits)
+            async for event in run:
+                if event.type == "session:turn_started":
+                    asyncio.get_running_loop().call_later(0.05, run.cancel)
+
+        asyncio.run(main())
+        assert "compaction" not in [entry.kind for entry in session.path()]
+        assert session.row.status == "cancelled"
+        assert is_valid(session)
+
+    def test_during_an_approval_wait_there_is_nothing_to_abort_and_a_new_input_is_taken(
+        self, session: Session, desk: Desk
+    ) -> None:
+        tools = desk.tools(approval=True)
+        session.send_sync("q", model=ScriptedModel([ask(("refund", 7))]), tools=tools)
+        session.send_sync("never mind", model=ScriptedModel(["all right"]), tools=tools)
+        assert desk.did == []
+        assert session.path()[3].message.results[0].outcome == "interrupted"
+        assert is_valid(session)
+
 
 class TestLease:
     def test_one_runner_drives_and_a_second_is_told_who(self, store: Sessions, session: Session) -> None:
@@ -500,7 +525,9 @@ class TestLease:
         assert model.requests == []
 
     def test_a_new_input_settles_the_calls_of_a_broken_turn_first(self, session: Session, desk: Desk) -> None:
-        session.append([user("q"), ask(("refund", 1))])
+        started = FurtherFact("calls_started", {"seq": 3, "indexes": [0]})
+        session.append([user("q")])
+        session.log.append([Draft(ask(("refund", 1)))], facts=[started])
         session.send_sync("never mind", model=ScriptedModel(["all right"]), tools=desk.tools())
         assert session.path()[3].message.results[0].outcome == "unknown"
         assert desk.did == []

@@ -38,6 +38,8 @@ from .tools import Happened, NeverHappened, Tool, ToolContext, failed
 
 R = TypeVar("R")
 UNKNOWN = "The process ended while this ran. Whether it took effect is unknown; it was not run again."
+LEFT = "The turn was left before this had a result. Whether it took effect is unknown."
+NOT_RUN = "The turn was left before this was run."
 NO_TOOL = "There is no tool of this name."
 CANCELLED = "(cancelled)"
 
@@ -115,12 +117,15 @@ class Loop:
 
     async def _settle_open(self) -> None:
         """A new input while calls of a broken turn are open: they get explicit results first."""
-        open_calls = self.log.cursor.open_calls
-        if open_calls:
-            why = "The turn was left before this had a result; whether it took effect is unknown."
-            await self._append(
-                *(Draft(tool_result(c.call.id, why, error=True, outcome="unknown")) for c in open_calls)
-            )
+        calls = await self.cross(read_calls, self.log)
+        drafts = [
+            Draft(tool_result(call.call.id, LEFT, error=True, outcome="unknown"))
+            if (call.seq, call.index) in calls.started
+            else Draft(tool_result(call.call.id, NOT_RUN, error=True, outcome="interrupted"))
+            for call in self.log.cursor.open_calls
+        ]
+        if drafts:
+            await self._append(*drafts)
 
     async def _steps(self) -> AsyncIterator[Event]:
         rounds = 0

@@ -1,0 +1,105 @@
+"""Your own loop with the real Anthropic SDK, against a server on this machine that answers as the real one would.
+
+Point it at the real one by taking `base_url` away: the loop is the same. Needs `pip install "bough[anthropic]"`.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import anthropic
+
+import bough
+from bough import Session, system
+
+TOOLS: list[Any] = [
+    {
+        "name": "lookup",
+        "description": "Look an order up.",
+        "input_schema": {
+            "type": "object",
+            "properties": {"order": {"type": "integer"}},
+            "required": ["order"],
+        },
+    }
+]
+ANSWERS: list[list[dict[str, Any]]] = [
+    [
+        {"type": "thinking", "thinking": "I should look it up.", "signature": "c2lnbmVk"},
+        {"type": "tool_use", "id": "toolu_1", "name": "lookup", "input": {"order": 41}},
+    ],
+    [{"type": "text", "text": "Your order is on its way."}],
+]
+
+
+class Vendor(BaseHTTPRequestHandler):
+    """Says its two lines, and keeps what it was asked."""
+
+    asked: list[dict[str, Any]] = []
+
+    def do_POST(self) -> None:
+        self.asked.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+        content = ANSWERS[len(self.asked) - 1]
+        reply = {
+            "id": f"msg_{len(self.asked)}",
+            "type": "message",
+            "role": "assistant",
+            "model": "claude-opus-4-5",
+            "content": content,
+            "stop_reason": "tool_use" if content[-1]["type"] == "tool_use" else "end_turn",
+            "stop_sequence": None,
+            "usage": {"input_tokens": 120, "output_tokens": 20},
+        }
+        body = json.dumps(reply).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+def loop(client: anthropic.Anthropic, session: Session, text: str) -> None:
+    with session.turn(text) as turn:
+        while True:
+            reply = client.messages.create(
+                model="claude-opus-4-5", max_tokens=1_000, tools=TOOLS, **session.request("anthropic")
+            )
+            answer = turn.answer(reply)  # usage, price and the signature are taken from it
+            if not answer.calls:
+                return
+            for call in answer.calls:
+                turn.result(call.id, {"order": call.arguments["order"], "status": "on its way"})
+
+
+def main() -> None:
+    server = HTTPServer(("127.0.0.1", 0), Vendor)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        with (
+            bough.open("memory:") as store,
+            anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as client,
+        ):
+            session = store.start("support", [system("You help customers.")])
+            loop(client, session, "Where is order 41?")
+            print(session.tree())
+            print(f"cost: {session.usage().cost_cents:.4f} cents in {session.usage().calls} calls")
+            first, second = Vendor.asked
+            assert second["messages"][: len(first["messages"])] == first["messages"], (
+                "what was sent is a prefix"
+            )
+            assert "c2lnbmVk" in str(second), "the signature went back to its issuer"
+            assert "c2lnbmVk" not in str(session.messages("openai-chat")), "and to nobody else"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+if __name__ == "__main__":
+    main()
