@@ -20,17 +20,22 @@ SOAK = os.environ.get("BOUGH_SOAK") == "1"
 context = multiprocessing.get_context("fork")
 
 
-def run(place: Path, kill_at: int = 0) -> list[str]:
-    """One process, to its end or its death; what it told."""
+def run(place: Path, kill_at: int = 0, after: float | None = None) -> list[str]:
+    """One process, to its end or its death: at a point, or after some seconds. What it told."""
     reading, writing = os.pipe()
     process = context.Process(target=crash_agent.go_on, args=(str(place), writing, kill_at))
     process.start()
     os.close(writing)
+    if after is not None:
+        process.join(after)
+        process.kill()
     with os.fdopen(reading) as told:
         lines = told.read().splitlines()
     process.join()
     died = any(line.startswith("killed") for line in lines)
-    assert process.exitcode == (-9 if died else 0), f"exit code {process.exitcode}"
+    assert process.exitcode == (-9 if died else 0) or (after is not None and process.exitcode == -9), (
+        process.exitcode
+    )
     return lines
 
 
@@ -107,3 +112,15 @@ def test_killed_again_and_again_it_still_goes_on(
             kills += any(line.startswith("killed") for line in lines)
         told += run(place)
         check(place, told, transcript, kills)
+
+
+def test_killed_at_any_moment_it_still_goes_on(
+    whole: tuple[list[tuple[str | None, str]], int], tmp_path: Path
+) -> None:
+    transcript, _ = whole
+    for seed in range(60 if SOAK else 6):
+        rng = random.Random(seed)
+        place = tmp_path / f"moment {seed}.db"
+        told = run(place, after=rng.uniform(0.01, 0.4))
+        told += run(place, after=rng.uniform(0.01, 0.4))
+        check(place, told + run(place), transcript, kills=2)

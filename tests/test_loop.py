@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -333,6 +334,16 @@ class TestLimits:
         assert event.data["error"]["code"] == "cost_limit"
         assert model.requests == []
 
+    def test_a_cap_that_only_warns_says_so_and_goes_on(self, session: Session) -> None:
+        with session.turn("q") as turn:
+            turn.answer(
+                assistant("a"), usage=Usage(1_000_000, 0), provider="anthropic", model="claude-opus-4-5"
+            )
+        limits = Limits(max_cost_microcents=100, on_exceed="warn")
+        events = session.send_sync("more", model=ScriptedModel(["still here"]), limits=limits)
+        assert [event.type for event in events].count("session:limit_passed") == 1
+        assert session.path()[-1].message.text == "still here"
+
 
 class TestCrash:
     """What a process before left behind: an answer and the start of its tools, and nothing more."""
@@ -455,6 +466,29 @@ class TestCancel:
         assert is_valid(session)
         session.send_sync("again", model=ScriptedModel(["fine"]))
         assert session.path()[-1].message.text == "fine"
+
+    def test_a_tool_in_a_thread_can_see_that_it_is_cancelled(self, session: Session) -> None:
+        seen: list[bool] = []
+
+        @bough.tool(effect="read")
+        def patient(ctx: ToolContext) -> str:
+            until = time.monotonic() + 20
+            while not ctx.is_cancelled and time.monotonic() < until:
+                time.sleep(0.01)
+            seen.append(ctx.is_cancelled)
+            return "stopped"
+
+        async def main() -> None:
+            run = session.send(
+                "q", model=ScriptedModel([assistant(ToolCall("a", "patient"))]), tools=[patient]
+            )
+            async for event in run:
+                if event.type == "session:answer":
+                    asyncio.get_running_loop().call_later(0.05, run.cancel)
+
+        asyncio.run(main())
+        assert seen == [True]
+        assert is_valid(session)
 
     def test_during_a_compaction_the_old_context_stays(self, session: Session) -> None:
         session.append([user("old " * 400), assistant("answer " * 400)])

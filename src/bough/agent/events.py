@@ -18,6 +18,7 @@ Type = Literal[
     "session:approval_requested",
     "session:retry",
     "session:compacted",
+    "session:limit_passed",
     "session:turn_completed",
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 from msgspec import Struct
 
@@ -16,6 +17,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     rounds: int = 50
     """Model calls within one turn."""
     max_cost_microcents: int | None = None
+    on_exceed: Literal["stop", "warn"] = "stop"
+    """When the money is spent: refuse the next model call, or say so in an event and go on."""
     context_tokens: int | None = None
     """Compact before a model call whose history would be longer, by estimate."""
     summariser: Model | None = None
@@ -29,6 +32,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 class Reached(Struct, frozen=True):
     code: str
     what: str
+    is_warning: bool = False
 
 
 def reached(limits: Limits, row: SessionRow, *, is_new_turn: bool, rounds: int = 0) -> Reached | None:
@@ -39,9 +43,8 @@ def reached(limits: Limits, row: SessionRow, *, is_new_turn: bool, rounds: int =
     if rounds >= (limits.rounds or 50):
         return Reached("turn_limit", f"the turn has called the model {rounds} times; raise Limits(rounds=)")
     cost = limits.max_cost_microcents
-    if cost is not None and row.totals.cost_microcents >= cost:
-        spent = row.totals.cost_microcents
-        return Reached(
-            "cost_limit", f"{spent:,} of {cost:,} microcents are spent; raise Limits(max_cost_microcents=)"
-        )
+    spent = row.totals.cost_microcents
+    if cost is not None and spent >= cost:
+        what = f"{spent:,} of {cost:,} microcents are spent; raise Limits(max_cost_microcents=)"
+        return Reached("cost_limit", what, limits.on_exceed == "warn")
     return None

@@ -63,7 +63,7 @@ class Loop:
         """The whole turn, event by event; without content the turn that is open goes on."""
         row = await self.cross(self.log.refresh)
         stop = reached(self.limits, row, is_new_turn=True) if content is not None else None
-        if stop is not None:
+        if stop is not None and not stop.is_warning:
             yield self._refused(stop)
             return
         self._fence = await self.cross(take, self.log, self._holder)
@@ -88,7 +88,7 @@ class Loop:
                 return
             row = await self.cross(self.log.store.session, self.log.session_id)
             stop = reached(self.limits, row, is_new_turn=True)
-            if stop is not None:
+            if stop is not None and not stop.is_warning:
                 yield self._refused(stop)
                 return
             self._compacted = False
@@ -135,9 +135,11 @@ class Loop:
                 case CallModel():
                     row = await self.cross(self.log.store.session, self.log.session_id)
                     stop = reached(self.limits, row, is_new_turn=False, rounds=rounds)
-                    if stop is not None:
+                    if stop is not None and not stop.is_warning:
                         yield await self._stopped(stop)
                         return
+                    if stop is not None:
+                        yield Event("session:limit_passed", {"code": stop.code, "message": stop.what})
                     rounds += 1
                     if self._is_too_long():
                         compacted = await self._compact()

@@ -53,6 +53,8 @@ class ToolContext:
         self.updates: dict[str, Any] = {}
         self.details: dict[str, Any] = {}
         self.ends_turn = False
+        self.is_cancelled = False
+        """Set when the turn is cancelled: a tool that runs in a thread should look now and then, and stop."""
 
     async def task(self, text: str, **how: Any) -> str:
         """Have a child session do it, and return its final answer. Takes agent, seeds, models, tools, limits."""
@@ -85,7 +87,11 @@ class Tool(Struct, frozen=True):
         try:
             value = await asyncio.wait_for(self._call(self.function, context), self.timeout)
             return self.result(context, value)
+        except asyncio.CancelledError:
+            context.is_cancelled = True
+            raise
         except TimeoutError:
+            context.is_cancelled = True
             return failed(context.call, f"{self.name} took longer than {self.timeout:g} s and was stopped")
         except Exception as error:  # noqa: BLE001 - a tool may raise anything; the session must not break
             return failed(context.call, f"{type(error).__name__}: {error}")
