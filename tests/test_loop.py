@@ -622,20 +622,27 @@ class TestTask:
         kinds = [fact.kind for fact in session.journal()]
         assert kinds.index("task_started") < kinds.index("turn_ended")
 
-    def test_a_child_found_again_after_a_crash_is_not_run_twice(
+    def test_two_tasks_of_one_tool_are_two_children_and_found_again_after_a_crash(
         self, store: Sessions, session: Session
     ) -> None:
         asked: list[str] = []
 
-        @bough.tool(effect="idempotent")
-        async def delegate(ctx: ToolContext) -> str:
-            model = ScriptedModel(lambda request: asked.append("once") or "done")  # type: ignore[func-returns-value]
-            await ctx.task("go", models=[model])
-            return await ctx.task("go", models=[model])
+        def answer(request: Any) -> str:
+            asked.append(request.context.items[-1].message.text)
+            return f"{asked[-1]} done"
 
-        model = ScriptedModel([assistant(ToolCall("c", "delegate")), "ok"])
-        session.send_sync("q", model=model, tools=[delegate])
-        assert asked == ["once"]
+        @bough.tool(effect="idempotent")
+        async def delegate(ctx: ToolContext) -> list[str]:
+            return [await ctx.task(what, models=[ScriptedModel(answer)]) for what in ("A", "B")]
+
+        for _ in range(2):  # the second time as if the process had died before the result was kept
+            session.append([user("q"), assistant(ToolCall("c", "delegate"))])
+            session.resume_sync(model=ScriptedModel(["ok"]), tools=[delegate])
+            result = session.path()[-2].message.results[0].content[0].text
+            assert result == '["A done","B done"]'
+            session.rewind(to=1)
+        assert asked == ["A", "B", "A", "B"]
+        assert len(session.children()) == 4
 
     def test_tasks_may_not_be_nested_without_end(self, session: Session) -> None:
         def digger() -> bough.Tool:

@@ -221,10 +221,13 @@ class Log:
         tags: Mapping[str, str | None] | None = None,
         calls: Sequence[Call] = (),
         replaces_call: bool = False,
+        is_bound: bool = False,
         key: str | None = None,
         fence: int | None = None,
     ) -> Committed:
-        """A fact without entries: a title, a status, a failed call. The leaf stays where it is."""
+        """A fact without entries: a title, a status, a failed call. The leaf stays where it is.
+
+        Bound, it is refused as stale if the session has moved on meanwhile."""
         with self._lock:
             _check(key, calls, data, row)
             change = Change(
@@ -237,7 +240,7 @@ class Log:
                 tags=tags or {},
                 calls=tuple(calls),
                 replaces_call=replaces_call,
-                after=self.leaf if calls else None,
+                after=self.leaf if calls or is_bound else None,
                 fence=fence,
             )
             return self.store.commit(change)

@@ -186,9 +186,11 @@ class Session:
 
     def approve(self, call: OpenCall, *, allow: bool = True) -> None:
         """Answer a tool's request for approval; `resume` then runs the call, once, or tells the model it was denied."""
+        self.refresh()
         if call not in self.open_calls:
             raise BadPoint(f"call {call.call.id}", 0, self.leaf.seq)
-        self.log.record("approved" if allow else "denied", data={"seq": call.seq, "index": call.index})
+        kind = "approved" if allow else "denied"
+        self.log.record(kind, data={"seq": call.seq, "index": call.index}, is_bound=True)
 
     # -- moving ------------------------------------------------------------------------------------
 

@@ -23,9 +23,10 @@ class Calls(Struct, frozen=True):
 
     def is_waiting(self, call: OpenCall, tools: Mapping[str, Tool]) -> bool:
         """Whether a person must say yes or no first."""
-        tool = tools.get(call.call.name)
-        known = self.started | self.approved | self.denied
-        return tool is not None and tool.approval and (call.seq, call.index) not in known
+        tool, place = tools.get(call.call.name), (call.seq, call.index)
+        if place in self.started | self.approved | self.denied:
+            return False
+        return place in self.asked or (tool is not None and tool.approval)
 
     def to_ask(self, waiting: Sequence[OpenCall], tools: Mapping[str, Tool]) -> list[OpenCall]:
         return [c for c in waiting if self.is_waiting(c, tools) and (c.seq, c.index) not in self.asked]

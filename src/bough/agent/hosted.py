@@ -13,6 +13,7 @@ from typing import Any
 
 from ..core.drafts import Draft, FurtherFact
 from ..core.messages import ToolCall, assistant, user
+from ..errors import LawBroken
 from ..log import Log
 from ..workspace import Workspace
 from .toolbox import workspace_tools
@@ -20,6 +21,10 @@ from .tools import ToolContext
 
 
 def run_shell(log: Log, argv: list[str], workspace: Workspace, commands: Iterable[str]) -> str:
+    if asyncio._get_running_loop() is not None:
+        raise LawBroken(
+            "session.shell runs an event loop of its own; from asyncio call asyncio.to_thread(session.shell, …)"
+        )
     call = ToolCall(log.world.new_id("call"), "shell", {"argv": argv})
     started = FurtherFact("calls_started", {"seq": log.leaf.seq + 2, "indexes": [0]})
     log.append([Draft(user(f"$ {shlex.join(argv)}")), Draft(assistant(call))], facts=[started])

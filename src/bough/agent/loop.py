@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,27 +21,25 @@ from ..core.drafts import Draft, FurtherFact
 from ..core.entries import Entry
 from ..core.fit import measure
 from ..core.messages import Message, assistant, tool_result, user
-from ..core.turns import CallModel, OpenCall, Rest, RunTools, next_action
+from ..core.turns import CallModel, Rest, RunTools, next_action
 from ..core.usage import Call, Usage
-from ..errors import CutOff, ModelError, Overflow, Overloaded
+from ..errors import CutOff, Fenced, ModelError, Overflow, Overloaded, StaleLeaf
 from ..log import Appended, Log
 from ..models.model import Delta, Model, Request
 from ..models.prices import price
 from ..wire import Answer
-from .calls import Calls, read_calls
+from .batch import run_batch, stopped_result, with_own_ids
+from .calls import read_calls
 from .compaction import better, summarise
 from .events import Event
 from .lease import keep, take
 from .limits import Limits, Reached, reached
 from .said import Said
-from .tasks import run_task
-from .tools import Happened, NeverHappened, Tool, ToolContext, failed
+from .tools import Tool, words
 
 R = TypeVar("R")
-UNKNOWN = "The process ended while this ran. Whether it took effect is unknown; it was not run again."
 LEFT = "The turn was left before this had a result. Whether it took effect is unknown."
 NOT_RUN = "The turn was left before this was run."
-NO_TOOL = "There is no tool of this name."
 CANCELLED = "(cancelled)"
 
 
@@ -49,11 +48,14 @@ class Loop:
 
     def __init__(self, log: Log, models: Sequence[Model], tools: Mapping[str, Tool], limits: Limits) -> None:
         self.log, self.models, self.tools, self.limits = log, models, tools, limits
-        self._path: list[Entry] = []
+        self.path: list[Entry] = []
         self._call_id: str | None = None
         self._compacted = False
-        self._mine: set[int] = set()  # answers of this run: their tools were not started by a process before
-        self._n = 0
+        self._said: Said | None = None
+        self._hide = log.world.redactor.text
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="bough-log")
+        self.mine: set[int] = set()  # answers of this run: their tools were not started by a process before
+        self.n = 0
         self._fence = 0
         self._holder = (
             f"{log.world.holder()}#{log.world.new_id('')}"  # two runs of one process are two holders
@@ -66,9 +68,12 @@ class Loop:
         if stop is not None and not stop.is_warning:
             yield self._refused(stop)
             return
-        self._fence = await self.cross(take, self.log, self._holder)
+        await self._take_lease()
         renewing = asyncio.ensure_future(keep(self.log, self._holder))
         try:
+            await self.cross(
+                self.log.refresh
+            )  # another runner may have finished while we waited for the lease
             async for event in self._turn(content):
                 yield event
             async for event in self._drain():
@@ -76,9 +81,32 @@ class Loop:
         except asyncio.CancelledError:
             await asyncio.shield(self._cancelled())
             raise
+        except (Fenced, StaleLeaf):
+            raise  # it is another's now
+        except Exception as error:
+            await self._broke(error)
+            raise
         finally:
             renewing.cancel()
             await asyncio.shield(self.cross(self.log.store.release, self.log.session_id, self._fence))
+            self._threads.shutdown(wait=False)
+
+    async def _take_lease(self) -> None:
+        """A cancel that comes while the lease is being taken must not leave it behind."""
+        taking = asyncio.ensure_future(self.cross(take, self.log, self._holder))
+        try:
+            self._fence = await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            fence = await taking
+            await self.cross(self.log.store.release, self.log.session_id, fence)
+            raise
+
+    async def _broke(self, error: Exception) -> None:
+        """Something nobody foresaw: the session says so and can go on once the cause is gone."""
+        if self.log.cursor.turn:
+            why = words(error).encode("utf-8", "replace").decode().replace("\0", "")
+            row = {"status": "failed", "error": why}
+            await self.record("turn_ended", data={"status": "failed", "error": why}, row=row)
 
     async def _drain(self) -> AsyncIterator[Event]:
         """What was queued while the session was busy, in order, each a turn of its own."""
@@ -98,20 +126,20 @@ class Loop:
                 yield event
 
     async def _turn(self, content: str | Message | None, takes: int | None = None) -> AsyncIterator[Event]:
-        self._path = (await self.cross(self.log.path)).entries
+        self.path = (await self.cross(self.log.path)).entries
         if content is None:
             if not self.log.cursor.turn:
                 yield Event("session:turn_completed", {"stop_reason": "nothing to resume"})
                 return
-            await self._record("turn_resumed", row={"status": "running"})
+            await self.record("turn_resumed", row={"status": "running"}, is_bound=True)
             said = await self.cross(self.log.store.draft, self.log.session_id)
             if said is not None:
-                await self._append(Draft(assistant(said), finish="interrupted"))
+                await self.append(Draft(assistant(said), finish="interrupted"))
         else:
             await self._settle_open()
             draft = Draft(user(content) if isinstance(content, str) else content)
-            started = await self._append(draft, row={"status": "running"}, takes=takes)
-            yield Event("session:turn_started", {"seq": started.leaf.seq}, self._n)
+            started = await self.append(draft, row={"status": "running"}, takes=takes)
+            yield Event("session:turn_started", {"seq": started.leaf.seq}, self.n)
         async for event in self._steps():
             yield event
 
@@ -125,13 +153,16 @@ class Loop:
             for call in self.log.cursor.open_calls
         ]
         if drafts:
-            await self._append(*drafts)
+            await self.append(*drafts, calls=[])
+        said = await self.cross(self.log.store.draft, self.log.session_id) if self.log.cursor.turn else None
+        if said is not None:
+            await self.append(Draft(assistant(said), finish="interrupted"))
 
     async def _steps(self) -> AsyncIterator[Event]:
         rounds = 0
         while True:
             calls = await self.cross(read_calls, self.log)
-            match next_action(self._path, calls.started):
+            match next_action(self.path, calls.started):
                 case CallModel():
                     row = await self.cross(self.log.store.session, self.log.session_id)
                     stop = reached(self.limits, row, is_new_turn=False, rounds=rounds)
@@ -150,13 +181,13 @@ class Loop:
                         if event.type == "session:turn_completed":
                             return
                 case RunTools(calls=waiting, started=started):
-                    async for event in self._run_tools(waiting, started, calls):
+                    async for event in run_batch(self, waiting, started, calls):
                         yield event
                     if any(calls.is_waiting(call, self.tools) for call in self.log.cursor.open_calls):
-                        await self._record("waiting", row={"status": "idle"})
+                        await self.record("waiting", row={"status": "idle"})
                         return
                 case Rest(why=why):
-                    yield Event("session:turn_completed", {"stop_reason": why}, self._n)
+                    yield Event("session:turn_completed", {"stop_reason": why}, self.n)
                     return
 
     # -- the model ---------------------------------------------------------------------------------
@@ -165,7 +196,8 @@ class Loop:
         """Ask each model of the chain in turn, some of them several times, until one answers."""
         error: ModelError | None = None
         for model in self.models:
-            for failures in range(self.limits.tries):
+            failures = 0
+            while failures < max(1, self.limits.tries):
                 try:
                     async for event in self._ask_once(model):
                         yield event
@@ -174,11 +206,14 @@ class Loop:
                     error = busy
                     await self._failed(model, busy)
                     pause = self.limits.pause(failures) if busy.after is None else busy.after
-                    yield Event("session:retry", {"model": model.model, "why": busy.why, "seconds": pause})
+                    failures += 1
+                    yield Event(
+                        "session:retry", {"model": model.model, "why": self._hide(busy.why), "seconds": pause}
+                    )
                     await asyncio.sleep(pause)
                 except Overflow as overflow:
-                    await self._failed(model, overflow)
                     error = overflow
+                    await self._failed(model, overflow)
                     compacted = None if self._compacted else await self._compact()
                     if compacted is None:
                         break
@@ -193,32 +228,37 @@ class Loop:
     async def _ask_once(self, model: Model) -> AsyncIterator[Event]:
         if self._call_id is None:
             await self._start_call(model)
-        specs = tuple(tool.spec for tool in self._allowed().values())
-        request = Request(contexts.build(self._path), self._blob, specs)
+        specs = tuple(tool.spec for tool in self.allowed().values())
+        request = Request(contexts.build(self.path), self._blob, specs)
         answer: Answer | None = None
-        said = Said(self.log.world.redactor.text)
+        self._said = said = Said(self._hide)
         async for piece in model.stream(request):
             if isinstance(piece, Delta):
-                yield Event("session:delta", said.add(piece))
+                told_live = said.add(piece)
                 if said.is_due(self.log.world.now()):
                     await self.cross(self._save, said.text)
+                yield Event("session:delta", told_live)
             else:
                 answer = piece
         if answer is None or answer.finish is None:
             raise CutOff(model.model, "the stream ended without a stop reason")
+        if answer.message.role != "assistant":
+            raise ModelError(model.model, f"it answered in the role {answer.message.role!r}")
         kept = await self._answered(model, answer)
+        self._said = None
         message = kept.payloads[0]
         assert isinstance(message, Message)
         told = {"seq": kept.leaf.seq, "text": message.text, "calls": len(message.calls)}
-        yield Event("session:answer", told, self._n)
+        yield Event("session:answer", told, self.n)
 
     async def _answered(self, model: Model, answer: Answer) -> Appended:
         """The answer, its cost and the start of its tools, in one commit: durable before anything runs."""
+        answer = replace(answer, message=with_own_ids(answer.message))
         draft = Draft(answer.message, answer.model or model.model, answer.finish, answer.evidence)
         starting = [
             index
             for index, call in enumerate(answer.message.calls)
-            if call.name in self._allowed() and not self.tools[call.name].approval
+            if call.name in self.allowed() and not self.tools[call.name].approval
         ]
         facts = (
             [FurtherFact("calls_started", {"seq": self.log.leaf.seq + 1, "indexes": starting})]
@@ -227,8 +267,8 @@ class Loop:
         )
         call = self._ledger(model, answer.usage, answered=True)
         self._call_id = None
-        self._mine.add(self.log.leaf.seq + 1)
-        return await self._append(draft, calls=[call], replaces_call=True, facts=facts)
+        self.mine.add(self.log.leaf.seq + 1)
+        return await self.append(draft, calls=[call], replaces_call=True, facts=facts)
 
     def _save(self, text: str) -> None:
         log = self.log
@@ -253,98 +293,57 @@ class Loop:
         """A call whose start could not ride in the commit before it: after a resume or a failure."""
         self._call_id = self.log.world.new_id("")
         call = replace(self._ledger(model, None, answered=False), failed=False)
-        await self._record("call_started", calls=[call])
+        await self.record("call_started", calls=[call])
 
     async def _failed(self, model: Model, error: ModelError) -> None:
         call = self._ledger(model, None, answered=False)
         self._call_id = None
-        await self._record("call_failed", data={"why": error.why}, calls=[call], replaces_call=True)
+        why = error.why.encode("utf-8", "replace").decode()
+        await self.record("call_failed", data={"why": why}, calls=[call], replaces_call=True)
 
     def _is_too_long(self) -> bool:
         most = self.limits.context_tokens
         if most is None or self._compacted:
             return False
-        return sum(measure(item.message).tokens for item in contexts.build(self._path).items) > most
+        return sum(measure(item.message).tokens for item in contexts.build(self.path).items) > most
 
     async def _compact(self) -> Event | None:
         """The history was too long: once per input, a summary takes the place of what lies before the newest turn."""
         self._compacted = True
-        made = summarise(self._path, self.log.cursor)
+        made = summarise(self.path, self.log.cursor)
         if made is None:
             return None
         calls: list[Call] = []
         model = self.limits.summariser
         if model is not None:
-            made, answer = await better(model, self._path, made, self._blob)
+            made, answer = await better(model, self.path, made, self._blob)
             spent = self._ledger(model, None if answer is None else answer.usage, answered=False)
             row = replace(
                 spent, call_id=self.log.world.new_id(""), purpose="compaction", failed=answer is None
             )
             calls.append(row)
-        await self._append(Draft(made), calls=calls)
+        await self.append(Draft(made), calls=calls)
         told = {"first_kept": made.first_kept, "tokens_before": made.tokens_before}
-        return Event("session:compacted", told, self._n)
+        return Event("session:compacted", told, self.n)
 
     # -- the tools ---------------------------------------------------------------------------------
 
-    async def _run_tools(
-        self, waiting: Sequence[OpenCall], started: frozenset[tuple[int, int]], calls: Calls
-    ) -> AsyncIterator[Event]:
-        """All that may run, at once; each result is durable as it lands."""
-        for call in calls.to_ask(waiting, self.tools):
-            await self._record("approval_asked", data={"seq": call.seq, "index": call.index})
-            yield Event("session:approval_requested", _told(call), self._n)
-        running = [
-            asyncio.ensure_future(self._settle(call, (call.seq, call.index) in started, calls))
-            for call in waiting
-            if not calls.is_waiting(call, self.tools)
-        ]
-        try:
-            for landed in asyncio.as_completed(running):
-                call, result = await landed
-                await self._append(Draft(result))
-                told = {**_told(call), "error": result.results[0].error, "outcome": result.results[0].outcome}
-                yield Event("session:tool_result", told, self._n)
-        finally:
-            for task in running:
-                task.cancel()
-
-    async def _settle(self, call: OpenCall, was_started: bool, calls: Calls) -> tuple[OpenCall, Message]:
-        """The result of one call: run it, or say what became of it before a crash."""
-        tool = self._allowed().get(call.call.name)
-        if tool is None:
-            return call, failed(call.call, NO_TOOL)
-        if (call.seq, call.index) in calls.denied:
-            return call, tool_result(call.call.id, "The user denied this call.", error=True, outcome="denied")
-        context = ToolContext(
-            self._key(call), self.log.session_id, call.call, self.log.state, partial(run_task, self)
-        )
-        if was_started and call.seq not in self._mine and tool.effect == "unsafe":
-            settled = await tool.settle(context)
-            if isinstance(settled, Happened):
-                return call, tool.result(context, settled.value)
-            if not isinstance(settled, NeverHappened):
-                return call, tool_result(call.call.id, UNKNOWN, error=True, outcome="unknown")
-        if tool.approval and not was_started:
-            started = {"seq": call.seq, "indexes": [call.index]}
-            await self._record("calls_started", data=started)
-        return call, await tool.run(context)
-
-    def _allowed(self) -> Mapping[str, Tool]:
+    def allowed(self) -> Mapping[str, Tool]:
         """The tools that hold at this leaf: a session's settings may narrow what it was given, never widen it."""
-        names = contexts.fold_settings(self._path).tools
+        names = contexts.fold_settings(self.path).tools
         return (
             self.tools if names is None else {name: self.tools[name] for name in names if name in self.tools}
         )
-
-    def _key(self, call: OpenCall) -> str:
-        return f"{self.log.session_id}/{self.log.leaf.branch}/{call.seq}/{call.index}"
 
     # -- ends --------------------------------------------------------------------------------------
 
     async def _stopped(self, stop: Reached) -> Event:
         """A turn ended by a limit has a public closing answer, so that nobody waits for one."""
-        await self._append(Draft(assistant(f"(stopped: {stop.what})"), finish="error"))
+        if self._call_id is not None:  # announced, and then not made
+            call = replace(self._ledger(self.models[0], Usage(0, 0, 0, 0), answered=False), price=None)
+            self._call_id = None
+            await self.record("call_dropped", calls=[call], replaces_call=True)
+        await self.append(Draft(assistant(f"(stopped: {stop.what})"), finish="error"))
         return self._refused(stop)
 
     def _refused(self, stop: Reached) -> Event:
@@ -352,44 +351,46 @@ class Loop:
         return Event("session:turn_completed", {"stop_reason": "error", "error": error})
 
     async def _gave_up(self, error: ModelError) -> Event:
-        row = {"status": "failed", "error": error.why.replace("\0", "")}
-        await self._record("turn_ended", data={"status": "failed", "error": error.why}, row=row)
-        told = {"code": type(error).__name__, "message": str(error)}
-        return Event("session:turn_completed", {"stop_reason": "error", "error": told}, self._n)
+        why = error.why.encode("utf-8", "replace").decode().replace("\0", "")
+        await self.record(
+            "turn_ended", data={"status": "failed", "error": why}, row={"status": "failed", "error": why}
+        )
+        told = {"code": type(error).__name__, "message": self._hide(str(error))}
+        return Event("session:turn_completed", {"stop_reason": "error", "error": told}, self.n)
 
     async def _cancelled(self) -> None:
         """Close what is open with words, so that the session stays valid and goes on with the next input."""
-        drafts = [
-            Draft(tool_result(call.call.id, "cancelled while it ran", error=True, outcome="interrupted"))
-            for call in self.log.cursor.open_calls
-        ]
-        if self.log.cursor.turn:
-            await self._append(
-                *drafts, Draft(assistant(CANCELLED), finish="cancelled"), row={"status": "cancelled"}
-            )
+        if not self.log.cursor.turn:
+            return
+        drafts = [Draft(stopped_result(self, call)) for call in self.log.cursor.open_calls]
+        said = self._said.text if self._said is not None else ""
+        closing = Draft(assistant(f"{said} {CANCELLED}".strip()), finish="cancelled")
+        await self.append(*drafts, closing, row={"status": "cancelled"})
 
     # -- the crossing ------------------------------------------------------------------------------
 
     async def cross(self, work: Callable[..., R], *given: Any, **how: Any) -> R:
-        return await asyncio.to_thread(work, *given, **how)
+        """On threads of its own: tools that block must not keep a result from becoming durable."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *given, **how))
 
-    async def _append(self, *drafts: Draft, **how: Any) -> Appended:
+    async def append(self, *drafts: Draft, **how: Any) -> Appended:
         start = None if "calls" in how else self._ride(drafts)
         riding = {"calls": [start]} if start is not None else {}
         appended = await self.cross(self.log.append, drafts, fence=self._fence, **how, **riding)
-        self._path.extend(appended.entries)
-        self._n = appended.n
+        self.path.extend(appended.entries)
+        self.n = appended.n
         return appended
 
-    async def _record(self, kind: str, **how: Any) -> None:
-        self._n = (await self.cross(self.log.record, kind, fence=self._fence, **how)).facts
+    async def record(self, kind: str, **how: Any) -> None:
+        self.n = (await self.cross(self.log.record, kind, fence=self._fence, **how)).facts
 
     def _ride(self, drafts: Sequence[Draft]) -> Call | None:
         """If the model is to be called next, the start of that call rides in this commit."""
         last = drafts[-1].payload
         if not isinstance(last, Message) or last.role not in ("user", "tool") or not self.models:
             return None
-        if len(self.log.cursor.open_calls) > len(last.results) or any(r.ends_turn for r in last.results):
+        ends = self.log.cursor.ends_turn or any(result.ends_turn for result in last.results)
+        if len(self.log.cursor.open_calls) > len(last.results) or ends:
             return None
         self._call_id = self.log.world.new_id("")
         call = self._ledger(self.models[0], None, answered=False)
@@ -398,7 +399,3 @@ class Loop:
     def _blob(self, digest: str) -> bytes | None:
         found = self.log.store.blob(digest)
         return None if found is None else found.data
-
-
-def _told(call: OpenCall) -> dict[str, Any]:
-    return {"seq": call.seq, "index": call.index, "call_id": call.call.id, "name": call.call.name}

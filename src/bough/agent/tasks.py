@@ -49,7 +49,7 @@ async def run_task(
         async for _ in child.run(None if cursor.turn else text):
             pass
     answer = (await parent.cross(log.path, last=1)).entries[-1].message
-    if answer is None or answer.role != "assistant":
+    if answer is None or answer.role != "assistant" or log.cursor.turn:
         raise LawBroken(
             f"task {row.session_id} ended without an answer; look at it with store.session(id).tree()"
         )

@@ -61,9 +61,12 @@ def workspace_tools(
     def files(spills: Spills) -> Files:
         return Files(scope, spills.keep, spills.read)
 
-    def was_edited(path: str, old: str, new: str) -> Happened | NeverHappened:
-        text = files(Spills(log))._bytes(path).decode("utf-8", "replace")
-        return NeverHappened() if old in text else Happened("edited before the interruption")
+    def was_edited(path: str, old: str, new: str) -> Happened | NeverHappened | None:
+        with scope.open(path) as file:
+            text = file.read().decode("utf-8", "replace")
+        if old in text and new not in text:
+            return NeverHappened()
+        return Happened("edited before the interruption") if new in text and old not in text else None
 
     return [
         made("read", lambda spills: files(spills).read_file),

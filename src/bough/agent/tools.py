@@ -44,6 +44,7 @@ class ToolContext:
         run_task: Callable[..., Awaitable[str]] | None = None,
     ) -> None:
         self._run_task = run_task
+        self._tasks = 0
         self.key = key
         """The idempotency key: the same before and after a crash."""
         self.session_id = session_id
@@ -60,7 +61,8 @@ class ToolContext:
         """Have a child session do it, and return its final answer. Takes agent, seeds, models, tools, limits."""
         if self._run_task is None:
             raise BadTool(self.call.name, "it is not run by a session, so it cannot start a task")
-        return await self._run_task(self.key, text, **how)
+        self._tasks += 1
+        return await self._run_task(f"{self.key}/{self._tasks}", text, **how)
 
     def update(self, **changes: Any) -> None:
         """Change the session's state; recorded with the result."""
@@ -87,20 +89,37 @@ class Tool(Struct, frozen=True):
         try:
             value = await asyncio.wait_for(self._call(self.function, context), self.timeout)
             return self.result(context, value)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             context.is_cancelled = True
-            raise
-        except TimeoutError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return failed(context.call, words(error))  # raised by the tool itself
+        except TimeoutError as error:
+            if self.timeout is None:
+                return failed(context.call, words(error))
             context.is_cancelled = True
-            return failed(context.call, f"{self.name} took longer than {self.timeout:g} s and was stopped")
+            return self._late(context.call)
         except Exception as error:  # noqa: BLE001 - a tool may raise anything; the session must not break
-            return failed(context.call, f"{type(error).__name__}: {error}")
+            return failed(context.call, words(error))
+
+    def _late(self, call: ToolCall) -> Message:
+        """A thread cannot be stopped: what an unsafe tool still does after its time is not known."""
+        why = f"{self.name} took longer than {self.timeout:g} s"
+        if self.effect == "unsafe":
+            return tool_result(
+                call.id, f"{why}; whether it took effect is unknown", error=True, outcome="unknown"
+            )
+        return failed(call, f"{why} and was stopped")
 
     async def settle(self, context: ToolContext) -> Happened | NeverHappened | None:
         """What became of a call that was started before a crash; None: nobody knows."""
         if self.verify is None:
             return None
-        found = await self._call(self.verify, context)
+        try:
+            found = await self._call(self.verify, context)
+        except Exception:  # noqa: BLE001 - who cannot find out does not know
+            return None
         return found if isinstance(found, Happened | NeverHappened) else None
 
     def result(self, context: ToolContext, value: object) -> Message:
@@ -121,8 +140,23 @@ class Tool(Struct, frozen=True):
             given[self.context_name] = context
         if inspect.iscoroutinefunction(function):
             return await function(**given)
-        found = await asyncio.to_thread(function, **given)
+        found = await asyncio.to_thread(_without_stop, function, given)
         return await found if isinstance(found, Awaitable) else found
+
+
+def _without_stop(function: Callable[..., Any], given: dict[str, Any]) -> Any:
+    """A StopIteration cannot leave a thread: the one who waits for it would wait for ever."""
+    try:
+        return function(**given)
+    except StopIteration as error:
+        raise RuntimeError(f"StopIteration: {error}") from None
+
+
+def words(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - an error that cannot even say what it is
+        return type(error).__name__
 
 
 def failed(call: ToolCall, why: str) -> Message:

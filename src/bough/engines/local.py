@@ -15,7 +15,7 @@ from ..agent.limits import Limits
 from ..agent.loop import Loop
 from ..agent.tools import Tool, tool
 from ..core.messages import Message
-from ..errors import BadTool
+from ..errors import BadTool, LawBroken
 from ..log import Log
 from ..models.model import Model
 
@@ -29,9 +29,11 @@ class Run:
         self._loop, self._content = loop, content
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
+        self._is_cancelled = False
 
     def cancel(self) -> None:
         """Abort the model call and the tools in flight; the session stays valid and resumable."""
+        self._is_cancelled = True
         if self._task is not None:
             self._task.cancel()
 
@@ -41,15 +43,18 @@ class Run:
                 self._events.put_nowait(event)
         except asyncio.CancelledError:
             self._events.put_nowait(Event("session:turn_completed", {"stop_reason": "cancelled"}))
-        finally:
-            self._events.put_nowait(None)
 
     async def __aiter__(self) -> AsyncIterator[Event]:
+        if self._task is not None or self._is_cancelled:
+            raise LawBroken("a run is iterated over once, and not after it was cancelled; send again")
         self._task = asyncio.create_task(self._pump())
+        # By the task's end and not in its body: one cancelled before its first step has no body.
+        self._task.add_done_callback(lambda _: self._events.put_nowait(None))
         try:
             while (event := await self._events.get()) is not None:
                 yield event
-            await self._task
+            if not self._task.cancelled():
+                await self._task
         finally:
             if not self._task.done():
                 self._task.cancel()
@@ -71,6 +76,8 @@ def start(
             raise BadTool(made.name, "another tool has the same name")
         known[made.name] = made
     chain = [model] if isinstance(model, str) or not isinstance(model, Sequence) else list(model)
+    if not chain:
+        raise LawBroken("a run needs a model; hand in one, or a chain of them")
     return Run(Loop(log, [_model(one) for one in chain], known, limits or Limits()), content)
 
 

@@ -120,6 +120,8 @@ class MemoryStore(Store):
             self._check_blobs(change.entries, change.blobs)
             self._check_move(change, row)
             self._put_blobs(change.blobs, change.at)
+            if change.move_to is not None or (change.entries and change.fence is not None):
+                self._drafts.pop(change.session_id, None)
             leaf = row.leaf if change.move_to is None else change.move_to
             if change.entries:
                 leaf = self._grow(row, leaf, change.entries, has_moved=change.move_to is not None)
@@ -280,7 +282,7 @@ class MemoryStore(Store):
             is_held = row.holder is not None and (row.lease_until or 0) > at
             if is_held and row.holder != holder:
                 raise Running(session_id, row.holder)
-            fence = row.fence if is_held else row.fence + 1
+            fence = row.fence if row.holder == holder else row.fence + 1
             kept.row = replace(row, holder=holder, lease_until=until, fence=fence)
             return fence
 

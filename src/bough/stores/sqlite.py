@@ -194,7 +194,7 @@ class SqliteStore(Store):
             is_held = row.holder is not None and (row.lease_until or 0) > at
             if is_held and row.holder != holder:
                 raise Running(session_id, row.holder)
-            fence = row.fence if is_held else row.fence + 1
+            fence = row.fence if row.holder == holder else row.fence + 1
             writer.execute(
                 "update session set holder = ?, lease_until = ?, fence = ? where id = ?",
                 (holder, until, fence, session_id),

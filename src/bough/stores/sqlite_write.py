@@ -76,6 +76,9 @@ def apply(writer: apsw.Connection, change: Change, space: str, owner: str | None
     growth = _add_calls(writer, change, no, calls, leaf.branch) if change.calls else NOTHING
     facts = _add_facts(writer, change, no, facts, leaf)
     _update_row(writer, change, no, leaf, growth, facts)
+    if change.move_to is not None or (change.entries and change.fence is not None):
+        # A draft dies with the answer it became, and with a rewind; only a fenced runner leaves drafts.
+        writer.execute("delete from draft where no = ?", (no,))
     if change.takes is not None:
         writer.execute("delete from inbox where no = ? and n = ?", (no, change.takes))
     if change.state is not UNSET:

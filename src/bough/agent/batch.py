@@ -1,0 +1,124 @@
+"""Running the calls of one answer: all that may run at once, each result durable as it lands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from ..core.drafts import Draft
+from ..core.messages import Message, Part, ToolCall, tool_result
+from ..core.turns import OpenCall
+from ..errors import BoughError, Fenced, StaleLeaf, Trashed
+from .calls import Calls, Place
+from .events import Event
+from .tasks import run_task
+from .tools import Happened, NeverHappened, ToolContext, failed
+
+if TYPE_CHECKING:
+    from .loop import Loop
+
+UNKNOWN = "The process ended while this ran. Whether it took effect is unknown; it was not run again."
+NO_TOOL = "There is no tool of this name."
+DENIED = "The user denied this call."
+
+
+async def run_batch(
+    loop: Loop, waiting: Sequence[OpenCall], started: frozenset[Place], calls: Calls
+) -> AsyncIterator[Event]:
+    for call in calls.to_ask(waiting, loop.tools):
+        await loop.record("approval_asked", data={"seq": call.seq, "index": call.index}, is_bound=True)
+        yield Event("session:approval_requested", told(call), loop.n)
+    running = [
+        asyncio.ensure_future(_settle(loop, call, (call.seq, call.index) in started, calls))
+        for call in waiting
+        if not calls.is_waiting(call, loop.tools)
+    ]
+    kept: set[Place] = set()
+    try:
+        for landed in asyncio.as_completed(running):
+            call, result = await landed
+            kept.add((call.seq, call.index))
+            yield await _keep(loop, call, result)
+    except asyncio.CancelledError:
+        await asyncio.shield(_keep_finished(loop, running, kept))
+        raise
+    finally:
+        for task in running:
+            task.cancel()
+
+
+async def _keep(loop: Loop, call: OpenCall, result: Message) -> Event:
+    """Make the result durable; one that cannot be kept is told as an error, for the effect has happened."""
+    try:
+        await loop.append(Draft(result))
+    except (Fenced, StaleLeaf, Trashed):
+        raise
+    except BoughError as error:
+        result = failed(call.call, f"{call.call.name} returned what cannot be kept: {error}")
+        await loop.append(Draft(result))
+    outcome = {"error": result.results[0].error, "outcome": result.results[0].outcome}
+    return Event("session:tool_result", {**told(call), **outcome}, loop.n)
+
+
+async def _keep_finished(loop: Loop, running: Sequence[asyncio.Future[Any]], kept: set[Place]) -> None:
+    """Cancelled: what had finished by then keeps its result."""
+    for task in running:
+        if task.done() and not task.cancelled() and task.exception() is None:
+            call, result = task.result()
+            if (call.seq, call.index) not in kept:
+                await _keep(loop, call, result)
+
+
+async def _settle(loop: Loop, call: OpenCall, was_started: bool, calls: Calls) -> tuple[OpenCall, Message]:
+    """The result of one call: run it, or say what became of it before a crash."""
+    tool = loop.allowed().get(call.call.name)
+    if tool is None:
+        return call, failed(call.call, NO_TOOL)
+    if (call.seq, call.index) in calls.denied and not was_started:
+        return call, tool_result(call.call.id, DENIED, error=True, outcome="denied")
+    key = f"{loop.log.session_id}/{loop.log.leaf.branch}/{call.seq}/{call.index}"
+    context = ToolContext(key, loop.log.session_id, call.call, loop.log.state, partial(run_task, loop))
+    if was_started and call.seq not in loop.mine and tool.effect == "unsafe":
+        settled = await tool.settle(context)
+        if isinstance(settled, Happened):
+            return call, tool.result(context, settled.value)
+        if not isinstance(settled, NeverHappened):
+            return call, tool_result(call.call.id, UNKNOWN, error=True, outcome="unknown")
+    if (
+        not was_started
+    ):  # it could not ride with the answer: an approval stood between, or another made the answer
+        await loop.record("calls_started", data={"seq": call.seq, "indexes": [call.index]})
+    return call, await tool.run(context)
+
+
+def stopped_result(loop: Loop, call: OpenCall) -> Message:
+    """The result of a call that was cancelled. A thread cannot be stopped, so an unsafe one may still take effect."""
+    tool = loop.tools.get(call.call.name)
+    if tool is not None and tool.effect == "unsafe":
+        why = "cancelled while it ran; whether it took effect is unknown"
+        return tool_result(call.call.id, why, error=True, outcome="unknown")
+    return tool_result(call.call.id, "cancelled while it ran", error=True, outcome="interrupted")
+
+
+def with_own_ids(message: Message) -> Message:
+    """An id for each call: a result is paired by id, and two calls of one id would get each other's."""
+    seen: set[str] = set()
+    parts: list[Part] = []
+    for part in message.parts:
+        if isinstance(part, ToolCall):
+            name, n = part.id, 1
+            while name in seen:
+                n += 1
+                name = f"{part.id}-{n}"
+            seen.add(name)
+            part = part if name == part.id else replace(part, id=name)
+        parts.append(part)
+    return replace(message, parts=tuple(parts))
+
+
+def told(call: OpenCall) -> dict[str, Any]:
+    return {"seq": call.seq, "index": call.index, "call_id": call.call.id, "name": call.call.name}
