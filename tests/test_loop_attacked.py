@@ -345,3 +345,40 @@ def test_many_blocking_tools_do_not_keep_a_result_from_becoming_durable(session:
                 release.set()
 
     asyncio.run(asyncio.wait_for(main(), 15))
+
+
+def test_the_cost_cap_reaches_the_children(session: Session) -> None:
+    from bough import Usage, system
+    from bough.wire import Answer
+
+    def dear(request: Any) -> Answer:
+        usage = Usage(1_000_000, 0, 0, 0)
+        return Answer(assistant("thought"), usage, None, "anthropic", "claude-opus-4-5", "stop")
+
+    class Dear(ScriptedModel):
+        provider = "anthropic"
+
+    @bough.tool(effect="idempotent")
+    async def think(n: int, ctx: ToolContext) -> str:
+        return await ctx.task("think", seeds=[system(str(n))], models=[Dear(dear, model="claude-opus-4-5")])
+
+    lines = [assistant(call("think", f"c{n}", n=n)) for n in range(5)]
+    session.send_sync("q", model=ScriptedModel(lines), tools=[think], limits=Limits(max_cost_microcents=100))
+    assert len(session.children()) == 1
+    assert session.path()[-1].message.text.startswith("(stopped")
+
+
+def test_a_turn_of_ones_own_is_refused_while_a_loop_drives(store: Sessions, session: Session) -> None:
+    from bough.errors import Running
+
+    async def main() -> None:
+        run = session.send("q", model=ScriptedModel([Slow(5)]))
+        async for event in run:
+            if event.type == "session:turn_started":
+                with pytest.raises(Running), store.session(session.session_id).turn():
+                    pass
+                run.cancel()
+
+    asyncio.run(main())
+    with session.turn("mine") as turn:
+        turn.answer(assistant("fine"))

@@ -314,7 +314,17 @@ class Log:
 
     def refuse_while_running(self) -> None:
         row = self.store.session(self.session_id)
-        if row.status != "running" or row.holder is None or (row.lease_until or 0) <= self.world.now():
+        if row.status == "running":
+            self._refuse_holder(row)
+
+    def refuse_while_driven(self) -> None:
+        """A loop that holds a lease is not to be disturbed by a turn of somebody's own."""
+        row = self.store.session(self.session_id)
+        if row.holder is not None and "#" in row.holder:
+            self._refuse_holder(row)
+
+    def _refuse_holder(self, row: SessionRow) -> None:
+        if row.holder is None or (row.lease_until or 0) <= self.world.now():
             return
         if not self.world.is_gone(row.holder.partition("#")[0]):
             raise Running(self.session_id, row.holder)

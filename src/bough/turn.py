@@ -43,6 +43,7 @@ class Turn:
 
     def __enter__(self) -> Self:
         log = self._log
+        log.refuse_while_driven()
         held = {
             "status": "running",
             "holder": log.world.holder(),

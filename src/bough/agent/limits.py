@@ -35,15 +35,16 @@ class Reached(Struct, frozen=True):
     is_warning: bool = False
 
 
-def reached(limits: Limits, row: SessionRow, *, is_new_turn: bool, rounds: int = 0) -> Reached | None:
-    """Which limit stands in the way of the next model call, if any."""
+def reached(
+    limits: Limits, row: SessionRow, *, is_new_turn: bool, spent: int = 0, rounds: int = 0
+) -> Reached | None:
+    """Which limit stands in the way of the next model call, if any. `spent` is what the whole tree has cost."""
     cap = limits.turns or 50
     if is_new_turn and row.turns >= cap:
         return Reached("turn_limit", f"the session has had its {cap} turns; fork it or raise Limits(turns=)")
     if rounds >= (limits.rounds or 50):
         return Reached("turn_limit", f"the turn has called the model {rounds} times; raise Limits(rounds=)")
     cost = limits.max_cost_microcents
-    spent = row.totals.cost_microcents
     if cost is not None and spent >= cost:
         what = f"{spent:,} of {cost:,} microcents are spent; raise Limits(max_cost_microcents=)"
         return Reached("cost_limit", what, limits.on_exceed == "warn")

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from .. import ledger
 from ..core import context as contexts
 from ..core.codec import decode
 from ..core.drafts import Draft, FurtherFact
@@ -22,7 +23,7 @@ from ..core.entries import Entry
 from ..core.fit import measure
 from ..core.messages import Message, assistant, tool_result, user
 from ..core.turns import CallModel, Rest, RunTools, next_action
-from ..core.usage import Call, Usage
+from ..core.usage import Call, Usage, total
 from ..errors import CutOff, Fenced, ModelError, Overflow, Overloaded, StaleLeaf
 from ..log import Appended, Log
 from ..models.model import Delta, Model, Request
@@ -46,8 +47,17 @@ CANCELLED = "(cancelled)"
 class Loop:
     """One run of one session, by one model chain and one set of tools."""
 
-    def __init__(self, log: Log, models: Sequence[Model], tools: Mapping[str, Tool], limits: Limits) -> None:
+    def __init__(
+        self,
+        log: Log,
+        models: Sequence[Model],
+        tools: Mapping[str, Tool],
+        limits: Limits,
+        root: Log | None = None,
+    ) -> None:
         self.log, self.models, self.tools, self.limits = log, models, tools, limits
+        self.root = root or log
+        """The session whose tree the cost cap is for: a child spends its parent's money."""
         self.path: list[Entry] = []
         self._call_id: str | None = None
         self._compacted = False
@@ -63,8 +73,8 @@ class Loop:
 
     async def run(self, content: str | Message | None) -> AsyncIterator[Event]:
         """The whole turn, event by event; without content the turn that is open goes on."""
-        row = await self.cross(self.log.refresh)
-        stop = reached(self.limits, row, is_new_turn=True) if content is not None else None
+        await self.cross(self.log.refresh)
+        stop = await self._reached(is_new_turn=True) if content is not None else None
         if stop is not None and not stop.is_warning:
             yield self._refused(stop)
             return
@@ -108,14 +118,20 @@ class Loop:
             row = {"status": "failed", "error": why}
             await self.record("turn_ended", data={"status": "failed", "error": why}, row=row)
 
+    async def _reached(self, *, is_new_turn: bool, rounds: int = 0) -> Reached | None:
+        row = await self.cross(self.log.store.session, self.log.session_id)
+        spent = 0
+        if self.limits.max_cost_microcents is not None:
+            spent = total(await self.cross(ledger.calls, self.root, "tree", None)).cost_microcents
+        return reached(self.limits, row, is_new_turn=is_new_turn, spent=spent, rounds=rounds)
+
     async def _drain(self) -> AsyncIterator[Event]:
         """What was queued while the session was busy, in order, each a turn of its own."""
         while not self.log.cursor.turn:
             waiting = await self.cross(self.log.store.inbox, self.log.session_id)
             if not waiting:
                 return
-            row = await self.cross(self.log.store.session, self.log.session_id)
-            stop = reached(self.limits, row, is_new_turn=True)
+            stop = await self._reached(is_new_turn=True)
             if stop is not None and not stop.is_warning:
                 yield self._refused(stop)
                 return
@@ -164,8 +180,7 @@ class Loop:
             calls = await self.cross(read_calls, self.log)
             match next_action(self.path, calls.started):
                 case CallModel():
-                    row = await self.cross(self.log.store.session, self.log.session_id)
-                    stop = reached(self.limits, row, is_new_turn=False, rounds=rounds)
+                    stop = await self._reached(is_new_turn=False, rounds=rounds)
                     if stop is not None and not stop.is_warning:
                         yield await self._stopped(stop)
                         return

@@ -43,7 +43,7 @@ async def run_task(
     row = await parent.cross(_find_or_start, parent.log, key, agent, seeds)
     log = Log(parent.log.store, row, parent.log.world)
     known: Mapping[str, Tool] = {tool.name: tool for tool in tools}
-    child = Loop(log, models or parent.models, known, limits or parent.limits)
+    child = Loop(log, models or parent.models, known, limits or parent.limits, parent.root)
     cursor = await parent.cross(lambda: log.cursor)
     if cursor.turn or not row.turns:
         async for _ in child.run(None if cursor.turn else text):
