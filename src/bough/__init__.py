@@ -37,7 +37,7 @@ _HOMES = {
     "core.turns": ["CallModel", "OpenCall", "Rest", "RunTools"],
     "core.usage": ["Call", "Price", "Totals", "Usage"],
     "errors": ["BoughError", "NotFound", "StaleLeaf"],
-    "log": ["Appended", "Cut"],
+    "changes": ["Appended", "Cut"],
     "models.recorded": ["RecordedModel"],
     "models.scripted": ["Broken", "ScriptedModel", "Slow"],
     "hydrate": ["Hydrated"],
@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from .agent.tools import Tool as Tool
     from .agent.tools import ToolContext as ToolContext
     from .agent.tools import tool as tool
+    from .changes import Appended as Appended
+    from .changes import Cut as Cut
     from .core.context import Context as Context
     from .core.entries import BranchSummary as BranchSummary
     from .core.entries import Compaction as Compaction
@@ -95,8 +97,6 @@ if TYPE_CHECKING:
     from .errors import NotFound as NotFound
     from .errors import StaleLeaf as StaleLeaf
     from .hydrate import Hydrated as Hydrated
-    from .log import Appended as Appended
-    from .log import Cut as Cut
     from .models.recorded import RecordedModel as RecordedModel
     from .models.scripted import Broken as Broken
     from .models.scripted import ScriptedModel as ScriptedModel

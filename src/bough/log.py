@@ -12,50 +12,24 @@ from collections.abc import Mapping, Sequence
 from threading import RLock
 from typing import Any
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from .core.codec import from_json, plain_text, to_json
-from .core.drafts import Draft, FurtherFact, NewEntry, Written, write
-from .core.entries import BranchSummary, Entry, Payload, Settings
+from .changes import Appended, Cut, check, turn_status, with_data
+from .core.codec import from_json, to_json
+from .core.drafts import Draft, FurtherFact, Written, write
+from .core.entries import BranchSummary, Payload, Settings
 from .core.messages import Message
 from .core.state import State, fold, merge, updates
 from .core.tree import Leaf, Range, standing
 from .core.turns import Cursor, cursor_behind
-from .core.usage import MOST, Call
-from .core.usage import check as check_call
-from .errors import BadCount, BadMessage, BadPoint, LawBroken, NothingToRedo, Running
+from .core.usage import Call
+from .errors import BadMessage, BadPoint, LawBroken, NothingToRedo, Running
 from .stores.store import Change, Committed, NewSession, Reading, SessionRow, Store
 from .world import World
 
 LOOK_BACK = 16
 LEASE_MICROSECONDS = 10 * 60 * 1_000_000
-
-
-class Appended(Struct, frozen=True, gc=False):
-    leaf: Leaf
-    payloads: tuple[Payload, ...]
-    written: tuple[NewEntry, ...]
-    n: int = 0
-    """The number of its journal's latest fact."""
-    repeated: bool = False
-    """The key was known: this is what was written then, and nothing was written now."""
-
-    @property
-    def entries(self) -> list[Entry]:
-        """The entries as they are read back: opened only when asked for, an append need not wait for it."""
-        return [entry.opened(self.leaf.branch) for entry in self.written]
-
-
-class Cut(Struct, frozen=True):
-    """A place asked for and the legal place it came to."""
-
-    at: int
-    asked: int
-
-    @property
-    def has_moved(self) -> bool:
-        return self.at != self.asked
 
 
 class Log:
@@ -149,7 +123,7 @@ class Log:
             leaf = self.leaf if after is None else after
             cursor = self.cursor if leaf == self.leaf else self.cursor_at(leaf)
             at = self.world.now()
-            _check(key, calls, data, row)
+            check(key, calls, data, row)
             written = write(cursor, drafts, at, redactor=self.world.redactor)
             state, encoded = self._next_state(leaf, written.payloads)
             change = Change(
@@ -162,8 +136,8 @@ class Log:
                 calls=tuple(calls),
                 replaces_call=replaces_call,
                 state=encoded,
-                facts=(*_with_data(written.facts, data), *facts),
-                row={**_turn_status(written.facts), **(row or {})},
+                facts=(*with_data(written.facts, data), *facts),
+                row={**turn_status(written.facts), **(row or {})},
                 takes=takes,
                 fence=fence,
             )
@@ -229,7 +203,7 @@ class Log:
 
         Bound, it is refused as stale if the session has moved on meanwhile."""
         with self._lock:
-            _check(key, calls, data, row)
+            check(key, calls, data, row)
             change = Change(
                 session_id=self.session_id,
                 key=key or self.world.new_id(""),
@@ -377,37 +351,3 @@ class Log:
         )
         made, _ = self.store.create(new)
         return made, written.cursor
-
-
-def _check(
-    key: str | None, calls: Sequence[Call], data: Mapping[str, Any] | None, row: Mapping[str, Any] | None
-) -> None:
-    """What the caller says beside its entries is held to the same rules as they are."""
-    plain_text(key, "key")
-    for call in calls:
-        check_call(call)
-    if data:
-        to_json(dict(data), "journal data")
-    for name, value in (row or {}).items():
-        if isinstance(value, str):
-            plain_text(value, name)
-        elif isinstance(value, int) and not 0 <= value <= MOST:
-            raise BadCount(name, value)
-
-
-def _with_data(facts: tuple[FurtherFact, ...], data: Mapping[str, Any] | None) -> tuple[FurtherFact, ...]:
-    if not data:
-        return facts
-    return tuple(
-        FurtherFact(fact.kind, {**fact.data, **data}) if fact.kind == "turn_started" else fact
-        for fact in facts
-    )
-
-
-def _turn_status(facts: Sequence[FurtherFact]) -> dict[str, Any]:
-    """The row follows the turn: an input makes it running, the final answer idle again."""
-    if not facts:
-        return {}
-    if facts[-1].kind == "turn_started":
-        return {"status": "running", "error": None}
-    return {"status": "idle", "error": None}

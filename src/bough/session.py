@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from . import compacting, ledger, wire
+from .changes import Appended, Cut
 from .core import context as contexts
 from .core.codec import plain_text
 from .core.context import Context
@@ -27,7 +28,7 @@ from .core.turns import Action, OpenCall, next_action
 from .core.usage import Call, Totals, total
 from .errors import BadPoint, BadSummary, LawBroken, NotFound
 from .hydrate import Hydrated, hydrate
-from .log import Appended, Cut, Log
+from .log import Log
 from .stores.store import Fact, Query, SessionRow, Status
 from .turn import Turn
 from .verify import Problem, verify

@@ -8,12 +8,13 @@ from typing import Any, Self
 from msgspec.structs import replace
 
 from . import wire
+from .changes import Appended
 from .core.drafts import Draft
 from .core.messages import Message, Outcome, tool_result, user
 from .core.turns import OpenCall
 from .core.usage import Call, Usage
 from .errors import BadMessage, LawBroken
-from .log import LEASE_MICROSECONDS, Appended, Log
+from .log import LEASE_MICROSECONDS, Log
 from .models.prices import price
 from .wire import Answer
 

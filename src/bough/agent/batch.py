@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from ..core.drafts import Draft
-from ..core.messages import Message, Part, ToolCall, tool_result
+from ..core.messages import Message, Part, ToolCall, assistant, tool_result
 from ..core.turns import OpenCall
 from ..errors import BoughError, Fenced, StaleLeaf, Trashed
-from .calls import Calls, Place
+from .calls import Calls, Place, read_calls
 from .events import Event
 from .tasks import run_task
 from .tools import Happened, NeverHappened, ToolContext, failed
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 UNKNOWN = "The process ended while this ran. Whether it took effect is unknown; it was not run again."
 NO_TOOL = "There is no tool of this name."
+LEFT = "The turn was left before this had a result. Whether it took effect is unknown."
+NOT_RUN = "The turn was left before this was run."
 DENIED = "The user denied this call."
 
 
@@ -93,6 +95,22 @@ async def _settle(loop: Loop, call: OpenCall, was_started: bool, calls: Calls) -
     ):  # it could not ride with the answer: an approval stood between, or another made the answer
         await loop.record("calls_started", data={"seq": call.seq, "indexes": [call.index]})
     return call, await tool.run(context)
+
+
+async def settle_open(loop: Loop) -> None:
+    """A new input while a broken turn is open: what it had said and called is closed with words first."""
+    calls = await loop.cross(read_calls, loop.log)
+    drafts = [
+        Draft(tool_result(call.call.id, LEFT, error=True, outcome="unknown"))
+        if (call.seq, call.index) in calls.started
+        else Draft(tool_result(call.call.id, NOT_RUN, error=True, outcome="interrupted"))
+        for call in loop.log.cursor.open_calls
+    ]
+    if drafts:
+        await loop.append(*drafts, calls=[])
+    said = await loop.cross(loop.log.store.draft, loop.log.session_id) if loop.log.cursor.turn else None
+    if said is not None:
+        await loop.append(Draft(assistant(said), finish="interrupted"))
 
 
 def stopped_result(loop: Loop, call: OpenCall) -> Message:

@@ -16,20 +16,21 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from .. import ledger
+from ..changes import Appended
 from ..core import context as contexts
 from ..core.codec import decode
 from ..core.drafts import Draft, FurtherFact
 from ..core.entries import Entry
 from ..core.fit import measure
-from ..core.messages import Message, assistant, tool_result, user
+from ..core.messages import Message, assistant, user
 from ..core.turns import CallModel, Rest, RunTools, next_action
 from ..core.usage import Call, Usage, total
 from ..errors import CutOff, Fenced, ModelError, Overflow, Overloaded, StaleLeaf
-from ..log import Appended, Log
+from ..log import Log
 from ..models.model import Delta, Model, Request
 from ..models.prices import price
 from ..wire import Answer
-from .batch import run_batch, stopped_result, with_own_ids
+from .batch import run_batch, settle_open, stopped_result, with_own_ids
 from .calls import read_calls
 from .compaction import better, summarise
 from .events import Event
@@ -39,8 +40,6 @@ from .said import Said
 from .tools import Tool, words
 
 R = TypeVar("R")
-LEFT = "The turn was left before this had a result. Whether it took effect is unknown."
-NOT_RUN = "The turn was left before this was run."
 CANCELLED = "(cancelled)"
 
 
@@ -152,27 +151,12 @@ class Loop:
             if said is not None:
                 await self.append(Draft(assistant(said), finish="interrupted"))
         else:
-            await self._settle_open()
+            await settle_open(self)
             draft = Draft(user(content) if isinstance(content, str) else content)
             started = await self.append(draft, row={"status": "running"}, takes=takes)
             yield Event("session:turn_started", {"seq": started.leaf.seq}, self.n)
         async for event in self._steps():
             yield event
-
-    async def _settle_open(self) -> None:
-        """A new input while calls of a broken turn are open: they get explicit results first."""
-        calls = await self.cross(read_calls, self.log)
-        drafts = [
-            Draft(tool_result(call.call.id, LEFT, error=True, outcome="unknown"))
-            if (call.seq, call.index) in calls.started
-            else Draft(tool_result(call.call.id, NOT_RUN, error=True, outcome="interrupted"))
-            for call in self.log.cursor.open_calls
-        ]
-        if drafts:
-            await self.append(*drafts, calls=[])
-        said = await self.cross(self.log.store.draft, self.log.session_id) if self.log.cursor.turn else None
-        if said is not None:
-            await self.append(Draft(assistant(said), finish="interrupted"))
 
     async def _steps(self) -> AsyncIterator[Event]:
         rounds = 0
