@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import Any
 
@@ -466,6 +467,16 @@ class TestCancel:
         assert is_valid(session)
         session.send_sync("again", model=ScriptedModel(["fine"]))
         assert session.path()[-1].message.text == "fine"
+
+    def test_from_another_thread(self, session: Session) -> None:
+        session.cancel()  # nothing runs, nothing happens
+        timer = threading.Timer(0.1, session.cancel)
+        timer.start()
+        events = session.send_sync("q", model=ScriptedModel([Slow(30)]))
+        timer.join()
+        assert events[-1].data == {"stop_reason": "cancelled"}
+        assert session.row.status == "cancelled"
+        assert is_valid(session)
 
     def test_a_tool_in_a_thread_can_see_that_it_is_cancelled(self, session: Session) -> None:
         seen: list[bool] = []

@@ -49,6 +49,7 @@ Appendable = Payload | dict[str, Any]
 class Session:
     def __init__(self, log: Log, cut: Cut | None = None) -> None:
         self.log = log
+        self._run: Run | None = None
         self.cut = cut
         """Of a fork: the place asked for and the legal place it came to."""
 
@@ -145,7 +146,8 @@ class Session:
         """
         from .engines.local import start
 
-        return start(self.log, content, model=model, tools=tools, limits=limits)
+        self._run = start(self.log, content, model=model, tools=tools, limits=limits)
+        return self._run
 
     def enqueue(self, content: str | Message) -> int:
         """Keep an input durably while the session is busy: whoever drives it takes it when its turn is over."""
@@ -160,7 +162,13 @@ class Session:
         """Go on with the turn that is open: after a crash, a failure or an approval."""
         from .engines.local import start
 
-        return start(self.log, None, model=model, tools=tools, limits=limits)
+        self._run = start(self.log, None, model=model, tools=tools, limits=limits)
+        return self._run
+
+    def cancel(self) -> None:
+        """Abort what this handle's latest `send` or `resume` is doing, from any thread; nothing if it is done."""
+        if self._run is not None:
+            self._run.cancel()
 
     def send_sync(self, content: str | Message, **how: Any) -> list[AgentEvent]:
         """`send` for scripts: the whole turn, its events as a list."""

@@ -32,10 +32,10 @@ class Run:
         self._is_cancelled = False
 
     def cancel(self) -> None:
-        """Abort the model call and the tools in flight; the session stays valid and resumable."""
+        """Abort the model call and the tools in flight; the session stays valid and resumable. From any thread."""
         self._is_cancelled = True
-        if self._task is not None:
-            self._task.cancel()
+        if self._task is not None and not self._task.done():
+            self._task.get_loop().call_soon_threadsafe(self._task.cancel)
 
     async def _pump(self) -> None:
         try:
