@@ -7,9 +7,9 @@ shared between threads; docs/durability.md says how to use them from asyncio.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import compacting, ledger, wire
 from .changes import Appended, Cut
@@ -21,7 +21,7 @@ from .core.drawing import draw
 from .core.entries import BranchSummary, Compaction, Entry, Note, Payload, Settings, Uncompaction
 from .core.events import Event, events
 from .core.fit import Budget, Fitted, fit
-from .core.messages import Message, Outcome, tool_result, user
+from .core.messages import Message, Outcome, tool_result
 from .core.state import State
 from .core.tree import Branch, Leaf
 from .core.turns import Action, OpenCall, next_action
@@ -29,27 +29,19 @@ from .core.usage import Call, Totals, total
 from .errors import BadPoint, BadSummary, LawBroken, NotFound
 from .hydrate import Hydrated, hydrate
 from .log import Log
+from .runs import Runs
 from .stores.store import Fact, Query, SessionRow, Status
 from .turn import Turn
 from .verify import Problem, verify
 from .wire.explain import Difference, first_difference
 
-if TYPE_CHECKING:
-    from .agent.events import Event as AgentEvent
-    from .agent.limits import Limits
-    from .agent.tools import Tool
-    from .engines.local import ModelLike, Run
-    from .workspace import Workspace
-
-    Tools = Iterable[Tool | Callable[..., Any]]
-
 Appendable = Payload | dict[str, Any]
 
 
-class Session:
+class Session(Runs):
     def __init__(self, log: Log, cut: Cut | None = None) -> None:
         self.log = log
-        self._run: Run | None = None
+        super().__init__()
         self.cut = cut
         """Of a fork: the place asked for and the legal place it came to."""
 
@@ -134,73 +126,6 @@ class Session:
         row = {"status": "interrupted", "holder": None, "lease_until": None}
         self.log.record("interrupted", data={"holder": self.row.holder}, row=row)
 
-    # -- running -----------------------------------------------------------------------------------
-
-    def send(
-        self, content: str | Message, *, model: ModelLike, tools: Tools = (), limits: Limits | None = None
-    ) -> Run:
-        """Run one turn with our loop; iterate over what it returns for its events: `async for event in …`.
-
-        `model` is a Model, a name such as "anthropic:claude-…", or a chain of them: the next one is asked when
-        one is overloaded for good. Whatever dies in the middle, `resume` goes on from what is durable.
-        """
-        from .engines.local import start
-
-        self._run = start(self.log, content, model=model, tools=tools, limits=limits)
-        return self._run
-
-    def enqueue(self, content: str | Message) -> int:
-        """Keep an input durably while the session is busy: whoever drives it takes it when its turn is over."""
-        return self.log.enqueue(user(content) if isinstance(content, str) else content)
-
-    def rollback(self) -> Cut | None:
-        """For an interactive start: leave an unanswered turn behind, as if its input had not been sent."""
-        turn = self.log.cursor.turn
-        return self.rewind(turn - 1) if turn else None
-
-    def resume(self, *, model: ModelLike, tools: Tools = (), limits: Limits | None = None) -> Run:
-        """Go on with the turn that is open: after a crash, a failure or an approval."""
-        from .engines.local import start
-
-        self._run = start(self.log, None, model=model, tools=tools, limits=limits)
-        return self._run
-
-    def cancel(self) -> None:
-        """Abort what this handle's latest `send` or `resume` is doing, from any thread; nothing if it is done."""
-        if self._run is not None:
-            self._run.cancel()
-
-    def send_sync(self, content: str | Message, **how: Any) -> list[AgentEvent]:
-        """`send` for scripts: the whole turn, its events as a list."""
-        from .engines.local import collect
-
-        return collect(self.send(content, **how))
-
-    def resume_sync(self, **how: Any) -> list[AgentEvent]:
-        from .engines.local import collect
-
-        return collect(self.resume(**how))
-
-    def workspace_tools(self, workspace: Workspace, **how: Any) -> list[Tool]:
-        """Files, grep, shell and HTTP within the workspace's scope; `commands` is the shell's allow-list."""
-        from .agent.toolbox import workspace_tools
-
-        return workspace_tools(self.log, workspace, **how)
-
-    def shell(self, argv: Sequence[str], workspace: Workspace, *, commands: Iterable[str] = ()) -> str:
-        """A command of the host's own, recorded as the exchange a model would have made; returns what it said."""
-        from .agent.hosted import run_shell
-
-        return run_shell(self.log, list(argv), workspace, commands)
-
-    def approve(self, call: OpenCall, *, allow: bool = True) -> None:
-        """Answer a tool's request for approval; `resume` then runs the call, once, or tells the model it was denied."""
-        self.refresh()
-        if call not in self.open_calls:
-            raise BadPoint(f"call {call.call.id}", 0, self.leaf.seq)
-        kind = "approved" if allow else "denied"
-        self.log.record(kind, data={"seq": call.seq, "index": call.index}, is_bound=True)
-
     # -- moving ------------------------------------------------------------------------------------
 
     def rewind(self, to: int, *, summary: str | None = None) -> Cut:
@@ -216,6 +141,11 @@ class Session:
             left = BranchSummary(summary, self.leaf.seq, self.log.cursor.entry_id.hex())
         self.log.move(self.log.place(cut.at), leaving=left, data={"asked": to} if cut.has_moved else None)
         return cut
+
+    def rollback(self) -> Cut | None:
+        """For an interactive start: leave an unanswered turn behind, as if its input had not been sent."""
+        turn = self.log.cursor.turn
+        return self.rewind(turn - 1) if turn else None
 
     def undo(self) -> Cut:
         """Rewind to before the latest input."""
