@@ -82,7 +82,7 @@ def test_ids_names_and_evidence_are_left_alone() -> None:
     answer = session.path()[1]
     assert answer.message.calls[0].id == "toolu_01secretlooking"
     assert answer.evidence == evidence
-    assert answer.message.text == "x [redacted]"
+    assert answer.message.text == "x [redacted secret 1]"
     assert session.verify() == []
 
 
@@ -113,5 +113,30 @@ def test_what_tools_return_and_raise_is_hidden_in_the_loop(place: Path) -> None:
 
         events = asyncio.run(main())
         answers = [event.data["text"] for event in events if event.type == "session:answer"]
-        assert answers == ["", "So it is [redacted]"]
+        assert answers == ["", "So it is [redacted secret 1]"]
         assert left(place) == []
+
+
+def test_secrets_of_the_environment_are_known_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_API_KEY", "correct horse battery staple")
+    monkeypatch.setenv("DB_PASSWORD", "postgres")
+    monkeypatch.setenv("MONKEY", "a perfectly ordinary value")
+    session = bough.open("memory:").start()
+    session.append([user("correct horse battery staple; postgres; a perfectly ordinary value")])
+    assert session.path()[0].message.text == "[redacted SHOP_API_KEY]; postgres; a perfectly ordinary value"
+
+
+def test_a_secret_that_comes_in_pieces_is_hidden_in_the_stream_too() -> None:
+    from bough.models.model import Delta
+    from bough.wire import Answer
+
+    class Pieces(ScriptedModel):
+        async def stream(self, request):
+            for piece in ("the key is ", KEY[:20], KEY[20:], " all", " right"):
+                yield Delta(piece)
+            yield Answer(assistant(f"the key is {KEY} all right"), None, None, "p", "m", "stop")
+
+    session = bough.open("memory:").start()
+    events = session.send_sync("q", model=Pieces([]))
+    live = "".join(event.data["text"] for event in events if event.type == "session:delta")
+    assert live == "the key is [redacted] all right"

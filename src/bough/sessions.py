@@ -25,7 +25,7 @@ from .session import Appendable, Session, drafts
 from .stores.store import Detail, NewSession, Page, Purged, Query, SessionRow, Store
 from .verify import Problem, verify
 from .workspace import Workspace
-from .world import World, real_world
+from .world import World, environment_secrets, real_world
 
 GRACE_MICROSECONDS = 3_600 * 1_000_000
 
@@ -212,14 +212,19 @@ def open(
 ) -> Sessions:
     """Open a store by a path or `memory:`.
 
-    `secrets` (values, or names and values) never become durable: wherever they appear they are hidden, as is what
-    looks like a key for certain. `synchronous="normal"` is faster and safe against a killed process, but a power cut may take the last commits.
+    `secrets` (values, or names and values) never become durable: wherever they appear they are hidden, as are the
+    environment's own (by their names) and what looks like a key for certain. `synchronous="normal"` is faster and safe against a killed process, but a power cut may take the last commits.
     """
     plain_text(space, "space")
     if synchronous not in ("full", "normal"):
         raise StoreError(f"synchronous={synchronous!r} is unknown; use 'full' or 'normal'")
     where = os.fspath(url)
-    world = real_world(Redactor(secrets))
+    named = (
+        dict(secrets)
+        if isinstance(secrets, Mapping)
+        else {f"secret {n}": value for n, value in enumerate(secrets, 1)}
+    )
+    world = real_world(Redactor({**environment_secrets(), **named}))
     if where == "memory:":
         from .stores.memory import MemoryStore
 

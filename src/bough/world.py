@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
 from collections.abc import Callable
@@ -23,6 +24,16 @@ class World(Struct, frozen=True):
     """Whether a holder is known to have died."""
     redactor: Redactor = Redactor()
     """What is hidden before anything becomes durable."""
+
+
+_SECRET_NAME = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
+LEAST_SECRET = 16  # a shorter value of the environment may be an ordinary word
+
+
+def environment_secrets() -> dict[str, str]:
+    """Values of the environment that are secrets by their names."""
+    found = os.environ.items()
+    return {name: value for name, value in found if _SECRET_NAME.search(name) and len(value) >= LEAST_SECRET}
 
 
 def real_world(redactor: Redactor | None = None) -> World:

@@ -239,6 +239,8 @@ class Loop:
                 yield Event("session:delta", told_live)
             else:
                 answer = piece
+        if rest := said.rest():
+            yield Event("session:delta", {"text": rest, "reasoning": ""})
         if answer is None or answer.finish is None:
             raise CutOff(model.model, "the stream ended without a stop reason")
         if answer.message.role != "assistant":

@@ -14,6 +14,7 @@ class Said:
     def __init__(self, hide: Callable[[str], str]) -> None:
         self._hide = hide
         self._raw = ""
+        self._shown = 0
         self._saved = 0
         self._since: int | None = None
 
@@ -22,8 +23,17 @@ class Said:
         return self._hide(self._raw).encode("utf-8", "replace").decode().replace("\0", "")
 
     def add(self, piece: Delta) -> dict[str, str]:
+        """What may be shown now. The last word is held back until it is whole: a secret may come in pieces."""
         self._raw += piece.text
-        return {"text": self._hide(piece.text), "reasoning": self._hide(piece.reasoning)}
+        end = max(self._raw.rfind(" "), self._raw.rfind("\n")) + 1
+        shown = self._hide(self._raw[self._shown : end]) if end > self._shown else ""
+        self._shown = max(self._shown, end)
+        return {"text": shown, "reasoning": self._hide(piece.reasoning)}
+
+    def rest(self) -> str:
+        """What was held back, once the stream has ended."""
+        shown, self._shown = self._hide(self._raw[self._shown :]), len(self._raw)
+        return shown
 
     def is_due(self, now: int) -> bool:
         self._since = now if self._since is None else self._since
