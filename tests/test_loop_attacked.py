@@ -382,3 +382,27 @@ def test_a_turn_of_ones_own_is_refused_while_a_loop_drives(store: Sessions, sess
     asyncio.run(main())
     with session.turn("mine") as turn:
         turn.answer(assistant("fine"))
+
+
+class TestSpent:
+    def test_a_summary_that_was_cancelled_is_in_the_ledger(self, session: Session) -> None:
+        session.append([user("old " * 400), assistant("answer " * 400)])
+        limits = Limits(context_tokens=300, summariser=ScriptedModel([Slow(30, "sum")]))
+
+        async def main() -> None:
+            run = session.send("new", model=ScriptedModel(["never"]), limits=limits)
+            async for event in run:
+                if event.type == "session:turn_started":
+                    asyncio.get_running_loop().call_later(0.1, run.cancel)
+
+        asyncio.run(main())
+        assert [call.purpose for call in session.calls()].count("compaction") == 1
+        assert session.verify() == []
+
+    def test_tokens_told_by_an_answer_without_an_end_are_counted(self, session: Session) -> None:
+        from bough import Usage
+        from bough.wire import Answer
+
+        endless = Answer(assistant("x"), Usage(7, 3), None, None, None, None)
+        session.send_sync("q", model=ScriptedModel([endless]), limits=NOW)
+        assert session.usage().input_tokens == 7

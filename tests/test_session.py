@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
+import bough
 from bough import (
     Attachment,
     Budget,
@@ -32,6 +37,7 @@ from bough.errors import (
     Running,
 )
 from bough.stores.conformance.pen import everything
+from bough.wire import PROVIDERS, render
 from conftest import Sessions
 
 
@@ -412,3 +418,23 @@ class TestCare:
     def test_a_message_of_a_wrong_role_cannot_open_a_turn(self, session: Session) -> None:
         with pytest.raises(BadMessage, match="opens with a user message"), session.turn(assistant("x")):
             pass
+
+
+def test_another_process_renders_the_same_bytes(tmp_path: Path) -> None:
+    """So that a provider's cache stays warm after a restart, and on another host."""
+    place = tmp_path / "agent.db"
+    script = (
+        "import sys, bough; from bough.wire import PROVIDERS, render\n"
+        "s = bough.open(sys.argv[1]).session(sys.argv[2])\n"
+        "print({name: render(s.request(name)).hex() for name in PROVIDERS})"
+    )
+    with bough.open(place) as store:
+        session = store.start("a", [system("You help.")])
+        talk(session, "one", "two")
+        session.append(
+            [user("q"), assistant("x", ToolCall("odd id", "t", {"b": 1, "a": 2})), tool_result("odd id", "r")]
+        )
+        here = str({name: render(session.request(name)).hex() for name in PROVIDERS})
+        command = [sys.executable, "-c", script, str(place), session.session_id]
+        there = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert there.strip() == here

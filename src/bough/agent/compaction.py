@@ -32,6 +32,13 @@ ASKED = (
 )
 
 
+def is_too_long(path: Sequence[Entry], most: int | None) -> bool:
+    """Whether the next call would be given more than that, by estimate."""
+    if most is None:
+        return False
+    return sum(measure(item.message).tokens for item in context.build(path).items) > most
+
+
 def summarise(path: Sequence[Entry], cursor: Cursor) -> Compaction | None:
     """What takes the place of everything before the newest turn, or of the steps of a turn that is all there is.
 

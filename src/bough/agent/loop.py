@@ -21,7 +21,6 @@ from ..core import context as contexts
 from ..core.codec import decode
 from ..core.drafts import Draft, FurtherFact
 from ..core.entries import Entry
-from ..core.fit import measure
 from ..core.messages import Message, assistant, user
 from ..core.turns import CallModel, Rest, RunTools, next_action
 from ..core.usage import Call, Usage, total
@@ -32,7 +31,7 @@ from ..models.prices import price
 from ..wire import Answer
 from .batch import run_batch, settle_open, stopped_result, with_own_ids
 from .calls import read_calls
-from .compaction import better, summarise
+from .compaction import better, is_too_long, summarise
 from .events import Event
 from .lease import keep, take
 from .limits import Limits, Reached, reached
@@ -61,6 +60,7 @@ class Loop:
         self._call_id: str | None = None
         self._compacted = False
         self._said: Said | None = None
+        self._spent: Usage | None = None  # what a call had cost that gave no answer
         self._hide = log.world.redactor.text
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="bough-log")
         self.mine: set[int] = set()  # answers of this run: their tools were not started by a process before
@@ -171,7 +171,7 @@ class Loop:
                     if stop is not None:
                         yield Event("session:limit_passed", {"code": stop.code, "message": stop.what})
                     rounds += 1
-                    if self._is_too_long():
+                    if not self._compacted and is_too_long(self.path, self.limits.context_tokens):
                         compacted = await self._compact()
                         if compacted is not None:
                             yield compacted
@@ -242,6 +242,7 @@ class Loop:
         if rest := said.rest():
             yield Event("session:delta", {"text": rest, "reasoning": ""})
         if answer is None or answer.finish is None:
+            self._spent = None if answer is None else answer.usage
             raise CutOff(model.model, "the stream ended without a stop reason")
         if answer.message.role != "assistant":
             raise ModelError(model.model, f"it answered in the role {answer.message.role!r}")
@@ -297,16 +298,10 @@ class Loop:
         await self.record("call_started", calls=[call])
 
     async def _failed(self, model: Model, error: ModelError) -> None:
-        call = self._ledger(model, None, answered=False)
-        self._call_id = None
+        call = self._ledger(model, self._spent, answered=False)
+        self._call_id = self._spent = None
         why = error.why.encode("utf-8", "replace").decode()
         await self.record("call_failed", data={"why": why}, calls=[call], replaces_call=True)
-
-    def _is_too_long(self) -> bool:
-        most = self.limits.context_tokens
-        if most is None or self._compacted:
-            return False
-        return sum(measure(item.message).tokens for item in contexts.build(self.path).items) > most
 
     async def _compact(self) -> Event | None:
         """The history was too long: once per input, a summary takes the place of what lies before the newest turn."""
@@ -317,12 +312,16 @@ class Loop:
         calls: list[Call] = []
         model = self.limits.summariser
         if model is not None:
-            made, answer = await better(model, self.path, made, self._blob)
-            spent = self._ledger(model, None if answer is None else answer.usage, answered=False)
-            row = replace(
-                spent, call_id=self.log.world.new_id(""), purpose="compaction", failed=answer is None
-            )
-            calls.append(row)
+            spent = replace(self._ledger(model, None, answered=False), call_id=self.log.world.new_id(""))
+            spent = replace(spent, purpose="compaction")
+            try:
+                made, answer = await better(model, self.path, made, self._blob)
+            except asyncio.CancelledError:
+                await asyncio.shield(self.record("call_failed", data={"why": "cancelled"}, calls=[spent]))
+                raise
+            usage = None if answer is None else answer.usage
+            cost = None if usage is None else price(usage, model.provider, model.model)
+            calls.append(replace(spent, usage=usage or Usage(), price=cost, failed=answer is None))
         await self.append(Draft(made), calls=calls)
         told = {"first_kept": made.first_kept, "tokens_before": made.tokens_before}
         return Event("session:compacted", told, self.n)
