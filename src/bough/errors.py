@@ -45,6 +45,7 @@ Constructors take data, the message is made here: what happened, with the values
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -83,11 +84,13 @@ class Fenced(BoughError):
 
 
 class Running(BoughError):
-    def __init__(self, session_id: str, holder: str | None) -> None:
-        self.session_id, self.holder = session_id, holder
+    def __init__(self, session_id: str, holder: str | None, heard_at: int) -> None:
+        self.session_id, self.holder, self.heard_at = session_id, holder, heard_at
+        when = datetime.fromtimestamp(heard_at / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         super().__init__(
-            f"session {session_id} is running, held by {holder or 'an unnamed runner'}; its leaf "
-            "may not be moved. Wait for the turn to end, or call session.interrupt() if its runner is gone"
+            f"session {session_id} is running, held by {holder or 'an unnamed runner'}, last heard of at {when}; "
+            "wait for its turn to end, queue your input with session.enqueue(text), or call session.interrupt() "
+            "if its runner is gone"
         )
 
 

@@ -301,7 +301,7 @@ class Log:
         if row.holder is None or (row.lease_until or 0) <= self.world.now():
             return
         if not self.world.is_gone(row.holder.partition("#")[0]):
-            raise Running(self.session_id, row.holder)
+            raise Running(self.session_id, row.holder, row.updated_at)
 
     def checkout(self, leaf: Leaf) -> Leaf:
         """Go to any place of this session's tree that parts no call from its results.

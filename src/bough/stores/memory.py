@@ -281,7 +281,7 @@ class MemoryStore(Store):
                 raise Trashed(session_id)
             is_held = row.holder is not None and (row.lease_until or 0) > at
             if is_held and row.holder != holder:
-                raise Running(session_id, row.holder)
+                raise Running(session_id, row.holder, row.updated_at)
             fence = row.fence if row.holder == holder else row.fence + 1
             kept.row = replace(row, holder=holder, lease_until=until, fence=fence)
             return fence

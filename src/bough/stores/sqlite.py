@@ -193,7 +193,7 @@ class SqliteStore(Store):
                 raise Trashed(session_id)
             is_held = row.holder is not None and (row.lease_until or 0) > at
             if is_held and row.holder != holder:
-                raise Running(session_id, row.holder)
+                raise Running(session_id, row.holder, row.updated_at)
             fence = row.fence if row.holder == holder else row.fence + 1
             writer.execute(
                 "update session set holder = ?, lease_until = ?, fence = ? where id = ?",
