@@ -604,8 +604,9 @@ class TestStreaming:
 
     def test_rollback_leaves_an_unanswered_turn_behind(self, session: Session) -> None:
         session.append([user("q")])
-        session.rollback()
-        assert len(session.path()) == 1
+        model = ScriptedModel([])
+        session.resume_sync(model=model, rollback=True)
+        assert (len(session.path()), model.requests) == (1, [])
         assert session.rollback() is None
         session.redo()
         assert len(session.path()) == 2

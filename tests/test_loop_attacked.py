@@ -189,6 +189,7 @@ class TestCancel:
 
         asyncio.run(main())
         session.send_sync("again", model=ScriptedModel(["fine"]))
+        assert session.path()[-1].message.text == "fine"
 
     @pytest.mark.parametrize("steps", range(1, 12))
     def test_at_any_early_moment_the_lease_is_not_left_behind(self, session: Session, steps: int) -> None:

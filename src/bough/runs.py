@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .core.messages import Message, user
+from .core.tree import Leaf
 from .core.turns import OpenCall
 from .errors import BadPoint
 from .log import Log
@@ -45,8 +46,20 @@ class Runs:
         """Keep an input durably while the session is busy: whoever drives it takes it when its turn is over."""
         return self.log.enqueue(user(content) if isinstance(content, str) else content)
 
-    def resume(self, *, model: ModelLike, tools: Tools = (), limits: Limits | None = None) -> Run:
-        """Go on with the turn that is open: after a crash, a failure or an approval."""
+    def rollback(self) -> Leaf | None:
+        """Leave an unanswered turn behind, as if its input had not been sent; None if no turn is open."""
+        turn = self.log.cursor.turn
+        return self.log.move(self.log.place(turn - 1)) if turn else None
+
+    def resume(
+        self, *, model: ModelLike, tools: Tools = (), limits: Limits | None = None, rollback: bool = False
+    ) -> Run:
+        """Go on with the turn that is open: after a crash, a failure or an approval.
+
+        `rollback=True` is the other reading, for an interactive start: an unanswered turn is left behind instead.
+        """
+        if rollback:
+            self.rollback()
         from .engines.local import start
 
         self._run = start(self.log, None, model=model, tools=tools, limits=limits)

@@ -142,11 +142,6 @@ class Session(Runs):
         self.log.move(self.log.place(cut.at), leaving=left, data={"asked": to} if cut.has_moved else None)
         return cut
 
-    def rollback(self) -> Cut | None:
-        """For an interactive start: leave an unanswered turn behind, as if its input had not been sent."""
-        turn = self.log.cursor.turn
-        return self.rewind(turn - 1) if turn else None
-
     def undo(self) -> Cut:
         """Rewind to before the latest input."""
         inputs = [entry.seq for entry in self.path() if entry.turn == entry.seq]
