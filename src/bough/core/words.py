@@ -1,0 +1,169 @@
+"""Words: the text of a payload, how text is cut into words that can be found, and where they stand.
+
+Knows what is searched of each kind of entry and what makes two words the same. Does not know queries,
+indexes or sessions. Every store finds by these words, so that all find the same.
+
+A word is a run of letters and digits, whatever its case and accents: `src/Café_1.py` is src, cafe, 1, py.
+Scripts written without blanks (Chinese, Japanese, Korean, Thai, …) and emoji make a word of each character,
+so that a run of them is found as a phrase wherever it stands.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from unicodedata import normalize
+
+from .codec import to_json
+from .entries import BranchSummary, Compaction, Note, Payload, Settings
+from .messages import Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
+
+MOST_TEXT = 1_000_000
+"""Characters of one entry that are searched; what lies behind them is kept but not found."""
+
+# Patterns are compiled when first used, and kept by `re`: 5 ms that a program which never searches does not pay.
+# Accents, vowel points and the like: part of the word they stand in, and left out of it.
+_MARKS = "\u0300-\u036f\u0483-\u0487\u0591-\u05bd\u05bf\u05c1\u05c2\u05c7\u0610-\u061a\u064b-\u065f\u0670"
+_INDIC = "\u0900-\u0963\u0966-\u0dff"  # whose vowel signs are no letters to Python, but make the word
+_JAMO = "\u1100-\u11ff"
+_ALONE = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u3098\u309b-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\uac00-\ud7a3\uf900-\ufaff\uff66-\uff9d\u2600-\u27bf\U0001f000-\U0001faff\U00020000-\U000323af"
+)
+_LETTER = f"(?:(?![{_ALONE}{_JAMO}])[^\\W_]|[{_MARKS}{_INDIC}])"
+_PIECE = f"[0-9A-Za-z]++(?![^\\x00-\\x7f])|[{_ALONE}][\u3099\u309a]?|[{_JAMO}]+|{_LETTER}+"
+_FOLDED = f"[{_ALONE}]|(?:(?![{_ALONE}])[0-9a-z\u0080-\U0010ffff])+"
+_INDEXED = "[0-9a-z\u0080-\U0010ffff]+"
+_DROPPED = f"[{_MARKS}]+"
+_MIXED = r"[0-9A-Za-z]*[^\x00-\x7f](?:[0-9A-Za-z]|[^\x00-\x7f])*"
+_ESCAPES = r'(?:\\u[0-9a-fA-F]{4})+|\\["\\/bfnrt]'
+
+Word = tuple[str, int, int]
+"""A word as it is compared, and where in its text it begins and ends."""
+
+
+def words(text: str) -> Iterator[Word]:
+    """Every word of the text, in order."""
+    for found in re.finditer(_PIECE, text):
+        piece = found.group()
+        if piece.isascii():
+            yield piece.lower(), found.start(), found.end()
+        else:
+            for word in _folded(piece):
+                yield word, found.start(), found.end()
+
+
+def plain_words(text: str) -> str:
+    """The same words for an index that itself cuts at everything ASCII but letters and digits.
+
+    Most text is ASCII, and is left to it: measured 15 times faster than word by word.
+    """
+    if text.isascii():
+        return text.lower()
+    return re.sub(_MIXED, lambda run: f" {' '.join(word for word, *_ in words(run.group()))} ", text).lower()
+
+
+def as_indexed(plain: str) -> list[Word]:
+    """The words such an index makes of `plain_words`."""
+    return [(word, 0, 0) for word in re.findall(_INDEXED, plain)]
+
+
+@lru_cache(maxsize=20_000)  # characters that are words come again and again: 3 times faster
+def _folded(piece: str) -> tuple[str, ...]:
+    """Case, width and accents aside. Composed again, for Korean comes apart on the way."""
+    plain = normalize("NFC", re.sub(_DROPPED, "", normalize("NFKD", piece.casefold()))).lower()
+    return tuple(re.findall(_FOLDED, plain))
+
+
+def text_of(payload: Payload) -> str:
+    """What is searched of an entry; never evidence, nor details, which are the host's."""
+    match payload:
+        case Message():
+            pieces = [piece for part in payload.parts for piece in _pieces(part)]
+        case Compaction():
+            pieces = [payload.summary, *payload.files_read, *payload.files_changed]
+        case BranchSummary():
+            pieces = [payload.summary]
+        case Settings():
+            pieces = [text for text in (payload.prompt, payload.prompt_patch) if text]
+        case Note():
+            pieces = [_written(payload.data)] if payload.data else []
+        case _:
+            pieces = []
+    return "\n".join(pieces)[:MOST_TEXT]
+
+
+def _pieces(part: Part) -> Iterator[str]:
+    match part:
+        case Text() | Reasoning():
+            yield part.text
+        case ToolCall():
+            yield f"{part.name} {_written(part.arguments)}"
+            if part.malformed is not None:
+                yield part.malformed
+        case ToolResult():
+            for piece in part.content:
+                yield _unescaped(piece.text) if isinstance(piece, Text) else piece.name or ""
+        case Media():
+            yield part.name or ""
+
+
+def _written(value: Mapping[str, object]) -> str:
+    return _unescaped(to_json(value, "searched text").decode())
+
+
+def _unescaped(text: str) -> str:
+    r"""JSON as a person reads it: `lost\nparcel` holds the words lost and parcel, not nparcel."""
+    if text[:1] not in ("{", "[", '"') or "\\" not in text:
+        return text
+    return re.sub(_ESCAPES, lambda found: _said(found.group()), text)
+
+
+def _said(escapes: str) -> str:
+    said: str = json.loads(f'"{escapes}"')
+    return said.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def tools_of(payload: Payload, names: Mapping[str, str]) -> tuple[str, ...]:
+    """The tools it calls, or whose results it holds; `names` are those of the calls open before it."""
+    if not isinstance(payload, Message):
+        return ()
+    called = [call.name for call in payload.calls]
+    answered = [names[result.call_id] for result in payload.results if result.call_id in names]
+    return tuple(dict.fromkeys([*called, *answered]))
+
+
+def is_error(payload: Payload, finish: str | None) -> bool:
+    """A tool that failed, or a turn that was stopped by an error or a limit."""
+    is_failed = isinstance(payload, Message) and any(result.error for result in payload.results)
+    return is_failed or finish == "error"
+
+
+def spans(found: Sequence[Word], phrase: Sequence[str], *, is_prefix: bool) -> list[tuple[int, int]]:
+    """Where the phrase stands among these words: begin and end in their text."""
+    *whole, last = phrase
+    width, places = len(phrase), []
+    for at in range(len(found) - width + 1):
+        end = found[at + width - 1]
+        if (end[0].startswith(last) if is_prefix else end[0] == last) and all(
+            found[at + n][0] == word for n, word in enumerate(whole)
+        ):
+            places.append((found[at][1], end[2]))
+    return places
+
+
+def first_place(text: str, phrase: Sequence[str], *, is_prefix: bool) -> int:
+    """About where the phrase stands in the text; -1 if it does not.
+
+    First as plain letters between plain blanks, which finds most at the speed of a regular expression.
+    """
+    gap = r"[^0-9a-z\x80-\U0010ffff]"
+    tail = "" if is_prefix else rf"(?:{gap}|$)"
+    pattern = rf"(?:^|{gap}){f'{gap}+'.join(map(re.escape, phrase))}{tail}"
+    found = re.search(pattern, text.lower())
+    if found is not None or text.isascii():
+        return -1 if found is None else found.start()
+    places = spans(list(words(text)), phrase, is_prefix=is_prefix)
+    return places[0][0] if places else -1
