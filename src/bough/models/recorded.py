@@ -1,13 +1,21 @@
-"""A model that says what was said before: the answers of a recorded path, by their place in it.
+"""A model that says what was said before: the answers of a recorded path, found by the history that led to them.
 
-A request that was not made then is a miss, never a guess.
+Two histories are one if the same inputs, summaries and answers stand in it and as many results; the words of a
+result may differ, ids of calls do not count. A history that was not there then is a miss, never a guess.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from hashlib import sha256
 
-from ..core.entries import Entry
+import msgspec
+from msgspec.structs import replace
+
+from ..core import context as contexts
+from ..core.context import Context
+from ..core.entries import BranchSummary, Compaction, Entry, Uncompaction
+from ..core.messages import Message, ToolCall
 from ..core.usage import Usage
 from ..errors import ModelError
 from ..wire import Answer
@@ -19,34 +27,49 @@ class RecordedModel:
 
     def __init__(self, path: Iterable[Entry], *, model: str = "recorded") -> None:
         self.model = model
-        self._said: dict[tuple[str, ...], Entry] = {}
-        before: tuple[str, ...] = ()
-        for entry in path:
-            message = entry.message
-            if message is None:
-                continue
-            if message.role == "assistant" and entry.turn:
-                self._said[before] = entry
-            if message.role != "system":
-                before = (*before, _told(message.role, message.text, len(message.calls)))
+        self._said = dict(_answers(list(path)))
+
+    def find(self, context: Context) -> Entry | None:
+        """What was answered to this history; None: it was not asked then."""
+        return self._said.get(_fold(b"", (item.message for item in context.items)))
 
     async def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
-        asked = tuple(
-            _told(item.message.role, item.message.text, len(item.message.calls))
-            for item in request.context.items
-        )
-        found = self._said.get(asked)
+        found = self.find(request.context)
         if found is None or found.message is None:
             raise ModelError(
                 self.model, "this was not asked when it was recorded", "replay it with a real model"
             )
         if found.message.text:
             yield Delta(found.message.text)
-        yield Answer(
-            found.message, Usage(0, 0, 0, 0), None, self.provider, found.model, found.finish or "stop"
-        )
+        usage, finish = Usage(0, 0, 0, 0), found.finish or "stop"
+        yield Answer(found.message, usage, found.evidence, self.provider, found.model, finish)
 
 
-def _told(role: str, text: str, calls: int) -> str:
-    """What tells one message from another here. Results may differ in their words; inputs and answers may not."""
-    return f"{role} {calls} {text if role != 'tool' else ''}"
+def _answers(path: Sequence[Entry]) -> Iterator[tuple[bytes, Entry]]:
+    """Each answer with the history before it. One pass, but for what changes the history before: a summary."""
+    key, is_head = b"", True
+    for n, entry in enumerate(path, 1):
+        message = entry.message
+        if message is not None and message.role == "assistant" and entry.turn:
+            yield key, entry
+        if isinstance(entry.payload, Compaction | Uncompaction | BranchSummary):
+            is_head = is_head and not isinstance(entry.payload, BranchSummary)
+            key = _fold(b"", (item.message for item in contexts.build(path[:n]).items))
+        elif message is not None:
+            is_head = is_head and message.role == "system"
+            key = key if is_head else _fold(key, [message])
+
+
+def _fold(key: bytes, messages: Iterable[Message]) -> bytes:
+    for message in messages:
+        for told in _told(message):
+            key = sha256(key + told).digest()
+    return key
+
+
+def _told(message: Message) -> list[bytes]:
+    """What tells one message from another here. Results count one by one, however they were put together."""
+    if message.role == "tool":
+        return [b"result" for _ in message.results]
+    parts = [replace(part, id="") if isinstance(part, ToolCall) else part for part in message.parts]
+    return [msgspec.json.encode([message.role, parts])]

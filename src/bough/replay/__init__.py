@@ -1,0 +1,1 @@
+"""Re-executing a recorded session without effects, and saying what became different."""

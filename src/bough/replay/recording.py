@@ -1,0 +1,138 @@
+"""What a session recorded, as a replay needs it: what the host put in, turn by turn, and what its tools returned.
+
+Knows entries. Does not know who answers now. A result is found by the turn of its call, the name, the canonical
+arguments and the number of its like in that turn. In the turn and not in the session: a result of an earlier
+turn may be out of date, one of a later turn had not happened yet, and a turn that calls less than it did then
+must not shift what all later ones get.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..core.entries import Entry
+from ..core.messages import Message, ToolCall, ToolResult
+from ..core.turns import cursor_behind
+
+_sorted = msgspec.json.Encoder(order="sorted")
+
+
+class RecordedTurn(Struct, frozen=True):
+    turn: int
+    """The seq of its input in the source."""
+    input: Entry | None
+    """None: the turn was open at the cut and goes on."""
+    before: tuple[Entry, ...] = ()
+    """What the host put between this turn and the one before."""
+    inner: tuple[Entry, ...] = ()
+    """What the host put into the turn: settings, notes, compactions, system messages."""
+    answers: int = 0
+    """Answers in the whole turn, those before the cut included."""
+
+
+class Returned(Struct, frozen=True):
+    """A recorded call and what it returned."""
+
+    branch: int
+    seq: int
+    index: int
+    """Of the call in its answer."""
+    rank: tuple[int, int]
+    """When its result landed: the seq of the entry and the index in it."""
+    message: Message
+
+    @property
+    def result(self) -> ToolResult:
+        return self.message.results[0]
+
+    def told(self, call: ToolCall) -> Message:
+        """The recorded result as the result of this call: errors, state, the end of the turn and all."""
+        return replace(self.message, parts=(replace(self.result, call_id=call.id),))
+
+
+class Recording:
+    """The part of a path that is replayed: after seq `at`, up to `until`."""
+
+    def __init__(self, path: Sequence[Entry], at: int, until: int) -> None:
+        self.path, self.at, self.until = path, at, until
+        self.turns, self.after = _turns(path[:until], at)
+        self._results = _results(path)
+
+    def find(self, turn: int, call: ToolCall, occurrence: int) -> Returned | None:
+        """What the n-th such call of that turn returned; None: there was none, or it never returned."""
+        found = self._results.get((turn, canonical(call)), ())
+        return found[occurrence] if occurrence < len(found) else None
+
+    def calls(self) -> Iterable[ToolCall]:
+        """Every call of the replayed part."""
+        for entry in self.path[self.at :]:
+            yield from entry.message.calls if entry.message is not None else ()
+
+
+def canonical(call: ToolCall) -> bytes:
+    """Name and arguments, whatever the order of the keys."""
+    return _sorted.encode([call.name, call.arguments, call.malformed])
+
+
+def occurrence(path: Sequence[Entry], turn: int, seq: int, index: int, call: ToolCall) -> int:
+    """How many calls of the same name and arguments this turn made before that one. A function of the path."""
+    wanted, count = canonical(call), 0
+    for entry in reversed(path):
+        if entry.seq < turn:
+            break
+        for n, other in enumerate(entry.message.calls if entry.message is not None else ()):
+            is_before = entry.seq < seq or (entry.seq == seq and n < index)
+            count += is_before and canonical(other) == wanted
+    return count
+
+
+def _turns(path: Sequence[Entry], at: int) -> tuple[list[RecordedTurn], tuple[Entry, ...]]:
+    """The turns after seq `at`, and what the host put behind the last one."""
+    answers: dict[int, int] = {}
+    for entry in path:
+        answers[entry.turn] = answers.get(entry.turn, 0) + (entry.role == "assistant")
+    open_turn = _open_turn(path[:at])
+    turns = [RecordedTurn(open_turn, None, (), (), answers[open_turn])] if open_turn else []
+    between: list[Entry] = []
+    for entry in path[at:]:
+        if not entry.turn:
+            between.append(entry)
+        elif entry.turn == entry.seq:
+            turns.append(RecordedTurn(entry.turn, entry, tuple(between), (), answers[entry.turn]))
+            between = []
+        elif entry.role not in ("assistant", "tool"):
+            turns[-1] = replace(turns[-1], inner=(*turns[-1].inner, entry))
+    return turns, tuple(between)
+
+
+def _open_turn(kept: Sequence[Entry]) -> int:
+    """The turn that is open behind what is kept, or 0."""
+    cursor = cursor_behind(kept)
+    return 0 if cursor is None else cursor.turn
+
+
+def _results(path: Sequence[Entry]) -> dict[tuple[int, bytes], list[Returned | None]]:
+    """Results by the calls they answer, paired as the log pairs them."""
+    found: dict[tuple[int, bytes], list[Returned | None]] = {}
+    waiting: list[tuple[Entry, int, ToolCall, list[Returned | None], int]] = []
+    for entry in path:
+        message = entry.message
+        if message is None:
+            continue
+        if message.role == "assistant":
+            waiting = []
+        for index, call in enumerate(message.calls):
+            hits = found.setdefault((entry.turn, canonical(call)), [])
+            hits.append(None)
+            waiting.append((entry, index, call, hits, len(hits) - 1))
+        for n, result in enumerate(message.results):
+            match = next(open_ for open_ in waiting if open_[2].id == result.call_id)
+            waiting.remove(match)
+            asked, index, _, hits, at = match
+            alone = message if len(message.parts) == 1 else Message("tool", (result,))
+            hits[at] = Returned(asked.branch, asked.seq, index, (entry.seq, n), alone)
+    return found

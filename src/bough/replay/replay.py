@@ -1,0 +1,215 @@
+"""Replaying: a recorded session executed again on a fork, without effects, to see what becomes different.
+
+Keeps the entries up to the cut, then feeds every later input in order, each through our own loop. The source is
+only read. A replay that was cut short, by a cancel or a crash, is a valid session that can be looked at, forked or
+deleted; it is not gone on with: replaying anew has no effect either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from .. import forking, ledger
+from ..agent.limits import Limits
+from ..agent.tools import Tool
+from ..changes import Cut
+from ..core.entries import Entry, Settings
+from ..core.usage import Totals, total
+from ..engines.local import ModelLike, known_models, known_tools
+from ..errors import BadReplay
+from ..log import Log
+from ..models.model import Model
+from ..models.recorded import RecordedModel
+from .answers import Answers, Mode, OnMiss, told_tools
+from .diff import Line, compare, line
+from .feed import Feed
+from .fingerprint import fingerprint
+from .recording import RecordedTurn, Recording
+from .rehearsal import Rehearsal, Staging
+from .report import Replayed
+
+MODES = ("strict", "recorded", "dry", "live")
+ON_MISS = ("stop", "next", "tell")
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """How to replay. docs/replay.md tells each."""
+
+    model: ModelLike | None = None
+    prompt: str | None = None
+    prompt_patch: str | None = None
+    tools: str | Iterable[Tool | Callable[..., Any]] = "recorded"
+    from_: int | None = None
+    mode: Mode | None = None
+    live: Sequence[str] = ()
+    on_miss: OnMiss = "stop"
+    limits: Limits | None = None
+    progress: Callable[[int, int], None] | None = None
+
+    @property
+    def is_changed(self) -> bool:
+        return any(given is not None for given in (self.model, self.prompt, self.prompt_patch))
+
+
+async def replay(source: Log, plan: Plan) -> Replayed:
+    """Execute it and compare."""
+    return await Replay(source, plan).run()
+
+
+class Replay:
+    def __init__(self, source: Log, plan: Plan) -> None:
+        self.source, self.plan = source, plan
+        self.mode: Mode = plan.mode or ("live" if plan.live else "recorded" if plan.is_changed else "strict")
+        self.tools = {} if isinstance(plan.tools, str) else known_tools(plan.tools)
+        _check(plan, self.mode, self.tools)
+        self.models = [] if plan.model is None else known_models(plan.model)
+        self.stopped: str | None = None
+
+    async def run(self) -> Replayed:
+        before = await asyncio.to_thread(fingerprint, self.source)
+        path = (await asyncio.to_thread(self.source.path)).entries
+        cut, until = await asyncio.to_thread(self._cut)
+        recording = Recording(path, cut.at, until)
+        overrides = Settings(
+            model=_name(self.models), prompt=self.plan.prompt, prompt_patch=self.plan.prompt_patch
+        )
+        log = await asyncio.to_thread(forking.fork, self.source, cut, overrides, relation="replay")
+        staging = self._staging(recording, overrides)
+        fed = await self._turns(log, staging)
+        await asyncio.to_thread(self._end, log)
+        return await asyncio.to_thread(self._report, log, staging, cut, fed, before)
+
+    def _cut(self) -> tuple[Cut, int]:
+        """What is kept, never less than the seeds, and how far the source is replayed."""
+        ranges = self.source.ranges()
+        seeds = min(self.source.seeds, ranges[0].last) if ranges else 0
+        until = self.source.cut(self.source.leaf.seq).at
+        asked = seeds if self.plan.from_ is None else self.plan.from_
+        return Cut(self.source.cut(max(asked, seeds)).at, asked), until
+
+    def _staging(self, recording: Recording, overrides: Settings) -> Staging:
+        says_recorded = not self.models
+        models: list[Model] = self.models or [RecordedModel(recording.path[: recording.until])]
+        answers = Answers(self.mode, self.tools, frozenset(self.plan.live), self.plan.on_miss)
+        feed = Feed(recording, overrides, says_recorded=says_recorded)
+        tools = told_tools(self.tools, recording)
+        return Staging(self.source, recording, tools, answers, feed, models, self._limits(recording))
+
+    def _limits(self, recording: Recording) -> Limits:
+        """Those handed in; else room for what was recorded. What the recording summarised comes back by itself."""
+        rounds = max((turn.answers + 1 for turn in recording.turns), default=0)
+        limits = self.plan.limits or Limits(turns=max(50, len(recording.turns)), rounds=max(50, rounds))
+        return limits if self.models else replace(limits, context_tokens=None)
+
+    # -- feeding -----------------------------------------------------------------------------------
+
+    async def _turns(self, log: Log, staging: Staging) -> int:
+        """Every turn in order; how many were fed."""
+        turns = staging.recording.turns
+        for n, turn in enumerate(turns, 1):
+            if self.plan.progress is not None:
+                self.plan.progress(n, len(turns))
+            await self._put_in(log, staging, turn.before)
+            await self._turn(log, staging, turn)
+            if self.stopped is not None:
+                return n
+        await self._put_in(log, staging, staging.recording.after)
+        return len(turns)
+
+    async def _put_in(self, log: Log, staging: Staging, entries: Sequence[Entry]) -> None:
+        if entries:
+            path = (await asyncio.to_thread(log.path)).entries
+            drafts = staging.feed.drafts(entries, path)
+            if drafts:
+                await asyncio.to_thread(log.append, drafts)
+
+    async def _turn(self, log: Log, staging: Staging, turn: RecordedTurn) -> None:
+        loop = Rehearsal(log, staging, turn)
+        content = None if turn.input is None else turn.input.message
+        error: str | None = None
+        async for event in loop.run(content):
+            if event.type == "session:turn_completed" and "error" in event.data:
+                error = event.data["error"]["message"]
+        await self._put_in(log, staging, loop.rest)
+        missed = staging.answers.misses
+        if error is not None:
+            self.stopped = error
+        elif missed and self.plan.on_miss == "stop":
+            self.stopped = f"{missed[-1]} was not recorded"
+
+    def _end(self, log: Log) -> None:
+        """A replay that is through is completed; so one that is not can be told from it."""
+        status = "completed" if self.stopped is None else "interrupted"
+        ended = {"status": status, "error": self.stopped}
+        log.record("ended", data=ended, row={**ended, "completed_at": log.world.now()})
+
+    # -- reporting ---------------------------------------------------------------------------------
+
+    def _report(self, log: Log, staging: Staging, cut: Cut, fed: int, before: str) -> Replayed:
+        recording, answers = staging.recording, staging.answers
+        then, now = line(self.source, self.source.place(recording.until)), line(log, log.leaf)
+        found = compare(then, now, kept=cut.at)
+        ids = [side.path[-1].entry_id if side.path else b"" for side in (then, now)]
+        return Replayed(
+            source=self.source.session_id,
+            replay=log.session_id,
+            mode=self.mode,
+            cut=cut,
+            until=recording.until,
+            model_before=found.a.models,
+            model_after=tuple(model.model for model in self.models) or found.b.models,
+            diff=found,
+            is_identical=ids[0] == ids[1],
+            turns=fed,
+            of=len(recording.turns),
+            recorded=answers.recorded,
+            dry_runs=dict(answers.dry_runs),
+            reads=dict(answers.reads),
+            effects=dict(answers.effects),
+            refused=tuple(answers.misses),
+            before=self._cost_before(then, cut, recording.turns[:fed]),
+            after=total(log.store.calls(log.session_id)),
+            source_before=before,
+            source_after=fingerprint(self.source),
+            stopped=self.stopped,
+        )
+
+    def _cost_before(self, then: Line, cut: Cut, turns: Sequence[RecordedTurn]) -> Totals:
+        """What the turns that were fed had cost, behind the cut."""
+        turn_of = {entry.seq: entry.turn for entry in then.path}
+        wanted = {turn.turn for turn in turns}
+        calls = ledger.calls(self.source, "path", self.source.place(cut.at))
+        return total(
+            call
+            for call in calls
+            if turn_of.get(call.after_seq if call.answer_seq is None else call.answer_seq) in wanted
+        )
+
+
+def _name(models: Sequence[Model]) -> str | None:
+    return models[0].model if models else None
+
+
+def _check(plan: Plan, mode: Mode, tools: dict[str, Tool]) -> None:
+    if mode not in MODES:
+        raise BadReplay(f"mode {mode!r} is unknown", f"modes are {', '.join(MODES)}")
+    if plan.on_miss not in ON_MISS:
+        raise BadReplay(f"on_miss={plan.on_miss!r} is unknown", f"it takes {', '.join(ON_MISS)}")
+    if isinstance(plan.tools, str) and plan.tools != "recorded":
+        raise BadReplay(f"tools={plan.tools!r} is unknown", 'hand in "recorded" or a list of tools')
+    if mode == "strict" and plan.is_changed:
+        raise BadReplay("strict means the recorded model and prompt", "leave model= and prompt= out")
+    if plan.model is None and plan.is_changed:
+        raise BadReplay("recorded answers cannot follow another prompt", "name who answers: model=…")
+    if plan.live and mode != "live":
+        raise BadReplay(f"in mode {mode} no tool runs live", 'use mode="live"')
+    if mode == "live" and not plan.live:
+        raise BadReplay("mode live names no tool", 'name them: live=["look_up"], all others stay recorded')
+    for name in plan.live:
+        if name not in tools:
+            raise BadReplay(f"{name} is to run live and was not handed in", "add it to tools=[…]")

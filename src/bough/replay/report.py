@@ -1,0 +1,86 @@
+"""What a replay found: values only, the same every time it is made the same way. No clock in it."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import astuple
+
+from ..changes import Cut
+from ..core.usage import Totals
+from .answers import Mode
+from .comparing import Divergence
+from .diff import Diff, Row
+
+
+class Replayed(Struct, frozen=True, kw_only=True):
+    source: str
+    replay: str
+    """The session it was made in."""
+    mode: Mode
+    cut: Cut
+    """What was kept of the source: up to `at`; `asked` is what was asked for."""
+    until: int
+    """How far the source was replayed: calls without results at its end are left out."""
+    model_before: tuple[str, ...]
+    model_after: tuple[str, ...]
+    diff: Diff
+    """Source against replay, turn by turn."""
+    is_identical: bool
+    """The replay ends in the very same entry id: every entry is the same, bytes and all."""
+    turns: int
+    """Inputs that were fed, of all there were."""
+    of: int
+    recorded: int
+    """Calls answered from the recording."""
+    dry_runs: dict[str, int]
+    reads: dict[str, int]
+    """Runs of `read` tools for real."""
+    effects: dict[str, int]
+    """Runs of other tools for real: none but in mode live, and there of the named ones only."""
+    refused: tuple[str, ...]
+    """Calls nobody answered: nothing was done."""
+    before: Totals
+    """What the replayed turns cost when they were recorded."""
+    after: Totals
+    """What the replay cost."""
+    source_before: str
+    source_after: str
+    """Fingerprints of the source."""
+    stopped: str | None = None
+    """Why it ended before the last input; None: it did not."""
+
+    @property
+    def is_same(self) -> bool:
+        return self.stopped is None and self.diff.is_same
+
+    @property
+    def is_source_unchanged(self) -> bool:
+        return self.source_before == self.source_after
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        return self.diff.rows
+
+    @property
+    def first(self) -> Divergence | None:
+        return self.diff.first
+
+    @property
+    def effects_sent(self) -> int:
+        return sum(self.effects.values())
+
+    @property
+    def difference(self) -> dict[str, int]:
+        """What the replay cost more (or less) than the recording, field by field."""
+        pairs = zip(Totals.__struct_fields__, astuple(self.after), astuple(self.before), strict=True)
+        return {name: now - then for name, now, then in pairs}
+
+    def lines(self) -> list[str]:
+        from .table import replayed_lines
+
+        return replayed_lines(self)
+
+    def markdown(self) -> str:
+        from .table import replayed_markdown
+
+        return replayed_markdown(self)
