@@ -1,0 +1,86 @@
+"""The verbs of a session that write it out for people and tools. What they need is loaded when first used.
+
+All of them tell the path to where the handle stands, never hold evidence, and are redacted by what the store's opener
+named as secrets and by what looks like one; `redact=False` tells the log as it is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..core.redact import Redactor
+from ..errors import BadQuery
+from ..log import Log
+
+if TYPE_CHECKING:
+    from ..agent.tools import Tool
+    from ..core.entries import Entry
+    from ..stores.store import SessionRow
+    from .finetune import FineTuning
+
+
+class Exports:
+    """Part of a `Session`: markdown, jsonl, finetune and workflow."""
+
+    log: Log
+
+    def markdown(self, *, lines: int = 20, redact: bool = True) -> Iterator[str]:
+        """For reading and sharing, a text per entry; results are cut to so many lines. Content in it is inert."""
+        from ..core.usage import total
+        from ..ledger import calls
+        from .markdown import markdown
+
+        if lines < 1:
+            raise BadQuery("lines", lines, "a number from 1")
+        totals = total(calls(self.log, "path", None))
+        return markdown(self._row(redact), self._entries(0, redact), totals, lines)
+
+    def jsonl(
+        self, what: Literal["path", "all", "events"] = "path", *, since: int = 0, redact: bool = True
+    ) -> Iterator[str]:
+        """One JSON object per line: the entries of the path, all of its own branches, or the path as events."""
+        from .jsonl import entry_lines, event_lines
+        from .reading import cleared
+
+        if what == "all":
+            stored = self.log.store.entries(self.log.session_id)
+            own = (one.entry.opened(one.branch) for one in stored if one.entry.seq > since)
+            return entry_lines(self.log.session_id, cleared(own, self._redactor(redact)))
+        if what not in ("path", "events"):
+            raise BadQuery("what", what, "path, all or events")
+        lines = event_lines if what == "events" else entry_lines
+        return lines(self.log.session_id, self._entries(since, redact))
+
+    def finetune(self, *, tools: Iterable[Tool | Callable[..., Any]] = (), redact: bool = True) -> FineTuning:
+        """One line of OpenAI's chat fine-tuning format: the completed turns of the path, and what was skipped."""
+        from .finetune import finetune
+
+        return finetune(list(self._entries(0, redact)), tools)
+
+    def workflow(self, *, redact: bool = True) -> str:
+        """A `.relavium.yaml` scaffold: an agent node per completed turn, the transcript in its metadata."""
+        from .workflow import frozen_agent, workflow
+        from .yaml import to_yaml
+
+        agent = frozen_agent(self.log)
+        redactor = self._redactor(redact)
+        agent = agent if redactor is None else redactor.json(agent)
+        return to_yaml(workflow(self._row(redact), list(self._entries(0, redact)), agent))
+
+    def _redactor(self, redact: bool) -> Redactor | None:
+        return self.log.world.redactor if redact else None
+
+    def _entries(self, since: int, redact: bool) -> Iterator[Entry]:
+        from .reading import cleared, walk
+
+        return cleared(walk(self.log, since), self._redactor(redact))
+
+    def _row(self, redact: bool) -> SessionRow:
+        from msgspec.structs import replace
+
+        row = self.log.store.session(self.log.session_id)
+        if not redact:
+            return row
+        hide = self.log.world.redactor.json
+        return replace(row, title=hide(row.title), error=hide(row.error), agent=hide(row.agent))

@@ -1,0 +1,102 @@
+"""Text of strangers inside Markdown of ours: it can be read, and it can do nothing.
+
+Whatever a text holds, in Markdown as CommonMark defines it, it stays inside its quote or fence, opens no tag, loads no
+image and links nowhere. Fences of its own are written anew and are longer than any within; outside of them what could
+open a tag or a link is written as an entity, which can never be syntax. Knows Markdown; does not know sessions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+_BREAK = re.compile(r"\r\n|\r|\n")
+_TICKS = re.compile(r"`+")
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})[ \t]*([\w+#-]{0,20})[^`]*")
+# An entity is text wherever it stands; a backslash could be undone by one before it.
+_INERT = {"<": "&lt;", "](": "]&#40;", "]:": "]&#58;"}
+_ACTIVE = re.compile("|".join(map(re.escape, _INERT)))
+_CONTROLS = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n\r"}
+_CONTROLS |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+"""Control characters as pictures: a terminal that shows the text must not obey it."""
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines as Markdown counts them, control characters made visible."""
+    return _BREAK.split(text.translate(_CONTROLS))
+
+
+def inert(line: str) -> str:
+    """One line of prose that opens neither a tag nor a link."""
+    return _ACTIVE.sub(lambda found: _INERT[found.group()], line)
+
+
+def quote(text: str) -> str:
+    """Prose as a quote, its own code blocks kept."""
+    return "\n".join(f"> {line}" if line else ">" for line in _quoted(lines_of(text)))
+
+
+def _quoted(lines: Iterable[str]) -> Iterator[str]:
+    closing, info = "", ""
+    code: list[str] = []
+    for line in lines:
+        if closing:
+            if _closes(line, closing):
+                yield from fence(code, info)
+                closing = ""
+            else:
+                code.append(line)
+            continue
+        opened = _FENCE.fullmatch(line)
+        if opened is None:
+            yield inert(line)
+        else:
+            closing, info, code = opened[1], opened[2], []
+    if closing:
+        yield from fence(code, info)
+
+
+def _closes(line: str, opening: str) -> bool:
+    mark = line.strip(" \t")
+    return len(mark) >= len(opening) and set(mark) == {opening[0]} and len(line) - len(line.lstrip(" ")) < 4
+
+
+def fence(lines: Iterable[str], info: str) -> list[str]:
+    """Lines in a code block no line of them can close."""
+    body = list(lines)
+    longest = max((len(run) for line in body for run in _TICKS.findall(line)), default=0)
+    ticks = "`" * max(3, longest + 1)
+    return [ticks + info, *body, ticks]
+
+
+def code(text: str, most: int = 80) -> str:
+    """A name as inline code, on one line."""
+    shown = " ".join(" ".join(lines_of(text)).split())
+    if not shown:
+        return "*(unnamed)*"
+    shown = shown if len(shown) <= most else shown[: most - 1] + "…"
+    ticks = "`" * (max((len(run) for run in _TICKS.findall(shown)), default=0) + 1)
+    pad = " " if "`" in shown else ""
+    return f"{ticks}{pad}{shown}{pad}{ticks}"
+
+
+def cut(text: str, most_lines: int, most_characters: int) -> tuple[list[str], str]:
+    """The first lines of a text, and how much more there is, in words; empty if that is all."""
+    lines = lines_of(text)
+    shown: list[str] = []
+    room = most_characters
+    for line in lines[:most_lines]:
+        if len(line) > room:
+            left = len(line) - room
+            rest = len(lines) - len(shown) - 1
+            return [*shown, line[:room]], f"… {left:,} more characters" + (
+                f" and {_count(rest)}" if rest else ""
+            )
+        shown.append(line)
+        room -= len(line)
+    rest = len(lines) - len(shown)
+    return shown, f"… {_count(rest)}" if rest else ""
+
+
+def _count(lines: int) -> str:
+    return f"{lines:,} more line{'' if lines == 1 else 's'}"

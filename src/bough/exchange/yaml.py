@@ -1,0 +1,118 @@
+"""YAML as text: JSON values written so that parsing and writing again gives the same bytes.
+
+Knows one way to write each value: keys sorted by code point, lists in their order, text of several lines as a block a
+person can read, any text a parser might take for something else in double quotes. Reads nothing: any parser of YAML 1.1
+or 1.2 does that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+STEP = 2
+LONGEST_KEY = 500  # parsers give up on a plain key at 1,024 characters
+
+_WORDS = re.compile(r"[A-Za-z][\w./()',!?-]*(?: [\w./(][\w./()',!?-]*)*", re.ASCII)
+_RESERVED = frozenset(["y", "n", "yes", "no", "on", "off", "true", "false", "null"])
+# What may stand as it is: printable, and neither a line break of Unicode's nor a byte order mark.
+_PRINTED = r"\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff"
+# A block: neither its first line nor its last may begin or end in blanks, which parsers count differently.
+_BLOCK = re.compile(rf"(?![ \t\n])[{_PRINTED}\t\n]+(?<![ \t\n])\n*")
+_ESCAPED = re.compile(rf'["\\]|[^{_PRINTED}]')
+_SHORT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0": "\\0"}
+
+
+def to_yaml(value: dict[str, Any]) -> str:
+    """A document. Values are those of JSON."""
+    return "".join(_lines(value, 0)) or "{}\n"
+
+
+def _lines(value: dict[str, Any] | list[Any] | tuple[Any, ...], indent: int) -> Iterator[str]:
+    """A map or list that is not empty, each item a text of whole lines."""
+    pad = " " * indent
+    if isinstance(value, dict):
+        for key in sorted(value):
+            yield f"{pad}{_key(key, pad)}:{_below(value[key], indent)}"
+        return
+    for item in value:
+        if _is_nested(item):
+            # The first line of the item stands behind its dash.
+            yield f"{pad}- {''.join(_lines(item, indent + STEP))[indent + STEP :]}"
+        else:
+            yield f"{pad}- {_scalar(item, indent + STEP)}\n"
+
+
+def _key(key: str, pad: str) -> str:
+    written = key if _is_plain(key) else _quoted(key)
+    return written if len(written) <= LONGEST_KEY else f"? {_quoted(key)}\n{pad}"
+
+
+def _below(value: Any, indent: int) -> str:
+    if _is_nested(value):
+        return "\n" + "".join(_lines(value, indent + STEP))
+    return f" {_scalar(value, indent + STEP)}\n"
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, dict | list | tuple) and len(value) > 0
+
+
+def _scalar(value: Any, indent: int) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return _text(value, indent)
+        case int():
+            return str(value)
+        case float():
+            return _number(value)
+        case dict():
+            return "{}"
+        case list() | tuple():
+            return "[]"
+    raise TypeError(f"{type(value).__name__} is not a value of JSON")
+
+
+def _number(value: float) -> str:
+    """With a point even before an exponent: to YAML 1.1 1e+16 is a word."""
+    whole, mark, exponent = repr(value).partition("e")
+    return f"{whole}.0e{exponent}" if mark and "." not in whole else repr(value)
+
+
+def _text(text: str, indent: int) -> str:
+    if _is_plain(text):
+        return text
+    if "\n" in text and _BLOCK.fullmatch(text):
+        return _block(text, " " * indent)
+    return _quoted(text)
+
+
+def _is_plain(text: str) -> bool:
+    """Words no parser takes for a number, a date or a truth value."""
+    return _WORDS.fullmatch(text) is not None and text.lower() not in _RESERVED
+
+
+def _block(text: str, pad: str) -> str:
+    body = text.rstrip("\n")
+    ends = len(text) - len(body)
+    chomping = "-" if ends == 0 else "" if ends == 1 else "+"
+    lines = [pad + line if line else "" for line in body.split("\n")]
+    return "\n".join([f"|{chomping}", *lines, *[""] * (ends - 1)])
+
+
+def _quoted(text: str) -> str:
+    return '"' + _ESCAPED.sub(_escape, text) + '"'
+
+
+def _escape(found: re.Match[str]) -> str:
+    character = found.group()
+    short = _SHORT.get(character)
+    if short is not None:
+        return short
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
