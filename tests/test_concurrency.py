@@ -318,7 +318,7 @@ class Held:
                 outcomes[n] = error
 
         threads = []
-        with group.lock:
+        with group.lead:
             for n in range(len(works)):
                 thread = threading.Thread(target=one, args=(n,))
                 thread.start()
@@ -424,7 +424,7 @@ class TestGroup:
                 outcomes[n] = error
 
         threads = [threading.Thread(target=one, args=(n,), daemon=True) for n in range(len(asked))]
-        with group.lock:
+        with group.lead:
             for n, thread in enumerate(threads):
                 thread.start()
                 until = time.monotonic() + 10
@@ -485,6 +485,43 @@ class TestGroup:
             group.submit(1)
         assert isinstance(ahead.error, errors.StoreError)
         assert group.submit(2) == 4
+
+    def test_an_interrupted_waiter_is_not_carried_out_and_hands_the_lead_on(self) -> None:
+        """Woken to lead, it leaves instead: somebody else has to."""
+        done: list[int] = []
+
+        def carry_out(tickets: Sequence[Ticket[int, int]]) -> None:
+            done.extend(ticket.asked for ticket in tickets)
+            self.double(tickets)
+
+        class Leaves(Ticket[int, int]):
+            def wait(self) -> None:
+                super().wait()
+                raise KeyboardInterrupt
+
+        group: Group[int, int] = Group(carry_out)
+        leaving = Leaves(1)
+        outcomes: list[object] = []
+
+        def leave() -> None:
+            try:
+                group.wait_for(leaving)
+            except KeyboardInterrupt as error:
+                outcomes.append(error)
+
+        threads = [threading.Thread(target=leave, daemon=True)]
+        threads.append(threading.Thread(target=lambda: outcomes.append(group.submit(2)), daemon=True))
+        with group.lead:
+            for n, thread in enumerate(threads):
+                thread.start()
+                until = time.monotonic() + 10
+                while len(group._waiting) <= n and time.monotonic() < until:
+                    time.sleep(0.001)
+        for thread in threads:
+            thread.join(10)
+            assert not thread.is_alive(), "a writer waits for ever"
+        assert 4 in outcomes
+        assert done == [2]
 
     def test_the_group_works_on_after_an_interrupt(self) -> None:
         calls: list[int] = []

@@ -9,7 +9,9 @@ import pytest
 
 import bough
 from bough import Evidence, Note, ScriptedModel, Settings, ToolCall, assistant, system, tool_result, user
+from bough.core.codec import to_json
 from bough.core.drafts import Draft
+from bough.core.redact import Redactor
 
 SECRET = 'hunter2"\\ünd more'
 KEY = "sk-ant-api03-" + "a1B2" * 12
@@ -55,6 +57,16 @@ def test_a_secret_is_in_no_table_index_or_log(place: Path) -> None:
             session.end("failed", f"because {secret}")
             assert session.verify() == []
         assert left(place) == []
+    assert left(place) == []
+
+
+def test_names_of_files_are_looked_at_too(place: Path) -> None:
+    with bough.open(place, secrets={"PASSWORD": SECRET}) as store:
+        session = store.start("a")
+        session.append([user("look", bough.Attachment(b"x" * 9, "text/plain", f"{KEY}.txt"))])
+        session.append([assistant("A long answer, long enough to be worth a summary of it." * 5)])
+        session.append([user("go on")])
+        session.append([bough.Compaction("short", 3, files_read=(f"/home/{KEY}",), files_changed=(SECRET,))])
     assert left(place) == []
 
 
@@ -140,3 +152,33 @@ def test_a_secret_that_comes_in_pieces_is_hidden_in_the_stream_too() -> None:
     events = session.send_sync("q", model=Pieces([]))
     live = "".join(event.data["text"] for event in events if event.type == "session:delta")
     assert live == "the key is [redacted] all right"
+
+
+SHAPES = [
+    KEY,
+    "sk-proj-" + "a_B-" * 10,
+    "ghp_" + "a1B2" * 9,
+    "github_pat_" + "a_B2" * 10,
+    "AKIA" + "A1B2" * 4,
+    "AIza" + "a_B-2" * 7,
+    "xoxb-" + "a1B-" * 5,
+    "-----BEGIN RSA PRIVATE KEY-----\na1B2\n-----END RSA PRIVATE KEY-----",
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_the_text_holds_is_seen_in_its_bytes(shape: str) -> None:
+    """Nothing is walked unless its bytes say so; so they must say so wherever a shape may stand."""
+    redactor = Redactor()
+    for around in ("", "\n", '"', "\\", "ü", "\u2028"):
+        text = f"before{around}{shape}{around}"
+        assert shape not in redactor.text(text)
+        assert redactor.may_concern(to_json({"a": [text]}, "test"))
+        assert redactor.may_concern(to_json({text: 1}, "test"))
+
+
+@pytest.mark.parametrize(
+    "text", ["a task-force of ghosts", "ask-anyone", "gh_ and ghp_", "AKIA", "BEGIN PRIVATE KEY"]
+)
+def test_what_only_looks_alike_is_not_walked(text: str) -> None:
+    assert not Redactor({"NAME": "a secret of ours"}).may_concern(to_json(text, "test"))

@@ -16,7 +16,7 @@ import msgspec
 
 from ..errors import BadMessage, BadText, NotJson
 from .entries import KINDS, Evidence, Payload, Unknown, kind_of
-from .messages import Message, check, is_plain
+from .messages import Message, check
 
 ID_BYTES = 20
 MAX_INT_BITS = 8192  # what every JSON reader here takes back unchanged
@@ -25,15 +25,16 @@ MAX_DEPTH = 200  # msgspec and PostgreSQL go deeper, other readers of a bundle m
 _encoder = msgspec.json.Encoder()
 _decoders = {kind: msgspec.json.Decoder(type_) for kind, type_ in KINDS.items()}
 _evidence = msgspec.json.Decoder(Evidence)
-_WRITTEN = frozenset(KINDS.values())
+_WRITTEN: dict[type, str] = {type_: kind for kind, type_ in KINDS.items()}
 
 
 def encode(payload: Payload) -> bytes:
     """The bytes of a payload, whatever it holds; `read_back` says whether they may stand."""
-    if type(payload) not in _WRITTEN:
+    kind = _WRITTEN.get(type(payload))
+    if kind is None:
         named = getattr(payload, "kind", type(payload).__name__)
         raise BadMessage(f"unknown kind {named!r} is not written; kinds are {', '.join(KINDS)}")
-    return _write(payload, kind_of(payload))
+    return _write(payload, kind)
 
 
 def read_back(payload: Payload, body: bytes) -> Payload:
@@ -42,9 +43,6 @@ def read_back(payload: Payload, body: bytes) -> Payload:
     msgspec checks types when it reads and not when it writes, so this is what keeps a part of the wrong
     type from poisoning the log. Bytes that became text and NaN that became null make it unequal.
     """
-    if isinstance(payload, Message) and is_plain(payload):
-        check(payload)
-        return payload
     kind = kind_of(payload)
     try:
         kept = decode(kind, body)

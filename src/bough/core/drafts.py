@@ -14,7 +14,7 @@ from msgspec import Struct
 from .codec import chain, decode, decode_evidence, encode, encode_evidence, plain_text, read_back
 from .entries import Entry, Evidence, Payload, is_internal, kind_of
 from .media import ATTACHED, HANDLED, MARK, lift
-from .messages import Attachment, Message
+from .messages import Attachment, Message, check, is_plain
 from .redact import Redactor
 from .turns import Cursor, follow
 
@@ -95,7 +95,7 @@ def write(
     for draft in drafts:
         payload, body, media = _canonical(draft.payload, blobs, redactor)
         place = follow(cursor, payload, seed=seed)
-        kind = kind_of(payload)
+        kind, role = ("message", payload.role) if isinstance(payload, Message) else (kind_of(payload), None)
         entry_id = chain(cursor.entry_id, kind, place.turn, place.step, body)
         entries.append(
             NewEntry(
@@ -104,7 +104,7 @@ def write(
                 place.turn,
                 place.step,
                 kind,
-                payload.role if isinstance(payload, Message) else None,
+                role,
                 is_internal(payload, seed=seed),
                 at,
                 body,
@@ -131,14 +131,17 @@ def _canonical(
     if redactor is not None and redactor.may_concern(body):
         payload = redactor.payload(read_back(payload, body))
         body = encode(payload)
+    if not isinstance(payload, Message):
+        return read_back(payload, body), body, ()
+    if is_plain(payload) and MARK not in body:  # most are; they need not be decoded to be known
+        check(payload)
+        return payload, body, ()
     found: dict[str, Attachment] = {}
-    if (MARK in body or ATTACHED in body) and isinstance(payload, Message):
+    if MARK in body or ATTACHED in body:
         payload, found = lift(payload)
         body = encode(payload)
         for digest, attachment in found.items():
             blobs[digest] = Blob(digest, plain_text(attachment.mime, "mime type"), attachment.data)
     kept = read_back(payload, body)
-    if not found and HANDLED not in body:
-        return kept, body, ()
-    handles = [media.hash for media in kept.media] if isinstance(kept, Message) else []
+    handles = [media.hash for media in kept.media] if HANDLED in body and isinstance(kept, Message) else []
     return kept, body, tuple(dict.fromkeys([*handles, *found]))

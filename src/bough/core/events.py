@@ -34,6 +34,8 @@ def events(path: Iterable[Entry]) -> Iterator[Event]:
             yield Event("tool_call", entry.seq, entry.at, _call(call), call.id)
         for result in message.results:
             content = {"tool_call_id": result.call_id, "content": to_builtins(result.content)}
+            if result.error or result.outcome != "done":
+                content |= {"error": result.error, "outcome": result.outcome}
             yield Event("tool_result", entry.seq, entry.at, content, result.call_id)
 
 

@@ -17,7 +17,7 @@ from ..errors import BadMessage
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES: tuple[str, ...] = get_args(Role)
 
-Outcome = Literal["done", "unknown", "denied", "interrupted", "dry_run"]
+Outcome = Literal["done", "unknown", "denied", "interrupted", "dry_run", "not_recorded"]
 
 
 class Text(Struct, frozen=True, tag_field="type", tag="text", gc=False):

@@ -15,16 +15,23 @@ import msgspec
 from msgspec.structs import replace
 
 from .entries import BranchSummary, Compaction, Note, Payload, Settings
-from .messages import Message, Reasoning, Text, ToolCall, ToolResult
+from .messages import Attachment, Media, Message, Reasoning, Text, ToolCall, ToolResult
 
 LEAST = 8  # a shorter secret is a word; hiding it would hide ordinary text
-_PATTERNS = re.compile(
-    r"sk-ant-[A-Za-z0-9_-]{20,}|sk-(?:proj-)?[A-Za-z0-9_-]{32,}|gh[pousr]_[A-Za-z0-9]{36,}|github_pat_[A-Za-z0-9_]{40,}"
-    r"|AKIA[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{35}|xox[abprs]-[A-Za-z0-9-]{20,}"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----",
-    re.DOTALL,
+_SHAPES = (
+    r"sk-(?:ant-[A-Za-z0-9_-]{20,}|(?:proj-)?[A-Za-z0-9_-]{32,})",
+    r"gh[pousr]_[A-Za-z0-9]{36,}",
+    r"github_pat_[A-Za-z0-9_]{40,}",
+    r"AKIA[A-Z0-9]{16}",
+    r"AIza[A-Za-z0-9_-]{35}",
+    r"xox[abprs]-[A-Za-z0-9-]{20,}",
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----",
 )
-_MARKS = (b"sk-", b"gh", b"AKIA", b"AIza", b"xox", b"PRIVATE KEY-----")
+_PATTERNS = re.compile("|".join(_SHAPES), re.DOTALL)
+# JSON escapes no character a shape consists of, so what the text holds the bytes hold too. One search for each:
+# a pattern that begins with letters is searched by them, an alternation is tried at every byte. Measured on
+# 2.3 kB: 6.5 µs, `in` for the same beginnings 11, the alternation 14.
+_LOOKS = tuple(re.compile(shape.encode(), re.DOTALL).search for shape in _SHAPES)
 HIDDEN = "[redacted]"
 
 
@@ -39,10 +46,15 @@ class Redactor:
         self._known = {
             value: f"[redacted {name}]" if name else HIDDEN for name, value in pairs if len(value) >= LEAST
         }
-        self._marks = (*_MARKS, *(msgspec.json.encode(value)[1:-1] for value in self._known))
+        written = (re.escape(msgspec.json.encode(value)[1:-1]) for value in self._known)
+        self._looks = (*_LOOKS, *(re.compile(known).search for known in written))
 
     def may_concern(self, body: bytes) -> bool:
-        return any(mark in body for mark in self._marks)
+        """Whether there is anything to hide in these bytes of JSON. Every append asks."""
+        for look in self._looks:  # noqa: SIM110 - `any` costs a generator
+            if look(body):
+                return True
+        return False
 
     def text(self, text: str) -> str:
         for value, hidden in self._known.items():
@@ -66,7 +78,10 @@ class Redactor:
             case Settings():
                 fields = {name: getattr(payload, name) for name in ("prompt", "prompt_patch", "limits")}
                 return replace(payload, **self.json(fields))
-            case Compaction() | BranchSummary():
+            case Compaction(files_read=read, files_changed=changed):
+                files = {"files_read": tuple(self.json(read)), "files_changed": tuple(self.json(changed))}
+                return replace(payload, summary=self.text(payload.summary), **files)
+            case BranchSummary():
                 return replace(payload, summary=self.text(payload.summary))
         return payload
 
@@ -78,4 +93,6 @@ class Redactor:
                 return replace(part, arguments=self.json(arguments), malformed=self.json(malformed))
             case ToolResult(content=content, details=details):
                 return replace(part, content=tuple(map(self._part, content)), details=self.json(details))
+            case Media(name=name) | Attachment(name=name):
+                return replace(part, name=self.json(name))
         return part

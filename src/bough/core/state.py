@@ -20,8 +20,8 @@ def updates(payload: Payload) -> list[State]:
         return [] if payload.state is None else [payload.state]
     if not isinstance(payload, Message) or payload.role != "tool":
         return []
-    found = (result.details.get("state") for result in payload.results if result.details)
-    return [update for update in found if isinstance(update, dict)]
+    found = [result.details.get("state") for result in payload.results if result.details]
+    return [update for update in found if isinstance(update, dict)] if found else []
 
 
 def merge(state: State, update: State) -> State:

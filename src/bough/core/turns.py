@@ -52,35 +52,38 @@ class Place(Struct, frozen=True, gc=False):
 def follow(cursor: Cursor, payload: Payload, *, seed: bool = False) -> Place:
     """Where `payload` stands when it follows `cursor`; raises if it may not."""
     seq = cursor.seq + 1
-    role = payload.role if isinstance(payload, Message) else None
-    if cursor.open_calls and role != "tool" and not isinstance(payload, Note):
-        raise OpenBatch([call.call.id for call in cursor.open_calls], role or kind_of(payload))
-    if role == "tool":
-        assert isinstance(payload, Message)
-        return _result(cursor, payload.results, seq)
-    if role == "user" and not seed:
-        return Place(seq, 0, Cursor(seq, b"", seq, 0))
-    if role == "assistant":
-        assert isinstance(payload, Message)
-        return _answer(cursor, payload, seq)
+    if isinstance(payload, Message):
+        if payload.role == "tool":
+            return _result(cursor, payload.results, seq)
+        if cursor.open_calls:
+            raise OpenBatch([call.call.id for call in cursor.open_calls], payload.role)
+        if payload.role == "assistant":
+            return _answer(cursor, payload.calls, seq)
+        if payload.role == "user" and not seed:
+            return Place(seq, 0, Cursor(seq, b"", seq, 0))
+    elif cursor.open_calls and not isinstance(payload, Note):
+        raise OpenBatch([call.call.id for call in cursor.open_calls], kind_of(payload))
     return Place(cursor.turn, cursor.step, replace(cursor, seq=seq, entry_id=b""))
 
 
-def _answer(cursor: Cursor, message: Message, seq: int) -> Place:
+def _answer(cursor: Cursor, calls: Sequence[ToolCall], seq: int) -> Place:
     step = cursor.step + 1 if cursor.turn else 0
-    calls = tuple(OpenCall(seq, index, call) for index, call in enumerate(message.calls))
-    after = Cursor(seq, b"", cursor.turn, step, calls) if calls else Cursor(seq)
-    return Place(cursor.turn, step, after)
+    if not calls:
+        return Place(cursor.turn, step, Cursor(seq))
+    waiting = tuple([OpenCall(seq, index, call) for index, call in enumerate(calls)])
+    return Place(cursor.turn, step, Cursor(seq, b"", cursor.turn, step, waiting))
 
 
 def _result(cursor: Cursor, results: Sequence[ToolResult], seq: int) -> Place:
     waiting = list(cursor.open_calls)
     ends = cursor.ends_turn
     for result in results:
-        match = next((call for call in waiting if call.call.id == result.call_id), None)
-        if match is None:
+        for index, waits in enumerate(waiting):
+            if waits.call.id == result.call_id:
+                del waiting[index]
+                break
+        else:
             raise OrphanResult(result.call_id, [call.call.id for call in waiting])
-        waiting.remove(match)
         ends = ends or result.ends_turn
     if not waiting and ends:
         return Place(cursor.turn, cursor.step, Cursor(seq))

@@ -60,7 +60,8 @@ def check(call: Call) -> None:
     price = call.price
     version = None if price is None else price.version
     for text in (call.call_id, call.purpose, call.bucket, call.provider, call.model, version):
-        plain_text(text, "a call's id, purpose, bucket, provider, model or price version")
+        if text is not None:
+            plain_text(text, "a call's id, purpose, bucket, provider, model or price version")
     usage = call.usage
     counts = (usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens)
     for count in (*counts, None if price is None else price.microcents):
@@ -82,6 +83,13 @@ class Totals(Struct, frozen=True, gc=False):
     @property
     def cost_cents(self) -> float:
         return self.cost_microcents / 1_000_000
+
+
+def spoken_cost(totals: Totals) -> str:
+    """Money for people, in dollars; what has no price is said and not called free."""
+    dollars = totals.cost_microcents / 100_000_000
+    said = f"${dollars:,.4f}" if 0 < dollars < 1 else f"${dollars:,.2f}"
+    return f"{said} + {totals.unpriced_calls} unpriced" if totals.unpriced_calls else said
 
 
 def total(calls: Iterable[Call]) -> Totals:

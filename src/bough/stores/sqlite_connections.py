@@ -11,7 +11,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 import apsw
@@ -19,6 +19,7 @@ import apsw
 from ..errors import StoreClosed, StoreFull
 from . import sqlite_file as file
 from .group import Group, Ticket
+from .sqlite_wal import Wal
 
 R = TypeVar("R")
 Work = Callable[[apsw.Connection], Any]
@@ -35,6 +36,7 @@ class Connections:
         self._group: Group[Work, Any] = Group(self._carry_out, alone=self._transact)
         self._queue = file.Queue(self._path)
         self._writer = file.connect(self._path, synchronous=self._synchronous)
+        self._wal = Wal(self._path, self._writer, is_synced=self._synchronous == "full")
         self._readers: list[apsw.Connection] = []
         self._lent: set[apsw.Connection] = set()
         self._is_closed = False
@@ -43,7 +45,7 @@ class Connections:
     def close(self) -> None:
         if self._is_closed or self._pid != os.getpid():
             return
-        with self._group.lock:
+        with self._group.lead:
             self._is_closed = True
             for connection in (self._writer, *self._readers):
                 connection.close()
@@ -58,31 +60,38 @@ class Connections:
 
     def rest(self) -> None:
         """Wait until nobody writes or reads, and let nobody begin to write."""
-        self._group.lock.acquire()
+        self._group.lead.acquire()
         for _ in range(5_000):
             if not self._lent:
                 break
             time.sleep(0.001)
 
     def go_on(self) -> None:
-        self._group.lock.release()
+        self._group.lead.release()
 
     def write(self, work: Callable[[apsw.Connection], R]) -> R:
         """Do this in a transaction, perhaps with others; durable on return."""
         self._check_open()
-        return cast(R, self._group.submit(work))
+        outcome: R = self._group.submit(work)
+        return outcome
 
     def _carry_out(self, tickets: Sequence[Ticket[Work, Any]]) -> None:
         """Everybody's work in one transaction. A refusal concerns only who is refused."""
-
-        def work(writer: apsw.Connection) -> list[Any]:
-            return [_guarded(writer, ticket.asked) for ticket in tickets]
-
-        for ticket, outcome in zip(tickets, self._transact(work), strict=True):
+        try:
+            outcomes = self._transact(lambda writer: [_attempt(writer, ticket.asked) for ticket in tickets])
+        except _HalfDone:
+            outcomes = [self._by_itself(ticket.asked) for ticket in tickets]
+        for ticket, outcome in zip(tickets, outcomes, strict=True):
             if isinstance(outcome, Exception):
                 ticket.failed(outcome)
             else:
                 ticket.done(outcome)
+
+    def _by_itself(self, work: Work) -> Any:
+        try:
+            return self._transact(work)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is one writer's and not its neighbours'
+            return error
 
     def _transact(self, work: Work) -> Any:
         writer = self._writer
@@ -92,6 +101,7 @@ class Connections:
                     writer.execute("rollback")
                 writer.execute("begin immediate")
                 try:
+                    self._wal.lay_out()
                     outcome = work(writer)
                     writer.execute("commit")
                 except BaseException:
@@ -134,7 +144,7 @@ class Connections:
         `secure_delete` zeroes a cell where it lies, but balancing leaves copies in the free part of other
         pages; only a vacuum gets them. False if a reader of another process held the log open.
         """
-        with self._group.lock, self._queue:
+        with self._group.lead, self._queue:
             try:
                 self._writer.execute("vacuum")
                 state = self._writer.execute("pragma wal_checkpoint(truncate)").fetchone()
@@ -153,18 +163,22 @@ class Connections:
             raise StoreFull(to) from None
 
 
-def _guarded(writer: apsw.Connection, work: Work) -> Any:
-    """In a group a refusal is undone to where it began, so that the others' work stands."""
-    writer.execute("savepoint one")
+class _HalfDone(Exception):
+    """One of a group failed in the middle of its work."""
+
+
+def _attempt(writer: apsw.Connection, work: Work) -> Any:
+    """A refusal as a value, so that the others' work stands. Who refuses has written nothing yet: a savepoint
+    for each would undo what is not there, and cost each two statements."""
+    before = writer.total_changes()
     try:
-        outcome = work(writer)
+        return work(writer)
     except apsw.Error:
         raise  # the file itself: nobody's work can stand
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is one writer's and not its neighbours'
-        writer.execute("rollback to one")
-        outcome = error
-    writer.execute("release one")
-    return outcome
+    except Exception as error:  # whatever it is, it is one writer's and not its neighbours'
+        if writer.total_changes() != before:
+            raise _HalfDone from error
+        return error
 
 
 # SQLite keeps the locks of a process in tables of its own, which fork() copies: a child would believe it held

@@ -13,7 +13,6 @@ import os
 import stat
 import time
 from collections.abc import Callable, Mapping
-from importlib.resources import files
 from pathlib import Path
 from weakref import WeakSet
 
@@ -123,6 +122,8 @@ def check_format(connection: apsw.Connection, path: str) -> int:
 
 def _make(connection: apsw.Connection) -> None:
     connection.execute(f"pragma application_id = {APPLICATION_ID}")
+    from importlib.resources import files  # a tenth of the whole start, and only a new store needs it
+
     connection.execute(files("bough.stores").joinpath("schema/sqlite.sql").read_text())
 
 

@@ -1,16 +1,18 @@
 """What one change does to the SQLite tables, inside a transaction somebody else opened.
 
-Refuses first, writes afterwards: when a `BoughError` leaves here nothing was written.
+Refuses first, writes afterwards: when a `BoughError` leaves here nothing was written. The session's row is
+updated before anything is inserted and only if it stands where it was thought to stand; so what the last
+change left behind may be remembered instead of read, and a wrong memory costs time and nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import apsw
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 from msgspec.structs import astuple
 
 from ..core.codec import to_json
@@ -50,65 +52,115 @@ update session set facts = ?, updated_at = ?, branch = ?, seq = ?, turns = turns
     input_tokens = input_tokens + ?, output_tokens = output_tokens + ?,
     cache_read_tokens = cache_read_tokens + ?, cache_write_tokens = cache_write_tokens + ?,
     cost_microcents = cost_microcents + ?, unpriced_calls = unpriced_calls + ?, unknown_calls = unknown_calls + ?"""
+WHERE_HEAD = """
+where no = ? and branch = ? and seq = ? and facts = ? and calls = ? and fence = coalesce(?, fence)
+  and trashed_at is null"""
 NOTHING = Totals()
+Started = tuple[int, Call]
+"""A ledger row's key and what it holds so far."""
 
 
-def apply(writer: apsw.Connection, change: Change, space: str, owner: str | None) -> Committed:
-    head = writer.execute(SELECT_HEAD, (change.session_id, space, owner)).fetchone()
+class Head(Struct, frozen=True, gc=False):
+    """What a change must know of the session it follows."""
+
+    no: int
+    leaf: Leaf
+    facts: int
+    calls: int
+    is_growing: bool
+    """The leaf is the tail of a branch of its own."""
+
+
+class Heads:
+    """The sessions of one tenant as the latest changes left them. Who reads one holds the right to write."""
+
+    MOST = 1_000
+
+    def __init__(self, space: str, owner: str | None) -> None:
+        self.space, self.owner = space, owner
+        self._known: dict[str, Head] = {}
+
+    def recall(self, change: Change) -> Head | None:
+        """The head if it is known and the change grows it. Nothing is refused by memory: such a change reads."""
+        head = self._known.get(change.session_id)
+        return head if head is not None and change.after == head.leaf and change.move_to is None else None
+
+    def remember(self, session_id: str, head: Head | None) -> None:
+        self._known.pop(session_id, None)
+        if head is not None and head.is_growing:
+            if len(self._known) >= self.MOST:
+                self._known.clear()
+            self._known[session_id] = head
+
+
+def apply(writer: apsw.Connection, change: Change, heads: Heads) -> Committed:
+    head = heads.recall(change)
     if head is None:
+        head = _read(writer, change, heads)
+        if change.after is not None and change.after != head.leaf:
+            return _repeated(writer, change, head)
+        if change.move_to is not None:
+            _check_move(writer, change.move_to, head.leaf)
+    _check_blobs(writer, heads.space, change.entries, change.blobs)
+    started = _started(writer, change, head.no) if change.replaces_call else {}
+    done = _advance(writer, change, head, started)
+    heads.remember(change.session_id, done)
+    if done is None:  # it was recalled, and somebody else has been here since
+        return apply(writer, change, heads)
+    if change.blobs:
+        insert_blobs(writer, heads.space, change.blobs, change.at)
+    insert_entries(writer, done.leaf.branch, change.entries)
+    _add_calls(writer, change, head, done.leaf.branch, started)
+    _add_facts(writer, change, head, done.leaf)
+    _clear_up(writer, change, head.no)
+    return Committed(done.leaf, done.facts)
+
+
+def _read(writer: apsw.Connection, change: Change, heads: Heads) -> Head:
+    found = writer.execute(SELECT_HEAD, (change.session_id, heads.space, heads.owner)).fetchone()
+    if found is None:
         raise NotFound(change.session_id)
-    no, branch, seq, facts, calls, fence, trashed_at, is_growing = head
-    present = Leaf(branch, seq)
+    no, branch, seq, facts, calls, fence, trashed_at, is_growing = found
     if trashed_at is not None:
         raise Trashed(change.session_id)
     if change.fence is not None and change.fence != fence:
         raise Fenced(change.session_id, change.fence, fence)
-    if change.after is not None and change.after != present:
-        return _repeated(writer, change, no, present, facts)
-    _check_blobs(writer, space, change.entries, change.blobs)
-    if change.move_to is not None:
-        _check_move(writer, change.move_to, present)
-    if change.blobs:
-        insert_blobs(writer, space, change.blobs, change.at)
-    leaf = present if change.move_to is None else change.move_to
-    if change.entries:
-        leaf = _grow(writer, no, leaf, change.entries, bool(is_growing) and change.move_to is None)
-    growth = _add_calls(writer, change, no, calls, leaf.branch) if change.calls else NOTHING
-    facts = _add_facts(writer, change, no, facts, leaf)
-    _update_row(writer, change, no, leaf, growth, facts)
-    if change.move_to is not None or (change.entries and change.fence is not None):
-        # A draft dies with the answer it became, and with a rewind; only a fenced runner leaves drafts.
-        writer.execute("delete from draft where no = ?", (no,))
-    if change.takes is not None:
-        writer.execute("delete from inbox where no = ? and n = ?", (no, change.takes))
-    if change.state is not UNSET:
-        state = None if change.state is None else change.state.decode()
-        writer.execute("update session_detail set state = ? where no = ?", (state, no))
-    return Committed(leaf, facts)
+    return Head(no, Leaf(branch, seq), facts, calls, bool(is_growing))
 
 
-def _repeated(writer: apsw.Connection, change: Change, no: int, present: Leaf, facts: int) -> Committed:
+def _repeated(writer: apsw.Connection, change: Change, head: Head) -> Committed:
     """The leaf moved: either this very change did it, or the writer is stale.
 
     No index on the key: it would cost every append, and this scan is paid by the late one only.
     """
     assert change.after is not None
-    found = writer.execute(SELECT_KEY, (no << 32, (no + 1) << 32, change.key)).fetchone()
+    base = head.no << 32
+    found = writer.execute(SELECT_KEY, (base, base + (1 << 32), change.key)).fetchone()
     if found is None:
-        raise StaleLeaf(change.session_id, change.after, present)
+        raise StaleLeaf(change.session_id, change.after, head.leaf)
     data = fact_from(found).data
     return Committed(Leaf(data["branch"], data["last"]), found[0] & 0xFFFFFFFF, repeated=True)
 
 
-def _grow(
-    writer: apsw.Connection, no: int, under: Leaf, entries: Sequence[NewEntry], is_growing: bool
-) -> Leaf:
-    branch = under.branch
-    if not is_growing:
-        writer.execute(INSERT_BRANCH, (no, under.branch, under.seq))
-        branch = writer.last_insert_rowid()
-    insert_entries(writer, branch, entries)
-    return Leaf(branch, entries[-1].seq)
+def _advance(
+    writer: apsw.Connection, change: Change, head: Head, started: Mapping[str, Started]
+) -> Head | None:
+    """The row moved on to where this change leaves it; None if it does not stand at `head`."""
+    leaf = head.leaf if change.move_to is None else change.move_to
+    is_growing = head.is_growing and change.move_to is None
+    if change.entries:
+        if not is_growing:  # only a head that was read may open a branch: nothing can refuse it any more
+            writer.execute(INSERT_BRANCH, (head.no, leaf.branch, leaf.seq))
+            leaf = Leaf(writer.last_insert_rowid(), leaf.seq)
+        leaf, is_growing = Leaf(leaf.branch, change.entries[-1].seq), True
+    growth = total(change.calls) if change.calls else NOTHING
+    if started:
+        growth = difference(growth, total([call for _, call in started.values()]))
+    facts = head.facts + 1 + len(change.facts)
+    _update_row(writer, change, head, leaf, growth, facts)
+    if not writer.changes():
+        return None
+    return Head(head.no, leaf, facts, head.calls + growth.calls, is_growing)
 
 
 def insert_entries(writer: apsw.Connection, branch: int, entries: Iterable[NewEntry]) -> None:
@@ -172,20 +224,27 @@ def insert_blobs(writer: apsw.Connection, space: str, blobs: Iterable[Blob], at:
         )
 
 
-def _add_calls(writer: apsw.Connection, change: Change, no: int, count: int, branch: int) -> Totals:
-    growth = total(change.calls)
+def _started(writer: apsw.Connection, change: Change, no: int) -> dict[str, Started]:
+    """The rows that the starts of these calls left, by call id."""
+    found: dict[str, Started] = {}
+    for call in change.calls:
+        row = writer.execute(SELECT_STARTED, (no << 32, (no + 1) << 32, call.call_id)).fetchone()
+        if row is not None:
+            found[call.call_id] = row[0], call_from(row[1:])
+    return found
+
+
+def _add_calls(
+    writer: apsw.Connection, change: Change, head: Head, branch: int, started: Mapping[str, Started]
+) -> None:
+    count = head.calls
     for call in change.calls:
         row = _call_row(call, branch)
-        started = None
-        if change.replaces_call:
-            started = writer.execute(SELECT_STARTED, (no << 32, (no + 1) << 32, call.call_id)).fetchone()
-        if started is None:
-            count += 1
-            writer.execute(INSERT_CALL, (*row, no << 32 | count))
+        if call.call_id in started:
+            writer.execute(REPLACE_CALL, (*row, started[call.call_id][0]))
         else:
-            growth = difference(growth, total([call_from(started[1:])]))
-            writer.execute(REPLACE_CALL, (*row, started[0]))
-    return growth
+            count += 1
+            writer.execute(INSERT_CALL, (*row, head.no << 32 | count))
 
 
 def _call_row(call: Call, branch: int) -> tuple[Any, ...]:
@@ -210,19 +269,25 @@ def _call_row(call: Call, branch: int) -> tuple[Any, ...]:
     )
 
 
-def _add_facts(writer: apsw.Connection, change: Change, no: int, facts: int, leaf: Leaf) -> int:
-    base = no << 32
-    facts += 1
+def _add_facts(writer: apsw.Connection, change: Change, head: Head, leaf: Leaf) -> None:
+    n = (head.no << 32 | head.facts) + 1
     first = change.entries[0].seq if change.entries else None
     place = (leaf.branch, first, leaf.seq) if change.after is not None else (None, None, None)
-    writer.execute(
-        INSERT_FACT, (base | facts, change.kind, change.key, *place, _text(change.data), change.at)
-    )
+    writer.execute(INSERT_FACT, (n, change.kind, change.key, *place, _text(change.data), change.at))
     for fact in change.facts:
-        facts += 1
-        row = (base | facts, fact.kind, None, None, None, None, _text(fact.data), change.at)
-        writer.execute(INSERT_FACT, row)
-    return facts
+        n += 1
+        writer.execute(INSERT_FACT, (n, fact.kind, None, None, None, None, _text(fact.data), change.at))
+
+
+def _clear_up(writer: apsw.Connection, change: Change, no: int) -> None:
+    if change.move_to is not None or (change.entries and change.fence is not None):
+        # A draft dies with the answer it became, and with a rewind; only a fenced runner leaves drafts.
+        writer.execute("delete from draft where no = ?", (no,))
+    if change.takes is not None:
+        writer.execute("delete from inbox where no = ? and n = ?", (no, change.takes))
+    if change.state is not UNSET:
+        state = None if change.state is None else change.state.decode()
+        writer.execute("update session_detail set state = ? where no = ?", (state, no))
 
 
 def _text(data: dict[str, Any]) -> str | None:
@@ -230,7 +295,7 @@ def _text(data: dict[str, Any]) -> str | None:
 
 
 def _update_row(
-    writer: apsw.Connection, change: Change, no: int, leaf: Leaf, growth: Totals, facts: int
+    writer: apsw.Connection, change: Change, head: Head, leaf: Leaf, growth: Totals, facts: int
 ) -> None:
     turns = 0
     for entry in change.entries:
@@ -241,7 +306,8 @@ def _update_row(
             bindings.append(to_json(value, name).decode() if name == "tool_names" else value)
     if change.tags:
         bindings.append(to_json(dict(change.tags), "tags").decode())
-    bindings.append(no)
+    was = head.leaf
+    bindings += (head.no, was.branch, was.seq, head.facts, head.calls, change.fence)
     writer.execute(_update(tuple(change.row), bool(change.tags)), bindings)
 
 
@@ -250,7 +316,7 @@ def _update(names: tuple[str, ...], with_tags: bool) -> str:
     assert SETTABLE.issuperset(names), names
     sets = "".join(f", {name} = ?" for name in names)
     patch = ", tags = json_patch(coalesce(tags, '{}'), ?)" if with_tags else ""
-    return f"{UPDATE_HEAD}{sets}{patch} where no = ?"
+    return f"{UPDATE_HEAD}{sets}{patch}{WHERE_HEAD}"
 
 
 SESSION_GIVEN = (
