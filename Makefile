@@ -7,11 +7,11 @@ BIN := $(VENV)/bin
 UV := $(BIN)/python -m uv pip install --quiet --python $(BIN)/python --constraint constraints.txt
 WORKERS ?= auto
 
-.PHONY: help demo test check format bench soak clean
+.PHONY: help demo replay export-session test check format docs bench soak clean
 .DEFAULT_GOAL := help
 
 help: ## what there is
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(BIN)/uv: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -22,15 +22,22 @@ $(BIN)/uv: constraints.txt
 	@touch $@
 
 $(VENV)/.demo: $(BIN)/uv pyproject.toml
-	@$(UV) -e .
+	@$(UV) -e ".[cli]"
 	@touch $@
 
 $(VENV)/.test: $(BIN)/uv pyproject.toml
 	@$(UV) -e ".[test]"
 	@touch $@ $(VENV)/.demo
 
-demo: $(VENV)/.demo ## a session killed by kill -9 in mid-turn goes on in a new process
-	@$(BIN)/python examples/own_loop.py
+demo: $(VENV)/.demo ## an agent killed inside a refund, resumed, forked, replayed, compared
+	@$(BIN)/bough demo
+
+replay: $(VENV)/.demo ## SESSION_ID=… [MODEL=…] [PROMPT=…] [FROM_MESSAGE=N]: execute a session again, without effects
+	@$(BIN)/bough replay "$(or $(SESSION_ID),$(SESSION),latest)" $(if $(MODEL),--model "$(MODEL)") \
+		$(if $(PROMPT),--prompt "$(PROMPT)") $(if $(FROM_MESSAGE),--from $(FROM_MESSAGE)) || [ $$? -eq 1 ]
+
+export-session: $(VENV)/.demo ## SESSION_ID=… [OUTPUT=FILE]: write a session as a bundle
+	@$(BIN)/bough export "$(or $(SESSION_ID),$(SESSION),latest)" $(if $(OUTPUT),-o "$(OUTPUT)")
 
 test: $(VENV)/.test ## every test, on every store
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
@@ -44,6 +51,9 @@ check: $(VENV)/.test ## format, lint, types, layers
 format: $(VENV)/.test ## put the code in order
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+docs: $(VENV)/.test ## write what the program says of itself: docs/cli.md, docs/demo.svg
+	@$(BIN)/python docs/made.py
 
 bench: $(VENV)/.test ## Bough against the bare driver, in one run; writes bench/result.json
 	@$(BIN)/python -m bench

@@ -87,3 +87,22 @@ class TestRecorded:
         events = second.send_sync("something else", model=RecordedModel(first.path()))
         assert events[-1].data["error"]["code"] == ModelError.__name__
         assert len(second.path()) == 1
+
+
+def test_a_script_may_say_what_it_costs(tmp_path: Path) -> None:
+    place = tmp_path / "priced.json"
+    place.write_text('{"rates": {"input": 3.0, "output": 15.0, "cache_read": 0.3}, "lines": ["Hello."]}')
+    with bough.open("memory:") as store:
+        session = store.start()
+        session.send_sync("hi", model=f"scripted:{place}")
+        (call,) = session.calls()
+        spent = (call.usage.input_tokens or 0) * 300 + (call.usage.output_tokens or 0) * 1_500
+        assert call.price == bough.Price(spent, "rates of the model")
+
+
+def test_rates_price_cached_tokens_once() -> None:
+    rates = bough.Rates(input=3.0, output=15.0, cache_read=0.3)
+    told = rates.price(bough.Usage(1_000_000, 0, 900_000, 0))
+    assert told is not None
+    assert told.microcents == 57_000_000  # 100,000 at 3 dollars and 900,000 at 30 cents a million
+    assert rates.price(bough.Usage()) is None

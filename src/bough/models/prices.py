@@ -1,4 +1,4 @@
-"""What a call costs, from `genai-prices` (extra `prices`), which is imported on the first call priced.
+"""What a call costs: by the model's own rates, else from `genai-prices` (extra `prices`), loaded on the first call.
 
 Knows nothing of sessions. No price is an answer too: the call is counted and marked unpriced.
 """
@@ -9,9 +9,15 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
+from msgspec import Struct
+
 from ..core.usage import Price, Usage
+from .model import Model
 
 MICROCENTS_PER_DOLLAR = 100_000_000
+
+
+_FREE = ("scripted", "recorded")  # no table knows them, and loading one takes longer than their whole answer
 
 
 @lru_cache(maxsize=1)
@@ -26,6 +32,8 @@ def _library() -> Any | None:
 def price(usage: Usage, provider: str | None, model: str | None) -> Price | None:
     """The price of one call, frozen with the version of the table that said so; None if it is not known."""
     if model is None or usage.input_tokens is None or usage.output_tokens is None:
+        return None
+    if provider in _FREE:
         return None
     library = _library()
     if library is None:
@@ -42,6 +50,37 @@ def price(usage: Usage, provider: str | None, model: str | None) -> Price | None
         return None
     cost = (Decimal(found.total_price) * MICROCENTS_PER_DOLLAR).to_integral_value()
     return Price(int(cost), f"genai-prices {library.__version__}")
+
+
+class Rates(Struct, frozen=True, forbid_unknown_fields=True):
+    """Dollars per million tokens of a model no table knows: one of your own, or of a script."""
+
+    input: float
+    output: float
+    cache_read: float | None = None
+    cache_write: float | None = None
+
+    def price(self, usage: Usage) -> Price | None:
+        if usage.input_tokens is None or usage.output_tokens is None:
+            return None
+        read, written = usage.cache_read_tokens or 0, usage.cache_write_tokens or 0
+        plain = usage.input_tokens - read - written
+        dollars = [
+            (plain, self.input),
+            (usage.output_tokens, self.output),
+            (read, self.input if self.cache_read is None else self.cache_read),
+            (written, self.input if self.cache_write is None else self.cache_write),
+        ]
+        spent = sum((Decimal(count) * Decimal(str(rate)) for count, rate in dollars), Decimal(0))
+        return Price(
+            int((spent * MICROCENTS_PER_DOLLAR / 1_000_000).to_integral_value()), "rates of the model"
+        )
+
+
+def price_of(model: Model, usage: Usage) -> Price | None:
+    """By the model's own `rates` if it has any, else by the table."""
+    rates: Rates | None = getattr(model, "rates", None)
+    return price(usage, model.provider, model.model) if rates is None else rates.price(usage)
 
 
 _VENDORS = {"openai-chat": "openai", "gemini": "google"}

@@ -25,6 +25,7 @@ from ..core.usage import Usage
 from ..errors import CutOff, ModelError, NoModel
 from ..wire import Answer
 from .model import Delta, Request
+from .prices import Rates
 
 
 class Broken(Struct, frozen=True):
@@ -47,9 +48,14 @@ class ScriptedModel:
     provider = "scripted"
 
     def __init__(
-        self, script: Iterable[Line] | Callable[[Request], Line], *, model: str = "scripted"
+        self,
+        script: Iterable[Line] | Callable[[Request], Line],
+        *,
+        model: str = "scripted",
+        rates: Rates | None = None,
     ) -> None:
         self.model = model
+        self.rates = rates
         self.requests: list[Request] = []
         """Every request it was given, for a test to look at."""
         self._script = script if callable(script) else None
@@ -95,10 +101,13 @@ class ScriptedModel:
 def from_file(place: str) -> ScriptedModel:
     """A script from a JSON or YAML file: a list of texts, or of `{text, calls: [{id, name, arguments}]}`.
 
+    Or `{lines: […], rates: {input, output}}`: then it costs so many dollars per million tokens.
+
     Which line comes next is told by how many answers the history holds, so that a new process goes on where the
     last one stopped.
     """
-    lines = _lines(place)
+    script = _script(place)
+    lines = [_line(line) for line in script.lines]
 
     def line(request: Request) -> Line:
         said = sum(item.message.role == "assistant" for item in request.context.items)
@@ -108,10 +117,10 @@ def from_file(place: str) -> ScriptedModel:
             )
         return lines[said]
 
-    return ScriptedModel(line, model=f"scripted:{place}")
+    return ScriptedModel(line, model=f"scripted:{place}", rates=script.rates)
 
 
-def _lines(place: str) -> list[Message]:
+def _script(place: str) -> _Script:
     try:
         text = Path(place).read_text()
     except OSError as error:
@@ -120,7 +129,7 @@ def _lines(place: str) -> list[Message]:
         ) from None
     try:
         found = msgspec.json.decode(text) if place.endswith(".json") else msgspec.yaml.decode(text)
-        return [_line(line) for line in msgspec.convert(found, list[str | _Line])]
+        return msgspec.convert({"lines": found} if isinstance(found, list) else found, _Script)
     except ImportError:
         raise NoModel(
             f"scripted:{place}", "YAML is not installed", 'pip install "bough[yaml]", or use .json'
@@ -129,6 +138,11 @@ def _lines(place: str) -> list[Message]:
         raise NoModel(
             f"scripted:{place}", f"the script has the wrong shape ({error})", "see docs/running.md"
         ) from None
+
+
+class _Script(Struct, frozen=True, forbid_unknown_fields=True):
+    lines: list[str | _Line]
+    rates: Rates | None = None
 
 
 class _Line(Struct, frozen=True, forbid_unknown_fields=True):

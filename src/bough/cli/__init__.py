@@ -1,0 +1,1 @@
+"""The command line: one function per verb. Parse, one call, print."""

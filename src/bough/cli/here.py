@@ -1,0 +1,67 @@
+"""Where the command line finds its store: an option, the environment, else one stable file per user."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .words import Refused
+
+if TYPE_CHECKING:
+    from ..sessions import Sessions
+
+
+def default_store() -> Path:
+    """Never keyed by the working directory: a session is found from wherever it is asked for."""
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "bough" / "bough.db"
+
+
+class Here:
+    """The store, space and owner of this command line; opened when first asked for."""
+
+    def __init__(self, store: str | None, space: str, owner: str | None) -> None:
+        self.url = store or os.environ.get("BOUGH_STORE") or str(default_store())
+        self.space, self.owner = space, owner
+        self._opened: list[Sessions] = []
+
+    @property
+    def is_file(self) -> bool:
+        return self.url != "memory:" and "://" not in self.url
+
+    def sessions(self) -> Sessions:
+        """For reading and changing what is there; says so if there is no store yet."""
+        if self.is_file and not Path(self.url).exists():
+            raise Refused(
+                f"there is no store at {self.url} yet; bough chat or bough run makes one, bough demo shows what it is"
+            )
+        return self._open()
+
+    def new_sessions(self) -> Sessions:
+        """For what may be the first session of all: the file, and the folder of the default one, are made."""
+        if self.is_file and Path(self.url) == default_store():
+            Path(self.url).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return self._open()
+
+    def aside(self) -> Sessions:
+        """A store in memory, for looking into a bundle."""
+        from ..sessions import open
+
+        self._opened.append(open("memory:", space=self.space))
+        return self._opened[-1]
+
+    def _open(self) -> Sessions:
+        from ..sessions import open
+
+        self._opened.append(open(self.url, space=self.space, owner=self.owner))
+        return self._opened[-1]
+
+    def close(self) -> None:
+        for sessions in self._opened:
+            sessions.close()
+
+
+here = click.make_pass_decorator(Here)

@@ -1,0 +1,89 @@
+"""`bough import` and `bough copy`: sessions from elsewhere, and to elsewhere."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from .here import Here, here
+from .printing import as_json, confirmed, many, plain, say, say_json
+from .progress import bar
+from .reference import complete, find
+from .words import Refused
+
+
+@click.command("import")
+@click.argument("files", nargs=-1, required=True, type=click.Path(allow_dash=True), metavar="FILE…")
+@click.option("--new-id", is_flag=True, help="Under a fresh id, beside what has its own.")
+@as_json
+@here
+def import_(place: Here, files: tuple[str, ...], new_id: bool, is_json: bool) -> None:
+    """Take a bundle in.
+
+    All of it or nothing; importing it twice adds nothing. A FILE of - is read from stdin.
+    """
+    sessions = place.new_sessions()
+    reports = []
+    for name in files:
+        source = sys.stdin.buffer if name == "-" else name
+        with bar("import", unit="lines") as step:
+            report = sessions.import_bundle(
+                source, new_id=new_id, progress=lambda told: step(told.lines, None)
+            )
+        reports.append(report)
+        if not is_json:
+            known = f", {many(len(report.known), 'session')} known already" if report.known else ""
+            missing = f"; {report.missing_blobs} attachments are missing" if report.missing_blobs else ""
+            say(f"{name}: {many(len(report.added), 'session')}, {report.entries:,} entries{known}{missing}")
+            click.echo(report.session_id)
+    if is_json:
+        say_json(imported=plain(reports))
+
+
+@click.command()
+@click.argument("references", nargs=-1, metavar="[REFERENCE]…", shell_complete=complete)
+@click.option("--to", required=True, metavar="URL", help="The other store.")
+@click.option("--to-space", metavar="SPACE", help="Its space; default: the same.")
+@click.option("--all", "is_all", is_flag=True, help="Every session that is not in the trash.")
+@click.option("--new-id", is_flag=True, help="Under fresh ids.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@as_json
+@here
+def copy(
+    place: Here,
+    references: tuple[str, ...],
+    to: str,
+    to_space: str | None,
+    is_all: bool,
+    new_id: bool,
+    yes: bool,
+    is_json: bool,
+) -> int:
+    """Copy sessions to another store.
+
+    With their tasks and attachments; bundles of both sides are the same bytes. What is there already is passed over.
+    """
+    if is_all == bool(references):
+        raise Refused("name the sessions to copy, or --all of them")
+    sessions = place.sessions()
+    if is_all:
+        # Oldest first, so that a fork finds what it stands on.
+        names = [row.session_id for row in sessions.every(limit=500) if row.relation != "task"][::-1]
+        say(f"{many(len(names), 'session')} of {place.url} to {to}")
+        if not confirmed("Copy them?", yes=yes):
+            return 1
+    else:
+        names = [find(place, reference).session.session_id for reference in references]
+    target = Here(to, to_space or place.space, place.owner)
+    try:
+        other = target.new_sessions()
+        with bar("copy", unit="sessions") as step:
+            made = []
+            for done, name in enumerate(names, 1):
+                made.append(sessions.copy(name, to=other, new_id=new_id).session_id)
+                step(done, len(names))
+    finally:
+        target.close()
+    say_json(copied=made) if is_json else say(f"{many(len(made), 'session')} copied")
+    return 0

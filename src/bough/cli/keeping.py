@@ -1,0 +1,81 @@
+"""`bough backup` and `bough migrate`: the file as a whole."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from ..stores.sqlite_file import FORMAT
+from ..stores.sqlite_health import format_of
+from .here import Here, here
+from .printing import as_json, confirmed, say, say_json
+from .words import Refused
+from .working import install_engine
+
+
+@click.command()
+@click.argument("to", required=False, type=click.Path(dir_okay=False))
+@click.option("--force", is_flag=True, help="Write over a file that is there.")
+@as_json
+@here
+def backup(place: Here, to: str | None, force: bool, is_json: bool) -> None:
+    """Write a whole copy of the store while others go on.
+
+    TO defaults to the store's name with the time in it, beside it.
+    """
+    if not place.is_file:
+        raise Refused(f"{place.url} is no file; only a SQLite store is backed up by a copy")
+    sessions = place.sessions()
+    target = Path(to or f"{place.url}.{sessions.world.now() // 1_000_000}.bak")
+    if target.exists() and not force:
+        raise Refused(f"{target} is there already; --force writes over it")
+    if target.exists() and os.path.samefile(target, place.url):
+        raise Refused("a store is no backup of itself; name another file")
+    from ..stores.sqlite import SqliteStore
+
+    assert isinstance(sessions.store, SqliteStore)
+    sessions.store.backup(target)
+    if is_json:
+        say_json(backup={"path": str(target), "bytes": target.stat().st_size})
+    else:
+        click.echo(str(target))
+
+
+@click.command()
+@click.option("-y", "--yes", is_flag=True, help="Do it; without it a person is asked.")
+@click.option("--engine", type=click.Choice(["absurd"]), help="The engine's schema and queue, on PostgreSQL.")
+@click.option(
+    "--queue", default="default", show_default=True, metavar="NAME", help="Of --engine: the queue to make."
+)
+@as_json
+@here
+def migrate(place: Here, yes: bool, engine: str | None, queue: str, is_json: bool) -> int:
+    """Bring the store to this version's format, with a backup.
+
+    A file of a newer Bough is refused and not touched.
+    """
+    if engine is not None:
+        return install_engine(place, queue, is_json=is_json)
+    if not place.is_file:
+        raise Refused(f"{place.url} has no format to migrate")
+    if not Path(place.url).exists():
+        place.sessions()
+    found = format_of(place.url)
+    if found < FORMAT:
+        say(f"{place.url}: format {_spoken(found)} → {_spoken(FORMAT)}, after a backup beside it")
+        if not confirmed("Migrate?", yes=yes):
+            return 1
+    place.sessions()
+    if is_json:
+        say_json(store=place.url, format_before=_spoken(found), format=_spoken(max(found, FORMAT)))
+    elif found < FORMAT:
+        click.echo(f"{place.url} has format {_spoken(FORMAT)} now")
+    else:
+        click.echo(f"{place.url} has format {_spoken(found)}; nothing to do")
+    return 0
+
+
+def _spoken(version: int) -> str:
+    return f"{version // 1_000}.{version % 1_000}"

@@ -1,0 +1,92 @@
+"""`bough ls`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ..core.times import moment
+from ..core.usage import spoken_cost
+from ..stores.store import SessionRow
+from .here import Here, here
+from .printing import as_json, clipped, plain, say, say_json, table, when
+
+_MARKS = {"fork": "⑂ fork of {}", "task": "↳ task of {}", "replay": "↻ replay of {}", "import": "⇣ imported"}
+
+
+@click.command()
+@click.option(
+    "--status", type=click.Choice(["idle", "running", "completed", "failed", "cancelled", "interrupted"])
+)
+@click.option("--agent")
+@click.option("--conversation", "conversation_id", metavar="ID")
+@click.option("--tag", metavar="NAME=VALUE")
+@click.option("--relation", type=click.Choice(["fork", "task", "replay", "import"]))
+@click.option("--parent", "parent_session", metavar="ID", help="Forks, tasks and replays of this session.")
+@click.option("--after", metavar="TIME", help="Started at or after: 2026-11-01 (UTC), or 7d ago.")
+@click.option("--before", "until", metavar="TIME", help="Started before.")
+@click.option("--trashed", is_flag=True, help="What is in the trash.")
+@click.option("--all", "is_all", is_flag=True, help="Tasks and replays too.")
+@click.option("-n", "--limit", type=click.IntRange(1, 100_000), default=30, show_default=True)
+@click.option("--page", metavar="NEXT", help="Go on where a page ended; it says how.")
+@as_json
+@here
+def ls(
+    place: Here,
+    /,
+    tag: str | None,
+    after: str | None,
+    until: str | None,
+    page: str | None,
+    is_all: bool,
+    is_json: bool,
+    **query: Any,
+) -> None:
+    """List sessions, newest first."""
+    sessions = place.sessions()
+    if tag is not None:
+        name, _, value = tag.partition("=")
+        query["tag"] = (name, value)
+    now = sessions.world.now()
+    query["started_from"] = None if after is None else moment("after", after, now)
+    query["started_before"] = None if until is None else moment("before", until, now)
+    query["children"] = is_all or bool(query["relation"]) or bool(query["parent_session"])
+    found = sessions.sessions(before=page, **query)
+    if is_json:
+        say_json(sessions=[as_data(row) for row in found.sessions], next=found.next)
+        return
+    if not found.sessions:
+        say("no session matches; bough ls --all shows tasks and replays too")
+        return
+    head = ("SESSION", "ACTIVE", "STATUS", "TURNS", "COST", "MODEL", "TITLE")
+    click.echo("\n".join(table(map(_line, found.sessions), head)))
+    if found.next:
+        say(f"more: bough ls --page {found.next}")
+
+
+def as_data(row: SessionRow) -> dict[str, Any]:
+    """A session's row as JSON: its id is `id`, like everywhere people look for one."""
+    data: dict[str, Any] = plain(row)
+    return {"id": data.pop("session_id"), **data}
+
+
+def _line(row: SessionRow) -> tuple[str, ...]:
+    marked = _MARKS[row.relation].format((row.parent_session or "")[:12]) if row.relation else ""
+    title = " ".join(filter(None, [row.title or row.agent or "", f"({marked})" if marked else ""]))
+    return (
+        row.session_id[:16],
+        when(row.updated_at),
+        status(row),
+        str(row.turns),
+        spoken_cost(row.totals),
+        clipped(row.model or "", 24),
+        title,
+    )
+
+
+_COLOURS = {"running": "green", "failed": "red", "interrupted": "yellow", "cancelled": "yellow"}
+
+
+def status(row: SessionRow) -> str:
+    return click.style(row.status, fg=_COLOURS.get(row.status))

@@ -1,0 +1,169 @@
+"""The entry point: `bough [--store URL] VERB …`.
+
+Knows the verbs, where each lives, and what an error means for the exit code. A verb's module is loaded when it
+is used, so `bough --help` loads none of them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from .. import __version__
+from .here import Here
+
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "Start here": {
+        "demo": ("demo", "An agent killed inside a refund, in one minute: no key, no network."),
+        "chat": ("chat", "Talk to an agent in the terminal; every word is durable."),
+        "run": ("running", "Send one input to an agent and print its answer."),
+        "resume": ("running", "Go on with a turn that was cut off."),
+        "approve": ("running", "Allow, or deny, the tool calls that wait for a person."),
+    },
+    "Look": {
+        "ls": ("listing", "List sessions, newest first."),
+        "show": ("showing", "Show a session's transcript, or one of its entries."),
+        "log": ("showing", "List every entry of a session's path."),
+        "tree": ("showing", "Draw a session's tree with its leaf."),
+        "tail": ("tailing", "Print a session's facts as JSON lines; -f goes on as they come."),
+        "search": ("searching", "Search every message, tool input and tool output."),
+        "usage": ("spending", "What was spent: by session, day, model or agent."),
+        "context": ("showing", "What the model would be given at this place."),
+        "serve": ("serving", "Serve the API and the viewer over HTTP."),
+        "worker": ("working", "Run the tasks of a queue, on PostgreSQL; any number of workers."),
+    },
+    "Move": {
+        "fork": ("moving", "Make a new session from any place of another, in O(1)."),
+        "rewind": ("moving", "Move the leaf back; nothing is lost."),
+        "undo": ("moving", "Rewind to before the latest input."),
+        "redo": ("moving", "Go back to where the last rewind came from."),
+        "compact": ("moving", "Let a summary stand for what lies before the newest turn."),
+        "uncompact": ("moving", "Cancel the latest compaction."),
+        "title": ("moving", "Name a session."),
+        "tag": ("moving", "Set or remove a session's tags."),
+    },
+    "Compare": {
+        "replay": ("replaying", "Re-execute a session without effects, with another model or prompt."),
+        "diff": ("comparing", "Compare two sessions or places turn by turn."),
+    },
+    "Exchange": {
+        "export": ("exporting", "Write a session as a bundle, Markdown, JSONL or workflow."),
+        "import": ("importing", "Take a bundle in."),
+        "copy": ("importing", "Copy sessions to another store."),
+    },
+    "Care": {
+        "rm": ("removing", "Put a session and its children into the trash."),
+        "restore": ("removing", "Bring a session back from the trash."),
+        "purge": ("removing", "Forget a trashed session for good."),
+        "gc": ("removing", "Drop blobs nobody points to, and what a policy names."),
+        "verify": ("checking", "Check chains, numbers, pairs and totals."),
+        "doctor": ("checking", "Read-only health of a store, or of another tool's session folder."),
+        "backup": ("keeping", "Write a whole copy of the store while others go on."),
+        "migrate": ("keeping", "Bring the store to this version's format, with a backup."),
+        "completion": ("completing", "Print what makes your shell complete bough's verbs."),
+    },
+}
+VERBS = {verb: home for verbs in SECTIONS.values() for verb, home in verbs.items()}
+
+
+class Verbs(click.Group):
+    """Loads a verb's module when the verb is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module = import_module(f"{__package__}.{VERBS[cmd_name][0]}")
+        command: click.Command = getattr(module, _function(cmd_name))
+        return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Verbs without loading them: whoever presses TAB does not wait."""
+        found = [
+            CompletionItem(verb, help=said)
+            for verb, (_, said) in VERBS.items()
+            if verb.startswith(incomplete)
+        ]
+        return found or click.Command.shell_complete(self, ctx, incomplete)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], VERBS, 1)
+            guess = f" Did you mean {near[0]!r}?" if near else " bough --help lists the verbs."
+            ctx.fail(f"there is no verb {args[0]!r}.{guess}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for name, verbs in SECTIONS.items():
+            with formatter.section(name):
+                formatter.write_dl([(verb, said) for verb, (_, said) in verbs.items()], col_max=14)
+
+
+def _function(verb: str) -> str:
+    return f"{verb}_" if verb == "import" else verb
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option(
+    "--store", metavar="URL", help="A path or memory:. Default: $BOUGH_STORE, else one file per user."
+)
+@click.option("--space", default="default", show_default=True, help="The tenant whose sessions are meant.")
+@click.option("--owner", help="Only sessions of this owner.")
+@click.version_option(__version__, prog_name="bough", message="%(prog)s %(version)s")
+@click.pass_context
+def bough(ctx: click.Context, store: str | None, space: str, owner: str | None) -> None:
+    """Sessions of LLM agents that cannot be lost.
+
+    A REFERENCE is a session's id or a unique prefix of it, `latest`, a title, or a bundle file; any of them
+    with @7 means its entry 7.
+    """
+    if os.environ.get("NO_COLOR"):
+        ctx.color = False
+    ctx.obj = Here(store, space, owner)
+    ctx.call_on_close(ctx.obj.close)
+
+
+def run() -> None:
+    """What `bough` on the command line calls."""
+    sys.exit(outcome(sys.argv[1:]))
+
+
+def outcome(arguments: list[str]) -> int:
+    """Run one command line; the exit code. 0 fine, 1 differs or problems, 2 usage, 3 stale or locked."""
+    try:
+        code: Any = bough.main(arguments, prog_name="bough", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted; what was durable is safe", err=True)
+        return 130
+    except BrokenPipeError:
+        # Whoever reads has seen enough. Python would complain once more when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        from .words import explain
+
+        said = explain(error)
+        if said is None:
+            raise
+        click.echo(f"{click.style('bough:', fg='red')} {said.text}", err=True)
+        return said.code
+    return code if isinstance(code, int) else 0
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,189 @@
+"""`bough fork`, `rewind`, `undo`, `redo`, `compact`, `uncompact`, `title` and `tag`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from ..changes import Cut
+from ..session import Session
+from .here import Here, here
+from .printing import as_json, plain, say, say_json
+from .reference import find, needed, reference
+from .words import Refused
+
+
+@click.command()
+@reference
+@click.option("--model", help="Another model from here on.")
+@click.option("--prompt", metavar="TEXT|@FILE", help="Another system prompt.")
+@click.option("--prompt-patch", metavar="TEXT|@FILE", help="Said in addition to the system prompt.")
+@click.option("--tools", metavar="NAMES", help="Only these tools, separated by commas.")
+@click.option("--title")
+@as_json
+@here
+def fork(
+    place: Here,
+    reference: str,
+    model: str | None,
+    prompt: str | None,
+    prompt_patch: str | None,
+    tools: str | None,
+    title: str | None,
+    is_json: bool,
+) -> None:
+    """Make a new session from any place of another, in O(1).
+
+    No entry is copied and the source is untouched: bough fork ses_3f@7 --prompt @stricter.txt
+    """
+    found = find(place, reference)
+    made = found.standing().fork(
+        model=model,
+        prompt=spoken(prompt),
+        prompt_patch=spoken(prompt_patch),
+        tools=None if tools is None else [name.strip() for name in tools.split(",") if name.strip()],
+        title=title,
+    )
+    if is_json:
+        say_json(session={"id": made.session_id}, parent=found.session.session_id, cut=plain(made.cut))
+        return
+    _say_cut(made.cut)
+    click.echo(made.session_id)
+
+
+@click.command()
+@needed
+@click.option("--summary", help="What the branch left behind had found, for the model to know.")
+@as_json
+@here
+def rewind(place: Here, reference: str, summary: str | None, is_json: bool) -> None:
+    """Move the leaf back; nothing is lost.
+
+    REFERENCE names the place: latest@7. The next input grows a new branch; bough redo goes back.
+    """
+    found = find(place, reference)
+    if found.seq is None:
+        raise Refused(f"say where to: bough rewind {reference}@7; bough log {reference} shows the numbers")
+    cut = found.session.rewind(found.seq, summary=summary)
+    _moved(found.session, cut, is_json=is_json)
+
+
+@click.command()
+@reference
+@as_json
+@here
+def undo(place: Here, reference: str, is_json: bool) -> None:
+    """Rewind to before the latest input."""
+    session = find(place, reference).session
+    _moved(session, session.undo(), is_json=is_json)
+
+
+@click.command()
+@reference
+@as_json
+@here
+def redo(place: Here, reference: str, is_json: bool) -> None:
+    """Go back to where the last rewind came from."""
+    session = find(place, reference).session
+    session.redo()
+    _moved(session, None, is_json=is_json)
+
+
+@click.command()
+@reference
+@click.option(
+    "--summary", metavar="TEXT|@FILE|-", help="The summary; without it one is made without a model."
+)
+@click.option("--keep-from", type=click.IntRange(1), help="The first entry the model still sees whole.")
+@as_json
+@here
+def compact(place: Here, reference: str, summary: str | None, keep_from: int | None, is_json: bool) -> None:
+    """Let a summary stand for what lies before the newest turn.
+
+    Nothing is deleted: bough uncompact brings the exact earlier context back.
+    """
+    session = find(place, reference).session
+    text = sys.stdin.read() if summary == "-" else spoken(summary)
+    if text is None:
+        from ..agent.compaction import offline_summary  # loaded late: the agent room is large
+
+        first = keep_from or max(
+            (e.seq for e in session.path() if e.turn == e.seq), default=session.leaf.seq + 1
+        )
+        text = offline_summary([entry for entry in session.path() if entry.seq < first])
+    made = session.compact(text, first_kept=keep_from)
+    if is_json:
+        say_json(session={"id": session.session_id}, leaf=plain(session.leaf), compaction=plain(made))
+        return
+    click.echo(f"from {session.leaf} on the model sees a summary of what lies before entry {made.first_kept}")
+
+
+@click.command()
+@reference
+@as_json
+@here
+def uncompact(place: Here, reference: str, is_json: bool) -> None:
+    """Cancel the latest compaction."""
+    session = find(place, reference).session
+    cancelled = session.uncompact()
+    if is_json:
+        say_json(session={"id": session.session_id}, leaf=plain(session.leaf), cancels=cancelled.cancels)
+        return
+    click.echo(f"the compaction at {cancelled.cancels} no longer holds; the earlier context is back")
+
+
+@click.command()
+@needed
+@click.argument("text", required=False)
+@here
+def title(place: Here, reference: str, text: str | None) -> None:
+    """Name a session; without TEXT print its name."""
+    session = find(place, reference).session
+    if text is None:
+        click.echo(session.row.title or "")
+    else:
+        session.title(text or None)
+
+
+@click.command()
+@needed
+@click.argument("tags", nargs=-1, metavar="[NAME=VALUE]…")
+@as_json
+@here
+def tag(place: Here, reference: str, tags: tuple[str, ...], is_json: bool) -> None:
+    """Set or remove a session's tags; `name=` removes one, none given prints them."""
+    session = find(place, reference).session
+    pairs = {}
+    for pair in tags:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise Refused(f"{pair!r} is no tag; write name=value, or name= to remove it")
+        pairs[name] = value or None
+    now = session.tag(**pairs) if pairs else session.row.tags
+    if is_json:
+        say_json(session={"id": session.session_id}, tags=now)
+        return
+    for name, value in sorted(now.items()):
+        click.echo(f"{name}={value}")
+
+
+def spoken(text: str | None) -> str | None:
+    """Text as given, or what a file says: @FILE."""
+    if text is None or not text.startswith("@"):
+        return text
+    return Path(text[1:]).read_text(encoding="utf-8")
+
+
+def _say_cut(cut: Cut | None) -> None:
+    if cut is not None and cut.has_moved:
+        say(f"{cut.asked} lies between a call and its results; cut at {cut.at} instead")
+
+
+def _moved(session: Session, cut: Cut | None, *, is_json: bool) -> None:
+    if is_json:
+        say_json(session={"id": session.session_id}, leaf=plain(session.leaf), cut=plain(cut))
+        return
+    _say_cut(cut)
+    click.echo(f"{session.session_id} stands at {session.leaf}")

@@ -1,0 +1,123 @@
+"""Printing: data on stdout, talk on stderr, colour only on a terminal, JSON with a schema version."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+from unicodedata import category
+
+import click
+import msgspec
+
+from ..core.usage import Totals
+
+SCHEMA_VERSION = 1
+
+as_json = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON holds it: bytes as hex."""
+    return msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=repr) if value is not None else None
+
+
+def encoded(value: Any) -> str:
+    return msgspec.json.encode(_legible(plain(value))).decode()
+
+
+def _legible(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, dict):
+        return {str(name): _legible(one) for name, one in value.items()}
+    return [_legible(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def as_text(data: dict[str, Any]) -> str:
+    return msgspec.json.format(encoded({"schema_version": SCHEMA_VERSION, **data}), indent=2)
+
+
+def say_json(**data: Any) -> None:
+    """One JSON object on stdout."""
+    click.echo(as_text(data))
+
+
+def say(text: str = "") -> None:
+    """A remark to the person: never mixed with the data."""
+    click.echo(text, err=True)
+
+
+def dim(text: str) -> str:
+    return click.style(text, dim=True)
+
+
+def bold(text: str) -> str:
+    return click.style(text, bold=True)
+
+
+def width(most: int = 120) -> int:
+    return min(most, shutil.get_terminal_size((100, 24)).columns)
+
+
+def is_terminal() -> bool:
+    """Whether a person can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def confirmed(question: str, *, yes: bool) -> bool:
+    """Whether to go on: --yes, or a person who says so. Without a terminal nobody is asked."""
+    if yes:
+        return True
+    if not is_terminal():
+        say("nothing was done: this wants --yes, and there is no terminal to ask at")
+        return False
+    return click.confirm(question, err=True)
+
+
+def when(at: int | None) -> str:
+    return "" if at is None else datetime.fromtimestamp(at / 1e6).strftime("%Y-%m-%d %H:%M")
+
+
+def iso(at: int) -> str:
+    return datetime.fromtimestamp(at / 1e6).astimezone().isoformat(timespec="seconds")
+
+
+def tokens(totals: Totals) -> str:
+    return f"{totals.input_tokens:,} in, {totals.output_tokens:,} out"
+
+
+def many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def table(rows: Iterable[Sequence[str]], head: Sequence[str]) -> list[str]:
+    """Columns as wide as they need; the last takes what is left of the terminal."""
+    cells = [list(head), *(list(row) for row in rows)]
+    wide = [max(len(click.unstyle(row[n])) for row in cells) for n in range(len(head))]
+    room = width() - sum(wide[:-1]) - 2 * (len(head) - 1)
+    lines = []
+    for number, row in enumerate(cells):
+        row[-1] = clipped(row[-1], max(room, 12))
+        padded = [cell + " " * (wide[n] - len(click.unstyle(cell))) for n, cell in enumerate(row[:-1])]
+        line = "  ".join([*padded, row[-1]]).rstrip()
+        lines.append(dim(line) if number == 0 else line)
+    return lines
+
+
+def clipped(text: str, most: int) -> str:
+    line = "".join(c if c.isprintable() else " " for c in " ".join(text.split()))
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def safe(text: str) -> str:
+    """Text of a model or a tool for a terminal: escape sequences and other controls are shown, not obeyed."""
+    return "".join(
+        c if c in "\n\t\u200d" or c.isprintable() or category(c) == "Zs" else _visible(c) for c in text
+    )
+
+
+def _visible(c: str) -> str:
+    return chr(0x2400 + ord(c)) if ord(c) < 0x20 else "" if c == "\x7f" else "·"

@@ -1,0 +1,124 @@
+"""References: how a person names a session, and perhaps a place in it.
+
+`ses_3f…`, a unique prefix with or without `ses_`, `latest`, a title, or a bundle file; `@7` is its entry 7,
+`@3:7` the entry 7 of branch 3, wherever the session stands now.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..core.tree import Leaf
+from ..errors import BadPoint, NotFound
+from ..log import Log
+from ..session import Session
+from ..sessions import Sessions
+from ..stores.store import SessionRow
+from .here import Here
+from .printing import clipped
+from .words import Refused
+
+_AT = re.compile(r"^(?P<name>.*)@(?:(?P<branch>\d+):)?(?P<seq>\d+)$", re.DOTALL)
+
+
+class Place(Struct, frozen=True):
+    session: Session
+    leaf: Leaf | None
+    """The place that was named with @; None: the session's own leaf."""
+    is_aside: bool = False
+    """From a bundle file: looked at, and gone when the command ends."""
+
+    @property
+    def seq(self) -> int | None:
+        return None if self.leaf is None else self.leaf.seq
+
+    def standing(self) -> Session:
+        """A handle that stands at the place named; looking never moves the leaf."""
+        if self.leaf is None:
+            return self.session
+        log = self.session.log
+        return Session(Log(log.store, replace(self.session.row, leaf=self.leaf), log.world))
+
+
+def find(here: Here, reference: str, *, trashed: bool = False) -> Place:
+    """The place a reference names, in this store or in a bundle file."""
+    name, branch, seq = _parted(reference)
+    bundle, _ = bundle_file(reference)
+    if bundle is not None:
+        sessions = here.aside()
+        session = sessions.session(sessions.import_bundle(bundle).session_id)
+    else:
+        sessions = here.sessions()
+        session = sessions.session(_named(sessions, name, trashed=trashed))
+    if seq is None:
+        return Place(session, None, bundle is not None)
+    leaf = session.log.place(seq) if branch is None else _held(session, branch, seq)
+    return Place(session, leaf, bundle is not None)
+
+
+def _parted(reference: str) -> tuple[str, int | None, int | None]:
+    """Name, branch and seq."""
+    match = _AT.match(reference)
+    if match is None:
+        return reference, None, None
+    return match["name"], int(match["branch"]) if match["branch"] else None, int(match["seq"])
+
+
+def bundle_file(reference: str) -> tuple[Path | None, int | None]:
+    """The file a reference names, if it names one, and the seq in it."""
+    name, _, seq = _parted(reference)
+    place = Path(name)
+    if name.endswith(".bough") and not place.exists():
+        raise Refused(f"there is no file {name}")
+    return (place, seq) if name and place.is_file() else (None, seq)
+
+
+def _held(session: Session, branch: int, seq: int) -> Leaf:
+    for one in session.branches():
+        if one.branch == branch and one.parent_seq < seq <= one.tail:
+            return Leaf(branch, seq)
+    raise BadPoint(f"{branch}:{seq}", 0, session.leaf.seq)
+
+
+def _named(sessions: Sessions, name: str, *, trashed: bool) -> str:
+    if name in ("latest", "@", ""):
+        rows = sessions.sessions(children=False, trashed=trashed, limit=1).sessions
+        if not rows:
+            raise Refused(
+                "the trash is empty" if trashed else "there is no session yet; bough chat starts one"
+            )
+        return rows[0].session_id
+    for query in ({"prefix": name}, {"prefix": f"ses_{name}"}, {"title": name}):
+        rows = sessions.sessions(trashed=trashed, limit=6, **query).sessions
+        exact = [row for row in rows if row.session_id == name]
+        if exact or len(rows) == 1:
+            return (exact or rows)[0].session_id
+        if rows:
+            raise Refused(f"{name!r} may be any of these; say more of its id:\n{_some(rows)}")
+    raise NotFound(name)
+
+
+def _some(rows: list[SessionRow]) -> str:
+    lines = [f"  {row.session_id}  {clipped(row.title or row.agent or '', 60)}" for row in rows[:5]]
+    return "\n".join([*lines, *(["  …"] if len(rows) > 5 else [])])
+
+
+def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Ids and titles for the shell, newest first."""
+    found = ctx.find_object(Here) or Here(
+        ctx.parent.params.get("store") if ctx.parent else None, "default", None
+    )
+    if found.is_file and not Path(found.url).exists():
+        return []
+    rows = found.sessions().sessions(limit=200).sessions
+    names = [name for row in rows for name in (row.session_id, row.title) if name]
+    return [name for name in ("latest", *names) if name.startswith(incomplete)]
+
+
+reference = click.argument("reference", default="latest", shell_complete=complete)
+needed = click.argument("reference", shell_complete=complete)

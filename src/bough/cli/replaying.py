@@ -1,0 +1,122 @@
+"""`bough replay`: a session executed again, without effects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..session import Session
+from .here import Here, here
+from .moving import spoken
+from .printing import plain, safe, say, say_json
+from .progress import bar
+from .reference import bundle_file, find, reference
+
+
+@click.command()
+@reference
+@click.option(
+    "--model", "models", multiple=True, metavar="NAME", help="Another model; several are a fallback chain."
+)
+@click.option("--prompt", metavar="TEXT|@FILE", help="Another system prompt.")
+@click.option("--prompt-patch", metavar="TEXT|@FILE", help="Said in addition to the system prompt.")
+@click.option(
+    "--from", "from_", type=click.IntRange(0), metavar="N", help="Keep entries 1 to N; default: the seeds."
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["strict", "recorded", "dry", "live"]),
+    help="strict: the recorded model and tools. recorded: a new model, tools from the recording. dry: what is not "
+    "recorded meets the tool's dry run. live: the tools named with --live run.",
+)
+@click.option(
+    "--tools", "sources", multiple=True, metavar="FILE.py|MODULE", help="The tools, for dry and live."
+)
+@click.option("--live", multiple=True, metavar="TOOL", help="This tool runs for real; repeatable.")
+@click.option(
+    "--on-miss",
+    type=click.Choice(["stop", "next", "tell"]),
+    default="stop",
+    show_default=True,
+    help="A call that was not recorded: stop there, go on with the next input, or tell the model and go on.",
+)
+@click.option("--json", "format_", flag_value="json", help="Print JSON.")
+@click.option("--markdown", "format_", flag_value="markdown", help="Print Markdown.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the report there instead.")
+@here
+def replay(
+    place: Here,
+    /,
+    reference: str,
+    models: tuple[str, ...],
+    prompt: str | None,
+    prompt_patch: str | None,
+    sources: tuple[str, ...],
+    format_: str | None,
+    output: str | None,
+    **how: Any,
+) -> int:
+    """Re-execute a session without effects, with another model or prompt.
+
+    The source is not touched: a fork is fed every recorded input and the tools answer from the recording. Says what
+    became different first, turn by turn, in words, tools and money. REFERENCE@4 is --from 4; a bundle file is
+    taken in first. Exit code 0 the same, 1 different.
+    """
+    session, seq = _source(place, reference)
+    how["from_"] = seq if how["from_"] is None else how["from_"]
+    if sources:
+        from .loading import load_tools
+
+        how["tools"] = load_tools(sources)
+    with bar("replay", unit="turns") as step:
+        report = session.replay_sync(
+            model=list(models) or None,
+            prompt=spoken(prompt),
+            prompt_patch=spoken(prompt_patch),
+            progress=step,
+            **how,
+        )
+    written(report, format_, output)
+    say(
+        f"bough diff {report.source} {report.replay} compares them again; bough show {report.replay} shows the replay"
+    )
+    return 0 if report.is_same else 1
+
+
+def _source(place: Here, name: str) -> tuple[Session, int | None]:
+    """The session to replay; one from a bundle is taken in, for its replay is to last."""
+    bundle, seq = bundle_file(name)
+    if bundle is None:
+        found = find(place, name)
+        return found.session, found.seq
+    sessions = place.new_sessions()
+    return sessions.session(sessions.import_bundle(bundle).session_id), seq
+
+
+def written(report: Any, format_: str | None, output: str | None) -> None:
+    """A report as text, JSON or Markdown, on stdout or in a file."""
+    if format_ == "json" and output is None:
+        say_json(**data(report))
+        return
+    if format_ == "json":
+        from .printing import as_text
+
+        text = as_text(data(report))
+    else:
+        text = report.markdown() if format_ == "markdown" else "\n".join(report.lines())
+    if output is None:
+        click.echo(safe(text))
+    else:
+        Path(output).write_text(text + "\n", encoding="utf-8")
+
+
+def data(report: Any) -> dict[str, Any]:
+    """The report and what it derives."""
+    first = report.first
+    return {
+        "same": report.is_same,
+        "first_divergence": None if first is None else plain(first),
+        **plain(report),
+    }

@@ -1,0 +1,63 @@
+"""`bough search`: every message, tool input and output."""
+
+from __future__ import annotations
+
+import click
+
+from ..stores.hits import Hit
+from .here import Here, here
+from .printing import as_json, bold, clipped, dim, plain, safe, say, say_json, when
+from .progress import bar
+
+
+@click.command()
+@click.argument("query", nargs=-1, required=True, metavar="WORDS…")
+@click.option("-n", "--limit", type=click.IntRange(1, 1_000), default=20, show_default=True)
+@click.option("--page", metavar="NEXT", help="Go on where a page ended; it says how.")
+@click.option("--trashed", is_flag=True, help="In the trash instead.")
+@as_json
+@here
+def search(
+    place: Here, query: tuple[str, ...], limit: int, page: str | None, trashed: bool, is_json: bool
+) -> int:
+    """Search every message, tool input and tool output.
+
+    Words are all wanted; "a phrase", prefix*, -without. Filters: role:tool tool:refund model:gpt error:true
+    agent:support tag:team=blue session:ses_3f kind:note before:2026-11-01 after:7d. A hit's reference opens it:
+    bough show ses_3f@7. Exit code 1 if nothing is found.
+    """
+    sessions = place.sessions()
+    with bar("index", unit="entries") as step:
+        sessions.store.index(lambda done, left: step(done, None))
+    found = sessions.search(" ".join(query), limit=limit, before=page, trashed=trashed, catch_up=False)
+    if is_json:
+        say_json(hits=[{"reference": _reference(hit), **plain(hit)} for hit in found.hits], next=found.next)
+        return 0 if found.hits else 1
+    for hit in found.hits:
+        click.echo(_line(hit))
+    if found.next:
+        say(f"more: bough search {' '.join(query)} --page {found.next}")
+    if not found.hits:
+        say("nothing is found; fewer words, a prefix* or another filter find more")
+    return 0 if found.hits else 1
+
+
+def _reference(hit: Hit) -> str:
+    """What opens it: on the path by its number, elsewhere by its branch too."""
+    if not hit.seq:
+        return hit.session_id
+    return f"{hit.session_id}@{hit.seq}" if hit.on_path else f"{hit.session_id}@{hit.branch}:{hit.seq}"
+
+
+def _line(hit: Hit) -> str:
+    what = " ".join(filter(None, [hit.role or hit.kind, hit.tool]))
+    head = f"{bold(_reference(hit))}  {dim(f'{when(hit.at)}  {clipped(what, 40)}  {clipped(hit.title or str(), 40)}')}"
+    pieces, end = [], 0
+    for begin, stop in hit.marks:
+        pieces += [
+            safe(hit.snippet[end:begin]),
+            click.style(safe(hit.snippet[begin:stop]), fg="yellow", bold=True),
+        ]
+        end = stop
+    pieces.append(safe(hit.snippet[end:]))
+    return f"{head}\n    {' '.join(''.join(pieces).split())}"

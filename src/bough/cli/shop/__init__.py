@@ -1,0 +1,1 @@
+"""What the demo's agent is made of: copied beside the demo's store, so that it can be played with."""

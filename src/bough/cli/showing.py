@@ -1,0 +1,272 @@
+"""`bough show`, `log`, `tree` and `context`: one session, looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+
+from ..core.drawing import describe
+from ..core.entries import Entry
+from ..core.messages import Media, Message, Reasoning, Text, ToolCall, ToolResult
+from ..core.usage import spoken_cost, total
+from ..session import Session
+from .here import Here, here
+from .listing import as_data, status
+from .printing import (
+    as_json,
+    bold,
+    clipped,
+    dim,
+    encoded,
+    many,
+    plain,
+    safe,
+    say,
+    say_json,
+    tokens,
+    when,
+    width,
+)
+from .reference import Place, find, reference
+
+_ROLES = {"user": "cyan", "assistant": "green", "tool": "magenta", "system": "blue"}
+_MOST = 12
+
+
+@click.command()
+@reference
+@click.option("--full", is_flag=True, help="Tool results whole, and reasoning.")
+@click.option("--trace", is_flag=True, help="Internal entries too: settings, notes, summaries.")
+@as_json
+@here
+def show(place: Here, reference: str, full: bool, trace: bool, is_json: bool) -> None:
+    """Show a session's transcript, or one of its entries.
+
+    REFERENCE names a session (default: the latest); with @7 its entry 7 is shown whole.
+    """
+    found = find(place, reference)
+    if found.leaf is not None:
+        _show_entry(found, is_json=is_json)
+        return
+    session = found.session
+    if is_json:
+        say_json(
+            session=as_data(session.row),
+            entries=[entry_data(entry) for entry in session.path()],
+            **_waiting(session),
+        )
+        return
+    click.echo("\n".join(_head(session)))
+    for entry in session.path():
+        if trace or entry.message is not None:
+            click.echo("\n".join(_said(entry, full=full)))
+    for line in _open(session):
+        click.echo(line)
+
+
+@click.command()
+@reference
+@click.option("--all", "is_all", is_flag=True, help="Abandoned branches too.")
+@click.option(
+    "--events",
+    is_flag=True,
+    help="As system_message, user_message, assistant_message, tool_call, tool_result.",
+)
+@click.option("--since", type=click.IntRange(0), default=0, help="Only what lies behind this entry.")
+@click.option("-n", "--last", type=click.IntRange(1), help="Only the newest so many.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON lines, one per entry.")
+@here
+def log(
+    place: Here, reference: str, is_all: bool, events: bool, since: int, last: int | None, is_json: bool
+) -> None:
+    """List every entry of a session's path.
+
+    With @7 the path ends at entry 7.
+    """
+    session = find(place, reference).standing()
+    if events:
+        for event in session.events()[-(last or 0) :]:
+            if event.seq > since:
+                click.echo(encoded({"schema_version": 1, **plain(event)}))
+        return
+    entries = session.entries() if is_all else session.path(since=since, last=last)
+    for entry in entries:
+        click.echo(encoded({"schema_version": 1, **entry_data(entry)}) if is_json else _line(entry))
+
+
+@click.command()
+@reference
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@here
+def tree(place: Here, reference: str, is_json: bool) -> None:
+    """Draw a session's tree with its leaf.
+
+    What was left behind stands beside the path; forks and tasks made from it are named below.
+    """
+    found = find(place, reference)
+    session = found.standing()
+    sessions = session.log.store
+    from ..stores.store import Query
+
+    related = sessions.sessions(Query(parent_session=session.session_id, limit=1_000)).sessions
+    if is_json:
+        say_json(
+            session=as_data(session.row),
+            leaf=plain(session.leaf),
+            branches=plain(session.branches()),
+            entries=[
+                {"branch": e.branch, "seq": e.seq, "kind": e.kind, "role": e.role, "id": e.entry_id.hex()}
+                for e in _every(session)
+            ],
+            related=[as_data(row) for row in related],
+        )
+        return
+    click.echo(session.tree(width=width(160)))
+    for row in related:
+        click.echo(
+            dim(f"  {row.relation} at {row.parent_seq}: {row.session_id}  {clipped(row.title or '', 60)}")
+        )
+
+
+@click.command()
+@reference
+@click.option(
+    "--provider", default="anthropic", show_default=True, help="anthropic, openai-chat, openai or gemini."
+)
+@click.option(
+    "--explain", is_flag=True, help="The first difference to what was last sent; exit code 1 if there is one."
+)
+@here
+def context(place: Here, reference: str, provider: str, explain: bool) -> int:
+    """What the model would be given at this place.
+
+    The exact request for that provider, as JSON; with @7 as it was behind entry 7.
+    """
+    session = find(place, reference).standing()
+    if not explain:
+        say_json(provider=provider, request=session.request(provider))
+        return 0
+    difference = session.explain(provider)
+    if difference is None:
+        say("the same bytes as the last call was given; the provider's cache stays warm")
+        return 0
+    say_json(provider=provider, difference=plain(difference))
+    return 1
+
+
+def _every(session: Session) -> list[Entry]:
+    own = {(entry.branch, entry.seq): entry for entry in [*session.path(), *session.entries()]}
+    return [own[key] for key in sorted(own)]
+
+
+def entry_data(entry: Entry) -> dict[str, object]:
+    """An entry as JSON. Evidence stays where it is."""
+    data: dict[str, object] = plain(entry)
+    data.pop("evidence", None)
+    data["entry_id"] = entry.entry_id.hex()
+    return {**data, "kind": entry.kind, "role": entry.role}
+
+
+def _waiting(session: Session) -> dict[str, object]:
+    calls = [
+        {"seq": c.seq, "index": c.index, "id": c.call.id, "name": c.call.name} for c in session.open_calls
+    ]
+    return {"open_calls": calls, "next_action": type(session.next_action()).__name__}
+
+
+def _head(session: Session) -> Iterator[str]:
+    row = session.row
+    yield f"{bold(clipped(row.title or row.agent or row.session_id, 100))}  {dim(row.session_id)}"
+    about = [status(row), row.model, many(row.turns, "turn"), spoken_cost(row.totals), tokens(row.totals)]
+    yield dim(" · ").join(filter(None, [*about, when(row.updated_at)]))
+    if row.parent_session:
+        yield dim(f"{row.relation} of {row.parent_session} at {row.parent_seq}")
+    if row.error:
+        yield click.style(f"error: {clipped(row.error, 200)}", fg="red")
+
+
+def _line(entry: Entry) -> str:
+    name = entry.role or entry.kind
+    mark = " " if entry.internal else "•"
+    text = f"{entry.seq:>5} {mark} {name:<14} "
+    return click.style(text, fg=_ROLES.get(name)) + clipped(describe(entry), max(20, width(200) - len(text)))
+
+
+def _said(entry: Entry, *, full: bool) -> Iterator[str]:
+    name = entry.role or entry.kind
+    if entry.message is None:
+        yield dim(f"{entry.seq:>5} {name}: {clipped(describe(entry), width(200))}")
+        return
+    yield ""
+    model = dim(f"  {entry.model}") if entry.model else ""
+    yield f"{dim(f'{entry.seq:>5}')} {click.style(name, fg=_ROLES.get(name), bold=True)}{model}"
+    for part in entry.message.parts:
+        yield from ("      " + line for line in _part(part, full=full))
+
+
+def _part(part: object, *, full: bool) -> Iterator[str]:
+    match part:
+        case Text(text=text):
+            yield from safe(text).splitlines()
+        case Reasoning(text=text):
+            yield from (dim(line) for line in (safe(text).splitlines() if full else ["(reasoning)"]) if text)
+        case ToolCall(name=name, arguments=arguments):
+            yield f"{click.style('→', fg='yellow')} {bold(safe(name))} {safe(encoded(arguments))}"
+        case ToolResult() as result:
+            yield from _result(result, full=full)
+        case Media(mime=mime, size=size, name=name):
+            yield dim(f"[{name or 'media'}: {mime}, {size:,} bytes]")
+
+
+_OUTCOMES = {
+    "unknown": "outcome unknown",
+    "denied": "denied",
+    "interrupted": "interrupted",
+    "dry_run": "dry run",
+}
+
+
+def _result(result: ToolResult, *, full: bool) -> Iterator[str]:
+    marks = [_OUTCOMES.get(result.outcome, ""), "error" if result.error and result.outcome == "done" else ""]
+    marked = "".join(click.style(f"[{mark}] ", fg="red") for mark in marks if mark)
+    message = Message("tool", (result,))
+    text = "\n".join(piece.text for piece in result.content if isinstance(piece, Text))
+    lines = safe(text).splitlines() or [""]
+    kept = lines if full else lines[:_MOST]
+    yield f"← {marked}{kept[0]}"
+    yield from (f"  {line}" for line in kept[1:])
+    if len(kept) < len(lines):
+        yield dim(f"  … {len(lines) - len(kept)} more lines; --full shows them")
+    for media in message.media:
+        yield dim(f"  [{media.mime}, {media.size:,} bytes]")
+
+
+def _open(session: Session) -> Iterator[str]:
+    """Calls without results: what may have happened is said as plainly as what has not."""
+    if not session.open_calls:
+        return
+    from ..agent.calls import read_calls  # loaded late: few sessions are in the middle of something
+
+    known = read_calls(session.log)
+    for call in session.open_calls:
+        place = (call.seq, call.index)
+        mark = "waits for approval" if place in known.asked - known.approved - known.denied else "not started"
+        if place in known.started:
+            mark = "outcome unknown: it was started, and nobody heard how it ended"
+        yield f"      {click.style('?', fg='red', bold=True)} {bold(call.call.name)} {click.style(f'[{mark}]', fg='red')}"
+    say(f"bough resume {session.session_id} --tools … goes on")
+
+
+def _show_entry(found: Place, *, is_json: bool) -> None:
+    session = found.standing()
+    (entry,) = session.path(last=1)
+    calls = [call for call in session.calls("path") if call.answer_seq == entry.seq]
+    if is_json:
+        say_json(entry=entry_data(entry), usage=plain(total(calls)) if calls else None)
+        return
+    click.echo("\n".join(_said(entry, full=True)))
+    spent = f" · {spoken_cost(total(calls))} · {tokens(total(calls))}" if calls else ""
+    click.echo(
+        dim(f"      {entry.entry_id.hex()} · turn {entry.turn} · step {entry.step} · {when(entry.at)}{spent}")
+    )

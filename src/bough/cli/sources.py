@@ -1,0 +1,140 @@
+"""Where a run goes on from: a new session, one that is there, a copy of one, or an earlier place of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import click
+from msgspec import Struct
+
+from ..changes import Cut
+from ..session import Session
+from .agents import Agent, Asked, agent_for
+from .here import Here
+from .printing import say
+from .reference import Place, complete, find
+from .words import Refused
+
+
+class Source(Struct, frozen=True, kw_only=True):
+    """The flags of a session's origin, at most one of them."""
+
+    resumed: str | None = None
+    copied: str | None = None
+    to_point: int | None = None
+    overwritten: str | None = None
+    from_point: int | None = None
+
+    def __post_init__(self) -> None:
+        if len([name for name in (self.resumed, self.copied, self.overwritten) if name is not None]) > 1:
+            raise Refused("--resume, --copy and --overwrite exclude each other; name one")
+        if self.to_point is not None and self.copied is None:
+            raise Refused("--to-point says how much --copy takes along; name what to copy")
+        if self.from_point is not None and self.overwritten is None:
+            raise Refused("--from-point says where --overwrite goes back to; name the session")
+
+    @property
+    def reference(self) -> str | None:
+        return self.resumed or self.copied or self.overwritten
+
+    def session(self, here: Here, asked: Asked) -> tuple[Session, Agent]:
+        """The session to run in and the agent to run it; nothing is made or moved before both are known to be sound."""
+        if self.reference is None:
+            return _new(here, asked)
+        if asked.conversation is not None:
+            raise Refused(
+                "--conversation names the session by itself; leave out --resume, --copy, --overwrite"
+            )
+        place = find_live(here, self.reference)
+        if self.resumed is not None and place.leaf is not None:
+            raise Refused(
+                f"--resume goes on where the session stands; for entry {place.leaf.seq} use --copy or --overwrite"
+            )
+        agent = agent_for(asked, place.session)
+        if self.copied is not None:
+            return _copied(place, self.to_point, agent), agent
+        point = self.from_point if place.leaf is None else place.leaf.seq
+        if self.overwritten is not None and point is not None:
+            _say_moved(place.session.rewind(point), f"rewound {place.session.session_id} to")
+        agent.settle_prompt(place.session)
+        return place.session, agent
+
+
+def _new(here: Here, asked: Asked) -> tuple[Session, Agent]:
+    if asked.conversation is None:
+        agent = agent_for(asked, None)
+        return agent.start(here.new_sessions()), agent
+    sessions = here.new_sessions()
+    found = sessions.latest(asked.conversation)
+    agent = agent_for(asked, found)
+    session = agent.start(sessions)
+    if found is not None:
+        agent.settle_prompt(session)
+    return session, agent
+
+
+def _copied(place: Place, to_point: int | None, agent: Agent) -> Session:
+    asked, seq = agent.asked, place.seq if to_point is None else to_point
+    source = place.session if to_point is not None else place.standing()
+    model = asked.models[0] if asked.models else None
+    made = source.fork(seq, model=model, prompt=asked.system, title=asked.title)
+    assert made.cut is not None
+    _say_moved(made.cut, f"copied {place.session.session_id} to {made.session_id}, up to")
+    if asked.tags:
+        made.tag(**asked.tags)
+    return made
+
+
+def _say_moved(cut: Cut, what: str) -> None:
+    why = f" ({cut.asked} would part a call from its results)" if cut.has_moved else ""
+    say(f"{what} entry {cut.at}{why}")
+
+
+def find_live(here: Here, reference: str) -> Place:
+    """A session of this store: one that is only looked at cannot be run."""
+    place = find(here, reference)
+    if place.is_aside:
+        raise Refused(f"{reference} is a bundle; take it in first: bough import {reference}")
+    return place
+
+
+_OPTIONS = (
+    click.option(
+        "--resume", "resumed", metavar="REFERENCE", shell_complete=complete, help="Go on with this session."
+    ),
+    click.option(
+        "--copy", "copied", metavar="REFERENCE", shell_complete=complete, help="Fork this session first."
+    ),
+    click.option(
+        "--to-point", type=click.IntRange(min=0), metavar="N", help="Of --copy: only up to entry N."
+    ),
+    click.option(
+        "--overwrite",
+        "overwritten",
+        metavar="REFERENCE",
+        shell_complete=complete,
+        help="Go on with this session from an earlier place.",
+    ),
+    click.option(
+        "--from-point",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Of --overwrite: rewind to entry N first. What lay behind it stays; bough tree shows it.",
+    ),
+)
+
+
+def source_options(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """--resume, --copy --to-point, --overwrite --from-point; the verb is given them as `source`."""
+
+    @wraps(verb)
+    def parsed(*args: Any, **given: Any) -> Any:
+        source = Source(**{name: given.pop(name) for name in Source.__struct_fields__})
+        return verb(*args, source=source, **given)
+
+    taking: Callable[..., Any] = parsed
+    for option in reversed(_OPTIONS):
+        taking = option(taking)
+    return taking

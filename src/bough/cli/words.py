@@ -1,0 +1,55 @@
+"""Our errors as the command line ends with them: in the words of `telling`, each with its exit code."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import click
+
+from .. import errors
+from ..telling import tell
+
+PROBLEM, USAGE, HELD = 1, 2, 3
+
+
+class Refused(click.ClickException):
+    """What was asked for makes no sense here; the usage text would not help."""
+
+    exit_code = USAGE
+
+    def show(self, file: Any = None) -> None:
+        click.echo(f"{click.style('bough:', fg='red')} {self.message}", err=True)
+
+
+class Said(NamedTuple):
+    text: str
+    code: int
+
+
+_CODES: dict[type[errors.BoughError], int] = {
+    errors.NotFound: USAGE,
+    errors.StaleLeaf: HELD,
+    errors.Fenced: HELD,
+    errors.Running: HELD,
+    errors.Trashed: USAGE,
+    errors.NotTrashed: USAGE,
+    errors.BadPoint: USAGE,
+    errors.NothingToRedo: USAGE,
+    errors.BadValue: USAGE,
+    errors.UnknownProvider: USAGE,
+    errors.NoModel: USAGE,
+    errors.BadTool: USAGE,
+    errors.BadReplay: USAGE,
+    errors.WrongStore: USAGE,
+}
+
+
+def explain(error: BaseException) -> Said | None:
+    """What to print and how to exit; None if the error is none of ours."""
+    if isinstance(error, errors.BoughError):
+        known = next((kind for kind in type(error).__mro__ if kind in _CODES), None)
+        locked = HELD if "was locked by" in str(error) else PROBLEM
+        return Said(tell(error).text, locked if known is None else _CODES[known])
+    if isinstance(error, OSError) and error.filename is not None:
+        return Said(f"{error.filename}: {error.strerror}", PROBLEM)
+    return None

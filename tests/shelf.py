@@ -1,0 +1,52 @@
+"""A store with a few sessions in it, for commands to look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import bough
+from bough import ScriptedModel, ToolCall, assistant, system
+
+
+@bough.tool(effect="read")
+def look_up(order: int) -> dict[str, object]:
+    """Look an order up."""
+    return {"order": order, "status": "lost"}
+
+
+@bough.tool
+def refund(order: int) -> str:
+    """Give the money back."""
+    return f"refunded {order}"
+
+
+def answers() -> ScriptedModel:
+    """Two turns: one with two tools, one of plain words."""
+    lines = [
+        assistant("Let me look.", ToolCall("c1", "look_up", {"order": 41})),
+        assistant("I refund it.", ToolCall("c2", "refund", {"order": 41})),
+        "Order 41 was lost; I have refunded it.",
+        "You are welcome.",
+        "Anything else?",
+        "Good bye.",
+    ]
+    return ScriptedModel(
+        lambda request: lines[sum(i.message.role == "assistant" for i in request.context.items)]
+    )
+
+
+def filled(place: Path) -> Path:
+    """Three sessions: a support case of two turns, a fork of it, and an empty one."""
+    with bough.open(place) as store:
+        case = store.start(
+            "support",
+            [system("You help customers.")],
+            session_id="ses_case",
+            title="Order 41",
+            tags={"team": "blue"},
+        )
+        case.send_sync("Where is order 41?", model=answers(), tools=[look_up, refund])
+        case.send_sync("Thank you!", model=answers(), tools=[look_up, refund])
+        case.fork(at=7, title="Another try")
+        store.start("other", session_id="ses_other")
+    return place

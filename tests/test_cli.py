@@ -1,0 +1,167 @@
+"""The command line as a whole: its verbs, exit codes, streams and manners."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bough.cli.main import VERBS
+from bough.cli.main import bough as group
+from shelf import filled
+from terminals import BOUGH, Terminal, bough, environment
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Path:
+    return filled(tmp_path / "s.db")
+
+
+class TestVerbs:
+    def test_every_verb_says_in_its_help_what_the_list_says(self) -> None:
+        import click
+
+        for verb, (_, said) in VERBS.items():
+            command = group.get_command(click.Context(group), verb)
+            assert command is not None
+            assert command.help is not None
+            assert command.help.split("\n")[0].startswith(said.rstrip(".")), verb
+
+    def test_help_loads_no_verb_no_driver_and_nothing_optional(self) -> None:
+        code = (
+            "import sys\nfrom bough.cli.main import outcome\noutcome(['--help'])\n"
+            "heavy = {'apsw', 'rich', 'asyncio', 'anthropic', 'openai', 'bough.session', 'bough.sessions'}\n"
+            "sys.exit(' '.join(heavy & set(sys.modules)) or 0)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "Start here" in done.stdout
+
+    def test_an_unknown_verb_is_answered_by_the_nearest_one(self) -> None:
+        done = bough("shwo", store="memory:")
+        assert (done.code, done.out) == (2, "")
+        assert "Did you mean 'show'?" in done.err
+
+    def test_the_version_is_told(self) -> None:
+        import bough as package
+
+        assert bough("--version", store=None).out == f"bough {package.__version__}\n"
+
+    @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+    def test_a_shell_learns_to_complete(self, shell: str) -> None:
+        assert "_BOUGH_COMPLETE" in bough("completion", shell, store=None).out
+
+    def test_the_shell_completes_verbs_and_references(self, shelf: Path) -> None:
+        def completed(words: str) -> list[str]:
+            asked = {
+                "_BOUGH_COMPLETE": "bash_complete",
+                "COMP_WORDS": words,
+                "COMP_CWORD": str(words.count(" ")),
+            }
+            env = {**environment(store=shelf), **asked}
+            done = subprocess.run(BOUGH, capture_output=True, text=True, env=env, check=False)
+            return [line.partition(",")[2] for line in done.stdout.splitlines()]
+
+        assert completed("bough re") == ["resume", "rewind", "redo", "replay", "restore"]
+        assert completed("bough show ses_cas") == ["ses_case"]
+
+
+class TestStores:
+    def test_where_there_is_no_store_it_says_how_one_is_made(self, tmp_path: Path) -> None:
+        done = bough("ls", store=tmp_path / "none.db")
+        assert done.code == 2
+        assert "bough chat" in done.err
+        assert list(tmp_path.iterdir()) == []
+
+    def test_the_default_store_does_not_depend_on_the_working_directory(self, tmp_path: Path) -> None:
+        (tmp_path / "a").mkdir()
+        said = set()
+        for folder in (tmp_path, tmp_path / "a"):
+            env = {**environment(), "XDG_DATA_HOME": str(tmp_path)}
+            done = subprocess.run(
+                [*BOUGH, "ls"], cwd=folder, env=env, capture_output=True, text=True, check=False
+            )
+            said.add(done.stderr)
+        assert len(said) == 1
+        assert str(tmp_path / "bough" / "bough.db") in said.pop()
+
+    def test_a_foreign_file_is_refused_and_not_touched(self, tmp_path: Path) -> None:
+        place = tmp_path / "notes.txt"
+        place.write_text("my notes\n" * 200)
+        done = bough("ls", store=place)
+        assert done.code == 2
+        assert "not a Bough store" in done.err
+        assert place.read_text() == "my notes\n" * 200
+
+    def test_another_space_sees_nothing(self, shelf: Path) -> None:
+        assert bough("--space", "elsewhere", "ls", "--json", store=shelf).json["sessions"] == []
+        assert bough("--space", "elsewhere", "show", "ses_case", store=shelf).code == 2
+
+
+class TestReferences:
+    @pytest.mark.parametrize("reference", ["ses_case", "ses_cas", "cas", "Order 41"])
+    def test_a_session_is_named_by_its_id_a_prefix_or_its_title(self, shelf: Path, reference: str) -> None:
+        assert bough("show", reference, "--json", store=shelf).json["session"]["id"] == "ses_case"
+
+    def test_latest_is_the_first_line_of_ls(self, shelf: Path) -> None:
+        listed = bough("ls", "--json", store=shelf).json["sessions"]
+        assert bough("show", "latest", "--json", store=shelf).json["session"]["id"] == listed[0]["id"]
+
+    def test_a_prefix_of_several_is_answered_by_a_list_of_them(self, shelf: Path) -> None:
+        done = bough("show", "ses_", store=shelf)
+        assert done.code == 2
+        assert "ses_case" in done.err
+        assert "ses_other" in done.err
+
+    @pytest.mark.parametrize(
+        "reference", ["nobody", "ses_nobody", "", "%", "ses_case@99", "ses_case@9:1", "x.bough"]
+    )
+    def test_what_names_nothing_is_a_usage_error_and_prints_no_data(
+        self, shelf: Path, reference: str
+    ) -> None:
+        done = bough("log", reference or "''", store=shelf)
+        assert (done.code, done.out) == (2, "")
+        assert done.err.startswith("bough:")
+
+    def test_with_a_place_the_entry_there_is_shown(self, shelf: Path) -> None:
+        assert bough("show", "ses_case@3", "--json", store=shelf).json["entry"]["seq"] == 3
+
+    def test_looking_at_a_place_does_not_move_the_leaf(self, shelf: Path) -> None:
+        before = bough("show", "ses_case", "--json", store=shelf).json["session"]
+        assert len(bough("log", "ses_case@4", store=shelf).out.splitlines()) == 4
+        assert bough("show", "ses_case", "--json", store=shelf).json["session"] == before
+
+
+class TestManners:
+    def test_there_is_colour_at_a_terminal_only(self, shelf: Path) -> None:
+        assert "\x1b[" not in bough("show", "ses_case", store=shelf).out
+        with Terminal("show", "ses_case", store=shelf) as shown:
+            assert shown.wait() == 0
+            assert "\x1b[" in shown.raw
+        with Terminal("show", "ses_case", store=shelf, NO_COLOR="1") as shown:
+            assert shown.wait() == 0
+            assert "\x1b[" not in shown.raw
+
+    def test_whoever_reads_may_stop_in_the_middle(self, shelf: Path) -> None:
+        command = f"{' '.join(BOUGH)} log ses_case --json | head -1"
+        done = subprocess.run(
+            ["sh", "-c", command], capture_output=True, text=True, env=environment(store=shelf), check=False
+        )
+        assert done.stderr == ""
+        assert done.stdout.count("\n") == 1
+
+    def test_escape_sequences_of_a_tool_do_not_reach_the_terminal(self, tmp_path: Path) -> None:
+        import bough as library
+
+        with library.open(tmp_path / "s.db") as store:
+            session = store.start(session_id="ses_x", title="\x1b[2Jgone")
+            with session.turn("hi \x1b]0;owned\x07") as turn:
+                turn.answer(library.assistant("\x1b[31mred"))
+        for verb in ("show", "log", "tree", "ls"):
+            with Terminal(verb, *(["ses_x"] if verb != "ls" else []), store=tmp_path / "s.db") as shown:
+                assert shown.wait() == 0
+                assert "\x1b[2J" not in shown.raw
+                assert "\x1b]0" not in shown.raw
+                assert "\x1b[31mred" not in shown.raw
