@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from . import append, crowd, fork, load, runner, start
+from . import append, crowd, fork, load, postgres, runner, search, start
 from .measure import Plan
 from .report import Figure, keep, others, versions
 
@@ -22,6 +22,8 @@ PARTS: dict[str, Callable[[Plan], Iterator[Figure]]] = {
     "crowd": crowd.figures,
     "start": start.figures,
     "runner": runner.figures,
+    "postgres": postgres.figures,
+    "search": search.figures,
 }
 
 

@@ -6,6 +6,7 @@ with which words, must be equal too.
 
 from __future__ import annotations
 
+import io
 import os
 import tempfile
 from pathlib import Path
@@ -297,6 +298,26 @@ class Machine(RuleBasedStateMachine):
     @rule(grace=st.sampled_from([0, 5_000_000]))
     def gc(self, grace: int) -> None:
         self.outcomes(*(lambda s=s: s.gc(grace) for s in self.both))
+
+    # -- moving between stores ---------------------------------------------------------------------
+
+    @rule(which=numbers, beside=st.booleans())
+    def bundle(self, which: int, beside: bool) -> None:
+        """The same bytes from both; taken in again they add nothing, or lie beside under ids of their own."""
+
+        def do(handle: Session) -> bytes:
+            handle.export(file := io.BytesIO(), blobs=True)
+            return file.getvalue()
+
+        made = self.on(which, do)
+        if made is not None:
+            taken = self.outcomes(
+                *(lambda s=s: s.import_bundle(io.BytesIO(made[0]), new_id=beside) for s in self.both)
+            )
+            if beside:
+                self.keep([s.session(taken[0].session_id) for s in self.both])
+            else:
+                assert taken[0].added == ()
 
     # -- the laws ----------------------------------------------------------------------------------
 

@@ -120,9 +120,12 @@ class TestNoByteIsLeft:
     def test_a_canary_in_every_field_is_gone(self, disk: Sessions, path: Path) -> None:
         other = everywhere(disk, "OTHER")
         session = everywhere(disk, "CANARY")
+        disk.index()
         assert left(path, "CANARY"), "it was there"
+        assert left(path, "canary"), "the index holds words in small letters"
         purge(disk, session)
         assert left(path, "CANARY") == {}
+        assert left(path, "canary") == {}
         assert sum(left(path, "OTHER").values()) > 20
         assert other.verify() == []
         assert disk.blob(next(m for e in other.path() if e.message for m in e.message.media)) == b"OTHER-blob"
@@ -342,6 +345,19 @@ class TestForks:
                             found.session_id
                         ], seed
                     assert list(store.verify()) == [], seed
+
+    def test_the_calls_under_one_fork_outlive_another_fork(self, store: Sessions) -> None:
+        """Both stood on a purged session; with the first fork went the calls of branches only the second stands on."""
+        parent = store.start("a", [system("s")])
+        parent.append([user("x"), assistant("y")])
+        one = parent.fork(at=1)
+        parent.rewind(1)
+        with parent.turn("q") as turn:
+            turn.answer(assistant("a"), usage=Usage(10, 1))
+        other = parent.fork()
+        purge(store, parent)
+        purge(store, one)
+        assert other.usage("path").calls == 1
 
 
 class TestTrash:

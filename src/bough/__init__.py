@@ -38,11 +38,19 @@ _HOMES = {
     "core.usage": ["Call", "Price", "Totals", "Usage"],
     "errors": ["BoughError", "NotFound", "StaleLeaf"],
     "changes": ["Appended", "Cut"],
+    "exchange.bundle": ["Imported"],
+    "exchange.bundle_write": ["Exported"],
+    "exchange.finetune": ["FineTuning"],
+    "models.prices": ["Rates"],
     "models.recorded": ["RecordedModel"],
     "models.scripted": ["Broken", "ScriptedModel", "Slow"],
     "hydrate": ["Hydrated"],
+    "replay.comparing": ["Divergence"],
+    "replay.diff": ["Diff", "diff"],
+    "replay.report": ["Replayed"],
     "session": ["Session"],
     "sessions": ["Sessions", "open"],
+    "stores.hits": ["Hit", "SearchPage"],
     "stores.store": ["Page", "SessionRow"],
     "turn": ["Turn"],
     "verify": ["Problem"],
@@ -96,14 +104,24 @@ if TYPE_CHECKING:
     from .errors import BoughError as BoughError
     from .errors import NotFound as NotFound
     from .errors import StaleLeaf as StaleLeaf
+    from .exchange.bundle import Imported as Imported
+    from .exchange.bundle_write import Exported as Exported
+    from .exchange.finetune import FineTuning as FineTuning
     from .hydrate import Hydrated as Hydrated
+    from .models.prices import Rates as Rates
     from .models.recorded import RecordedModel as RecordedModel
     from .models.scripted import Broken as Broken
     from .models.scripted import ScriptedModel as ScriptedModel
     from .models.scripted import Slow as Slow
+    from .replay.comparing import Divergence as Divergence
+    from .replay.diff import Diff as Diff
+    from .replay.diff import diff as diff
+    from .replay.report import Replayed as Replayed
     from .session import Session as Session
     from .sessions import Sessions as Sessions
     from .sessions import open as open
+    from .stores.hits import Hit as Hit
+    from .stores.hits import SearchPage as SearchPage
     from .stores.store import Page as Page
     from .stores.store import SessionRow as SessionRow
     from .turn import Turn as Turn

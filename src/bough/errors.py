@@ -4,21 +4,27 @@
     ├── NotFound                no such session here (or it is another tenant's)
     ├── StaleLeaf               the leaf moved; nothing was written
     ├── Fenced                  a later runner took the session over; nothing was written
+    │   └── ClaimLost           a task that another worker has now; nothing was written
     ├── Running                 the session is being driven; its leaf may not be moved
     ├── Trashed                 the session is in the trash
     ├── NotTrashed              purge wants the trash first
     ├── IdTaken                 that session id holds another history
+    │   └── IdClash             what is to be taken in has an id that holds other content here
+    ├── BadBundle               a file that is no bundle, or not a whole one; nothing was changed
     ├── LawBroken               the entry may not stand here
     │   ├── OpenBatch           tool calls wait for their results
     │   ├── OrphanResult        a result without its call
     │   ├── BadMessage          a role with parts it cannot have, an unknown kind or role
     │   ├── BadPoint            no such place on this path
-    │   └── NothingToRedo       no branch was left behind
+    │   ├── NothingToRedo       no branch was left behind
+    │   ├── IsReplay            a replay is looked at or forked, not driven on
+    │   └── BadReplay           a replay that cannot be made as it was asked for
     ├── BadValue                a value no store can keep unchanged
     │   ├── NotJson             NaN, a non-string key, an object JSON does not know
     │   ├── BadText             a lone surrogate, or a NUL where a plain column stands
     │   ├── BadCount            usage that is no count of tokens or money
-    │   └── BadQuery            a question that makes no sense
+    │   ├── BadQuery            a question that makes no sense
+    │   └── BadSearch           a search that cannot be understood
     ├── MissingBlob             a media handle without its bytes
     ├── BadSummary              a summary that is empty or longer than what it replaces
     ├── TooLarge                the newest turn alone exceeds the budget
@@ -30,12 +36,24 @@
     │   └── NoModel             no such model, no key, or its SDK is not installed
     ├── NotAnAnswer             not a reply of a provider we know
     ├── OutOfScope              a path, command or address the workspace does not allow
+    ├── Unguarded               a server that others could reach without a token
     ├── BadTool                 a function that cannot be a tool
+    ├── UnknownAgent            a worker was given no agent of that name
+    ├── LimitReached            an input past a limit; it was not stored
+    ├── TurnFailed              a task's turn got no answer; Absurd tries it again
+    ├── StrayTask               a task whose session was moved back behind its steps
     └── StoreError              the file or server itself
         ├── WrongStore          not a Bough store
         ├── NewerFormat         written by a newer Bough
+        ├── NoServer            the database server cannot be reached
+        ├── NoSchema            the database has no schema of ours, or an older one
+        ├── NoRights            the role may not do this
+        ├── NotOnPostgres       an engine that needs PostgreSQL
+        ├── NoEngine            the database lacks the engine's schema or queue
+        ├── Unsettled           the server went away in mid-commit and has not come back
         ├── ReadOnly            no right to write
         ├── StoreFull           the disk took no more; nothing was written
+        ├── IndexBehind         what is new cannot be indexed, so a search would miss it
         ├── Damaged             the database file is not whole
         └── StoreClosed         used after close
 
@@ -83,6 +101,16 @@ class Fenced(BoughError):
         )
 
 
+class ClaimLost(Fenced):
+    def __init__(self, queue: str, task_id: str) -> None:
+        self.queue, self.task_id = queue, task_id
+        BoughError.__init__(
+            self,
+            f"task {task_id} of queue {queue!r} is no longer this worker's: its lease ran out or it was cancelled; "
+            "nothing was written. Whoever has it now goes on",
+        )
+
+
 class Running(BoughError):
     def __init__(self, session_id: str, holder: str | None, heard_at: int) -> None:
         self.session_id, self.holder, self.heard_at = session_id, holder, heard_at
@@ -114,6 +142,26 @@ class IdTaken(BoughError):
         super().__init__(
             f"session id {session_id!r} already holds another history (or another tenant's); "
             "start without session_id= to get a new one"
+        )
+
+
+class IdClash(IdTaken):
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        BoughError.__init__(
+            self,
+            f"session id {session_id!r} holds other content here (or is another tenant's); nothing was taken in. "
+            "new_id=True (--new-id) takes it in beside",
+        )
+
+
+class BadBundle(BoughError):
+    def __init__(self, where: str, line: int, why: str) -> None:
+        self.where, self.line, self.why = where, line, why
+        place = f"line {line}: " if line else ""
+        super().__init__(
+            f"{where} cannot be taken in: {place}{why}; nothing was changed. Export the session again, or fetch "
+            "the file again if it was sent"
         )
 
 
@@ -162,6 +210,21 @@ class NothingToRedo(LawBroken):
         )
 
 
+class IsReplay(LawBroken):
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(
+            f"session {session_id} is a replay: its tools were answered by a recording and must not run for real "
+            "by accident. session.fork() makes a session of it that goes on; source.replay(…) replays anew"
+        )
+
+
+class BadReplay(LawBroken):
+    def __init__(self, why: str, hint: str) -> None:
+        self.why = why
+        super().__init__(f"no replay was made: {why}; {hint}")
+
+
 class BadValue(BoughError):
     """A value that not every store could keep unchanged; nothing was written."""
 
@@ -194,6 +257,11 @@ class BadCount(BadValue):
 class BadQuery(BadValue):
     def __init__(self, where: str, value: object, takes: str) -> None:
         super().__init__(f"{where}={_short(repr(value))} makes no sense; it takes {takes}")
+
+
+class BadSearch(BadValue):
+    def __init__(self, typed: object, why: str) -> None:
+        super().__init__(f"cannot search for {_short(repr(typed))}: {why}")
 
 
 class MissingBlob(BoughError):
@@ -267,6 +335,40 @@ class BadTool(BoughError):
         )
 
 
+class UnknownAgent(BoughError):
+    def __init__(self, name: str | None, known: Sequence[str]) -> None:
+        self.name, self.known = name, tuple(known)
+        who = "no agent is named" if name is None else f"this worker knows no agent {name!r}"
+        super().__init__(
+            f"{who} (it knows {_some(known) or 'none'}); run bough worker --agents FILE.py with a file that holds "
+            f"bough.engines.absurd.Agent({name or 'NAME'!r}, model=…)"
+        )
+
+
+class LimitReached(BoughError):
+    def __init__(self, session_id: str, what: str) -> None:
+        self.session_id, self.what = session_id, what
+        super().__init__(f"nothing was sent to session {session_id}: {what}")
+
+
+class TurnFailed(BoughError):
+    def __init__(self, session_id: str, why: str) -> None:
+        self.session_id, self.why = session_id, why
+        super().__init__(
+            f"the turn of session {session_id} got no answer: {why}; what is durable stays and the task is tried "
+            'again. Once it has failed for good: session.resume(engine="absurd")'
+        )
+
+
+class StrayTask(BoughError):
+    def __init__(self, session_id: str, step_end: int, seq: int) -> None:
+        self.session_id, self.step_end, self.seq = session_id, step_end, seq
+        super().__init__(
+            f"session {session_id} stands at {seq}, the task's steps had reached {step_end}: somebody moved it. "
+            "Send again from where it stands, or session.redo() and try the task again"
+        )
+
+
 class NotAnAnswer(BoughError):
     def __init__(self, what: str) -> None:
         super().__init__(
@@ -282,6 +384,12 @@ class OutOfScope(BoughError):
             f"{_short(what)!r} is out of scope: {why}; nothing was done. Stay within what the workspace "
             "allows, or ask the person to widen it"
         )
+
+
+class Unguarded(BoughError):
+    def __init__(self, host: str, why: str = "others can reach it there") -> None:
+        self.host = host
+        super().__init__(f"not served on {host} without a token: {why}; say --token SECRET, or --host 127.0.0.1")
 
 
 class StoreError(BoughError):
@@ -301,6 +409,58 @@ class NewerFormat(StoreError):
         )
 
 
+class NoServer(StoreError):
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(
+            f"{where} cannot be reached: {why}; check the host, port, database and role of the URL, and that the "
+            "server runs"
+        )
+
+
+class NoSchema(StoreError):
+    def __init__(self, where: str, found: int, wanted: int) -> None:
+        self.found, self.wanted = found, wanted
+        what = f"has schema {found}, this Bough needs {wanted}" if found else "has no Bough schema yet"
+        super().__init__(
+            f"{where} {what}; run bough --store URL migrate, once, as the role that owns it or is to own it"
+        )
+
+
+class NoRights(StoreError):
+    def __init__(self, where: str, role: str, why: str) -> None:
+        self.role = role
+        super().__init__(
+            f"role {role!r} lacks a right on {where}: {why}. To open a store: grant bough_service to {role} "
+            "(or the service role you chose); to migrate: the right to create a schema and roles"
+        )
+
+
+class NotOnPostgres(StoreError):
+    def __init__(self, engine: str, where: str) -> None:
+        self.engine, self.where = engine, where
+        super().__init__(
+            f"the engine {engine!r} runs on PostgreSQL, {where} is none; open postgresql://…, and take sessions "
+            "along with bough copy --to URL"
+        )
+
+
+class NoEngine(StoreError):
+    def __init__(self, where: str, queue: str, why: str) -> None:
+        self.where, self.queue, self.why = where, queue, why
+        super().__init__(
+            f"{where} {why}; run bough --store URL migrate --engine absurd --queue {queue}, once, as the role that "
+            "owns the schema"
+        )
+
+
+class Unsettled(StoreError):
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(
+            f"{where} went away while committing and did not come back in time ({why}); whether the change was "
+            "written is not known. Hand it in again with the same key once the server is back: it is written once"
+        )
+
+
 class ReadOnly(StoreError):
     def __init__(self, where: str) -> None:
         super().__init__(f"{where} cannot be written; check the rights of the file and its folder")
@@ -311,6 +471,15 @@ class StoreFull(StoreError):
         super().__init__(
             f"no room to write {where}; nothing of this change was kept and all before it is safe. "
             "Free some disk, then try again with the same key"
+        )
+
+
+class IndexBehind(StoreError):
+    def __init__(self, where: str, sessions: int, why: str) -> None:
+        self.sessions = sessions
+        super().__init__(
+            f"{sessions:,} session(s) of {where} have text that is not indexed yet, and it cannot be now: {why}. "
+            "Search what is indexed with search(…, catch_up=False)"
         )
 
 

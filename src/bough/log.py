@@ -8,6 +8,7 @@ the path to that leaf, what it appends follows that leaf, and if somebody else m
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from threading import RLock
 from typing import Any
@@ -42,6 +43,7 @@ class Log:
         self._state: bytes | None = None
         self._ranges: tuple[Range, ...] | None = None
         self._looked = Cursor()
+        self._line: int | None = None
         self._lock = RLock()
 
     # -- where it stands ---------------------------------------------------------------------------
@@ -71,6 +73,7 @@ class Log:
             return row
 
     def _stand(self, leaf: Leaf, cursor: Cursor | None, state: bytes | None) -> None:
+        self._line = self._line if leaf.branch == self.leaf.branch else None
         self.leaf, self._cursor, self._state, self._ranges = leaf, cursor, state, None
         self._looked = Cursor()
 
@@ -99,6 +102,18 @@ class Log:
                 nothing = self.store.path(self.session_id, leaf=self.leaf, first=self.leaf.seq + 1)
                 self._ranges = nothing.ranges
             return self._ranges
+
+    def call_key(self, seq: int, index: int) -> str:
+        """The idempotency key of a call: the same in every process, before and after a crash or a move elsewhere.
+
+        By which of the session's own branches it stands on, counted: a store's numbers are not another's.
+        """
+        with self._lock:
+            if self._line is None:
+                branches = self.store.branches(self.session_id)
+                own = [one.branch for one in branches if one.session_id == self.session_id]
+                self._line = bisect_left(sorted(own), self.leaf.branch) + 1
+            return f"{self.session_id}/{self._line}/{seq}/{index}"
 
     # -- appending ---------------------------------------------------------------------------------
 
@@ -155,9 +170,9 @@ class Log:
         self, leaf: Leaf, payloads: Sequence[Payload]
     ) -> tuple[bytes | None, bytes | UnsetType | None]:
         """The state behind the payloads, if it is known or they change it; and what to cache, if anything."""
-        patches = [patch for payload in payloads for patch in updates(payload)]
         if leaf != self.leaf:
             return None, None
+        patches = [patch for payload in payloads for patch in updates(payload)]
         if not patches:
             return self._state, UNSET
         state = self.state

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from .core.messages import Message, user
 from .core.tree import Leaf
 from .core.turns import OpenCall
-from .errors import BadPoint
+from .errors import BadPoint, BadQuery, StoreError
 from .log import Log
 
 if TYPE_CHECKING:
     from .agent.events import Event as AgentEvent
     from .agent.limits import Limits
     from .agent.tools import Tool
+    from .engines.absurd import Sent
     from .engines.local import ModelLike, Run
     from .workspace import Workspace
 
@@ -29,41 +31,102 @@ class Runs:
     def __init__(self) -> None:
         self._run: Run | None = None
 
+    @overload
     def send(
-        self, content: str | Message, *, model: ModelLike, tools: Tools = (), limits: Limits | None = None
-    ) -> Run:
+        self,
+        content: str | Message,
+        *,
+        model: ModelLike,
+        tools: Tools = (),
+        limits: Limits | None = None,
+        engine: Literal["local"] = "local",
+    ) -> Run: ...
+    @overload
+    def send(
+        self,
+        content: str | Message,
+        *,
+        engine: Literal["absurd"],
+        queue: str = "default",
+        agent: str | None = None,
+        key: str | None = None,
+        limits: Limits | None = None,
+    ) -> Sent: ...
+    def send(self, content: str | Message, *, engine: str = "local", **how: Any) -> Run | Sent:
         """Run one turn with our loop; iterate over what it returns for its events: `async for event in …`.
 
         `model` is a Model, a name such as "anthropic:claude-…", or a chain of them: the next one is asked when
         one is overloaded for good. Whatever dies in the middle, `resume` goes on from what is durable.
+
+        With `engine="absurd"` a worker runs it, on any machine: the input and its task are durable on return.
+        `agent` names who answers among the worker's agents (default: the session's); `key` makes it safe to repeat.
         """
+        if engine == "absurd":
+            sent: Sent = _absurd().send(self.log, content, **how)
+            return sent
+        return self._start(content, engine, how)
+
+    def _start(self, content: str | Message | None, engine: str, how: dict[str, Any]) -> Run:
+        if engine != "local":
+            raise BadQuery("engine", engine, '"local" or "absurd"')
         from .engines.local import start
 
-        self._run = start(self.log, content, model=model, tools=tools, limits=limits)
+        self._run = start(self.log, content, **how)
         return self._run
 
-    def enqueue(self, content: str | Message) -> int:
-        """Keep an input durably while the session is busy: whoever drives it takes it when its turn is over."""
-        return self.log.enqueue(user(content) if isinstance(content, str) else content)
+    @overload
+    def enqueue(self, content: str | Message) -> int: ...
+    @overload
+    def enqueue(
+        self,
+        content: str | Message,
+        *,
+        engine: Literal["absurd"],
+        queue: str = "default",
+        agent: str | None = None,
+    ) -> Sent: ...
+    def enqueue(self, content: str | Message, *, engine: str = "local", **how: Any) -> int | Sent:
+        """Keep an input durably while the session is busy: whoever drives it takes it when its turn is over.
+
+        With `engine="absurd"` a task comes with it, in the same transaction: somebody will.
+        """
+        message = user(content) if isinstance(content, str) else content
+        if engine == "absurd":
+            sent: Sent = _absurd().enqueue(self.log, message, **how)
+            return sent
+        return self.log.enqueue(message)
 
     def rollback(self) -> Leaf | None:
         """Leave an unanswered turn behind, as if its input had not been sent; None if no turn is open."""
         turn = self.log.cursor.turn
         return self.log.move(self.log.place(turn - 1)) if turn else None
 
+    @overload
     def resume(
-        self, *, model: ModelLike, tools: Tools = (), limits: Limits | None = None, rollback: bool = False
-    ) -> Run:
+        self,
+        *,
+        model: ModelLike,
+        tools: Tools = (),
+        limits: Limits | None = None,
+        rollback: bool = False,
+        engine: Literal["local"] = "local",
+    ) -> Run: ...
+    @overload
+    def resume(
+        self, *, engine: Literal["absurd"], queue: str = "default", agent: str | None = None
+    ) -> Sent: ...
+    def resume(self, *, rollback: bool = False, engine: str = "local", **how: Any) -> Run | Sent:
         """Go on with the turn that is open: after a crash, a failure or an approval.
 
         `rollback=True` is the other reading, for an interactive start: an unanswered turn is left behind instead.
+        With `engine="absurd"` a worker goes on with it: after a task that failed for good.
         """
+        if engine == "absurd":
+            sent: Sent = _absurd().send(self.log, None, **how)
+            return sent
         if rollback:
             self.rollback()
-        from .engines.local import start
-
-        self._run = start(self.log, None, model=model, tools=tools, limits=limits)
-        return self._run
+        return self._start(None, engine, how)
 
     def cancel(self) -> None:
         """Abort what this handle's latest `send` or `resume` is doing, from any thread; nothing if it is done."""
@@ -99,4 +162,17 @@ class Runs:
         if call not in self.log.cursor.open_calls:
             raise BadPoint(f"call {call.call.id}", 0, self.log.leaf.seq)
         kind = "approved" if allow else "denied"
-        self.log.record(kind, data={"seq": call.seq, "index": call.index}, is_bound=True)
+        if self.log.store.where.startswith("postgres"):
+            from .engines.absurd_word import decide  # a task may wait for it
+
+            decide(self.log, call, kind)
+        else:
+            self.log.record(kind, data={"seq": call.seq, "index": call.index}, is_bound=True)
+
+
+def _absurd() -> ModuleType:
+    try:
+        from .engines import absurd
+    except ModuleNotFoundError as error:
+        raise StoreError(f"{error.name} is not installed; pip install 'bough[absurd]' brings it") from None
+    return absurd

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from . import compacting, ledger, wire
+from . import compacting, forking, ledger, wire
 from .changes import Appended, Cut
 from .core import context as contexts
 from .core.codec import plain_text
@@ -27,18 +27,24 @@ from .core.tree import Branch, Leaf
 from .core.turns import Action, OpenCall, next_action
 from .core.usage import Call, Totals, total
 from .errors import BadPoint, BadSummary, LawBroken, NotFound
+from .exchange.exports import Exports
 from .hydrate import Hydrated, hydrate
 from .log import Log
+from .replay.replays import Replays
 from .runs import Runs
 from .stores.store import Fact, Query, SessionRow, Status
 from .turn import Turn
 from .verify import Problem, verify
 from .wire.explain import Difference, first_difference
 
+if TYPE_CHECKING:
+    from .exchange.bundle import Place
+    from .exchange.bundle_write import Exported, Tell
+
 Appendable = Payload | dict[str, Any]
 
 
-class Session(Runs):
+class Session(Runs, Replays, Exports):
     def __init__(self, log: Log, cut: Cut | None = None) -> None:
         self.log = log
         super().__init__()
@@ -107,7 +113,7 @@ class Session(Runs):
         plain_text(title, "title")
         self.log.record("titled", data={"title": title}, row={"title": title})
 
-    def tag(self, **tags: str | None) -> dict[str, str]:
+    def tag(self, /, **tags: str | None) -> dict[str, str]:
         """Set tags; None removes one. Returns all of them."""
         for name, value in tags.items():
             plain_text(name, "tag")
@@ -170,24 +176,7 @@ class Session(Runs):
         """A new session from a place of this path, in O(1); the source is untouched."""
         cut = self.log.cut(self.leaf.seq if at is None else at)
         settings = Settings(model, prompt, prompt_patch, None if tools is None else tuple(tools))
-        world, source = self.log.world, self.row
-        row = SessionRow(
-            session_id=world.new_id("ses"),
-            space=source.space,
-            owner=source.owner,
-            conversation_id=world.new_id("con"),
-            agent=source.agent,
-            title=title or source.title,
-            relation="fork",
-            parent_session=source.session_id,
-            model=model or source.model,
-            context_window=source.context_window,
-            tool_names=source.tool_names if tools is None else tuple(tools),
-            started_at=(now := world.now()),
-            updated_at=now,
-        )
-        made, cursor = self.log.fork(cut, row, None if settings == Settings() else settings)
-        return Session(Log(self.log.store, made, world, cursor), cut)
+        return Session(forking.fork(self.log, cut, settings, title=title), cut)
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -232,7 +221,7 @@ class Session(Runs):
 
     def call_key(self, call: OpenCall) -> str:
         """The idempotency key of a call: the same in every process, before and after a crash."""
-        return f"{self.session_id}/{self.leaf.branch}/{call.seq}/{call.index}"
+        return self.log.call_key(call.seq, call.index)
 
     def next_action(self) -> Action:
         """What is to be done at this leaf: call the model, run tools, or rest."""
@@ -314,6 +303,28 @@ class Session(Runs):
     def usage_by_turn(self) -> dict[int, Totals]:
         """What each turn of the path cost: the token columns of its visible answer."""
         return ledger.by_turn(self.log)
+
+    # -- leaving -----------------------------------------------------------------------------------
+
+    def export(
+        self,
+        to: Place,
+        *,
+        blobs: bool = False,
+        children: bool = True,
+        redact: bool = False,
+        progress: Tell | None = None,
+    ) -> Exported:
+        """Write the session and its tasks as a bundle, to a path or a binary file: the same bytes every time.
+
+        `blobs` puts the media in, so that nothing else is needed. `redact` hides what is known to be secret now,
+        under another id: for showing it to others.
+        """
+        from .exchange import bundle  # late: few sessions leave, all are opened
+
+        store, world = self.log.store, self.log.world
+        how = {"blobs": blobs, "children": children, "redact": redact}
+        return bundle.export(store, world, self.session_id, to, **how, progress=progress)
 
     # -- relations and care ------------------------------------------------------------------------
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from .core.codec import check_json, plain_text, read_back_as, to_json
 from .core.drafts import Blob, Draft, write
@@ -15,6 +16,7 @@ from .core.entries import Note
 from .core.media import digest
 from .core.messages import Media, Message
 from .core.redact import Redactor
+from .core.search import parse
 from .core.state import merge
 from .core.turns import Cursor
 from .core.usage import MOST
@@ -22,10 +24,15 @@ from .errors import BadCount, StoreError, WrongStore
 from .hydrate import Hydrated, hydrate
 from .log import Log
 from .session import Appendable, Session, drafts
+from .stores.hits import Progress, SearchPage
 from .stores.store import Detail, NewSession, Page, Purged, Query, SessionRow, Store
 from .verify import Problem, verify
 from .workspace import Workspace
 from .world import World, environment_secrets, real_world
+
+if TYPE_CHECKING:
+    from .exchange.bundle import Imported, Place
+    from .exchange.bundle_write import Tell
 
 GRACE_MICROSECONDS = 3_600 * 1_000_000
 
@@ -69,9 +76,23 @@ class Sessions:
         return Session(Log(self.store, row, self.world, cursor if made else None))
 
     def latest_or_start(
-        self, conversation_id: str, agent: str | None = None, seeds: Iterable[Appendable] = (), **about: Any
+        self,
+        conversation_id: str,
+        agent: str | None = None,
+        seeds: Iterable[Appendable] = (),
+        *,
+        fallback: Sessions | None = None,
+        **about: Any,
     ) -> Session:
-        """The session to go on with in this conversation, or a new one: one atomic verb."""
+        """The session to go on with in this conversation, or a new one: one atomic verb.
+
+        A conversation that is not here and is in the `fallback`, an older store, is taken in first: whole, once.
+        From then on it is ours, and the older store is not asked again.
+        """
+        if fallback is not None:
+            from .exchange import moving
+
+            moving.take_over(fallback.store, self.store, self.world, conversation_id)
         new, cursor = self._new(agent, seeds, None, {**about, "conversation_id": conversation_id})
         row, made = self.store.latest_or_create(new)
         return Session(Log(self.store, row, self.world, cursor if made else None))
@@ -149,6 +170,29 @@ class Sessions:
                 return
             before = page.next
 
+    def search(
+        self,
+        typed: str,
+        *,
+        limit: int = 50,
+        before: str | None = None,
+        trashed: bool = False,
+        catch_up: bool = True,
+    ) -> SearchPage:
+        """Entries and titles that match, newest branch first: words, "phrases", prefix*, -word and filters.
+
+        Filters: role: kind: tool: model: error: agent: tag: session: before: after:. What is new is indexed
+        first; with `catch_up=False` it is not, and `page.behind` tells how many sessions lack something.
+        """
+        search = replace(parse(typed, self.world.now()), limit=limit, before=before, trashed=trashed)
+        if catch_up:
+            self.store.index()
+        return self.store.search(search)
+
+    def index(self, progress: Progress | None = None) -> int:
+        """Index what is new, which a search does by itself; worth a call of its own when there is much."""
+        return self.store.index(progress)
+
     def latest(self, conversation_id: str) -> Session | None:
         """The newest session of a conversation; never a child, a fork or a replay."""
         for row in self.every(conversation_id=conversation_id):
@@ -159,6 +203,24 @@ class Sessions:
     def hydrate(self, session_id: str) -> Hydrated:
         """Row, seeds, messages, state and totals in one read."""
         return hydrate(Log(self.store, self.store.session(session_id), self.world))
+
+    # -- moving ------------------------------------------------------------------------------------
+
+    def import_bundle(self, source: Place, *, new_id: bool = False, progress: Tell | None = None) -> Imported:
+        """Take a bundle in, from a path or a binary file: all of it or nothing; twice adds nothing.
+
+        `IdClash` if its id holds other content here; `new_id` takes it in beside, under ids of its own.
+        """
+        from .exchange import bundle  # late, as all that moves sessions
+
+        return bundle.import_bundle(self.store, self.world, source, new_id=new_id, progress=progress)
+
+    def copy(self, session: Session | str, to: Sessions, *, new_id: bool = False) -> Session:
+        """A deep copy of a session and its tasks in another store or space; to share entries here, fork."""
+        from .exchange import moving
+
+        name = session if isinstance(session, str) else session.session_id
+        return to.session(moving.copy(self.store, name, to.store, to.world, new_id=new_id))
 
     # -- blobs -------------------------------------------------------------------------------------
 
@@ -210,7 +272,7 @@ def open(
     synchronous: str = "full",
     secrets: Mapping[str, str] | Iterable[str] = (),
 ) -> Sessions:
-    """Open a store by a path or `memory:`.
+    """Open a store by a path, `memory:` or `postgresql://…`.
 
     `secrets` (values, or names and values) never become durable: wherever they appear they are hidden, as are the
     environment's own (by their names) and what looks like a key for certain. `synchronous="normal"` is faster and safe against a killed process, but a power cut may take the last commits.
@@ -229,11 +291,23 @@ def open(
         from .stores.memory import MemoryStore
 
         return Sessions(MemoryStore(space=space, owner=owner), world)
+    if where.startswith(("postgresql://", "postgres://")):
+        if synchronous != "full":
+            raise StoreError("synchronous= is for files; set synchronous_commit on the PostgreSQL server or role")
+        return Sessions(_postgres(where, space, owner), world)
     if "://" in where:
-        raise WrongStore(where, "only paths and memory: are known so far")
+        raise WrongStore(where, "only paths, memory: and postgresql:// are known")
     from .stores.sqlite import SqliteStore
 
     return Sessions(SqliteStore(where, space=space, owner=owner, synchronous=synchronous), world)
+
+
+def _postgres(url: str, space: str, owner: str | None) -> Store:
+    try:
+        from .stores.postgres import PostgresStore
+    except ModuleNotFoundError as error:
+        raise StoreError(f"{error.name} is not installed; pip install 'bough[postgres]' brings it") from None
+    return PostgresStore(url, space=space, owner=owner)
 
 
 _rows = msgspec.json.Decoder(SessionRow)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
-import socket
 import time
 from collections.abc import Callable
 
@@ -37,7 +37,7 @@ def environment_secrets() -> dict[str, str]:
 
 
 def real_world(redactor: Redactor | None = None) -> World:
-    host = socket.gethostname()
+    host = platform.node()  # msgspec has loaded it; socket would be one more thing to load at every start
 
     def is_gone(holder: str) -> bool:
         where, _, pid = holder.rpartition(":")

@@ -82,7 +82,7 @@ async def _settle(loop: Loop, call: OpenCall, was_started: bool, calls: Calls) -
         return call, failed(call.call, NO_TOOL)
     if (call.seq, call.index) in calls.denied and not was_started:
         return call, tool_result(call.call.id, DENIED, error=True, outcome="denied")
-    key = f"{loop.log.session_id}/{loop.log.leaf.branch}/{call.seq}/{call.index}"
+    key = await loop.cross(loop.log.call_key, call.seq, call.index)
     context = ToolContext(key, loop.log.session_id, call.call, loop.log.state, partial(run_task, loop))
     if was_started and call.seq not in loop.mine and tool.effect == "unsafe":
         settled = await tool.settle(context)

@@ -29,8 +29,7 @@ def run_shell(log: Log, argv: list[str], workspace: Workspace, commands: Iterabl
     started = FurtherFact("calls_started", {"seq": log.leaf.seq + 2, "indexes": [0]})
     log.append([Draft(user(f"$ {shlex.join(argv)}")), Draft(assistant(call))], facts=[started])
     (tool,) = [tool for tool in workspace_tools(log, workspace, commands=commands) if tool.name == "shell"]
-    key = f"{log.session_id}/{log.leaf.branch}/{log.leaf.seq}/0"
-    context = ToolContext(key, log.session_id, call, log.state)
+    context = ToolContext(log.call_key(log.leaf.seq, 0), log.session_id, call, log.state)
     context.ends_turn = True
     result = asyncio.run(tool.run(context))
     kept = log.append([Draft(_ending(result))]).payloads[0]

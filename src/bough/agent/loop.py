@@ -24,10 +24,11 @@ from ..core.entries import Entry
 from ..core.messages import Message, assistant, user
 from ..core.turns import CallModel, Rest, RunTools, next_action
 from ..core.usage import Call, Usage, total
-from ..errors import CutOff, Fenced, ModelError, Overflow, Overloaded, StaleLeaf
+from ..errors import CutOff, Fenced, IsReplay, ModelError, Overflow, Overloaded, StaleLeaf
 from ..log import Log
 from ..models.model import Delta, Model, Request
-from ..models.prices import price
+from ..models.prices import price_of
+from ..stores.store import SessionRow
 from ..wire import Answer
 from .batch import run_batch, settle_open, stopped_result, with_own_ids
 from .calls import read_calls
@@ -66,13 +67,17 @@ class Loop:
         self.mine: set[int] = set()  # answers of this run: their tools were not started by a process before
         self.n = 0
         self._fence = 0
-        self._holder = (
-            f"{log.world.holder()}#{log.world.new_id('')}"  # two runs of one process are two holders
-        )
+        # Two runs of one process are two holders.
+        self._holder = f"{log.world.holder()}#{log.world.new_id('')}"
+
+    def check(self, row: SessionRow) -> None:
+        """A replay is not driven on: its tools were answered by a recording and must not run now by accident."""
+        if row.relation == "replay":
+            raise IsReplay(row.session_id)
 
     async def run(self, content: str | Message | None) -> AsyncIterator[Event]:
         """The whole turn, event by event; without content the turn that is open goes on."""
-        await self.cross(self.log.refresh)
+        self.check(await self.cross(self.log.refresh))
         stop = await self._reached(is_new_turn=True) if content is not None else None
         if stop is not None and not stop.is_warning:
             yield self._refused(stop)
@@ -80,9 +85,8 @@ class Loop:
         await self._take_lease()
         renewing = asyncio.ensure_future(keep(self.log, self._holder))
         try:
-            await self.cross(
-                self.log.refresh
-            )  # another runner may have finished while we waited for the lease
+            # Another runner may have finished while we waited for the lease.
+            await self.cross(self.log.refresh)
             async for event in self._turn(content):
                 yield event
             async for event in self._drain():
@@ -206,9 +210,8 @@ class Loop:
                     await self._failed(model, busy)
                     pause = self.limits.pause(failures) if busy.after is None else busy.after
                     failures += 1
-                    yield Event(
-                        "session:retry", {"model": model.model, "why": self._hide(busy.why), "seconds": pause}
-                    )
+                    told = {"model": model.model, "why": self._hide(busy.why), "seconds": pause}
+                    yield Event("session:retry", told)
                     await asyncio.sleep(pause)
                 except Overflow as overflow:
                     error = overflow
@@ -262,11 +265,8 @@ class Loop:
             for index, call in enumerate(answer.message.calls)
             if call.name in self.allowed() and not self.tools[call.name].approval
         ]
-        facts = (
-            [FurtherFact("calls_started", {"seq": self.log.leaf.seq + 1, "indexes": starting})]
-            if starting
-            else []
-        )
+        started = FurtherFact("calls_started", {"seq": self.log.leaf.seq + 1, "indexes": starting})
+        facts = [started] if starting else []
         call = self._ledger(model, answer.usage, answered=True)
         self._call_id = None
         self.mine.add(self.log.leaf.seq + 1)
@@ -287,7 +287,7 @@ class Loop:
             usage=usage or Usage(),
             provider=model.provider,
             model=model.model,
-            price=price(usage, model.provider, model.model) if usage is not None else None,
+            price=price_of(model, usage) if usage is not None else None,
             failed=not answered,
         )
 
@@ -320,7 +320,7 @@ class Loop:
                 await asyncio.shield(self.record("call_failed", data={"why": "cancelled"}, calls=[spent]))
                 raise
             usage = None if answer is None else answer.usage
-            cost = None if usage is None else price(usage, model.provider, model.model)
+            cost = None if usage is None else price_of(model, usage)
             calls.append(replace(spent, usage=usage or Usage(), price=cost, failed=answer is None))
         await self.append(Draft(made), calls=calls)
         told = {"first_kept": made.first_kept, "tokens_before": made.tokens_before}
@@ -352,9 +352,8 @@ class Loop:
 
     async def _gave_up(self, error: ModelError) -> Event:
         why = error.why.encode("utf-8", "replace").decode().replace("\0", "")
-        await self.record(
-            "turn_ended", data={"status": "failed", "error": why}, row={"status": "failed", "error": why}
-        )
+        ended = {"status": "failed", "error": why}
+        await self.record("turn_ended", data=ended, row=ended)
         told = {"code": type(error).__name__, "message": self._hide(str(error))}
         return Event("session:turn_completed", {"stop_reason": "error", "error": told}, self.n)
 

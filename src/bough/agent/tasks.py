@@ -56,8 +56,13 @@ async def run_task(
     return answer.text
 
 
+def task_id(key: str) -> str:
+    """The session of the task a call started: the same before and after a crash."""
+    return f"ses_{sha256(key.encode()).hexdigest()[:20]}"
+
+
 def _find_or_start(log: Log, key: str, agent: str | None, seeds: Sequence[Message]) -> SessionRow:
-    child_id = f"ses_{sha256(key.encode()).hexdigest()[:20]}"
+    child_id = task_id(key)
     try:
         return log.store.session(child_id)
     except NotFound:

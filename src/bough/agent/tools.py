@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar, get_type_hints, overload
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..core.messages import Message, ToolCall, tool_result
 from ..errors import BadTool, BadValue
@@ -102,6 +103,12 @@ class Tool(Struct, frozen=True):
             return self._late(context.call)
         except Exception as error:  # noqa: BLE001 - a tool may raise anything; the session must not break
             return failed(context.call, words(error))
+
+    async def rehearse(self, context: ToolContext) -> Message:
+        """What it would have done, by its `dry_run`; nothing is done."""
+        assert self.dry_run is not None
+        message = await replace(self, function=self.dry_run, effect="read").run(context)
+        return replace(message, parts=(replace(message.results[0], outcome="dry_run"),))
 
     def _late(self, call: ToolCall) -> Message:
         """A thread cannot be stopped: what an unsafe tool still does after its time is not known."""

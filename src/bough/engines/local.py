@@ -69,16 +69,26 @@ def start(
     tools: Iterable[Tool | Callable[..., Any]] = (),
     limits: Limits | None = None,
 ) -> Run:
+    return Run(Loop(log, known_models(model), known_tools(tools), limits or Limits()), content)
+
+
+def known_tools(tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:
+    """Tools by their names; plain functions are made tools."""
     known: dict[str, Tool] = {}
     for given in tools:
         made = given if isinstance(given, Tool) else tool(given)
         if made.name in known:
             raise BadTool(made.name, "another tool has the same name")
         known[made.name] = made
+    return known
+
+
+def known_models(model: ModelLike) -> list[Model]:
+    """The chain of models; those given by name are found."""
     chain = [model] if isinstance(model, str) or not isinstance(model, Sequence) else list(model)
     if not chain:
         raise LawBroken("a run needs a model; hand in one, or a chain of them")
-    return Run(Loop(log, [_model(one) for one in chain], known, limits or Limits()), content)
+    return [_model(one) for one in chain]
 
 
 def _model(given: Model | str) -> Model:

@@ -16,12 +16,15 @@ from ..core.entries import Entry
 from ..core.tree import Branch, Leaf, lineage, standing, window
 from ..core.usage import Call, total
 from ..errors import BadPoint, Fenced, IdTaken, MissingBlob, NotFound, NotTrashed, Running, Trashed
+from .memory_dump import MemoryDumping
 from .memory_kept import Kept, matches, repeated
+from .memory_search import MemorySearching
 from .store import (
     Change,
     Committed,
     Detail,
     Fact,
+    Loose,
     NewSession,
     Page,
     Purged,
@@ -29,14 +32,13 @@ from .store import (
     Queued,
     Reading,
     SessionRow,
-    Store,
     Stored,
     added,
     difference,
 )
 
 
-class MemoryStore(Store):
+class MemoryStore(MemorySearching, MemoryDumping):
     def __init__(self, *, space: str = "default", owner: str | None = None) -> None:
         self.where, self.space, self.owner = "memory:", space, owner
         self._lock = RLock()
@@ -257,18 +259,22 @@ class MemoryStore(Store):
                 for call in self._left[name]
                 if (call.after_seq if call.answer_seq is None else call.answer_seq)
                 <= keep.get(call.branch, -1)
+                or (name not in ids and call.branch not in doomed)  # other forks may stand there
             ]
         kept = sum(1 for branch, _ in self._entries if branch in doomed)
         return Purged(tuple(ids), len(gone), kept, self._drop_blobs(used))
 
-    def _drop_blobs(self, digests: Iterable[str], before: int | None = None) -> int:
+    def _loose(self, digests: Iterable[str], before: int | None = None) -> list[tuple[str, str]]:
         used = {digest for entry in self._entries.values() for digest in entry.media}
-        gone = [
+        return [
             (self.space, digest)
             for digest in digests
             if digest not in used and (self.space, digest) in self._blobs
             if before is None or self._blobs[self.space, digest][1] < before
         ]
+
+    def _drop_blobs(self, digests: Iterable[str], before: int | None = None) -> int:
+        gone = self._loose(digests, before)
         for key in gone:
             del self._blobs[key]
         return len(gone)
@@ -321,9 +327,17 @@ class MemoryStore(Store):
         with self._lock:
             self._put_blobs((blob,), at)
 
+    def loose_blobs(self, before: int) -> Loose:
+        with self._lock:
+            found = [self._blobs[key][0] for key in self._loose(self._own_blobs(), before)]
+            return Loose(len(found), sum(len(blob.data) for blob in found))
+
     def collect_blobs(self, before: int) -> int:
         with self._lock:
-            return self._drop_blobs([digest for space, digest in self._blobs if space == self.space], before)
+            return self._drop_blobs(self._own_blobs(), before)
+
+    def _own_blobs(self) -> list[str]:
+        return [digest for space, digest in self._blobs if space == self.space]
 
     # -- reading -----------------------------------------------------------------------------------
 

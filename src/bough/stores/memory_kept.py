@@ -36,14 +36,18 @@ def matches(kept: Kept, query: Query, space: str, owner: str | None) -> bool:
         (owner, row.owner),
         (query.agent, row.agent),
         (query.status, row.status),
+        (query.model, row.model),
         (query.conversation_id, row.conversation_id),
         (query.relation, row.relation),
         (query.parent_session, row.parent_session),
+        (query.title, row.title),
     ]
     return (
         all(want is None or want == have for want, have in wanted)
         and query.trashed == (row.trashed_at is not None)
         and (query.tag is None or row.tags.get(query.tag[0]) == query.tag[1])
+        and (query.prefix is None or row.session_id.startswith(query.prefix))
+        and (query.children or row.relation not in ("task", "replay"))
         and (query.started_from is None or row.started_at >= query.started_from)
         and (query.started_before is None or row.started_at < query.started_before)
         and (query.before is None or kept.no < int(query.before))

@@ -20,6 +20,8 @@ from ..core.tree import Branch, Leaf, Range, lineage, window
 from ..core.usage import Call
 from ..errors import Damaged, Fenced, IdTaken, NotFound, Running, Trashed
 from .sqlite_connections import Connections
+from .sqlite_counts import SqliteCounting
+from .sqlite_dump import SELECT_BRANCHES, SELECT_DETAIL, SELECT_SESSION
 from .sqlite_purge import below, purge
 from .sqlite_query import conditions
 from .sqlite_rows import (
@@ -33,12 +35,15 @@ from .sqlite_rows import (
     session_from,
     stored_from,
 )
-from .sqlite_write import apply, insert_blobs, insert_session
+from .sqlite_search import SqliteSearching
+from .sqlite_take import SqliteDumping
+from .sqlite_write import Heads, apply, insert_blobs, insert_session
 from .store import (
     Change,
     Committed,
     Detail,
     Fact,
+    Loose,
     NewSession,
     Page,
     Purged,
@@ -46,14 +51,9 @@ from .store import (
     Queued,
     Reading,
     SessionRow,
-    Store,
     Stored,
 )
 
-SELECT_SESSION = f"""
-select {SESSION_COLUMNS} from session where id = :id and space = :space and (:owner is null or owner = :owner)
-"""
-SELECT_DETAIL = "select spec, policy, workspace, state from session_detail where no = ?"
 SELECT_LATEST = f"""
 select {SESSION_COLUMNS} from session
 where space = :space and conversation_id = :conversation and (:owner is null or owner = :owner)
@@ -81,17 +81,9 @@ select {", ".join(f"entry.{name.strip()}" for name in ENTRY_COLUMNS.split(","))}
 from branch join entry on entry.id between branch.id << 32 and (branch.id << 32) + 4294967295
 where branch.session_no = ? order by entry.id
 """
-SELECT_BRANCHES = """
-with recursive line (id) as (
-    select id from branch where session_no = :no
-    union
-    select branch.parent from line join branch on branch.id = line.id where branch.parent is not null
-)
-select branch.id, session.id, branch.parent, branch.parent_seq,
-       coalesce((select max(entry.id) & 4294967295 from entry
-                 where entry.id between branch.id << 32 and (branch.id << 32) + 4294967295), branch.parent_seq)
-from line join branch on branch.id = line.id left join session on session.no = branch.session_no
-order by branch.id
+SELECT_LOOSE = """
+select count(*), coalesce(sum(size), 0) from blob
+where space = ? and at < ? and no not in (select blob_no from blob_use)
 """
 SELECT_LINE_SESSIONS = """
 with recursive line (id) as (
@@ -103,7 +95,7 @@ select distinct session_no from line join branch on branch.id = line.id where se
 """
 
 
-class SqliteStore(Store):
+class SqliteStore(SqliteSearching, SqliteDumping, SqliteCounting):
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -115,6 +107,7 @@ class SqliteStore(Store):
         self.where = str(Path(path))
         self.space, self.owner = space, owner
         self._connections = Connections(self.where, synchronous)
+        self._heads = Heads(space, owner)
 
     def close(self) -> None:
         self._connections.close()
@@ -122,7 +115,7 @@ class SqliteStore(Store):
     # -- writing -----------------------------------------------------------------------------------
 
     def commit(self, change: Change) -> Committed:
-        return self._connections.write(lambda writer: apply(writer, change, self.space, self.owner))
+        return self._connections.write(lambda writer: apply(writer, change, self._heads))
 
     def create(self, new: NewSession) -> tuple[SessionRow, bool]:
         return self._connections.write(lambda writer: self._create(writer, new))
@@ -249,6 +242,11 @@ class SqliteStore(Store):
 
     def put_blob(self, blob: Blob, at: int) -> None:
         self._connections.write(lambda writer: insert_blobs(writer, self.space, (blob,), at))
+
+    def loose_blobs(self, before: int) -> Loose:
+        with self._connections.reading() as reader:
+            count, size = reader.execute(SELECT_LOOSE, (self.space, before)).get
+        return Loose(count, size)
 
     def collect_blobs(self, before: int) -> int:
         def work(writer: apsw.Connection) -> int:

@@ -12,6 +12,7 @@ import apsw
 
 from ..core.tree import Branch, Leaf, standing
 from ..errors import NotTrashed
+from .sqlite_index import forget
 from .store import Purged, SessionRow
 
 SELECT_CHILDREN = "select id from session where parent_session = ? and relation = 'task' order by no"
@@ -29,7 +30,8 @@ with recursive line (id) as (
 select branch.id, branch.session_no, branch.parent, branch.parent_seq from line join branch on branch.id = line.id
 """
 DELETE_CALLS = """
-delete from usage where id > ?1 and id < ?2 and not exists (
+delete from usage where id > ?1 and id < ?2
+  and (?4 is null or usage.branch in (select value from json_each(?4))) and not exists (
     select 1 from json_each(?3) as kept
     where kept.value ->> 0 = usage.branch and kept.value ->> 1 >= coalesce(usage.answer_seq, usage.after_seq))
 """
@@ -61,9 +63,12 @@ def purge(writer: apsw.Connection, row: SessionRow, *, with_forks: bool) -> Purg
         for number, session_no, parent, seq in writer.execute(SELECT_DOOMED, (str(numbers),))
     }
     keep = standing({number: branch for number, (branch, _) in doomed.items()}, _feet(writer, doomed))
+    forget(writer, list(doomed), numbers)
     for no in numbers:
         _forget_session(writer, no)
-    _forget_calls(writer, {*numbers, *(session_no for _, session_no in doomed.values())}, keep)
+    _forget_calls(writer, numbers, keep, None)
+    gone = {session_no for _, session_no in doomed.values()}.difference(numbers)
+    _forget_calls(writer, gone, keep, str(list(doomed)))  # other forks may stand on its other branches
     entries, kept, blobs = _forget_branches(writer, doomed, keep)
     writer.execute(DELETE_BLOBS, (str(blobs),))
     return Purged(tuple(ids), entries, kept, writer.changes())
@@ -88,11 +93,13 @@ def _forget_session(writer: apsw.Connection, no: int) -> None:
     writer.execute("delete from session where no = ?", (no,))
 
 
-def _forget_calls(writer: apsw.Connection, numbers: Iterable[int], keep: dict[int, int]) -> None:
-    """Rows of these sessions go, but for those of answers that stay."""
+def _forget_calls(
+    writer: apsw.Connection, numbers: Iterable[int], keep: dict[int, int], branches: str | None
+) -> None:
+    """Rows of these sessions, all or those on these branches, go, but for those of answers that stay."""
     kept = str([[branch, seq] for branch, seq in keep.items()])
     for no in numbers:
-        writer.execute(DELETE_CALLS, (no << 32, (no + 1) << 32, kept))
+        writer.execute(DELETE_CALLS, (no << 32, (no + 1) << 32, kept, branches))
 
 
 def _forget_branches(

@@ -14,6 +14,11 @@ The laws, in prose; `bough.stores.conformance` is the same list as tests.
 - **Totals are sums.** The row's totals equal the sum of the session's own calls after every commit.
 - **Reads are snapshots.** Row, branches and entries of one read belong to one moment.
 - **Tenants.** A store is opened for a space, and perhaps an owner; a session of another is not found.
+- **Moving.** `dump` tells a session without its store's numbers, `take_in` writes it under its own: a dump of
+  what was taken in equals the dump it came from. What a fork stands on comes along, without an owner unless
+  its parent is here and holds the same.
+- **Search.** What was indexed is found, by the words of `core.words`, once, under the session that owns it.
+  Appending does not index; `index` does, and what it has not reached yet is told as `behind`.
 - **Purge.** What no surviving branch stands on goes; what one stands on stays, with the calls it cost.
 
 Stores are synchronous and safe to use from several threads. They do not read the clock, make no ids and
@@ -24,16 +29,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Literal
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType, field
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from ..core.drafts import Blob, FurtherFact, NewEntry
 from ..core.entries import Entry
+from ..core.search import Search
 from ..core.tree import Branch, Leaf, Range
 from ..core.usage import Call, Totals
 from ..errors import BadQuery
+from .counts import Column, Held, Spent, counted, held, summed
+from .hits import Progress, SearchPage
+
+if TYPE_CHECKING:
+    from .dump import Dumps, TakenIn
 
 Status = Literal["idle", "running", "completed", "failed", "cancelled", "interrupted"]
 Relation = Literal["fork", "task", "replay", "import"]
@@ -181,10 +193,16 @@ class Stored(Struct, frozen=True):
 class Query(Struct, frozen=True, kw_only=True):
     agent: str | None = None
     status: str | None = None
+    model: str | None = None
     conversation_id: str | None = None
     relation: str | None = None
     parent_session: str | None = None
     tag: tuple[str, str] | None = None
+    prefix: str | None = None
+    """The beginning of its id, as people shorten it."""
+    title: str | None = None
+    children: bool = True
+    """False leaves out tasks and replays: what other sessions made, not people."""
     started_from: int | None = None
     started_before: int | None = None
     trashed: bool = False
@@ -214,6 +232,13 @@ class Purged(Struct, frozen=True):
     """False if another reader held the write-ahead log open; the next purge or gc cleans it."""
 
 
+class Loose(Struct, frozen=True):
+    """Blobs that no entry points to."""
+
+    blobs: int
+    bytes: int
+
+
 class Store(ABC):
     """A store opened for one space and, if given, one owner."""
 
@@ -237,6 +262,14 @@ class Store(ABC):
 
     @abstractmethod
     def sessions(self, query: Query) -> Page: ...
+
+    @abstractmethod
+    def index(self, progress: Progress | None = None) -> int:
+        """Make what is new findable; returns how many entries that was. Others may write meanwhile."""
+
+    @abstractmethod
+    def search(self, search: Search) -> SearchPage:
+        """A page of what is indexed and matches. `NotFound` if it names a session that is not here."""
 
     @abstractmethod
     def commit(self, change: Change) -> Committed: ...
@@ -273,6 +306,39 @@ class Store(ABC):
     @abstractmethod
     def calls_below(self, session_id: str) -> list[Call]:
         """Rows of the other sessions, purged ones too, whose branches its own hang on."""
+
+    # Counting: any store can do it so; one that counts in its own language does that instead.
+
+    def count(self, query: Query, by: Column) -> dict[str, int]:
+        """How many sessions match, by the values of one column; "" is none. Whatever page is asked for, all count."""
+        return counted(self.sessions(replace(query, before=None, limit=100_000)).sessions, by)
+
+    def spent(self, since: int = 0) -> list[Spent]:
+        """What every session of the space cost, trashed ones too, by day, agent, model and bucket, in that order."""
+        rows = [r for t in (False, True) for r in self.sessions(Query(trashed=t, limit=100_000)).sessions]
+        return summed((row, c) for row in rows for c in self.calls(row.session_id) if c.at >= since)
+
+    def held(self, session_id: str) -> Held:
+        """What its own branches hold."""
+        stored = self.entries(session_id)
+        own = [branch for branch in self.branches(session_id) if branch.session_id == session_id]
+        blobs = {name: self.blob(name) for one in stored for name in one.entry.media}
+        return held(stored, len(own), {name: len(blob.data) for name, blob in blobs.items() if blob})
+
+    def asides(self, session_id: str, *, leaf: Leaf | None = None) -> list[Entry]:
+        """The entries of the path that are no messages: settings, compactions, notes."""
+        return [entry for entry in self.path(session_id, leaf=leaf).entries if entry.message is None]
+
+    @abstractmethod
+    def dump(self, *session_ids: str, children: bool = False) -> AbstractContextManager[Dumps]:
+        """Everything that makes these sessions, with their tasks if asked for, at one moment; streams while open."""
+
+    @abstractmethod
+    def take_in(self, dumps: Dumps, at: int) -> TakenIn:
+        """Write whole sessions, every byte, id, number and time as it was: all of them, or nothing.
+
+        One that is here with the same content is left alone; `IdClash` if its id holds other content.
+        """
 
     @abstractmethod
     def trash(self, session_id: str, at: int) -> list[str]:
@@ -312,6 +378,10 @@ class Store(ABC):
 
     @abstractmethod
     def blob(self, digest: str) -> Blob | None: ...
+
+    @abstractmethod
+    def loose_blobs(self, before: int) -> Loose:
+        """What `collect_blobs` would drop."""
 
     @abstractmethod
     def collect_blobs(self, before: int) -> int:

@@ -25,6 +25,7 @@ MARKERS = {
     "denied": "[denied: this call was not allowed and did not run]",
     "interrupted": "[interrupted: this call was stopped before it finished]",
     "dry_run": "[dry run: this call was not really made]",
+    "not_recorded": "[not recorded: in this replay nothing was done]",
 }
 
 Piece = Text | Media | Attachment

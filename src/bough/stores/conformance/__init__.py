@@ -12,11 +12,26 @@ from __future__ import annotations
 
 from .branching import Branching, Counting
 from .caring import Deleting, Drafting, Finding, KeepingBlobs, Leasing, Queueing
+from .looking import Looking
+from .moving import Moving
+from .searching import Searching
 from .writing import Appending, Creating
 
 
 class StoreConformance(
-    Creating, Appending, Branching, Counting, Finding, Deleting, Leasing, Drafting, Queueing, KeepingBlobs
+    Creating,
+    Appending,
+    Branching,
+    Counting,
+    Finding,
+    Deleting,
+    Leasing,
+    Drafting,
+    Queueing,
+    KeepingBlobs,
+    Searching,
+    Looking,
+    Moving,
 ):
     """Define `opened` and run it whole."""
 

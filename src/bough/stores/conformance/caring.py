@@ -14,7 +14,7 @@ from ...errors import (
     StaleLeaf,
     Trashed,
 )
-from ..store import Query, Store
+from ..store import Loose, Query, Store
 from .pen import Opening, Pen, call, everything, handle_of, make_blob, refused
 
 
@@ -74,6 +74,12 @@ class Finding(Opening):
         assert found(conversation_id="c1") == ["4", "1"]
         assert found(status="running") == []
         assert found(relation="fork") == []
+        assert found(prefix="ses_4") == ["4"]
+        assert found(prefix="ses_%") == []
+        assert len(found(prefix="ses_")) == 6
+        Pen(store, "ses_t", relation="task", parent_session="ses_1", title="Refund 41")
+        assert found(title="Refund 41") == ["t"]
+        assert len(found(children=False)) == 6
 
 
 class Deleting(Opening):
@@ -244,6 +250,7 @@ class KeepingBlobs(Opening):
         pen.store.put_blob(unused, 10)
         pen.store.put_blob(fresh, 90)
         pen.append(user(handle_of(used)), blobs=(used,))
+        assert pen.store.loose_blobs(before=50) == Loose(1, len(b"unused"))
         assert pen.store.collect_blobs(before=50) == 1
         assert [pen.store.blob(blob.hash) is None for blob in (used, unused, fresh)] == [False, True, False]
         pen.store.trash("ses_a", 500)

@@ -95,6 +95,7 @@ create table entry (
     body     blob not null              -- JSON bytes; blob, because text costs 2-10 % more to write and 7-30 % to load
 );
 create index entry_public on entry (id) where internal = 0; -- the public's reads touch nothing else
+create index entry_aside on entry (id) where kind is not null; -- what holds at a leaf, without walking 100,000 messages
 
 create table usage (
     id                 integer primary key, -- session no << 32 | n
@@ -152,6 +153,27 @@ create table blob_use (
     primary key (entry, blob_no)
 ) without rowid;
 create index blob_use_by_blob on blob_use (blob_no);
+
+-- The search index: words only, no text. Appending does not touch it; it is caught up before a search.
+-- Cut by the `ascii` tokenizer, for our own words are put in: case and accents gone, one blank between two.
+-- Measured on 32 MB of text: 0.45 of the text's size, 18,700 entries/s; `trigram` 2.4 and 4,300/s.
+create virtual table search using fts5 (
+    text,  -- what was said, called, returned or summed up; of a title's row, the title
+    tool,  -- names of the tools called, or whose results these are
+    model, -- that answered
+    mark,  -- role, kind and error as one word each; the space and owner as hashes
+    content = '', contentless_delete = 1, tokenize = 'ascii'
+);
+create table search_entry (
+    id         integer primary key, -- branch << 32 | seq of what is indexed; seq 0 of a first branch: the session's title
+    session_no integer not null,    -- found under it: the owner, or the oldest that stands on what a purge left
+    at         integer not null     -- here again, so that a time is compared without reading the entry
+);
+create table search_mark (
+    no    integer primary key, -- session
+    facts integer not null,    -- its count of facts when it was indexed: another one means there is news
+    title text                 -- as indexed
+);
 
 -- For people: each message of each session's active path, exactly once.
 create view active_message as

@@ -1,0 +1,81 @@
+"""One very large session, and very many small ones, made by the library's own verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+
+import bough
+from bough import Text, ToolCall, assistant, tool_result, user
+from bough.core.drafts import Draft
+from bough.core.entries import Payload
+from bough.core.tree import Leaf
+from bough.core.usage import Call, Price, Usage
+from bough.sessions import Sessions
+
+WORDS = "the parcel of order 41 was last seen in the module of zanzibar and nobody knows what became of it".split()
+BATCH = 1_000
+
+
+def turn(n: int, random: Random) -> Iterator[Payload]:
+    """Four entries: input, call, result, answer."""
+    said = " ".join(random.choices(WORDS, k=40))
+    yield user(f"Question {n}: {said}")
+    yield assistant(Text("Let me look."), ToolCall(f"call_{n}", "track", {"order": n, "why": said}))
+    yield tool_result(f"call_{n}", {"order": n, "lines": [said] * 3})
+    yield assistant(f"Answer {n}: {said}")
+
+
+def large_session(store: Sessions, entries: int = 100_000, branches: int = 5_000) -> bough.Session:
+    """So many entries, so many branches; a fifth of the branches each hang on the one before."""
+    random = Random(7)
+    session = store.start(agent="large", seeds=[bough.system("You find parcels.")], title="The large one")
+    trunk = entries - 4 * (branches - 1)
+    for first in range(0, trunk // 4, BATCH // 4):
+        many = [p for n in range(first, min(first + BATCH // 4, trunk // 4)) for p in turn(n, random)]
+        _append(session, many)
+    main = session.leaf
+    reached = [Leaf(main.branch, 1)]
+    for n in range(branches - 1):
+        deep = n % 5 == 0
+        under = reached[-1] if deep else Leaf(main.branch, 1 + 4 * random.randrange(trunk // 4))
+        session.log.move(under)
+        _append(session, list(turn(n, random)))
+        if deep:
+            reached.append(
+                Leaf(session.leaf.branch, session.leaf.seq - 3)
+            )  # not its tail, or it would only grow
+    session.log.move(main)
+    return session
+
+
+def _append(session: bough.Session, payloads: list[Payload]) -> None:
+    """With a ledger row for each answer, as a run would leave them."""
+    at, calls = session.leaf.seq, []
+    for n, payload in enumerate(payloads, 1):
+        if isinstance(payload, bough.Message) and payload.role == "assistant":
+            usage = Usage(900, 40, 100, 0)
+            price = Price(12_345, "bench")
+            calls.append(
+                Call(
+                    f"c{at + n}-{session.leaf.branch}",
+                    0,
+                    at + n - 1,
+                    at + n,
+                    1,
+                    usage,
+                    price=price,
+                    model="m",
+                )
+            )
+    session.log.append([Draft(payload) for payload in payloads], calls=calls)
+
+
+def many_sessions(store: Sessions, count: int) -> None:
+    agents = ("support", "sales", "research", "billing")
+    for n in range(count):
+        session = store.start(
+            agent=agents[n % 4], model=f"model-{n % 7}", title=f"Session {n}" if n % 2 else None
+        )
+        if n % 10 == 0:
+            session.append([user(f"Where is order {n}?"), assistant("It is lost.")])

@@ -1,0 +1,295 @@
+"""The store on a server: PostgreSQL, any number of machines, tenants kept apart by the database itself.
+
+Knows what is read, and which work is one statement and which a transaction. Leaves to `postgres_connections` what
+happens when a connection breaks, to `postgres_write` what one change does, and to `postgres_purge` what may be
+forgotten. The schema is made by `postgres_schema.migrate`, by another role than the one that works here.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from copy import copy
+
+from psycopg.errors import UniqueViolation
+
+from ..core.drafts import Blob
+from ..core.tree import Leaf
+from ..errors import Fenced, IdTaken, NotFound, Running, Trashed
+from . import postgres_create as creating
+from . import postgres_step as step
+from .postgres_connections import NAMED_GATE, Connection, Connections, Lost
+from .postgres_counts import PostgresCounting
+from .postgres_dump import MINE, SELECT_SESSION
+from .postgres_purge import below, purge
+from .postgres_read import PostgresReading
+from .postgres_rows import SESSION_COLUMNS
+from .postgres_search import PostgresSearching
+from .postgres_take import PostgresDumping
+from .postgres_url import Address
+from .postgres_write import apply, insert_blobs, lock_head, settled
+from .sqlite_rows import session_from
+from .store import (
+    Change,
+    Committed,
+    Loose,
+    NewSession,
+    Purged,
+    Queued,
+    SessionRow,
+)
+
+SELECT_LATEST = f"""
+select {SESSION_COLUMNS} from bough.session
+where {NAMED_GATE} and space = %(space)s and conversation_id = %(conversation)s
+  and (%(owner)s::text is null or owner = %(owner)s)
+  and (relation is null or relation = 'import') and trashed_at is null
+order by no desc limit 1
+"""
+SELECT_INBOX = f"""
+select n, body, at from bough.session join bough.inbox on inbox.no = session.no where {MINE} order by n
+"""
+SELECT_QUEUED_KEY = f"""
+select 1 from bough.session join bough.inbox on inbox.no = session.no where {MINE} and inbox.key = %(key)s
+"""
+SELECT_DRAFT = f"""
+select draft.text from bough.session
+left join bough.draft on draft.no = session.no and (draft.branch, draft.seq) = (session.branch, session.seq)
+where {MINE}
+"""
+SELECT_BLOB = f"""
+select hash, mime, bytes from bough.blob where {NAMED_GATE} and space = %(space)s and hash = %(hash)s
+"""
+SELECT_LOOSE = f"""
+select count(*), coalesce(sum(size), 0)::bigint from bough.blob
+where {NAMED_GATE} and space = %(space)s and at < %(before)s
+  and not exists (select 1 from bough.blob_use where blob_no = blob.no)
+"""
+DELETE_LOOSE = """
+delete from bough.blob where space = %s and at < %s
+  and not exists (select 1 from bough.blob_use where blob_no = blob.no)
+"""
+SAVE_DRAFT = """
+insert into bough.draft (no, space, branch, seq, fence, text, at) values (%s, %s, %s, %s, %s, %s, %s)
+on conflict (no) do update set (branch, seq, fence, text, at) =
+    row(excluded.branch, excluded.seq, excluded.fence, excluded.text, excluded.at)
+"""
+ENQUEUE = """
+insert into bough.inbox (no, n, space, owner, key, body, at)
+select %s, coalesce(max(n), 0) + 1, %s, %s, %s, %s, %s from bough.inbox where no = %s returning n
+"""
+
+
+class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, PostgresCounting):
+    def __init__(self, url: str, *, space: str = "default", owner: str | None = None) -> None:
+        address = Address.parsed(url)
+        self.where, self.space, self.owner = address.where, space, owner
+        self._connections = Connections(address, space)
+
+    def close(self) -> None:
+        self._connections.close()
+
+    def joined(self, join: Callable[[Connections], Connections]) -> PostgresStore:
+        """This store by way of an engine's connections: what they do in a transaction commits with our change."""
+        joined = copy(self)
+        joined._connections = join(self._connections)
+        return joined
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def commit(self, change: Change) -> Committed:
+        try:
+            return self._commit(change)
+        except Lost as lost:
+            return self._settle(change, lost)
+
+    def _commit(self, change: Change) -> Committed:
+        shape = step.shape_of(change, self.owner)
+        if shape is not None:
+            values = step.bindings_of(change, self.space, self.owner)
+            found = self._connections.run(step.statement(shape), values)
+            if found:
+                branch, seq, facts = (int(number or 0) for number in found[0])
+                return Committed(Leaf(branch, seq), facts)
+        return self._connections.once_in(lambda writer: apply(writer, change, self.space, self.owner))
+
+    def _settle(self, change: Change, lost: Lost) -> Committed:
+        """The answer was lost. A change that moves the leaf may be tried again, for it finds the leaf moved and its
+        key there; any other is looked for first."""
+        deadline = self._connections.deadline()
+        while True:
+            self._connections.recover(lost, deadline)
+            try:
+                if not (change.entries or change.move_to):
+                    found = self._connections.once_in(lambda writer: settled(writer, change, self.owner))
+                    if found is not None:
+                        return found
+                done = self._commit(change)
+                is_ours = done.repeated
+                return Committed(done.leaf, done.facts + len(change.facts)) if is_ours else done
+            except Lost as again:
+                lost = again
+
+    def create(self, new: NewSession) -> tuple[SessionRow, bool]:
+        try:
+            return self._create(new)
+        except Lost as lost:
+            self._connections.recover(lost, self._connections.deadline())
+            found = self._connections.rows(
+                creating.SELECT_FIRST_KEY, {"space": self.space, "id": new.row.session_id}
+            )
+            if found and found[0][0] == new.key:
+                return self.session(new.row.session_id), True
+            return self._connections.again(lambda: self._create(new))
+
+    def _create(self, new: NewSession) -> tuple[SessionRow, bool]:
+        try:
+            made = self._insert(new)
+        except UniqueViolation:  # another space's, of which nothing is told, or made in this moment
+            made = None
+        return (made, True) if made is not None else (self._existing(new), False)
+
+    def _existing(self, new: NewSession) -> SessionRow:
+        """The session that has this id; it must be the same one."""
+        try:
+            row = self.session(new.row.session_id)
+        except NotFound:
+            raise IdTaken(new.row.session_id) from None
+        seeds = self.path(row.session_id, last=row.seed_count).entries if row.seed_count else []
+        creating.check_same(new, row, [seed.entry_id for seed in seeds])
+        return row
+
+    def _insert(self, new: NewSession) -> SessionRow | None:
+        if not creating.is_plain(new):
+            return self._connections.once_in(lambda writer: creating.insert(writer, new, self.space))
+        statement, given = creating.insertion(len(new.seeds)), creating.bindings_of(new)
+        found = self._connections.run(statement, [given[name] for name in statement.names])
+        return creating.row_of(new, int(found[0][0] or 0), given["seq"]) if found else None
+
+    def latest_or_create(self, new: NewSession) -> tuple[SessionRow, bool]:
+        """Under a lock of the conversation's own, which whoever asks for the same one waits for."""
+        bindings = {"space": self.space, "owner": self.owner, "conversation": new.row.conversation_id}
+        found = self._connections.rows(SELECT_LATEST, bindings)
+        if found:
+            return session_from(found[0]), False
+        name = f"{self.space}\0{new.row.conversation_id}".encode().hex()
+
+        def work(writer: Connection) -> tuple[SessionRow, bool]:
+            writer.execute("select pg_advisory_xact_lock(hashtextextended(%s, 1))", (name,))
+            there = writer.execute(SELECT_LATEST, bindings, binary=True).fetchone()
+            if there is not None:
+                return session_from(there), False
+            made = creating.insert(writer, new, self.space)
+            return (made, True) if made is not None else (self._existing(new), False)
+
+        return self._connections.write(work)
+
+    def trash(self, session_id: str, at: int) -> list[str]:
+        def work(writer: Connection) -> list[str]:
+            head = lock_head(writer, session_id, self.owner)
+            ids = [*below(writer, session_id), session_id]
+            if head.trashed_at is None:
+                query = "update bough.session set trashed_at = %s where id = any(%s) and trashed_at is null"
+                writer.execute(query, (at, ids))
+            return ids
+
+        return self._connections.write(work)
+
+    def restore(self, session_id: str) -> list[str]:
+        def work(writer: Connection) -> list[str]:
+            head = lock_head(writer, session_id, self.owner)
+            ids = [*below(writer, session_id), session_id]
+            query = "update bough.session set trashed_at = null where id = any(%s) and trashed_at = %s"
+            writer.execute(query, (ids, head.trashed_at))
+            return ids
+
+        # Done again after it was done, it finds nothing to restore; the ids are the same.
+        return self._connections.write(work)
+
+    def purge(self, session_id: str, *, with_forks: bool = False) -> Purged:
+        def work(writer: Connection) -> Purged:
+            writer.execute(creating.LOCK, (self.space,))
+            return purge(writer, lock_head(writer, session_id, self.owner), session_id, with_forks=with_forks)
+
+        def happened(_: Purged) -> bool:
+            return not self._connections.rows(SELECT_SESSION, self._named(session_id))
+
+        return self._connections.write(work, happened)
+
+    def lease(self, session_id: str, holder: str, until: int, at: int) -> int:
+        def work(writer: Connection) -> int:
+            lock_head(writer, session_id, self.owner)
+            row = self._row(writer, session_id)
+            if row.trashed_at is not None:
+                raise Trashed(session_id)
+            is_held = row.holder is not None and (row.lease_until or 0) > at
+            if is_held and row.holder != holder:
+                raise Running(session_id, row.holder, row.updated_at)
+            fence = row.fence if row.holder == holder else row.fence + 1
+            query = "update bough.session set holder = %s, lease_until = %s, fence = %s where id = %s"
+            writer.execute(query, (holder, until, fence, session_id))
+            return fence
+
+        return self._connections.write(work)
+
+    def release(self, session_id: str, fence: int) -> None:
+        def work(writer: Connection) -> None:
+            lock_head(writer, session_id, self.owner)
+            query = "update bough.session set holder = null, lease_until = null where id = %s and fence = %s"
+            writer.execute(query, (session_id, fence))
+
+        self._connections.write(work)
+
+    def save_draft(self, session_id: str, leaf: Leaf, text: str, fence: int, at: int) -> None:
+        def work(writer: Connection) -> None:
+            head = lock_head(writer, session_id, self.owner)
+            if head.fence != fence:
+                raise Fenced(session_id, fence, head.fence)
+            given = (head.no, self.space, leaf.branch, leaf.seq, fence, text.encode(), at)
+            writer.execute(SAVE_DRAFT, given)
+
+        self._connections.write(work)
+
+    def draft(self, session_id: str) -> str | None:
+        found = self._connections.rows(SELECT_DRAFT, self._named(session_id))
+        if not found:
+            raise NotFound(session_id)
+        text: bytes | None = found[0][0]
+        return None if text is None else text.decode()
+
+    def enqueue(self, session_id: str, body: bytes, at: int) -> int:
+        key = secrets.token_hex(16)
+
+        def work(writer: Connection) -> int:
+            head = lock_head(writer, session_id, self.owner)
+            if head.trashed_at is not None:
+                raise Trashed(session_id)
+            given = (head.no, self.space, head.owner, key, body, at, head.no)
+            found = writer.execute(ENQUEUE, given).fetchone()
+            assert found is not None
+            return int(found[0])
+
+        def happened(_: int) -> bool:
+            return bool(self._connections.rows(SELECT_QUEUED_KEY, {**self._named(session_id), "key": key}))
+
+        return self._connections.write(work, happened)
+
+    def inbox(self, session_id: str) -> list[Queued]:
+        found = self._of_session(SELECT_INBOX, session_id)
+        return [Queued(*row) for row in found]
+
+    def put_blob(self, blob: Blob, at: int) -> None:
+        self._connections.write(lambda writer: insert_blobs(writer, self.space, (blob,), at))
+
+    def blob(self, digest: str) -> Blob | None:
+        found = self._connections.rows(SELECT_BLOB, {"space": self.space, "hash": digest})
+        return Blob(*found[0]) if found else None
+
+    def loose_blobs(self, before: int) -> Loose:
+        return Loose(*self._connections.rows(SELECT_LOOSE, {"space": self.space, "before": before})[0])
+
+    def collect_blobs(self, before: int) -> int:
+        def work(writer: Connection) -> int:
+            return writer.execute(DELETE_LOOSE, (self.space, before)).rowcount
+
+        return self._connections.write(work, lambda _: not self.loose_blobs(before).blobs)

@@ -1,0 +1,132 @@
+"""A new session in PostgreSQL: row, first branch, seeds and first fact in one statement."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from msgspec.structs import replace
+
+from ..core.tree import Leaf
+from ..errors import BadPoint, IdTaken
+from .postgres_connections import NAMED_GATE, Connection, Statement, run_on
+from .postgres_rows import ENTRY_GIVEN, SESSION_NAMES, detail_row, entry_row, session_row, text_of
+from .postgres_write import TIE_BLOB, check_blobs, insert_blobs
+from .store import NewSession, SessionRow
+
+# Purging looks at every branch of a space to see what still stands on what; a fork must not come between. So
+# purges take this lock for themselves, and forks share it.
+LOCK = "select pg_advisory_xact_lock(hashtextextended(%s, 0))"
+SHARE_LOCK = "select pg_advisory_xact_lock_shared(hashtextextended(%s, 0))"
+SELECT_FIRST_KEY = f"""
+select journal.key from bough.session join bough.journal on journal.session_no = session.no and journal.n = 1
+where {NAMED_GATE} and session.id = %(id)s
+"""
+
+
+@lru_cache(maxsize=64)
+def insertion(seeds: int) -> Statement:
+    """The numbers are drawn only if the id is free, so that refusing leaves no gap."""
+    given = ", ".join(f"%({name})s" for name in SESSION_NAMES[1:] if name not in ("branch", "tags"))
+    names = ", ".join(name for name in SESSION_NAMES[1:] if name not in ("branch", "tags"))
+    rows = ", ".join(
+        "(" + ", ".join(f"%({name}_{n})s{cast}" for name, cast in _CASTS) + ")" for n in range(seeds)
+    )
+    entries = f"""entries as (
+    insert into bough.entry (branch, space, owner, {", ".join(ENTRY_GIVEN)})
+    select made.branch, made.space, made.owner, given.* from made cross join (values {rows}) as given),"""
+    return Statement.named(f"""
+with numbers as materialized (
+    select nextval('bough.session_no') as no, nextval('bough.branch_id') as branch
+    where {NAMED_GATE}
+      and not exists (select 1 from bough.session where {NAMED_GATE} and session.id = %(id)s)
+), made as (
+    insert into bough.session (no, branch, tags, {names})
+    select no, branch, %(tags)s::text::jsonb, {given} from numbers
+    returning no, branch, seq, space, owner, started_at
+), wide as (
+    insert into bough.session_detail (no, space, spec, policy, workspace, state)
+    select no, space, %(spec)s, %(policy)s, %(workspace)s, %(wide_state)s from made
+), grown as (
+    insert into bough.branch (id, space, session_no, parent, parent_seq)
+    select branch, space, no, %(under_branch)s::bigint, %(under_seq)s::bigint from made
+), {entries if seeds else ""} started as (
+    insert into bough.journal (session_no, n, space, owner, kind, key, branch, last, data, at)
+    select no, 1, space, owner, 'started', %(key)s, branch, seq, %(data)s, started_at from made
+)
+select branch from made""")
+
+
+_CASTS = [
+    ("seq", "::bigint"),
+    ("turn", "::bigint"),
+    ("step", "::bigint"),
+    ("kind", "::text"),
+    ("role", "::text"),
+    ("internal", "::boolean"),
+    ("model", "::text"),
+    ("finish", "::text"),
+    ("entry_id", "::bytea"),
+    ("at", "::bigint"),
+    ("evidence", "::bytea"),
+    ("body", "::bytea"),
+]
+
+
+def bindings_of(new: NewSession) -> dict[str, Any]:
+    row, under = new.row, new.fork_of
+    seq = new.seeds[-1].seq if new.seeds else under.seq if under else 0
+    spec, policy, workspace, state = detail_row(new.detail)
+    data = {"relation": row.relation, "parent": row.parent_session} if row.parent_session else {}
+    found = session_row(row, branch=None, seq=seq, facts=1)
+    found |= {"spec": spec, "policy": policy, "workspace": workspace, "wide_state": state}
+    found |= {"under_branch": under.branch if under else None, "under_seq": under.seq if under else 0}
+    found |= {"key": new.key, "data": text_of(data, "journal data")}
+    for n, seed in enumerate(new.seeds):
+        found |= {f"{name}_{n}": value for name, value in zip(ENTRY_GIVEN, entry_row(seed), strict=True)}
+    return found
+
+
+def row_of(new: NewSession, branch: int, seq: int) -> SessionRow:
+    return replace(new.row, leaf=Leaf(branch, seq), facts=1)
+
+
+def is_plain(new: NewSession) -> bool:
+    """Whether it is one statement: no blobs to bring, nothing to hang on, few seeds."""
+    has_media = any(seed.media for seed in new.seeds)
+    return new.fork_of is None and not new.blobs and not has_media and len(new.seeds) <= 16
+
+
+def insert(writer: Connection, new: NewSession, space: str) -> SessionRow | None:
+    """The same in a transaction, with what else it may bring. None: the id is taken in this space."""
+    if new.fork_of is not None:
+        writer.execute(SHARE_LOCK, (space,))
+        _check_place(writer, new.fork_of)
+    check_blobs(writer, space, new.seeds, new.blobs)
+    insert_blobs(writer, space, new.blobs, new.row.started_at)
+    statement, given = insertion(len(new.seeds)), bindings_of(new)
+    found = run_on(writer, statement, [given[name] for name in statement.names])
+    if not found:
+        return None
+    branch = int(found[0][0] or 0)
+    used = [(branch, seed.seq, space, digest) for seed in new.seeds for digest in seed.media]
+    if used:
+        with writer.cursor() as cursor:
+            cursor.executemany(TIE_BLOB, used)
+    return row_of(new, branch, given["seq"])
+
+
+def _check_place(writer: Connection, under: Leaf) -> None:
+    """Where the fork is to hang must be there: its session may have been purged since it was read."""
+    found = writer.execute(
+        "select 1 from bough.branch where id = %s and parent_seq <= %s", (under.branch, under.seq)
+    ).fetchone()
+    if found is None:
+        raise BadPoint(str(under), 0, under.seq)
+
+
+def check_same(new: NewSession, row: SessionRow, seeds: list[bytes]) -> None:
+    """A session of that id is here: it must be the same one."""
+    wanted = [seed.entry_id for seed in new.seeds]
+    if row.owner != new.row.owner or seeds != wanted or new.fork_of is not None:
+        raise IdTaken(new.row.session_id)

@@ -1,0 +1,116 @@
+"""Forgetting, in PostgreSQL: what goes with a session and what a surviving fork keeps.
+
+Runs inside one transaction that holds the space's lock, so no fork comes between and a crash half-way leaves
+everything as it was. The rows are gone for every reader at once; their bytes leave the files when the tables are
+written anew (`postgres_schema.scrub`, by their owner).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ..core.tree import Branch, Leaf, standing
+from ..errors import NotTrashed
+from .postgres_connections import Connection
+from .postgres_index import forget
+from .postgres_write import Head
+from .store import Purged
+
+SELECT_CHILDREN = """
+select id from bough.session where parent_session = any(%s) and relation = 'task' order by no
+"""
+SELECT_TRASHED = """
+select id from bough.session
+where parent_session = any(%s) and relation = 'task' and trashed_at is not null order by no
+"""
+SELECT_BELOW = "select id from bough.session where parent_session = any(%s) order by no"
+SELECT_DOOMED = """
+with recursive line (id) as (
+    select id from bough.branch where session_no = any(%s)
+    union
+    select parent.id from line join bough.branch on branch.id = line.id
+    join bough.branch as parent on parent.id = branch.parent
+    where not exists (select 1 from bough.session where session.no = parent.session_no)
+)
+select branch.id, branch.session_no, branch.parent, branch.parent_seq
+from line join bough.branch on branch.id = line.id
+"""
+SELECT_FEET = """
+select parent, parent_seq from bough.branch where parent = any(%(held)s) and id <> all(%(held)s)
+"""
+DELETE_CALLS = """
+delete from bough.usage where session_no = any(%s) and not exists (
+    select 1 from unnest(%s::bigint[], %s::bigint[]) as kept (branch, seq)
+    where kept.branch = usage.branch and kept.seq >= coalesce(usage.answer_seq, usage.after_seq))
+"""
+# Of each branch what lies behind its last kept entry.
+DELETE_USES = """
+delete from bough.blob_use using unnest(%s::bigint[], %s::bigint[]) as cut (branch, last)
+where blob_use.branch = cut.branch and blob_use.seq > cut.last returning blob_no
+"""
+DELETE_ENTRIES = """
+delete from bough.entry using unnest(%s::bigint[], %s::bigint[]) as cut (branch, last)
+where entry.branch = cut.branch and entry.seq > cut.last
+"""
+DELETE_BLOBS = """
+delete from bough.blob where no = any(%s) and not exists (select 1 from bough.blob_use where blob_no = blob.no)
+"""
+OF_SESSION = ("draft", "inbox", "session_detail")
+
+
+def below(connection: Connection, session_id: str, query: Any = SELECT_CHILDREN) -> list[str]:
+    """Its children by that query and theirs, deepest first; a ring of parents is walked once."""
+    found = {session_id: None}
+    level = [session_id]
+    while level:
+        children: list[str] = [row[0] for row in connection.execute(query, (level,))]
+        level = [name for name in dict.fromkeys(children) if name not in found]
+        found.update(dict.fromkeys(level))
+    return list(found)[:0:-1]
+
+
+def purge(writer: Connection, head: Head, session_id: str, *, with_forks: bool) -> Purged:
+    if head.trashed_at is None:
+        raise NotTrashed(session_id)
+    query = SELECT_BELOW if with_forks else SELECT_TRASHED
+    ids = [*below(writer, session_id, query), session_id]
+    numbers = [
+        no for (no,) in writer.execute("select no from bough.session where id = any(%s) for update", (ids,))
+    ]
+    doomed = {
+        number: (Branch(number, None, parent, seq), session_no)
+        for number, session_no, parent, seq in writer.execute(SELECT_DOOMED, (numbers,))
+    }
+    feet = [Leaf(*row) for row in writer.execute(SELECT_FEET, {"held": list(doomed)})]
+    keep = standing({number: branch for number, (branch, _) in doomed.items()}, feet)
+    forget(writer, list(doomed), numbers)
+    writer.execute("delete from bough.journal where session_no = any(%s)", (numbers,))
+    for table in OF_SESSION:
+        gone: Any = f"delete from bough.{table} where no = any(%s)"
+        writer.execute(gone, (numbers,))
+    writer.execute("delete from bough.session where no = any(%s)", (numbers,))
+    owners = {*numbers, *(session_no for _, session_no in doomed.values())}
+    writer.execute(DELETE_CALLS, (list(owners), list(keep), list(keep.values())))
+    entries, kept, blobs = _forget_branches(writer, [branch for branch, _ in doomed.values()], keep)
+    dropped = writer.execute(DELETE_BLOBS, (blobs,)).rowcount
+    return Purged(tuple(ids), entries, kept, dropped)
+
+
+def _forget_branches(
+    writer: Connection, doomed: Iterable[Branch], keep: dict[int, int]
+) -> tuple[int, int, list[int]]:
+    """How many entries went, how many stayed, and the blobs the former used."""
+    branches = list(doomed)
+    cut = (
+        [branch.branch for branch in branches],
+        [keep.get(branch.branch, branch.parent_seq) for branch in branches],
+    )
+    blobs = {no for (no,) in writer.execute(DELETE_USES, cut)}
+    gone = writer.execute(DELETE_ENTRIES, cut).rowcount
+    kept = sum(
+        max(0, keep[branch.branch] - branch.parent_seq) for branch in branches if branch.branch in keep
+    )
+    free = [branch.branch for branch in branches if branch.branch not in keep]
+    writer.execute("delete from bough.branch where id = any(%s)", (free,))
+    return gone, kept, list(blobs)

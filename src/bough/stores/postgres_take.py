@@ -1,0 +1,232 @@
+"""Taking in, in PostgreSQL: whole sessions written in one transaction, byte for byte, under numbers of this store.
+
+A session that is there already, with the same content, is left alone; one whose id holds other content is
+refused, and with it everything that came along. What a session stands on is hung on its parent where the
+parent is here and holds the same; else it comes along as branches without an owner, as after a purge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+from msgspec.structs import astuple, replace
+from psycopg.errors import UniqueViolation
+
+from ..core.tree import Branch, Leaf
+from ..core.usage import Call
+from ..errors import IdClash, NoServer, NotFound
+from .dump import Dump, Dumps, Naming, Pieces, TakenIn, footing, is_same, placed
+from .postgres_connections import Connection, Connections, Lost
+from .postgres_create import SHARE_LOCK
+from .postgres_dump import Snapshot
+from .postgres_rows import (
+    SESSION_NAMES,
+    call_row,
+    detail_row,
+    entry_row,
+    session_row,
+    text_of,
+)
+from .postgres_write import INSERT_CALL, INSERT_ENTRY, INSERT_FACT, TIE_BLOB, insert_branch
+from .store import Detail, Fact, SessionRow, Store, Stored
+
+ROWS_AT_ONCE = 500
+
+
+INSERT_SESSION = f"""
+insert into bough.session ({", ".join(SESSION_NAMES[1:])})
+values ({", ".join("%s::text::jsonb" if name == "tags" else "%s" for name in SESSION_NAMES[1:])}) returning no
+"""
+INSERT_DETAIL = """
+insert into bough.session_detail (no, space, spec, policy, workspace, state) values (%s, %s, %s, %s, %s, %s)
+"""
+INSERT_QUEUED = "insert into bough.inbox (no, n, space, owner, body, at) values (%s, %s, %s, %s, %s, %s)"
+INSERT_BLOB = """
+insert into bough.blob (space, hash, mime, size, at, bytes) values (%s, %s, %s, %s, %s, %s)
+"""
+
+
+class PostgresDumping(Store):
+    """The two verbs by which whole sessions leave and enter."""
+
+    _connections: Connections
+
+    @contextmanager
+    def dump(self, *session_ids: str, children: bool = False) -> Iterator[Dumps]:
+        with self._connections.reading() as reader:
+            yield Snapshot(reader, self.space, self.owner, self.where).dumps(session_ids, children=children)
+
+    def take_in(self, dumps: Dumps, at: int) -> TakenIn:
+        """What comes is read once, so it cannot be written twice: if the connection breaks, it is looked for."""
+        outcome: list[TakenIn] = []
+
+        def work(writer: Connection) -> TakenIn:
+            writer.execute(SHARE_LOCK, (self.space,))
+            outcome.append(TakingIn(writer, self.space, self.owner, self.where).all_of(dumps, at))
+            return outcome[0]
+
+        try:
+            return self._connections.once_in(work, tries=1)
+        except Lost as lost:
+            if outcome and all(self._has(name) for name in outcome[0].added):
+                return outcome[0]
+            raise NoServer(self.where, f"{lost.why}; nothing was taken in") from None
+
+    def _has(self, session_id: str) -> bool:
+        try:
+            self.session(session_id)
+        except NotFound:
+            return False
+        return True
+
+
+class TakingIn:
+    def __init__(self, writer: Connection, space: str, owner: str | None, where: str) -> None:
+        self.writer, self.space, self.owner = writer, space, owner
+        self.here = Snapshot(writer, space, owner, where)
+        self.naming = Naming()
+        self.added: list[str] = []
+        self.known: list[str] = []
+        self.entries = 0
+
+    def all_of(self, dumps: Dumps, at: int) -> TakenIn:
+        for dump in dumps.sessions:
+            mine = dump.row.owner if self.owner is None else self.owner
+            self._take(replace(dump, row=replace(dump.row, space=self.space, owner=mine)))
+        brought = sum(self._put(blob, at) for blob in dumps.blobs(self.naming.mimes))
+        self._many(TIE_BLOB, ((b, seq, self.space, digest) for b, seq, digest in self.naming.places))
+        missing = sum(not self._holds(digest) for digest in self.naming.mimes)
+        return TakenIn(tuple(self.added), tuple(self.known), self.entries, brought, missing)
+
+    def _many(self, query: Any, rows: Iterable[Any]) -> None:
+        source = iter(rows)
+        with self.writer.cursor() as cursor:
+            while some := list(islice(source, ROWS_AT_ONCE)):
+                cursor.executemany(query, some)
+
+    def _take(self, dump: Dump) -> None:
+        name = dump.row.session_id
+        query = "select 1 from bough.session where id = %s"
+        if self.writer.execute(query, (name,)).fetchone() is None:
+            try:
+                self._write(dump)
+            except UniqueViolation:
+                raise IdClash(name) from None
+            self.added.append(name)
+            return
+        try:
+            here, numbers = self.here.dump(name)
+        except NotFound:  # another owner's, of whom nothing is told
+            raise IdClash(name) from None
+        own = {n: number for number, n in numbers.items()}
+        coming = replace(
+            dump, entries=self.naming.entries(dump.entries, own), inbox=self.naming.inbox(dump.inbox)
+        )
+        if not is_same(here, coming):
+            raise IdClash(name)
+        self.known.append(name)
+
+    # -- one session -------------------------------------------------------------------------------
+
+    def _write(self, dump: Dump) -> None:
+        numbers, owner = self._footing(dump), dump.row.owner
+        is_hung = bool(numbers)
+        if not is_hung:
+            self._write_below(dump, numbers)
+        no = self._write_row(dump.row, dump.detail)
+        for branch in dump.branches:
+            if branch.session_id is not None:
+                self._write_branch(no, branch, numbers)
+        leaf = Leaf(numbers[dump.row.leaf.branch], dump.row.leaf.seq)
+        query = "update bough.session set branch = %s, seq = %s where no = %s"
+        self.writer.execute(query, (*astuple(leaf), no))
+        hung = {branch.branch for branch in dump.branches if is_hung and branch.session_id is None}
+        self._write_entries(self.naming.entries(dump.entries, numbers), numbers, hung, owner)
+        self._write_calls(no, owner, dump.calls, numbers)
+        facts = (self._fact_row(no, owner, placed(fact, numbers)) for fact in dump.facts)
+        self._many(INSERT_FACT, facts)
+        queued = self.naming.inbox(dump.inbox)
+        self._many(INSERT_QUEUED, ((no, one.n, self.space, owner, one.body, one.at) for one in queued))
+
+    def _footing(self, dump: Dump) -> dict[int, int]:
+        """The branches of its parent it may hang on; empty if there are none."""
+        parent = dump.row.parent_session
+        if parent is None or dump.branches[0].session_id is not None:
+            return {}
+        return footing(dump, self.here.branches(parent), self.here.hash_of) or {}
+
+    def _write_below(self, dump: Dump, numbers: dict[int, int]) -> None:
+        """What it stands on, as if its owner had been purged: under a number that no session has or will have."""
+        foreign = [branch for branch in dump.branches if branch.session_id is None]
+        if foreign:
+            found = self.writer.execute("select nextval('bough.session_no')").fetchone()
+            assert found is not None
+            for branch in foreign:
+                self._write_branch(found[0], branch, numbers)
+            self._write_calls(found[0], dump.row.owner, dump.below, numbers)
+
+    def _write_branch(self, no: int, branch: Branch, numbers: dict[int, int]) -> None:
+        under = None if branch.parent is None else Leaf(numbers[branch.parent], branch.parent_seq)
+        numbers[branch.branch] = insert_branch(self.writer, self.space, no, under)
+
+    def _write_row(self, row: SessionRow, detail: Detail) -> int:
+        given = session_row(row, branch=0, seq=0)
+        found = self.writer.execute(INSERT_SESSION, list(given.values())).fetchone()
+        assert found is not None
+        self.writer.execute(INSERT_DETAIL, (found[0], self.space, *detail_row(detail)))
+        return int(found[0])
+
+    def _write_entries(
+        self, entries: Iterable[Stored], numbers: Mapping[int, int], hung: set[int], owner: str | None
+    ) -> None:
+        def rows() -> Iterator[tuple[Any, ...]]:
+            for stored in entries:
+                if stored.branch not in hung:
+                    self.entries += 1
+                    yield (numbers[stored.branch], self.space, owner, *entry_row(stored.entry))
+
+        self._many(INSERT_ENTRY, rows())
+
+    def _write_calls(
+        self, no: int, owner: str | None, calls: Iterable[Call], numbers: Mapping[int, int]
+    ) -> None:
+        rows = (
+            (no, n, self.space, owner, *call_row(call, numbers[call.branch]))
+            for n, call in enumerate(calls, 1)
+        )
+        self._many(INSERT_CALL, rows)
+
+    def _fact_row(self, no: int, owner: str | None, fact: Fact) -> tuple[Any, ...]:
+        place, rest = _parted(fact.data)
+        data = text_of(rest, "journal data")
+        return (no, self.space, owner, fact.n, fact.kind, fact.key, *place, data, fact.at)
+
+    # -- blobs -------------------------------------------------------------------------------------
+
+    def _holds(self, digest: str) -> bool:
+        query = "select 1 from bough.blob where space = %s and hash = %s"
+        return self.writer.execute(query, (self.space, digest)).fetchone() is not None
+
+    def _put(self, blob: Pieces, at: int) -> int:
+        if self._holds(blob.hash):
+            return 0
+        given = (self.space, blob.hash, blob.mime, blob.size, at, b"".join(blob.pieces))
+        self.writer.execute(INSERT_BLOB, given)
+        return 1
+
+
+_COLUMNS = ("branch", "first", "last")
+
+
+def _parted(data: dict[str, Any]) -> tuple[list[int | None], dict[str, Any]]:
+    """What of a fact has columns of its own, and the rest: read together again they are the same, order and all."""
+    rest = dict(data)
+    place: list[int | None] = []
+    for name in _COLUMNS:
+        first = next(iter(rest), None)
+        is_whole = first == name and type(rest[name]) is int and abs(rest[name]) < 2**63
+        place.append(rest.pop(name) if is_whole else None)
+    return place, rest

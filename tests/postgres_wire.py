@@ -1,0 +1,129 @@
+"""What stands between a store and its PostgreSQL server in a test: a transaction pooler, and one that loses things.
+
+Speaks frames of the protocol, no more: a request ends with Query or Sync, an answer with ReadyForQuery. Each
+client has several server connections of its own and gets the next one after every transaction, so whatever was
+left in the last one is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import struct
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+SOCKET = ".s.PGSQL.5432"
+
+
+class Cut(Exception):
+    """The connection ends here."""
+
+
+class Wire:
+    def __init__(self, folder: Path, upstreams: int = 1) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="bough-wire-", dir="/tmp"))
+        self._to, self._upstreams = folder / SOCKET, upstreams
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self.folder / SOCKET))
+        self._listener.listen(64)
+        self._armed: tuple[bytes, bool] | None = None
+        self.lost = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def url(self, database: str, user: str, **options: str) -> str:
+        more = "".join(f"&{name}={value}" for name, value in options.items())
+        return f"postgresql://{user}@/{database}?host={quote(str(self.folder), safe='')}{more}"
+
+    def lose_answer(self, marker: bytes) -> None:
+        """Of the next request that holds the marker: the server has carried it out, the client never hears of it."""
+        self._armed = (marker, True)
+
+    def lose_request(self, marker: bytes) -> None:
+        """The next request that holds the marker never reaches the server."""
+        self._armed = (marker, False)
+
+    def close(self) -> None:
+        self._listener.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        servers: list[socket.socket] = []
+        with contextlib.suppress(OSError, Cut, struct.error), contextlib.closing(client):
+            try:
+                self._greet(client, servers)
+                while True:
+                    request = _until(client, b"QSX")
+                    is_lost, has_answer = self._take(request)
+                    if is_lost and not has_answer:
+                        raise Cut
+                    servers[0].sendall(request)
+                    answer = _until(servers[0], b"Z")
+                    if is_lost:
+                        raise Cut
+                    client.sendall(answer)
+                    if answer[-1:] == b"I":
+                        servers.append(servers.pop(0))
+            finally:
+                for server in servers:
+                    server.close()
+
+    def _greet(self, client: socket.socket, servers: list[socket.socket]) -> None:
+        while True:
+            size = _exactly(client, 4)
+            startup = size + _exactly(client, struct.unpack("!i", size)[0] - 4)
+            if struct.unpack("!i", startup[4:8])[0] in (80877103, 80877104):  # TLS, GSS: not here
+                client.sendall(b"N")
+                continue
+            break
+        for _ in range(self._upstreams):
+            server = socket.socket(socket.AF_UNIX)
+            servers.append(server)
+            server.connect(str(self._to))
+            server.sendall(startup)
+            greeting = _until(server, b"ZE")
+        client.sendall(greeting)
+
+    def _take(self, request: bytes) -> tuple[bool, bool]:
+        if self._armed is None or self._armed[0] not in request:
+            return False, False
+        _, has_answer = self._armed
+        self._armed = None
+        self.lost += 1
+        return True, has_answer
+
+
+def _exactly(source: socket.socket, count: int) -> bytes:
+    found = b""
+    while len(found) < count:
+        piece = source.recv(count - len(found))
+        if not piece:
+            raise Cut
+        found += piece
+    return found
+
+
+def _until(source: socket.socket, kinds: bytes) -> bytes:
+    """Whole frames, up to the first of one of these kinds."""
+    found = b""
+    for frame in _frames(source):
+        found += frame
+        if frame[:1] in kinds:
+            return found
+    raise Cut
+
+
+def _frames(source: socket.socket) -> Iterator[bytes]:
+    while True:
+        head = _exactly(source, 5)
+        yield head + _exactly(source, struct.unpack("!i", head[1:])[0] - 4)

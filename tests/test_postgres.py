@@ -1,0 +1,527 @@
+"""PostgreSQL keeps the whole contract, and its own: lost answers, restarts, many writers, poolers and wrong set-ups."""
+
+from __future__ import annotations
+
+import io
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+
+import bough
+from bough import Sessions, StaleLeaf, ToolCall, Usage, assistant, errors, system, user
+from bough.stores import postgres_connections, postgres_schema
+from bough.stores.conformance import StoreConformance
+from bough.stores.conformance.pen import Pen
+from bough.stores.postgres import PostgresStore
+from bough.stores.postgres_url import Address
+from bough.stores.store import Change, Store
+from postgres import APP, Cluster, Database, Server
+from postgres_wire import Wire
+
+PERVERSE = ("enable_nestloop", "enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan")
+CRASHING = ("fsync=off", "synchronous_commit=on")
+CUT = f"select pg_terminate_backend(pid) from pg_stat_activity where usename = '{APP}'"
+
+
+class TestPostgres(StoreConformance):
+    @pytest.fixture(autouse=True)
+    def _place(self, database: Database) -> Iterator[None]:
+        self.url, self.stores = database.url, []
+        yield
+        for store in self.stores:
+            store.close()
+
+    def opened(self, space: str = "default", owner: str | None = None) -> Store:
+        store = PostgresStore(self.url, space=space, owner=owner)
+        self.stores.append(store)
+        return store
+
+
+class TestAnyPlan(TestPostgres):
+    """The identity is set before anything is read, however PostgreSQL chooses to read it.
+
+    A statement that stands alone sets it in its own condition; were a table read before that, the policies would
+    let nothing through and the contract would fail here.
+    """
+
+    @pytest.fixture(autouse=True)
+    def _plans(self, database: Database) -> Iterator[None]:
+        for setting in PERVERSE:
+            database.run(f"alter role {APP} set {setting} = off")
+        yield
+        database.run(f"alter role {APP} reset all")
+
+
+@pytest.fixture
+def wire(database: Database) -> Iterator[Wire]:
+    if database.cluster.server is None:
+        pytest.skip("wants a server of our own")
+    found = Wire(database.cluster.server.folder)
+    yield found
+    found.close()
+
+
+class TestBehindAPooler(TestPostgres):
+    """Each transaction meets another server connection, and nothing is prepared: the contract holds all the same."""
+
+    @pytest.fixture(autouse=True)
+    def _pooled(self, database: Database, _place: None) -> Iterator[None]:
+        if database.cluster.server is None:
+            pytest.skip("wants a server of our own")
+        pooler = Wire(database.cluster.server.folder, upstreams=3)
+        self.url = pooler.url(database.name, APP, prepared="off")
+        yield
+        pooler.close()
+
+
+# -- lost answers ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store(database: Database, wire: Wire) -> Iterator[Sessions]:
+    with bough.open(wire.url(database.name, APP)) as found:
+        yield found
+
+
+def texts(session: bough.Session) -> list[str]:
+    return [entry.message.text for entry in session.path() if entry.message]
+
+
+def how(wire: Wire, has_answer: bool) -> Callable[[bytes], None]:
+    return wire.lose_answer if has_answer else wire.lose_request
+
+
+@pytest.mark.parametrize("has_answer", [True, False], ids=["answer lost", "request lost"])
+class TestALostConnection:
+    """Whether the change was carried out or not before the connection broke, it is there once afterwards."""
+
+    def test_an_append_is_there_once(self, store: Sessions, wire: Wire, has_answer: bool) -> None:
+        session = store.start()
+        session.append([user("1")])
+        how(wire, has_answer)(b"the second")
+        done = session.append([user("the second"), assistant("3")])
+        session.append([user("4")])
+        assert wire.lost == 1
+        assert not done.repeated
+        assert texts(session) == ["1", "the second", "3", "4"]
+        facts = store.store.journal(session.session_id)
+        assert [fact.n for fact in facts] == list(range(1, 9))
+        assert done.n == 6
+        assert list(store.verify()) == []
+
+    def test_a_change_of_many_statements_is_there_once(
+        self, store: Sessions, wire: Wire, has_answer: bool
+    ) -> None:
+        session = store.start()
+        session.append([user("1"), assistant("2")])
+        session.rewind(1)
+        how(wire, has_answer)(b"COMMIT")
+        session.append([assistant("other 2")])
+        assert (wire.lost, texts(session)) == (1, ["1", "other 2"])
+        assert len(store.store.branches(session.session_id)) == 2
+        assert list(store.verify()) == []
+
+    def test_a_change_that_leaves_the_leaf_is_there_once(
+        self, store: Sessions, wire: Wire, has_answer: bool
+    ) -> None:
+        session = store.start()
+        how(wire, has_answer)(b"titled")
+        session.title("named")
+        facts = store.store.journal(session.session_id)
+        assert (wire.lost, [fact.kind for fact in facts]) == (1, ["started", "titled"])
+        assert session.row.title == "named"
+
+    def test_a_session_is_made_once_and_known_as_new(
+        self, store: Sessions, wire: Wire, has_answer: bool
+    ) -> None:
+        how(wire, has_answer)(b"ses_mine")
+        pen = Pen(store.store, "ses_mine", seeds=[system("s")])
+        assert (wire.lost, pen.is_new, pen.texts()) == (1, True, ["s"])
+
+    def test_a_fork_is_made_once(self, store: Sessions, wire: Wire, has_answer: bool) -> None:
+        session = store.start()
+        session.append([user("1")])
+        how(wire, has_answer)(b"COMMIT")
+        fork = session.fork(at=1)
+        assert (wire.lost, texts(fork)) == (1, ["1"])
+        assert len(store.sessions().sessions) == 2
+
+    def test_queued_input_waits_once(self, store: Sessions, wire: Wire, has_answer: bool) -> None:
+        session = store.start()
+        how(wire, has_answer)(b"COMMIT")
+        assert session.enqueue("later") == 1
+        assert (wire.lost, len(store.store.inbox(session.session_id))) == (1, 1)
+
+    def test_a_purge_tells_what_it_did(self, store: Sessions, wire: Wire, has_answer: bool) -> None:
+        session = store.start()
+        session.append([user("1"), assistant("2")])
+        store.delete(session.session_id)
+        how(wire, has_answer)(b"COMMIT")
+        purged = store.purge(session.session_id)
+        assert (wire.lost, purged.sessions, purged.entries) == (1, (session.session_id,), 2)
+
+    def test_a_lease_is_taken_once(self, store: Sessions, wire: Wire, has_answer: bool) -> None:
+        session = store.start()
+        how(wire, has_answer)(b"COMMIT")
+        assert store.store.lease(session.session_id, "me", until=2**50, at=1) == 1
+        assert wire.lost == 1
+
+    def test_a_read_is_asked_again(self, store: Sessions, wire: Wire, has_answer: bool) -> None:
+        session = store.start()
+        session.append([user("1")])
+        how(wire, has_answer)(session.session_id.encode())
+        assert (texts(session), wire.lost) == (["1"], 1)
+
+    def test_what_is_taken_in_is_there_or_refused(
+        self, store: Sessions, wire: Wire, has_answer: bool
+    ) -> None:
+        with bough.open("memory:") as elsewhere:
+            other = elsewhere.start(session_id="ses_moved")
+            other.append([user("1"), assistant("2")])
+            other.export(bundle := io.BytesIO())
+        how(wire, has_answer)(b"COMMIT")
+        if has_answer:
+            assert store.import_bundle(io.BytesIO(bundle.getvalue())).added == ("ses_moved",)
+        else:  # what comes is read once, so it cannot be written twice
+            with pytest.raises(errors.NoServer, match="nothing was taken in"):
+                store.import_bundle(io.BytesIO(bundle.getvalue()))
+            store.import_bundle(io.BytesIO(bundle.getvalue()))
+        assert texts(store.session("ses_moved")) == ["1", "2"]
+
+
+def test_a_writer_that_is_stale_stays_stale_when_its_connection_breaks(store: Sessions, wire: Wire) -> None:
+    session = store.start()
+    other = store.session(session.session_id)
+    other.append([user("first")])
+    wire.lose_answer(b"late")
+    with pytest.raises(StaleLeaf):
+        session.append([user("late")])
+    assert texts(other) == ["first"]
+
+
+def test_a_server_that_does_not_come_back_is_told_of(
+    store: Sessions, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_connections, "PATIENCE_SECONDS", -1.0)
+    session = store.start()
+    wire.lose_answer(b"titled")
+    with pytest.raises(errors.Unsettled, match="with the same key"):
+        session.title("named")
+
+
+# -- restarts, and many at once ----------------------------------------------------------------------
+
+
+def write_all(store: Sessions, count: int, name: str, seen: Callable[[], None] = lambda: None) -> str:
+    session = store.start(title=name)
+    for n in range(count):
+        with session.turn(f"{name} {n}") as turn:
+            turn.answer(assistant(f"answer {n}"), usage=Usage(10, 1))
+        seen()
+    return session.session_id
+
+
+def check_all(store: Sessions, session_id: str, count: int, name: str) -> None:
+    session = store.session(session_id)
+    wanted = [text for n in range(count) for text in (f"{name} {n}", f"answer {n}")]
+    assert texts(session) == wanted
+    assert session.row.totals.calls == count
+    facts = store.store.journal(session_id)
+    assert [fact.n for fact in facts] == list(range(1, len(facts) + 1))
+    keys = [fact.key for fact in facts if fact.key is not None]
+    assert len(keys) == len(set(keys)) == 1 + 2 * count
+
+
+class TestManyWriters:
+    def test_of_two_writers_at_one_leaf_exactly_one_wins(self, database: Database) -> None:
+        with bough.open(database.url) as store:
+            session = store.start()
+            for n in range(30):
+                handles = [store.session(session.session_id) for _ in range(2)]
+                barrier = threading.Barrier(2)
+                with ThreadPoolExecutor(2) as pool:
+                    outcomes = list(pool.map(lambda h, n=n, b=barrier: _try(h, b, f"go {n}"), handles))
+                assert sorted(outcomes) == ["stale", "written"]
+            assert store.session(session.session_id).leaf.seq == 30
+            assert list(store.verify()) == []
+
+    def test_sixteen_threads_write_sixteen_sessions(self, database: Database) -> None:
+        with bough.open(database.url) as store, ThreadPoolExecutor(16) as pool:
+            names = [f"writer {n}" for n in range(16)]
+            ids = list(pool.map(lambda name: write_all(store, 8, name), names))
+            for session_id, name in zip(ids, names, strict=True):
+                check_all(store, session_id, 8, name)
+
+    def test_a_conversation_is_started_once_by_many_who_ask_for_it(self, database: Database) -> None:
+        with bough.open(database.url) as store, ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda _: store.latest_or_start("con_1").session_id, range(24)))
+            assert len(set(found)) == 1
+
+    def test_connections_cut_at_random_lose_and_double_nothing(self, database: Database) -> None:
+        is_over = threading.Event()
+
+        def cut() -> None:
+            while not is_over.wait(0.15):
+                database.run(CUT)
+
+        with bough.open(database.url) as store, ThreadPoolExecutor(7) as pool:
+            cutting = pool.submit(cut)
+            names = [f"writer {n}" for n in range(6)]
+            ids = list(pool.map(lambda name: write_all(store, 15, name), names))
+            is_over.set()
+            cutting.result()
+            for session_id, name in zip(ids, names, strict=True):
+                check_all(store, session_id, 15, name)
+
+    def test_a_fork_and_a_purge_of_its_source_do_not_cross(self, database: Database) -> None:
+        with bough.open(database.url) as store:
+            for _ in range(12):
+                source = store.start()
+                source.append([user("1"), assistant("2")])
+                handle = store.session(source.session_id)
+                store.delete(source.session_id)
+                barrier = threading.Barrier(2)
+                with ThreadPoolExecutor(2) as pool:
+                    forked = pool.submit(_fork, handle, barrier)
+                    purged = pool.submit(_purge, store, source.session_id, barrier)
+                    fork, _ = forked.result(), purged.result()
+                if fork is not None:
+                    assert texts(fork) == ["1", "2"]
+            assert list(store.verify()) == []
+
+
+def _try(session: bough.Session, barrier: threading.Barrier, text: str) -> str:
+    barrier.wait()
+    try:
+        session.append([user(text)])
+    except StaleLeaf:
+        return "stale"
+    return "written"
+
+
+def _fork(session: bough.Session, barrier: threading.Barrier) -> bough.Session | None:
+    barrier.wait()
+    try:
+        return session.fork(at=2)
+    except (errors.NotFound, errors.BadPoint):
+        return None
+
+
+def _purge(store: Sessions, session_id: str, barrier: threading.Barrier) -> Any:
+    barrier.wait()
+    return store.purge(session_id)
+
+
+@pytest.fixture
+def crashing(postgres: Cluster) -> Iterator[Database]:
+    """A server of its own, to be stopped as by a power cut."""
+    if postgres.server is None:
+        pytest.skip("wants a server of our own")
+    cluster = Cluster.__new__(Cluster)
+    cluster._given, cluster._made, cluster.server = None, [], Server(CRASHING)
+    cluster.server.start()
+    yield Database(cluster)
+    cluster.close()
+
+
+def test_a_server_stopped_in_mid_commit_loses_and_doubles_nothing(crashing: Database) -> None:
+    server, done = crashing.cluster.server, threading.Semaphore(0)
+    assert server is not None
+    names = [f"writer {n}" for n in range(4)]
+    with bough.open(crashing.url) as store, ThreadPoolExecutor(4) as pool:
+        writing = [pool.submit(write_all, store, 25, name, done.release) for name in names]
+        for wait_for in (10, 30):
+            for _ in range(wait_for):
+                done.acquire()
+            server.stop(signal.SIGQUIT)
+            time.sleep(0.1)
+            server.start()
+        for writer, name in zip(writing, names, strict=True):
+            check_all(store, writer.result(), 25, name)
+        assert list(store.verify()) == []
+
+
+def test_a_forked_process_opens_connections_of_its_own(database: Database) -> None:
+    import os
+
+    with bough.open(database.url) as store:
+        session = store.start()
+        session.append([user("parent")])
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                store.session(session.session_id).append([user("child")])
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        session.refresh()
+        session.append([user("parent again")])
+        assert texts(session) == ["parent", "child", "parent again"]
+
+
+# -- what a row looks like to others -----------------------------------------------------------------
+
+
+def test_bodies_are_the_bytes_that_were_hashed(database: Database) -> None:
+    with bough.open(database.url) as store:
+        session = store.start()
+        session.append([user("nul \0 and ü"), assistant(ToolCall("c", "t", {"z": 1, "a": [1.5]}))])
+        kept = [bytes(body) for (body,) in database.run("select body from bough.entry order by seq")]
+        assert kept == [stored.entry.body for stored in store.store.entries(session.session_id)]
+
+
+def test_people_read_each_active_message_once_in_psql(database: Database) -> None:
+    with bough.open(database.url) as store:
+        session = store.start()
+        session.append([user("1"), assistant("2")])
+        session.rewind(1)
+        session.append([assistant("other \0 2")])
+        found = database.run("select seq, role, text from bough.active_message order by seq")
+        assert found == [(1, "user", "1"), (2, "assistant", "other \ufffd 2")]
+
+
+def test_after_purge_and_scrub_no_byte_of_it_is_in_the_files_of_the_tables(database: Database) -> None:
+    if database.cluster.server is None:
+        pytest.skip("wants the files of the server")
+    canary = "canary-5e81"
+    with bough.open(database.url) as store:
+        kept = store.start(title="kept")
+        kept.append([user("kept-77ab")])
+        session = store.start(
+            title=f"{canary} title", tags={"t": f"{canary} tag"}, spec={"s": f"{canary} spec"}
+        )
+        session.append([user(f"{canary} {'long ' * 4000}"), assistant(f"{canary} answer")])
+        session.enqueue(f"{canary} queued")
+        store.put_blob(f"{canary} blob".encode(), "text/plain")
+        store.search("anything")
+        store.delete(session.session_id)
+        store.purge(session.session_id)
+        store.gc(grace=-(10**12))
+    postgres_schema.scrub(database.owner_url)
+    data = database.cluster.server.data / "base"
+    held = {word: _holding(data, word) for word in (canary, "kept-77ab")}
+    assert (held[canary], bool(held["kept-77ab"])) == ([], True)
+
+
+def _holding(folder: Any, word: str) -> list[str]:
+    found = []
+    for path in folder.rglob("*"):
+        if path.is_file() and word.encode() in path.read_bytes():
+            found.append(path.name)
+    return found
+
+
+# -- wrong set-ups -----------------------------------------------------------------------------------
+
+
+class TestOpening:
+    def test_a_database_without_a_schema_says_what_to_run(self, postgres: Cluster) -> None:
+        bare = postgres.database("bare")
+        with pytest.raises(errors.NoSchema, match="no Bough schema yet; run bough --store URL migrate"):
+            bough.open(postgres.url(bare))
+
+    def test_an_older_and_a_newer_schema_are_refused(self, postgres: Cluster) -> None:
+        database = Database(postgres, "versions")
+        database.run("update bough.migration set version = 99")
+        with pytest.raises(errors.NewerFormat, match="has format 99"):
+            bough.open(database.url)
+        with pytest.raises(errors.NewerFormat):
+            postgres_schema.migrate(database.owner_url)
+        database.run("delete from bough.migration")
+        with pytest.raises(errors.NoSchema, match="migrate"):
+            bough.open(database.url)
+
+    def test_a_role_without_rights_is_told_what_to_grant(self, database: Database) -> None:
+        with pytest.raises(errors.NoRights, match="grant bough_service to bough_person"):
+            bough.open(database.client_url)
+        with pytest.raises(errors.NoRights, match="create a schema"):
+            postgres_schema.migrate(database.cluster.url(database.cluster.database("theirs"), APP))
+
+    def test_a_wrong_address_is_told_without_its_password(self) -> None:
+        with pytest.raises(errors.NoServer) as told:
+            bough.open("postgresql://ann:s3cret@localhost:1/none?connect_timeout=2&sslpassword=hush")
+        assert "s3cret" not in str(told.value)
+        assert "hush" not in str(told.value)
+        assert "ann@localhost:1/none" in str(told.value)
+
+    def test_our_own_options_do_not_reach_the_server(self) -> None:
+        address = Address.parsed("postgresql://a:p@h/d?prepared=off&connections=3&sslmode=require")
+        assert address.url == "postgresql://a:p@h/d?sslmode=require"
+        assert address.where == "postgresql://a@h/d?sslmode=require"
+        assert (address.is_prepared, address.connections) == (False, 3)
+        for wrong in ("prepared=maybe", "connections=0", "connections=many"):
+            with pytest.raises(errors.BadQuery):
+                Address.parsed(f"postgresql://h/d?{wrong}")
+
+    def test_a_closed_store_says_so(self, database: Database) -> None:
+        store = bough.open(database.url)
+        session = store.start()
+        store.close()
+        store.close()
+        with pytest.raises(errors.StoreClosed):
+            session.append([user("x")])
+
+    def test_two_migrations_at_once_make_one_schema(self, postgres: Cluster) -> None:
+        name = postgres.database("twice")
+        with ThreadPoolExecutor(4) as pool:
+            made = list(pool.map(lambda _: postgres_schema.migrate(postgres.url(name)), range(4)))
+        assert sorted(one.before for one in made) == [0, 1, 1, 1]
+
+    def test_roles_may_have_other_names_and_an_owner_that_is_no_superuser(self, postgres: Cluster) -> None:
+        name = postgres.database("named")
+        with psycopg.connect(postgres.url(name), autocommit=True) as admin:
+            admin.execute("drop role if exists shop_owner, shop_app, shop_service, shop_client")
+            admin.execute("create role shop_owner login createrole password 'shop_owner'")
+            admin.execute(f"grant create on database {name} to shop_owner")  # type: ignore[arg-type]
+        url = postgres.url(name, "shop_owner")
+        postgres_schema.migrate(url, service="shop_service", client="shop_client")
+        with psycopg.connect(postgres.url(name), autocommit=True) as admin:
+            admin.execute("create role shop_app login password 'shop_app' in role shop_service")
+        with bough.open(postgres.url(name, "shop_app")) as store:
+            session = store.start()
+            session.append([user("hello there")])
+            assert texts(session) == ["hello there"]
+            assert len(store.search("hello").hits) == 1
+        with psycopg.connect(postgres.url(name, "shop_owner"), autocommit=True) as owner:
+            assert owner.execute("select count(*) from bough.entry").fetchone() == (0,)  # it is bound, too
+        with pytest.raises(errors.BadQuery):
+            postgres_schema.migrate(url, service="x'; drop", client="c")
+
+
+def test_an_append_is_one_statement_and_leaves_no_transaction_open(database: Database) -> None:
+    """The identity rides in the statement: no begin, no commit, nothing left in the connection."""
+    with bough.open(database.url) as store:
+        session = store.start()
+        for n in range(8):
+            session.append([user(str(n))])
+        before = _transactions(database)
+        for n in range(20):
+            session.append([user(str(n))])
+        assert _transactions(database) - before <= 25
+        with store.store._connections._lent() as connection:
+            row = connection.execute("select current_setting('bough.space', true)").fetchone()
+        assert row in [("",), (None,)]
+
+
+def _transactions(database: Database) -> int:
+    database.run("select pg_stat_force_next_flush()")
+    time.sleep(0.05)
+    query = f"select xact_commit from pg_stat_database where datname = '{database.name}'"
+    return int(database.run(query)[0][0])
+
+
+def test_a_change_too_large_for_one_statement_is_written_all_the_same(database: Database) -> None:
+    with bough.open(database.url) as store:
+        session = store.start()
+        session.append([user(str(n)) for n in range(60)])
+        assert texts(session) == [str(n) for n in range(60)]
+        change = Change(session_id=session.session_id, key="k", at=1, kind="noted")
+        assert store.store.commit(change).leaf == session.leaf
