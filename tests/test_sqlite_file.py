@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import multiprocessing
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import bough
 from bough import ToolCall, assistant, system, tool_result, user
 from bough.errors import BoughError, Damaged, NewerFormat
 from bough.stores import sqlite_file as file
+
+GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.fixture
@@ -158,3 +161,22 @@ def test_an_entry_that_cannot_be_read_is_named_as_damage(place: Path) -> None:
         with pytest.raises(Damaged, match="verify"):
             session.path()
         assert session.verify()
+
+
+class TestGolden:
+    """Stores written by every released format open for ever."""
+
+    @pytest.mark.parametrize("kept", sorted(GOLDEN.glob("store-*.db.gz")), ids=lambda kept: kept.name)
+    def test_a_store_of_an_old_format_opens_verifies_and_goes_on(self, kept: Path, tmp_path: Path) -> None:
+        place = tmp_path / "old.db"
+        place.write_bytes(gzip.decompress(kept.read_bytes()))
+        with bough.open(place) as store:
+            assert list(store.verify()) == []
+            rows = list(store.every())
+            assert sorted(str(row.relation) for row in rows) == ["None", "fork", "fork", "task"]
+            leaf = next(store.session(row.session_id) for row in rows if row.title == "What if")
+            leaf.export(tmp_path / "again.bough", blobs=True)
+            assert (tmp_path / "again.bough").read_bytes() == (GOLDEN / "tree-1.0.bough").read_bytes()
+            assert store.search("parcel").hits
+            leaf.append([bough.user("still here")])
+            assert leaf.verify() == []

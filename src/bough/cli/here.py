@@ -32,6 +32,19 @@ class Here:
     def is_file(self) -> bool:
         return self.url != "memory:" and "://" not in self.url
 
+    @property
+    def is_postgres(self) -> bool:
+        return self.url.startswith(("postgresql://", "postgres://"))
+
+    @property
+    def where(self) -> str:
+        """The store's name for messages: no password in it."""
+        if not self.is_postgres:
+            return self.url
+        from ..stores.postgres_url import Address
+
+        return Address.parsed(self.url).where
+
     def sessions(self) -> Sessions:
         """For reading and changing what is there; says so if there is no store yet."""
         if self.is_file and not Path(self.url).exists():
