@@ -22,7 +22,7 @@ $(BIN)/uv: constraints.txt
 	@touch $@
 
 $(VENV)/.demo: $(BIN)/uv pyproject.toml
-	@$(UV) -e ".[cli]"
+	@$(UV) -e ".[cli,server]"
 	@touch $@
 
 $(VENV)/.test: $(BIN)/uv pyproject.toml
@@ -30,7 +30,7 @@ $(VENV)/.test: $(BIN)/uv pyproject.toml
 	@touch $@ $(VENV)/.demo
 
 demo: $(VENV)/.demo ## an agent killed inside a refund, resumed, forked, replayed, compared
-	@$(BIN)/bough demo
+	@$(BIN)/bough demo $(ARGS)
 
 replay: $(VENV)/.demo ## SESSION_ID=… [MODEL=…] [PROMPT=…] [FROM_MESSAGE=N]: execute a session again, without effects
 	@$(BIN)/bough replay "$(or $(SESSION_ID),$(SESSION),latest)" $(if $(MODEL),--model "$(MODEL)") \
@@ -39,7 +39,11 @@ replay: $(VENV)/.demo ## SESSION_ID=… [MODEL=…] [PROMPT=…] [FROM_MESSAGE=N
 export-session: $(VENV)/.demo ## SESSION_ID=… [OUTPUT=FILE]: write a session as a bundle
 	@$(BIN)/bough export "$(or $(SESSION_ID),$(SESSION),latest)" $(if $(OUTPUT),-o "$(OUTPUT)")
 
-test: $(VENV)/.test ## every test, on every store
+$(VENV)/.browser: $(VENV)/.test tests/browser.py
+	@$(BIN)/python tests/browser.py
+	@touch $@
+
+test: $(VENV)/.test $(VENV)/.browser ## every test, on every store
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 check: $(VENV)/.test ## format, lint, types, layers
@@ -58,7 +62,7 @@ docs: $(VENV)/.test ## write what the program says of itself: docs/cli.md, docs/
 bench: $(VENV)/.test ## Bough against the bare driver, in one run; writes bench/result.json
 	@$(BIN)/python -m bench
 
-soak: $(VENV)/.test ## the long forms: fuzz, state machine, kill storms
+soak: $(VENV)/.test $(VENV)/.browser ## the long forms: fuzz, state machine, kill storms
 	@BOUGH_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests -m "soak or not soak"
 
 clean: ## remove what was made

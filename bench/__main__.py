@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from . import append, crowd, fork, load, postgres, runner, search, start
+from . import append, crowd, fork, load, postgres, runner, search, serving, start, workers
 from .measure import Plan
 from .report import Figure, keep, others, versions
 
@@ -23,7 +23,9 @@ PARTS: dict[str, Callable[[Plan], Iterator[Figure]]] = {
     "start": start.figures,
     "runner": runner.figures,
     "postgres": postgres.figures,
+    "workers": workers.figures,
     "search": search.figures,
+    "serving": serving.figures,
 }
 
 

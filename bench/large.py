@@ -13,7 +13,8 @@ from bough.core.tree import Leaf
 from bough.core.usage import Call, Price, Usage
 from bough.sessions import Sessions
 
-WORDS = "the parcel of order 41 was last seen in the module of zanzibar and nobody knows what became of it".split()
+SENTENCE = "the parcel of order 41 was last seen in the module of zanzibar and nobody knows what became of it"
+WORDS = SENTENCE.split()
 BATCH = 1_000
 
 

@@ -184,4 +184,6 @@ def _crowd(plan: Plan, database: Database) -> Figure:
     took = (perf_counter_ns() - began) / 1e9
     store.close()
     beside = {"p50 ms": ms(middle(times)), "p99 ms": ms(percentile(times, 0.99)), "worst ms": ms(max(times))}
-    return Figure("postgres_crowd", "PostgreSQL: steps/s of 16 sessions", len(times) / took, "/s", None, beside)
+    return Figure(
+        "postgres_crowd", "PostgreSQL: steps/s of 16 sessions", len(times) / took, "/s", None, beside
+    )

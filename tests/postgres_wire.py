@@ -13,7 +13,7 @@ import socket
 import struct
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -33,6 +33,7 @@ class Wire:
         self._listener.listen(64)
         self._armed: tuple[bytes, bool] | None = None
         self.lost = 0
+        self.when_lost: Callable[[], object] = lambda: None
         threading.Thread(target=self._accept, daemon=True).start()
 
     def url(self, database: str, user: str, **options: str) -> str:
@@ -70,6 +71,7 @@ class Wire:
                     servers[0].sendall(request)
                     answer = _until(servers[0], b"Z")
                     if is_lost:
+                        self.when_lost()
                         raise Cut
                     client.sendall(answer)
                     if answer[-1:] == b"I":

@@ -15,6 +15,7 @@ import pytest
 
 import bough
 from bough import Sessions, StaleLeaf, ToolCall, Usage, assistant, errors, system, user
+from bough.core.drafts import Draft
 from bough.stores import postgres_connections, postgres_schema
 from bough.stores.conformance import StoreConformance
 from bough.stores.conformance.pen import Pen
@@ -203,6 +204,19 @@ def test_a_writer_that_is_stale_stays_stale_when_its_connection_breaks(store: Se
     with pytest.raises(StaleLeaf):
         session.append([user("late")])
     assert texts(other) == ["first"]
+
+
+def test_what_was_written_is_not_denied_because_somebody_took_over_since(
+    store: Sessions, wire: Wire, database: Database
+) -> None:
+    session = store.start()
+    fence = store.store.lease(session.session_id, "me", until=2**50, at=1)
+    wire.lose_answer(b"mine")
+    wire.when_lost = lambda: database.run("update bough.session set fence = fence + 1, holder = 'other'")
+    done = session.log.append([Draft(user("mine"))], fence=fence)
+    assert (wire.lost, done.leaf.seq, texts(session)) == (1, 1, ["mine"])
+    with pytest.raises(errors.Fenced):
+        session.log.append([Draft(user("late"))], fence=fence)
 
 
 def test_a_server_that_does_not_come_back_is_told_of(

@@ -232,7 +232,7 @@ class TestTheService:
             "select relname from pg_class where relnamespace = 'bough'::regnamespace and relkind = 'r' "
             "and not (relrowsecurity and relforcerowsecurity)"
         )
-        assert open_ones == [("migration",)]  # holds a number, and is read before there is an identity
+        assert open_ones == []
 
 
 def test_tool_results_are_internal_and_so_are_their_calls(database: Database, store: Sessions) -> None:

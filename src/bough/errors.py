@@ -11,6 +11,7 @@
     ├── IdTaken                 that session id holds another history
     │   └── IdClash             what is to be taken in has an id that holds other content here
     ├── BadBundle               a file that is no bundle, or not a whole one; nothing was changed
+    ├── PageTooLarge            more than one HTML file should hold; nothing was written
     ├── LawBroken               the entry may not stand here
     │   ├── OpenBatch           tool calls wait for their results
     │   ├── OrphanResult        a result without its call
@@ -162,6 +163,16 @@ class BadBundle(BoughError):
         super().__init__(
             f"{where} cannot be taken in: {place}{why}; nothing was changed. Export the session again, or fetch "
             "the file again if it was sent"
+        )
+
+
+class PageTooLarge(BoughError):
+    def __init__(self, most: int) -> None:
+        self.most = most
+        super().__init__(
+            f"the session is more than the {most:,} bytes one HTML file should hold; nothing was written. Leave out "
+            "the blobs or the tasks (blobs=False, children=False), write it with bough export --bundle, or show it "
+            "with bough serve"
         )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from .core.messages import Message, user
 from .core.tree import Leaf
 from .core.turns import OpenCall
-from .errors import BadPoint, BadQuery, StoreError
+from .errors import BadPoint, BadQuery, StaleLeaf, StoreError
 from .log import Log
 
 if TYPE_CHECKING:
@@ -158,10 +158,16 @@ class Runs:
 
     def approve(self, call: OpenCall, *, allow: bool = True) -> None:
         """Answer a tool's request for approval; `resume` then runs the call, once, or tells the model it was denied."""
-        self.log.refresh()
-        if call not in self.log.cursor.open_calls:
-            raise BadPoint(f"call {call.call.id}", 0, self.log.leaf.seq)
-        kind = "approved" if allow else "denied"
+        while True:
+            self.log.refresh()
+            if call not in self.log.cursor.open_calls:
+                raise BadPoint(f"call {call.call.id}", 0, self.log.leaf.seq)
+            try:
+                return self._decide(call, "approved" if allow else "denied")
+            except StaleLeaf:
+                pass  # the result of a sibling landed in this moment; the word is for this call, if it is still open
+
+    def _decide(self, call: OpenCall, kind: str) -> None:
         if self.log.store.where.startswith("postgres"):
             from .engines.absurd_word import decide  # a task may wait for it
 

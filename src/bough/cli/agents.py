@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import wraps
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -120,11 +121,17 @@ def agent_for(asked: Asked, session: Session | None) -> Agent:
     names = asked.models or _own_models(session) or _environment()
     if not names:
         raise Refused(NO_MODEL)
-    cost = None if asked.max_cost is None else round(asked.max_cost * MICROCENTS_PER_DOLLAR)
+    cost = None if asked.max_cost is None else _microcents(asked.max_cost)
     limits = Limits(turns=asked.max_turns or 50, max_cost_microcents=cost)
     return Agent(
         asked, names, [named(name) for name in names], load_tools(asked.tools), limits, _workspace(asked)
     )
+
+
+def _microcents(dollars: float) -> int:
+    if not isfinite(dollars):
+        raise Refused(f"--max-cost {dollars} is no amount of money; leave it out for no cap")
+    return round(dollars * MICROCENTS_PER_DOLLAR)
 
 
 def _own_models(session: Session | None) -> tuple[str, ...]:

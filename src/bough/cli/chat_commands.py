@@ -16,6 +16,7 @@ from ..core.context import active_compactions
 from ..core.drawing import describe
 from ..core.usage import spoken_cost
 from ..models.names import named
+from .exporting import file_name
 from .printing import bold, dim, safe, tokens, width
 from .sources import find_live
 from .words import Refused
@@ -127,7 +128,7 @@ def _model(chat: Chat, rest: str) -> None:
 
 
 def _export(chat: Chat, rest: str) -> None:
-    place = Path(rest or f"{chat.session.session_id}.bough").expanduser()
+    place = Path(rest or file_name(chat.session.session_id, ".bough")).expanduser()
     chat.session.export(place)
     chat.note(f"written to {place}")
 

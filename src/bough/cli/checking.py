@@ -75,9 +75,9 @@ def doctor(place: Here, other: str | None, fix: bool, yes: bool, is_json: bool) 
     findings = _looked_at(place)
     is_ill = any(finding.level == "problem" for finding in findings)
     if is_json:
-        say_json(store=place.url, healthy=not is_ill, findings=plain(findings))
+        say_json(store=place.where, healthy=not is_ill, findings=plain(findings))
     else:
-        click.echo(place.url)
+        click.echo(place.where)
         for finding in findings:
             mark, colour = _MARKS[finding.level]
             hint = click.style(f"  → {finding.do}", dim=True) if finding.do else ""

@@ -6,7 +6,7 @@ import click
 
 from .here import Here, here
 from .reference import complete, find
-from .replaying import written
+from .replaying import check_output, written
 
 
 @click.command()
@@ -22,6 +22,7 @@ def diff(place: Here, a: str, b: str, format_: str | None, output: str | None, q
 
     A and B are references: sessions, places (ses_3f@7), or bundle files. Exit code 0 the same, 1 different.
     """
+    check_output(output)
     from ..replay.diff import diff as compare
 
     found = compare(find(place, a).standing(), find(place, b).standing())

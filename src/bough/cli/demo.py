@@ -31,6 +31,16 @@ from ..sessions import open as open_store
 from ..wire import PROVIDERS, render, wire
 from .printing import bold, clipped, dim, say_json, width
 
+AGENT = (
+    "--model",
+    "scripted:support.json",
+    "--tools",
+    "shop.py",
+    "--system",
+    "@prompt.txt",
+    "--title",
+    "Order 41",
+)
 ASKED = "Where is my order 41? I want my money back."
 MOST_LINES = 24
 
@@ -40,8 +50,11 @@ MOST_LINES = 24
 @click.option(
     "--folder", type=click.Path(file_okay=False, path_type=Path), help="Where to keep them; implies --keep."
 )
+@click.option(
+    "--open", "opens", is_flag=True, help="Then show the diff of the replay in the browser; Ctrl-C ends it."
+)
 @click.option("--json", "is_json", is_flag=True, help="Print the claims and what was measured as JSON.")
-def demo(keep: bool, folder: Path | None, is_json: bool) -> int:
+def demo(keep: bool, folder: Path | None, opens: bool, is_json: bool) -> int:
     """An agent killed inside a refund, in one minute: no key, no network.
 
     It is resumed without a second refund, forked, replayed with a stricter prompt, and compared.
@@ -58,6 +71,8 @@ def demo(keep: bool, folder: Path | None, is_json: bool) -> int:
             time.monotonic() - began < 60,
         )
         stage.end(place if keep or folder else None)
+        if opens:
+            _open(place, stage.page)
     finally:
         if not keep and not folder:
             shutil.rmtree(place, ignore_errors=True)
@@ -77,12 +92,29 @@ def _folder(folder: Path | None) -> Path:
     return place
 
 
+def _open(place: Path, page: str) -> None:
+    """The viewer on the demo's store, until Ctrl-C: which is the server's to hear, and ours to wait for."""
+    heard = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        subprocess.run(
+            [sys.executable, "-m", "bough.cli.main", "serve", "--port", "0", "--page", page, *AGENT[:4]],
+            cwd=place,
+            env={**os.environ, "BOUGH_STORE": str(place / "demo.db")},
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
+            check=False,
+        )
+    finally:
+        signal.signal(signal.SIGINT, heard)
+
+
 class Stage:
     """Runs commands in plain sight and keeps what was claimed and measured."""
 
     def __init__(self, folder: Path, *, is_quiet: bool) -> None:
         self.folder, self.is_quiet = folder, is_quiet
         self.claims: list[dict[str, Any]] = []
+        self.page = "/"
+        """What the viewer is to show of it."""
         self._acts = 0
 
     @property
@@ -140,6 +172,7 @@ class Stage:
         held = sum(claim["held"] for claim in self.claims)
         self.show(f"\n{bold(f'{held} of {len(self.claims)} claims held')}")
         if kept is None:
+            self.show("   bough demo --open shows the replay's diff in the browser")
             self.show("   bough demo --keep leaves the store and the agent's files, to play with")
             return
         self.show(f"   to play with it:\n     cd {kept}\n     export BOUGH_STORE={kept / 'demo.db'}")
@@ -183,17 +216,7 @@ def payments(stage: Stage) -> int:
 
 def killed(stage: Stage) -> None:
     stage.act("A support agent refunds an order; its process gets kill -9 inside refund()")
-    agent = [
-        "--model",
-        "scripted:support.json",
-        "--tools",
-        "shop.py",
-        "--system",
-        "@prompt.txt",
-        "--title",
-        "Order 41",
-    ]
-    code, _ = stage.run("run", ASKED, *agent, DIE_INSIDE_REFUND="1")
+    code, _ = stage.run("run", ASKED, *AGENT, DIE_INSIDE_REFUND="1")
     died = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     stage.claim("how the process ended", died, died == "SIGKILL")
     stage.claim("payments in the bank's book", payments(stage), payments(stage) == 1)
@@ -279,6 +302,7 @@ def replayed(stage: Stage, session: Session) -> None:
         f"{report['source_before'][:12]} = {report['source_after'][:12]}",
         unchanged,
     )
+    stage.page = f"/diff?a={session.session_id}&b={report['replay']}"
     stage.run("diff", short(session.session_id), short(report["replay"]))
 
 

@@ -1,29 +1,35 @@
-"""`bough export`: a session as a bundle, Markdown, JSONL, fine-tuning line or workflow."""
+"""`bough export`: a session as a bundle, web page, Markdown, JSONL, fine-tuning line or workflow."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
+from msgspec.structs import replace
 
+from ..exchange.bundle_write import Exported, Tell, whole_file
 from ..session import Session
 from .here import Here, here
-from .printing import is_terminal, many, plain, say, say_json
+from .printing import is_terminal, many, plain, say, say_json, shown
 from .progress import bar
 from .reference import find, reference
 from .words import Refused
 
 _ENDINGS = {
     "bundle": ".bough",
+    "html": ".html",
     "markdown": ".md",
     "jsonl": ".jsonl",
     "events": ".jsonl",
     "finetune": ".jsonl",
     "workflow": ".relavium.yaml",
 }
+_WHOLE = ("bundle", "html")
+"""Those that hold the whole session, and are files of their own."""
 
 
 @click.command()
@@ -34,6 +40,12 @@ _ENDINGS = {
     flag_value="bundle",
     default="bundle",
     help="Everything, for another store. The default.",
+)
+@click.option(
+    "--html",
+    "format_",
+    flag_value="html",
+    help="One page to open without network, the bundle inside; redacted.",
 )
 @click.option("--markdown", "format_", flag_value="markdown", help="For reading and sharing; redacted.")
 @click.option("--jsonl", "format_", flag_value="jsonl", help="One JSON object per entry of the path.")
@@ -50,8 +62,8 @@ _ENDINGS = {
     type=click.Path(),
     help="A file, a folder, or - for stdout. Default: named after the session.",
 )
-@click.option("--blobs", is_flag=True, help="Bundle: images and other attachments too.")
-@click.option("--no-children", is_flag=True, help="Bundle: leave out the tasks it started.")
+@click.option("--blobs", is_flag=True, help="Bundle, HTML: images and other attachments too.")
+@click.option("--no-children", is_flag=True, help="Bundle, HTML: leave out the tasks it started.")
 @click.option(
     "--redact/--no-redact", default=None, help="Mask secrets; what is made for sharing does so anyway."
 )
@@ -67,56 +79,88 @@ def export(
     redact: bool | None,
     is_json: bool,
 ) -> None:
-    """Write a session as a bundle, Markdown, JSONL or workflow.
+    """Write a session as a bundle, web page, Markdown, JSONL or workflow.
 
-    A bundle is one file that bough import takes in anywhere, the same bytes for the same session. The other formats
-    tell the path to where the reference stands.
+    A bundle is one file that bough import takes in anywhere, the same bytes for the same session. --html puts it into a
+    page that any browser opens from disk, as the viewer shows it. The other formats tell the path to where the
+    reference stands.
     """
+    if is_json and (output == "-" or (output is None and format_ not in _WHOLE)):
+        raise Refused("--json and what is exported would both go to stdout; name a file with -o FILE")
     found = find(place, reference)
-    if format_ != "bundle":
+    if format_ not in _WHOLE:
         _write_text(found.standing(), format_, output, redact is not False, is_json=is_json)
         return
     if found.leaf is not None:
-        raise Refused("a bundle holds the whole session; bough fork REFERENCE@N makes one that ends there")
+        raise Refused("this format holds the whole session; bough fork REFERENCE@N makes one that ends there")
     target = _target(found.session, format_, output)
-    how: dict[str, Any] = {"blobs": blobs, "children": not no_children, "redact": bool(redact)}
+    how: dict[str, Any] = {
+        "blobs": blobs,
+        "children": not no_children,
+        "redact": format_ == "html" if redact is None else redact,
+    }
     with bar("export", unit="lines") as step:
-        report = found.session.export(target, progress=lambda told: step(told.lines, None), **how)
+        report = _write_whole(found.session, format_, target, how, lambda told: step(told.lines, None))
     if is_json:
-        say_json(path=None if target is sys.stdout.buffer else str(target), **plain(report))
-        return
+        say_json(path=str(target), **plain(report))
+    else:
+        _say_written(target, report, redacted=how["redact"])
+
+
+def _say_written(target: Path | BinaryIO, report: Exported, *, redacted: bool) -> None:
     where = "stdout" if target is sys.stdout.buffer else str(target)
     say(
         f"{where}: {many(report.counts.sessions, 'session')}, {report.counts.entries:,} entries, {report.bytes:,} bytes"
     )
     for name, count in report.masked.items():
         say(f"masked {count} × {name}")
-    if redact and not report.masked:
+    if redacted and not report.masked:
         say("nothing in it looked like a secret")
+
+
+def _write_whole(
+    session: Session, format_: str, target: Path | BinaryIO, how: dict[str, Any], tell: Tell
+) -> Exported:
+    """A bundle, or a page with one inside; the bytes told are the file's."""
+    if how["blobs"] and how["redact"]:
+        raise Refused("nobody can look through the bytes of blobs for secrets; --blobs wants --no-redact")
+    if format_ == "bundle":
+        return session.export(target, progress=tell, **how)
+    shared = session.html(target, progress=tell, **how)
+    return replace(shared.bundle, bytes=shared.bytes)
 
 
 def _target(session: Session, format_: str, output: str | None) -> Path | BinaryIO:
     if output == "-":
-        if is_terminal() and sys.stdout.isatty() and format_ == "bundle":
-            raise Refused("a bundle is not for the screen; name a file with -o, or pipe it somewhere")
+        if is_terminal() and sys.stdout.isatty() and format_ in _WHOLE:
+            raise Refused(
+                f"{_ENDINGS[format_]} is not for the screen; name a file with -o, or pipe it somewhere"
+            )
         return sys.stdout.buffer
-    name = f"{session.session_id}{_ENDINGS[format_]}"
+    name = file_name(session.session_id, _ENDINGS[format_])
     if output is None:
         return Path(name)
     return Path(output) / name if Path(output).is_dir() else Path(output)
 
 
+def file_name(session_id: str, ending: str) -> str:
+    """Named after the session. An id may come from a stranger's bundle: it chooses no folder and no hidden file."""
+    return re.sub(r"[^\w.-]|^\.+", "_", session_id)[:100] + ending
+
+
 def _write_text(session: Session, format_: str, output: str | None, redact: bool, *, is_json: bool) -> None:
     """Formats for people and tools go to stdout unless a file is named: they are read at once more often than kept."""
     target = _target(session, format_, output or "-")
-    text = "".join(_pieces(session, format_, redact))
-    if isinstance(target, Path):
-        target.write_text(text, encoding="utf-8")
-        say_json(path=str(target), bytes=len(text.encode())) if is_json else say(
-            f"{target}: {len(text.encode()):,} bytes"
-        )
-    else:
-        click.echo(text, nl=False)
+    pieces = _pieces(session, format_, redact)
+    if not isinstance(target, Path):
+        for piece in pieces:
+            click.echo(shown(piece).encode(), nl=False)
+        return
+    size = 0
+    with whole_file(target) as file:
+        for piece in pieces:
+            size += file.write(piece.encode())
+    say_json(path=str(target), bytes=size) if is_json else say(f"{target}: {size:,} bytes")
 
 
 def _pieces(session: Session, format_: str, redact: bool) -> Iterable[str]:

@@ -6,6 +6,8 @@ import sys
 
 import click
 
+from ..errors import NotFound
+from ..sessions import Sessions
 from .here import Here, here
 from .printing import as_json, confirmed, many, plain, say, say_json
 from .progress import bar
@@ -70,7 +72,7 @@ def copy(
     if is_all:
         # Oldest first, so that a fork finds what it stands on.
         names = [row.session_id for row in sessions.every(limit=500) if row.relation != "task"][::-1]
-        say(f"{many(len(names), 'session')} of {place.url} to {to}")
+        say(f"{many(len(names), 'session')} of {place.where} to {Here(to, place.space, place.owner).where}")
         if not confirmed("Copy them?", yes=yes):
             return 1
     else:
@@ -79,11 +81,24 @@ def copy(
     try:
         other = target.new_sessions()
         with bar("copy", unit="sessions") as step:
-            made = []
+            made: list[str] = []
+            known: list[str] = []
             for done, name in enumerate(names, 1):
-                made.append(sessions.copy(name, to=other, new_id=new_id).session_id)
+                was_there = not new_id and _holds(other, name)
+                (known if was_there else made).append(sessions.copy(name, to=other, new_id=new_id).session_id)
                 step(done, len(names))
     finally:
         target.close()
-    say_json(copied=made) if is_json else say(f"{many(len(made), 'session')} copied")
+    if is_json:
+        say_json(copied=made, known=known)
+    else:
+        say(f"{many(len(made), 'session')} copied{f', {len(known)} were there' if known else ''}")
     return 0
+
+
+def _holds(sessions: Sessions, name: str) -> bool:
+    try:
+        sessions.session(name)
+    except NotFound:
+        return False
+    return True

@@ -77,7 +77,7 @@ def migrate(
     roles, as the role of the URL, which then owns them; backups there are the server's.
     """
     if engine is not None:
-        return install_engine(place, queue, is_json=is_json)
+        return install_engine(place, queue, service_role, yes=yes, is_json=is_json)
     if place.is_postgres:
         return _migrate_server(place, service_role, client_role, yes=yes, is_json=is_json)
     if not place.is_file:

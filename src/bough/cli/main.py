@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Any
 
 import click
@@ -136,11 +137,23 @@ def bough(ctx: click.Context, store: str | None, space: str, owner: str | None) 
 
 def run() -> None:
     """What `bough` on the command line calls."""
+    _fill_streams()
     sys.exit(outcome(sys.argv[1:]))
+
+
+def _fill_streams() -> None:
+    """A stream that was closed by whoever started us leads nowhere; its number must not become a store's file."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open as long as we run
 
 
 def outcome(arguments: list[str]) -> int:
     """Run one command line; the exit code. 0 fine, 1 differs or problems, 2 usage, 3 stale or locked."""
+    out = sys.stdout
+    for stream in (out, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a locale that cannot say it is told what it would have been
+            stream.reconfigure(errors="backslashreplace")
     try:
         code: Any = bough.main(arguments, prog_name="bough", standalone_mode=False)
         sys.stdout.flush()
@@ -154,13 +167,17 @@ def outcome(arguments: list[str]) -> int:
         # Whoever reads has seen enough. Python would complain once more when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except SystemExit:
+        if sys.stdout is not out:  # the same, heard by click, which wraps the stream and calls it an error
+            return 0
+        raise
     except Exception as error:
-        from .words import explain
+        from .words import complain, explain
 
         said = explain(error)
         if said is None:
             raise
-        click.echo(f"{click.style('bough:', fg='red')} {said.text}", err=True)
+        complain(said.text)
         return said.code
     return code if isinstance(code, int) else 0
 

@@ -10,7 +10,7 @@ import click
 from ..changes import Cut
 from ..session import Session
 from .here import Here, here
-from .printing import as_json, plain, say, say_json
+from .printing import as_json, plain, say, say_json, shown
 from .reference import find, needed, reference
 from .words import Refused
 
@@ -142,7 +142,7 @@ def title(place: Here, reference: str, text: str | None) -> None:
     """Name a session; without TEXT print its name."""
     session = find(place, reference).session
     if text is None:
-        click.echo(session.row.title or "")
+        click.echo(shown(session.row.title or ""))
     else:
         session.title(text or None)
 
@@ -166,7 +166,7 @@ def tag(place: Here, reference: str, tags: tuple[str, ...], is_json: bool) -> No
         say_json(session={"id": session.session_id}, tags=now)
         return
     for name, value in sorted(now.items()):
-        click.echo(f"{name}={value}")
+        click.echo(shown(f"{name}={value}"))
 
 
 def spoken(text: str | None) -> str | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
-from unicodedata import category
+from unicodedata import category, east_asian_width
 
 import click
 import msgspec
@@ -15,6 +16,9 @@ import msgspec
 from ..core.usage import Totals
 
 SCHEMA_VERSION = 1
+
+# What a terminal may obey, and JSON lets stand: C1 controls (one is as good as ESC [), and what turns the line around.
+_OBEYED = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
 as_json = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 
@@ -24,8 +28,10 @@ def plain(value: Any) -> Any:
     return msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=repr) if value is not None else None
 
 
-def encoded(value: Any) -> str:
-    return msgspec.json.encode(_legible(plain(value))).decode()
+def encoded(value: Any) -> bytes:
+    """JSON as it leaves the program: UTF-8 whatever the locale says, and nothing in it that a terminal obeys."""
+    text = msgspec.json.encode(_legible(plain(value))).decode()
+    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode()
 
 
 def _legible(value: Any) -> Any:
@@ -36,7 +42,7 @@ def _legible(value: Any) -> Any:
     return [_legible(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def as_text(data: dict[str, Any]) -> str:
+def as_text(data: dict[str, Any]) -> bytes:
     return msgspec.json.format(encoded({"schema_version": SCHEMA_VERSION, **data}), indent=2)
 
 
@@ -96,12 +102,12 @@ def many(count: int, noun: str) -> str:
 def table(rows: Iterable[Sequence[str]], head: Sequence[str]) -> list[str]:
     """Columns as wide as they need; the last takes what is left of the terminal."""
     cells = [list(head), *(list(row) for row in rows)]
-    wide = [max(len(click.unstyle(row[n])) for row in cells) for n in range(len(head))]
+    wide = [max(_columns(click.unstyle(row[n])) for row in cells) for n in range(len(head))]
     room = width() - sum(wide[:-1]) - 2 * (len(head) - 1)
     lines = []
     for number, row in enumerate(cells):
         row[-1] = clipped(row[-1], max(room, 12))
-        padded = [cell + " " * (wide[n] - len(click.unstyle(cell))) for n, cell in enumerate(row[:-1])]
+        padded = [cell + " " * (wide[n] - _columns(click.unstyle(cell))) for n, cell in enumerate(row[:-1])]
         line = "  ".join([*padded, row[-1]]).rstrip()
         lines.append(dim(line) if number == 0 else line)
     return lines
@@ -109,14 +115,31 @@ def table(rows: Iterable[Sequence[str]], head: Sequence[str]) -> list[str]:
 
 def clipped(text: str, most: int) -> str:
     line = "".join(c if c.isprintable() else " " for c in " ".join(text.split()))
-    return line if len(line) <= most else line[: most - 1] + "…"
+    if _columns(line) <= most:
+        return line
+    room, end = most - 1, 0
+    while (room := room - _columns(line[end])) >= 0:
+        end += 1
+    return line[:end] + "…"
+
+
+def _columns(text: str) -> int:
+    """How much of a terminal's line it takes: letters of some scripts, and most emoji, take two columns."""
+    return len(text) if text.isascii() else sum(1 + (east_asian_width(c) in "WF") for c in text)
 
 
 def safe(text: str) -> str:
     """Text of a model or a tool for a terminal: escape sequences and other controls are shown, not obeyed."""
+    if text.replace("\n", "").isprintable():  # nearly all is; character by character takes 30 times as long
+        return text
     return "".join(
         c if c in "\n\t\u200d" or c.isprintable() or category(c) == "Zs" else _visible(c) for c in text
     )
+
+
+def shown(text: str) -> str:
+    """Data on stdout: as it is for a pipe, safe for a terminal."""
+    return safe(text) if sys.stdout.isatty() else text
 
 
 def _visible(c: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import click
 from msgspec import Struct
@@ -93,7 +94,9 @@ def _named(sessions: Sessions, name: str, *, trashed: bool) -> str:
                 "the trash is empty" if trashed else "there is no session yet; bough chat starts one"
             )
         return rows[0].session_id
-    for query in ({"prefix": name}, {"prefix": f"ses_{name}"}, {"title": name}):
+    # A replay bears the title of its source; who says the title means the source.
+    by_title: list[dict[str, Any]] = [{"title": name, "children": False}, {"title": name}]
+    for query in ({"prefix": name}, {"prefix": f"ses_{name}"}, *by_title):
         rows = sessions.sessions(trashed=trashed, limit=6, **query).sessions
         exact = [row for row in rows if row.session_id == name]
         if exact or len(rows) == 1:

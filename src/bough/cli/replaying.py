@@ -13,6 +13,7 @@ from .moving import spoken
 from .printing import plain, safe, say, say_json
 from .progress import bar
 from .reference import bundle_file, find, reference
+from .words import Refused
 
 
 @click.command()
@@ -64,6 +65,7 @@ def replay(
     became different first, turn by turn, in words, tools and money. REFERENCE@4 is --from 4; a bundle file is
     taken in first. Exit code 0 the same, 1 different.
     """
+    check_output(output)
     session, seq = _source(place, reference)
     how["from_"] = seq if how["from_"] is None else how["from_"]
     if sources:
@@ -95,6 +97,12 @@ def _source(place: Here, name: str) -> tuple[Session, int | None]:
     return sessions.session(sessions.import_bundle(bundle).session_id), seq
 
 
+def check_output(output: str | None) -> None:
+    """Before the work, which may cost money: a report that cannot be written is lost."""
+    if output is not None and not Path(output).parent.is_dir():
+        raise Refused(f"{output} cannot be written: there is no folder {Path(output).parent}")
+
+
 def written(report: Any, format_: str | None, output: str | None) -> None:
     """A report as text, JSON or Markdown, on stdout or in a file."""
     if format_ == "json" and output is None:
@@ -103,7 +111,7 @@ def written(report: Any, format_: str | None, output: str | None) -> None:
     if format_ == "json":
         from .printing import as_text
 
-        text = as_text(data(report))
+        text = as_text(data(report)).decode()
     else:
         text = report.markdown() if format_ == "markdown" else "\n".join(report.lines())
     if output is None:

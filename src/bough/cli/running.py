@@ -137,7 +137,10 @@ def approve(place: Here, reference: str, deny: bool, number: int | None, yes: bo
         return PROBLEM
     for call in chosen:
         session.approve(call, allow=not deny)
-    say(f"{'denied' if deny else 'allowed'}; go on with: bough resume {session.session_id}")
+    waits = next((fact for fact in reversed(session.journal()) if fact.kind == "waiting"), None)
+    goes_on = waits is not None and "queue" in waits.data  # the task that waits was woken
+    then = "its worker goes on" if goes_on else f"go on with: bough resume {session.session_id}"
+    say(f"{'denied' if deny else 'allowed'}; {then}")
     return 0
 
 

@@ -37,6 +37,9 @@ def _clients(_: click.Context, parameter: click.Parameter, pairs: tuple[str, ...
 )
 @click.option("--open/--no-open", "opens", default=None, help="Open the viewer; default: at a terminal.")
 @click.option(
+    "--page", default="/", metavar="PATH", help="Which page to open, such as /s/ses_3f or /diff?a=…&b=…."
+)
+@click.option(
     "--token", metavar="SECRET", envvar="BOUGH_TOKEN", help="Who has it sees everything of the space."
 )
 @click.option(
@@ -56,38 +59,27 @@ def _clients(_: click.Context, parameter: click.Parameter, pairs: tuple[str, ...
 )
 @agent_options
 @here
-def serve(place: Here, /, asked: Asked, host: str, port: int, opens: bool | None, **door: Any) -> None:
+def serve(
+    place: Here, /, asked: Asked, host: str, port: int, opens: bool | None, page: str, **door: Any
+) -> None:
     """Serve the API and the viewer over HTTP; Ctrl-C ends it.
 
     On loopback whoever can reach it may do everything; elsewhere --token is wanted. With --model and --tools what
     is sent is answered here. docs/http.md tells the API.
     """
-    try:
-        from ..server import app
-        from ..server.desk import Desk
-        from ..server.trust import Rules
-    except ImportError as missing:
-        raise Refused(f"the server needs {missing.name}; pip install 'bough[server]'") from None
-    rules = Rules(
-        host=host,
-        token=door["token"],
-        clients=door["clients"],
-        internal_token=door["internal_token"],
-        allowed_hosts=tuple(name.lower() for name in door["hosts"]),
-        max_import=door["max_import"] * 1_000_000,
-    )
+    app, rules = _loaded(), _rules(host, door)
     sessions = place.new_sessions()
-    desk = Desk(sessions, rules, _agent(asked), lambda owner: _owned(place, sessions, owner))
+    desk = app.Desk(sessions, rules, _agent(asked), lambda owner: _owned(place, sessions, owner))
     try:
         listener = app.listening(host, port)
     except OSError as error:
         raise Refused(f"cannot listen on {host}:{port}: {error.strerror}; name another with --port") from None
-    address = _address(host, listener.getsockname()[1], rules.token)
+    address = _address(host, listener.getsockname()[1], page, rules.token)
     wants_page = is_terminal() and sys.stdout.isatty() if opens is None else opens
 
     def ready() -> None:
         click.echo(address)
-        say(f"serving {place.url}; Ctrl-C ends it")
+        say(f"serving {place.where}; Ctrl-C ends it")
         if wants_page:
             webbrowser.open(address)
 
@@ -96,6 +88,28 @@ def serve(place: Here, /, asked: Asked, host: str, port: int, opens: bool | None
     finally:
         desk.close()
     say("ended")
+
+
+def _loaded() -> Any:
+    """The server, which needs more than the command line does."""
+    try:
+        from ..server import app
+    except ImportError as missing:
+        raise Refused(f"the server needs {missing.name}; pip install 'bough[server]'") from None
+    return app
+
+
+def _rules(host: str, door: dict[str, Any]) -> Any:
+    from ..server.trust import Rules
+
+    return Rules(
+        host=host,
+        token=door["token"],
+        clients=door["clients"],
+        internal_token=door["internal_token"],
+        allowed_hosts=tuple(name.lower() for name in door["hosts"]),
+        max_import=door["max_import"] * 1_000_000,
+    )
 
 
 def _agent(asked: Asked) -> Any:
@@ -119,6 +133,6 @@ def _owned(place: Here, sessions: Sessions, owner: str) -> Sessions:
     return open_store(place.url, space=place.space, owner=owner)
 
 
-def _address(host: str, port: int, token: str | None) -> str:
+def _address(host: str, port: int, page: str, token: str | None) -> str:
     name = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
-    return f"http://{name}:{port}/" + (f"#token={token}" if token else "")
+    return f"http://{name}:{port}/{page.removeprefix('/')}" + (f"#token={token}" if token else "")

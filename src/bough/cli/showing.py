@@ -29,6 +29,7 @@ from .printing import (
     width,
 )
 from .reference import Place, find, reference
+from .words import Refused
 
 _ROLES = {"user": "cyan", "assistant": "green", "tool": "magenta", "system": "blue"}
 _MOST = 12
@@ -212,7 +213,7 @@ def _part(part: object, *, full: bool) -> Iterator[str]:
         case Reasoning(text=text):
             yield from (dim(line) for line in (safe(text).splitlines() if full else ["(reasoning)"]) if text)
         case ToolCall(name=name, arguments=arguments):
-            yield f"{click.style('→', fg='yellow')} {bold(safe(name))} {safe(encoded(arguments))}"
+            yield f"{click.style('→', fg='yellow')} {bold(safe(name))} {safe(encoded(arguments).decode())}"
         case ToolResult() as result:
             yield from _result(result, full=full)
         case Media(mime=mime, size=size, name=name):
@@ -260,6 +261,8 @@ def _open(session: Session) -> Iterator[str]:
 
 def _show_entry(found: Place, *, is_json: bool) -> None:
     session = found.standing()
+    if not session.leaf.seq:
+        raise Refused("0 is the place before the first entry; bough log lists the entries")
     (entry,) = session.path(last=1)
     calls = [call for call in session.calls("path") if call.answer_seq == entry.seq]
     if is_json:

@@ -13,7 +13,7 @@ from ..session import Session
 from ..sessions import Sessions
 from ..stores.store import SessionRow
 from .here import Here, here
-from .printing import as_json, plain, say_json, table
+from .printing import as_json, clipped, plain, say_json, table
 from .reference import complete, find
 
 Spent = tuple[SessionRow, Call]
@@ -97,7 +97,7 @@ def _sum(spent: Iterable[Spent]) -> Totals:
 def _line(name: str, sums: Totals) -> tuple[str, ...]:
     unknown = f" ({sums.unknown_calls} unknown)" if sums.unknown_calls else ""
     return (
-        name,
+        clipped(name, 60),
         f"{sums.calls:,}{unknown}",
         f"{sums.input_tokens:,}",
         f"{sums.cache_read_tokens:,}",

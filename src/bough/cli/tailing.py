@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ..core.tree import Leaf
+from ..core.usage import MOST
 from ..session import Session
 from ..stores.store import Fact
 from .here import Here, here
@@ -35,7 +36,7 @@ def tail(place: Here, reference: str, follow: bool, last: int, after: int | None
     with --from.
     """
     session = find(place, reference).session
-    seen = max(0, session.row.facts - last) if after is None else after
+    seen = max(0, session.row.facts - last) if after is None else min(after, MOST)
     for fact in _facts(session, seen, follow=follow):
         click.echo(encoded(_line(session, fact)))
         sys.stdout.flush()  # whoever reads a pipe wants it now

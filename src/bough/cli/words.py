@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import Any, NamedTuple
 
 import click
@@ -18,7 +20,15 @@ class Refused(click.ClickException):
     exit_code = USAGE
 
     def show(self, file: Any = None) -> None:
-        click.echo(f"{click.style('bough:', fg='red')} {self.message}", err=True)
+        complain(self.message)
+
+
+def complain(text: str) -> None:
+    """An error to the person. It may hold what a stranger wrote, and is said where click no longer minds NO_COLOR."""
+    from .printing import safe  # late: `bough --help` needs none of it
+
+    color = False if os.environ.get("NO_COLOR") else None
+    click.echo(f"{click.style('bough:', fg='red')} {safe(text)}", err=True, color=color)
 
 
 class Said(NamedTuple):
@@ -52,4 +62,10 @@ def explain(error: BaseException) -> Said | None:
         return Said(tell(error).text, locked if known is None else _CODES[known])
     if isinstance(error, OSError) and error.filename is not None:
         return Said(f"{error.filename}: {error.strerror}", PROBLEM)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+        return Said(f"what is printed cannot be written ({error.strerror}); send it elsewhere", PROBLEM)
+    if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+        return Said(
+            f"{error.object!r} is not UTF-8 text; type it again, or check your terminal's locale", USAGE
+        )
     return None

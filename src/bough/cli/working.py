@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..agent.limits import Limits
 from ..core.messages import system
 from ..core.times import span
 from ..errors import NotOnPostgres, Running
@@ -20,16 +21,16 @@ from ..session import Session
 from .agents import Asked
 from .here import Here, here
 from .loading import loaded
-from .printing import many, plain, say, say_json
+from .printing import confirmed, many, plain, say, say_json
 from .sources import Source, find_live
-from .words import Refused
+from .words import PROBLEM, Refused
 
 if TYPE_CHECKING:
     from ..engines.absurd import Agent, Sent
 
 ENGINES = "local, absurd or absurd:QUEUE"
 NOT_INSTALLED = "{} is not installed; pip install 'bough[absurd]' brings it"
-THE_WORKERS = ("models", "tools", "workspace", "scope", "allow", "max_cost", "max_turns")
+THE_WORKERS = ("models", "tools", "workspace", "scope", "allow", "max_cost")
 
 engine_option = click.option(
     "--engine",
@@ -135,7 +136,7 @@ def send_off(
     if source.copied is not None or source.overwritten is not None:
         raise Refused("--engine absurd goes on where a session stands; bough fork or bough rewind it first")
     session = _session(place, source, asked)
-    sent = _sent(session, content, queue, asked.agent, waits=waits)
+    sent = _sent(session, content, queue, asked, waits=waits)
     if is_json:
         say_json(sent=plain(sent))
     else:
@@ -157,34 +158,37 @@ def _session(place: Here, source: Source, asked: Asked) -> Session:
     return sessions.start(asked.agent, seeds, **about)
 
 
-def _sent(session: Session, content: str | None, queue: str, agent: str | None, *, waits: bool) -> Sent:
+def _sent(session: Session, content: str | None, queue: str, asked: Asked, *, waits: bool) -> Sent:
     if content is None:
-        return session.resume(engine="absurd", queue=queue, agent=agent)
+        return session.resume(engine="absurd", queue=queue, agent=asked.agent)
     try:
-        return session.send(content, engine="absurd", queue=queue, agent=agent)
+        limits = Limits(turns=asked.max_turns or 50)
+        return session.send(content, engine="absurd", queue=queue, agent=asked.agent, limits=limits)
     except Running:
         if not waits:
             raise
-    return session.enqueue(content, engine="absurd", queue=queue, agent=agent)
+    return session.enqueue(content, engine="absurd", queue=queue, agent=asked.agent)
 
 
-def install_engine(place: Here, queue: str, *, is_json: bool) -> int:
+def install_engine(place: Here, queue: str, service: str, *, yes: bool, is_json: bool) -> int:
     """Absurd's schema and the queue, beside our own."""
     _refuse_elsewhere(place)
     try:
         from ..engines import absurd_schema
     except ModuleNotFoundError as error:
         raise Refused(NOT_INSTALLED.format(error.name)) from None
-    done = absurd_schema.install(place.url, queue)
+    say(f"{place.where}: the schema absurd, its queue {queue!r}, and the right of {service} to use them")
+    if not confirmed("Migrate?", yes=yes):
+        return PROBLEM
+    done = absurd_schema.install(place.url, queue, service=service)
     if is_json:
         say_json(engine="absurd", version_before=done.before, version=done.after, queue=done.queue)
-    elif done.before == done.after:
-        click.echo(f"Absurd {done.after} was there; queue {queue!r} is ready")
     else:
-        click.echo(f"Absurd {done.after} installed; queue {queue!r} is ready")
+        was = "was there" if done.before == done.after else "installed"
+        click.echo(f"Absurd {done.after} {was}; queue {queue!r} is ready")
     return 0
 
 
 def _refuse_elsewhere(place: Here) -> None:
-    if not place.url.startswith(("postgresql://", "postgres://")):
-        raise NotOnPostgres("absurd", place.url)
+    if not place.is_postgres:
+        raise NotOnPostgres("absurd", place.where)

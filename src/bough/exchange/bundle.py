@@ -72,6 +72,8 @@ def _written(to: Place, header: Header, dumps: Dumps, where: str, tell: Tell | N
             return Writer(file, where, tell).bundle(header, dumps)
     try:
         return Writer(to, where, tell).bundle(header, dumps)
+    except BrokenPipeError:
+        raise  # whoever reads went away; that is for the owner of the stream to judge
     except OSError as error:
         raise explained(str(getattr(to, "name", "the bundle")), error) from None
 

@@ -260,6 +260,9 @@ def _check_row(row: SessionRow) -> None:
         raise NotWhole(f"the row: {error}") from None
     if not row.session_id or row.status == "running":
         raise NotWhole("the row has no id, or says that it runs")
+    for name in (row.session_id, row.parent_session or "", row.conversation_id or ""):
+        if not name.isprintable():  # it is shown, typed and put into addresses
+            raise NotWhole(f"the id {name!r} holds what cannot be shown")
 
 
 def _check_detail(detail: Detail) -> None:

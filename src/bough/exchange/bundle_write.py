@@ -133,7 +133,11 @@ def _cut(blob: Pieces) -> Iterator[bytes]:
 @contextlib.contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A file that appears under its name when it is complete and on disk, and leaves nothing behind if not."""
-    target = Path(path)
+    target = Path(os.path.realpath(path))  # a link stays one
+    if target.exists() and not target.is_file():
+        with _stream(target) as file:
+            yield file
+        return
     half = target.with_name(f".{target.name}.{os.urandom(6).hex()}.part")
     try:
         handle = os.open(half, os.O_CREAT | os.O_EXCL | os.O_WRONLY, stat.S_IRUSR | stat.S_IWUSR)
@@ -150,6 +154,16 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(half)
+
+
+@contextlib.contextmanager
+def _stream(target: Path) -> Iterator[BinaryIO]:
+    """A pipe or a device is written to: a file put in its place would take it away from everybody."""
+    try:
+        with open(target, "wb") as file:
+            yield file
+    except OSError as error:
+        raise explained(str(target), error) from None
 
 
 def explained(where: str, error: OSError) -> StoreError:

@@ -1,7 +1,8 @@
 """The verbs of a session that write it out for people and tools. What they need is loaded when first used.
 
-All of them tell the path to where the handle stands, never hold evidence, and are redacted by what the store's opener
-named as secrets and by what looks like one; `redact=False` tells the log as it is kept.
+HTML holds the whole session, as a bundle does; all others tell the path to where the handle stands. None ever holds
+evidence. All are redacted by what the store's opener named as secrets and by what looks like one; `redact=False`
+tells the log as it is kept.
 """
 
 from __future__ import annotations
@@ -17,13 +18,34 @@ if TYPE_CHECKING:
     from ..agent.tools import Tool
     from ..core.entries import Entry
     from ..stores.store import SessionRow
+    from .bundle import Place
+    from .bundle_write import Tell
     from .finetune import FineTuning
+    from .html import Shared
 
 
 class Exports:
-    """Part of a `Session`: markdown, jsonl, finetune and workflow."""
+    """Part of a `Session`: html, markdown, jsonl, finetune and workflow."""
 
     log: Log
+
+    def html(
+        self,
+        to: Place,
+        *,
+        blobs: bool = False,
+        children: bool = True,
+        redact: bool = True,
+        progress: Tell | None = None,
+    ) -> Shared:
+        """One file that opens from disk without network: the viewer, and the bundle `export` would write.
+
+        `blobs` wants `redact=False`, for the bytes of blobs cannot be looked through.
+        """
+        from .html import html
+
+        log, how = self.log, {"blobs": blobs, "children": children, "redact": redact}
+        return html(log.store, log.world, log.session_id, to, **how, progress=progress)
 
     def markdown(self, *, lines: int = 20, redact: bool = True) -> Iterator[str]:
         """For reading and sharing, a text per entry; results are cut to so many lines. Content in it is inert."""

@@ -206,6 +206,8 @@ def _check(plan: Plan, mode: Mode, tools: dict[str, Tool]) -> None:
         raise BadReplay("strict means the recorded model and prompt", "leave model= and prompt= out")
     if plan.model is None and plan.is_changed:
         raise BadReplay("recorded answers cannot follow another prompt", "name who answers: model=…")
+    if plan.from_ is not None and plan.from_ < 0:
+        raise BadReplay(f"from_={plan.from_} is no place", "0 keeps nothing but the seeds")
     if plan.live and mode != "live":
         raise BadReplay(f"in mode {mode} no tool runs live", 'use mode="live"')
     if mode == "live" and not plan.live:

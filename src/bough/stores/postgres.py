@@ -114,19 +114,17 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
         return self._connections.once_in(lambda writer: apply(writer, change, self.space, self.owner))
 
     def _settle(self, change: Change, lost: Lost) -> Committed:
-        """The answer was lost. A change that moves the leaf may be tried again, for it finds the leaf moved and its
-        key there; any other is looked for first."""
+        """The answer was lost. If the key is there it happened; if not it is tried again, and the compare and swap
+        decides should the server still have been at it."""
         deadline = self._connections.deadline()
         while True:
             self._connections.recover(lost, deadline)
             try:
-                if not (change.entries or change.move_to):
-                    found = self._connections.once_in(lambda writer: settled(writer, change, self.owner))
-                    if found is not None:
-                        return found
+                found = self._connections.once_in(lambda writer: settled(writer, change, self.owner))
+                if found is not None:
+                    return found
                 done = self._commit(change)
-                is_ours = done.repeated
-                return Committed(done.leaf, done.facts + len(change.facts)) if is_ours else done
+                return Committed(done.leaf, done.facts + len(change.facts)) if done.repeated else done
             except Lost as again:
                 lost = again
 
@@ -175,7 +173,7 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
         name = f"{self.space}\0{new.row.conversation_id}".encode().hex()
 
         def work(writer: Connection) -> tuple[SessionRow, bool]:
-            writer.execute("select pg_advisory_xact_lock(hashtextextended(%s, 1))", (name,))
+            creating.lock(writer, creating.LOCK_CONVERSATION, name)
             there = writer.execute(SELECT_LATEST, bindings, binary=True).fetchone()
             if there is not None:
                 return session_from(there), False
@@ -208,7 +206,7 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
 
     def purge(self, session_id: str, *, with_forks: bool = False) -> Purged:
         def work(writer: Connection) -> Purged:
-            writer.execute(creating.LOCK, (self.space,))
+            creating.lock(writer, creating.LOCK, self.space)
             return purge(writer, lock_head(writer, session_id, self.owner), session_id, with_forks=with_forks)
 
         def happened(_: Purged) -> bool:

@@ -12,6 +12,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from hashlib import sha256
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -26,6 +27,7 @@ from psycopg.errors import (
     ForeignKeyViolation,
     InsufficientPrivilege,
     InvalidSqlStatementName,
+    LockNotAvailable,
     ReadOnlySqlTransaction,
     SerializationFailure,
     UndefinedTable,
@@ -57,6 +59,9 @@ TRIES = 10
 # trip, without begin and commit (measured 1.3 to 1.5 times dearer). Every part of a statement that reads a table
 # on its own account must have it; where it were missing the policies would let nothing through.
 GATE = "(select set_config('bough.space', %s, true)) is not null"
+# And of a transaction. It waits for no lock longer than for a server: a client that puts in an input and does not
+# commit would hold whoever puts one into the same session, and with them one connection after the other.
+IDENTITY = f"select set_config('bough.space', {{}}, true), set_config('lock_timeout', '{PATIENCE_SECONDS:.0f}s', true)"
 NAMED_GATE = "(select set_config('bough.space', %(space)s, true)) is not null"
 
 
@@ -101,9 +106,14 @@ class Connections:
         self._is_closed = False
         with address.connect() as connection:
             postgres_schema.check(connection, self.where)
-            identity = sql.SQL("select set_config('bough.space', {}, true)").format(sql.Literal(space))
-            self._identity = identity.as_string(connection)
+        self._identity = _identity(space)
         self._open()
+
+    def of_space(self, space: str) -> Connections:
+        """The same pool for another tenant: an engine that works for thousands has not a connection for each."""
+        other = copy(self)
+        other._identity = _identity(space)
+        return other
 
     def _open(self) -> None:
         self._pid = os.getpid()
@@ -140,7 +150,7 @@ class Connections:
         try:
             yield connection
         except psycopg.Error as error:
-            if connection.closed or isinstance(error, psycopg.errors.AdminShutdown):
+            if connection.closed or error.diag.severity_nonlocalized in ("FATAL", "PANIC"):
                 raise Lost(first_line(error)) from error
             raise
         finally:
@@ -286,6 +296,10 @@ class Connections:
 _INHERITED: list[Any] = []
 
 
+def _identity(space: str) -> str:
+    return sql.SQL(IDENTITY).format(sql.Literal(space)).as_string(None)
+
+
 def _kept(outcome: list[R], value: R) -> R:
     outcome.append(value)
     return value
@@ -356,6 +370,11 @@ def explain(where: str, error: psycopg.Error) -> StoreError:
             return StoreFull(where)
         case ReadOnlySqlTransaction():
             return ReadOnly(where)
+        case LockNotAvailable():
+            return StoreError(
+                f"{where}: somebody holds a lock for longer than {PATIENCE_SECONDS:.0f} s; "
+                "nothing of this change was kept, hand it in again"
+            )
         case InsufficientPrivilege():
             return NoRights(where, urlsplit(where).username or "of this login", first_line(error))
         case UndefinedTable():

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ..core.tree import Leaf
-from ..errors import BadPoint, IdTaken
+from ..errors import BadPoint, IdTaken, StoreError
 from .postgres_connections import NAMED_GATE, Connection, Statement, run_on
 from .postgres_rows import ENTRY_GIVEN, SESSION_NAMES, detail_row, entry_row, session_row, text_of
 from .postgres_write import TIE_BLOB, check_blobs, insert_blobs
@@ -16,8 +16,10 @@ from .store import NewSession, SessionRow
 
 # Purging looks at every branch of a space to see what still stands on what; a fork must not come between. So
 # purges take this lock for themselves, and forks share it.
-LOCK = "select pg_advisory_xact_lock(hashtextextended(%s, 0))"
-SHARE_LOCK = "select pg_advisory_xact_lock_shared(hashtextextended(%s, 0))"
+LOCK = "select 1 from bough.lock where n = 1024 + (hashtextextended(%s, 0) & 1023) for update"
+SHARE_LOCK = "select 1 from bough.lock where n = 1024 + (hashtextextended(%s, 0) & 1023) for share"
+# Always taken before one of those, from other rows: nobody waits in a ring.
+LOCK_CONVERSATION = "select 1 from bough.lock where n = hashtextextended(%s, 1) & 1023 for update"
 SELECT_FIRST_KEY = f"""
 select journal.key from bough.session join bough.journal on journal.session_no = session.no and journal.n = 1
 where {NAMED_GATE} and session.id = %(id)s
@@ -87,6 +89,13 @@ def bindings_of(new: NewSession) -> dict[str, Any]:
     return found
 
 
+def lock(writer: Connection, query: str, name: str) -> None:
+    """Until the end of the transaction. Two names may share a row: then one waits for the other without need."""
+    taken: Any = query
+    if writer.execute(taken, (name,)).fetchone() is None:
+        raise StoreError("bough.lock lacks rows that migrate made; run: bough migrate")
+
+
 def row_of(new: NewSession, branch: int, seq: int) -> SessionRow:
     return replace(new.row, leaf=Leaf(branch, seq), facts=1)
 
@@ -100,7 +109,7 @@ def is_plain(new: NewSession) -> bool:
 def insert(writer: Connection, new: NewSession, space: str) -> SessionRow | None:
     """The same in a transaction, with what else it may bring. None: the id is taken in this space."""
     if new.fork_of is not None:
-        writer.execute(SHARE_LOCK, (space,))
+        lock(writer, SHARE_LOCK, space)
         _check_place(writer, new.fork_of)
     check_blobs(writer, space, new.seeds, new.blobs)
     insert_blobs(writer, space, new.blobs, new.row.started_at)

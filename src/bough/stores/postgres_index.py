@@ -180,8 +180,7 @@ def _new_entries(reader: Connection, found: list[Any], no: int, space: str) -> I
     for id_, _, _, parent_seq, indexed in found:
         first, last = max(indexed or 0, parent_seq) + 1, ends.get(id_, 0xFFFFFFFF)
         names: dict[str, str] | None = None
-        rows = reader.execute(SELECT_NEW, (id_, first, last, BATCH_ROWS + 1), binary=True)
-        for seq, kind, role, model, finish, body in rows:
+        for seq, kind, role, model, finish, body in _pages(reader, id_, first, last):
             payload = readable(kind, body)
             if payload is None:  # damaged: `verify` names it, and a search goes on without it
                 continue
@@ -191,6 +190,16 @@ def _new_entries(reader: Connection, found: list[Any], no: int, space: str) -> I
                 names = {call.id: call.name for call in payload.calls}
             held = held_of(payload, (kind, role, model, finish), names or {})
             yield Row(Leaf(id_, seq), no, lexemes(held, space), len(held["text"]))
+
+
+def _pages(reader: Connection, branch: int, first: int, last: int) -> Iterator[Any]:
+    """The entries of a branch, a batch at a time: a session of a gigabyte is not read for its first 250."""
+    while True:
+        rows = reader.execute(SELECT_NEW, (branch, first, last, BATCH_ROWS), binary=True).fetchall()
+        yield from rows
+        if len(rows) < BATCH_ROWS:
+            return
+        first = rows[-1][0] + 1
 
 
 def held_of(payload: Payload, about: tuple[Any, ...], names: Mapping[str, str]) -> dict[Column, str]:

@@ -24,7 +24,8 @@ MIGRATIONS: Mapping[int, str] = {1: "postgres.sql"}
 """Each brings the schema to that version; a fresh one runs them all."""
 VERSION = max(MIGRATIONS)
 OLDEST_SERVER = 150_000
-LOCK = 0x626F756768  # "bough": one migration at a time per database
+LOCK = 0x626F756768  # "bough": one first migration at a time per database
+PATIENCE = "10s"
 
 MAKE_SCHEMA = """
 create schema if not exists bough;
@@ -33,6 +34,7 @@ create table if not exists bough.migration (
     at      timestamptz not null default now()
 );
 """
+IS_MADE = "select to_regclass('bough.migration') is not null"
 SELECT_VERSION = "select coalesce(max(version), 0) from bough.migration"
 # One question for whoever opens: is there a schema, may I use it, and which one is it.
 SELECT_RIGHTS = """
@@ -63,11 +65,26 @@ def migrate(url: str, *, service: str = "bough_service", client: str = "bough_cl
     address = replace(Address.parsed(url), is_prepared=False)  # a file of several statements cannot be
     with address.connect() as connection, connection.transaction():
         _check_server(connection, address.where)
-        connection.execute("select pg_advisory_xact_lock(%s)", (LOCK,))
         try:
+            _take_turn(connection)
             return _migrate(connection, address.where, service, client)
+        except psycopg.errors.LockNotAvailable:
+            raise StoreError(
+                f"{address.where}: an open transaction kept migrate waiting for {PATIENCE}; nothing was changed. "
+                "See pg_stat_activity for who is idle in a transaction, and run it again"
+            ) from None
         except psycopg.errors.InsufficientPrivilege as error:
             raise NoRights(address.where, _user(connection), str(error.diag.message_primary)) from None
+
+
+def _take_turn(connection: psycopg.Connection[Any]) -> None:
+    """One migration at a time, and no client can hold it: advisory locks are anybody's, so one is taken only while
+    there is no table of ours to lock. Whoever waits for a table makes all others wait behind: not for long."""
+    connection.execute(sql.SQL("set local lock_timeout = {}").format(sql.Literal(PATIENCE)))
+    if not _one(connection, IS_MADE):
+        connection.execute("select pg_advisory_xact_lock(%s)", (LOCK,))
+    if _one(connection, IS_MADE):
+        connection.execute("lock table bough.migration in exclusive mode")
 
 
 def scrub(url: str) -> None:
@@ -87,7 +104,7 @@ def scrub(url: str) -> None:
 
 def _migrate(connection: psycopg.Connection[Any], where: str, service: str, client: str) -> Migrated:
     # Asked first: creating what is there wants a right that an owner of the schema alone may lack.
-    if not _one(connection, "select to_regclass('bough.migration') is not null"):
+    if not _one(connection, IS_MADE):
         connection.execute(MAKE_SCHEMA)
     before = int(_one(connection, SELECT_VERSION))
     if before > VERSION:

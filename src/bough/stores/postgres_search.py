@@ -185,13 +185,13 @@ class Searching(Struct, frozen=True):
 
 def expression(terms: Sequence[Term], space: str) -> str:
     """What a proposal must hold, in the language of tsquery: the tenant and each word, wherever it stands."""
-    words = [
+    words = {
         _said(term, word, is_last=n == len(term.words))
         for term in terms
         if not term.is_excluded
         for n, word in enumerate(term.words, 1)
-    ]
-    wanted = f" & ('{WIDE}' | ({' & '.join(words)}))" if words else ""
+    }
+    wanted = f" & ('{WIDE}' | ({' & '.join(sorted(words))}))" if words else ""
     return f"'{space_word(space)}'{wanted}"
 
 

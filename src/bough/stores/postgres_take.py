@@ -20,7 +20,7 @@ from ..core.usage import Call
 from ..errors import IdClash, NoServer, NotFound
 from .dump import Dump, Dumps, Naming, Pieces, TakenIn, footing, is_same, placed
 from .postgres_connections import Connection, Connections, Lost
-from .postgres_create import SHARE_LOCK
+from .postgres_create import SHARE_LOCK, lock
 from .postgres_dump import Snapshot
 from .postgres_rows import (
     SESSION_NAMES,
@@ -64,7 +64,7 @@ class PostgresDumping(Store):
         outcome: list[TakenIn] = []
 
         def work(writer: Connection) -> TakenIn:
-            writer.execute(SHARE_LOCK, (self.space,))
+            lock(writer, SHARE_LOCK, self.space)
             outcome.append(TakingIn(writer, self.space, self.owner, self.where).all_of(dumps, at))
             return outcome[0]
 

@@ -136,11 +136,16 @@ def _repeated(writer: Connection, change: Change, head: Head) -> Committed:
 def settled(writer: Connection, change: Change, owner: str | None) -> Committed | None:
     """Whether a change whose answer was lost was written: its key is in the journal.
 
-    The lock waits for a server process that may still be writing it.
+    The lock waits for a server process that may still be writing it. Asked before anything is refused, for since
+    then the session may have been taken over or trashed.
     """
     head = lock_head(writer, change.session_id, owner)
     found = writer.execute(SELECT_KEY, (head.no, change.key)).fetchone()
-    return None if found is None else Committed(head.leaf, found[0] + len(change.facts))
+    is_moving = bool(change.entries) or change.move_to is not None
+    if found is None or (is_moving and head.leaf == change.after):  # the key of an earlier change
+        return None
+    leaf = head.leaf if found[3] is None else Leaf(found[3], found[5])
+    return Committed(leaf, found[0] + len(change.facts))
 
 
 def _grow(writer: Connection, change: Change, head: Head, under: Leaf, space: str) -> Leaf:

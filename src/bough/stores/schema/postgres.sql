@@ -56,6 +56,9 @@ create table session (
 create index session_by_conversation on session (space, conversation_id, no);
 create index session_by_space on session (space, no);
 create index session_by_parent on session (parent_session) where parent_session is not null;
+-- The public's way to a session: by whose it is, then by its id. In another collation than the column's, so that the
+-- unique index of ids cannot serve instead: it would meet the rows of others, and the pages it read would tell.
+create index session_by_owner on session (space, owner, id collate "POSIX");
 
 create table session_detail (
     no        bigint primary key references session (no),
@@ -194,15 +197,29 @@ create table search_mark (
     title text
 );
 
+-- Whom to wait for when two would do what only one may: rows to lock, and nothing else in them. Not advisory locks:
+-- those anybody who may log in can take, and see others take.
+create table lock (
+    n integer primary key
+);
+
+-- A login with a row here is that owner, whatever it sets; any other is whom its settings name.
+create table login (
+    role  regrole primary key,
+    space text collate "C" not null check (space <> ''),
+    owner text collate "C" not null check (owner <> '')
+);
+
 -- What of an entry the public may read: its text, without reasoning, calls or handles. A NUL is shown as U+FFFD.
+-- Its body is read here and not when it is called: no setting of the caller's changes what its strings mean.
 create function text_of(body bytea) returns text
-language sql immutable strict parallel safe set search_path = pg_catalog, pg_temp as $$
+language sql immutable strict parallel safe return (
     select coalesce(string_agg(part ->> 'text', '' order by place), '')
     from json_array_elements(
         regexp_replace(convert_from(body, 'UTF8'), '(?<!\\)((?:\\\\)*)\\u0000', '\1\\ufffd', 'g')::json -> 'parts'
     ) with ordinality as parts (part, place)
     where part ->> 'type' = 'text'
-$$;
+);
 
 -- For people: each message of each session's active path, exactly once; of the space that is set.
 create view active_message with (security_invoker = true) as

@@ -1,0 +1,224 @@
+"""The application: every handler, one guard, one way to tell an error, behind the gate.
+
+`serve` runs it; `built` is for whoever has an ASGI server of his own. Knows what begins and ends with the
+server: runs are cancelled, so that the log says so, and streams end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from litestar import Litestar
+from litestar.connection import ASGIConnection
+from litestar.datastructures import State
+from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
+from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.openapi.spec import Components, SecurityScheme, Tag
+
+from .. import __version__
+from . import (
+    blobs,
+    events,
+    exchange,
+    moving,
+    pages,
+    paths,
+    replaying,
+    running,
+    searching,
+    seen,
+    sessions,
+    trees,
+    usage,
+)
+from .desk import Desk
+from .drivers import Drivers
+from .jobs import Jobs
+from .problems import MEDIA_TYPE, Problem, Refusal, handled
+from .trust import Gate, Who
+
+ROOMS = (
+    sessions,
+    paths,
+    trees,
+    seen,
+    events,
+    running,
+    moving,
+    replaying,
+    usage,
+    searching,
+    blobs,
+    exchange,
+    pages,
+)
+DESCRIPTION = """\
+Sessions of LLM agents: read, watch, run, move, compare. Times are microseconds since 1970, UTC; money is microcents
+(1e-8 of a dollar); a place is `branch:seq`. No JSON answer is larger than 1 MB: long strings end early and say so in
+`cut`. Requests that change something want `X-Bough: 1`. Errors are problem details (RFC 9457)."""
+TAGS = {
+    "server": "The server itself",
+    "sessions": "Sessions: list, count, start, read, name, trash",
+    "entries": "Entries of a path, in windows, and one by one",
+    "tree": "Branches and outlines",
+    "what the model saw": "The exact request behind an answer",
+    "events": "Facts by number, and live",
+    "running": "Send, resume, cancel, approve",
+    "moving": "Fork, rewind, undo, redo, compact",
+    "replay": "Replay without effects, and compare",
+    "usage": "Tokens, money and bytes",
+    "search": "Search everything",
+    "blobs": "Media",
+    "exchange": "Bundles, out and in",
+}
+
+
+PROBLEMS = {
+    400: "The request makes no sense; `detail` says what of it",
+    401: "A token is needed",
+    403: "Not for whoever asks, or from another site",
+    404: "No such session, place, blob or job",
+    408: "The body stopped coming",
+    409: "It is not so now: moved, running, trashed, past a limit, or there already",
+    413: "The body is too large",
+    415: "The body has the wrong Content-Type",
+    500: "Something broke; `reference` is in the server's log",
+    503: "The store could not be reached",
+    507: "The store has no room",
+}
+
+
+def _problem(said: str) -> ResponseSpec:
+    return ResponseSpec(Problem, description=said, media_type=MEDIA_TYPE, generate_examples=False)
+
+
+def handlers() -> list[HTTPRouteHandler]:
+    """Every handler, described by its function's own name and words."""
+    found = [handler for room in ROOMS for handler in room.HANDLERS]
+    for handler in found:
+        function = handler.fn
+        handler.operation_id = function.__name__.strip("_")
+        handler.description = function.__doc__
+        handler.summary = (function.__doc__ or "").partition(".")[0] or None
+        handler.responses = {status: _problem(said) for status, said in PROBLEMS.items()}
+    return found
+
+
+def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """A client reaches what says so, and nothing else."""
+    who: Who | None = connection.scope["state"].get("who")
+    if who is not None and who.is_client and not handler.opt.get("client"):
+        raise Refusal(403, "service_only", "this is not for clients", "ask with a token of the service")
+
+
+def litestar(desk: Desk) -> Litestar:
+    """The application without its gate."""
+    tokens = SecurityScheme(type="http", scheme="bearer", description="A token of the service or a client")
+    return Litestar(
+        handlers(),
+        guards=[guard],
+        exception_handlers={Exception: handled, 404: handled},
+        request_max_body_size=desk.rules.max_body,
+        logging_config=None,
+        state=State({"desk": desk, "drivers": Drivers(desk), "jobs": Jobs(), "viewer": pages.viewer_files()}),
+        openapi_config=OpenAPIConfig(
+            title="Bough",
+            version=__version__,
+            description=DESCRIPTION,
+            path="/api/openapi",
+            render_plugins=[JsonRenderPlugin(path="/openapi.json")],
+            components=Components(security_schemes={"token": tokens}),
+            security=[{"token": []}, {}],
+            tags=[Tag(name=name, description=said) for name, said in TAGS.items()],
+        ),
+    )
+
+
+def built(desk: Desk) -> Gate:
+    """The whole application, for an ASGI server."""
+    return Gate(litestar(desk), desk.rules)
+
+
+class Server(uvicorn.Server):
+    """Ends what is going on before it waits for connections: a stream would never end by itself."""
+
+    def __init__(self, config: uvicorn.Config, app: Litestar, desk: Desk) -> None:
+        super().__init__(config)
+        self._app, self._desk = app, desk
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Ctrl-C and a polite kill end it, and are not raised again behind it: it did what they asked."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {
+            number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await asyncio.gather(self._app.state.drivers.close(), self._app.state.jobs.close())
+        self._desk.live.is_closing.set()
+        await super().shutdown(sockets)
+
+
+def server(desk: Desk) -> Server:
+    """A server that is not running yet; `serve` and tests run it."""
+    app = litestar(desk)
+    config = uvicorn.Config(
+        Gate(app, desk.rules),
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        http="h11",
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=10,
+        limit_concurrency=1_000,
+    )
+    return Server(config, app, desk)
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens: port 0 takes any that is free, and a port in use is told before anything starts."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(*found[:3])  # with its protocol, or asyncio leaves Nagle on: 40 ms per answer
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(found[4])
+        listener.listen(128)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def serve(desk: Desk, listener: socket.socket, ready: Callable[[], None] | None = None) -> None:
+    """Serve until interrupted. `ready` is told once, when requests are answered."""
+
+    async def run() -> None:
+        made = server(desk)
+        task = asyncio.create_task(made.serve([listener]))
+        while not made.started and not task.done():
+            await asyncio.sleep(0.01)
+        if ready is not None and not task.done():
+            ready()
+        await task
+
+    asyncio.run(run())

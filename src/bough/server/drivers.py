@@ -1,0 +1,110 @@
+"""The runs of this server: one per session, each a task that tells its events to whoever watches.
+
+Knows who answers and how a run begins and ends. Input is durable before `drive` returns; that somebody else
+drives the session already is known by then too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from ..agent.events import Event
+from ..core.context import fold_settings
+from ..engines.local import ModelLike, Run
+from ..errors import BoughError, NoModel, Running
+from ..session import Session
+from .desk import Agent, Desk
+from .problems import problem_of
+
+SOON = 0.5  # seconds a resumed turn is given to fail at once, for it says nothing when it begins well
+
+
+class Drivers:
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._runs: dict[str, Run] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def is_driving(self, session_id: str) -> bool:
+        return session_id in self._runs
+
+    async def send(self, session: Session, text: str, model: str | None) -> Event | None:
+        """Run one turn; its first event, told once the input is durable."""
+        how = await self._how(session, model)
+        return await self._drive(session, session.send(text, **how), None)
+
+    async def resume(self, session: Session, model: str | None) -> None:
+        """Go on with the turn that is open."""
+        how = await self._how(session, model)
+        await asyncio.to_thread(session.log.refuse_while_driven)
+        await self._drive(session, session.resume(**how), SOON)
+
+    def cancel(self, session_id: str) -> bool:
+        run = self._runs.get(session_id)
+        if run is not None:
+            run.cancel()
+        return run is not None
+
+    async def close(self) -> None:
+        """Cancel what runs, and wait until the log says so."""
+        for run in self._runs.values():
+            run.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=10)
+
+    async def _how(self, session: Session, model: str | None) -> dict[str, Any]:
+        agent = self._desk.agent
+        models = await asyncio.to_thread(_models, agent, session, model)
+        how: dict[str, Any] = {"model": models, "tools": agent.tools_of(session)}
+        return how if agent.limits is None else {**how, "limits": agent.limits}
+
+    async def _drive(self, session: Session, run: Run, patience: float | None) -> Event | None:
+        name = session.session_id
+        if name in self._runs:
+            row = await asyncio.to_thread(lambda: session.row)
+            raise Running(name, row.holder, row.updated_at)
+        first: asyncio.Future[Event | None] = asyncio.get_running_loop().create_future()
+        self._runs[name] = run
+        task = asyncio.create_task(self._follow(name, run, first))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        done, _ = await asyncio.wait([first], timeout=patience)
+        if not done:
+            first.cancel()  # what goes wrong from now on is told by the events
+            return None
+        return first.result()
+
+    async def _follow(self, name: str, run: Run, first: asyncio.Future[Event | None]) -> None:
+        problem: dict[str, Any] | None = None
+        try:
+            async for event in run:
+                self._desk.live.tell(name, event)
+                if not first.done():
+                    first.set_result(event)
+        except Exception as error:  # noqa: BLE001 – a model or tool may raise anything; the log has it already
+            if not first.done() and isinstance(error, BoughError):
+                first.set_exception(error)
+            else:
+                problem = msgspec.to_builtins(problem_of(error))
+        finally:
+            self._runs.pop(name, None)
+            self._desk.live.ended(name, problem)
+            if not first.done():
+                first.set_result(None)
+
+
+def _models(agent: Agent, session: Session, asked: str | None) -> ModelLike:
+    """Named in the request, else set for this session, else those of the server, else the one it was started with."""
+    settled = fold_settings(session.log.store.asides(session.session_id, leaf=session.leaf)).model
+    name = asked or settled
+    if name is not None:
+        return agent.named(name)
+    if agent.models:
+        return list(agent.models)
+    row = session.row
+    if row.model is None:
+        raise NoModel(session.session_id, "no model is named", "start bough serve with --model, or name one")
+    return row.model

@@ -1,0 +1,95 @@
+"""Work that takes longer than a request: a replay, with its progress and its report. Kept in memory, the newest few."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from .problems import Refusal, problem_of
+
+MOST_KEPT = 100
+Status = Literal["running", "done", "failed", "cancelled"]
+Progress = Callable[[int, int], None]
+
+
+class Job(Struct, kw_only=True):
+    job_id: str
+    kind: str
+    session_id: str
+    status: Status = "running"
+    done: int = 0
+    of: int = 0
+    report: dict[str, Any] | None = None
+    problem: dict[str, Any] | None = None
+
+    def view(self) -> dict[str, Any]:
+        data: dict[str, Any] = msgspec.to_builtins(self)
+        return {"id": data.pop("job_id"), **data}
+
+
+class Jobs:
+    def __init__(self) -> None:
+        self._jobs: dict[str, Job] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._changed = asyncio.Condition()
+
+    def start(self, kind: str, session_id: str, work: Callable[[Progress], Awaitable[dict[str, Any]]]) -> Job:
+        job = Job(job_id=f"job_{secrets.token_hex(8)}", kind=kind, session_id=session_id)
+        self._jobs[job.job_id] = job
+        for old in list(self._jobs)[: max(0, len(self._jobs) - MOST_KEPT)]:
+            if old not in self._tasks:
+                del self._jobs[old]
+        task = asyncio.create_task(self._carry_out(job, work))
+        self._tasks[job.job_id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(job.job_id, None))
+        return job
+
+    def find(self, job_id: str) -> Job:
+        if job_id not in self._jobs:
+            raise Refusal(404, "no_job", f"no job {job_id[:60]!r}; the newest {MOST_KEPT} are kept")
+        return self._jobs[job_id]
+
+    def cancel(self, job_id: str) -> Job:
+        job = self.find(job_id)
+        task = self._tasks.get(job_id)
+        if task is not None:
+            task.cancel()
+        return job
+
+    async def close(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=10)
+
+    async def changed(self, seconds: float) -> None:
+        """Wait until some job has moved, or for so long."""
+        async with self._changed:
+            try:
+                await asyncio.wait_for(self._changed.wait(), seconds)
+            except TimeoutError:
+                return
+
+    async def _carry_out(self, job: Job, work: Callable[[Progress], Awaitable[dict[str, Any]]]) -> None:
+        def progress(done: int, of: int) -> None:
+            job.done, job.of = done, of
+            asyncio.get_running_loop().create_task(self._tell())
+
+        try:
+            job.report = await work(progress)
+            job.status = "done"
+        except asyncio.CancelledError:
+            job.status = "cancelled"
+        except Exception as error:  # noqa: BLE001 – whatever a model raises ends this job and nothing else
+            job.status, job.problem = "failed", msgspec.to_builtins(problem_of(error))
+        await self._tell()
+
+    async def _tell(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()

@@ -1,0 +1,128 @@
+"""Running over HTTP: send, resume, cancel, approve. Answers come by the events."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from litestar import post
+from litestar.params import FromPath, JSONBody
+from msgspec import Meta, Struct
+
+from ..agent.calls import read_calls
+from ..core.turns import OpenCall
+from ..errors import BadMessage, Running
+from ..session import Session
+from .answers import Approved, Cancelled, Sent
+from .desk import Asked, asked_by
+from .drivers import Drivers
+from .problems import Refusal
+
+
+class Sending(Struct, forbid_unknown_fields=True):
+    text: Annotated[str, Meta(max_length=500_000)]
+    queue: bool = False
+    """If the session is busy, keep the input until its turn is over."""
+    model: str | None = None
+
+
+@post("/api/sessions/{session_id:str}/send", status_code=202, opt={"client": True}, tags=["running"])
+async def send(request: Asked, session_id: FromPath[str], data: JSONBody[Sending]) -> Sent:
+    """Send an input. It is durable when this answers; watch the events for what becomes of it."""
+    desk, who = asked_by(request)
+    session = await asyncio.to_thread(desk.session, who, session_id)
+    if not data.text.strip():
+        raise BadMessage("the input is empty; say something")
+    drivers: Drivers = request.app.state.drivers
+    try:
+        await asyncio.to_thread(session.log.refuse_while_driven)
+        before = await asyncio.to_thread(lambda: session.row.facts)
+        event = await drivers.send(session, data.text, None if who.is_client else data.model)
+    except Running:
+        if not data.queue:
+            raise
+        number = await asyncio.to_thread(session.enqueue, data.text)
+        facts = await asyncio.to_thread(lambda: session.row.facts)
+        return Sent(facts=facts, queued=number)
+    if event is not None and event.type == "session:turn_completed" and "error" in event.data:
+        error = event.data["error"]
+        raise Refusal(409, error["code"], error["message"])
+    return Sent(facts=before)
+
+
+class Resuming(Struct, forbid_unknown_fields=True):
+    model: str | None = None
+    rollback: bool = False
+    """Leave the unfinished turn behind instead."""
+
+
+@post("/api/sessions/{session_id:str}/resume", status_code=202, tags=["running"])
+async def resume(request: Asked, session_id: FromPath[str], data: JSONBody[Resuming]) -> Sent:
+    """Go on with a turn that was cut off, or with input that waits."""
+    desk, who = asked_by(request)
+    session = await asyncio.to_thread(desk.session, who, session_id)
+    row = await asyncio.to_thread(lambda: session.row)
+    if not await asyncio.to_thread(_has_work, session):
+        raise Refusal(409, "nothing_open", f"nothing is open in {session_id}", "send an input")
+    if data.rollback:
+        await asyncio.to_thread(session.rollback)
+    else:
+        await request.app.state.drivers.resume(session, data.model)
+    return Sent(facts=row.facts)
+
+
+def _has_work(session: Session) -> bool:
+    return bool(session.log.cursor.turn or session.log.store.inbox(session.session_id))
+
+
+@post("/api/sessions/{session_id:str}/cancel", status_code=200, tags=["running"])
+async def cancel(request: Asked, session_id: FromPath[str]) -> Cancelled:
+    """Abort the run of this session in this server; the session stays valid."""
+    desk, who = asked_by(request)
+    await asyncio.to_thread(desk.session, who, session_id)
+    return Cancelled(cancelled=request.app.state.drivers.cancel(session_id))
+
+
+class Approving(Struct, forbid_unknown_fields=True):
+    """Names one call by the seq of the answer that made it and its index there."""
+
+    seq: int
+    index: int
+    allow: bool = True
+    resume: bool = True
+
+
+@post("/api/sessions/{session_id:str}/approve", status_code=200, tags=["running"])
+async def approve(request: Asked, session_id: FromPath[str], data: JSONBody[Approving]) -> Approved:
+    """Allow or deny a tool call that waits for a person; when none waits any more the turn goes on."""
+    desk, who = asked_by(request)
+    session = await asyncio.to_thread(desk.session, who, session_id)
+    left = await asyncio.to_thread(_approve, session, data)
+    goes_on = data.resume and not left
+    if goes_on:
+        await request.app.state.drivers.resume(session, None)
+    return Approved(waiting=left, resumed=goes_on)
+
+
+def _approve(session: Session, data: Approving) -> int:
+    """Settle one call; how many still wait."""
+    waiting = waiting_calls(session)
+    chosen = [call for call in waiting if (call.seq, call.index) == (data.seq, data.index)]
+    if not chosen:
+        said = f"call {data.index} of answer {data.seq} does not wait for a person"
+        raise Refusal(409, "not_waiting", said, "read the session anew")
+    session.approve(chosen[0], allow=data.allow)
+    return len(waiting) - 1
+
+
+def waiting_calls(session: Session) -> list[OpenCall]:
+    known = read_calls(session.log)
+    settled = known.started | known.approved | known.denied
+    return [
+        call
+        for call in session.open_calls
+        if (call.seq, call.index) in known.asked and (call.seq, call.index) not in settled
+    ]
+
+
+HANDLERS = [send, resume, cancel, approve]

@@ -1,0 +1,241 @@
+"""Who asks, and whether the question may come in at all: tokens, Host, cross-site requests, sizes, slow bodies.
+
+An ASGI application around the real one, so that nothing behind it is reached unchecked. Tokens are compared
+in constant time. Knows HTTP; does not know sessions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+from http.cookies import CookieError, SimpleCookie
+from typing import Any, Literal
+
+from litestar.types import ASGIApp, Message, Receive, Send
+from msgspec import Struct
+
+from ..errors import Unguarded
+from .problems import MEDIA_TYPE, Refusal
+
+COOKIE = "bough_token"
+LOOPBACK = frozenset(["localhost", "127.0.0.1", "::1"])
+IMPORT = "/api/import"
+OPEN = frozenset(["/api/login"])
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; font-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": CSP,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "x-frame-options": "DENY",
+}
+
+
+class Who(Struct, frozen=True):
+    """Whoever holds the token that came with the request."""
+
+    level: Literal["service", "client"] = "service"
+    owner: str | None = None
+
+    @property
+    def is_client(self) -> bool:
+        return self.level == "client"
+
+
+class Rules(Struct, frozen=True, kw_only=True):
+    """What the server was told of its door."""
+
+    host: str = "127.0.0.1"
+    token: str | None = None
+    clients: dict[str, str] = {}
+    """Tokens by their owners."""
+    internal_token: str | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    max_body: int = 1_000_000
+    max_import: int = 256_000_000
+    body_seconds: float = 30.0
+    """The longest pause within a body."""
+
+    def __post_init__(self) -> None:
+        if not is_loopback(self.host) and self.token is None:
+            raise Unguarded(self.host)
+        if self.token is None and self.clients:
+            raise Unguarded(self.host, "client tokens mean little while everybody else needs none")
+
+    def who(self, token: str | None) -> Who | None:
+        """Every token is compared, whichever fits, so that time tells nothing."""
+        if self.token is None:
+            return Who()
+        given = (token or "").encode("utf-8", "surrogateescape")
+        found = Who() if hmac.compare_digest(given, self.token.encode()) else None
+        for owner, secret in self.clients.items():
+            if hmac.compare_digest(given, secret.encode()):
+                found = found or Who("client", owner)
+        return found
+
+    def is_internal(self, token: str | None) -> bool:
+        given = (token or "").encode("utf-8", "surrogateescape")
+        return self.internal_token is not None and hmac.compare_digest(given, self.internal_token.encode())
+
+    def knows(self, host: str) -> bool:
+        """Whether a request may name this host: a page elsewhere can make a browser send its own name here."""
+        name = host_name(host)
+        if name in self.allowed_hosts or name == self.host.lower():
+            return True
+        if is_loopback(self.host):
+            return name in LOOPBACK
+        return is_address(name) and (self.host in ("0.0.0.0", "::") or name in LOOPBACK)
+
+
+def is_loopback(host: str) -> bool:
+    return host.lower() in LOOPBACK or (is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def host_name(host: str) -> str:
+    """`[::1]:8377` and `localhost:8377` without their ports."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.rpartition(":")[0].lower() if host.count(":") == 1 else host.lower()
+
+
+class Gate:
+    """The door: what does not pass is answered here."""
+
+    def __init__(self, app: ASGIApp, rules: Rules) -> None:
+        self.app, self.rules = app, rules
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return  # no web sockets here
+        guarded = _Sent(send, is_api=scope["path"].startswith("/api"))
+        headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
+        }
+        try:
+            self._admit(scope, headers)
+        except Refusal as refusal:
+            await _refuse(guarded, refusal)
+            return
+        await self.app(scope, _patient(receive, self.rules.body_seconds), guarded)
+
+    def _admit(self, scope: Any, headers: dict[str, str]) -> None:
+        if not self.rules.knows(headers.get("host", "")):
+            raise Refusal(
+                400,
+                "bad_host",
+                "this server is not known by that Host",
+                "bough serve --allow-host NAME makes it known",
+            )
+        path = scope["path"]
+        self._check_size(path, headers)
+        if scope["method"] not in ("GET", "HEAD", "OPTIONS"):
+            check_site(headers)
+            check_type(path, headers)
+        if path == "/api" or (path.startswith("/api/") and path not in OPEN):
+            who = self.rules.who(token_in(headers))
+            if who is None:
+                raise Refusal(
+                    401, "no_token", "this needs a token", "send Authorization: Bearer TOKEN, or log in"
+                )
+            scope.setdefault("state", {})["who"] = who
+
+    def _check_size(self, path: str, headers: dict[str, str]) -> None:
+        length = headers.get("content-length", "0")
+        most = self.rules.max_import if path == IMPORT else self.rules.max_body
+        if not length.isdigit() or int(length) > most:
+            raise Refusal(413, "too_large", f"the body is larger than {most:,} bytes")
+
+
+def check_site(headers: dict[str, str]) -> None:
+    """A page of another site can neither set this header nor have our origin."""
+    origin, host = headers.get("origin"), headers.get("host", "")
+    is_same = origin is not None and origin.partition("://")[2].lower() == host.lower()
+    is_foreign = origin is not None and not is_same
+    if is_foreign or headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise Refusal(403, "cross_site", "another site's page may not change anything here")
+    if not is_same and headers.get("x-bough") != "1":
+        raise Refusal(403, "cross_site", "a request that changes something says X-Bough: 1")
+
+
+def check_type(path: str, headers: dict[str, str]) -> None:
+    wanted = "application/octet-stream" if path == IMPORT else "application/json"
+    given = headers.get("content-type", "").partition(";")[0].strip().lower()
+    has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+    if given != wanted and (has_body or given):
+        raise Refusal(
+            415, "wrong_content_type", f"the body is to be {wanted}", f"send Content-Type: {wanted}"
+        )
+
+
+def token_in(headers: dict[str, str]) -> str | None:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return token.strip()
+    try:
+        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        return None
+    return None if cookie is None else cookie.value
+
+
+class _Sent:
+    """Adds what every answer carries."""
+
+    def __init__(self, send: Send, *, is_api: bool) -> None:
+        self._send, self._is_api = send, is_api
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            given = {name.lower() for name, _ in message["headers"]}
+            extra = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+            if self._is_api:
+                extra.append((b"cache-control", b"no-store"))
+            kept = [pair for pair in extra if pair[0] not in given]
+            message["headers"] = [*message["headers"], *kept]
+        await self._send(message)
+
+
+def _patient(receive: Receive, seconds: float) -> Receive:
+    """A body that stops coming is not waited for. Behind its end, only a hang-up is awaited, however long."""
+    is_whole = False
+
+    async def wait() -> Any:
+        nonlocal is_whole
+        if is_whole:
+            return await receive()
+        try:
+            message = await asyncio.wait_for(receive(), seconds)
+        except TimeoutError:
+            raise Refusal(408, "too_slow", f"nothing of the body came for {seconds:g} s") from None
+        is_whole = message["type"] != "http.request" or not message.get("more_body", False)
+        return message
+
+    return wait
+
+
+async def _refuse(send: _Sent, refusal: Refusal) -> None:
+    problem = refusal.problem
+    headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", str(len(problem.body)).encode())]
+    if problem.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    headers.append((b"connection", b"close"))  # a body that was not read is not waited for
+    start: Any = {"type": "http.response.start", "status": problem.status, "headers": headers}
+    await send(start)
+    body: Any = {"type": "http.response.body", "body": problem.body, "more_body": False}
+    await send(body)

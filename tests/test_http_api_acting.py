@@ -1,0 +1,293 @@
+"""The addresses of the API that change something, compare, count or move sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import bough
+from bough import ToolCall, assistant, user
+from bough.models.scripted import ScriptedModel, Slow
+from bough.server.desk import Agent
+from bough.sessions import Sessions
+from served import CHANGING, Served, until
+from test_http_api import of, served, talked
+
+__all__ = ["served"]
+
+
+class TestMoving:
+    def test_fork_rewind_undo_and_redo(self, served: Served) -> None:
+        session = talked(served.sessions)
+        leaf = session.leaf
+        forked = served.post(
+            f"{of(session)}/fork", {"at": "4", "prompt": "Be strict.", "title": "strict"}, 201
+        )
+        assert (forked["cut"], forked["session"]["parent_seq"]) == ({"at": 4, "asked": 4}, 4)
+        cut = served.post(f"{of(session)}/fork", {"at": "3"}, 201)["cut"]
+        assert cut == {"at": 2, "asked": 3}
+        moved = served.post(f"{of(session)}/rewind", {"to": "5", "leaf": str(leaf)})
+        assert moved["leaf"] == f"{leaf.branch}:5"
+        stale = served.post(f"{of(session)}/rewind", {"to": "2", "leaf": str(leaf)}, 409)
+        assert stale["code"] == "stale_leaf"
+        assert served.post(f"{of(session)}/redo")["leaf"] == str(leaf)
+        assert served.post(f"{of(session)}/undo")["leaf"] == f"{leaf.branch}:5"
+        assert served.post(f"{of(session)}/rewind", {"to": str(leaf)})["leaf"] == str(leaf)
+        served.post(f"{of(session)}/rewind", {"to": "99"}, 404)
+        served.post(f"{of(session)}/rewind", {}, 400)
+
+    def test_compact_uncompact_and_settings(self, served: Served) -> None:
+        session = talked(served.sessions)
+        made = served.post(f"{of(session)}/compact", {"summary": "He asked; it is lost."})
+        assert made["compaction"]["first_kept"] == 6
+        assert served.post(f"{of(session)}/uncompact")["cancels"] == 8
+        assert served.post(f"{of(session)}/uncompact", {}, 400)["code"] == "law_broken"
+        assert served.post(f"{of(session)}/compact", {"summary": " "}, 400)["code"] == "bad_summary"
+        served.post(f"{of(session)}/settings", {"model": "scripted:x", "tools": ["track"]})
+        settings = served.get(of(session))["settings"]
+        assert (settings["model"], settings["tools"]) == ("scripted:x", ["track"])
+
+    def test_nothing_is_moved_while_somebody_drives(self, served: Served) -> None:
+        session = talked(served.sessions)
+        session.append([user("x")])
+        now = served.sessions.world.now()
+        session.log.store.lease(session.session_id, "elsewhere:7#1", now + 10**12, now)
+        for verb, body in (
+            ("rewind", {"to": "2"}),
+            ("compact", {"summary": "x"}),
+            ("send", {"text": "x", "model": "m"}),
+        ):
+            reply = served.client.post(f"{of(session)}/{verb}", json=body, headers=CHANGING)
+            assert (reply.status_code, reply.json()["code"]) == (409, "running"), verb
+        queued = served.post(f"{of(session)}/send", {"text": "later", "queue": True}, 202)
+        assert queued["queued"] == 1
+        assert served.get(of(session))["queued"] == 1
+
+
+@bough.tool(effect="unsafe", approval=True)
+def refund(order: int) -> dict[str, int]:
+    """Pay it back."""
+    return {"refunded": order}
+
+
+class TestRunning:
+    def test_an_input_is_durable_when_send_answers_and_is_answered(self, store: Sessions) -> None:
+        with Served(store, Agent((ScriptedModel(["Hello."]),))) as served:
+            session = store.start()
+            sent = served.post(f"{of(session)}/send", {"text": "hi"}, 202)
+            assert session.log.store.path(session.session_id).entries[0].message == user("hi")
+            until(lambda: session.row.status == "idle" and session.row.leaf.seq == 2)
+            assert sent["facts"] == 1
+            served.post(f"{of(session)}/send", {"text": "  "}, 400)
+            assert served.post(f"{of(session)}/resume", {}, 409)["code"] == "nothing_open"
+
+    def test_without_a_model_nothing_is_sent(self, served: Served) -> None:
+        session = served.sessions.start()
+        assert served.post(f"{of(session)}/send", {"text": "hi"}, 400)["code"] == "no_model"
+        assert session.row.leaf.seq == 0
+
+    def test_a_run_is_cancelled_and_stays_valid(self, store: Sessions) -> None:
+        with Served(store, Agent((ScriptedModel([Slow(30, "late"), "next"]),))) as served:
+            session = store.start()
+            served.post(f"{of(session)}/send", {"text": "hi"}, 202)
+            assert served.get(of(session))["is_running_here"]
+            assert served.post(f"{of(session)}/send", {"text": "again"}, 409)["code"] == "running"
+            assert served.post(f"{of(session)}/cancel")["cancelled"]
+            until(lambda: session.row.status == "cancelled")
+            until(lambda: not served.get(of(session))["is_running_here"])
+            assert not served.post(f"{of(session)}/cancel")["cancelled"]
+            assert store.session(session.session_id).verify() == []
+
+    def test_what_runs_when_the_server_ends_is_closed_in_the_log(self, store: Sessions) -> None:
+        session = store.start()
+        with Served(store, Agent((ScriptedModel([Slow(30, "late")]),))) as served:
+            served.post(f"{of(session)}/send", {"text": "hi"}, 202)
+        assert store.session(session.session_id).row.status == "cancelled"
+
+    def test_a_call_that_waits_is_approved_or_denied_once(self, store: Sessions) -> None:
+        calls = assistant(ToolCall("c1", "refund", {"order": 1}), ToolCall("c2", "refund", {"order": 2}))
+        with Served(store, Agent((ScriptedModel([calls, "Done."]),), (refund,))) as served:
+            session = store.start()
+            served.post(f"{of(session)}/send", {"text": "refund both"}, 202)
+            until(
+                lambda: (
+                    len(
+                        [
+                            c
+                            for c in served.get(of(session))["open_calls"]
+                            if c["state"] == "waits_for_approval"
+                        ]
+                    )
+                    == 2
+                )
+            )
+            until(lambda: not served.get(of(session))["is_running_here"])
+            assert served.post(f"{of(session)}/approve", {"seq": 2, "index": 0})["waiting"] == 1
+            assert served.post(f"{of(session)}/approve", {"seq": 2, "index": 0}, 409)["code"] == "not_waiting"
+            last = served.post(f"{of(session)}/approve", {"seq": 2, "index": 1, "allow": False})
+            assert last["resumed"]
+            until(lambda: store.session(session.session_id).leaf.seq == 5)
+            results = [
+                r for e in store.session(session.session_id).path() if e.message for r in e.message.results
+            ]
+            assert sorted(r.outcome for r in results) == ["denied", "done"]
+
+    def test_a_limit_is_told_and_its_input_is_not_stored(self, store: Sessions) -> None:
+        limits = bough.Limits(turns=1)
+        with Served(store, Agent((ScriptedModel(["a", "b"]),), (), limits)) as served:
+            session = store.start()
+            served.post(f"{of(session)}/send", {"text": "one"}, 202)
+            until(lambda: store.session(session.session_id).leaf.seq == 2)
+            until(lambda: not served.get(of(session))["is_running_here"])
+            assert served.post(f"{of(session)}/send", {"text": "two"}, 409)["code"] == "turn_limit"
+            assert store.session(session.session_id).leaf.seq == 2
+
+    def test_a_replay_is_not_driven_on(self, store: Sessions) -> None:
+        session = talked(store)
+        report = asyncio.run(session.replay())
+        with Served(store, Agent((ScriptedModel(["a"]),))) as served:
+            assert (
+                served.post(f"/api/sessions/{report.replay}/send", {"text": "x"}, 409)["code"] == "is_replay"
+            )
+
+
+class TestReplayAndDiff:
+    def test_a_replay_is_a_job_with_a_report(self, served: Served) -> None:
+        session = talked(served.sessions)
+        job = served.post(f"{of(session)}/replays", {}, 202)["job"]
+        with served.watch(f"/api/jobs/{job['id']}/events") as stream:
+            stream.wait(lambda: stream.of("end"))
+            (end,) = stream.of("end")
+        assert (end["status"], end["report"]["same"], end["report"]["mode"]) == ("done", True, "dry")
+        assert served.get(f"/api/jobs/{job['id']}")["job"] == end
+        same = served.get("/api/diff", a=session.session_id, b=end["report"]["replay"])
+        assert (same["same"], same["first_row"]) == (True, None)
+        assert served.get("/api/jobs/none", 404)["code"] == "no_job"
+        served.post(f"{of(session)}/replays", {"mode": "live"}, 400)
+        failed = served.post(f"{of(session)}/replays", {"prompt": "x"}, 202)["job"]["id"]
+        until(lambda: served.get(f"/api/jobs/{failed}")["job"]["status"] == "failed")
+        assert served.get(f"/api/jobs/{failed}")["job"]["problem"]["code"] == "bad_replay"
+
+    def test_a_diff_tells_the_first_divergence(self, served: Served) -> None:
+        session = talked(served.sessions)
+        fork = session.fork(at=2)
+        fork.append([assistant("It is here.")])
+        fork.append([user("Thanks")])
+        found = served.get("/api/diff", a=session.session_id, b=fork.session_id, limit=1)
+        assert (found["same"], found["shared"], found["first_row"], len(found["rows"])) == (False, 2, 0, 1)
+        assert found["first_divergence"]["kind"] == found["rows"][0]["kind"]
+        assert sum(found["counts"].values()) == found["of"]
+        place = f"{session.session_id}@{session.log.place(2)}"
+        assert served.get("/api/diff", a=place, b=f"{fork.session_id}@2")["same"]
+        served.get("/api/diff", 404, a=session.session_id, b="ses_none")
+        served.get("/api/diff", 400, a=session.session_id)
+
+
+class TestUsageAndSearch:
+    def test_usage_of_a_session_and_of_the_space(self, store: Sessions) -> None:
+        session = store.start("support")
+        session.send_sync("hi", model=ScriptedModel(["there"], model="m1"))
+        with Served(store) as served:
+            own = served.get(f"{of(session)}/usage")
+            assert (own["total"]["calls"], own["models"][0]["name"]) == (1, "m1")
+            assert served.get(f"{of(session)}/usage", view="path", since="2")["total"]["calls"] == 0
+            assert served.get(f"{of(session)}/usage", 400, view="all")["code"] == "bad_query"
+            store.delete(session.session_id)
+            space = served.get("/api/usage")
+            assert space["total"] == own["total"]
+            assert [row["name"] for row in space["agents"]] == ["support"]
+            assert space["days"][0]["name"].startswith("20")
+            assert served.get("/api/usage", since="2100-01-01")["total"]["calls"] == 0
+
+    def test_storage_is_what_its_own_branches_hold(self, served: Served) -> None:
+        session = talked(served.sessions)
+        found = served.get(f"{of(session)}/storage")
+        assert (found["entries"], found["branches"], found["blobs"]) == (7, 1, 0)
+        assert found["bytes"] > 300
+
+    def test_a_hit_names_the_place_that_opens_it(self, served: Served) -> None:
+        session = talked(served.sessions)
+        (hit,) = served.get("/api/search", q="welcome role:assistant")["hits"]
+        assert hit["reference"] == f"{session.session_id}@7"
+        begin, end = hit["marks"][0]
+        assert hit["snippet"][begin:end].lower() == "welcome"
+        assert served.get("/api/search", q="nowhere-at-all")["hits"] == []
+
+
+class TestExchange:
+    def test_a_bundle_goes_out_with_the_internal_token_and_comes_in_again(self, served: Served) -> None:
+        session = talked(served.sessions)
+        address = f"{of(session)}/bundle"
+        assert served.get(address, 403)["code"] == "bad_internal_token"
+        out = served.client.get(address, headers={"x-internal-token": "inside"})
+        direct = io.BytesIO()
+        session.export(direct)
+        assert out.content == direct.getvalue()
+        assert out.headers["content-disposition"].endswith('.bough"')
+        headers = {"x-bough": "1", "content-type": "application/octet-stream"}
+        again = served.client.post("/api/import", content=out.content, headers=headers)
+        assert (again.status_code, again.json()["added"]) == (200, [])
+        beside = served.client.post("/api/import?new_id=true", content=out.content, headers=headers)
+        assert (beside.status_code, beside.json()["entries"]) == (201, 7)
+        broken = served.client.post("/api/import", content=out.content[:-20], headers=headers)
+        assert (broken.status_code, broken.json()["code"]) == (400, "bad_bundle")
+        assert "/tmp" not in broken.text
+        assert served.client.post("/api/import", content=b"{}", headers=CHANGING).status_code == 415
+
+    def test_without_an_internal_token_set_nothing_goes_out(self, store: Sessions) -> None:
+        session = talked(store)
+        with Served(store) as served:
+            for token in ("", "inside"):
+                reply = served.client.get(f"{of(session)}/bundle", headers={"x-internal-token": token})
+                assert (reply.status_code, reply.json()["code"]) == (403, "export_disabled")
+
+    def test_a_bundle_larger_than_allowed_is_refused(self, store: Sessions) -> None:
+        with Served(store, max_import=1_000) as served:
+            headers = {"x-bough": "1", "content-type": "application/octet-stream"}
+            reply = served.client.post("/api/import", content=(b"x" * 600 for _ in range(3)), headers=headers)
+            assert (reply.status_code, reply.json()["code"]) == (413, "too_large")
+
+
+class TestOpenApi:
+    def test_a_stranger_finds_every_address_described(self, served: Served) -> None:
+        schema = served.client.get("/openapi.json").json()
+        assert schema["openapi"].startswith("3.")
+        names = []
+        for path, methods in schema["paths"].items():
+            for method, operation in methods.items():
+                names.append(operation["operationId"])
+                assert operation["summary"], (path, method)
+                assert operation["tags"], (path, method)
+                assert "Asynccallable" not in operation["summary"]
+        assert len(set(names)) == len(names) > 40
+
+    def test_whatever_is_asked_the_answer_is_as_described_and_never_a_500(self, tmp_path: Path) -> None:
+        checks = (
+            "not_a_server_error,response_schema_conformance,content_type_conformance,status_code_conformance"
+        )
+        with bough.open("memory:") as store, Served(store, Agent((ScriptedModel(lambda _: "ok"),))) as served:
+            store.start(session_id="0").append([user("hi"), assistant("ho")])  # the first id that is tried
+            done = subprocess.run(
+                [
+                    Path(sys.executable).with_name("st"),
+                    *("run", f"{served.url}/openapi.json", "--header", "X-Bough: 1", "--checks", checks),
+                    *(
+                        "--exclude-path-regex",
+                        "events$",
+                        "--phases",
+                        "coverage,fuzzing",
+                        "--max-examples",
+                        "5",
+                    ),
+                    *("--seed", "7", "--no-color"),
+                ],
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=300,
+            )
+        assert done.returncode == 0, done.stdout[-4_000:]
