@@ -130,7 +130,10 @@ class Process:
     def __init__(self, store: Path, *options: str, port: int = 0) -> None:
         command = [sys.executable, "-m", "bough.cli.main", "--store", str(store), "serve", "--no-open"]
         self._process = subprocess.Popen(
-            [*command, "--port", str(port), *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            [*command, "--port", str(port), *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         )
         assert self._process.stdout is not None
         self.said = self._process.stdout.readline().strip()

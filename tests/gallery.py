@@ -15,9 +15,7 @@ from bough.sessions import Sessions
 CASE, BUILD, HOSTILE, WAITING, TASK = "ses_case", "ses_build", "ses_hostile", "ses_waiting", "ses_task"
 
 PROMPT = "You help the customers of a small shop. Be brief, be kind, and look before you promise anything."
-STRICT = (
-    "You help the customers of a small shop. Be brief, be kind.\nNever refund by yourself: a colleague decides."
-)
+STRICT = "You help the customers of a small shop. Be brief, be kind.\nNever refund by yourself: a colleague decides."
 REPORT = """\
 The tests failed for **one reason**: `parse_date` accepted a month of 13.
 
@@ -44,7 +42,12 @@ def parse_date(text: str) -> date:
 @bough.tool(effect="read")
 def look_up(order: int) -> dict[str, object]:
     """Look an order up."""
-    return {"order": order, "status": "lost by the carrier", "paid": 25, "customer": {"name": "Ann", "since": 2019}}
+    return {
+        "order": order,
+        "status": "lost by the carrier",
+        "paid": 25,
+        "customer": {"name": "Ann", "since": 2019},
+    }
 
 
 @bough.tool(dry_run=lambda order: {"order": order, "would refund": 25})
@@ -71,7 +74,9 @@ def by_count(*lines: object, model: str = "scripted-large", rates: Rates = Rates
 def clerk() -> ScriptedModel:
     return by_count(
         assistant("Let me look at that order.", ToolCall("call_1", "look_up", {"order": 41})),
-        assistant("The carrier lost it. I refund you right away.", ToolCall("call_2", "refund", {"order": 41})),
+        assistant(
+            "The carrier lost it. I refund you right away.", ToolCall("call_2", "refund", {"order": 41})
+        ),
         "Your order 41 was lost by the carrier. I have refunded 25 to your card.",
         "Within three working days.",
         "You are welcome. Is there anything else?",
@@ -125,12 +130,16 @@ def build(store: Sessions) -> None:
     session.append([user("Here is the plot of last night.", picture)])
     session.append([assistant("I see three spikes; the report says why.", gone)])
     _branches(session)
-    task = store.start_task(session, "reviewer", [system("You review.")], session_id=TASK, title="Review dates.py")
+    task = store.start_task(
+        session, "reviewer", [system("You review.")], session_id=TASK, title="Review dates.py"
+    )
     task.send_sync("Review dates.py", model=by_count("Looks right; two names could be clearer."))
     session.send_sync("Anything else?", model=_coder("Nothing else. The suite is green."))
     session.note({"ticket": "BUG-17", "build": {"number": 4711, "ok": True}})
     session.set(model="scripted-small", prompt_patch="Answer in one sentence.")
-    session.compact("Dates were parsed wrongly; fixed in dates.py, 44 tests pass.", first_kept=session.leaf.seq - 4)
+    session.compact(
+        "Dates were parsed wrongly; fixed in dates.py, 44 tests pass.", first_kept=session.leaf.seq - 4
+    )
     session.send_sync("Write the changelog line.", model=_coder("- Months beyond December are refused."))
 
 
@@ -140,7 +149,9 @@ def _coder(*lines: object) -> ScriptedModel:
 
 
 def _first_turn(session: Session) -> None:
-    thought = Reasoning("The failing test is about months. I should run it first, then read the parser.\n\nThen fix it.")
+    thought = Reasoning(
+        "The failing test is about months. I should run it first, then read the parser.\n\nThen fix it."
+    )
     session.append([user("The date tests fail since yesterday. **Please fix them** and tell me why.")])
     session.append(
         [
@@ -156,8 +167,8 @@ def _first_turn(session: Session) -> None:
     session.append([tool_result("b1", f"{output}\n3 failed, 41 passed in 0.82s", error=True)])
     code = 'def parse_date(text: str) -> date:\n    """One day."""\n    year, month, day = map(int, text.split("-"))\n    return date(year, month, day)  # TODO: check\n'
     session.append([tool_result("b2", code)])
-    old = "    year, month, day = map(int, text.split(\"-\"))\n    return date(year, month, day)  # TODO: check"
-    new = "    year, month, day = map(int, text.split(\"-\"))\n    if not 1 <= month <= 12:\n        raise ValueError(f\"no month {month}\")\n    return date(year, month, day)"
+    old = '    year, month, day = map(int, text.split("-"))\n    return date(year, month, day)  # TODO: check'
+    new = '    year, month, day = map(int, text.split("-"))\n    if not 1 <= month <= 12:\n        raise ValueError(f"no month {month}")\n    return date(year, month, day)'
     session.append([assistant(ToolCall("b3", "edit_file", {"path": "src/dates.py", "old": old, "new": new}))])
     session.append([tool_result("b3", "replaced 1 place in src/dates.py")])
     session.append([assistant(REPORT)])
@@ -179,7 +190,9 @@ def _outcomes(session: Session) -> None:
     ]
     for n, (outcome, said, is_error) in enumerate(told):
         session.append([tool_result(f"o{n}", said, error=is_error, outcome=outcome)])  # type: ignore[arg-type]
-    long = "\n".join(f"line {n} of a long log, with the words that logs have: retry, timeout, ok" for n in range(2_000))
+    long = "\n".join(
+        f"line {n} of a long log, with the words that logs have: retry, timeout, ok" for n in range(2_000)
+    )
     session.append([assistant(ToolCall("l1", "shell", {"command": "cat build.log", "timeout": 10}))])
     session.append([tool_result("l1", long)])
     session.append([assistant("Released, except for the mail: its outcome is not known.")])
@@ -195,11 +208,11 @@ def _branches(session: Session) -> None:
 
 
 HOSTILE_TEXTS = (
-    "<script>window.hacked = 1</script><img src=x onerror=\"window.hacked = 2\">",
+    '<script>window.hacked = 1</script><img src=x onerror="window.hacked = 2">',
     "[click](javascript:window.hacked=3) [data](data:text/html,<script>window.hacked=4</script>) <javascript:alert(1)>",
     "</script></style></textarea><svg onload=window.hacked=5>",
     "safe \u202egnp.exe\u202c text, a NUL \x00 and an escape \x1b[31mred\x1b[0m \x9b31m \u2066isolate\u2069",
-    "`<b>code</b>` **<i>bold</i>** ![pic](http://example.invalid/x.png\"onload=\"1) <http://a\"onclick=\"1>",
+    '`<b>code</b>` **<i>bold</i>** ![pic](http://example.invalid/x.png"onload="1) <http://a"onclick="1>',
     "| <b>a</b> | b |\n|---|---|\n| <script>1</script> | [x](vbscript:1) |",
     "&lt;script&gt; &#x6A;avascript:1 [a](JaVaScRiPt:1) [b](  javascript:1) [c](//evil.invalid) [d](\tjavascript:1)",
 )
@@ -212,14 +225,18 @@ def hostile(store: Sessions) -> None:
     session.tag(**{"<u>tag</u>": "<script>window.hacked=10</script>"})
     for text in HOSTILE_TEXTS:
         session.append([user(text)])
-        call = ToolCall("h1", "<script>tool</script>", {"<img src=x onerror=window.hacked=6>": text, "path": text})
+        call = ToolCall(
+            "h1", "<script>tool</script>", {"<img src=x onerror=window.hacked=6>": text, "path": text}
+        )
         session.append([assistant(text, Reasoning(text), call)])
         session.append([tool_result("h1", text)])
         session.append([assistant(text)])
     session.append([user("x" * 300_000)])
     session.append([assistant("*_`[" * 20_000 + "\n" + "> " * 3_000 + "\n" + "- " * 3_000)])
     html = store.put_blob(b"<script>window.hacked=7</script>", "text/html", "<evil>.html")
-    svg = store.put_blob(b"<svg xmlns='http://www.w3.org/2000/svg' onload='window.hacked=8'/>", "image/svg+xml", "e.svg")
+    svg = store.put_blob(
+        b"<svg xmlns='http://www.w3.org/2000/svg' onload='window.hacked=8'/>", "image/svg+xml", "e.svg"
+    )
     session.append([user(html, svg)])
     session.append([assistant(ToolCall("h2", "shell", {"command": "echo '</script>' && rm -rf \u202e/"}))])
     session.append([tool_result("h2", "\x1b]0;title\x07\x00<script>window.hacked=11</script>" * 50)])
@@ -255,10 +272,17 @@ def _stretch(session: Session, n: int, every: int) -> None:
 
 def png(width: int, height: int) -> bytes:
     """A small picture: a slope of green."""
-    rows = b"".join(b"\0" + bytes(v for x in range(width) for v in (30, 60 + x, 90 + y)) for y in range(height))
+    rows = b"".join(
+        b"\0" + bytes(v for x in range(width) for v in (30, 60 + x, 90 + y)) for y in range(height)
+    )
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )

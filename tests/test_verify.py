@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import apsw
@@ -138,3 +139,22 @@ def _dump(place: Path) -> str:
                 for table in ("session", "entry", "journal", "usage")
             ]
         )
+
+
+def test_a_session_that_is_being_written_is_not_called_broken(tmp_path: Path) -> None:
+    with bough.open(tmp_path / "agent.db", synchronous="normal") as store:
+        session = store.start()
+        ends = threading.Event()
+
+        def write() -> None:
+            while not ends.is_set():
+                session.append([user("q"), assistant("a")])
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            with bough.open(tmp_path / "agent.db") as other:
+                assert [other.session(session.session_id).verify() for _ in range(10)] == [[]] * 10
+        finally:
+            ends.set()
+            writer.join()

@@ -80,7 +80,7 @@ class TestSessions:
         expect(page.locator(".session-row")).to_have_count(1)
         page.get_by_label("Filter by title or tag").fill("team=blue")
         page.keyboard.press("Enter")
-        expect(page.locator(".session-row .words")).to_have_text(["Order 41"])
+        expect(page.locator(".session-heading .words")).to_have_text(["Order 41"])
 
     def test_a_session_that_is_not_there_is_said_to_be_so(self, browser: Browser, served: Process) -> None:
         watched = Watched(browser, served.url)
@@ -322,7 +322,9 @@ class TestUsagePage:
         expect(page.locator(".figures dd").first).to_have_text(re.compile(r"^\$0\.1"))
         expect(page.locator("svg.plot rect")).to_have_count(1)
         expect(page.locator(".hbar-name", has_text="scripted-small")).to_be_visible()
-        expect(page.locator("table").last.locator("tbody tr", has_text="Order 41").first).to_contain_text("kB")
+        expect(page.locator("table").last.locator("tbody tr", has_text="Order 41").first).to_contain_text(
+            "kB"
+        )
 
 
 class TestDiff:
@@ -356,7 +358,10 @@ class TestHostile:
             expect(page.locator("article.selected")).to_be_visible()
             for fold in page.locator("article.selected summary").all():
                 fold.click()
-        assert page.locator("article script, article b, article i, article svg[onload], .pane iframe").count() == 0
+        assert (
+            page.locator("article script, article b, article i, article svg[onload], .pane iframe").count()
+            == 0
+        )
         watched.check()
 
     def test_no_link_leads_to_a_script(self, watched: Watched) -> None:
@@ -386,9 +391,19 @@ class TestHostile:
 class TestLook:
     @pytest.mark.parametrize("scheme", ["light", "dark"])
     @pytest.mark.parametrize(
-        "path", ["/", f"/s/{BUILD}?at=10", f"/s/{WAITING}", f"/s/{HOSTILE}?at=22", f"/diff?a={CASE}&b={BUILD}", "/usage"]
+        "path",
+        [
+            "/",
+            f"/s/{BUILD}?at=10",
+            f"/s/{WAITING}",
+            f"/s/{HOSTILE}?at=22",
+            f"/diff?a={CASE}&b={BUILD}",
+            "/usage",
+        ],
     )
-    def test_axe_finds_nothing_serious(self, browser: Browser, served: Process, scheme: str, path: str) -> None:
+    def test_axe_finds_nothing_serious(
+        self, browser: Browser, served: Process, scheme: str, path: str
+    ) -> None:
         watched = Watched(browser, served.url, color_scheme=scheme)
         page = watched.open(path)
         page.wait_for_load_state("networkidle") if path in ("/", "/usage") else page.locator(
@@ -408,7 +423,12 @@ class TestLook:
         watched = Watched(browser, served.url, viewport={"width": 400, "height": 800})
         page = watched.open(f"/s/{BUILD}?at=10")
         expect(page.locator("article.selected")).to_be_visible()
-        for tab, shown in [("Sessions", ".session-row"), ("Tree", ".entry-line"), ("Details", ".inspected"), ("Transcript", "article")]:
+        for tab, shown in [
+            ("Sessions", ".session-row"),
+            ("Tree", ".entry-line"),
+            ("Details", ".inspected"),
+            ("Transcript", "article"),
+        ]:
             page.locator(".tab-bar").get_by_role("button", name=tab).click()
             expect(page.locator(shown).first).to_be_visible()
             assert page.evaluate("document.documentElement.scrollWidth") <= 400

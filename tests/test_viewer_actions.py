@@ -19,7 +19,10 @@ from gallery import look_up, refund, strict_clerk
 __all__ = ["browser"]
 
 ANSWERS = [
-    {"text": "Let me look.", "calls": [{"id": "c1", "name": "pay_out", "arguments": {"amount": 40, "account": "ANN-7"}}]},
+    {
+        "text": "Let me look.",
+        "calls": [{"id": "c1", "name": "pay_out", "arguments": {"amount": 40, "account": "ANN-7"}}],
+    },
     "It is **paid**.",
     "You are welcome.",
 ]
@@ -99,7 +102,7 @@ class TestList:
         row.get_by_role("button", name="Rename Before").click()
         page.keyboard.type("After")
         page.keyboard.press("Enter")
-        expect(row.locator(".words")).to_have_text("After")
+        expect(row.locator(".session-heading .words")).to_have_text("After")
         assert shelf.of(session_id, lambda session: session.row.title) == "After"
 
     def test_archiving_can_be_undone(self, watched: Watched, shelf: Shelf) -> None:

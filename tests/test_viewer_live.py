@@ -86,7 +86,10 @@ def send(page: Page, text: str) -> None:
 
 
 def seqs(page: Page) -> list[int]:
-    return [int(seq) for seq in page.eval_on_selector_all("article.entry", "all => all.map(one => one.dataset.seq)")]
+    return [
+        int(seq)
+        for seq in page.eval_on_selector_all("article.entry", "all => all.map(one => one.dataset.seq)")
+    ]
 
 
 class TestStreaming:
@@ -163,7 +166,9 @@ class TestStreaming:
         expect(page.locator("article.entry em", has_text="here")).to_be_visible()
         expect(page.locator(".tree .entry-line", has_text="From afar")).to_be_visible()
 
-    def test_stopping_leaves_a_session_that_can_be_spoken_to(self, watched: Watched, prompter: Prompter) -> None:
+    def test_stopping_leaves_a_session_that_can_be_spoken_to(
+        self, watched: Watched, prompter: Prompter
+    ) -> None:
         page = watched.open("/s/ses_talk")
         send(page, "Tell me a story")
         prompter.say("Once upon ")
@@ -211,7 +216,9 @@ def long_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestLongSession:
-    def test_opens_anywhere_without_loading_what_lies_between(self, browser: Browser, long_store: Path) -> None:
+    def test_opens_anywhere_without_loading_what_lies_between(
+        self, browser: Browser, long_store: Path
+    ) -> None:
         with bough.open(long_store) as store:
             session = store.session("ses_huge")
             end, middle = session.leaf.seq, session.leaf.seq // 2

@@ -56,9 +56,15 @@ class TestMarkdown:
         [
             ("one\ntwo\n\nthree", "<p>one\ntwo</p><p>three</p>"),
             ("# A #\n\n###### B", "<h3>A</h3><h6>B</h6>"),
-            ("- a\n- b\n  - c\n\n1. d\n2. e", "<ul><li>a</li><li>b<ul><li>c</li></ul></li></ul><ol><li>d</li><li>e</li></ol>"),
+            (
+                "- a\n- b\n  - c\n\n1. d\n2. e",
+                "<ul><li>a</li><li>b<ul><li>c</li></ul></li></ul><ol><li>d</li><li>e</li></ol>",
+            ),
             ("3) a\n4) b", '<ol start="3"><li>a</li><li>b</li></ol>'),
-            ("a `b` **c** *d* ~~e~~ _f_ g_h_i 2*3*4", "<p>a <code>b</code> <strong>c</strong> <em>d</em> <s>e</s> <em>f</em> g_h_i 2*3*4</p>"),
+            (
+                "a `b` **c** *d* ~~e~~ _f_ g_h_i 2*3*4",
+                "<p>a <code>b</code> <strong>c</strong> <em>d</em> <s>e</s> <em>f</em> g_h_i 2*3*4</p>",
+            ),
             ("> a\n> > b", "<blockquote><p>a</p><blockquote><p>b</p></blockquote></blockquote>"),
             ("a\n\n---\n\nb", "<p>a</p><hr><p>b</p>"),
             ("<b>x</b> & <script>", "<p>&lt;b&gt;x&lt;/b&gt; &amp; &lt;script&gt;</p>"),
@@ -70,11 +76,23 @@ class TestMarkdown:
 
     def test_links_lead_out_and_tell_nobody_where_from(self, page: Page) -> None:
         body = "return [...m.markdown(given[0]).querySelectorAll('a')].map((a) => [a.href, a.rel, a.target]);"
-        told = run(page, "markdown", body, "[a](https://x.example/y) mailto: [b](mailto:a@b.example) http://c.example/d.")
-        assert [href for href, _, _ in told] == ["https://x.example/y", "mailto:a@b.example", "http://c.example/d"]
+        told = run(
+            page,
+            "markdown",
+            body,
+            "[a](https://x.example/y) mailto: [b](mailto:a@b.example) http://c.example/d.",
+        )
+        assert [href for href, _, _ in told] == [
+            "https://x.example/y",
+            "mailto:a@b.example",
+            "http://c.example/d",
+        ]
         assert {(rel, target) for _, rel, target in told} == {("noopener noreferrer nofollow", "_blank")}
 
-    @pytest.mark.parametrize("piece", ["*", "_", "`", "[", "[a](", "> ", "- ", "|", "**a ", "![", "#", "1. ", "<", "~~", "https://"])
+    @pytest.mark.parametrize(
+        "piece",
+        ["*", "_", "`", "[", "[a](", "> ", "- ", "|", "**a ", "![", "#", "1. ", "<", "~~", "https://"],
+    )
     def test_takes_no_longer_for_being_strange(self, page: Page, piece: str) -> None:
         body = """const at = performance.now(); m.markdown(given[0].repeat(90000 / given[0].length));
             m.markdown((given[0] + "\\n").repeat(3000)); return performance.now() - at;"""
@@ -92,7 +110,9 @@ class TestTreeRows:
                 return branches.slots(trunk, open).filter(([kind]) => kind === m.ENTRY).map(([, b, s, depth]) => [b, s, depth]);"""
             rows = run(page, "branches", body, told)
             assert sorted((b, s) for b, s, _ in rows) == sorted(entries)
-            assert [s for _, s, depth in rows if depth == 0] == list(range(1, int(told["leaf"].split(":")[1]) + 1))
+            assert [s for _, s, depth in rows if depth == 0] == list(
+                range(1, int(told["leaf"].split(":")[1]) + 1)
+            )
 
     def test_folded_sides_cost_a_row_each(self, page: Page) -> None:
         count = 5_000
@@ -123,14 +143,41 @@ def tree(dice: random.Random) -> tuple[dict[str, Any], list[tuple[int, int]]]:
 
 class TestPlainText:
     def test_nothing_is_left_that_steers(self, page: Page) -> None:
-        every = "".join(map(chr, [*range(0x100), 0x061C, *range(0x200E, 0x2010), *range(0x202A, 0x202F), *range(0x2066, 0x206A)]))
+        every = "".join(
+            map(
+                chr,
+                [
+                    *range(0x100),
+                    0x061C,
+                    *range(0x200E, 0x2010),
+                    *range(0x202A, 0x202F),
+                    *range(0x2066, 0x206A),
+                ],
+            )
+        )
         told = run(page, "words", "return m.shown(given[0]);", every)
-        steering = {*range(0x20), *range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)}
+        steering = {
+            *range(0x20),
+            *range(0x7F, 0xA0),
+            0x061C,
+            0x200E,
+            0x200F,
+            *range(0x202A, 0x202F),
+            *range(0x2066, 0x206A),
+        }
         assert {ord(c) for c in told} & steering == {9, 10}
 
     @pytest.mark.parametrize(
         ("microcents", "said"),
-        [(0, "$0"), (1, "<$0.00001"), (1_000, "$0.00001"), (432_000, "$0.00432"), (13_000_000, "$0.130"), (250_000_000, "$2.50"), (None, "–")],
+        [
+            (0, "$0"),
+            (1, "<$0.00001"),
+            (1_000, "$0.00001"),
+            (432_000, "$0.00432"),
+            (13_000_000, "$0.130"),
+            (250_000_000, "$2.50"),
+            (None, "–"),
+        ],
     )
     def test_money_keeps_the_digits_that_matter(self, page: Page, microcents: int | None, said: str) -> None:
         assert run(page, "words", "return m.money(given[0]);", microcents) == said
@@ -149,5 +196,12 @@ def test_no_module_builds_pages_from_strings() -> None:
     root = Path(__file__).parent.parent / "src" / "bough" / "server" / "viewer"
     for file in root.glob("*.js"):
         text = file.read_text()
-        for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
+        for word in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "new Function",
+        ):
             assert word not in text, (file.name, word)

@@ -400,7 +400,9 @@ class OutOfScope(BoughError):
 class Unguarded(BoughError):
     def __init__(self, host: str, why: str = "others can reach it there") -> None:
         self.host = host
-        super().__init__(f"not served on {host} without a token: {why}; say --token SECRET, or --host 127.0.0.1")
+        super().__init__(
+            f"not served on {host} without a token: {why}; say --token SECRET, or --host 127.0.0.1"
+        )
 
 
 class StoreError(BoughError):

@@ -20,7 +20,7 @@ from .core.search import parse
 from .core.state import merge
 from .core.turns import Cursor
 from .core.usage import MOST
-from .errors import BadCount, StoreError, WrongStore
+from .errors import BadCount, BadText, StoreError, WrongStore
 from .hydrate import Hydrated, hydrate
 from .log import Log
 from .session import Appendable, Session, drafts
@@ -293,7 +293,9 @@ def open(
         return Sessions(MemoryStore(space=space, owner=owner), world)
     if where.startswith(("postgresql://", "postgres://")):
         if synchronous != "full":
-            raise StoreError("synchronous= is for files; set synchronous_commit on the PostgreSQL server or role")
+            raise StoreError(
+                "synchronous= is for files; set synchronous_commit on the PostgreSQL server or role"
+            )
         return Sessions(_postgres(where, space, owner), world)
     if "://" in where:
         raise WrongStore(where, "only paths, memory: and postgresql:// are known")
@@ -322,6 +324,8 @@ def check_row(row: SessionRow) -> None:
     for name in TEXT_COLUMNS:
         plain_text(getattr(row, name), name)
     read_back_as(_rows, to_json(msgspec.to_builtins(row), "session"), "session")
+    if not row.session_id.isprintable() or row.session_id != row.session_id.strip() or not row.session_id:
+        raise BadText("session id", "nothing, a blank at its ends, or what cannot be printed")
     for text in (*row.tags, *row.tags.values(), *row.tool_names):
         plain_text(text, "a tag or tool name")
     if row.context_window is not None and not 0 <= row.context_window <= MOST:

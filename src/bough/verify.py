@@ -33,9 +33,28 @@ class Problem(Struct, frozen=True):
         return f"{self.session_id} {self.where}: {self.what}"
 
 
+TRIES = 4
+
+
 def verify(store: Store, session_id: str) -> list[Problem]:
-    """Everything wrong with one session, in the order of its log; empty if nothing is."""
+    """Everything wrong with one session, in the order of its log; empty if nothing is.
+
+    Somebody may write meanwhile: then what is read first and what is read later do not fit, and it is looked at
+    again. What is really wrong is wrong each time.
+    """
     row = store.session(session_id)
+    problems = _audited(store, row)
+    for _ in range(TRIES):
+        now = store.session(session_id)
+        if not problems or now.facts == row.facts:
+            break
+        row = now
+        again = _audited(store, row)
+        problems = [problem for problem in problems if problem in again]
+    return problems
+
+
+def _audited(store: Store, row: SessionRow) -> list[Problem]:
     audit = _Audit(store, row)
     audit.check_branches()
     audit.check_journal()
@@ -174,7 +193,7 @@ class _Audit:
 
     def _check_status(self, reading: Reading) -> None:
         cursor = retrace(reading.entries)
-        if self.row.status == "running" and not cursor.turn:
+        if reading.row.status == "running" and not cursor.turn:
             self.wrong("status", "is running, but no turn is open")
 
     def check_projections(self) -> None:

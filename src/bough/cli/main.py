@@ -36,7 +36,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "usage": ("spending", "What was spent: by session, day, model or agent."),
         "context": ("showing", "What the model would be given at this place."),
         "serve": ("serving", "Serve the API and the viewer over HTTP."),
-        "worker": ("working", "Run the tasks of a queue, on PostgreSQL; any number of workers."),
+        "worker": ("working", "Run the tasks of a queue; any number of workers, on any number of machines."),
     },
     "Move": {
         "fork": ("moving", "Make a new session from any place of another, in O(1)."),

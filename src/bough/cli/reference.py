@@ -99,6 +99,8 @@ def _named(sessions: Sessions, name: str, *, trashed: bool) -> str:
     for query in ({"prefix": name}, {"prefix": f"ses_{name}"}, *by_title):
         rows = sessions.sessions(trashed=trashed, limit=6, **query).sessions
         exact = [row for row in rows if row.session_id == name]
+        if "title" in query and len(rows) > 1:  # forks bear it too
+            rows = [row for row in rows if row.relation is None] or rows
         if exact or len(rows) == 1:
             return (exact or rows)[0].session_id
         if rows:

@@ -91,7 +91,9 @@ def log(
             if event.seq > since:
                 click.echo(encoded({"schema_version": 1, **plain(event)}))
         return
-    entries = session.entries() if is_all else session.path(since=since, last=last)
+    entries = session.path(since=since, last=last)
+    if is_all:
+        entries = [entry for entry in session.entries() if entry.seq > since][-(last or 0) :]
     for entry in entries:
         click.echo(encoded({"schema_version": 1, **entry_data(entry)}) if is_json else _line(entry))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 import time
 from collections.abc import Callable, Mapping
@@ -190,6 +191,14 @@ class Queue:
             self._fd = -1
 
 
+def _is_full(path: str) -> bool:
+    """Whether no room is left where the file lies: SQLite tells some of its own files' want as an I/O error."""
+    try:
+        return shutil.disk_usage(Path(path).absolute().parent).free < 64 * 1024
+    except OSError:
+        return False
+
+
 def explain(path: str, error: apsw.Error) -> StoreError:
     """SQLite's error in our words."""
     match error:
@@ -201,6 +210,8 @@ def explain(path: str, error: apsw.Error) -> StoreError:
             return ReadOnly(path)
         case apsw.CorruptError():
             return Damaged(path, str(error))
+        case apsw.IOError() if _is_full(path):
+            return StoreFull(path)
         case apsw.IOError():
             return StoreError(f"reading or writing {path} failed ({error}); nothing of this change was kept")
         case apsw.CantOpenError():

@@ -38,15 +38,14 @@ def file_health(path: str) -> list[Finding]:
     place = Path(path)
     if not place.is_file():
         return [Finding("problem", f"{path} is no file", "bough chat or bough run makes a store", True)]
-    findings = [_mode(place), _size(place), *_room(place)]
     try:
         with contextlib.closing(_reader(place)) as reader:
-            findings += _inside(reader, path)
-    except BoughError as error:
-        findings.append(Finding("problem", str(error), is_final=True))
+            inside = _inside(reader, path)
+    except BoughError as error:  # not ours: its mode and size are none of our business
+        return [Finding("problem", str(error), is_final=True)]
     except apsw.Error as error:
-        findings.append(Finding("problem", str(explain(path, error)), is_final=True))
-    return findings
+        return [Finding("problem", str(explain(path, error)), is_final=True)]
+    return [_mode(place), _size(place), *_room(place), *inside]
 
 
 def format_of(path: str) -> int:

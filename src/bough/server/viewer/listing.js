@@ -238,6 +238,6 @@ export function relation(row) {
 }
 
 function facts(row) {
-  const said = [row.agent, row.model, many(row.turns ?? 0, "turn"), row.totals && cost(row.totals)];
-  return [...said.filter(Boolean).map((fact) => h("span", shown(fact))), h("time", { title: whole(row.updated_at) }, ago(row.updated_at))];
+  const names = [row.agent, row.model].filter(Boolean).map((name) => h("span.words", shown(name)));
+  return [...names, h("span", many(row.turns ?? 0, "turn")), row.totals && h("span", cost(row.totals)), h("time", { title: whole(row.updated_at) }, ago(row.updated_at))];
 }

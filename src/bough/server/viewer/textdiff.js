@@ -62,6 +62,6 @@ export function words(a, b) {
   const parts = (text) => text.match(/\s+|[\p{L}\p{N}_]+|[^\s\p{L}\p{N}_]/gu) ?? [];
   const pieces = compare(parts(a), parts(b)).map(({ side, items }) => ({ side, text: items.join("") }));
   const shared = pieces.filter((piece) => piece.side === "both").reduce((sum, piece) => sum + piece.text.trim().length, 0);
-  if (shared * 3 >= Math.min(a.length, b.length)) return pieces;
+  if (shared * 6 >= a.length + b.length) return pieces;
   return [{ side: "a", text: a }, { side: "b", text: b }].filter((piece) => piece.text);
 }
