@@ -62,6 +62,7 @@ def read_file(path: str, lines: list[int], query: str, ctx: bough.ToolContext) -
 def work_ours(url: str, queue: str, go: Any) -> None:
     worker = Worker(url, [Agent("bench", ScriptedModel(answer), [read_file])], queue=queue, concurrency=SLOTS)
     signal.signal(signal.SIGTERM, lambda *_: worker.stop())
+    script()  # made before the clock runs
     go.wait()
     worker.run()
 
@@ -92,6 +93,7 @@ def work_fat(url: str, queue: str, go: Any) -> None:
             client.start_worker(claim_timeout=30, concurrency=1)
 
     threads = [Thread(target=slot, daemon=True) for _ in range(SLOTS)]
+    script()
     go.wait()
     for thread in threads:
         thread.start()

@@ -6,6 +6,7 @@ attack.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -31,8 +32,15 @@ FOREIGN, ELSEWHERE, TASK, REPLAY, TRASHED = (f"ses_kanari{n:014d}" for n in rang
 ABSENT, OWN = "ses_absent00000000000", "ses_own00000000000000"
 VIEWS = ("public_session", "public_message", "public_fact", "public_input")
 SAID = ("Where is it?", "On its way.", "One more thing")
-CROWD = 200
+STRANGER = "bough_stranger"
+"""A service's login, of another space than everything here."""
+CROWD = 2_000
 """Other people's sessions in the space, so that what a plan touches of theirs would show."""
+ADD_CROWD = f"""
+insert into bough.session select (jsonb_populate_record(one, jsonb_build_object(
+    'no', 100000 + n, 'id', 'ses_kanaricrowd' || n, 'owner', 'kanari' || n))).*
+from bough.session as one, generate_series(1, {CROWD}) as n where one.id = '{FOREIGN}'
+"""
 KANARI = re.compile(r"kanari|6b616e617269", re.IGNORECASE)  # as text, or as the bytes are printed
 
 
@@ -59,7 +67,7 @@ class Attacker:
     """A login that runs any SQL, each attack in a transaction of its own and rolled back, unless it is to stay."""
 
     def __init__(self, url: str, tried: Counter[str], space: str = "default", owner: str = "ann") -> None:
-        self.connection = psycopg.connect(url, autocommit=True)
+        self.connection = psycopg.connect(url, autocommit=True, prepare_threshold=None)
         self._tried, self._notices = tried, list[str]()
         self._identity = {"bough.space": space, "bough.owner": owner}
         self.connection.add_notice_handler(
@@ -128,9 +136,12 @@ class Nest:
             fill(sessions)
         with bough.open(self.database.url, space="other") as sessions:
             sessions.start(session_id=ELSEWHERE, owner="ann", title="kanarielsewhere")
+        self.run(ADD_CROWD)
         self.run("analyze")
         self.client = Attacker(self.database.client_url, self.tried)
-        self.stranger = Attacker(self.database.url, self.tried, space="third")
+        with contextlib.suppress(psycopg.errors.DuplicateObject):
+            self.run(f"create role {STRANGER} login password '{STRANGER}' in role bough_service")
+        self.stranger = Attacker(cluster.url(self.database.name, STRANGER), self.tried, space="third")
         self.idle = psycopg.connect(self.database.url, autocommit=True)
         self.idle.execute("select 'kanariquery'")  # what pg_stat_activity would tell
 
@@ -151,11 +162,13 @@ class Nest:
             connection.close()
 
     def relations(self, kinds: str = "rvSi") -> list[str]:
-        query = f"select relname from pg_class where relnamespace = 'bough'::regnamespace and '{kinds}' like '%' || relkind || '%'"
+        query = f"select relname from pg_class where relnamespace = 'bough'::regnamespace and position(relkind::text in '{kinds}') > 0"
         return sorted(name for (name,) in self.run(query))
 
     def columns(self, relation: str) -> list[str]:
-        query = f"select attname from pg_attribute where attrelid = 'bough.{relation}'::regclass and attnum > 0"
+        query = (
+            f"select attname from pg_attribute where attrelid = 'bough.{relation}'::regclass and attnum > 0"
+        )
         return [name for (name,) in self.run(query)]
 
     def fingerprint(self) -> Sequence[Any]:
@@ -204,15 +217,13 @@ def fill(sessions: Sessions) -> None:
     own.enqueue(SAID[2])
     fence = sessions.store.lease(OWN, "kanaridraft", 1 << 60, 1)
     sessions.store.save_draft(OWN, own.leaf, "kanaridraft", fence, 1)
-    about = {"relation": "task", "parent_session": OWN, "owner": "ann", "title": "kanaritask"}
-    for session_id, relation in ((TASK, "task"), (REPLAY, "replay"), (TRASHED, None)):
-        about |= {"relation": relation, "parent_session": OWN if relation else None}
-        made = sessions.start(session_id=session_id, **about)
-        made.append([user("kanaritask"), assistant("kanarirehearsal")])
-    sessions.session(TRASHED).log.store.trash(TRASHED, 1)
-    for n in range(CROWD):
-        other = sessions.start(session_id=FOREIGN if n == 0 else None, owner="bob", title="kanariforeign")
-        other.append([user("kanariforeign"), assistant("kanariforeign")])
-    sessions.session(FOREIGN).enqueue("kanariinbox")
+    hidden = ((TASK, "task", "task"), (REPLAY, "replay", "rehearsal"), (TRASHED, None, "trash"))
+    for session_id, relation, word in hidden:
+        about: Any = {"relation": relation, "parent_session": OWN} if relation else {}
+        made = sessions.start(session_id=session_id, owner="ann", title=f"kanari{word}", **about)
+        made.append([user(f"kanari{word}"), assistant(f"kanari{word}")])
+    sessions.store.trash(TRASHED, 1)
+    other = sessions.start(session_id=FOREIGN, owner="bob", title="kanariforeign")
+    other.append([user("kanariforeign"), assistant("kanariforeign")])
+    other.enqueue("kanariinbox")
     sessions.search("kanariforeign")
-

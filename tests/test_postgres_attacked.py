@@ -6,22 +6,41 @@ an ordinary role, where the policies bind the owner too. The number of attacks o
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import re
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import psycopg
 import pytest
 
-import bough
-from bough import assistant, errors, user
-from bough.stores import postgres_connections, postgres_schema
 from bough.stores.postgres_schema import migrate
 from postgres import Cluster
+from postgres_attacks import (
+    ARGUMENTS,
+    CATALOGS,
+    CHANGES,
+    CLASHES,
+    COLUMN_READS,
+    FORGERIES,
+    IDENTITY,
+    LEAK,
+    LOCKS,
+    LOOKUPS,
+    PLANNED,
+    POWERS,
+    PREDICATES,
+    READS,
+    SETTINGS,
+    TAKEN_ID,
+    TOAST,
+    TOUCHED,
+    VAIN,
+    WORDS,
+)
 from postgres_canaries import (
     ABSENT,
+    CANARIES,
     CROWD,
     ELSEWHERE,
     FOREIGN,
@@ -38,194 +57,304 @@ from postgres_canaries import (
 )
 
 HIDDEN = (FOREIGN, ELSEWHERE, TASK, REPLAY, TRASHED)
-READS = (
-    "select * from {0}",
-    "table {0}",
-    "select count(*) from {0}",
-    "select x from {0} x",
-    "select row_to_json(x) from {0} x",
-    "select x::text from {0} x",
-    "select ctid, xmin, xmax, tableoid from {0}",
-    "select true where exists (select from {0})",
-    "with x as materialized (select * from {0}) select * from x",
-    "select y.* from bough.public_session cross join lateral (select * from {0}) y",
-    "select (select array_agg(x::text) from {0} x)",
-    "select query_to_xml('select * from {0}', true, false, '')",
-    "select table_to_xml('{0}', true, false, '')",
-    "select cursor_to_xml('c', 9, true, false, '') from (select 1) y",
-    "select * from ts_stat('select words from {0}')",
-    "declare c cursor for select * from {0}; fetch all from c",
-    "declare c cursor with hold for select * from {0}; fetch all from c",
-    "prepare p as select * from {0}; execute p",
-    "explain (analyze, verbose, buffers) select * from {0}",
-    "explain select * from {0}",
-    "create temp table mine as select * from {0}; table mine",
-    "create temp view mine as select * from {0}; table mine",
-    "select * into temp mine from {0}; table mine",
-    "do $$ declare x record; begin for x in select * from {0} loop raise notice '%', x; end loop; end $$",
-    "create function pg_temp.f() returns setof text language sql as 'select x::text from {0} x'; select pg_temp.f()",
-    "copy {0} to stdout",
-    "copy (select * from {0}) to stdout",
-    "select * from {0} for update",
-    "select * from {0} for key share",
-    "select pg_catalog.min(x::text) from {0} x",
-)
-COLUMN_READS = ("select {1} from {0}", "select count({1}) from {0}", "select from {0} order by {1}")
-CHANGES = (
-    "insert into {0} default values",
-    "insert into {0} select * from {0}",
-    "insert into {0} table {0} on conflict do nothing returning *",
-    "delete from {0}",
-    "delete from {0} returning *",
-    "truncate {0}",
-    "truncate {0} cascade",
-    "copy {0} from stdin",
-    "merge into {0} t using (select 1) s on true when matched then delete",
-    "drop table {0}",
-    "drop view {0} cascade",
-    "alter table {0} disable row level security",
-    "alter table {0} no force row level security",
-    "alter table {0} owner to current_user",
-    "alter table {0} rename to mine",
-    "alter table {0} set schema pg_temp",
-    "alter table {0} add column mine text",
-    "alter view {0} reset (security_barrier)",
-    "alter view {0} set (security_invoker = true)",
-    "create policy mine on {0} using (true)",
-    "drop policy service on {0}",
-    "alter policy service on {0} to public using (true)",
-    "create trigger mine before insert on {0} for each row execute function suppress_redundant_updates_trigger()",
-    "create rule mine as on insert to {0} do instead nothing",
-    "create rule mine as on select to {0} do also select 1",
-    "create index on {0} ((1))",
-    "create temp table mine (like {0} including all); insert into mine default values",
-    "create temp table mine () inherits ({0})",
-    "comment on table {0} is 'mine'",
-    "comment on view {0} is 'mine'",
-    "security label on table {0} is 'mine'",
-    "cluster {0}",
-    "reindex table {0}",
-    "refresh materialized view {0}",
-    "create statistics mine on (1), (2) from {0}",
-)
-# What PostgreSQL answers with a warning alone: it must not have happened, which the fingerprint tells.
-VAIN = (
-    "grant all on {0} to public",
-    "grant select on {0} to current_user with grant option",
-    "revoke all on {0} from bough_service cascade",
-    "analyze {0}",
-)
-LOCKS = tuple(
-    f"lock table {{0}} in {mode} mode"
-    for mode in ("row share", "share update exclusive", "share", "exclusive", "access exclusive")
-)
-FORGERIES = (
-    "insert into bough.public_input (session_id, text, n) values ('{own}', 'x', 1)",
-    "insert into bough.public_input (session_id, text, at) values ('{own}', 'x', 1)",
-    "insert into bough.public_input values ('{own}', 1, 1, 'x')",
-    "insert into bough.public_input (session_id, text) values ('{own}', '')",
-    "insert into bough.public_input (session_id, text) values ('{own}', null)",
-    "insert into bough.public_input (session_id, text) values (null, 'x')",
-    "insert into bough.public_input (session_id, text) values ('{own}', repeat('x', 1000001))",
-    "insert into bough.public_input (session_id, text) values ('{own}', E'\\u0000')",
-    "insert into bough.public_input (session_id, text) values ('{own}', convert_from('\\x00', 'UTF8'))",
-    "insert into bough.public_input (session_id, text) values ('{own}', convert_from('\\xff', 'UTF8'))",
-    "insert into bough.public_input (session_id, text) select '{own}', 'x' from generate_series(1, 1001)",
-    "insert into bough.public_input (session_id, text) values ('{own}', 'x') on conflict do nothing",
-    "insert into bough.public_input (session_id, text) values ('{own}', 'x') on conflict (n) do update set text = 'x'",
-    "insert into bough.public_input (session_id, text) overriding system value values ('{hidden}', 'x')",
-    "insert into bough.public_input (session_id, text) values ('{hidden}', 'x')",
-    "insert into bough.public_input (session_id, text) select '{hidden}', 'x' returning *",
-    "with x as (insert into bough.public_input (session_id, text) values ('{hidden}', 'x') returning *) table x",
-    "copy bough.public_input (session_id, text) from stdin",
-    "insert into bough.public_message (session_id, role, text) values ('{own}', 'assistant', 'x')",
-    "insert into bough.public_session (session_id, title) values ('{own}', 'x')",
-    "insert into bough.public_fact (session_id, n, kind) values ('{own}', 1, 'turn_ended')",
-    "update bough.public_input set text = 'x'",
-    "update bough.public_session set title = 'x', status = 'completed'",
-    "delete from bough.public_input",
-    "insert into bough.inbox (no, n, space, owner, body, at) values (1, 9, 'default', 'ann', '{{}}', 1)",
-    "insert into bough.inbox (no, n, space, owner, body, at) values (2, 9, 'default', 'bob', '{{}}', 1)",
-    "insert into bough.journal (session_no, n, space, kind, at) values (1, 99, 'default', 'turn_ended', 1)",
-    "insert into bough.login values ('bough_person', 'default', 'bob')",
-    "insert into bough.entry (branch, seq, space, owner, turn, step, role, internal, entry_id, at, body) "
-    "values (1, 99, 'default', 'ann', 1, 1, 'assistant', false, 'x', 1, '{{}}')",
-    "insert into bough.entry (branch, seq, space, owner, turn, step, role, internal, entry_id, at, body) "
-    "values (1, 99, 'default', 'ann', 1, 1, 'system', true, 'x', 1, '{{}}')",
-    "update bough.session set branch = 1, seq = 1 where id = '{own}'",
-    "update bough.session set owner = 'ann' where id = '{hidden}'",
-    "update bough.entry set internal = false",
-)
-# {} is an id: one that is somebody else's must be told like one that is nobody's.
-LOOKUPS = (
-    "select * from bough.own_messages('{}')",
-    "select * from bough.own_facts('{}', 0)",
-    "select * from bough.own_facts('{}', -9223372036854775808)",
-    "select * from bough.public_session where session_id = '{}'",
-    "select * from bough.public_message where session_id = '{}'",
-    "select * from bough.public_input where session_id like '{}%'",
-    "insert into bough.public_input (session_id, text) values ('{}', 'x')",
-    "insert into bough.public_input (session_id, text) values ('{}', '')",
-    "insert into bough.public_input (session_id, text) values ('{}', null) returning *",
-    "insert into bough.public_input (session_id, text) values ('{}', repeat('x', 1000001))",
-    "select (bough.own_messages('{}')).text::int / 0",
-    "select 1 / count(*) from bough.own_messages('{}')",
-    "select bough.found('{}'::tsquery, 0, 9, 9)",
-    "select nextval('bough.{}')",
-    "select to_regclass('bough.{}'), to_regrole('{}')",
-)
-PLANNED = ("select * from bough.own_messages('{}')", "select * from bough.own_facts('{}', 0)")
-TOUCHED = """
-select relname, seq_tup_read, idx_tup_fetch from pg_stat_xact_user_tables where schemaname = 'bough' order by 1
-"""
-LEAK = """
-create function pg_temp.leak(anyelement) returns boolean language plpgsql cost 0.0000001 as
-$f$ begin raise notice 'saw %', $1; return true; end $f$;
-"""
-PREDICATES = (
-    "select * from {0} x where pg_temp.leak(x)",
-    "select count(*) from {0} x where pg_temp.leak(x::text) and session_id = 'nobody'",
-    "select * from {0} x order by pg_temp.leak(x::text)",
-    "select pg_temp.leak(x::text), count(*) from {0} x group by 1 having bool_and(pg_temp.leak(x::text))",
-    "select * from {0} x join lateral (select pg_temp.leak(x::text)) y on true",
-    "select * from {0} x where x::text::xml is document",
-    "select * from {0} x where x::text::int = 1",
-    "select * from {0} x where 1 / (length(x::text) - length(x::text)) = 1",
-    "select * from {0} x where x::text ~ '('",
-    "select * from {0} x where set_config('mine.seen', x::text, false) is null; select current_setting('mine.seen', true)",
-    "select * from {0} x where case when x::text like '%kanari%' then 1 / 0 = 1 else false end",
-    "select * from {0} x where x::text > 'a' offset 0",
-    "select lo_from_bytea(0, convert_to(x::text, 'UTF8')) from {0} x",
-    "select pg_notify('mine', x::text) from {0} x",
-)
-SETTINGS = (
-    "set row_security = off",
-    "set search_path = pg_temp, bough",
-    "set standard_conforming_strings = off",
-    "set transform_null_equals = on",
-    "set plan_cache_mode = force_generic_plan",
-    "set client_min_messages = debug5; set debug_print_plan = on; set debug_print_parse = on",
-    "set debug_print_rewritten = on; set client_min_messages = log",
-    "set enable_indexscan = off; set enable_bitmapscan = off; set enable_seqscan = off",
-    "set constraint_exclusion = on; set from_collapse_limit = 1; set join_collapse_limit = 1",
-    "set bytea_output = escape; set xmlbinary = hex; set datestyle = german",
-    "set default_transaction_isolation = serializable",
-    "set transaction_read_only = on",
-    "set quote_all_identifiers = on",
-    "set check_function_bodies = off",
-    "set plpgsql.extra_errors = 'all'; set plpgsql.extra_warnings = 'all'",
-    "set jit = on; set jit_above_cost = 0",
-    "set role none",
-    "reset role",
-    "set role bough_client",
-    "reset session authorization",
-    "reset all",
-    "create temp table session (id text); create temp table entry (x int); create temp table me (space text)",
-    "create domain pg_temp.json as text check (1 / 0 = 1)",
-    "create domain pg_temp.regrole as text",
-    "create function pg_temp.text_of(bytea) returns text language sql as 'select $1::text'",
-    "create function pg_temp.current_setting(text, boolean) returns text language sql as 'select ''bob'''",
-    "create function pg_temp.coalesce(text, text) returns text language sql as 'select ''bob'''",
-    "create function pg_temp.same(text, text) returns boolean language sql as 'select true'; "
-    "create operator pg_temp.= (leftarg = text, rightarg = text, function = pg_temp.same)",
-)
+HEX = re.compile(r"x((?:[0-9a-f]{2}){8,})")
+PERSON = "bough_ann"
+
+
+@pytest.fixture(scope="module", params=["superuser", "ordinary"])
+def nest(request: pytest.FixtureRequest, postgres: Cluster) -> Iterator[Nest]:
+    found = Nest(postgres, is_plain=request.param == "ordinary")
+    yield found
+    found.close()
+    kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(found.tried.items()))
+    capturing: Any = request.config.pluginmanager.getplugin("capturemanager")
+    with capturing.global_and_fixture_disabled():
+        print(f"\n{request.param} owner: {found.tried.total()} attacks: {kinds}")
+
+
+@pytest.fixture
+def person(nest: Nest) -> str:
+    """A login that is in no role of ours."""
+    with contextlib.suppress(psycopg.errors.DuplicateObject):
+        nest.run(f"create role {PERSON} login password '{PERSON}'")
+    return PERSON
+
+
+@pytest.fixture
+def unchanged(nest: Nest) -> Iterator[None]:
+    """No row, right, policy or definition is another one afterwards."""
+    before = nest.fingerprint()
+    yield
+    assert nest.fingerprint() == before
+
+
+def is_silent(told: Told) -> bool:
+    return KANARI.search(told.text) is None
+
+
+def betrayals(attacker: Attacker, kind: str, attacks: Iterable[str]) -> list[tuple[str, str]]:
+    """The attacks that were told something."""
+    found = [(attack, attacker.tries(kind, attack)) for attack in attacks]
+    return [(attack, told.text[:500]) for attack, told in found if not is_silent(told)]
+
+
+def successes(attacker: Attacker, kind: str, attacks: Iterable[str]) -> list[tuple[str, str]]:
+    """The attacks that were not refused, or were told something while they were."""
+    found = [(attack, attacker.tries(kind, attack)) for attack in attacks]
+    return [(a, told.text[:500]) for a, told in found if told.error is None or not is_silent(told)]
+
+
+class TestReading:
+    def test_the_canaries_are_there(self, nest: Nest) -> None:
+        """Else nothing below would prove anything."""
+        held = "".join(str(nest.run(f"select x::text from bough.{name} x")) for name in nest.relations("r"))
+        held += "".join(bytes.fromhex(found).decode("utf-8", "replace") for found in HEX.findall(held))
+        assert [place for place, word in CANARIES.items() if word not in held] == []
+        stats = str(nest.run("select * from pg_stats where schemaname = 'bough'"))
+        assert KANARI.search(stats)
+
+    def test_the_client_reads_its_own(self, nest: Nest) -> None:
+        told = "".join(nest.client.tries("own", f"table bough.{view}").text for view in VIEWS)
+        assert all(word in told for word in (*SAID, OWN, "Order 41"))
+        assert not KANARI.search(told)
+
+    def test_no_relation_behind_the_views_is_read_in_any_way(self, nest: Nest, unchanged: None) -> None:
+        behind = [f"bough.{name}" for name in nest.relations() if name not in VIEWS]
+        behind += [f"pg_toast.{name}" for (name,) in nest.run(TOAST)]
+        attacks = [read.format(name) for name in behind for read in READS]
+        assert successes(nest.client, "relation read", attacks) == []
+
+    def test_no_column_behind_the_views_is_read(self, nest: Nest) -> None:
+        behind = [(name, column) for name in nest.relations("rv") for column in nest.columns(name)]
+        attacks = [
+            read.format(f"bough.{name}", column)
+            for name, column in behind
+            if name not in VIEWS
+            for read in COLUMN_READS
+        ]
+        assert successes(nest.client, "column read", attacks) == []
+
+    def test_the_views_tell_nothing_internal_however_they_are_read(self, nest: Nest, unchanged: None) -> None:
+        attacks = [read.format(f"bough.{view}") for view in VIEWS for read in READS]
+        attacks += [
+            "select schema_to_xml('bough', true, false, '')",
+            "select database_to_xml(true, false, '')",
+        ]
+        assert betrayals(nest.client, "view read", attacks) == []
+
+    def test_no_catalog_tells_anything(self, nest: Nest) -> None:
+        """Statistics hold samples of every column, and pg_stat_activity the words of every statement."""
+        names = [name for (name,) in nest.run(CATALOGS)]
+        assert len(names) > 150
+        assert betrayals(nest.client, "catalog", [f"select * from {name}" for name in names]) == []
+
+    def test_another_spaces_service_is_told_nothing(self, nest: Nest, unchanged: None) -> None:
+        names = [f"bough.{name}" for name in nest.relations("rv")]
+        attacks = [read.format(name) for name in names for read in READS]
+        attacks += [f"select * from {name}" for (name,) in nest.run(CATALOGS)]
+        attacks += [
+            read.format(f"bough.{name}", column)
+            for name in nest.relations("r")
+            for column in nest.columns(name)
+            for read in COLUMN_READS
+        ]
+        attacks += [f"select * from bough.found('{word}'::tsquery, 0, 1::bigint << 62, 99)" for word in WORDS]
+        assert betrayals(nest.stranger, "other service", attacks) == []
+        for table in nest.relations("r"):
+            told = nest.stranger.tries("other service", f"select from bough.{table}")
+            assert not told.rows or table in ("migration", "lock")
+
+    def test_a_function_with_hostile_arguments_finds_ones_own_or_nothing(self, nest: Nest) -> None:
+        attacks = [
+            call.format(argument)
+            for argument in ARGUMENTS
+            for call in ("select * from bough.own_messages({})", "select * from bough.own_facts({}, 0)")
+        ]
+        attacks += [
+            f"select * from bough.own_facts('{OWN}', {after})" for after in ("null", "-1", "9e18::bigint")
+        ]
+        assert betrayals(nest.client, "function", attacks) == []
+        for attack in attacks[2:]:
+            told = nest.client.tries("function", attack)
+            assert told.error is not None or {row[0] for row in told.rows} <= {OWN}
+
+
+class TestOracles:
+    @pytest.mark.parametrize("lookup", LOOKUPS)
+    def test_what_is_hidden_is_told_like_what_is_not_there(self, nest: Nest, lookup: str) -> None:
+        told = set()
+        for name in (*HIDDEN, ABSENT):
+            found = nest.client.tries("oracle", lookup.replace("{}", name))
+            told.add(found.text.replace(name, "…"))
+        assert len(told) == 1
+        assert not re.search("Key|constraint|kanari", told.pop())
+
+    @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+    @pytest.mark.parametrize("lookup", PLANNED)
+    def test_a_plan_reads_as_many_pages_for_both(self, nest: Nest, lookup: str, mode: str) -> None:
+        """The unique index of ids met the row of another owner: one page more than for an id of nobody's."""
+        plans = {}
+        for name in (FOREIGN, ELSEWHERE, ABSENT):
+            query = f"explain (analyze, buffers, timing off, summary off) {lookup.format(name)}"
+            told = nest.client.tries("oracle", f"set plan_cache_mode = {mode}; {'; '.join([query] * 3)}")
+            plans[name] = told.rows[-1]
+        assert "Buffers" in str(plans[ABSENT])
+        assert plans[FOREIGN] == plans[ELSEWHERE] == plans[ABSENT]
+
+    def test_the_counters_of_a_transaction_count_nobody_elses_rows(self, nest: Nest) -> None:
+        counted = {}
+        for name in (FOREIGN, ELSEWHERE, ABSENT):
+            before = nest.client.tries("oracle", TOUCHED).rows
+            query = f"select * from bough.own_messages('{name}'); table bough.public_session; {TOUCHED}"
+            after = nest.client.tries("oracle", query).rows[-len(before) :]
+            counted[name] = [(x[0], y[1] - x[1], y[2] - x[2]) for x, y in zip(before, after, strict=True)]
+        assert counted[FOREIGN] == counted[ELSEWHERE] == counted[ABSENT]
+        assert {name: seq + idx for name, seq, idx in counted[ABSENT]}["session"] < CROWD / 10
+
+    def test_a_predicate_of_ones_own_sees_ones_own_rows_only(self, nest: Nest) -> None:
+        attacks = [
+            f"{LEAK} {predicate.format(f'bough.{view}')}" for view in VIEWS for predicate in PREDICATES
+        ]
+        assert betrayals(nest.client, "predicate", attacks) == []
+        told = nest.client.tries(
+            "predicate", f"{LEAK} select * from bough.public_session x where pg_temp.leak(x)"
+        )
+        assert len(told.rows) == len([notice for notice in told.notices if "saw" in notice]) == 1
+
+    def test_a_clash_with_another_space_names_no_value(self, nest: Nest, unchanged: None) -> None:
+        """A service may learn that an id is taken, as ids are the whole store's; not whose it is."""
+        for attack in (TAKEN_ID.format(FOREIGN), *CLASHES):
+            told = nest.stranger.tries("clash", attack)
+            assert told.error is not None or attack.startswith(
+                ("update", "delete", "insert into bough.inbox")
+            )
+            assert is_silent(Told(told.rows, None, told.notices)), told.text
+            assert "Key (" not in told.text
+
+
+class TestChanging:
+    def test_nothing_of_ours_is_changed_or_made(self, nest: Nest, unchanged: None) -> None:
+        names = [f"bough.{name}" for name in nest.relations("rvS")]
+        attacks = [change.format(name) for name in names for change in CHANGES]
+        attacks += [
+            f"update bough.{name} set {column} = {column}"
+            for name in nest.relations("rv")
+            for column in nest.columns(name)
+        ]
+        assert successes(nest.client, "change", attacks) == []
+        vain = [attempt.format(name) for name in names for attempt in VAIN]
+        for attempt in vain:
+            assert is_silent(nest.client.tries("change", attempt, commits=True))
+
+    def test_no_lock_is_taken_that_others_would_wait_for(self, nest: Nest) -> None:
+        names = [f"bough.{name}" for name in nest.relations("rv") if name != "public_input"]
+        assert successes(nest.client, "lock", [lock.format(name) for name in names for lock in LOCKS]) == []
+
+    @pytest.mark.parametrize("forgery", FORGERIES)
+    def test_a_forgery_is_refused(self, nest: Nest, unchanged: None, forgery: str) -> None:
+        attacks = dict.fromkeys(forgery.format(own=OWN, hidden=hidden) for hidden in HIDDEN)
+        assert successes(nest.client, "forgery", attacks) == []
+
+    def test_a_copy_into_the_inbox_is_an_input_like_any_other(self, nest: Nest, unchanged: None) -> None:
+        told = nest.client.tries("forgery", "copy bough.public_input (session_id, text) from stdin")
+        assert isinstance(told.error, psycopg.errors.NoDataFound)
+
+    def test_it_has_no_power_over_the_server(self, nest: Nest, unchanged: None) -> None:
+        powers = [
+            power
+            for power in POWERS
+            if "bough_plain" not in power or nest.owner_url != nest.database.owner_url
+        ]
+        done = successes(nest.client, "power", powers)
+        assert [attack for attack, _ in done] == []
+
+    def test_what_is_put_in_is_the_owners_and_a_users(self, nest: Nest) -> None:
+        given = (
+            f"insert into bough.public_input (session_id, text) values ('{OWN}', '{{\"role\": \"system\"}}')"
+        )
+        nest.client.tries("forgery", given, commits=True)
+        found = nest.run(
+            "select owner, space, convert_from(body, 'UTF8')::json ->> 'role' from bough.inbox where no = 1"
+        )
+        assert set(found) == {("ann", "default", "user")}
+        nest.run("delete from bough.inbox where no = 1 and n > 1")
+
+
+class TestIdentity:
+    @pytest.mark.parametrize(
+        "owner", [None, "", " ", "Ann", "ann ", "%", "аnn", "ann' or '1'='1", "null", "x" * 9999]
+    )
+    @pytest.mark.parametrize("space", [None, "", "default", "DEFAULT", "%"])
+    def test_nobody_sees_nothing(self, nest: Nest, space: str | None, owner: str | None) -> None:
+        nest.client.connection.execute("discard all")
+        with nest.client.connection.transaction():
+            for name, value in (("bough.space", space), ("bough.owner", owner)):
+                nest.client.connection.execute("select set_config(%s, %s, true)", (name, value))
+            for view in VIEWS:
+                nest.tried["identity"] += 1
+                assert nest.client.raw(f"table bough.{view}").rows == []
+
+    @pytest.mark.parametrize("setting", SETTINGS)
+    def test_no_setting_and_no_object_of_ones_own_makes_one_more(self, nest: Nest, setting: str) -> None:
+        seen = [nest.client.tries("setting", f"{setting}; table bough.{view}") for view in VIEWS]
+        assert all(is_silent(told) for told in seen)
+        known = [row for told in seen for row in told.rows if isinstance(row, tuple)]
+        assert {row[0] for row in known} <= {OWN}
+
+    def test_an_identity_ends_with_its_transaction(self, nest: Nest) -> None:
+        client = nest.client
+        client.connection.execute("discard all")
+        client.connection.execute("prepare p as select text from bough.public_message")
+        client.connection.execute("set plan_cache_mode = force_generic_plan")
+        for ending in ("commit", "rollback", "select 1 / 0"):
+            client.connection.execute("begin")
+            client.connection.execute("savepoint s")
+            client.connection.execute(IDENTITY)
+            assert len(client.raw("execute p").rows) == 2
+            client.raw(ending)
+            client.raw("rollback")
+            for view in ("execute p", *(f"table bough.{view}" for view in VIEWS)):
+                nest.tried["identity"] += 1
+                assert client.raw(view).rows == []
+        client.connection.execute("begin")
+        client.connection.execute("savepoint s")
+        client.connection.execute(IDENTITY)
+        client.connection.execute("rollback to s")
+        assert client.raw("execute p").rows == []
+        client.raw("rollback")
+        client.connection.execute(IDENTITY.replace("true", "false"))
+        assert len(client.raw("execute p").rows) == 2
+        client.connection.execute("discard all")
+        assert client.raw("table bough.public_message").rows == []
+
+    def test_a_bound_login_is_its_owner_whatever_it_sets(self, nest: Nest, person: str) -> None:
+        nest.run(f"select bough.bind('{person}', 'default', 'ann')")
+        url = nest.database.cluster.url(nest.database.name, person)
+        for space, owner in (("default", "bob"), ("other", "ann"), ("", ""), ("default", "ann")):
+            ann = Attacker(url, nest.tried, space, owner)
+            told = [ann.tries("bound", f"{setting}; table bough.public_message") for setting in SETTINGS]
+            assert all(is_silent(one) for one in told)
+            assert ann.tries("bound", "select text from bough.public_message").rows == [
+                (SAID[0],),
+                (SAID[1],),
+            ]
+            assert successes(ann, "bound", POWERS[4:]) == []
+            assert (
+                successes(ann, "bound", [f"set role {name}" for name in ("bough_client", "bough_service")])
+                == []
+            )
+            forged = f"insert into bough.public_input (session_id, text) values ('{FOREIGN}', 'x')"
+            assert successes(ann, "bound", [forged]) == []
+            ann.close()
+        nest.run(f"select bough.unbind('{person}')")
+        ann = Attacker(url, nest.tried)
+        assert successes(ann, "bound", [f"table bough.{view}" for view in VIEWS]) == []
+        ann.close()
+
+    def test_migrating_again_keeps_who_is_bound(self, nest: Nest, person: str) -> None:
+        nest.run(f"select bough.bind('{person}', 'default', 'ann')")
+        migrate(nest.owner_url)
+        ann = Attacker(nest.database.cluster.url(nest.database.name, person), nest.tried, owner="bob")
+        assert ann.tries("bound", "select session_id from bough.public_session").rows == [(OWN,)]
+        ann.close()
+        nest.run(f"select bough.unbind('{person}')")

@@ -227,12 +227,52 @@ class TestTheService:
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 self._run(database, f"update bough.{table} set {column} = null")
 
-    def test_every_table_has_forced_row_level_security(self, database: Database) -> None:
+
+class TestWhatTheDatabaseSays:
+    """What the database itself says of who may do what: a new table, view or function fails here first."""
+
+    def test_every_table_has_policies_and_they_are_forced(self, database: Database) -> None:
         open_ones = database.run(
-            "select relname from pg_class where relnamespace = 'bough'::regnamespace and relkind = 'r' "
-            "and not (relrowsecurity and relforcerowsecurity)"
+            "select relname from pg_class x where relnamespace = 'bough'::regnamespace and relkind in ('r', 'p', 'f', 'm') "
+            "and not (relrowsecurity and relforcerowsecurity and exists (select from pg_policy where polrelid = x.oid))"
         )
         assert open_ones == []
+
+    def test_no_policy_is_for_everybody_or_for_clients(self, database: Database) -> None:
+        owner = psycopg.conninfo.conninfo_to_dict(database.owner_url)["user"]
+        found = {role for (roles,) in database.run("select roles from pg_policies") for role in roles}
+        assert found == {"bough_service", owner}
+
+    def test_the_client_has_these_rights_and_no_others(self, database: Database) -> None:
+        query = "select relname from pg_class where relnamespace = 'bough'::regnamespace and {} order by 1"
+        role = "'bough_client', oid"
+        read = database.run(query.format(f"has_any_column_privilege({role}, 'select') and relkind <> 'S'"))
+        assert [name for (name,) in read] == sorted(VIEWS)
+        written = "relkind <> 'S' and (has_any_column_privilege({0}, 'insert, update') or has_table_privilege({0}, 'delete, truncate, trigger'))"
+        assert database.run(query.format(written.format(role))) == [("public_input",)]
+        used = f"case when relkind = 'S' then has_sequence_privilege({role}, 'usage, select, update') end"
+        assert database.run(query.format(used)) == []
+        called = database.run(
+            "select proname from pg_proc where pronamespace = 'bough'::regnamespace "
+            "and has_function_privilege('bough_client', oid, 'execute') order by 1"
+        )
+        assert [name for (name,) in called] == ["own_facts", "own_inputs", "own_messages", "own_sessions"]
+
+    def test_no_other_schema_is_open_to_the_client(self, database: Database) -> None:
+        found = database.run(
+            "select nspname from pg_namespace where nspname !~ '^pg_' and has_schema_privilege('bough_client', oid, 'create') "
+            "or nspname not in ('bough', 'public', 'information_schema', 'pg_catalog') and nspname !~ '^pg_t' "
+            "and has_schema_privilege('bough_client', oid, 'usage')"
+        )
+        assert found == []
+
+    def test_what_runs_as_the_owner_names_its_search_path_with_the_callers_objects_last(
+        self, database: Database
+    ) -> None:
+        found = database.run(
+            "select proconfig from pg_proc where pronamespace = 'bough'::regnamespace and prosecdef"
+        )
+        assert {tuple(config or ()) for (config,) in found} == {("search_path=pg_catalog, pg_temp",)}
 
 
 def test_tool_results_are_internal_and_so_are_their_calls(database: Database, store: Sessions) -> None:

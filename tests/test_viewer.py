@@ -1,45 +1,18 @@
-"""The viewer in a real browser: what it shows, where one can go, and that nothing in a session can act."""
+"""The viewer in a real browser: what it shows, and where one can go."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-from axe_playwright_python.base import AXE_FILE_PATH
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, expect
 
 import bough
-import gallery
-from browser import Process, Watched, aside, browser
-from gallery import BUILD, CASE, HOSTILE, TASK, WAITING
+from browser import Process, Watched, browser
+from exhibit import served, store, watched
+from gallery import BUILD, CASE, TASK, WAITING
 
-__all__ = ["browser"]
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("gallery") / "agent.db"
-    return aside(lambda: gallery.fill(place))
-
-
-@pytest.fixture(scope="module")
-def served(store: Path) -> Iterator[Process]:
-    with Process(store, "--tools", gallery.__file__) as process:
-        yield process
-
-
-@pytest.fixture
-def watched(browser: Browser, served: Process) -> Iterator[Watched]:
-    found = Watched(browser, served.url)
-    yield found
-    found.check()
-    found.close()
-
-
-def entry(page: Page, place: str) -> object:
-    return page.locator(f'article[data-place="{place}"]')
+__all__ = ["browser", "served", "store", "watched"]
 
 
 def place_of(store: Path, session_id: str, seq: int) -> str:
@@ -345,129 +318,3 @@ class TestDiff:
         rows.first.locator("summary").click()
         expect(rows.first.locator(".side-turn").first).to_contain_text("refund you right away")
         expect(rows.first.locator(".side-turn").last).to_contain_text("A colleague will check")
-
-
-class TestHostile:
-    def test_text_is_only_ever_text(self, watched: Watched, store: Path) -> None:
-        with bough.open(store) as sessions:
-            length = len(sessions.session(HOSTILE).path())
-        page = watched.open(f"/s/{HOSTILE}?at=2")
-        page.keyboard.press("t")
-        for seq in range(2, length + 1, 2):
-            watched.open(f"/s/{HOSTILE}?at={seq}")
-            expect(page.locator("article.selected")).to_be_visible()
-            for fold in page.locator("article.selected summary").all():
-                fold.click()
-        assert (
-            page.locator("article script, article b, article i, article svg[onload], .pane iframe").count()
-            == 0
-        )
-        watched.check()
-
-    def test_no_link_leads_to_a_script(self, watched: Watched) -> None:
-        page = watched.open(f"/s/{HOSTILE}?at=6")
-        expect(page.locator("article.selected")).to_contain_text("javascript:window.hacked=3")
-        for seq in range(2, 32, 4):
-            watched.open(f"/s/{HOSTILE}?at={seq}")
-            expect(page.locator("article.selected")).to_be_visible()
-            targets = page.eval_on_selector_all("article a[href]", "all => all.map(a => a.protocol)")
-            assert set(targets) <= {"http:", "https:", "mailto:"}
-
-    def test_what_steers_terminals_and_writing_is_shown(self, watched: Watched) -> None:
-        page = watched.open(f"/s/{HOSTILE}?at=14")
-        said = page.locator("article.selected .md").inner_text()
-        assert "‹U+202E›" in said
-        assert "\\x1b[31m" in said
-        assert not re.search("[\x00\x1b\u202e\u2066]", said)
-
-    def test_a_blob_of_html_or_svg_is_saved_not_shown(self, watched: Watched) -> None:
-        page = watched.open(f"/s/{HOSTILE}?at=32")
-        links = page.locator("article.selected a.file")
-        expect(links).to_have_count(2)
-        assert all(link.get_attribute("download") is not None for link in links.all())
-        assert page.locator("article.selected img").count() == 0
-
-
-class TestLook:
-    @pytest.mark.parametrize("scheme", ["light", "dark"])
-    @pytest.mark.parametrize(
-        "path",
-        [
-            "/",
-            f"/s/{BUILD}?at=10",
-            f"/s/{WAITING}",
-            f"/s/{HOSTILE}?at=22",
-            f"/diff?a={CASE}&b={BUILD}",
-            "/usage",
-        ],
-    )
-    def test_axe_finds_nothing_serious(
-        self, browser: Browser, served: Process, scheme: str, path: str
-    ) -> None:
-        watched = Watched(browser, served.url, color_scheme=scheme)
-        page = watched.open(path)
-        page.wait_for_load_state("networkidle") if path in ("/", "/usage") else page.locator(
-            "article.selected, .diff-row"
-        ).first.wait_for()
-        page.evaluate(AXE_FILE_PATH.read_text())
-        told = page.evaluate("axe.run({resultTypes: ['violations']})")
-        bad = [
-            (one["id"], [node["html"][:160] for node in one["nodes"][:3]])
-            for one in told["violations"]
-            if one["impact"] in ("serious", "critical")
-        ]
-        assert bad == []
-        watched.close()
-
-    def test_four_hundred_pixels_are_enough(self, browser: Browser, served: Process) -> None:
-        watched = Watched(browser, served.url, viewport={"width": 400, "height": 800})
-        page = watched.open(f"/s/{BUILD}?at=10")
-        expect(page.locator("article.selected")).to_be_visible()
-        for tab, shown in [
-            ("Sessions", ".session-row"),
-            ("Tree", ".entry-line"),
-            ("Details", ".inspected"),
-            ("Transcript", "article"),
-        ]:
-            page.locator(".tab-bar").get_by_role("button", name=tab).click()
-            expect(page.locator(shown).first).to_be_visible()
-            assert page.evaluate("document.documentElement.scrollWidth") <= 400
-        for path in ("/", "/usage", f"/diff?a={CASE}&b={BUILD}"):
-            watched.open(path)
-            page.wait_for_load_state("networkidle")
-            assert page.evaluate("document.documentElement.scrollWidth") <= 400
-        watched.check()
-        watched.close()
-
-    def test_the_switch_is_stronger_than_the_system(self, watched: Watched) -> None:
-        page = watched.open("/")
-        ground = "getComputedStyle(document.body).backgroundColor"
-        light = page.evaluate(ground)
-        page.get_by_role("button", name=re.compile("^Light, dark")).click()
-        assert page.evaluate(ground) != light
-        page.reload()
-        assert page.evaluate(ground) != light
-
-
-class TestTokens:
-    def test_a_token_in_the_fragment_is_handed_in_and_forgotten(self, browser: Browser, store: Path) -> None:
-        with Process(store, "--token", "S3CRET-TOKEN") as process:
-            watched = Watched(browser, process.url)
-            page = watched.page
-            page.goto(process.said)
-            expect(page.locator(f'.session-row[data-id="{CASE}"]')).to_be_visible()
-            assert "S3CRET" not in page.url
-            watched.check()
-            watched.close()
-
-    def test_without_one_it_is_asked_for(self, browser: Browser, store: Path) -> None:
-        with Process(store, "--token", "S3CRET-TOKEN") as process:
-            watched = Watched(browser, process.url)
-            page = watched.open("/")
-            page.get_by_role("textbox", name="Token").fill("wrong")
-            page.keyboard.press("Enter")
-            expect(page.get_by_role("alert")).to_contain_text("not a token")
-            page.get_by_role("textbox", name="Token").fill("S3CRET-TOKEN")
-            page.keyboard.press("Enter")
-            expect(page.locator(f'.session-row[data-id="{CASE}"]')).to_be_visible()
-            watched.close()

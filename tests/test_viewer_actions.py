@@ -130,6 +130,28 @@ class TestList:
         expect(row).to_have_count(0)
         assert shelf.of(session_id, lambda session: session.row.trashed_at) == "None"
 
+    def test_pages_come_as_one_scrolls_each_session_once(self, watched: Watched, shelf: Shelf) -> None:
+        def fill(store: bough.Sessions) -> str:
+            for n in range(130):
+                store.start("many", title=f"Session {n:03d}")
+            return ""
+
+        shelf.read(fill)
+        page = watched.open("/?agent=many")
+        expect(page.locator(".session-row").first).to_contain_text("Session 129")
+        assert len([path for path in watched.requests if path.startswith("/api/sessions?")]) == 1
+        seen: list[str] = []
+        for _ in range(200):
+            if "Session 000" in seen:
+                break
+            seen += [
+                title for title in page.locator(".session-heading").all_inner_texts() if title not in seen
+            ]
+            page.evaluate("document.querySelector('.session-rows').scrollBy(0, 400)")
+            page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        assert seen == [f"Session {n:03d}" for n in reversed(range(130))]
+        assert page.locator(".session-row").count() < 60
+
 
 class TestMoving:
     def test_fork_here_makes_a_session_with_other_settings(self, watched: Watched, shelf: Shelf) -> None:

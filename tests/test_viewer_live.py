@@ -7,6 +7,7 @@ import os
 import queue
 import re
 from collections.abc import AsyncIterator, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -253,6 +254,6 @@ class TestLongSession:
                 )
                 seen.append(int(selected.get_attribute("data-seq") or 0))
                 expect(selected).to_be_in_viewport()
-            assert all(1 <= a - b <= 2 for a, b in zip(seen, seen[1:], strict=False))
+            assert all(1 <= a - b <= 2 for a, b in pairwise(seen))
             watched.check()
             watched.close()

@@ -7,7 +7,8 @@ export class Branches {
   /** told: the answer of /branches. */
   constructor(told) {
     this.leaf = told.leaf;
-    this.rows = new Map(told.branches.map(([branch, parent, from, tail, own]) => [branch, { branch, parent, from, tail, own }]));
+    this.rows = new Map(told.branches.map(([branch, parent, from, tail, own]) => [branch,
+      { branch, parent, from, tail, own }]));
     this.path = new Map(told.path.map(([branch, first, last]) => [branch, [first, last]]));
     this.related = told.related;
     this.children = new Map();
@@ -64,7 +65,8 @@ export class Branches {
   }
 
   #hang(branch, seq, depth, side, onTrunk) {
-    for (const child of this.children.get(`${branch}:${seq}`) ?? []) if (!onTrunk.has(child.branch)) side(child.branch, child.from + 1, depth + 1, false);
+    for (const child of this.children.get(`${branch}:${seq}`) ?? []) if (!onTrunk.has(child.branch)) side(child.branch,
+      child.from + 1, depth + 1, false);
   }
 
   /** A line that left: its head, and what is in it if it is open. Without recursion, for lines lie in lines. */
@@ -90,7 +92,8 @@ export class Branches {
   #relatedAt(trunk) {
     const found = new Map();
     let last = 0; // as far as the shown path is the present one: those that left it later hang where the two part
-    for (const [branch, first, end] of trunk) if (this.isOnPath(branch, first)) last = Math.min(end, this.path.get(branch)[1]);
+    for (const [branch, first, end] of trunk) if (this.isOnPath(branch, first)) last = Math.min(end,
+      this.path.get(branch)[1]);
     for (const one of this.related) {
       const seq = Math.max(1, Math.min(one.parent_seq ?? 1, last));
       if (!found.has(seq)) found.set(seq, []);

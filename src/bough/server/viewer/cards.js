@@ -20,18 +20,23 @@ export function card(told) {
   const { call, result, state } = told;
   const outcome = outcomeOf(result, told.waiting);
   const kind = kindOf(call);
-  const head = h("button.card-head", { type: "button", "aria-expanded": String(state !== "none"), title: "Open, close (o)", onclick: () => told.changed(nextState(state)) },
-    icon(kind.icon), h("span.card-name", { class: kind.isCommand ? "command" : "" }, kind.isCommand ? "$" : shown(call.name)),
+  const head = h("button.card-head",
+    { type: "button", "aria-expanded": String(state !== "none"), title: "Open, close (o)",
+    onclick: () => told.changed(nextState(state)) },
+    icon(kind.icon), h("span.card-name", { class: kind.isCommand ? "command" : "" },
+      kind.isCommand ? "$" : shown(call.name)),
     h("span.card-line", { dir: "ltr" }, kind.line), badge(outcome));
   const box = h("div.card", { class: `is-${outcome} state-${state}`, data: { outcome, state } }, head);
-  if (state !== "none") box.append(h("div.card-body", ...input(call, kind, state), ...output(result, state, told), cutLine(told)));
+  if (state !== "none") box.append(h("div.card-body", ...input(call, kind, state), ...output(result, state, told),
+    cutLine(told)));
   if (told.waiting?.state === "waits_for_approval" && told.approve) box.append(asking(told));
   return box;
 }
 
 export function badge(outcome) {
   const [word, name] = OUTCOMES[outcome] ?? [outcome, "note"];
-  return outcome === "done" ? h("span.badge.is-done", { title: "done" }, icon(name, "done")) : h("span.badge", { class: `is-${outcome}` }, icon(name), word);
+  return outcome === "done" ? h("span.badge.is-done", { title: "done" }, icon(name, "done")) : h("span.badge",
+    { class: `is-${outcome}` }, icon(name), word);
 }
 
 export function outcomeOf(result, waiting) {
@@ -61,7 +66,8 @@ function kindOf(call) {
   }
   const path = first(given, "path", "file_path", "filename", "file");
   if (typeof path === "string") return fileKind(given, path);
-  return { icon: "tool", line: Object.keys(given).length ? compact(call.arguments, 300) : compact(call.arguments ?? "", 300).replace(/^\{\}$/, ""), json: call.arguments };
+  return { icon: "tool", line: Object.keys(given).length ? compact(call.arguments, 300) : compact(call.arguments ?? "",
+    300).replace(/^\{\}$/, ""), json: call.arguments };
 }
 
 function fileKind(given, path) {
@@ -83,7 +89,8 @@ function input(call, kind, state) {
   if (call.malformed) return [h("div.said-bad", "The model wrote arguments that are no JSON:"), pre(call.malformed, state)];
   if (kind.isCommand) return kind.text.includes("\n") || kind.text.length > 120 ? [pre(kind.text, state, "sh")] : [];
   if (kind.after !== undefined) return [fileDiff(kind.before, kind.after, state, languageOf(kind.path))];
-  if (kind.json && state === "full" && Object.keys(kind.json).length) return [h("div.label", "arguments"), json(kind.json, { open: 2 })];
+  if (kind.json && state === "full" && Object.keys(kind.json).length) return [h("div.label", "arguments"),
+    json(kind.json, { open: 2 })];
   if (state === "full" && kind.path) return [h("div.label", "arguments"), json(call.arguments, { open: 1 })];
   return [];
 }
@@ -101,15 +108,18 @@ export function fileDiff(before, after, state, language) {
   }
   const most = state === "full" ? rows.length : PREVIEW_LINES * 2;
   const more = rows.length - most;
-  return h("div.filediff", { dir: "ltr", tabindex: 0 }, rows.slice(0, most), more > 0 && h("div.more-lines", `${many(more, "more line")}`));
+  return h("div.filediff", { dir: "ltr", tabindex: 0 }, rows.slice(0, most),
+    more > 0 && h("div.more-lines", `${many(more, "more line")}`));
 }
 
 // -- what came back ---------------------------------------------------------------------------
 
 function output(result, state, told) {
   if (!result) return [];
-  const pieces = (result.content ?? []).map((piece) => (piece.type === "media" ? media(piece) : resultText(piece.text ?? "", state, told.call)));
-  if (state === "full" && result.details) pieces.push(h("div.label", "details, for the host only"), json(result.details, { open: 1 }));
+  const pieces = (result.content ?? []).map((piece) => (piece.type === "media" ? media(piece) : resultText(piece.text ?? "",
+    state, told.call)));
+  if (state === "full" && result.details) pieces.push(h("div.label", "details, for the host only"),
+    json(result.details, { open: 1 }));
   if (result.ends_turn) pieces.push(h("div.label", "this result ended the turn"));
   return pieces.length ? pieces : [h("div.label", "empty result")];
 }
@@ -117,7 +127,8 @@ function output(result, state, told) {
 function resultText(text, state, call) {
   const value = parsed(text);
   if (value !== undefined && state === "full") return json(value, { open: 3 });
-  if (value !== undefined && text.length < PREVIEW_LENGTH) return pre(text.length < ONE_LINE ? JSON.stringify(value) : JSON.stringify(value, null, 1), state, "json");
+  if (value !== undefined && text.length < PREVIEW_LENGTH) return pre(text.length < ONE_LINE ? JSON.stringify(value)
+    : JSON.stringify(value, null, 1), state, "json");
   const path = call?.arguments?.path;
   return pre(text, state, typeof path === "string" && /read|cat|view/.test(call.name) ? languageOf(path) : "");
 }
@@ -131,12 +142,14 @@ function pre(text, state, language = "") {
   }
   const isCut = said.length < text.length;
   const remark = left > 0 ? many(left, "more line") : `${(text.length - said.length).toLocaleString("en")} more characters`;
-  return h("pre.code", { dir: "ltr", tabindex: 0 }, h("code", ...highlighted(shown(said), language)), isCut && h("span.more-lines", `\n${remark}`));
+  return h("pre.code", { dir: "ltr", tabindex: 0 }, h("code", ...highlighted(shown(said), language)),
+    isCut && h("span.more-lines", `\n${remark}`));
 }
 
 function cutLine({ isCut, showAll, state }) {
   if (!isCut || state !== "full" || !showAll) return null;
-  return h("button.quiet.show-all", { type: "button", onclick: showAll }, `Show all: ${isCut.toLocaleString("en")} more characters`);
+  return h("button.quiet.show-all", { type: "button", onclick: showAll },
+    `Show all: ${isCut.toLocaleString("en")} more characters`);
 }
 
 /** A blob by its handle: pictures are shown, everything else is a link to save it. */
@@ -146,8 +159,12 @@ export function media(part) {
   if (where === null) return h("span.missing", icon("note"), `${name}, ${bytes(part.size)}: not in this copy`);
   if (/^image\/(png|jpeg|gif|webp|avif)$/.test(part.mime)) {
     const picture = h("img.media", { src: where, alt: name, loading: "lazy", title: `${name}, ${bytes(part.size)}` });
-    picture.addEventListener("error", () => picture.replaceWith(h("span.missing", icon("note"), `${name}, ${bytes(part.size)}: not in this store`)));
-    return h("a", { href: where, ...(where.startsWith("data:") ? { download: part.name ?? part.hash.slice(0, 12) } : { target: "_blank", rel: "noopener" }) }, picture);
+    picture.addEventListener("error",
+      () => picture.replaceWith(h("span.missing", icon("note"), `${name}, ${bytes(part.size)}: not in this store`)));
+    return h("a", { href: where,
+      ...(where.startsWith("data:") ? { download: part.name ?? part.hash.slice(0, 12) } : { target: "_blank",
+      rel: "noopener" }) }, picture);
   }
-  return h("a.file", { href: where, download: part.name ?? part.hash.slice(0, 12) }, icon("file"), `${name}, ${bytes(part.size)}`);
+  return h("a.file", { href: where, download: part.name ?? part.hash.slice(0, 12) }, icon("file"),
+    `${name}, ${bytes(part.size)}`);
 }

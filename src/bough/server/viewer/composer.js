@@ -9,16 +9,18 @@ import { compact, shown } from "./words.js";
 export class Composer {
   #detail = null;
 
-  /** host: {id, about, approve, back()} */
+  /** host: {id, about, approve, changed()} */
   constructor(host) {
     this.host = host;
     this.isRunning = false;
-    this.text = h("textarea", { rows: 1, "aria-label": "Message", placeholder: "Send a message", oninput: () => this.#grow(), onkeydown: (event) => this.#key(event) });
+    this.text = h("textarea", { rows: 1, "aria-label": "Message", placeholder: "Send a message",
+      oninput: () => this.#grow(), onkeydown: (event) => this.#key(event) });
     this.send = button("send", "Send", () => this.#send(), { class: "primary" });
     this.stop = button("stop", "Stop", () => this.#stop());
     this.note = h("div.composer-note", { role: "status" });
     this.waiting = h("div.approvals");
-    this.bar = h("form.composer-bar", { onsubmit: (event) => { event.preventDefault(); this.#send(); } }, this.text, this.stop, this.send);
+    this.bar = h("form.composer-bar", { onsubmit: (event) => { event.preventDefault(); this.#send(); } }, this.text,
+      this.stop, this.send);
     this.element = h("footer.composer", this.waiting, this.note, this.bar);
   }
 
@@ -44,15 +46,19 @@ export class Composer {
     const waits = (calls ?? []).some((call) => call.state === "waits_for_approval");
     if (session.status !== "running" && !waits && next && (next !== "Rest" || queued)) {
       said.push(next === "Rest" ? "Input waits. " : "Its last turn is unfinished. ");
-      if (this.host.about.can_send) said.push(button("replay", "Go on", (event) => this.#resume(event.currentTarget, false), { class: "quiet" }), button("undo", "Leave it behind", (event) => this.#resume(event.currentTarget, true), { class: "quiet" }));
+      if (this.host.about.can_send) said.push(button("replay", "Go on", (event) => this.#resume(event.currentTarget, false),
+        { class: "quiet" }), button("undo", "Leave it behind", (event) => this.#resume(event.currentTarget, true),
+        { class: "quiet" }));
     }
     return said.length ? said : null;
   }
 
   #approvals(calls) {
     const waiting = calls.filter((call) => call.state === "waits_for_approval");
-    fill(this.waiting, waiting.map((call) => h("div.approval", { role: "group", "aria-label": `Approval of ${call.name}` }, icon("wait"),
-      h("span.approval-words", h("strong", shown(call.name)), " waits for approval ", h("code", compact(call.arguments, 160))),
+    fill(this.waiting, waiting.map((call) => h("div.approval", { role: "group", "aria-label": `Approval of ${call.name}` },
+      icon("wait"),
+      h("span.approval-words", h("strong", shown(call.name)), " waits for approval ",
+        h("code", compact(call.arguments, 160))),
       this.host.approve && button("check", "Approve", () => this.host.approve(call, true), { class: "primary" }),
       this.host.approve && button("denied", "Deny", () => this.host.approve(call, false)))));
   }
@@ -61,10 +67,14 @@ export class Composer {
     const text = this.text.value;
     if (!text.trim()) return;
     await wait(this.send, async () => {
-      const told = await change("POST", sessionPath(this.host.id, "/send"), { text, ...(this.isRunning ? { queue: true } : {}) });
+      const told = await change("POST", sessionPath(this.host.id, "/send"),
+        { text, ...(this.isRunning ? { queue: true } : {}) });
       this.text.value = "";
       this.#grow();
-      if (told.queued) notice("In the queue: it is sent when this turn is over");
+      if (told.queued) {
+        notice("In the queue: it is sent when this turn is over");
+        this.host.changed(); // the queue is no fact, so no event tells of it
+      }
     });
     this.text.focus();
   }

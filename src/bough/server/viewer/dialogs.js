@@ -56,7 +56,8 @@ export function rewindDialog(id, to_, leaf, done) {
   dialog(`Rewind to ${to_}`, [
     h("p.muted", `The session stands at ${leaf}. Nothing is deleted: what lies behind stays in the tree, and redo goes back.`),
     field("What was found on the way", h("textarea", { name: "summary", rows: 3 }), "for the model to know; may be empty"),
-  ], "Rewind", async (values) => done(await change("POST", sessionPath(id, "/rewind"), { to: to_, leaf, ...filled(values) })));
+  ], "Rewind", async (values) => done(await change("POST", sessionPath(id, "/rewind"),
+    { to: to_, leaf, ...filled(values) })));
 }
 
 export function compactDialog(id, leaf, done) {
@@ -69,10 +70,13 @@ export function compactDialog(id, leaf, done) {
 export function replayDialog(id, seq, models) {
   dialog("Replay from here", [
     h("p.muted", "The recorded inputs are executed again on a fork of their own. Nothing outside is touched."),
-    field("Keep entries up to", h("input", { name: "from", type: "number", min: 0, value: seq })), modelField(models, "none: the recorded answers"),
+    field("Keep entries up to", h("input", { name: "from", type: "number", min: 0, value: seq })), modelField(models,
+      "none: the recorded answers"),
     field("Prompt", h("textarea", { name: "prompt", rows: 3, placeholder: "the prompt as it was" })),
     field("Added to the prompt", h("textarea", { name: "prompt_patch", rows: 2 })),
-    field("Tools", h("select", { name: "mode" }, [["dry", "dry: unrecorded calls say what they would do"], ["recorded", "recorded results only"], ["strict", "strict: recorded answers and results"]]
+    field("Tools", h("select", { name: "mode" },
+      [["dry", "dry: unrecorded calls say what they would do"], ["recorded", "recorded results only"],
+      ["strict", "strict: recorded answers and results"]]
       .map(([value, words]) => h("option", { value }, words)))),
   ], "Replay", async (values, { box, foot }) => {
     const { from, ...rest } = values;
@@ -85,7 +89,9 @@ export function replayDialog(id, seq, models) {
 /** A replay under way: how far, then where to look. */
 function progress(id, job, box, foot) {
   const bar = h("progress", { max: 1, "aria-label": "Replay" }), words = h("p.muted", { role: "status" }, "Replaying…");
-  const stop = h("button", { type: "button", onclick: () => change("DELETE", `/jobs/${job.id}`).catch((problem) => { words.textContent = problem.message; }) }, "Stop");
+  const stop = h("button", { type: "button",
+    onclick: () => change("DELETE", `/jobs/${job.id}`).catch((problem) => { words.textContent = problem.message; }) },
+    "Stop");
   const shownBox = h("div.job", h("h2", "Replay"), bar, words, h("footer", stop));
   box.replaceChildren(shownBox);
   const source = new EventSource(address(`/jobs/${job.id}/events`));
@@ -110,7 +116,8 @@ function ended(id, job, words, box) {
     return [close];
   }
   const { replay, same, after, stopped } = job.report;
-  words.textContent = [same ? "It came out the same." : "It came out differently.", stopped && `It stopped: ${shown(stopped)}.`, `It cost ${money(after.cost_microcents)}.`].filter(Boolean).join(" ");
+  words.textContent = [same ? "It came out the same." : "It came out differently.",
+    stopped && `It stopped: ${shown(stopped)}.`, `It cost ${money(after.cost_microcents)}.`].filter(Boolean).join(" ");
   const leave = () => box.close();
   return [close, h("a.button", { href: sessionLink(replay), onclick: leave }, "Open the replay"),
     h("a.button.primary", { href: to("/diff", { a: id, b: replay }), onclick: leave }, "Compare")];
@@ -120,7 +127,8 @@ export function compareDialog(id, at, related, parent, go) {
   const others = [...(parent ? [parent] : []), ...related];
   const mine = at ? `${id}@${at}` : id;
   const box = dialog("Compare with", [
-    others.length > 0 && h("div.choices", others.map((one) => h("a.line", { href: to("/diff", { a: mine, b: one.id }), onclick: () => box.close() },
+    others.length > 0 && h("div.choices",
+      others.map((one) => h("a.line", { href: to("/diff", { a: mine, b: one.id }), onclick: () => box.close() },
       relation(one) ?? h("span.badge", "parent"), h("span.line-text", shown(one.heading ?? one.id)), icon("compare")))),
     field("Another session", h("input", { name: "other", placeholder: "ses_… or ses_…@1:7", autocomplete: "off" })),
   ], "Compare", ({ other }) => {
@@ -142,17 +150,22 @@ export async function wait(button, act) {
 }
 
 export function helpDialog() {
-  const keys = [["j / k", "next, previous entry"], ["[ / ]", "previous, next turn"], ["o", "open the selected cards further"], ["t", "all cards: line, preview, full"],
-    ["i", "internal entries on, off"], ["g l", "to the leaf"], ["g g", "to the first entry"], ["f", "fork at the selected entry"], ["/ or Ctrl K", "search"],
+  const keys = [["j / k", "next, previous entry"], ["[ / ]", "previous, next turn"],
+    ["o", "open the selected cards further"], ["t", "all cards: line, preview, full"],
+    ["i", "internal entries on, off"], ["g l", "to the leaf"], ["g g", "to the first entry"], ["f",
+      "fork at the selected entry"], ["/ or Ctrl K", "search"],
     ["n / p", "next, previous difference"], ["?", "these keys"], ["Esc", "close"]];
-  const box = h("dialog", { "aria-label": "Keys", onclose: () => box.remove() }, h("form", { method: "dialog" }, h("h2", "Keys"),
-    h("dl.keys", keys.flatMap(([key, words]) => [h("dt", h("kbd", key)), h("dd", words)])), h("footer", h("button.primary", "Close"))));
+  const box = h("dialog", { "aria-label": "Keys", onclose: () => box.remove() },
+    h("form", { method: "dialog" }, h("h2", "Keys"),
+    h("dl.keys", keys.flatMap(([key, words]) => [h("dt", h("kbd", key)), h("dd", words)])), h("footer",
+      h("button.primary", "Close"))));
   document.body.append(box);
   box.showModal();
 }
 
 export function loginDialog(done) {
-  const box = dialog("This server wants a token", [field("Token", h("input", { name: "token", type: "password", autocomplete: "current-password", required: true }))],
+  const box = dialog("This server wants a token",
+    [field("Token", h("input", { name: "token", type: "password", autocomplete: "current-password", required: true }))],
     "Enter", async ({ token }) => { await change("POST", "/login", { token }); done(); });
   box.addEventListener("cancel", (event) => event.preventDefault());
 }

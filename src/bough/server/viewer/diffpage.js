@@ -11,7 +11,8 @@ import { words } from "./textdiff.js";
 import { cost, count, many, money, shown } from "./words.js";
 
 const PAGE = 50, TURN = 60;
-const KINDS = { same: "same", reworded: "reworded", "result changed": "result", "arguments changed": "arguments", "tool changed": "tool", "input changed": "input", missing: "missing" };
+const KINDS = { same: "same", reworded: "reworded", "result changed": "result", "arguments changed": "arguments",
+  "tool changed": "tool", "input changed": "input", missing: "missing" };
 
 export class DiffPage {
   #current = -1;
@@ -20,14 +21,16 @@ export class DiffPage {
     this.rows = h("div.diff-rows");
     this.head = h("header.diff-head");
     this.around = h("div.diff-around");
-    this.element = h("main.page.diff", { id: "main", tabindex: -1, "aria-label": "Comparison" }, this.head, this.around, this.rows);
+    this.element = h("main.page.diff", { id: "main", tabindex: -1, "aria-label": "Comparison" }, this.head, this.around,
+      this.rows);
   }
 
   close() { /* nothing of it goes on */ }
 
   async open() {
     const { a, b } = route.now.query;
-    if (!a || !b) { fill(this.head, h("h1", "Compare"), h("p.muted", "Open a session and choose “Compare with…”.")); return; }
+    if (!a || !b) { fill(this.head, h("h1", "Compare"),
+      h("p.muted", "Open a session and choose “Compare with…”.")); return; }
     this.sides = [a, b];
     const probe = await ask("/diff", { a, b, limit: 1 });
     const first = Math.max(0, Math.floor((probe.first_row ?? 0) / PAGE) * PAGE);
@@ -69,12 +72,15 @@ export class DiffPage {
     fill(this.head,
       h("div.head-line", h("h1", told.same ? "The same" : "Different"), h("span.muted", verdict), h("span.grow"),
         button(null, "Swap", () => go(to("/diff", { a: this.sides[1], b: this.sides[0] })), { class: "quiet" }),
-        button(null, "Previous", () => this.step(-1), { class: "quiet", title: "p" }), button(null, "Next difference", () => this.step(1), { class: "quiet", title: "n" })),
-      h("div.head-facts", h("span", `${many(told.shared_turns, "turn")} shared`), h("span", `${many(told.of, "turn")} compared`),
+        button(null, "Previous", () => this.step(-1), { class: "quiet", title: "p" }), button(null, "Next difference",
+          () => this.step(1), { class: "quiet", title: "n" })),
+      h("div.head-facts", h("span", `${many(told.shared_turns, "turn")} shared`),
+        h("span", `${many(told.of, "turn")} compared`),
         changed.map(([kind, number]) => h("span.badge", { class: `diff-${KINDS[kind]}` }, `${number} ${kind}`)),
         !told.is_state_same && h("span.badge.is-error", "the state differs")),
       h("div.diff-columns.diff-sides", side("a", told.a, one), side("b", told.b, other)));
-    fill(this.around, told.setup.length > 0 && h("details.fold.setup", { open: told.setup.length < 3 }, h("summary", `What differs around them: ${told.setup.map((part) => part.name).join(", ")}`), told.setup.map(setup)));
+    fill(this.around, told.setup.length > 0 && h("details.fold.setup", { open: told.setup.length < 3 },
+      h("summary", `What differs around them: ${told.setup.map((part) => part.name).join(", ")}`), told.setup.map(setup)));
   }
 
   // -- rows -----------------------------------------------------------------------------------
@@ -109,8 +115,11 @@ export class DiffPage {
     const body = h("div.diff-body", row.differences.map(difference));
     const both = h("details.fold.turns", h("summary", "Both turns whole"));
     both.addEventListener("toggle", () => { if (both.open && both.childElementCount === 1) this.#turns(both, row); });
-    return h("section.diff-row", { class: `kind-${KINDS[row.kind]}`, tabindex: -1, data: { row: index, kind: row.kind }, "aria-label": `turn, ${row.kind}` },
-      h("header", h("span.badge", { class: `diff-${KINDS[row.kind]}` }, row.kind), h("span.diff-input", { dir: "auto" }, shown(row.input)), h("span.grow"), price(row.a, row.b)),
+    return h("section.diff-row",
+      { class: `kind-${KINDS[row.kind]}`, tabindex: -1, data: { row: index, kind: row.kind },
+      "aria-label": `turn, ${row.kind}` },
+      h("header", h("span.badge", { class: `diff-${KINDS[row.kind]}` }, row.kind),
+        h("span.diff-input", { dir: "auto" }, shown(row.input)), h("span.grow"), price(row.a, row.b)),
       body, both);
   }
 
@@ -126,8 +135,11 @@ async function about(id) {
 }
 
 function side(name, told, session) {
-  return h("div", h("span.badge", name), " ", h("a", { href: sessionLink(told.session_id, told.seq || null) }, shown(session.heading)),
-    h("div.muted", [session.relation, told.models.map(shown).join(", ") || session.model, `${count(told.totals.input_tokens)} in`, `${count(told.totals.output_tokens)} out`, cost(told.totals)].filter(Boolean).join(" · ")));
+  return h("div", h("span.badge", name), " ",
+    h("a", { href: sessionLink(told.session_id, told.seq || null) }, shown(session.heading)),
+    h("div.muted", [session.relation, told.models.map(shown).join(", ") || session.model,
+      `${count(told.totals.input_tokens)} in`, `${count(told.totals.output_tokens)} out`,
+      cost(told.totals)].filter(Boolean).join(" · ")));
 }
 
 function setup({ name, a, b }) {
@@ -138,20 +150,24 @@ function setup({ name, a, b }) {
 function price(a, b) {
   const by = b.cost_microcents - a.cost_microcents;
   const said = `${cost(a)} → ${cost(b)}`;
-  return h("span.muted.price", { title: by ? `${by > 0 ? "+" : "−"}${money(Math.abs(by))}` : "" }, a.calls || b.calls ? said : "");
+  return h("span.muted.price", { title: by ? `${by > 0 ? "+" : "−"}${money(Math.abs(by))}` : "" },
+    a.calls || b.calls ? said : "");
 }
 
 function difference(one) {
-  return h("div.difference", h("div.label", h("strong", one.kind), ` ${shown(one.what)}`, one.step ? `, step ${one.step}` : "",
+  return h("div.difference", h("div.label", h("strong", one.kind), ` ${shown(one.what)}`,
+    one.step ? `, step ${one.step}` : "",
     one.seq_a && `, a ${one.seq_a}`, one.seq_b && `, b ${one.seq_b}`), marks(one.expected, one.came));
 }
 
 /** Both texts in two columns, the words that differ marked. */
 function marks(a, b) {
   const pieces = words(shown(a), shown(b));
-  const column = (mine, tag) => h(`div.side.side-${mine}`, { dir: "auto" }, pieces.filter((piece) => piece.side === "both" || piece.side === mine)
+  const column = (mine, tag) => h(`div.side.side-${mine}`, { dir: "auto" },
+    pieces.filter((piece) => piece.side === "both" || piece.side === mine)
     .map((piece) => (piece.side === "both" ? piece.text : h(tag, piece.text))));
-  return h("div.diff-columns", a ? column("a", "del") : h("div.side.nothing", "nothing"), b ? column("b", "ins") : h("div.side.nothing", "nothing"));
+  return h("div.diff-columns", a ? column("a", "del") : h("div.side.nothing", "nothing"),
+    b ? column("b", "ins") : h("div.side.nothing", "nothing"));
 }
 
 /** The entries of one turn, as the transcript shows them. */
@@ -161,7 +177,8 @@ async function turn(reference, seq) {
   if (seq === null) return add(box, h("p.muted", "no such turn"));
   const path = new Path(id, leaf?.includes(":") ? leaf : null, false);
   const [first, last] = await path.load({ first: seq, limit: TURN });
-  const around = { path, link: (entry) => sessionLink(id, entry), cardState: () => "preview", setCard: () => undefined, showAll: () => undefined, openCall: () => null, canChange: false };
+  const around = { path, link: (entry) => sessionLink(id, entry), cardState: () => "preview", setCard: () => undefined,
+    showAll: () => undefined, openCall: () => null, canChange: false };
   for (let at = first; at <= last; at++) {
     const entry = path.entry(at);
     if (!entry || (at > seq && entry.turn === entry.seq)) break;

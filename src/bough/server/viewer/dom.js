@@ -89,7 +89,8 @@ const ICONS = {
 export function icon(name, label) {
   const drawn = svg(
     "svg",
-    { viewBox: "0 0 16 16", class: "icon", width: 16, height: 16, ...(label ? { role: "img", "aria-label": label } : { "aria-hidden": "true" }) },
+    { viewBox: "0 0 16 16", class: "icon", width: 16, height: 16,
+      ...(label ? { role: "img", "aria-label": label } : { "aria-hidden": "true" }) },
     svg("path", { d: ICONS[name] ?? ICONS.note }),
   );
   return drawn;

@@ -47,8 +47,10 @@ function content(entry, around) {
   switch (entry.kind) {
     case "message": return [entry.role, ROLES[entry.role] ?? entry.role, message(entry, around)];
     case "compaction": return ["compaction", "Compaction", compaction(entry, around)];
-    case "uncompaction": return ["undo", `Compaction ${payload.cancels} undone`, [h("p.muted", "The model sees the entries again that it had replaced.")]];
-    case "branch_summary": return ["fork", "Branch summary", [h("p.muted", `What the branch left at ${payload.left_seq} had found:`), markdown(payload.summary ?? "")]];
+    case "uncompaction": return ["undo", `Compaction ${payload.cancels} undone`,
+      [h("p.muted", "The model sees the entries again that it had replaced.")]];
+    case "branch_summary": return ["fork", "Branch summary",
+      [h("p.muted", `What the branch left at ${payload.left_seq} had found:`), markdown(payload.summary ?? "")]];
     case "settings": return ["settings", "Settings from here on", settings(payload)];
     case "note": return ["note", "Note of the host", [json(payload.state ? payload : payload.data, { open: 1 })]];
     default: return ["note", entry.kind, [json(payload, { open: 1 })]];
@@ -77,15 +79,18 @@ function text(part, entry, around) {
   const said = entry.role === "tool" ? h("pre.code", shown(part.text)) : markdown(part.text);
   if (part.cut) said.append(more(part.cut, entry, around));
   if (entry.role !== "system" || part.text.length < LONG_SYSTEM) return said;
-  return h("details.fold", h("summary", firstLine(part.text, 120), h("span.muted", ` ${count(part.text.length + (part.cut ?? 0))} characters`)), said);
+  return h("details.fold", h("summary", firstLine(part.text, 120),
+    h("span.muted", ` ${count(part.text.length + (part.cut ?? 0))} characters`)), said);
 }
 
 function more(cut, entry, around) {
-  return h("button.quiet.show-all", { type: "button", onclick: () => around.showAll(entry) }, `Show all: ${cut.toLocaleString("en")} more characters`);
+  return h("button.quiet.show-all", { type: "button", onclick: () => around.showAll(entry) },
+    `Show all: ${cut.toLocaleString("en")} more characters`);
 }
 
 function reasoning(part) {
-  return h("details.fold.reasoning", h("summary", icon("reasoning"), "Reasoning", h("span.muted", ` ${firstLine(part.text, 90)}`)), markdown(part.text));
+  return h("details.fold.reasoning",
+    h("summary", icon("reasoning"), "Reasoning", h("span.muted", ` ${firstLine(part.text, 90)}`)), markdown(part.text));
 }
 
 function call(part, index, entry, found, around) {
@@ -114,7 +119,8 @@ function compaction(entry, around) {
   const { summary = "", first_kept: kept, tokens_before: tokens } = entry.payload;
   const replaced = h("div.replaced");
   const fold = h("details.fold", h("summary", `What it replaced: entries up to ${kept - 1}`), replaced);
-  fold.addEventListener("toggle", () => { if (fold.open && !replaced.hasChildNodes()) lines(replaced, entry, kept, 1, around); });
+  fold.addEventListener("toggle",
+    () => { if (fold.open && !replaced.hasChildNodes()) lines(replaced, entry, kept, 1, around); });
   return [
     h("p.muted", `The model now sees this in place of ${count(tokens)} tokens:`),
     markdown(summary), fold,
@@ -130,7 +136,9 @@ async function lines(box, entry, kept, first, around) {
     box.append(...told.lines.map((line) => h("a.line", { href: around.link(line) },
       h("span.seq", line.seq), h("span.muted", line.role ?? line.kind), h("span.line-text", shown(line.line)))));
     if (last >= kept - 1) return;
-    const next = h("button.quiet", { type: "button", onclick: () => { next.remove(); lines(box, entry, kept, last + 1, around); } }, many(kept - 1 - last, "more entry", "more entries"));
+    const next = h("button.quiet",
+      { type: "button", onclick: () => { next.remove(); lines(box, entry, kept, last + 1, around); } },
+      many(kept - 1 - last, "more entry", "more entries"));
     box.append(next);
   } catch (problem) {
     box.append(h("p.said-bad", problem.message));
@@ -140,15 +148,19 @@ async function lines(box, entry, kept, first, around) {
 function settings(payload) {
   const rows = Object.entries(payload).filter(([, value]) => value !== null && value !== undefined);
   return [h("dl.facts", rows.flatMap(([name, value]) => [h("dt", name.replace("_", " ")),
-    h("dd", typeof value === "string" ? markdown(value) : Array.isArray(value) ? value.map(shown).join(", ") : json(value))]))];
+    h("dd", typeof value === "string" ? markdown(value) : Array.isArray(value) ? value.map(shown)
+      .join(", ") : json(value))]))];
 }
 
 /** An answer in flight. */
 export function draftRow(draft, words) {
   const isSaying = draft && (draft.text || draft.reasoning);
-  return h(isSaying || words ? "article.draft.is-live" : "div.draft", isSaying || words ? { "aria-label": "Answer in flight" } : {},
-    isSaying && h("header.entry-head", icon("assistant"), h("span.entry-label", "Assistant"), h("span.badge.is-running", h("span.pulse"), "answering")),
-    isSaying && draft.reasoning && h("details.fold.reasoning", { open: !draft.text }, h("summary", icon("reasoning"), "Reasoning"), markdown(draft.reasoning)),
+  return h(isSaying || words ? "article.draft.is-live" : "div.draft",
+    isSaying || words ? { "aria-label": "Answer in flight" } : {},
+    isSaying && h("header.entry-head", icon("assistant"), h("span.entry-label", "Assistant"),
+      h("span.badge.is-running", h("span.pulse"), "answering")),
+    isSaying && draft.reasoning && h("details.fold.reasoning", { open: !draft.text },
+      h("summary", icon("reasoning"), "Reasoning"), markdown(draft.reasoning)),
     isSaying && draft.text && h("div.entry-body", markdown(draft.text)),
     words && h("p.muted.next-action", words));
 }

@@ -40,7 +40,8 @@ function pattern(family) {
     const [comment, string, words] = FAMILIES[family];
     const flags = family === "sql" ? "gi" : "g";
     const keywords = words ? `\\b(?:${words.split(" ").join("|")})\\b` : "(?!)";
-    made.set(family, new RegExp(`(${comment})|(${string})|\\b(0x[\\da-f]+|\\d[\\d_]*(?:\\.\\d+)?(?:e[+-]?\\d+)?)\\b|(${keywords})`, flags));
+    made.set(family, new RegExp(`(${comment})|(${string})|\\b(0x[\\da-f]+|\\d[\\d_]*(?:\\.\\d+)?(?:e[+-]?\\d+)?)\\b|(${keywords})`,
+      flags));
   }
   return made.get(family);
 }

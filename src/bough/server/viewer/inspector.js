@@ -7,7 +7,8 @@ import { json } from "./json.js";
 import { bytes, cost, count, many, money, shown, whole } from "./words.js";
 
 const TABS = [["entry", "Entry"], ["seen", "Model saw"], ["usage", "Usage"], ["raw", "JSON"]];
-const TOTALS = [["calls", "calls"], ["input_tokens", "input"], ["output_tokens", "output"], ["cache_read_tokens", "cache read"], ["cache_write_tokens", "cache write"]];
+const TOTALS = [["calls", "calls"], ["input_tokens", "input"], ["output_tokens", "output"],
+  ["cache_read_tokens", "cache read"], ["cache_write_tokens", "cache write"]];
 
 export class Inspector {
   #entry = null;
@@ -18,9 +19,11 @@ export class Inspector {
     this.host = host;
     this.tab = remembered("tab", "entry");
     this.tabs = h("div.tabs", { role: "tablist", "aria-label": "Inspector" }, TABS.map(([name, word]) => h("button", {
-      type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "inspected", "aria-selected": String(name === this.tab), onclick: () => this.#choose(name),
+      type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "inspected",
+      "aria-selected": String(name === this.tab), onclick: () => this.#choose(name),
     }, word)));
-    this.body = h("div.inspected", { id: "inspected", role: "tabpanel", tabindex: 0, "aria-labelledby": `tab-${this.tab}` });
+    this.body = h("div.inspected",
+      { id: "inspected", role: "tabpanel", tabindex: 0, "aria-labelledby": `tab-${this.tab}` });
     this.element = h("aside.pane.inspector", { "aria-label": "Inspector" }, this.tabs, this.body);
     fill(this.body, h("p.empty", "Select an entry to see what the model saw, what it cost, and what can be done with it."));
   }
@@ -42,7 +45,7 @@ export class Inspector {
   }
 
   async #draw() {
-    const turn = ++this.#turn, entry = this.#entry, read = { entry: entryPage, seen: seenPage, usage: usagePage, raw: rawPage }[this.tab];
+    const turn = ++this.#turn, entry = this.#entry, read = PAGES[this.tab];
     this.body.setAttribute("aria-busy", "true");
     try {
       const nodes = await read(entry, this.host);
@@ -57,7 +60,8 @@ export class Inspector {
 const placeOf = (entry) => `${entry.branch}:${entry.seq}`;
 
 function facts(pairs) {
-  return h("dl.facts", pairs.filter(([, value]) => value !== null && value !== undefined && value !== "").flatMap(([name, value]) => [h("dt", name), h("dd", value)]));
+  return h("dl.facts", pairs.filter(([, value]) => value !== null && value !== undefined && value !== "")
+    .flatMap(([name, value]) => [h("dt", name), h("dd", value)]));
 }
 
 // -- the entry --------------------------------------------------------------------------------
@@ -67,33 +71,41 @@ async function entryPage(entry, host) {
   const { call, reference } = told, one = told.entry;
   return [
     h("div.row-actions", host.actions(entry)),
-    facts([["place", h("code", placeOf(one))], ["turn", one.turn ? `${one.turn}, step ${one.step}` : "before the first"], ["kind", one.role ? `${one.kind}, ${one.role}` : one.kind],
-      ["visible", one.internal ? "internal" : "public"], ["when", whole(one.at)], ["model", one.model && shown(one.model)], ["finish", one.finish],
+    facts([["place", h("code", placeOf(one))], ["turn", one.turn ? `${one.turn}, step ${one.step}` : "before the first"],
+      ["kind", one.role ? `${one.kind}, ${one.role}` : one.kind],
+      ["visible", one.internal ? "internal" : "public"], ["when", whole(one.at)],
+      ["model", one.model && shown(one.model)], ["finish", one.finish],
       ["on the path", told.on_path ? "yes" : "no, it was left"], ["id", h("code.breaks", one.entry_id)]]),
-    call && h("section", h("h3", "Its model call"), facts([["provider", call.provider], ["model", shown(call.model ?? "")], ["cost", money(call.cost_microcents)], ["tokens", tokensOf(call.usage)], ["purpose", call.purpose]])),
+    call && h("section", h("h3", "Its model call"),
+      facts([["provider", call.provider], ["model", shown(call.model ?? "")], ["cost", money(call.cost_microcents)],
+      ["tokens", tokensOf(call.usage)], ["purpose", call.purpose]])),
     h("section", h("h3", "On the command line"), commands(host.id, reference).map(commandRow)),
   ];
 }
 
 function tokensOf(usage) {
   if (!usage) return null;
-  return Object.entries(usage).filter(([, value]) => typeof value === "number" && value).map(([name, value]) => `${count(value)} ${name.replace("_tokens", "").replace("_", " ")}`).join(" · ");
+  return Object.entries(usage).filter(([, value]) => typeof value === "number" && value)
+    .map(([name, value]) => `${count(value)} ${name.replace("_tokens", "").replace("_", " ")}`).join(" · ");
 }
 
 export function commands(id, reference) {
   const seq = reference.split(":").at(-1);
-  return [`bough show ${reference} --full`, `bough fork ${reference}`, `bough rewind ${reference}`, `bough replay ${id} --from ${seq}`, `bough context ${reference}`];
+  return [`bough show ${reference} --full`, `bough fork ${reference}`, `bough rewind ${reference}`,
+    `bough replay ${id} --from ${seq}`, `bough context ${reference}`];
 }
 
 function commandRow(command) {
-  return h("div.command-row", h("code", command), button("copy", "", () => copy(command), { "aria-label": `Copy: ${command}`, title: "Copy", class: "quiet" }));
+  return h("div.command-row", h("code", command),
+    button("copy", "", () => copy(command), { "aria-label": `Copy: ${command}`, title: "Copy", class: "quiet" }));
 }
 
 // -- what the model saw -----------------------------------------------------------------------
 
 async function seenPage(entry, host) {
   const box = h("div"), providers = host.about.providers;
-  const choice = h("select", { "aria-label": "Provider", onchange: () => read(choice.value, null) }, providers.map((name) => h("option", { value: name }, name)));
+  const choice = h("select", { "aria-label": "Provider", onchange: () => read(choice.value, null) },
+    providers.map((name) => h("option", { value: name }, name)));
   const read = async (provider, first) => {
     const told = await ask(sessionPath(host.id, "/seen"), { at: placeOf(entry), provider, first, limit: 50 });
     choice.value = told.provider;
@@ -107,14 +119,19 @@ function seenNodes(told, entry, host, from) {
   const { request, history } = told, messages = request[history];
   const rest = Object.fromEntries(Object.entries(request).filter(([name]) => name !== history));
   return [
-    h("p.muted", entry.role === "assistant" ? `What the model was given for ${told.at}, the path up to ${told.behind}.` : `What a model would be given behind ${told.behind}.`, told.model && ` Model: ${shown(told.model)}.`),
+    h("p.muted", entry.role === "assistant" ? `What the model was given for ${told.at}, the path up to ${told.behind}.`
+      : `What a model would be given behind ${told.behind}.`, told.model && ` Model: ${shown(told.model)}.`),
     bar(told.tokens, told.call),
     difference(told),
     Object.keys(rest).length > 0 && json(rest, { open: 1 }),
     h("h3", `${history} ${told.of ? `${told.first + 1}–${told.first + messages.length} of ${told.of}` : "none"}`),
-    told.first > 0 && h("button.quiet", { type: "button", onclick: () => from(Math.max(0, told.first - 50)) }, `Earlier: ${many(told.first, "message")}`),
-    messages.map((message, at) => h("div.seen-message", json(message, { open: at >= messages.length - 3 ? 4 : 0, name: `${told.first + at} ${message.role ?? message.type ?? ""}` }))),
-    told.first + messages.length < told.of && h("button.quiet", { type: "button", onclick: () => from(told.first + messages.length) }, "Later"),
+    told.first > 0 && h("button.quiet", { type: "button", onclick: () => from(Math.max(0, told.first - 50)) },
+      `Earlier: ${many(told.first, "message")}`),
+    messages.map((message, at) => h("div.seen-message",
+      json(message, { open: at >= messages.length - 3 ? 4 : 0,
+      name: `${told.first + at} ${message.role ?? message.type ?? ""}` }))),
+    told.first + messages.length < told.of && h("button.quiet",
+      { type: "button", onclick: () => from(told.first + messages.length) }, "Later"),
     told.cut > 0 && h("p.muted", `${told.cut.toLocaleString("en")} characters of long texts are left out here.`),
   ];
 }
@@ -123,18 +140,28 @@ function seenNodes(told, entry, host, from) {
 function bar(tokens, call) {
   const all = tokens.reduce((sum, part) => sum + part.tokens, 0), billed = call?.usage?.input_tokens;
   const parts = tokens.filter((part) => part.tokens > 0);
-  const drawn = h("div.token-bar", { role: "img", "aria-label": `about ${all} tokens: ${parts.map((part) => `${part.part} ${part.tokens}`).join(", ")}` },
-    parts.map((part) => { const piece = h("span", { class: slug(part.part), title: `${part.part}: about ${count(part.tokens)}` }); piece.style.flexGrow = part.tokens; return piece; }));
-  return h("div", drawn, h("div.legend", parts.map((part) => h("span", h("i", { class: slug(part.part) }), `${part.part} ${count(part.tokens)}`))),
+  const drawn = h("div.token-bar",
+    { role: "img", "aria-label": `about ${all} tokens: ${parts.map((part) => `${part.part} ${part.tokens}`).join(", ")}` },
+    parts.map(share));
+  return h("div", drawn, h("div.legend",
+    parts.map((part) => h("span", h("i", { class: slug(part.part) }), `${part.part} ${count(part.tokens)}`))),
     h("p.muted", `about ${count(all)} tokens, estimated${billed ? `; billed: ${count(billed)}` : ""}`));
+}
+
+function share({ part, tokens }) {
+  const piece = h("span", { class: slug(part), title: `${part}: about ${count(tokens)}` });
+  piece.style.flexGrow = tokens;
+  return piece;
 }
 
 const slug = (words) => `part-${words.replaceAll(" ", "-")}`;
 
 function difference({ before, difference: found }) {
   if (!before) return h("p.muted", "The first call on this path: nothing to compare with.");
-  if (!found) return h("p.good", icon("check"), ` Only adds to the call behind ${before}: the provider's cache stays warm.`);
-  return h("section.differs", h("h3", icon("compare"), ` First difference to the call behind ${before}`), h("code", found.where),
+  if (!found) return h("p.good", icon("check"),
+    ` Only adds to the call behind ${before}: the provider's cache stays warm.`);
+  return h("section.differs", h("h3", icon("compare"), ` First difference to the call behind ${before}`),
+    h("code", found.where),
     h("div.label", "was"), json(found.was, { open: 1 }), h("div.label", "now"), json(found.now, { open: 1 }));
 }
 
@@ -150,18 +177,28 @@ async function usagePage(entry, host) {
   const message = one.call && { calls: 1, ...one.call.usage, cost_microcents: one.call.cost_microcents };
   const columns = [["entry", message], ["turn", turnUsage?.total], ["path", pathUsage.total], ["tree", tree.total]];
   return [
-    h("div.wide", h("table.usage", h("thead", h("tr", h("th", ""), columns.map(([name]) => h("th", { scope: "col" }, name)))), h("tbody",
-      TOTALS.map(([key, word]) => h("tr", h("th", { scope: "row" }, word), columns.map(([, totals]) => h("td", totals ? count(totals[key] ?? 0) : "–")))),
-      h("tr", h("th", { scope: "row" }, "cost"), columns.map(([, totals]) => h("td", totals ? cost({ unpriced_calls: 0, ...totals }) : "–")))))),
+    h("div.wide", h("table.usage",
+      h("thead", h("tr", h("th", ""), columns.map(([name]) => h("th", { scope: "col" }, name)))), h("tbody",
+      TOTALS.map(([key, word]) => h("tr", h("th", { scope: "row" }, word),
+        columns.map(([, totals]) => h("td", totals ? count(totals[key] ?? 0) : "–")))),
+      h("tr", h("th", { scope: "row" }, "cost"),
+        columns.map(([, totals]) => h("td", totals ? cost({ unpriced_calls: 0, ...totals }) : "–")))))),
     h("p.muted", "Turn and path: up to this entry. Tree: every branch, and its tasks."),
-    tree.models.length > 0 && h("section", h("h3", "By model"), facts(tree.models.map(({ name, totals }) => [shown(name || "unknown"), `${cost(totals)}, ${many(totals.calls, "call")}`]))),
-    h("section", h("h3", "Stored"), facts([["entries", count(storage.entries)], ["bytes", bytes(storage.bytes)], ["branches", count(storage.branches)], ["blobs", `${storage.blobs}, ${bytes(storage.blob_bytes)}`]])),
+    tree.models.length > 0 && h("section", h("h3", "By model"),
+      facts(tree.models.map(({ name, totals }) => [shown(name || "unknown"),
+      `${cost(totals)}, ${many(totals.calls, "call")}`]))),
+    h("section", h("h3", "Stored"),
+      facts([["entries", count(storage.entries)], ["bytes", bytes(storage.bytes)], ["branches", count(storage.branches)],
+      ["blobs", `${storage.blobs}, ${bytes(storage.blob_bytes)}`]])),
   ];
 }
 
 async function rawPage(entry, host) {
   const told = await ask(sessionPath(host.id, `/entries/${placeOf(entry)}`));
   const raw = rawAddress(host.id, placeOf(entry));
-  return [h("div.row-actions", button("copy", "Copy", () => copy(JSON.stringify(told.entry, null, 2))), h("a.button", { href: raw, download: `${host.id}-${entry.branch}-${entry.seq}.json` }, "As stored")),
+  return [h("div.row-actions", button("copy", "Copy", () => copy(JSON.stringify(told.entry, null, 2))),
+    h("a.button", { href: raw, download: `${host.id}-${entry.branch}-${entry.seq}.json` }, "As stored")),
     json(told.entry, { open: 4 })];
 }
+
+const PAGES = { entry: entryPage, seen: seenPage, usage: usagePage, raw: rawPage };

@@ -30,7 +30,9 @@ function some(inside, items, from, open, isList) {
   inside.append(...now.map(([name, item]) => line(item, isList && items.length < 2 ? null : name, open)));
   const left = items.length - from - now.length;
   if (left <= 0) return;
-  const more = h("button.quiet", { type: "button", onclick: () => { more.remove(); some(inside, items, from + MOST_ITEMS, open, isList); } }, `${left} more`);
+  const more = h("button.quiet",
+    { type: "button", onclick: () => { more.remove(); some(inside, items, from + MOST_ITEMS, open, isList); } },
+    `${left} more`);
   inside.append(more);
 }
 
@@ -39,7 +41,8 @@ function leaf(value) {
   if (value.length <= LONG && !value.includes("\n")) return h("span.json-text", `"${shown(value)}"`);
   const text = h("span.json-text.long", shown(value.slice(0, LONG)));
   if (value.length > LONG) {
-    const more = h("button.quiet", { type: "button", onclick: () => { more.remove(); text.textContent = shown(value); } }, `${(value.length - LONG).toLocaleString("en")} more characters`);
+    const more = h("button.quiet", { type: "button", onclick: () => { more.remove(); text.textContent = shown(value); } },
+      `${(value.length - LONG).toLocaleString("en")} more characters`);
     return h("span", text, more);
   }
   return text;

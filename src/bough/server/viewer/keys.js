@@ -7,8 +7,10 @@ import { openSearch } from "./search.js";
 export function listenToKeys(page) {
   let before = "";
   addEventListener("keydown", (event) => {
-    if ((event.metaKey || event.ctrlKey) && event.key.toLowerCase() === "k") { event.preventDefault(); openSearch(); return; }
-    if (event.metaKey || event.ctrlKey || event.altKey || isTyping(event.target) || document.querySelector("dialog[open]")) return;
+    if ((event.metaKey || event.ctrlKey)
+      && event.key.toLowerCase() === "k") { event.preventDefault(); openSearch(); return; }
+    if (event.metaKey || event.ctrlKey || event.altKey || isTyping(event.target)
+      || document.querySelector("dialog[open]")) return;
     const verb = verbs(page(), before)[event.key];
     before = event.key;
     if (!verb) return;

@@ -23,12 +23,15 @@ export class Listing {
     this.scroller = h("div.session-rows", { role: "list", "aria-label": "Sessions", tabindex: 0 });
     this.facets = h("div.facets");
     this.total = h("span.muted", { role: "status" });
-    this.title = h("input", { type: "search", placeholder: "Title, or tag=value", "aria-label": "Filter by title or tag", onchange: () => this.#named(this.title.value.trim()) });
+    this.title = h("input", { type: "search", placeholder: "Title, or tag=value", "aria-label": "Filter by title or tag",
+      onchange: () => this.#named(this.title.value.trim()) });
     this.element = h("nav.pane.sessions", { "aria-label": "Sessions" },
-      !this.isClient && h("header.bar", this.title, button("settings", "", () => this.#fold(), { "aria-label": "Filters", title: "Filters", "aria-expanded": "false", class: "quiet facets-button" })),
+      !this.isClient && h("header.bar", this.title,
+        button("settings", "", () => this.#fold(),
+        { "aria-label": "Filters", title: "Filters", "aria-expanded": "false", class: "quiet facets-button" })),
       this.facets, h("div.bar.slim", this.total, h("span.grow"), !this.isClient && this.#trashSwitch()), this.scroller);
-    this.#list = new Windowed(this.scroller, { guess: 64, draw: (index) => this.#row(index), seen: (_, last) => this.#seen(last) });
-    this.#list.isAtEnd = false;
+    this.#list = new Windowed(this.scroller,
+      { guess: 64, draw: (index) => this.#row(index), seen: (_, last) => this.#seen(last) });
     this.facets.hidden = !Object.keys(filters()).some((name) => name !== "title" && name !== "trashed");
     setInterval(() => { if (document.visibilityState === "visible" && this.element.isConnected) this.refresh(); }, EVERY);
   }
@@ -51,7 +54,8 @@ export class Listing {
     try { told = await ask("/sessions", { ...filters(), limit: 50 }); } catch { return; } // the next time will do
     if (asked !== this.#asked) return;
     const known = new Set(told.sessions.map((row) => row.id));
-    this.#rows = [...told.sessions, ...this.#rows.filter((row) => !known.has(row.id)).slice(Math.max(0, 50 - told.sessions.length))];
+    this.#rows = [...told.sessions,
+      ...this.#rows.filter((row) => !known.has(row.id)).slice(Math.max(0, 50 - told.sessions.length))];
     if (!told.next) { this.#rows = told.sessions; this.#next = null; }
     this.#resize();
     this.#list.changed([...this.#rows.keys()].slice(0, 60));
@@ -110,10 +114,13 @@ export class Listing {
   }
 
   #actions(row, index) {
-    if (row.trashed_at) return h("span.session-actions", button("undo", "", () => this.#restore(row), { "aria-label": "Restore", title: "Restore", class: "quiet" }));
+    if (row.trashed_at) return h("span.session-actions",
+      button("undo", "", () => this.#restore(row), { "aria-label": "Restore", title: "Restore", class: "quiet" }));
     return h("span.session-actions",
-      button("pencil", "", () => this.#edit(row, index), { "aria-label": `Rename ${row.heading}`, title: "Rename", class: "quiet" }),
-      button("trash", "", () => this.#trash(row), { "aria-label": `Archive ${row.heading}`, title: "Archive: into the trash", class: "quiet" }));
+      button("pencil", "", () => this.#edit(row, index),
+        { "aria-label": `Rename ${row.heading}`, title: "Rename", class: "quiet" }),
+      button("trash", "", () => this.#trash(row),
+        { "aria-label": `Archive ${row.heading}`, title: "Archive: into the trash", class: "quiet" }));
   }
 
   #mark() {
@@ -234,10 +241,12 @@ export function status(row) {
 }
 
 export function relation(row) {
-  return row.relation && h("span.badge.relation", { title: `${row.relation} of another session` }, icon(row.relation), row.relation);
+  return row.relation && h("span.badge.relation", { title: `${row.relation} of another session` }, icon(row.relation),
+    row.relation);
 }
 
 function facts(row) {
   const names = [row.agent, row.model].filter(Boolean).map((name) => h("span.words", shown(name)));
-  return [...names, h("span", many(row.turns ?? 0, "turn")), row.totals && h("span", cost(row.totals)), h("time", { title: whole(row.updated_at) }, ago(row.updated_at))];
+  return [...names, h("span", many(row.turns ?? 0, "turn")), row.totals && h("span", cost(row.totals)),
+    h("time", { title: whole(row.updated_at) }, ago(row.updated_at))];
 }

@@ -48,27 +48,37 @@ locked.on((isLocked) => {
 // -- frame ------------------------------------------------------------------------------------
 
 function top() {
-  return h("header.top", h("a.skip", { href: "#main", onclick: (event) => { event.preventDefault(); document.querySelector(".transcript, #main")?.focus(); } }, "To the content"),
+  return h("header.top", h("a.skip",
+    { href: "#main", onclick: (event) => { event.preventDefault(); document.querySelector(".transcript, #main")?.focus(); } },
+    "To the content"),
     h("a.brand", { href: to("/") }, h("img", { src: asset("icon.svg"), alt: "", width: 18, height: 18 }), "Bough"),
-    about.copy ? copied(about.copy) : h("nav", { "aria-label": "Pages" }, h("a", { href: "/", data: { page: "sessions" } }, "Sessions"), about.level === "service" && h("a", { href: "/usage", data: { page: "usage" } }, "Usage")),
+    about.copy ? copied(about.copy) : h("nav", { "aria-label": "Pages" },
+      h("a", { href: "/", data: { page: "sessions" } }, "Sessions"),
+      about.level === "service" && h("a", { href: "/usage", data: { page: "usage" } }, "Usage")),
     h("span.grow"),
-    about.level === "service" && h("button.search-button", { type: "button", onclick: () => openSearch() }, icon("search"), h("span", "Search"), h("kbd", "/")),
-    button("moon", "", cycleTheme, { class: "quiet", title: "Light, dark, or as the system is", "aria-label": "Light, dark, or as the system is" }),
+    about.level === "service" && h("button.search-button", { type: "button", onclick: () => openSearch() }, icon("search"),
+      h("span", "Search"), h("kbd", "/")),
+    button("moon", "", cycleTheme,
+      { class: "quiet", title: "Light, dark, or as the system is", "aria-label": "Light, dark, or as the system is" }),
     h("button.quiet", { type: "button", onclick: () => helpDialog(), "aria-label": "Keys", title: "Keys (?)" }, "?"));
 }
 
 /** A page that is a file: what it is, and the bundle inside it to be saved. */
 function copied({ words, name, save }) {
-  return h("a.button.copied", { "aria-label": "Copy: save the bundle", title: `${words}. Save the bundle that is inside; bough import takes it in.`, download: name, href: "#", onclick: (event) => { event.currentTarget.href = save(); } }, icon("import"), h("span", "Copy: save the bundle"));
+  return h("a.button.copied", { "aria-label": "Copy: save the bundle",
+    title: `${words}. Save the bundle that is inside; bough import takes it in.`, download: name, href: "#",
+    onclick: (event) => { event.currentTarget.href = save(); } }, icon("import"), h("span", "Copy: save the bundle"));
 }
 
 function tabBar() {
-  return h("nav.tab-bar", { "aria-label": "Panes" }, PANES.map(([name, word]) => h("button", { type: "button", data: { tab: name }, onclick: () => pane(name) }, word)));
+  return h("nav.tab-bar", { "aria-label": "Panes" },
+    PANES.map(([name, word]) => h("button", { type: "button", data: { tab: name }, onclick: () => pane(name) }, word)));
 }
 
 function pane(name) {
   document.body.dataset.pane = name;
-  for (const tab of document.querySelectorAll(".tab-bar button")) tab.setAttribute("aria-pressed", String(tab.dataset.tab === name));
+  for (const tab of document.querySelectorAll(".tab-bar button")) tab.setAttribute("aria-pressed",
+    String(tab.dataset.tab === name));
 }
 
 function theme(name) {
@@ -87,10 +97,12 @@ function cycleTheme() {
 async function show() {
   const { page: name, id, query } = route.now;
   document.body.dataset.page = name;
-  for (const link of document.querySelectorAll(".top nav a")) link.toggleAttribute("aria-current", link.dataset.page === name);
+  for (const link of document.querySelectorAll(".top nav a")) link.toggleAttribute("aria-current",
+    link.dataset.page === name);
   if (name === "session" && page?.id === id) return again(query);
   page?.close();
-  page = { session: () => new SessionPage(id, about, listing), diff: () => new DiffPage(), usage: () => new UsagePage(), sessions: () => null }[name]();
+  page = { session: () => new SessionPage(id, about, listing), diff: () => new DiffPage(), usage: () => new UsagePage(),
+    sessions: () => null }[name]();
   draw(name);
   const isList = name === "session" || name === "sessions";
   pane(name === "session" ? "transcript" : "sessions");
@@ -108,7 +120,9 @@ function draw(name) {
   document.title = { session: "Session · Bough", diff: "Compare · Bough", usage: "Usage · Bough" }[name] ?? "Bough";
   if (name === "diff" || name === "usage") fill(panes, page.element);
   else if (page) fill(panes, listing.element, page.element, about.level === "service" && page.inspector.element);
-  else fill(panes, listing.element, h("section.pane.center.nothing", { id: "main", tabindex: -1 }, h("div.empty", icon("fork"), h("p", "Choose a session."), h("p.muted", "Press / to search, ? for the keys."))));
+  else fill(panes, listing.element,
+    h("section.pane.center.nothing", { id: "main", tabindex: -1 },
+    h("div.empty", icon("fork"), h("p", "Choose a session."), h("p.muted", "Press / to search, ? for the keys."))));
 }
 
 async function opened(now, at) {
@@ -119,7 +133,8 @@ async function opened(now, at) {
     if (heading && page === now) document.title = `${shown(heading)} · Bough`;
   } catch (problem) {
     if (page !== now) return;
-    now.element.replaceChildren(h("div.empty", icon("error"), h("p.said-bad", problem.message), problem.next && h("p.muted", problem.next), h("a", { href: to("/", filters()) }, "All sessions")));
+    now.element.replaceChildren(h("div.empty", icon("error"), h("p.said-bad", problem.message),
+      problem.next && h("p.muted", problem.next), h("a", { href: to("/", filters()) }, "All sessions")));
     if (!(problem instanceof Problem)) throw problem;
   }
 }

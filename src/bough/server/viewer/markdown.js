@@ -42,7 +42,8 @@ function block(lines, at, depth) {
   if (RULE.test(line)) return [h("hr"), at + 1];
   if (depth < DEEPEST && QUOTE.test(line)) return quoted(lines, at, depth);
   if (depth < DEEPEST && ITEM.test(line)) return listed(lines, at, depth);
-  if (line.includes("|") && at + 1 < lines.length && lines[at + 1].includes("-") && BAR.test(lines[at + 1])) return tabled(lines, at);
+  if (line.includes("|") && at + 1 < lines.length && lines[at + 1].includes("-")
+    && BAR.test(lines[at + 1])) return tabled(lines, at);
   return paragraph(lines, at);
 }
 

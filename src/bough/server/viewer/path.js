@@ -62,7 +62,8 @@ export class Path {
       if (entry === undefined) break;
       if (entry === null || entry.kind !== "message") continue;
       if (entry.role !== "tool") break;
-      for (const result of partsOf(entry, "tool_result")) if (!found.has(result.call_id)) found.set(result.call_id, { result, entry });
+      for (const result of partsOf(entry, "tool_result")) if (!found.has(result.call_id)) found.set(result.call_id,
+        { result, entry });
     }
     return found;
   }
@@ -97,5 +98,6 @@ export function partsOf(entry, type) {
 function whole(entry, leaf) {
   if (entry.payload) return entry;
   const parts = [{ type: "text", text: entry.text ?? "", ...(entry.cut ? { cut: entry.cut } : {}) }];
-  return { branch: Number(String(leaf).split(":")[0]), turn: 0, step: 0, kind: "message", internal: false, payload: { role: entry.role, parts }, ...entry };
+  return { branch: Number(String(leaf).split(":")[0]), turn: 0, step: 0, kind: "message", internal: false,
+    payload: { role: entry.role, parts }, ...entry };
 }

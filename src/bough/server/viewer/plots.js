@@ -10,16 +10,20 @@ export function columns(points, label, say) {
   const most = Math.max(...points.map((point) => point.value), 1e-12), step = wide / Math.max(points.length, 7);
   const bars = points.map(({ name, value }, at) => {
     const tall = Math.max(value > 0 ? 2 : 0, (value / most) * (HIGH - 16));
-    return svg("rect", { x: at * step + step * 0.12, y: HIGH - tall, width: Math.min(step * 0.76, 48), height: tall, rx: 2 }, titled(`${name}: ${say(value)}`));
+    return svg("rect", { x: at * step + step * 0.12, y: HIGH - tall, width: Math.min(step * 0.76, 48), height: tall,
+      rx: 2 }, titled(`${name}: ${say(value)}`));
   });
   const every = Math.ceil(points.length / 8);
-  const names = points.map(({ name }, at) => (at % every ? null : text(at * step + step * 0.12, HIGH + FOOT - 4, name.slice(5))));
+  const names = points.map(({ name },
+    at) => (at % every ? null : text(at * step + step * 0.12, HIGH + FOOT - 4, name.slice(5))));
   const lines = [0.5, 1].map((share) => {
     const y = HIGH - share * (HIGH - 16);
     return [svg("line", { x1: 0, x2: wide, y1: y, y2: y, class: "grid" }), text(wide, y - 3, say(most * share), "end")];
   });
-  return svg("svg", { viewBox: `0 0 ${wide} ${HIGH + FOOT}`, class: "plot", role: "img", "aria-label": `${label}: ${points.map((point) => `${point.name} ${say(point.value)}`).join(", ")}` },
-    ...lines.flat(), ...bars, ...names.filter(Boolean), svg("line", { x1: 0, x2: wide, y1: HIGH, y2: HIGH, class: "axis" }));
+  return svg("svg", { viewBox: `0 0 ${wide} ${HIGH + FOOT}`, class: "plot", role: "img",
+    "aria-label": `${label}: ${points.map((point) => `${point.name} ${say(point.value)}`).join(", ")}` },
+    ...lines.flat(), ...bars, ...names.filter(Boolean), svg("line",
+      { x1: 0, x2: wide, y1: HIGH, y2: HIGH, class: "axis" }));
 }
 
 export function bars(points, label, say) {
@@ -27,7 +31,8 @@ export function bars(points, label, say) {
   return h("div.hbars", { role: "list", "aria-label": label }, points.map(({ name, value, note }) => {
     const drawn = h("span.hbar");
     drawn.style.width = `${(value / most) * 100}%`;
-    return h("div.hbar-row", { role: "listitem" }, h("span.hbar-name", { title: name }, name), h("span.hbar-room", drawn), h("span.hbar-value", say(value)), h("span.muted", note));
+    return h("div.hbar-row", { role: "listitem" }, h("span.hbar-name", { title: name }, name), h("span.hbar-room", drawn),
+      h("span.hbar-value", say(value)), h("span.muted", note));
   }));
 }
 

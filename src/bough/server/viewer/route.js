@@ -21,7 +21,8 @@ export function filters(query = route.now.query) {
 
 /** An address with these parameters; empty ones are left out. */
 export function to(path, query = {}) {
-  const said = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== "")).toString();
+  const said = new URLSearchParams(Object.entries(query)
+    .filter(([, value]) => value !== null && value !== undefined && value !== "")).toString();
   return said ? `${path}?${said}` : path;
 }
 
@@ -49,7 +50,8 @@ export function follow() {
     const link = event.target.closest?.("a[href]");
     if (!link || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey) return;
     const url = new URL(link.href);
-    if (url.origin !== location.origin || link.target || link.hasAttribute("download") || url.pathname.startsWith("/api/")) return;
+    if (url.origin !== location.origin || link.target || link.hasAttribute("download")
+      || url.pathname.startsWith("/api/")) return;
     event.preventDefault();
     go(url.pathname + url.search);
   });

@@ -19,11 +19,15 @@ class Search {
   #next = null;
 
   constructor(query) {
-    this.input = h("input", { type: "search", role: "combobox", "aria-expanded": "true", "aria-controls": "hits", "aria-label": "Search", value: query, autocomplete: "off", spellcheck: "false",
+    this.input = h("input", { type: "search", role: "combobox", "aria-expanded": "true", "aria-controls": "hits",
+      "aria-label": "Search", value: query, autocomplete: "off", spellcheck: "false",
       placeholder: "words, \"a phrase\", role:tool tool:refund error:true agent:… after:7d", oninput: () => this.#later(), onkeydown: (event) => this.#key(event) });
     this.hits = h("div.hits", { id: "hits", role: "listbox", "aria-label": "Hits" });
-    this.words = h("p.muted", { role: "status" }, "All words are wanted; prefix*, -without. Filters: role: tool: model: error: agent: tag: session: kind: before: after:");
-    this.box = h("dialog.search", { "aria-label": "Search", onclose: () => this.box.remove(), onclick: (event) => { if (event.target === this.box) this.box.close(); } },
+    this.words = h("p.muted", { role: "status" },
+      "All words are wanted; prefix*, -without. Filters: role: tool: model: error: agent: tag: session: kind: before: after:");
+    this.box = h("dialog.search",
+      { "aria-label": "Search", onclose: () => this.box.remove(),
+      onclick: (event) => { if (event.target === this.box) this.box.close(); } },
       h("div.search-line", icon("search"), this.input), this.words, this.hits);
     document.body.append(this.box);
     this.box.showModal();
@@ -46,7 +50,8 @@ class Search {
       if (!page) { fill(this.hits); this.#chosen = 0; }
       this.hits.querySelector(".more")?.remove();
       this.hits.append(...told.hits.map((hit) => this.#hit(hit)));
-      if (told.next) this.hits.append(h("button.quiet.more", { type: "button", onclick: () => this.#search(this.#next) }, "More"));
+      if (told.next) this.hits.append(h("button.quiet.more", { type: "button", onclick: () => this.#search(this.#next) },
+        "More"));
       this.words.textContent = told.behind ? `${told.behind} entries are not in the index yet.` : this.hits.childElementCount ? "" : "Nothing found.";
       this.#mark();
     } catch (problem) {
@@ -56,8 +61,12 @@ class Search {
 
   #hit(hit) {
     const where = hit.seq ? { branch: hit.branch, seq: hit.seq } : null;
-    return h("a.hit", { role: "option", href: sessionLink(hit.session_id, where), onclick: () => this.box.close(), tabindex: -1 },
-      h("span.hit-head", icon(hit.role ?? "note"), h("span.words", shown(hit.title || hit.session_id)), h("span.muted", [hit.tool, hit.seq && `${hit.branch}:${hit.seq}`, !hit.on_path && hit.seq && "left branch"].filter(Boolean).join(" · ")), h("span.grow"), h("time.muted", ago(hit.at))),
+    return h("a.hit", { role: "option", href: sessionLink(hit.session_id, where), onclick: () => this.box.close(),
+      tabindex: -1 },
+      h("span.hit-head", icon(hit.role ?? "note"), h("span.words", shown(hit.title || hit.session_id)),
+        h("span.muted", [hit.tool, hit.seq && `${hit.branch}:${hit.seq}`,
+        !hit.on_path && hit.seq && "left branch"].filter(Boolean).join(" · ")), h("span.grow"),
+        h("time.muted", ago(hit.at))),
       h("span.snippet", { dir: "auto" }, marked(hit.snippet, hit.marks)));
   }
 

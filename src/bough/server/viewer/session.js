@@ -13,10 +13,13 @@ import { Transcript } from "./transcript.js";
 import { Tree } from "./tree.js";
 import { cost, many, parted, place, shown } from "./words.js";
 
+const LOOK_AGAIN = 1000;
+
 export class SessionPage {
   #live = null;
   #draft = null;
   #timer = 0;
+  #looking = 0;
   #isClosed = false;
 
   constructor(id, about, listing) {
@@ -29,20 +32,25 @@ export class SessionPage {
     this.canChange = !this.isClient && !about.copy;
     const link = (entry) => sessionLink(id, entry);
     const approve = this.canChange ? (call, allow) => this.#approve(call, allow) : null;
-    this.transcript = new Transcript({ id, link, approve, canChange: this.canChange, selected: (entry, isAsked) => this.#selected(entry, isAsked), openCall: (entry, index) => this.#openCall(entry, index), uncompact: () => this.#uncompact() });
+    this.transcript = new Transcript({ id, link, approve, canChange: this.canChange,
+      selected: (entry, isAsked) => this.#selected(entry, isAsked),
+      openCall: (entry, index) => this.#openCall(entry, index), uncompact: () => this.#uncompact() });
     this.tree = new Tree({ id, look: (at) => this.look(at), related: (other, seq) => sessionLink(other, seq) });
     this.inspector = new Inspector({ id, about, link, actions: (entry) => this.#actions(entry) });
-    this.composer = new Composer({ id, about, approve });
+    this.composer = new Composer({ id, about, approve, changed: () => this.#detailAgain() });
     this.head = h("header.session-head");
     this.banner = h("div.banner", { role: "alert", hidden: true }, icon("error"), "The connection is lost; trying again…");
     this.lookingBar = h("div.looking", { role: "status", hidden: true });
     const middle = h("div.middle", this.head, this.banner, this.lookingBar, this.transcript.element, this.composer.element);
-    this.element = h("section.pane.center", { "aria-label": "Session", class: remembered("tree-shown", "yes") === "no" || this.isClient ? "no-tree" : "" }, !this.isClient && this.tree.element, middle);
+    this.element = h("section.pane.center",
+      { "aria-label": "Session", class: remembered("tree-shown", "yes") === "no" || this.isClient ? "no-tree" : "" },
+      !this.isClient && this.tree.element, middle);
   }
 
   close() {
     this.#isClosed = true;
     clearTimeout(this.#timer);
+    clearTimeout(this.#looking);
     this.#live?.close();
     this.transcript.close();
     this.tree.close();
@@ -146,7 +154,8 @@ export class SessionPage {
     if (this.looking) {
       fill(this.lookingBar, icon("fork"), h("span", `Looking at ${this.looking}; the session stands at ${leaf}.`),
         button("undo", "Back to where it stands", () => this.back(), { class: "quiet" }),
-        this.canChange && button("check", "Move the session here", () => this.rewind(parted(this.looking)), { class: "quiet" }));
+        this.canChange && button("check", "Move the session here", () => this.rewind(parted(this.looking)),
+          { class: "quiet" }));
     }
     this.composer.show(this.detail, this.looking);
     this.#head();
@@ -163,21 +172,28 @@ export class SessionPage {
     const { session } = this.detail;
     const heading = h("h1", { dir: "auto", title: session.title ?? "" }, shown(session.heading));
     fill(this.head, h("div.head-line", status(session), heading, relation(session)), h("div.head-facts",
-      [session.agent, session.model, many(session.turns ?? 0, "turn"), session.totals && cost(session.totals)].filter(Boolean).map((fact) => h("span", shown(fact))),
-      Object.entries(session.tags ?? {}).map(([name, value]) => h("span.badge", shown(value === "" ? name : `${name}=${value}`))),
-      session.error && h("span.badge.is-error", icon("error"), shown(String(session.error.message ?? session.error.code ?? session.error)).slice(0, 200)),
+      [session.agent, session.model, many(session.turns ?? 0, "turn"),
+        session.totals && cost(session.totals)].filter(Boolean).map((fact) => h("span", shown(fact))),
+      Object.entries(session.tags ?? {}).map(([name, value]) => h("span.badge",
+        shown(value === "" ? name : `${name}=${value}`))),
+      session.error && h("span.badge.is-error", icon("error"),
+        shown(String(session.error.message ?? session.error.code ?? session.error)).slice(0, 200)),
       button("copy", session.id, () => copy(session.id), { class: "quiet id", title: "Copy the id" }),
-      this.#parent() && h("a", { href: sessionLink(this.#parent().id, this.#parent().seq) }, `${session.relation} of ${shown(this.detail.parent.heading ?? this.detail.parent.id)}`),
+      this.#parent() && h("a", { href: sessionLink(this.#parent().id, this.#parent().seq) },
+        `${session.relation} of ${shown(this.detail.parent.heading ?? this.detail.parent.id)}`),
       h("span.grow"), h("span.head-tools", this.#tools())));
   }
 
   #tools() {
-    const cards = button("tool", "", () => this.transcript.cycleCards(), { title: "Tool calls: line, preview, full (t)", "aria-label": "Tool calls: line, preview, full", class: "quiet" });
+    const cards = button("tool", "", () => this.transcript.cycleCards(),
+      { title: "Tool calls: line, preview, full (t)", "aria-label": "Tool calls: line, preview, full", class: "quiet" });
     if (this.isClient) return [cards];
-    const quiet = (name, words, act) => button(name, "", (event) => act(event.currentTarget), { title: words, "aria-label": words, class: "quiet" });
+    const quiet = (name, words, act) => button(name, "", (event) => act(event.currentTarget),
+      { title: words, "aria-label": words, class: "quiet" });
     return [
       quiet("tree", "Show or hide the tree", () => this.#toggleTree()), cards,
-      button(null, this.isPublic ? "Internal: off" : "Internal: on", () => this.setPublic(!this.isPublic), { "aria-pressed": String(!this.isPublic), title: "Internal entries on or off (i)", class: "quiet" }),
+      button(null, this.isPublic ? "Internal: off" : "Internal: on", () => this.setPublic(!this.isPublic),
+        { "aria-pressed": String(!this.isPublic), title: "Internal entries on or off (i)", class: "quiet" }),
       ...(this.canChange ? this.#movers(quiet) : []),
     ];
   }
@@ -187,7 +203,8 @@ export class SessionPage {
       quiet("undo", "Undo: rewind to before the latest input", (pressed) => this.#move(pressed, "/undo")),
       quiet("redo", "Redo", (pressed) => this.#move(pressed, "/redo")),
       quiet("compaction", "Compact", () => compactDialog(this.id, this.#leaf(), () => undefined)),
-      quiet("compare", "Compare with…", () => compareDialog(this.id, this.looking, this.detail.related ?? [], this.detail.parent, go)),
+      quiet("compare", "Compare with…",
+        () => compareDialog(this.id, this.looking, this.detail.related ?? [], this.detail.parent, go)),
     ];
   }
 
@@ -207,7 +224,8 @@ export class SessionPage {
       button("fork", "Fork here", () => this.fork(entry)),
       button("undo", "Rewind here", () => this.rewind(entry)),
       button("replay", "Replay from here", () => replayDialog(this.id, entry.seq, this.about.models)),
-      button("compare", "Compare with…", () => compareDialog(this.id, at, this.detail.related ?? [], this.detail.parent, go)),
+      button("compare", "Compare with…",
+        () => compareDialog(this.id, at, this.detail.related ?? [], this.detail.parent, go)),
       link,
     ];
   }
@@ -240,7 +258,8 @@ export class SessionPage {
 
   async #approve(call, allow) {
     try {
-      await change("POST", sessionPath(this.id, "/approve"), { seq: call.seq, index: call.index, allow, resume: this.about.can_send });
+      await change("POST", sessionPath(this.id, "/approve"),
+        { seq: call.seq, index: call.index, allow, resume: this.about.can_send });
       notice(allow ? `Approved ${call.name}` : `Denied ${call.name}`);
     } catch (problem) {
       notice(problem.words, { kind: "bad" });
@@ -258,11 +277,14 @@ export class SessionPage {
   #listen(after) {
     this.#live = new Live(this.id, after, {
       fact: (fact) => this.#fact(fact),
-      delta: ({ text = "", reasoning = "" }) => this.#say({ text: (this.#draft?.text ?? "") + text, reasoning: (this.#draft?.reasoning ?? "") + reasoning }),
-      draft: (draft) => this.#say(draft.text || draft.reasoning ? { text: draft.text ?? "", reasoning: draft.reasoning ?? "" } : null),
+      delta: ({ text = "", reasoning = "" }) => this.#say({ text: (this.#draft?.text ?? "") + text,
+        reasoning: (this.#draft?.reasoning ?? "") + reasoning }),
+      draft: (draft) => this.#say(draft.text || draft.reasoning ? { text: draft.text ?? "",
+        reasoning: draft.reasoning ?? "" } : null),
       run: ({ type, data }) => { if (type === "retry") notice(`Trying the model again: ${shown(data?.error ?? data?.reason ?? "")}`); },
       resync: () => this.#again(),
-      connected: (isConnected) => { this.banner.hidden = isConnected; document.body.dataset.live = isConnected ? "yes" : "no"; },
+      connected: (isConnected) => { this.banner.hidden = isConnected; document.body.dataset.live = isConnected ? "yes"
+        : "no"; },
     });
     if (this.detail.draft) this.#say({ text: this.detail.draft, reasoning: "" });
   }
@@ -278,7 +300,10 @@ export class SessionPage {
       this.listing.update({ id: this.id, ...fact.session, updated_at: fact.at });
     }
     const entries = fact.entries ?? [];
-    if (entries.some((entry) => entry.role === "assistant") || fact.kind === "turn_ended") this.#draft = null;
+    if (entries.some((entry) => entry.role === "assistant") || fact.kind === "turn_ended") {
+      this.#draft = null;
+      this.transcript.endDraft();
+    }
     const isMoved = fact.kind === "moved" || fact.entries_left;
     for (const entry of entries) this.#append(entry);
     if (isMoved) this.#again();
@@ -302,6 +327,10 @@ export class SessionPage {
       return;
     }
     if (this.#isClosed) return;
+    // A run is told of before the server knows that it drives it: look again, or nobody could stop it.
+    const { session, is_running_here: isHere } = this.detail;
+    clearTimeout(this.#looking);
+    if (session.status === "running" && isHere === false) this.#looking = setTimeout(() => this.#detailAgain(), LOOK_AGAIN);
     this.transcript.again([...new Set([...before, ...(this.detail.open_calls ?? [])].map((call) => call.seq))]);
     this.#told();
   }

@@ -27,7 +27,9 @@ export class Transcript {
     this.path = new Path(host.id, null, false);
     this.selected = null;
     this.element = h("div.transcript", { role: "feed", "aria-label": "Transcript", "aria-busy": "true", tabindex: 0 });
-    this.#list = new Windowed(this.element, { guess: GUESS, draw: (index) => this.#row(index), seen: (first, last) => this.#seen(first + 1, last + 1) });
+    this.#list = new Windowed(this.element,
+      { guess: GUESS, follows: true, draw: (index) => this.#row(index),
+      seen: (first, last) => this.#seen(first + 1, last + 1) });
     this.element.addEventListener("click", (event) => this.#clicked(event));
   }
 
@@ -69,6 +71,9 @@ export class Transcript {
       this.#list.changed([this.path.of]);
     });
   }
+
+  /** Its answer comes as an entry now; the next painting leaves the draft out, so that nothing is seen twice. */
+  endDraft() { this.#draft = null; }
 
   /** Rows whose calls changed their state. */
   again(seqs) { this.#list.changed(seqs.map((seq) => seq - 1)); }
@@ -142,7 +147,8 @@ export class Transcript {
   async #inputBehind(seq) {
     let first = seq + 1;
     while (first <= this.path.of) {
-      const told = await ask(sessionPath(this.host.id, "/outline"), { leaf: this.path.leaf, first, kinds: "inputs", limit: 1 });
+      const told = await ask(sessionPath(this.host.id, "/outline"),
+        { leaf: this.path.leaf, first, kinds: "inputs", limit: 1 });
       if (told.lines.length) return told.lines[0].seq;
       if (!told.has_after) return null;
       first = told.last + 1;

@@ -9,7 +9,8 @@ import { Windowed } from "./windowed.js";
 
 const ROW = 26, PAGE = 300, LABELS = 150, DEEPEST = 8;
 const FILTERS = [["inputs", "Inputs"], ["messages", "No tools"], ["all", "All"]];
-const MARKS = { error: "error", unknown: "unknown", denied: "denied", interrupted: "interrupted", dry_run: "dry_run", cancelled: "denied", cut_off: "error" };
+const MARKS = { error: "error", unknown: "unknown", denied: "denied", interrupted: "interrupted", dry_run: "dry_run",
+  cancelled: "denied", cut_off: "error" };
 
 export class Tree {
   #list;
@@ -28,11 +29,13 @@ export class Tree {
     this.kinds = remembered("tree", "messages");
     this.rows = h("div.tree-rows", { role: "tree", "aria-label": "Branches", tabindex: 0 });
     this.filters = h("div.choice", { role: "radiogroup", "aria-label": "Lines shown" }, FILTERS.map(([kind, word]) =>
-      h("button", { type: "button", role: "radio", "aria-checked": String(kind === this.kinds), onclick: () => this.filter(kind) }, word)));
+      h("button", { type: "button", role: "radio", "aria-checked": String(kind === this.kinds),
+        onclick: () => this.filter(kind) }, word)));
     this.summary = h("span.muted");
-    this.element = h("section.tree", { "aria-label": "Tree" }, h("header.bar", this.summary, h("span.grow"), this.filters), this.rows);
-    this.#list = new Windowed(this.rows, { guess: ROW, draw: (index) => this.#row(index), seen: (first, last) => this.#seen(first, last) });
-    this.#list.isAtEnd = false;
+    this.element = h("section.tree", { "aria-label": "Tree" }, h("header.bar", this.summary, h("span.grow"), this.filters),
+      this.rows);
+    this.#list = new Windowed(this.rows,
+      { guess: ROW, draw: (index) => this.#row(index), seen: (first, last) => this.#seen(first, last) });
     this.rows.addEventListener("keydown", (event) => this.#key(event));
   }
 
@@ -52,7 +55,8 @@ export class Tree {
   filter(kind) {
     this.kinds = kind;
     remember("tree", kind);
-    [...this.filters.children].forEach((choice, at) => choice.setAttribute("aria-checked", String(FILTERS[at][0] === kind)));
+    [...this.filters.children].forEach((choice, at) => choice.setAttribute("aria-checked",
+      String(FILTERS[at][0] === kind)));
     this.#lines.clear();
     this.#again(this.#selected || this.looking);
   }
@@ -76,7 +80,8 @@ export class Tree {
 
   select(entry) {
     this.#selected = `${entry.branch}:${entry.seq}`;
-    for (const row of this.rows.querySelectorAll(".entry-line")) row.classList.toggle("selected", row.dataset.place === this.#selected);
+    for (const row of this.rows.querySelectorAll(".entry-line")) row.classList.toggle("selected",
+      row.dataset.place === this.#selected);
     const index = this.#indexOf(this.#selected);
     if (index >= 0 && this.#isShown(this.#slots[index]) && this.rows.clientHeight) this.#list.reveal(index);
   }
@@ -105,7 +110,8 @@ export class Tree {
   #row(index) {
     const slot = this.#slots[index], [kind, branch, seq, depth, other] = slot;
     if (!this.#isShown(slot)) return null;
-    const row = kind === SIDE ? this.#sideRow(branch, seq) : kind === ENTRY ? this.#entryRow(branch, seq, depth) : kind === RELATED ? this.#relatedRow(other) : this.#parentRow();
+    const row = kind === SIDE ? this.#sideRow(branch, seq) : kind === ENTRY ? this.#entryRow(branch, seq,
+      depth) : kind === RELATED ? this.#relatedRow(other) : this.#parentRow();
     row.style.setProperty("--depth", Math.min(depth, DEEPEST));
     row.setAttribute("aria-level", depth + 1);
     return row;
@@ -114,31 +120,34 @@ export class Tree {
   #sideRow(branch, first) {
     const name = `${branch}:${first}`, isOpen = this.#open.has(name), number = this.tail(branch) - first + 1;
     return h("div.tree-row.side-line", {
-      role: "treeitem", "aria-expanded": String(isOpen), tabindex: -1, data: { side: name }, title: `${many(number, "entry", "entries")} behind ${first - 1}`, onclick: () => this.#toggle(name),
+      role: "treeitem", "aria-expanded": String(isOpen), tabindex: -1, data: { side: name },
+      title: `${many(number, "entry", "entries")} behind ${first - 1}`, onclick: () => this.#toggle(name),
     }, h("span.twist", { "aria-hidden": "true" }, isOpen ? "▾" : "▸"), icon("fork"), h("span.muted", number),
     h("span.tree-line", shown(this.#labels.get(name) ?? "…")), this.branches.holdsLeaf(branch, first) && leafMark());
   }
 
   #entryRow(branch, seq, depth) {
     const name = `${branch}:${seq}`, line = this.#lines.get(name);
-    const marks = (line?.marks ?? []).filter((mark) => MARKS[mark]);
+    const role = line?.role ?? line?.kind ?? "none", isSelected = name === this.#selected;
+    const words = line ? shown(line.line) : line === null ? h("span.muted", "the leaf") : "…";
     return h("div.tree-row.entry-line", {
-      role: "treeitem", tabindex: -1, class: `${depth ? "off-path" : "on-path"} role-${line?.role ?? line?.kind ?? "none"} ${name === this.#selected ? "selected" : ""}`, data: { place: name },
-      onclick: () => this.host.look({ branch, seq }),
-    }, h("span.seq", seq), line && icon(line.kind === "message" ? line.role : line.kind), h("span.tree-line", line ? shown(line.line) : line === null ? h("span.muted", "the leaf") : "…"),
-    marks.map((mark) => h("span.mark", { class: `is-${mark}`, title: mark.replace("_", " ") }, icon(MARKS[mark], mark.replace("_", " ")))),
-    this.branches.leaf === name && leafMark());
+      role: "treeitem", tabindex: -1, data: { place: name }, onclick: () => this.host.look({ branch, seq }),
+      class: `${depth ? "off-path" : "on-path"} role-${role} ${isSelected ? "selected" : ""}`,
+    }, h("span.seq", seq), line && icon(line.kind === "message" ? line.role : line.kind), h("span.tree-line", words),
+    (line?.marks ?? []).filter((mark) => MARKS[mark]).map(drawnMark), this.branches.leaf === name && leafMark());
   }
 
   #relatedRow(other) {
     return h("a.tree-row.related", { href: this.host.related(other.id), role: "treeitem", tabindex: -1 },
-      icon(other.relation ?? "fork"), h("span.muted", other.relation), h("span.tree-line", shown(other.heading || other.id)), h("span.muted", "→"));
+      icon(other.relation ?? "fork"), h("span.muted", other.relation), h("span.tree-line",
+        shown(other.heading || other.id)), h("span.muted", "→"));
   }
 
   #parentRow() {
     const { id, heading, relation, seq } = this.parent;
     return h("a.tree-row.related", { href: this.host.related(id, seq), role: "treeitem", tabindex: -1 },
-      h("span.muted", "←"), icon(relation ?? "fork"), h("span.muted", `${relation} of`), h("span.tree-line", shown(heading || id)));
+      h("span.muted", "←"), icon(relation ?? "fork"), h("span.muted", `${relation} of`), h("span.tree-line",
+        shown(heading || id)));
   }
 
   #toggle(name) {
@@ -152,7 +161,8 @@ export class Tree {
     if (this.#isLoading || !this.branches) return;
     const near = this.#slots.slice(Math.max(0, first - 10), last + 30);
     const entry = near.find(([kind, branch, seq]) => kind === ENTRY && !this.#lines.has(`${branch}:${seq}`));
-    const sides = near.filter(([kind, branch, seq]) => kind === SIDE && !this.#labels.has(`${branch}:${seq}`)).map(([, branch, seq]) => `${branch}:${seq}`);
+    const sides = near.filter(([kind, branch, seq]) => kind === SIDE && !this.#labels.has(`${branch}:${seq}`))
+      .map(([, branch, seq]) => `${branch}:${seq}`);
     if (entry) this.#load(() => this.#lineWindow(entry));
     else if (sides.length) this.#load(() => this.#labelWindow(sides.slice(0, LABELS)));
   }
@@ -172,13 +182,15 @@ export class Tree {
 
   /** Lines around an entry: of the shown path, through all its branches at once, or of the side it lies on. */
   async #lineWindow([, branch, seq, depth]) {
-    const kinds = this.kinds, isTrunk = depth === 0, first = Math.max(isTrunk ? 1 : this.branches.rows.get(branch).from + 1, seq - PAGE / 2);
+    const kinds = this.kinds, isTrunk = depth === 0, first = Math.max(isTrunk ? 1 : this.branches.rows.get(branch).from + 1,
+      seq - PAGE / 2);
     const last = Math.min(isTrunk ? parted(this.looking).seq : this.tail(branch), first + PAGE);
     const where = isTrunk ? { leaf: this.looking } : { branch };
     const told = await ask(sessionPath(this.host.id, "/outline"), { ...where, first, last, kinds });
     if (kinds !== this.kinds) return;
     const until = Math.max(told.last, seq), ranges = isTrunk ? this.#trunk : [[branch, first, until]];
-    for (const [name, from, to] of ranges) for (let at = Math.max(from, first); at <= Math.min(to, until); at++) this.#lines.set(`${name}:${at}`, null);
+    for (const [name, from, to] of ranges) for (let at = Math.max(from, first); at <= Math.min(to,
+      until); at++) this.#lines.set(`${name}:${at}`, null);
     for (const line of told.lines) this.#lines.set(`${line.branch}:${line.seq}`, line);
     this.#redraw(([kind, , at, level]) => kind === ENTRY && (level === 0) === isTrunk && at >= first && at <= until);
   }
@@ -202,7 +214,8 @@ export class Tree {
     const row = event.target.closest(".tree-row");
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (step) {
-      const next = row ? (step > 0 ? row.nextElementSibling : row.previousElementSibling) : this.#list.box.firstElementChild;
+      const next = row ? (step > 0 ? row.nextElementSibling
+        : row.previousElementSibling) : this.#list.box.firstElementChild;
       next?.focus();
       event.preventDefault();
     } else if (row && (event.key === "Enter" || event.key === " ")) { row.click(); event.preventDefault(); }
@@ -210,6 +223,11 @@ export class Tree {
       if ((row.getAttribute("aria-expanded") === "true") === (event.key === "ArrowLeft")) row.click();
     }
   }
+}
+
+function drawnMark(mark) {
+  const word = mark.replace("_", " ");
+  return h("span.mark", { class: `is-${mark}`, title: word }, icon(MARKS[mark], word));
 }
 
 function leafMark() {

@@ -26,11 +26,15 @@ export class UsagePage {
     const say = isPriced ? money : count;
     const stored = h("tbody");
     fill(this.element, head(since, told.total),
-      h("section", h("h2", isPriced ? "Cost per day" : "Tokens per day"), told.days.length ? columns(everyDay(told.days, measure), "per day, UTC", say) : h("p.empty", "No model was called in this time.")),
+      h("section", h("h2", isPriced ? "Cost per day" : "Tokens per day"),
+        told.days.length ? columns(everyDay(told.days, measure), "per day, UTC", say) : h("p.empty",
+        "No model was called in this time.")),
       h("div.two", named("By model", told.models, measure, say), named("By agent", told.agents, measure, say)),
       told.buckets.length > 1 && named("By purpose", told.buckets, measure, say),
       h("section", h("h2", "Every day, model and agent"), table(told.rows)),
-      h("section", h("h2", "Storage of the newest sessions"), h("div.wide", h("table", h("thead", h("tr", ["session", "entries", "branches", "size", "blobs"].map((name) => h("th", name)))), stored))));
+      h("section", h("h2", "Storage of the newest sessions"),
+        h("div.wide", h("table", h("thead",
+        h("tr", ["session", "entries", "branches", "size", "blobs"].map((name) => h("th", name)))), stored))));
     await this.#stored(stored);
   }
 
@@ -39,16 +43,22 @@ export class UsagePage {
     for (const row of sessions) {
       if (this.#isClosed) return;
       const held = await ask(sessionPath(row.id, "/storage"));
-      body.append(h("tr", h("td", h("a", { href: sessionLink(row.id) }, shown(row.heading))), [count(held.entries), count(held.branches), bytes(held.bytes), held.blobs ? `${held.blobs}, ${bytes(held.blob_bytes)}` : "–"].map((cell) => h("td.number", cell))));
+      body.append(h("tr", h("td", h("a", { href: sessionLink(row.id) }, shown(row.heading))),
+        [count(held.entries), count(held.branches), bytes(held.bytes),
+        held.blobs ? `${held.blobs}, ${bytes(held.blob_bytes)}` : "–"].map((cell) => h("td.number", cell))));
     }
   }
 }
 
 function head(since, total) {
-  return h("header", h("div.head-line", h("h1", "Usage"), h("span.grow"), h("div.choice", { role: "radiogroup", "aria-label": "Time" }, SINCE.map(([value, words]) => h("button", {
-    type: "button", role: "radio", "aria-checked": String((value || "all") === since), onclick: () => go(to("/usage", { since: value || "all" })),
+  return h("header", h("div.head-line", h("h1", "Usage"), h("span.grow"),
+    h("div.choice", { role: "radiogroup", "aria-label": "Time" }, SINCE.map(([value, words]) => h("button", {
+    type: "button", role: "radio", "aria-checked": String((value || "all") === since), onclick: () => go(to("/usage",
+      { since: value || "all" })),
   }, words)))), h("dl.figures", [["cost", cost(total)], ["calls", count(total.calls)], ["input", count(total.input_tokens)], ["output", count(total.output_tokens)],
-    ["cache read", count(total.cache_read_tokens)], ["unpriced", total.unpriced_calls ? many(total.unpriced_calls, "call") : null], ["unknown", total.unknown_calls ? many(total.unknown_calls, "call") : null]]
+    ["cache read", count(total.cache_read_tokens)], ["unpriced",
+      total.unpriced_calls ? many(total.unpriced_calls, "call") : null], ["unknown",
+      total.unknown_calls ? many(total.unknown_calls, "call") : null]]
     .filter(([, value]) => value !== null).map(([name, value]) => h("div", h("dt", name), h("dd", value)))));
 }
 
@@ -64,13 +74,18 @@ function everyDay(days, measure) {
 }
 
 function named(title, groups, measure, say) {
-  const points = groups.slice(0, 12).map(({ name, totals }) => ({ name: shown(name || "none"), value: measure(totals), note: many(totals.calls, "call") }));
+  const points = groups.slice(0,
+    12).map(({ name, totals }) => ({ name: shown(name || "none"), value: measure(totals),
+    note: many(totals.calls, "call") }));
   return h("section", h("h2", title), points.length ? bars(points, title, say) : h("p.empty", "Nothing."));
 }
 
 function table(rows) {
   const shownRows = rows.slice(-200).reverse();
-  return h("div.wide", h("table", h("thead", h("tr", ["day", "model", "agent", "for", "calls", "input", "output", "cost"].map((name) => h("th", name)))),
-    h("tbody", shownRows.map(({ day, model, agent, bucket, totals }) => h("tr", [day, shown(model), shown(agent), bucket].map((cell) => h("td", cell || "–")),
-      [count(totals.calls), count(totals.input_tokens), count(totals.output_tokens), cost(totals)].map((cell) => h("td.number", cell)))))));
+  return h("div.wide", h("table",
+    h("thead", h("tr", ["day", "model", "agent", "for", "calls", "input", "output", "cost"].map((name) => h("th", name)))),
+    h("tbody", shownRows.map(({ day, model, agent, bucket, totals }) => h("tr",
+      [day, shown(model), shown(agent), bucket].map((cell) => h("td", cell || "–")),
+      [count(totals.calls), count(totals.input_tokens), count(totals.output_tokens),
+        cost(totals)].map((cell) => h("td.number", cell)))))));
 }

@@ -53,13 +53,15 @@ export class Windowed {
   #below = h("div.spacer", { "aria-hidden": "true" });
   #box;
 
-  /** draw(index) → element, or null for a row that is not shown; seen(first, last) is told what is on screen. */
-  constructor(scroller, { draw, seen, guess }) {
+  /** draw(index) → element, or null for a row that is not shown; seen(first, last) is told what is on screen;
+   *  one that follows stays at its end when rows are added there. */
+  constructor(scroller, { draw, seen, guess, follows = false }) {
     this.scroller = scroller;
     this.draw = draw;
     this.seen = seen;
     this.guess = guess;
-    this.isAtEnd = true;
+    this.follows = follows;
+    this.isAtEnd = follows;
     this.#box = h("div.rows");
     scroller.replaceChildren(this.#above, this.#box, this.#below);
     scroller.addEventListener("scroll", () => this.#scrolled(), { passive: true });
@@ -74,6 +76,7 @@ export class Windowed {
   reset(count) {
     for (const row of this.#rows.values()) this.#watcher.unobserve(row);
     this.#rows.clear();
+    this.#pending = null;
     this.#box.replaceChildren();
     const each = Math.max(1, Math.min(this.guess, TALLEST / Math.max(1, count)));
     this.#heights = new Heights(new Float64Array(count).fill(each));
@@ -94,7 +97,11 @@ export class Windowed {
   }
 
   /** Rows known not to be shown take no room, so that nobody has to look at them to find out. */
-  hide(index) { this.#heights.set(index, 0); this.#drop(index); }
+  hide(index) {
+    this.#pending ??= this.#held() ?? { isEnd: true }; // what is held is known only as long as the heights are as painted
+    this.#heights.set(index, 0);
+    this.#drop(index);
+  }
 
   row(index) { return this.#rows.get(index); }
 
@@ -129,13 +136,14 @@ export class Windowed {
   /** Bring a row into view, and move nothing if it is there already. */
   reveal(index) {
     const top = this.#heights.before(index) - this.scroller.scrollTop;
-    const isThere = this.#rows.has(index) && top >= 0 && top + Math.min(this.#heights.own[index], 80) <= this.scroller.clientHeight;
+    const isThere = this.#rows.has(index) && top >= 0 && top + Math.min(this.#heights.own[index],
+      80) <= this.scroller.clientHeight;
     if (!isThere) this.show(index, -Math.min(80, this.scroller.clientHeight / 4));
   }
 
   toEnd() {
     this.isAtEnd = true;
-    this.paint();
+    this.paint(null);
   }
 
   close() {
@@ -145,7 +153,7 @@ export class Windowed {
 
   #scrolled() {
     const { scrollTop, scrollHeight, clientHeight } = this.scroller;
-    this.isAtEnd = scrollTop + clientHeight >= scrollHeight - 4;
+    this.isAtEnd = this.follows && scrollTop + clientHeight >= scrollHeight - 4;
     this.later();
   }
 

@@ -45,7 +45,8 @@ export function ago(at, now = Date.now()) {
 
 export function clock(at) {
   const when = new Date(at / 1000);
-  return Number.isNaN(when.getTime()) ? "–" : when.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false });
+  return Number.isNaN(when.getTime()) ? "–" : when.toLocaleTimeString([],
+    { hour: "2-digit", minute: "2-digit", hour12: false });
 }
 
 export function whole(at) {

@@ -1,0 +1,193 @@
+"""A task's claim, and the transactions that hold it.
+
+Knows that whatever is written for a task is written by whoever has its claim: each transaction first locks the
+run and renews its lease, then writes, and the one that ends a step writes the checkpoint too. So a worker that
+was paused past its lease, or cut off, finds its claim gone before it has written anything. Does not know what a
+step is, nor what is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from threading import RLock
+from typing import Any, cast
+
+import psycopg
+from absurd_sdk import Absurd, CancelledTask, ClaimedTask, FailedTask, StepHandle, TaskContext
+from psycopg.errors import AdminShutdown, RaiseException
+
+from ..errors import ClaimLost, NoServer, Unsettled
+from ..stores.postgres_connections import PATIENCE_SECONDS, Connection, Connections, Lost
+from ..stores.postgres_url import Address, first_line
+from .absurd_joined import JoinedConnections
+
+STEP = "agent-loop"
+"""The name of a step: the n-th one is `agent-loop#n` among the task's checkpoints."""
+PAUSE_SECONDS = 0.1
+
+
+class Line:
+    """The connection of one running task, and of no other: opened again when it broke."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._connection: Connection | None = None
+        self._is_pinned = False
+
+    @contextlib.contextmanager
+    def pinned(self) -> Iterator[Connection]:
+        """The same connection to the end, broken or not: half a transaction must not go on in another."""
+        connection = self.live()
+        self._is_pinned = True
+        try:
+            yield connection
+        finally:
+            self._is_pinned = False
+
+    def live(self) -> Connection:
+        """The connection; a new one if it broke, tried for as long as a server may be away."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while self._connection is None or (self._connection.closed and not self._is_pinned):
+            try:
+                self._connection = self._address.connect()
+            except NoServer:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(PAUSE_SECONDS)
+        return self._connection
+
+    def cursor(self, **how: Any) -> Any:
+        """All that Absurd asks of a connection."""
+        return self.live().cursor(**how)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class Client(Absurd):
+    """An Absurd client with a line of its own, which remembers what it claimed."""
+
+    def __init__(self, line: Line, queue: str) -> None:
+        super().__init__(cast(Connection, line), queue)
+        self.claimed: list[ClaimedTask] = []
+
+    def claim_tasks(
+        self, batch_size: int = 1, claim_timeout: int = 120, worker_id: str = "worker"
+    ) -> list[ClaimedTask]:
+        self.claimed = []
+        self.claimed = super().claim_tasks(batch_size, claim_timeout, worker_id)
+        return self.claimed
+
+
+class Claim:
+    """The right of one run of a task to write, until it is lost."""
+
+    def __init__(self, context: TaskContext, task: ClaimedTask, line: Line, queue: str, lease: int) -> None:
+        self.context, self.line, self.queue, self.lease = context, line, queue, lease
+        self.task_id, self.run_id = str(task["task_id"]), str(task["run_id"])
+        self.lock = RLock()
+        self.is_lost = False
+        self._stop: Callable[[], object] | None = None
+        self._value: dict[str, Any] | None = None
+        self._steps = 0
+
+    def hold(self) -> None:
+        """Lock the run and renew its lease, in the transaction that is open; `ClaimLost` if it is another's."""
+        if not self.is_lost:
+            try:
+                self.context.heartbeat()
+                return
+            except (CancelledTask, FailedTask, RaiseException):
+                self.lose()
+        raise ClaimLost(self.queue, self.task_id)
+
+    def on_loss(self, stop: Callable[[], object]) -> None:
+        self._stop = stop
+        if self.is_lost:
+            stop()
+
+    def lose(self) -> None:
+        """It is another's, or nobody's: what is in flight is stopped, and nothing is written any more."""
+        was_lost, self.is_lost = self.is_lost, True
+        if self._stop is not None and not was_lost:
+            self._stop()
+
+    def end(self) -> None:
+        """The run is over, its line is the next task's: what a stopped tool or child still does must not touch it."""
+        with self.lock:
+            self.is_lost = True
+
+    def replayed(self) -> Iterator[Any]:
+        """The checkpoints of the steps that are done, in their order."""
+        while (handle := self.context.begin_step(STEP)).done:
+            self._steps += 1
+            yield handle.state
+
+    @contextlib.contextmanager
+    def ending(self, value: dict[str, Any] | None) -> Iterator[None]:
+        """What is written within ends a step: its checkpoint is part of the same transaction.
+
+        Others who write for the task wait: the checkpoint must not ride with anything else. A transaction that is
+        tried again ends the same step.
+        """
+        with self.lock:
+            self._value = value
+            try:
+                yield
+            finally:
+                self._value = None
+            self._steps += value is not None
+
+    def end_step(self) -> None:
+        if self._value is not None:
+            n = self._steps + 1  # known: asking Absurd for its next handle would be one more round trip
+            handle = StepHandle(STEP, STEP if n == 1 else f"{STEP}#{n}", done=False)
+            self.context.complete_step(handle, self._value)
+
+    def put_off(self, seconds: float) -> None:
+        """Give the claim back: the task sleeps so long, then anyone may take it."""
+        query = (
+            "select absurd.schedule_run(%s, %s, absurd.current_time() + make_interval(secs => %s::float8))"
+        )
+        self.line.live().execute(query, (self.queue, self.run_id, str(seconds)))
+
+
+class ClaimedConnections(JoinedConnections):
+    """Every write goes down the task's line and holds its claim."""
+
+    def __init__(self, base: Connections, claim: Claim) -> None:
+        super().__init__(base)
+        self._claim = claim
+        # A worker that is paused within a transaction would keep its run locked, and nobody could take it over.
+        self._identity = f"set local idle_in_transaction_session_timeout = '{claim.lease}s'; {base._identity}"
+
+    @contextlib.contextmanager
+    def _lent(self) -> Iterator[Connection]:
+        claim = self._claim
+        with claim.lock:
+            if claim.is_lost:  # looked at before the line is touched: it may be in another task's transaction
+                raise ClaimLost(claim.queue, claim.task_id)
+            with claim.line.pinned() as connection:
+                try:
+                    yield connection
+                except psycopg.Error as error:
+                    if connection.closed or isinstance(error, AdminShutdown):
+                        raise Lost(first_line(error)) from error
+                    raise
+
+    def recover(self, lost: Lost, deadline: float) -> None:
+        if time.monotonic() > deadline:
+            raise Unsettled(self.where, lost.why) from None
+        with self._claim.lock:
+            if not self._claim.is_lost:
+                self._claim.line.live()
+
+    def before(self, connection: Connection) -> None:
+        self._claim.hold()
+
+    def behind(self, connection: Connection) -> None:
+        self._claim.end_step()

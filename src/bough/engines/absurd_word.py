@@ -1,0 +1,66 @@
+"""The word of a person on a call that waits for one, and the event that wakes the task behind it.
+
+Knows journal and event; does not need Absurd's own libraries, for a word may be given where no worker runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from ..core.turns import OpenCall
+from ..log import Log
+from ..stores.postgres import PostgresStore
+from ..stores.postgres_connections import Connection, Connections
+from .absurd_joined import JoinedConnections
+
+DECIDED = ("approved", "denied")
+# Under the lock that the word holds: how many there are with it, and where the latest task said that it waits.
+SELECT_WAITING = """
+select count(*) filter (where journal.kind in ('approved', 'denied')),
+       (array_agg(journal.data order by journal.n desc) filter (where journal.kind = 'waiting'))[1]::json ->> 'queue'
+from bough.journal join bough.session on session.no = journal.session_no
+where session.id = %s
+"""
+SELECT_EVENTS = "select to_regclass(format('absurd.%%I', 'e_' || %s)) is not null"
+EMIT = "select absurd.emit_event(%s, %s, 'true')"
+
+
+class Waking(JoinedConnections):
+    """A word wakes the task that waits for it, in its own transaction.
+
+    Events have names and happen once, so each word has a number. A task that has seen n of them waits for number
+    n + 1 and misses none. Where no task waits, or its queue is on another server than this copy, nothing is told.
+    """
+
+    def __init__(self, base: Connections, session_id: str) -> None:
+        super().__init__(base)
+        self._session_id = session_id
+
+    def behind(self, connection: Connection) -> None:
+        words, queue = _one(connection, SELECT_WAITING, self._session_id)
+        if queue is not None and _one(connection, SELECT_EVENTS, queue)[0]:
+            connection.execute(EMIT, (queue, word_event(self._session_id, int(words))))
+
+
+def _one(connection: Connection, query: str, name: str) -> tuple[Any, ...]:
+    found: tuple[Any, ...] | None = connection.execute(query, (name,)).fetchone()
+    assert found is not None
+    return found
+
+
+def word_event(session_id: str, n: int) -> str:
+    """The n-th word of a person in this session."""
+    return f"bough:{session_id}:word:{n}"
+
+
+def decide(log: Log, call: OpenCall, kind: str) -> None:
+    """Record a person's word on a call; a task that waits for it is woken by the same transaction."""
+    assert isinstance(log.store, PostgresStore)
+    store = log.store.joined(lambda base: Waking(base, log.session_id))
+    row = replace(
+        log.store.session(log.session_id), leaf=log.leaf
+    )  # bound to the place where the call was seen
+    joint = Log(store, row, log.world, log.cursor)
+    joint.record(kind, data={"seq": call.seq, "index": call.index}, is_bound=True)

@@ -1,0 +1,131 @@
+"""A worker to kill: two turns of tools, an approval, a child task and a compaction, on a queue of the real engine.
+
+Every transaction, every checkpoint within one and every effect is a named point before and after which the process
+may die. What it does to the world goes into a file that only grows, which whoever watches reads.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import crash_agent
+from bough import Limits, ScriptedModel, Slow, ToolCall, assistant
+from bough.engines import absurd_worker
+from bough.engines.absurd import Agent
+from bough.engines.absurd_claim import Claim, ClaimedConnections
+from bough.engines.absurd_worker import Worker
+from bough.errors import Overflow
+from bough.models.model import Request
+
+INPUTS = ["do it", "and now at length"]
+ANSWERS = ["I did it.", "All said."]
+LIMITS = Limits(pause=lambda failures: 0.0)
+
+
+class World(crash_agent.World):
+    """The same points, told into a file: many workers write it, and it outlives them."""
+
+    def __init__(self, place: str, kill_at: int = 0, by: signal.Signals = signal.SIGKILL) -> None:
+        super().__init__(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND), kill_at)
+        self.by = by
+
+    def point(self, name: str) -> None:
+        self.points += 1
+        if self.points == self.kill_at:
+            self.tell(f"killed {name}")
+            os.kill(os.getpid(), self.by)
+
+
+def script(world: World) -> Any:
+    def answer(request: Request) -> Any:
+        world.point("before model")
+        world.tell("model")
+        items = [item for item in request.context.items if not item.pinned]
+        turn = [item for item in items if item.turn == items[-1].turn]
+        said = sum(item.message.role == "assistant" for item in turn)
+        text = turn[0].message.text
+        if text == INPUTS[1] and not any(item.pinned for item in request.context.items):
+            return Overflow("scripted", "too long")
+        delegating = assistant("Asking.", ToolCall("d", "delegate", {"task": "think"}))
+        lines: dict[str, list[Any]] = {
+            INPUTS[0]: [crash_agent.batch(0, 1, 2), crash_agent.batch(4, 5, 8, 9), delegating, ANSWERS[0]],
+            INPUTS[1]: [crash_agent.batch(13, 14), ANSWERS[1]],
+        }
+        return lines[text][said]
+
+    return answer
+
+
+def guard(world: World) -> None:
+    """Points around every transaction of a claim, and around the checkpoint within the one that ends a step."""
+
+    class GuardedConnections(ClaimedConnections):
+        def once_in(self, work: Any, tries: int = 10) -> Any:
+            world.point("before transaction")
+            done = super().once_in(work, tries)
+            world.point("after transaction")
+            return done
+
+    class GuardedClaim(Claim):
+        def end_step(self) -> None:
+            world.point("before checkpoint")
+            super().end_step()
+            world.point("after checkpoint")
+
+        def put_off(self, seconds: float) -> None:
+            world.point("before putting off")
+            super().put_off(seconds)
+
+    absurd_worker.ClaimedConnections = GuardedConnections  # type: ignore[misc]
+    absurd_worker.Claim = GuardedClaim  # type: ignore[misc]
+
+
+def agent(world: World) -> Agent:
+    return Agent("crash", ScriptedModel(script(world)), crash_agent.make_tools(world), LIMITS)
+
+
+def work(
+    url: str,
+    queue: str,
+    told: str,
+    kill_at: int = 0,
+    concurrency: int = 1,
+    lease: int = 1,
+    by: signal.Signals = signal.SIGKILL,
+) -> None:
+    """A whole worker process: to its death, or to SIGTERM."""
+    world = World(told, kill_at, by)
+    guard(world)
+    worker = Worker(
+        url, [agent(world)], queue=queue, concurrency=concurrency, lease=lease, tell=world_says(world)
+    )
+    signal.signal(signal.SIGTERM, lambda *_: worker.stop())
+    left = worker.run(grace=20)
+    world.tell(f"points {world.points}")
+    os._exit(left)
+
+
+def world_says(world: World) -> Any:
+    return lambda line: world.tell(f"said {line}")
+
+
+def plod(url: str, queue: str, told: str, pause: float, lease: int = 1) -> None:
+    """A worker whose model takes its time: for pauses, restarts and stops in the middle of a step."""
+    world = World(told)
+
+    def answer(request: Request) -> Any:
+        world.tell("model")
+        said = sum(item.message.role == "assistant" for item in request.context.items)
+        return Slow(pause, crash_agent.batch((2, 11, 14)[said]) if said < 3 else "Done.")
+
+    plodding = Agent("crash", ScriptedModel(answer), crash_agent.make_tools(world), LIMITS)
+    worker = Worker(url, [plodding], queue=queue, concurrency=2, lease=lease, tell=world_says(world))
+    signal.signal(signal.SIGTERM, lambda *_: worker.stop())
+    os._exit(worker.run(grace=20))
+
+
+def lines(told: Path) -> list[str]:
+    return told.read_text().splitlines() if told.exists() else []
