@@ -53,7 +53,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "diff": ("comparing", "Compare two sessions or places turn by turn."),
     },
     "Exchange": {
-        "export": ("exporting", "Write a session as a bundle, Markdown, JSONL or workflow."),
+        "export": ("exporting", "Write a session as a bundle, web page, Markdown, JSONL or workflow."),
         "import": ("importing", "Take a bundle in."),
         "copy": ("importing", "Copy sessions to another store."),
     },
