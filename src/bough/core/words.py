@@ -159,7 +159,7 @@ def first_place(text: str, phrase: Sequence[str], *, is_prefix: bool) -> int:
 
     First as plain letters between plain blanks, which finds most at the speed of a regular expression.
     """
-    gap = r"[^0-9a-z\x80-\U0010ffff]"
+    gap = r"[\x00-\x2f\x3a-\x60\x7b-\x7f]"  # spelled out: the complement of a range up to the end takes 6 ms to compile
     tail = "" if is_prefix else rf"(?:{gap}|$)"
     pattern = rf"(?:^|{gap}){f'{gap}+'.join(map(re.escape, phrase))}{tail}"
     found = re.search(pattern, text.lower())
