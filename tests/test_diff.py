@@ -20,7 +20,7 @@ from logs import SOAK
 from recordings import Turn, record, turns
 from worlds import counted_world
 
-MANY = settings(max_examples=2_000 if SOAK else 60, deadline=None)
+MANY = settings(max_examples=2_000 if SOAK else 25, deadline=None)
 
 
 def call(name: str = "look", order: int = 41, call_id: str = "c") -> Any:

@@ -48,7 +48,7 @@ from bough.log import Draft
 
 SOAK = os.environ.get("BOUGH_SOAK") == "1"
 thorough = settings(
-    max_examples=3_000 if SOAK else 120,
+    max_examples=3_000 if SOAK else 50,
     deadline=None,
     suppress_health_check=[
         HealthCheck.too_slow,

@@ -364,7 +364,11 @@ def _change(handle: Session, text: str) -> Any:
 
     written = write(handle.log.cursor, [Draft(user(text))], 5)
     return Change(
-        session_id=handle.session_id, key=f"crash {text}", at=5, after=handle.leaf, entries=written.entries
+        session_id=handle.session_id,
+        key=f"crash {text.encode().hex()}",
+        at=5,
+        after=handle.leaf,
+        entries=written.entries,
     )
 
 

@@ -143,3 +143,14 @@ def test_what_is_not_a_store_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("hello " * 1000)
     with pytest.raises(WrongStore):
         PublicReader(str(tmp_path / "text.db"), owner="ann")
+
+
+def test_the_tasks_of_an_agent_are_not_the_publics(tmp_path: Path) -> None:
+    """What a parent asks its child is tool traffic: a person who may see the parent may not see that."""
+    where = str(tmp_path / "agent.db")
+    with bough.open(where, owner="ann") as store:
+        child = store.start_task(store.start("support"), "searcher", title="SECRET task")
+        child.append([user("SECRET tool input"), assistant("SECRET tool output")])
+        with PublicReader(where, space="default", owner="ann") as reader:
+            assert "SECRET" not in str(list(reader.query("select * from public_session")))
+            assert list(reader.query("select * from public_message")) == []

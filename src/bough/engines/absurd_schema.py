@@ -14,8 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from psycopg import sql
 
-from ..errors import BadQuery, NewerFormat, NoEngine, NoRights, NoSchema
-from ..stores.postgres_schema import LOCK
+from ..errors import BadQuery, NewerFormat, NoEngine, NoRights, NoSchema, StoreError
+from ..stores.postgres_schema import PATIENCE, take_turn
 from ..stores.postgres_schema import VERSION as SCHEMA_VERSION
 from ..stores.postgres_url import Address
 
@@ -51,14 +51,19 @@ def install(url: str, queue: str = "default", *, service: str = "bough_service")
     """Make Absurd's schema or bring it to this version, make the queue, and let the service role use both."""
     address = replace(Address.parsed(url), is_prepared=False)  # a text of several statements cannot be
     with address.connect() as connection, connection.transaction():
-        connection.execute("select pg_advisory_xact_lock(%s)", (LOCK,))
         _check_ours(connection, address.where, service)
         try:
+            take_turn(connection)
             before = _install(connection, address.where)
             connection.execute("select absurd.create_queue(%s)", (queue,))
             _grant(connection, queue, service)
         except psycopg.errors.InsufficientPrivilege as error:
             raise NoRights(address.where, connection.info.user, str(error.diag.message_primary)) from None
+        except psycopg.errors.LockNotAvailable:
+            raise StoreError(
+                f"{address.where}: an open transaction kept the engine waiting for {PATIENCE}; nothing was changed. "
+                "End it and run bough migrate --engine absurd again"
+            ) from None
     return Installed(before, VERSION, queue)
 
 

@@ -66,7 +66,7 @@ def migrate(url: str, *, service: str = "bough_service", client: str = "bough_cl
     with address.connect() as connection, connection.transaction():
         _check_server(connection, address.where)
         try:
-            _take_turn(connection)
+            take_turn(connection)
             return _migrate(connection, address.where, service, client)
         except psycopg.errors.LockNotAvailable:
             raise StoreError(
@@ -77,7 +77,7 @@ def migrate(url: str, *, service: str = "bough_service", client: str = "bough_cl
             raise NoRights(address.where, _user(connection), str(error.diag.message_primary)) from None
 
 
-def _take_turn(connection: psycopg.Connection[Any]) -> None:
+def take_turn(connection: psycopg.Connection[Any]) -> None:
     """One migration at a time, and no client can hold it: advisory locks are anybody's, so one is taken only while
     there is no table of ours to lock. Whoever waits for a table makes all others wait behind: not for long."""
     connection.execute(sql.SQL("set local lock_timeout = {}").format(sql.Literal(PATIENCE)))

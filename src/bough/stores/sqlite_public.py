@@ -27,7 +27,7 @@ VIEWS = """
 create temp view {token}_session as
 select id as session_id, title, agent, status, turns, started_at, updated_at, no, branch, seq
 from main.session
-where space = {space} and owner = {owner} and trashed_at is null and relation is not 'replay';
+where space = {space} and owner = {owner} and trashed_at is null and coalesce(relation, '') not in ('replay', 'task');
 
 create temp view {token}_message as
 with recursive {token}_line (session_id, branch, last) as (
