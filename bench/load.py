@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import apsw
 
 import bough
-from bough.stores.sqlite_rows import SESSION_COLUMNS
+from bough.stores.rows import SESSION_COLUMNS
 
 from .filled import Filled, fill
 from .measure import Plan, alternate, middle, ms, size_on_disk

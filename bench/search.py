@@ -16,7 +16,7 @@ from time import perf_counter_ns, process_time_ns
 import apsw
 
 import bough
-from bough.stores.sqlite_rows import SESSION_COLUMNS
+from bough.stores.rows import SESSION_COLUMNS
 from bough.stores.store import Status
 
 from .bare import encode

@@ -353,8 +353,9 @@ class TestApproval:
         for session in sessions:
             session.send("pay", engine="absurd", queue=queue)
         with working(installed, queue, Agent("a", by_step(paying, "Paid."), [pay]), concurrency=3):
-            waiting = set(sessions)
+            waiting, end = set(sessions), time.monotonic() + 120
             while waiting:
+                assert time.monotonic() < end, f"{len(waiting)} sessions wait for words they were given"
                 for session in list(waiting):
                     session.refresh()
                     decided = {f.data["index"] for f in session.journal() if f.kind == "approved"}

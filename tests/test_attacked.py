@@ -97,6 +97,7 @@ class TestOutput:
             ["fork"],
             ["show", "--json"],
             ["context"],
+            ["context", "--json"],
             ["tail"],
             ["log", "--json"],
             ["export", "--jsonl"],

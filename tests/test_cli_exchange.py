@@ -174,7 +174,8 @@ class TestSearch:
         second = bough("search", "order", "-n", "1", "--page", first["next"], "--json", store=shelf).json
         assert first["hits"][0]["reference"] != second["hits"][0]["reference"]
         done = bough("search", "colour:red", store=shelf)
-        assert done.code in (0, 1, 2)
+        assert done.code == 2
+        assert "role:" in done.err
         assert bough("search", "after:soon", store=shelf).code == 2
 
     def test_marks_are_shown_at_a_terminal(self, shelf: Path) -> None:
@@ -253,7 +254,7 @@ class TestImport:
         there = tmp_path / "b.db"
         library.open(there).close()
         done = bough("import", place, store=there)
-        assert done.code in (1, 2)
+        assert done.code == 1
         assert done.err.startswith("bough:")
         assert bough("ls", "--json", store=there).json["sessions"] == []
 
@@ -261,7 +262,7 @@ class TestImport:
         bough("export", "ses_case", "-o", tmp_path / "x.bough", store=shelf)
         bough("title", "ses_case", "Changed", store=shelf)
         done = bough("import", tmp_path / "x.bough", store=shelf)
-        assert done.code in (1, 2)
+        assert done.code == 1
         assert "--new-id" in done.err
         assert bough("import", tmp_path / "x.bough", "--new-id", store=shelf).code == 0
         assert len(bough("ls", "--json", store=shelf).json["sessions"]) == 4

@@ -79,13 +79,13 @@ class TestRewind:
 
 class TestCompact:
     def test_a_summary_stands_for_the_past_until_it_is_cancelled(self, shelf: Path) -> None:
-        before = bough("context", "ses_case", store=shelf).out
+        before = bough("context", "ses_case", "--json", store=shelf).out
         assert bough("compact", "ses_case", "--summary", "Order 41 was refunded.", store=shelf).code == 0
-        compacted = bough("context", "ses_case", store=shelf).out
+        compacted = bough("context", "ses_case", "--json", store=shelf).out
         assert "Order 41 was refunded." in compacted
         assert "Let me look" not in compacted
         assert bough("uncompact", "ses_case", store=shelf).code == 0
-        assert bough("context", "ses_case", store=shelf).out == before
+        assert bough("context", "ses_case", "--json", store=shelf).out == before
 
     def test_without_a_summary_one_is_made_without_a_model(self, shelf: Path) -> None:
         made = bough("compact", "ses_case", "--json", store=shelf).json["compaction"]
@@ -100,6 +100,7 @@ class TestNames:
     def test_title_and_tags_are_set_shown_and_removed(self, shelf: Path) -> None:
         assert bough("title", "ses_case", "Lost parcel", store=shelf).code == 0
         assert bough("title", "ses_case", store=shelf).out == "Lost parcel\n"
+        assert bough("title", "ses_case", "--json", store=shelf).json["title"] == "Lost parcel"
         assert bough("tag", "ses_case", "a=1", "team=", "--json", store=shelf).json["tags"] == {"a": "1"}
         assert bough("tag", "ses_case", store=shelf).out == "a=1\n"
         assert bough("tag", "ses_case", "odd", store=shelf).code == 2

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Sequence
 
 import click
 
@@ -69,31 +71,36 @@ def copy(
     if is_all == bool(references):
         raise Refused("name the sessions to copy, or --all of them")
     sessions = place.sessions()
+    target = Here(to, to_space or place.space, place.owner)
     if is_all:
         # Oldest first, so that a fork finds what it stands on.
         names = [row.session_id for row in sessions.every(limit=500) if row.relation != "task"][::-1]
-        say(f"{many(len(names), 'session')} of {place.where} to {Here(to, place.space, place.owner).where}")
+        say(f"{many(len(names), 'session')} of {place.where} to {target.where}")
         if not confirmed("Copy them?", yes=yes):
             return 1
     else:
         names = [find(place, reference).session.session_id for reference in references]
-    target = Here(to, to_space or place.space, place.owner)
-    try:
-        other = target.new_sessions()
-        with bar("copy", unit="sessions") as step:
-            made: list[str] = []
-            known: list[str] = []
-            for done, name in enumerate(names, 1):
-                was_there = not new_id and _holds(other, name)
-                (known if was_there else made).append(sessions.copy(name, to=other, new_id=new_id).session_id)
-                step(done, len(names))
-    finally:
-        target.close()
+    with contextlib.closing(target):
+        made, known = _copied(sessions, names, target.new_sessions(), new_id=new_id)
     if is_json:
         say_json(copied=made, known=known)
     else:
         say(f"{many(len(made), 'session')} copied{f', {len(known)} were there' if known else ''}")
     return 0
+
+
+def _copied(
+    sessions: Sessions, names: Sequence[str], other: Sessions, *, new_id: bool
+) -> tuple[list[str], list[str]]:
+    """The ids of what was written there now, and of what was there before."""
+    made: list[str] = []
+    known: list[str] = []
+    with bar("copy", unit="sessions") as step:
+        for done, name in enumerate(names, 1):
+            was_there = not new_id and _holds(other, name)
+            (known if was_there else made).append(sessions.copy(name, to=other, new_id=new_id).session_id)
+            step(done, len(names))
+    return made, known
 
 
 def _holds(sessions: Sessions, name: str) -> bool:

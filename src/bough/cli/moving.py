@@ -137,14 +137,17 @@ def uncompact(place: Here, reference: str, is_json: bool) -> None:
 @click.command()
 @needed
 @click.argument("text", required=False)
+@as_json
 @here
-def title(place: Here, reference: str, text: str | None) -> None:
+def title(place: Here, reference: str, text: str | None, is_json: bool) -> None:
     """Name a session; without TEXT print its name."""
     session = find(place, reference).session
-    if text is None:
-        click.echo(shown(session.row.title or ""))
-    else:
+    if text is not None:
         session.title(text or None)
+    if is_json:
+        say_json(session={"id": session.session_id}, title=session.row.title)
+    elif text is None:
+        click.echo(shown(session.row.title or ""))
 
 
 @click.command()

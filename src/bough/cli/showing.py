@@ -11,6 +11,7 @@ from ..core.entries import Entry
 from ..core.messages import Media, Message, Reasoning, Text, ToolCall, ToolResult
 from ..core.usage import spoken_cost, total
 from ..session import Session
+from ..stores.store import Query
 from .here import Here, here
 from .listing import as_data, status
 from .printing import (
@@ -109,10 +110,7 @@ def tree(place: Here, reference: str, is_json: bool) -> None:
     """
     found = find(place, reference)
     session = found.standing()
-    sessions = session.log.store
-    from ..stores.store import Query
-
-    related = sessions.sessions(Query(parent_session=session.session_id, limit=1_000)).sessions
+    related = session.log.store.sessions(Query(parent_session=session.session_id, limit=1_000)).sessions
     if is_json:
         say_json(
             session=as_data(session.row),
@@ -140,22 +138,38 @@ def tree(place: Here, reference: str, is_json: bool) -> None:
 @click.option(
     "--explain", is_flag=True, help="The first difference to what was last sent; exit code 1 if there is one."
 )
+@as_json
 @here
-def context(place: Here, reference: str, provider: str, explain: bool) -> int:
+def context(place: Here, reference: str, provider: str, explain: bool, is_json: bool) -> int:
     """What the model would be given at this place.
 
-    The exact request for that provider, as JSON; with @7 as it was behind entry 7.
+    With @7 as it was behind entry 7. --json is the exact request for that provider.
     """
     session = find(place, reference).standing()
-    if not explain:
-        say_json(provider=provider, request=session.request(provider))
+    if explain:
+        return _explained(session, provider, is_json=is_json)
+    request = session.request(provider)
+    if is_json:
+        say_json(provider=provider, request=request)
         return 0
+    given = session.context()
+    for text in given.system:
+        click.echo("\n".join(_spoken("system", Message("system", (Text(text),)), full=True)))
+    for item in given.items:
+        click.echo("\n".join(_spoken(item.message.role, item.message, full=True)))
+    return 0
+
+
+def _explained(session: Session, provider: str, *, is_json: bool) -> int:
+    """Whether the provider's cache stays warm; exit code 1 if it does not."""
     difference = session.explain(provider)
-    if difference is None:
-        say("the same bytes as the last call was given; the provider's cache stays warm")
-        return 0
-    say_json(provider=provider, difference=plain(difference))
-    return 1
+    if is_json:
+        say_json(provider=provider, difference=plain(difference))
+    elif difference is None:
+        click.echo("what the last call was given comes first, byte for byte; the provider's cache stays warm")
+    else:
+        click.echo(safe(str(difference)))
+    return 0 if difference is None else 1
 
 
 def _every(session: Session) -> list[Entry]:
@@ -201,10 +215,15 @@ def _said(entry: Entry, *, full: bool) -> Iterator[str]:
     if entry.message is None:
         yield dim(f"{entry.seq:>5} {name}: {clipped(describe(entry), width(200))}")
         return
-    yield ""
     model = dim(f"  {entry.model}") if entry.model else ""
-    yield f"{dim(f'{entry.seq:>5}')} {click.style(name, fg=_ROLES.get(name), bold=True)}{model}"
-    for part in entry.message.parts:
+    yield from _spoken(name, entry.message, full=full, before=dim(f"{entry.seq:>5}") + " ", behind=model)
+
+
+def _spoken(name: str, message: Message, *, full: bool, before: str = "", behind: str = "") -> Iterator[str]:
+    """A message under its role."""
+    yield ""
+    yield f"{before}{click.style(name, fg=_ROLES.get(name), bold=True)}{behind}"
+    for part in message.parts:
         yield from ("      " + line for line in _part(part, full=full))
 
 

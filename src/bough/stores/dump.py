@@ -22,7 +22,7 @@ from ..core.media import HANDLED
 from ..core.messages import Message
 from ..core.tree import Branch, Leaf, standing
 from ..core.usage import Call
-from ..errors import Damaged
+from ..errors import Damaged, IdClash, NotFound
 from .store import Detail, Fact, Queued, SessionRow, Stored
 
 _REFERENCE = b"bough-blob:"
@@ -254,3 +254,18 @@ def family(roots: Sequence[str], children: Callable[[str], Iterable[tuple[int, s
             found[name] = None
             waiting.extend(child for _, child in sorted(children(name), reverse=True))
     return list(found)
+
+
+def refuse_other(
+    coming: Dump, naming: Naming, dumped: Callable[[str], tuple[Dump, Mapping[int, int]]]
+) -> None:
+    """`IdClash` if what has its id here is another session, or another tenant's, of whom nothing is told."""
+    name = coming.row.session_id
+    try:
+        here, numbers = dumped(name)
+    except NotFound:
+        raise IdClash(name) from None
+    own = {n: number for number, n in numbers.items()}
+    told = replace(coming, entries=naming.entries(coming.entries, own), inbox=naming.inbox(coming.inbox))
+    if not is_same(here, told):
+        raise IdClash(name)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ..core.drafts import Blob, NewEntry
 from ..core.tree import Branch, Leaf
 from ..core.usage import Call
-from ..errors import IdClash, NotFound
+from ..errors import NotFound
 from .dump import (
     Dump,
     Dumps,
@@ -23,9 +23,9 @@ from .dump import (
     family,
     footing,
     hash_below,
-    is_same,
     numbered,
     placed,
+    refuse_other,
     spoken_row,
 )
 from .memory_kept import Kept
@@ -148,16 +148,7 @@ class TakingIn:
             self._write(dump)
             self.added.append(name)
             return
-        try:
-            here, numbers = self.store._dumped(name)
-        except NotFound:  # another tenant's, of whom nothing is told
-            raise IdClash(name) from None
-        own = {n: number for number, n in numbers.items()}
-        coming = replace(
-            dump, entries=self.naming.entries(dump.entries, own), inbox=self.naming.inbox(dump.inbox)
-        )
-        if not is_same(here, coming):
-            raise IdClash(name)
+        refuse_other(dump, self.naming, self.store._dumped)
         self.known.append(name)
 
     def _write(self, dump: Dump) -> None:

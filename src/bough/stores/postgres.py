@@ -28,7 +28,7 @@ from .postgres_search import PostgresSearching
 from .postgres_take import PostgresDumping
 from .postgres_url import Address
 from .postgres_write import apply, insert_blobs, lock_head, settled
-from .sqlite_rows import session_from
+from .rows import session_from
 from .store import (
     Change,
     Committed,

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from ..core.tree import Leaf
 from ..errors import BadPoint, IdTaken, StoreError
 from .postgres_connections import NAMED_GATE, Connection, Statement, run_on
-from .postgres_rows import ENTRY_GIVEN, SESSION_NAMES, detail_row, entry_row, session_row, text_of
+from .postgres_rows import ENTRY_GIVEN, SESSION_NAMES, detail_row, session_row, text_of
 from .postgres_write import TIE_BLOB, check_blobs, insert_blobs
+from .rows import entry_row
 from .store import NewSession, SessionRow
 
 # Purging looks at every branch of a space to see what still stands on what; a fork must not come between. So

@@ -16,7 +16,7 @@ from ..errors import Damaged, NotFound
 from .dump import PIECE, Dump, Dumps, Pieces, below_of, family, hash_below, numbered, placed, spoken_row
 from .postgres_connections import NAMED_GATE, Connection, Row
 from .postgres_rows import CALL_COLUMNS, ENTRY_COLUMNS, FACT_COLUMNS, SESSION_COLUMNS, detail_from
-from .sqlite_rows import call_from, fact_from, session_from, stored_from
+from .rows import call_from, fact_from, session_from, stored_from
 from .store import Fact, Queued, Stored
 
 ROWS_AT_ONCE = 200

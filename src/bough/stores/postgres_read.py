@@ -19,7 +19,7 @@ from .postgres_connections import NAMED_GATE, Connection, Connections, Row
 from .postgres_dump import MINE, SELECT_BRANCHES, SELECT_SESSION, SELECT_STORED
 from .postgres_query import conditions
 from .postgres_rows import CALL_COLUMNS, ENTRY_COLUMNS, FACT_COLUMNS, SESSION_COLUMNS, detail_from
-from .sqlite_rows import call_from, entry_from, fact_from, session_from, stored_from
+from .rows import call_from, entry_from, fact_from, session_from, stored_from
 from .store import Detail, Fact, Page, Query, Reading, SessionRow, Store, Stored
 
 # The row, the branches its path crosses and, if asked for, the wide part: what a path is, without an entry.

@@ -1,13 +1,11 @@
-"""Columns of the PostgreSQL tables, in the order the values behind `sqlite_rows` are made from."""
+"""Columns of the PostgreSQL tables, in the order the values behind `rows` are made from."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ..core.codec import to_json
-from ..core.drafts import NewEntry
-from ..core.usage import Call
-from .sqlite_rows import SESSION_COLUMNS as NAMES
+from .rows import SESSION_COLUMNS as NAMES
 from .store import Detail, SessionRow
 
 SESSION_NAMES = tuple(name.strip() for name in NAMES.split(","))
@@ -35,45 +33,6 @@ CALL_TYPES = (
 )
 CALL_COLUMNS = ", ".join(f"usage.{name}" for name in CALL_NAMES)
 FACT_COLUMNS = "n, kind, key, branch, first, last, data, at"
-
-
-def entry_row(entry: NewEntry) -> tuple[Any, ...]:
-    return (
-        entry.seq,
-        entry.turn,
-        entry.step,
-        None if entry.kind == "message" else entry.kind,
-        entry.role,
-        entry.internal,
-        entry.model,
-        entry.finish,
-        entry.entry_id,
-        entry.at,
-        entry.evidence,
-        entry.body,
-    )
-
-
-def call_row(call: Call, branch: int | None) -> tuple[Any, ...]:
-    usage, price = call.usage, call.price
-    return (
-        call.call_id,
-        branch,
-        call.after_seq,
-        call.answer_seq,
-        call.at,
-        usage.input_tokens,
-        usage.output_tokens,
-        usage.cache_read_tokens,
-        usage.cache_write_tokens,
-        None if call.purpose == "answer" else call.purpose,
-        None if call.bucket == "live" else call.bucket,
-        call.provider,
-        call.model,
-        None if price is None else price.microcents,
-        None if price is None else price.version,
-        call.failed,
-    )
 
 
 def session_row(row: SessionRow, **instead: Any) -> dict[str, Any]:

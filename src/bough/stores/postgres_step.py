@@ -23,11 +23,10 @@ from .postgres_rows import (
     CALL_TYPES,
     ENTRY_GIVEN,
     ENTRY_TYPES,
-    call_row,
-    entry_row,
     text_of,
     values,
 )
+from .rows import call_row, entry_row
 from .store import SETTABLE, Change
 
 MOST_ROWS = 16

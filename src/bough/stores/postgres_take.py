@@ -18,19 +18,18 @@ from psycopg.errors import UniqueViolation
 from ..core.tree import Branch, Leaf
 from ..core.usage import Call
 from ..errors import IdClash, NoServer, NotFound
-from .dump import Dump, Dumps, Naming, Pieces, TakenIn, footing, is_same, placed
+from .dump import Dump, Dumps, Naming, Pieces, TakenIn, footing, placed, refuse_other
 from .postgres_connections import Connection, Connections, Lost
 from .postgres_create import SHARE_LOCK, lock
 from .postgres_dump import Snapshot
 from .postgres_rows import (
     SESSION_NAMES,
-    call_row,
     detail_row,
-    entry_row,
     session_row,
     text_of,
 )
 from .postgres_write import INSERT_CALL, INSERT_ENTRY, INSERT_FACT, TIE_BLOB, insert_branch
+from .rows import call_row, entry_row
 from .store import Detail, Fact, SessionRow, Store, Stored
 
 ROWS_AT_ONCE = 500
@@ -117,16 +116,7 @@ class TakingIn:
                 raise IdClash(name) from None
             self.added.append(name)
             return
-        try:
-            here, numbers = self.here.dump(name)
-        except NotFound:  # another owner's, of whom nothing is told
-            raise IdClash(name) from None
-        own = {n: number for number, n in numbers.items()}
-        coming = replace(
-            dump, entries=self.naming.entries(dump.entries, own), inbox=self.naming.inbox(dump.inbox)
-        )
-        if not is_same(here, coming):
-            raise IdClash(name)
+        refuse_other(dump, self.naming, self.here.dump)
         self.known.append(name)
 
     # -- one session -------------------------------------------------------------------------------

@@ -21,12 +21,10 @@ from .postgres_rows import (
     CALL_NAMES,
     ENTRY_GIVEN,
     FACT_COLUMNS,
-    call_row,
-    entry_row,
     text_of,
 )
 from .postgres_step import GROWTH, TOTALS, row_values, sets_of
-from .sqlite_rows import call_from
+from .rows import call_from, call_row, entry_row
 from .store import Change, Committed, difference
 
 SELECT_HEAD = """

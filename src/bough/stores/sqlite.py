@@ -19,12 +19,7 @@ from ..core.entries import Entry
 from ..core.tree import Branch, Leaf, Range, lineage, window
 from ..core.usage import Call
 from ..errors import Damaged, Fenced, IdTaken, NotFound, Running, Trashed
-from .sqlite_connections import Connections
-from .sqlite_counts import SqliteCounting
-from .sqlite_dump import SELECT_BRANCHES, SELECT_DETAIL, SELECT_SESSION
-from .sqlite_purge import below, purge
-from .sqlite_query import conditions
-from .sqlite_rows import (
+from .rows import (
     CALL_COLUMNS,
     ENTRY_COLUMNS,
     FACT_COLUMNS,
@@ -35,6 +30,11 @@ from .sqlite_rows import (
     session_from,
     stored_from,
 )
+from .sqlite_connections import Connections
+from .sqlite_counts import SqliteCounting
+from .sqlite_dump import SELECT_BRANCHES, SELECT_DETAIL, SELECT_SESSION
+from .sqlite_purge import below, purge
+from .sqlite_query import conditions
 from .sqlite_search import SqliteSearching
 from .sqlite_take import SqliteDumping
 from .sqlite_write import Heads, apply, insert_blobs, insert_session

@@ -12,9 +12,9 @@ from ..core.tree import Leaf, Range
 from ..core.usage import Totals
 from ..errors import BadQuery
 from .counts import DAY, Column, Held, Spent
+from .rows import ENTRY_COLUMNS, entry_from
 from .sqlite_connections import Connections
 from .sqlite_query import conditions
-from .sqlite_rows import ENTRY_COLUMNS, entry_from
 from .store import Query, SessionRow, Store
 
 SELECT_SPENT = f"""

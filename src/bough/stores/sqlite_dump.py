@@ -16,7 +16,7 @@ from ..core.tree import Branch
 from ..core.usage import Call
 from ..errors import Damaged, NotFound
 from .dump import PIECE, Dump, Dumps, Pieces, below_of, family, hash_below, numbered, placed, spoken_row
-from .sqlite_rows import (
+from .rows import (
     CALL_COLUMNS,
     ENTRY_COLUMNS,
     FACT_COLUMNS,

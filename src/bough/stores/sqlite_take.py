@@ -18,11 +18,10 @@ from ..core.codec import to_json
 from ..core.drafts import NewEntry
 from ..core.tree import Branch, Leaf
 from ..core.usage import Call
-from ..errors import IdClash, NotFound
-from .dump import Dump, Dumps, Naming, Pieces, TakenIn, footing, is_same, placed
+from .dump import Dump, Dumps, Naming, Pieces, TakenIn, footing, placed, refuse_other
+from .rows import CALL_COLUMNS, FACT_COLUMNS, SESSION_COLUMNS, call_row, entry_row
 from .sqlite_connections import Connections
 from .sqlite_dump import Snapshot
-from .sqlite_rows import CALL_COLUMNS, FACT_COLUMNS, SESSION_COLUMNS
 from .store import Detail, Fact, SessionRow, Store
 
 ENTRY_GIVEN = "id, turn, step, kind, role, internal, model, finish, entry_id, at, evidence, body"
@@ -91,16 +90,7 @@ class TakingIn:
             self._write(dump)
             self.added.append(name)
             return
-        try:
-            here, numbers = self.here.dump(name)
-        except NotFound:  # another tenant's, of whom nothing is told
-            raise IdClash(name) from None
-        own = {n: number for number, n in numbers.items()}
-        coming = replace(
-            dump, entries=self.naming.entries(dump.entries, own), inbox=self.naming.inbox(dump.inbox)
-        )
-        if not is_same(here, coming):
-            raise IdClash(name)
+        refuse_other(dump, self.naming, self.here.dump)
         self.known.append(name)
 
     # -- one session -------------------------------------------------------------------------------
@@ -177,43 +167,13 @@ class TakingIn:
         return no
 
     def _write_entry(self, branch: int, entry: NewEntry) -> None:
-        given = (
-            branch << 32 | entry.seq,
-            entry.turn,
-            entry.step,
-            None if entry.kind == "message" else entry.kind,
-            entry.role,
-            entry.internal,
-            entry.model,
-            entry.finish,
-            entry.entry_id,
-            entry.at,
-            entry.evidence,
-            entry.body,
-        )
-        self.writer.execute(INSERT_ENTRY, given)
+        seq, *rest = entry_row(entry)
+        self.writer.execute(INSERT_ENTRY, (branch << 32 | seq, *rest))
         self.entries += 1
 
     def _write_calls(self, no: int, calls: Iterable[Call], numbers: Mapping[int, int]) -> None:
         for n, call in enumerate(calls, 1):
-            price = call.price
-            given = (
-                call.call_id,
-                numbers[call.branch],
-                call.after_seq,
-                call.answer_seq,
-                call.at,
-                *astuple(call.usage),
-                None if call.purpose == "answer" else call.purpose,
-                None if call.bucket == "live" else call.bucket,
-                call.provider,
-                call.model,
-                None if price is None else price.microcents,
-                None if price is None else price.version,
-                call.failed,
-                no << 32 | n,
-            )
-            self.writer.execute(INSERT_CALL, given)
+            self.writer.execute(INSERT_CALL, (*call_row(call, numbers[call.branch]), no << 32 | n))
 
     def _write_fact(self, no: int, fact: Fact) -> None:
         place, rest = _parted(fact.data)

@@ -20,7 +20,7 @@ from ..core.drafts import Blob, NewEntry
 from ..core.tree import Leaf
 from ..core.usage import Call, Totals, total
 from ..errors import BadPoint, Fenced, MissingBlob, NotFound, StaleLeaf, Trashed
-from .sqlite_rows import CALL_COLUMNS, FACT_COLUMNS, call_from, fact_from
+from .rows import CALL_COLUMNS, FACT_COLUMNS, call_from, call_row, fact_from
 from .store import SETTABLE, Change, Committed, NewSession, SessionRow, difference
 
 SELECT_HEAD = """
@@ -239,34 +239,12 @@ def _add_calls(
 ) -> None:
     count = head.calls
     for call in change.calls:
-        row = _call_row(call, branch)
+        row = call_row(call, branch)
         if call.call_id in started:
             writer.execute(REPLACE_CALL, (*row, started[call.call_id][0]))
         else:
             count += 1
             writer.execute(INSERT_CALL, (*row, head.no << 32 | count))
-
-
-def _call_row(call: Call, branch: int) -> tuple[Any, ...]:
-    usage, price = call.usage, call.price
-    return (
-        call.call_id,
-        branch,
-        call.after_seq,
-        call.answer_seq,
-        call.at,
-        usage.input_tokens,
-        usage.output_tokens,
-        usage.cache_read_tokens,
-        usage.cache_write_tokens,
-        None if call.purpose == "answer" else call.purpose,
-        None if call.bucket == "live" else call.bucket,
-        call.provider,
-        call.model,
-        None if price is None else price.microcents,
-        None if price is None else price.version,
-        call.failed,
-    )
 
 
 def _add_facts(writer: apsw.Connection, change: Change, head: Head, leaf: Leaf) -> None:

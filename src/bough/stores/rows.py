@@ -1,4 +1,4 @@
-"""Rows of the SQLite tables as values, and the column lists that order them."""
+"""Rows of the tables as values and values as rows, in the order of the column lists; SQLite and PostgreSQL alike."""
 
 from __future__ import annotations
 
@@ -120,3 +120,42 @@ def fact_from(row: tuple[Any, ...]) -> Fact:
     if rest is not None:
         data |= from_json(rest)
     return Fact(packed & SEQ, kind, key, data, at)
+
+
+def entry_row(entry: NewEntry) -> tuple[Any, ...]:
+    return (
+        entry.seq,
+        entry.turn,
+        entry.step,
+        None if entry.kind == "message" else entry.kind,
+        entry.role,
+        entry.internal,
+        entry.model,
+        entry.finish,
+        entry.entry_id,
+        entry.at,
+        entry.evidence,
+        entry.body,
+    )
+
+
+def call_row(call: Call, branch: int | None) -> tuple[Any, ...]:
+    usage, price = call.usage, call.price
+    return (
+        call.call_id,
+        branch,
+        call.after_seq,
+        call.answer_seq,
+        call.at,
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.cache_read_tokens,
+        usage.cache_write_tokens,
+        None if call.purpose == "answer" else call.purpose,
+        None if call.bucket == "live" else call.bucket,
+        call.provider,
+        call.model,
+        None if price is None else price.microcents,
+        None if price is None else price.version,
+        call.failed,
+    )
