@@ -22,7 +22,7 @@ ID_BYTES = 20
 MAX_INT_BITS = 8192  # what every JSON reader here takes back unchanged
 MAX_DEPTH = 200  # msgspec and PostgreSQL go deeper, other readers of a bundle may not
 
-_encoder = msgspec.json.Encoder()
+_encode = msgspec.json.Encoder().encode
 _decoders = {kind: msgspec.json.Decoder(type_) for kind, type_ in KINDS.items()}
 _evidence = msgspec.json.Decoder(Evidence)
 _WRITTEN: dict[type, str] = {type_: kind for kind, type_ in KINDS.items()}
@@ -30,11 +30,13 @@ _WRITTEN: dict[type, str] = {type_: kind for kind, type_ in KINDS.items()}
 
 def encode(payload: Payload) -> bytes:
     """The bytes of a payload, whatever it holds; `read_back` says whether they may stand."""
-    kind = _WRITTEN.get(type(payload))
-    if kind is None:
+    if type(payload) not in _WRITTEN:
         named = getattr(payload, "kind", type(payload).__name__)
         raise BadMessage(f"unknown kind {named!r} is not written; kinds are {', '.join(KINDS)}")
-    return _write(payload, kind)
+    try:
+        return _encode(payload)
+    except Exception:  # noqa: BLE001 - said in words by the one that knows them
+        return _write(payload, _WRITTEN[type(payload)])
 
 
 def read_back(payload: Payload, body: bytes) -> Payload:
@@ -122,7 +124,7 @@ def plain_text(value: Plain, where: str) -> Plain:
 
 def _write(value: object, where: str) -> bytes:
     try:
-        return _encoder.encode(value)
+        return _encode(value)
     except UnicodeEncodeError:
         raise BadText(where, "a lone surrogate") from None
     except (TypeError, ValueError, RecursionError) as error:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from .codec import chain, decode, decode_evidence, encode, encode_evidence, plain_text, read_back
 from .entries import Entry, Evidence, Payload, is_internal, kind_of
 from .media import ATTACHED, HANDLED, MARK, lift
-from .messages import Attachment, Message, check, is_plain
+from .messages import Attachment, Message, is_plain
 from .redact import Redactor
 from .turns import Cursor, follow
 
@@ -95,31 +95,36 @@ def write(
     for draft in drafts:
         payload, body, media = _canonical(draft.payload, blobs, redactor)
         place = follow(cursor, payload, seed=seed)
+        turn, step, after = place.turn, place.step, place.after
         kind, role = ("message", payload.role) if isinstance(payload, Message) else (kind_of(payload), None)
-        entry_id = chain(cursor.entry_id, kind, place.turn, place.step, body)
+        entry_id = chain(cursor.entry_id, kind, turn, step, body)
+        internal = is_internal(payload, seed=seed)
+        model, finish, evidence = draft.model, draft.finish, draft.evidence
+        if model is not None or finish is not None or evidence is not None:
+            plain_text(model, "model"), plain_text(finish, "finish")
         entries.append(
             NewEntry(
-                place.after.seq,
+                after.seq,
                 entry_id,
-                place.turn,
-                place.step,
+                turn,
+                step,
                 kind,
                 role,
-                is_internal(payload, seed=seed),
+                internal,
                 at,
                 body,
-                plain_text(draft.model, "model"),
-                plain_text(draft.finish, "finish"),
-                encode_evidence(draft.evidence),
+                model,
+                finish,
+                None if evidence is None else encode_evidence(evidence),
                 media,
             )
         )
         payloads.append(payload)
-        if place.turn == place.after.seq:
-            facts.append(FurtherFact("turn_started", {"turn": place.turn}))
-        if cursor.turn and not place.after.turn:
+        if turn == after.seq:
+            facts.append(FurtherFact("turn_started", {"turn": turn}))
+        if cursor.turn and not after.turn:
             facts.append(FurtherFact("turn_ended", {"turn": cursor.turn, "status": "completed"}))
-        cursor = place.after.named(entry_id)
+        cursor = after.named(entry_id)
     return Written(tuple(entries), tuple(payloads), tuple(blobs.values()), cursor, tuple(facts))
 
 
@@ -134,7 +139,6 @@ def _canonical(
     if not isinstance(payload, Message):
         return read_back(payload, body), body, ()
     if is_plain(payload) and MARK not in body:  # most are; they need not be decoded to be known
-        check(payload)
         return payload, body, ()
     found: dict[str, Attachment] = {}
     if MARK in body or ATTACHED in body:

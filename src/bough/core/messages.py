@@ -84,11 +84,11 @@ class Message(Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        return tuple(part for part in self.parts if isinstance(part, ToolCall))
+        return tuple([part for part in self.parts if isinstance(part, ToolCall)])
 
     @property
     def results(self) -> tuple[ToolResult, ...]:
-        return tuple(part for part in self.parts if isinstance(part, ToolResult))
+        return tuple([part for part in self.parts if isinstance(part, ToolResult)])
 
     @property
     def media(self) -> Iterator[Media]:
@@ -126,13 +126,18 @@ _OUTCOMES: frozenset[str] = frozenset(get_args(Outcome))
 def is_plain(message: Message) -> bool:
     """Whether a message surely comes back from its bytes as it is: text and results of text, rightly typed.
 
-    Most messages, and all the long ones, are such; they need not be decoded again to find out.
+    Most messages, and all the long ones, are such; they need be neither decoded nor checked again.
     """
     if message.details is not None or message.timestamp is not None or message.is_new is not False:
         return False
-    if type(message.parts) is not tuple or message.role not in _ALLOWED:
+    role, parts = message.role, message.parts
+    if type(parts) is not tuple or role not in _ALLOWED or (role == "tool" and not parts):
         return False
-    return all(map(_is_plain_result if message.role == "tool" else _is_plain_text, message.parts))
+    is_plain_part = _is_plain_result if role == "tool" else _is_plain_text
+    for part in parts:  # noqa: SIM110 - `all` costs a generator
+        if not is_plain_part(part):
+            return False
+    return True
 
 
 def _is_plain_text(part: object) -> bool:
@@ -140,12 +145,13 @@ def _is_plain_text(part: object) -> bool:
 
 
 def _is_plain_result(part: object) -> bool:
+    if type(part) is not ToolResult or part.details is not None or type(part.content) is not tuple:
+        return False
+    for piece in part.content:
+        if type(piece) is not Text or type(piece.text) is not str:
+            return False
     return (
-        type(part) is ToolResult
-        and type(part.call_id) is str
-        and type(part.content) is tuple
-        and all(map(_is_plain_text, part.content))
-        and part.details is None
+        type(part.call_id) is str
         and type(part.error) is bool
         and type(part.ends_turn) is bool
         and part.outcome in _OUTCOMES

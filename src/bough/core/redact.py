@@ -20,17 +20,15 @@ from .messages import Attachment, Media, Message, Reasoning, Text, ToolCall, Too
 LEAST = 8  # a shorter secret is a word; hiding it would hide ordinary text
 _SHAPES = (
     r"sk-(?:ant-[A-Za-z0-9_-]{20,}|(?:proj-)?[A-Za-z0-9_-]{32,})",
-    r"gh[pousr]_[A-Za-z0-9]{36,}",
-    r"github_pat_[A-Za-z0-9_]{40,}",
-    r"AKIA[A-Z0-9]{16}",
-    r"AIza[A-Za-z0-9_-]{35}",
+    r"g(?:h[pousr]_[A-Za-z0-9]{36,}|ithub_pat_[A-Za-z0-9_]{40,})",
+    r"A(?:KIA[A-Z0-9]{16}|Iza[A-Za-z0-9_-]{35})",
     r"xox[abprs]-[A-Za-z0-9-]{20,}",
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----",
 )
 _PATTERNS = re.compile("|".join(_SHAPES), re.DOTALL)
 # JSON escapes no character a shape consists of, so what the text holds the bytes hold too. One search for each:
 # a pattern that begins with letters is searched by them, an alternation is tried at every byte. Measured on
-# 2.3 kB: 6.5 µs, `in` for the same beginnings 11, the alternation 14.
+# 1.9 kB: 4.6 µs, one for each kind of key 6.0, `in` for the same beginnings 8, one alternation of all 20.
 _LOOKS = tuple(re.compile(shape.encode(), re.DOTALL).search for shape in _SHAPES)
 HIDDEN = "[redacted]"
 

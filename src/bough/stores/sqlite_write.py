@@ -56,6 +56,7 @@ WHERE_HEAD = """
 where no = ? and branch = ? and seq = ? and facts = ? and calls = ? and fence = coalesce(?, fence)
   and trashed_at is null"""
 NOTHING = Totals()
+Executor = apsw.Connection | apsw.Cursor
 Started = tuple[int, Call]
 """A ledger row's key and what it holds so far."""
 
@@ -93,7 +94,8 @@ class Heads:
             self._known[session_id] = head
 
 
-def apply(writer: apsw.Connection, change: Change, heads: Heads) -> Committed:
+def apply(connection: apsw.Connection, change: Change, heads: Heads) -> Committed:
+    writer = connection.cursor()  # one for all of it: `connection.execute` makes one each time
     head = heads.recall(change)
     if head is None:
         head = _read(writer, change, heads)
@@ -106,17 +108,18 @@ def apply(writer: apsw.Connection, change: Change, heads: Heads) -> Committed:
     done = _advance(writer, change, head, started)
     heads.remember(change.session_id, done)
     if done is None:  # it was recalled, and somebody else has been here since
-        return apply(writer, change, heads)
+        return apply(connection, change, heads)
     if change.blobs:
         insert_blobs(writer, heads.space, change.blobs, change.at)
     insert_entries(writer, done.leaf.branch, change.entries)
-    _add_calls(writer, change, head, done.leaf.branch, started)
+    if change.calls:
+        _add_calls(writer, change, head, done.leaf.branch, started)
     _add_facts(writer, change, head, done.leaf)
     _clear_up(writer, change, head.no)
     return Committed(done.leaf, done.facts)
 
 
-def _read(writer: apsw.Connection, change: Change, heads: Heads) -> Head:
+def _read(writer: apsw.Cursor, change: Change, heads: Heads) -> Head:
     found = writer.execute(SELECT_HEAD, (change.session_id, heads.space, heads.owner)).fetchone()
     if found is None:
         raise NotFound(change.session_id)
@@ -128,7 +131,7 @@ def _read(writer: apsw.Connection, change: Change, heads: Heads) -> Head:
     return Head(no, Leaf(branch, seq), facts, calls, bool(is_growing))
 
 
-def _repeated(writer: apsw.Connection, change: Change, head: Head) -> Committed:
+def _repeated(writer: apsw.Cursor, change: Change, head: Head) -> Committed:
     """The leaf moved: either this very change did it, or the writer is stale.
 
     No index on the key: it would cost every append, and this scan is paid by the late one only.
@@ -142,28 +145,26 @@ def _repeated(writer: apsw.Connection, change: Change, head: Head) -> Committed:
     return Committed(Leaf(data["branch"], data["last"]), found[0] & 0xFFFFFFFF, repeated=True)
 
 
-def _advance(
-    writer: apsw.Connection, change: Change, head: Head, started: Mapping[str, Started]
-) -> Head | None:
+def _advance(writer: apsw.Cursor, change: Change, head: Head, started: Mapping[str, Started]) -> Head | None:
     """The row moved on to where this change leaves it; None if it does not stand at `head`."""
     leaf = head.leaf if change.move_to is None else change.move_to
     is_growing = head.is_growing and change.move_to is None
     if change.entries:
         if not is_growing:  # only a head that was read may open a branch: nothing can refuse it any more
             writer.execute(INSERT_BRANCH, (head.no, leaf.branch, leaf.seq))
-            leaf = Leaf(writer.last_insert_rowid(), leaf.seq)
+            leaf = Leaf(writer.connection.last_insert_rowid(), leaf.seq)
         leaf, is_growing = Leaf(leaf.branch, change.entries[-1].seq), True
     growth = total(change.calls) if change.calls else NOTHING
     if started:
         growth = difference(growth, total([call for _, call in started.values()]))
     facts = head.facts + 1 + len(change.facts)
     _update_row(writer, change, head, leaf, growth, facts)
-    if not writer.changes():
+    if not writer.connection.changes():
         return None
     return Head(head.no, leaf, facts, head.calls + growth.calls, is_growing)
 
 
-def insert_entries(writer: apsw.Connection, branch: int, entries: Iterable[NewEntry]) -> None:
+def insert_entries(writer: Executor, branch: int, entries: Iterable[NewEntry]) -> None:
     base = branch << 32
     for e in entries:
         writer.execute(
@@ -191,9 +192,7 @@ def insert_entries(writer: apsw.Connection, branch: int, entries: Iterable[NewEn
             )
 
 
-def _check_blobs(
-    writer: apsw.Connection, space: str, entries: Iterable[NewEntry], coming: Sequence[Blob]
-) -> None:
+def _check_blobs(writer: Executor, space: str, entries: Iterable[NewEntry], coming: Sequence[Blob]) -> None:
     for entry in entries:
         for digest in entry.media:
             known = (
@@ -206,7 +205,7 @@ def _check_blobs(
                 raise MissingBlob(digest)
 
 
-def _check_move(writer: apsw.Connection, to: Leaf, present: Leaf) -> None:
+def _check_move(writer: apsw.Cursor, to: Leaf, present: Leaf) -> None:
     held = writer.execute(
         "select 1 from entry where id = ? union all select 1 from branch where id = ? and parent_seq = ?",
         (to.branch << 32 | to.seq, to.branch, to.seq),
@@ -215,7 +214,7 @@ def _check_move(writer: apsw.Connection, to: Leaf, present: Leaf) -> None:
         raise BadPoint(str(to), 0, present.seq)
 
 
-def insert_blobs(writer: apsw.Connection, space: str, blobs: Iterable[Blob], at: int) -> None:
+def insert_blobs(writer: Executor, space: str, blobs: Iterable[Blob], at: int) -> None:
     for blob in blobs:
         writer.execute(
             "insert into blob (space, hash, mime, size, at, bytes) values (?, ?, ?, ?, ?, ?) "
@@ -224,7 +223,7 @@ def insert_blobs(writer: apsw.Connection, space: str, blobs: Iterable[Blob], at:
         )
 
 
-def _started(writer: apsw.Connection, change: Change, no: int) -> dict[str, Started]:
+def _started(writer: apsw.Cursor, change: Change, no: int) -> dict[str, Started]:
     """The rows that the starts of these calls left, by call id."""
     found: dict[str, Started] = {}
     for call in change.calls:
@@ -235,7 +234,7 @@ def _started(writer: apsw.Connection, change: Change, no: int) -> dict[str, Star
 
 
 def _add_calls(
-    writer: apsw.Connection, change: Change, head: Head, branch: int, started: Mapping[str, Started]
+    writer: apsw.Cursor, change: Change, head: Head, branch: int, started: Mapping[str, Started]
 ) -> None:
     count = head.calls
     for call in change.calls:
@@ -247,7 +246,7 @@ def _add_calls(
             writer.execute(INSERT_CALL, (*row, head.no << 32 | count))
 
 
-def _add_facts(writer: apsw.Connection, change: Change, head: Head, leaf: Leaf) -> None:
+def _add_facts(writer: apsw.Cursor, change: Change, head: Head, leaf: Leaf) -> None:
     n = (head.no << 32 | head.facts) + 1
     first = change.entries[0].seq if change.entries else None
     place = (leaf.branch, first, leaf.seq) if change.after is not None else (None, None, None)
@@ -257,7 +256,7 @@ def _add_facts(writer: apsw.Connection, change: Change, head: Head, leaf: Leaf) 
         writer.execute(INSERT_FACT, (n, fact.kind, None, None, None, None, _text(fact.data), change.at))
 
 
-def _clear_up(writer: apsw.Connection, change: Change, no: int) -> None:
+def _clear_up(writer: apsw.Cursor, change: Change, no: int) -> None:
     if change.move_to is not None or (change.entries and change.fence is not None):
         # A draft dies with the answer it became, and with a rewind; only a fenced runner leaves drafts.
         writer.execute("delete from draft where no = ?", (no,))
@@ -273,7 +272,7 @@ def _text(data: dict[str, Any]) -> str | None:
 
 
 def _update_row(
-    writer: apsw.Connection, change: Change, head: Head, leaf: Leaf, growth: Totals, facts: int
+    writer: apsw.Cursor, change: Change, head: Head, leaf: Leaf, growth: Totals, facts: int
 ) -> None:
     turns = 0
     for entry in change.entries:
