@@ -10,7 +10,7 @@ from time import perf_counter_ns
 from bough.core.usage import Usage
 from bough.models.prices import price
 
-from .bare import Bare, LaidOut
+from .bare import Bare, LaidOut, Standard
 from .measure import Plan, System, Times, alternate, middle, ms, percentile, step_by_step
 from .ours import Ours
 from .report import Figure, Target, at_most
@@ -18,7 +18,8 @@ from .workload import turns_of
 
 # A second bare one runs along: how far it is from the first is what this machine cannot tell apart. A third has
 # its log laid out: against the first two we also win what the file costs to grow, against that one only lose.
-KINDS = {"bare": Bare, "ours": Ours, "control": Bare, "laid out": LaidOut}
+# A fourth is the driver that comes with Python.
+KINDS = {"bare": Bare, "ours": Ours, "control": Bare, "laid out": LaidOut, "sqlite3": Standard}
 
 
 def figures(plan: Plan) -> Iterator[Figure]:
@@ -61,6 +62,7 @@ def _ratio(key: str, what: str, times: Times, target: Target) -> Figure:
         target,
         {
             "× laid out": middle(ours) / middle(times["laid out"]),
+            "× sqlite3": middle(ours) / middle(times["sqlite3"]),
             "mean": mean(ours) / mean([*bare, *times["control"]]),
             "more µs": (middle(ours) - control) / 1e3,
             "p50 ms": ms(middle(ours)),

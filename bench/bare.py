@@ -2,11 +2,13 @@
 
 No session, no chain, no journal, no usage; the driver's defaults. `LaidOut` is the same with one thing more,
 which we do too: its log has its length before the first commit, so that a sync has no length to make durable.
+`Standard` is what most people would write first: Python's own driver, a text key for the session.
 """
 
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -72,3 +74,27 @@ class LaidOut(Bare):
             wal.seek(0, os.SEEK_END)
             wal.write(bytes(8 << 20))
             os.fsync(wal.fileno())
+
+
+class Standard:
+    """Python's own `sqlite3`, entries by (session, seq)."""
+
+    def __init__(self, path: Path, synchronous: str = "full") -> None:
+        self.connection = sqlite3.connect(path, isolation_level=None)
+        self.connection.execute("pragma journal_mode = wal")
+        self.connection.execute(f"pragma synchronous = {synchronous}")
+        self.connection.execute(
+            "create table entry (session text, seq integer, body blob, primary key (session, seq))"
+        )
+        self.seq = 0
+
+    def step(self, step: Step) -> None:
+        execute = self.connection.execute
+        execute("begin immediate")
+        for message in step.messages:
+            self.seq += 1
+            execute("insert into entry values (?, ?, ?)", ("ses_1", self.seq, encode(message)))
+        execute("commit")
+
+    def close(self) -> None:
+        self.connection.close()
