@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from bough import Attachment, Note, ToolCall, assistant, system, tool_result, user
+from bough.core.drawing import draw
+from bough.core.entries import Entry
+from bough.core.tree import Branch, Leaf
 from conftest import Sessions
 
 
@@ -65,3 +68,14 @@ def test_every_kind_is_told_in_one_line(store: Sessions) -> None:
     assert told.count("◀ leaf") == 1
     assert all(len(line) <= 60 + len("   ◀ leaf") for line in told.splitlines())
     assert len([line for line in told.splitlines() if "╮" not in line]) == len(session.entries())
+
+
+def test_branches_that_hang_on_branches_by_the_thousand_are_drawn() -> None:
+    deep = range(1, 3_001)
+    branches = [Branch(n, "s", n - 1 or None, max(0, n - 1), n + 1) for n in deep]
+    entries = [Entry(n, seq, b"", 1, 0, user(f"of {n}"), False, 0) for n in deep for seq in (n, n + 1)]
+    told = draw(entries, branches, Leaf(1, 1), width=60).splitlines()
+    assert len([line for line in told if "user" in line]) == len(entries)
+    assert sum(line.endswith("├╮") for line in told) == len(branches) - 1
+    assert any("⋯2999⋯" in line for line in told)
+    assert max(map(len, told)) <= 60

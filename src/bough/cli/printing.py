@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from itertools import islice
 from typing import Any
 from unicodedata import category, east_asian_width
 
@@ -68,6 +69,13 @@ def width(most: int = 120) -> int:
     return min(most, shutil.get_terminal_size((100, 24)).columns)
 
 
+def say_lines(lines: Iterable[str]) -> None:
+    """Many lines, some hundred at a time: each `echo` is a write of its own."""
+    waiting = iter(lines)
+    while many := list(islice(waiting, 500)):
+        click.echo("\n".join(many))
+
+
 def is_terminal() -> bool:
     """Whether a person can be asked."""
     return sys.stdin.isatty() and sys.stderr.isatty()
@@ -114,18 +122,22 @@ def table(rows: Iterable[Sequence[str]], head: Sequence[str]) -> list[str]:
 
 
 def clipped(text: str, most: int) -> str:
-    line = "".join(c if c.isprintable() else " " for c in " ".join(text.split()))
-    if _columns(line) <= most:
+    line = " ".join(text.split())
+    line = line if line.isprintable() else "".join(c if c.isprintable() else " " for c in line)
+    if len(line) <= most and _columns(line) <= most:  # a character takes a column at least
         return line
     room, end = most - 1, 0
-    while (room := room - _columns(line[end])) >= 0:
+    for width in map(_columns, line):
+        room -= width
+        if room < 0:
+            break
         end += 1
     return line[:end] + "…"
 
 
 def _columns(text: str) -> int:
     """How much of a terminal's line it takes: letters of some scripts, and most emoji, take two columns."""
-    return len(text) if text.isascii() else sum(1 + (east_asian_width(c) in "WF") for c in text)
+    return len(text) if text.isascii() else sum([1 + (east_asian_width(c) in "WF") for c in text])
 
 
 def safe(text: str) -> str:

@@ -25,6 +25,7 @@ from .printing import (
     safe,
     say,
     say_json,
+    say_lines,
     tokens,
     when,
     width,
@@ -60,9 +61,8 @@ def show(place: Here, reference: str, full: bool, trace: bool, is_json: bool) ->
         )
         return
     click.echo("\n".join(_head(session)))
-    for entry in session.path():
-        if trace or entry.message is not None:
-            click.echo("\n".join(_said(entry, full=full)))
+    shown = (entry for entry in session.path() if trace or entry.message is not None)
+    say_lines("\n".join(_said(entry, full=full)) for entry in shown)
     for line in _open(session):
         click.echo(line)
 
@@ -95,8 +95,10 @@ def log(
     entries = session.path(since=since, last=last)
     if is_all:
         entries = [entry for entry in session.entries() if entry.seq > since][-(last or 0) :]
-    for entry in entries:
-        click.echo(encoded({"schema_version": 1, **entry_data(entry)}) if is_json else _line(entry))
+    if is_json:
+        say_lines(encoded({"schema_version": 1, **entry_data(entry)}).decode() for entry in entries)
+    else:
+        say_lines(map(_line, entries))
 
 
 @click.command()

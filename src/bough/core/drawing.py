@@ -10,6 +10,9 @@ from .messages import Message, Reasoning, Text, ToolCall, ToolResult
 from .tree import Branch, Leaf
 
 Point = tuple[int, int]
+DEEPEST = 16
+"""Columns of branches that are drawn; how many there are beyond is said as a number."""
+LONGEST = 2_000  # of a text no line shows more
 
 
 def draw(entries: Iterable[Entry], branches: Sequence[Branch], leaf: Leaf, *, width: int = 100) -> str:
@@ -49,22 +52,24 @@ class _Drawing:
     def lines(self) -> Iterator[str]:
         if self.leaf == (0, 0):
             yield "● (empty)"
-        yield from self._below((0, 0), "")
+        # Each line of growth goes on downwards; what branches off is drawn first, one column to the right. By a
+        # list of what is still to be drawn and not by recursion: branches may hang on branches a thousand deep.
+        waiting = self._following((0, 0), 0)
+        while waiting:
+            point, depth, is_side = waiting.pop()
+            if is_side:
+                yield f"{_margin(depth - 1)}├╮"
+            yield self._line(point, _margin(depth))
+            waiting += self._following(point, depth)
 
-    def _below(self, point: Point, margin: str) -> Iterator[str]:
-        """A line of growth downwards; what branches off is drawn first, one column to the right."""
-        while True:
-            following = self.children.get(point, [])
-            if not following:
-                return
-            main = next((child for child in following if child in self.path), following[0])
-            for side in following:
-                if side != main:
-                    yield f"{margin}├╮"
-                    yield self._line(side, margin + "│")
-                    yield from self._below(side, margin + "│")
-            yield self._line(main, margin)
-            point = main
+    def _following(self, point: Point, depth: int) -> list[tuple[Point, int, bool]]:
+        """What grows from here, the last to be drawn first."""
+        children = self.children.get(point, [])
+        if not children:
+            return []
+        main = next((child for child in children if child in self.path), children[0])
+        sides = [(child, depth + 1, True) for child in children if child != main]
+        return [(main, depth, False), *reversed(sides)]
 
     def _line(self, point: Point, margin: str) -> str:
         entry = self.entries[point]
@@ -72,6 +77,10 @@ class _Drawing:
         text = f"{margin}{mark} {entry.seq:>3} {entry.role or entry.kind:<10} {describe(entry)}"
         text = text if len(text) <= self.width else text[: self.width - 1] + "…"
         return f"{text}   ◀ leaf" if point == self.leaf else text
+
+
+def _margin(depth: int) -> str:
+    return "│" * depth if depth <= DEEPEST else f"{'│' * (DEEPEST - 1)}⋯{depth}⋯"
 
 
 def describe(entry: Entry) -> str:
@@ -90,13 +99,14 @@ def describe(entry: Entry) -> str:
             said = to_json(shown, "entry").decode()
         case unknown:
             said = f"of a newer kind, {len(unknown.body)} bytes"
-    return "".join(c if c.isprintable() else "·" for c in " ".join(said.split()))
+    line = " ".join(said.split())
+    return line if line.isprintable() else "".join(c if c.isprintable() else "·" for c in line)
 
 
 def _part(part: object) -> str:
     match part:
         case Text(text=text):
-            return text
+            return text[:LONGEST]
         case Reasoning():
             return ""
         case ToolCall(name=name, arguments=arguments):
