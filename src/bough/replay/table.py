@@ -154,7 +154,7 @@ def _side(session_id: str, models: Sequence[str]) -> str:
 
 
 def _names(models: Sequence[str]) -> str:
-    return ", ".join(models) or "(nobody)"
+    return ", ".join(models) or "(no model named)"
 
 
 def _short(text: str, most: int = SHORT) -> str:
