@@ -1,7 +1,8 @@
 """The same against PostgreSQL: a step beside one bare `psycopg` statement that inserts the same rows.
 
 A server of its own, `fsync` and `synchronous_commit` on, and the store as an ordinary role under row level
-security, as it is deployed. Bare is one table without policies, one prepared statement per step.
+security, as it is deployed, in a space that has some thousand sessions. Bare is one table without policies, one
+prepared statement per step.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ from .ours import add, messages_of
 from .report import Figure, at_most
 from .workload import Step, turns_of
 
+OTHERS = """
+insert into bough.session select (jsonb_populate_record(session, jsonb_build_object(
+    'no', nextval('bough.session_no'), 'id', 'ses_other' || n))).*
+from bough.session cross join generate_series(1, 2000) as n
+"""
 DURABLE = ("fsync=on", "synchronous_commit=on", "shared_buffers=256MB", "max_wal_size=4GB")
 
 
@@ -87,6 +93,8 @@ def figures(plan: Plan) -> Iterator[Figure]:
     cluster = DurableCluster()
     try:
         database = Database(cluster)
+        OurPostgres(database).close()
+        database.run(OTHERS)
         yield _append(plan, database)
         for messages in [80, 800] if plan.is_quick else [80, 800, 8_000]:
             yield from _read(plan, database, messages)

@@ -1,13 +1,18 @@
 """Steps per second of 1, 2 and 4 workers, beside Absurd with fat checkpoints: the same loop, whole messages in them.
 
-A server of its own, durable. Fat is Absurd alone, as one would first write it: a step's checkpoint holds the messages
-it appended, nothing else is kept, one commit per step. Ours commits the answer before its tool runs and the result as
-it lands, keeps usage, journal and state, and writes the checkpoint in the same transaction. Both have a thread, a
-connection and a client for each task that runs. Time is Absurd's own: from the first claim to the last completion.
+A server of its own, durable. Two fat ones, both Absurd alone, as one would write it, asking the same model with the
+whole history. `fat` makes one checkpoint a step, of the answer and what its tools returned: one commit, and a step
+that dies between two tools does the first one again. `safe` does what ours must: a checkpoint with the answer, its
+usage and which calls are about to start, before any of them runs, and another with each result. Neither has a tree, a
+ledger, totals, a journal that others can follow, redaction, state, approvals that wait or streams for people; neither
+checks its claim before a tool runs. Ours has all of it and writes the checkpoint in the same transaction. All have a
+thread, a connection and a client for each task that runs. Time is Absurd's own: from the first claim to the last
+completion.
 """
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import signal
 import time
@@ -21,11 +26,13 @@ import psycopg
 from absurd_sdk import Absurd, TaskContext
 
 import bough
-from bough import Message, ScriptedModel
+from bough import Message, ScriptedModel, ToolCall, tool_result, user
+from bough.core.context import Context, Item
 from bough.engines import absurd_schema
 from bough.engines.absurd import Agent
 from bough.engines.absurd_worker import Worker
 from bough.models.model import Request
+from bough.wire import Answer
 from tests.postgres import Database
 
 from .measure import Plan
@@ -67,29 +74,52 @@ def work_ours(url: str, queue: str, go: Any) -> None:
     worker.run()
 
 
-def carry_out_fat(params: dict[str, Any], task: TaskContext) -> None:
-    """The loop before its messages had a place of their own: what a step appended is its checkpoint."""
-    messages: list[Any] = [{"role": "user", "content": params["text"]}]
-    for said in script()[0]:
-        messages += task.step("agent-loop", partial(fat_step, said))["appended_messages"]
+class Fat:
+    """The loop before its messages had a place of their own: they are in its checkpoints."""
+
+    def __init__(self, *, is_safe: bool) -> None:
+        self._is_safe = is_safe
+        self._model = ScriptedModel(answer)
+        self._runner = asyncio.Runner()
+
+    def carry_out(self, params: dict[str, Any], task: TaskContext) -> None:
+        messages: list[Any] = [msgspec.to_builtins(user(params["text"]))]
+        while True:
+            done = task.step("agent-loop", partial(self._step, messages))
+            messages += done["appended_messages"]
+            said = msgspec.convert(done["appended_messages"][0], Message)
+            if self._is_safe:
+                for call in said.calls:
+                    messages.append(task.step("tool", partial(self._tool, call)))
+            if not said.calls:
+                return
+
+    def _step(self, messages: list[Any]) -> dict[str, Any]:
+        told = [Item(msgspec.convert(message, Message), seq, 1) for seq, message in enumerate(messages, 1)]
+        answer = self._runner.run(self._ask(Request(Context((), tuple(told)), lambda digest: None)))
+        started = [call.id for call in answer.message.calls]
+        ran = [] if self._is_safe else [self._tool(call) for call in answer.message.calls]
+        return {
+            "appended_messages": [msgspec.to_builtins(answer.message), *ran],
+            "finish_reason": answer.finish,
+            "usage": msgspec.to_builtins(answer.usage),
+            **({"calls_started": started} if self._is_safe else {}),
+        }
+
+    async def _ask(self, request: Request) -> Answer:
+        pieces = [piece async for piece in self._model.stream(request)]
+        assert isinstance(pieces[-1], Answer)
+        return pieces[-1]
+
+    def _tool(self, call: ToolCall) -> Any:
+        return msgspec.to_builtins(tool_result(call.id, script()[1][call.id]))
 
 
-def fat_step(said: Message) -> dict[str, Any]:
-    results = script()[1]
-    told = [{"role": "tool", "call_id": call.id, "content": results[call.id]} for call in said.calls]
-    usage = {"input_tokens": 1_000, "output_tokens": 100, "cached_input_tokens": 0, "cost_cents": 0}
-    return {
-        "appended_messages": [msgspec.to_builtins(said), *told],
-        "finish_reason": "tool_use" if said.calls else "stop",
-        "usage": usage,
-    }
-
-
-def work_fat(url: str, queue: str, go: Any) -> None:
+def work_fat(url: str, queue: str, go: Any, *, is_safe: bool = False) -> None:
     def slot() -> None:
         with psycopg.connect(url, autocommit=True) as connection:
             client = Absurd(connection, queue)
-            client.register_task("fat")(carry_out_fat)
+            client.register_task("fat")(Fat(is_safe=is_safe).carry_out)
             client.start_worker(claim_timeout=30, concurrency=1)
 
     threads = [Thread(target=slot, daemon=True) for _ in range(SLOTS)]
@@ -153,8 +183,10 @@ def figures(plan: Plan) -> Iterator[Figure]:
         for workers in (1, 2, 4):
             ours = timed(database, f"ours{workers}", many, workers, send_ours, work_ours)
             fat = timed(database, f"fat{workers}", many, workers, send_fat, work_fat)
+            safe = timed(database, f"safe{workers}", many, workers, send_fat, partial(work_fat, is_safe=True))
             what = f"Absurd: steps/s of {workers} workers"
-            yield Figure(f"workers_{workers}", what, ours, "/s", None, {"fat": fat, "× fat": ours / fat})
+            beside = {"fat": fat, "safe": safe, "× fat": ours / fat, "× safe": ours / safe}
+            yield Figure(f"workers_{workers}", what, ours, "/s", None, beside)
         slim, fat = held(database, "ours1", many), held(database, "fat1", many)
         steps = len(script()[0])
         beside = {"fat": fat, "per step": slim / steps, "fat per step": fat / steps}

@@ -28,7 +28,8 @@ HEAD = """\
 
 **References.** A session is named by its id, a unique prefix of it (with or without `ses_`), `latest` (the newest that is
 no task and no replay), its title, or a bundle file. `@7` behind any of them is its entry 7, `@3:7` the entry 7 of
-branch 3. Looking at a place never moves the leaf.
+branch 3, as `bough log --all` lists them. Looking at a place never moves the leaf; a verb that takes whole sessions
+refuses one.
 
 **Streams.** Data goes to stdout, talk to stderr. Colour appears at a terminal only and `NO_COLOR` switches it off; text of
 models and tools never reaches the terminal as an escape sequence. `--json` prints one object with `schema_version` (1); `log`, `tail` and `run` print
@@ -38,6 +39,9 @@ one object per line. Nobody is asked anything without a terminal. Ctrl-C leaves 
 busy · 130 interrupted.
 
 **Destructive verbs** (`rm`, `purge`, `gc`, `migrate`) show their plan and want `--yes`, or a person who says y.
+
+**Paging.** At a terminal, what does not fit it goes through `$BOUGH_PAGER`, else `$PAGER`, else `less`; an empty
+`BOUGH_PAGER`, `cat`, or `bough --no-pager VERB …` prints it at once.
 
 **Completion.** `eval "$(bough completion bash)"` (or zsh, fish) completes verbs, options, session ids and titles.
 """

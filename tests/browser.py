@@ -127,7 +127,7 @@ def aside(act: Callable[[], T]) -> T:
 class Process:
     """`bough serve` as anybody starts it."""
 
-    def __init__(self, store: Path, *options: str, port: int = 0) -> None:
+    def __init__(self, store: Path | str, *options: str, port: int = 0) -> None:
         command = [sys.executable, "-m", "bough.cli.main", "--store", str(store), "serve", "--no-open"]
         self._process = subprocess.Popen(
             [*command, "--port", str(port), *options],

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,13 +13,31 @@ from hypothesis import settings
 
 from bough.sessions import Sessions
 from bough.stores.memory import MemoryStore
+from bough.stores.postgres import PostgresStore
 from bough.stores.sqlite import SqliteStore
 from bough.stores.store import Store
 from postgres import Cluster, Database, cluster
 from worlds import counted_world
 
-settings.register_profile("bough", deadline=None)
+# Containers often forbid it. Then every process the tests start compiles all it loads anew: most of its time.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+SOAK = os.environ.get("BOUGH_SOAK") == "1"
+settings.register_profile("bough", deadline=None, max_examples=2_000 if SOAK else 60)
 settings.load_profile("bough")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: a quarter of the time a test waits, for a process, a server or the disk."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores + 1
+
+
+def pytest_collection_finish() -> None:
+    """What five thousand tests and their modules are made of is not looked at again at every collection."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +59,45 @@ def database(migrated: Database) -> Database:
     return migrated
 
 
+class Lasting(PostgresStore):
+    """Whether somebody has closed it is known."""
+
+    is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+        super().close()
+
+
+class Kept:
+    """One test after the other on the same connections, which know their statements: half of what a test costs."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._store = Lasting(url)
+
+    def opened(self) -> PostgresStore:
+        """The same store, unless the last test has closed it."""
+        if self._store.is_closed:
+            self._store = Lasting(self._url)
+        return self._store
+
+    def close(self) -> None:
+        self._store.close()
+
+
+@pytest.fixture(scope="session")
+def kept(migrated: Database) -> Iterator[Kept]:
+    found = Kept(migrated.url)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def postgres_store(database: Database, kept: Kept) -> PostgresStore:
+    return kept.opened()
+
+
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sessions]:
     match request.param:
@@ -46,8 +106,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sessions]:
         case "sqlite":
             opened = SqliteStore(tmp_path / "agent.db", synchronous="normal")
         case _:
-            from bough.stores.postgres import PostgresStore
-
-            opened = PostgresStore(request.getfixturevalue("database").url)
+            yield Sessions(request.getfixturevalue("postgres_store"), counted_world())
+            return
     with Sessions(opened, counted_world()) as sessions:
         yield sessions

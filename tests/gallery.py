@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from pathlib import Path
+from typing import TypeVar
 
 import bough
 from bough import Reasoning, ScriptedModel, ToolCall, assistant, system, tool_result, user
@@ -12,6 +13,7 @@ from bough.models.prices import Rates
 from bough.session import Session
 from bough.sessions import Sessions
 
+Place = TypeVar("Place", Path, str)
 CASE, BUILD, HOSTILE, WAITING, TASK = "ses_case", "ses_build", "ses_hostile", "ses_waiting", "ses_task"
 
 PROMPT = "You help the customers of a small shop. Be brief, be kind, and look before you promise anything."
@@ -94,7 +96,7 @@ def strict_clerk() -> ScriptedModel:
     )
 
 
-def fill(place: Path) -> Path:
+def fill(place: Place) -> Place:
     with bough.open(place) as store:
         hostile(store)
         waiting(store)

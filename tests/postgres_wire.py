@@ -32,7 +32,7 @@ class Wire:
         self._listener.bind(str(self.folder / SOCKET))
         self._listener.listen(64)
         self._armed: tuple[bytes, bool] | None = None
-        self.lost = 0
+        self.lost = self.requests = 0
         self.when_lost: Callable[[], object] = lambda: None
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -65,6 +65,7 @@ class Wire:
                 self._greet(client, servers)
                 while True:
                     request = _until(client, b"QSX")
+                    self.requests += 1
                     is_lost, has_answer = self._take(request)
                     if is_lost and not has_answer:
                         raise Cut

@@ -1,22 +1,29 @@
-"""A real server on a loopback port, in a thread, and a client for it. Nothing survives the `with` block."""
+"""A real server on a loopback port, in a thread, a client for it, and a model that is told what to say. Nothing survives
+the `with` block."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import queue
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Self
 
 import httpx
 
+from bough import assistant
+from bough.core.usage import Usage
+from bough.models.model import Delta, Request
 from bough.server import app
 from bough.server.desk import Agent, Desk
 from bough.server.trust import Rules
 from bough.sessions import Sessions
 from bough.stores.memory import MemoryStore
+from bough.wire import Answer
 
 CHANGING = {"x-bough": "1", "content-type": "application/json"}
 
@@ -140,3 +147,33 @@ def until(condition: Callable[[], object], seconds: float = 20) -> None:
     while not condition():
         assert time.monotonic() < end, "it did not come"
         time.sleep(0.005)
+
+
+class Prompter:
+    """A model that says what the test tells it to, when it is told to."""
+
+    provider, model = "scripted", "prompter"
+
+    def __init__(self) -> None:
+        self.words: queue.Queue[str | None] = queue.Queue()
+
+    async def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
+        said = ""
+        while True:
+            try:
+                word = self.words.get_nowait()
+            except queue.Empty:
+                await asyncio.sleep(0.01)
+                continue
+            if word is None:
+                break
+            said += word
+            yield Delta(word)
+        yield Answer(assistant(said), Usage(10, 5, 0, 0), None, self.provider, self.model, "stop")
+
+    def say(self, *words: str) -> None:
+        for word in words:
+            self.words.put(word)
+
+    def end(self) -> None:
+        self.words.put(None)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import bough
 from bough import ScriptedModel, ToolCall, assistant, system
@@ -37,6 +39,21 @@ def answers() -> ScriptedModel:
 
 def filled(place: Path) -> Path:
     """Three sessions: a support case of two turns, a fork of it, and an empty one."""
+    place.touch(0o600)
+    place.write_bytes(_shelf())
+    return place
+
+
+@cache
+def _shelf() -> bytes:
+    """Made once for the tests of a process: a closed store is one file, and any copy of it is a store."""
+    with TemporaryDirectory() as folder:
+        place = Path(folder) / "s.db"
+        _fill(place)
+        return place.read_bytes()
+
+
+def _fill(place: Path) -> None:
     with bough.open(place) as store:
         case = store.start(
             "support",
@@ -49,4 +66,3 @@ def filled(place: Path) -> Path:
         case.send_sync("Thank you!", model=answers(), tools=[look_up, refund])
         case.fork(at=7, title="Another try")
         store.start("other", session_id="ses_other")
-    return place

@@ -1,4 +1,8 @@
-"""The real command line for tests: in a pseudo-terminal, typed at and looked at, or in a pipe."""
+"""The real command line for tests: in a pseudo-terminal, typed at and looked at, or in a pipe.
+
+A command is a process of its own, forked from one that has loaded Bough already (`nursery`). `BOUGH` is the line
+for `subprocess` where the interpreter's own start is part of what is shown.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +12,55 @@ import os
 import pty
 import re
 import select
+import selectors
 import signal
 import struct
 import subprocess
 import sys
 import termios
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import nursery
+
 PROMPT = "\n› "
 BOUGH = [sys.executable, "-m", "bough.cli.main"]
+Start = Callable[..., "nursery.Child | subprocess.Popen[bytes]"]
 _ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[a-zA-Z]|\][^\x07]*\x07|[=>])|\r|\x01|\x02")
 
 
 def plain(text: str) -> str:
     return _ESCAPES.sub("", text)
+
+
+def anew(
+    arguments: Sequence[str],
+    streams: tuple[int, int, int],
+    *,
+    cwd: Path | None,
+    env: Mapping[str, str],
+    is_terminal: bool = False,
+) -> subprocess.Popen[bytes]:
+    """As `nursery.start`, by an interpreter of its own."""
+    reads, writes, tells = streams
+    return subprocess.Popen(
+        [*BOUGH, *arguments],
+        stdin=reads,
+        stdout=writes,
+        stderr=tells,
+        cwd=cwd,
+        env=env,
+        start_new_session=is_terminal,
+        preexec_fn=_takes_the_terminal if is_terminal else None,
+    )
+
+
+def _takes_the_terminal() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever runs the tests may have been told to ignore it
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 class Terminal:
@@ -37,6 +73,7 @@ class Terminal:
         store: Path | str | None = None,
         columns: int = 80,
         patience: float = 60,
+        start: Start = nursery.start,
         **variables: str,
     ) -> None:
         self._patience = patience
@@ -45,15 +82,12 @@ class Terminal:
         main, side = pty.openpty()
         fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         self._main = main
-        self.process = subprocess.Popen(
-            [*BOUGH, *map(str, arguments)],
-            stdin=side,
-            stdout=side,
-            stderr=side,
+        self.process = start(
+            [*map(str, arguments)],
+            (side, side, side),
             cwd=home,
             env={**environment(home, store), **variables},
-            start_new_session=True,
-            preexec_fn=_takes_the_terminal,
+            is_terminal=True,
         )
         os.close(side)
 
@@ -97,10 +131,10 @@ class Terminal:
         return self.until(PROMPT)
 
     def interrupt(self, wanted: str) -> None:
-        """Ctrl-C at a prompt, again if it was not heard: one that comes while readline sets itself up waits for a key."""
-        for _ in range(3):
+        """Ctrl-C at a prompt, again if it was not heard: one that comes before Python reads the line waits for a key."""
+        for patience in (1, 5, self._patience):
             self.type("\x03")
-            end = time.monotonic() + self._patience / 3
+            end = time.monotonic() + patience
             while wanted not in self.screen[self._read_to :] and self._more(end):
                 pass
             if wanted in self.screen[self._read_to :]:
@@ -124,11 +158,6 @@ class Terminal:
             return False
         self._shown += data
         return bool(data)
-
-
-def _takes_the_terminal() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever runs the tests may have been told to ignore it
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 class Done(subprocess.CompletedProcess[str]):
@@ -163,22 +192,56 @@ def bough(
     **variables: str,
 ) -> Done:
     """`bough …` without a terminal, what it reads given as `typed`."""
-    done = subprocess.run(
-        [*BOUGH, *map(str, arguments)],
-        input=typed or "",
-        capture_output=True,
-        text=True,
-        cwd=home,
-        env={**environment(home, store), **variables},
-        timeout=120,
-        check=False,
+    (reads, feed), (out, out_end), (err, err_end) = os.pipe(), os.pipe(), os.pipe()
+    ends = (reads, out_end, err_end)
+    child = nursery.start(
+        [*map(str, arguments)], ends, cwd=home, env={**environment(home, store), **variables}
     )
-    return Done(done.args, done.returncode, done.stdout, done.stderr)
+    for end in ends:
+        os.close(end)
+    said = _heard(child, feed, (typed or "").encode(), out, err)
+    return Done(arguments, child.wait(60), *(text.decode() for text in said))
+
+
+def _heard(child: nursery.Child, feed: int, typed: bytes, *pipes: int, patience: float = 120) -> list[bytes]:
+    """Write what is typed and read all that is said, as each side is ready, until the pipes are closed."""
+    heard = dict.fromkeys(pipes, b"")
+    end = time.monotonic() + patience
+    with selectors.DefaultSelector() as waiting:
+        waiting.register(feed, selectors.EVENT_WRITE)
+        for pipe in pipes:
+            waiting.register(pipe, selectors.EVENT_READ)
+        while waiting.get_map():
+            ready = waiting.select(end - time.monotonic())
+            if not ready:
+                child.kill()
+                raise subprocess.TimeoutExpired("bough", patience)
+            for key, _ in ready:
+                if key.fd == feed:
+                    typed = _fed(feed, typed)
+                    is_over = not typed
+                else:
+                    data = os.read(key.fd, 65536)
+                    heard[key.fd] += data
+                    is_over = not data
+                if is_over:
+                    waiting.unregister(key.fd)
+                    os.close(key.fd)
+    return list(heard.values())
+
+
+def _fed(feed: int, typed: bytes) -> bytes:
+    """Write as much as surely fits; returns the rest, of which nothing is left if nobody reads."""
+    try:
+        return typed[os.write(feed, typed[: select.PIPE_BUF]) :]
+    except BrokenPipeError:
+        return b""
 
 
 def environment(home: Path | None = None, store: Path | str | None = None) -> dict[str, str]:
     """This one's without what would change how bough behaves; all it keeps goes below `home`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("BOUGH_")}
+    kept["PAGER"] = "cat"
     kept.pop("NO_COLOR", None)
     own = {} if home is None else {"XDG_DATA_HOME": str(home / "data"), "BOUGH_STORE": str(home / "agent.db")}
     named = {} if store is None else {"BOUGH_STORE": str(store)}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,16 +17,20 @@ import pytest
 
 import bough
 from bough import Limits, ScriptedModel, Session, Slow, ToolCall, ToolContext, assistant, errors, system, user
+from bough.core.drafts import FurtherFact
 from bough.core.usage import on_path
 from bough.engines import absurd_schema
 from bough.engines.absurd import TASK, Agent
 from bough.engines.absurd_claim import Claim, ClaimedConnections, Client, Line
 from bough.engines.absurd_step import Checkpoint, ClaimedLog, checkpoint
+from bough.engines.absurd_store import TaskStore
 from bough.engines.absurd_worker import Worker
 from bough.models.model import Request
 from bough.stores.postgres import PostgresStore
 from bough.stores.postgres_url import Address
-from postgres import Cluster, Database
+from bough.workspace import Workspace
+from postgres import APP, Cluster, Database
+from postgres_wire import Wire
 
 numbers = count(1)
 
@@ -51,8 +57,8 @@ def store(installed: Database) -> Iterator[bough.Sessions]:
 
 
 @contextmanager
-def working(database: Database, queue: str, *agents: Agent, **how: Any) -> Iterator[Worker]:
-    worker = Worker(database.url, agents, queue=queue, **{"lease": 5, **how})
+def working(database: Database, queue: str, *agents: Agent, url: str = "", **how: Any) -> Iterator[Worker]:
+    worker = Worker(url or database.url, agents, queue=queue, **{"lease": 5, **how})
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
@@ -276,6 +282,24 @@ class TestSteps:
         )
         assert "gone for lunch" in reason[0]
 
+    def test_a_step_is_two_round_trips(self, installed: Database, queue: str, store: bough.Sessions) -> None:
+        """Its answer and its results: whatever else a task asks for, it asks for once."""
+        if installed.cluster.server is None:
+            pytest.skip("wants a server of our own")
+        wire = Wire(installed.cluster.server.folder)
+        asked = []
+        for steps in (5, 5, 25):  # the first prepares
+            session = store.start("a")
+            model = by_step(*(looking(n) for n in range(steps)), "Seen.")
+            with working(installed, queue, Agent("a", model, [look]), url=wire.url(installed.name, APP)):
+                before = wire.requests
+                session.send("look", engine="absurd", queue=queue)
+                until(answered(session, "Seen."))
+                asked.append(wire.requests - before)
+        wire.close()
+        print(f"round trips of a task of 6 steps: {asked[1]}, of 26: {asked[2]}")
+        assert (asked[2] - asked[1]) / 20 < 2.5
+
     def test_a_child_runs_under_its_parents_claim(
         self, installed: Database, queue: str, store: bough.Sessions
     ) -> None:
@@ -383,6 +407,96 @@ class TestApproval:
             assert copied.transcript()[-1].message.text == "Paid."  # type: ignore[union-attr]
 
 
+class TestCancel:
+    def test_a_cancel_from_anywhere_stops_the_model_call_and_the_next_input_is_taken(
+        self, installed: Database, queue: str, store: bough.Sessions
+    ) -> None:
+        session = store.start("a")
+        session.send("hello", engine="absurd", queue=queue)
+        model = ScriptedModel(
+            lambda request: "Yes." if "again" in request.context.items[-1].message.text else Slow(60, "Late.")
+        )
+        with working(installed, queue, Agent("a", model)):
+            until(lambda: any(fact.kind == "turn_resumed" for fact in session.journal()))
+            store.session(session.session_id).cancel()
+            until(done(installed, queue), 10)
+            assert session.row.status == "cancelled"
+            session.refresh()
+            session.send("again", engine="absurd", queue=queue)
+            until(answered(session, "Yes."))
+        ends = [entry.finish for entry in session.path() if entry.role == "assistant"]
+        assert ends == ["cancelled", "stop"]
+        assert installed.run(f"select max(attempts) from absurd.t_{queue}") == [(1,)]
+        assert session.verify() == []
+
+    def test_a_cancelled_tool_has_a_result_that_says_so(
+        self, installed: Database, queue: str, store: bough.Sessions
+    ) -> None:
+        began = threading.Event()
+
+        @bough.tool(effect="unsafe")
+        async def wait() -> str:
+            """Waits."""
+            began.set()
+            await asyncio.sleep(60)
+            return "waited"
+
+        session = store.start("a")
+        session.send("hello", engine="absurd", queue=queue)
+        waiting = by_step(assistant("Wait.", ToolCall("w", "wait", {})), "Never said.")
+        with working(installed, queue, Agent("a", waiting, [wait])):
+            assert began.wait(20)
+            session.cancel()
+            until(done(installed, queue), 10)
+        session.refresh()
+        results = [result for entry in session.path() if entry.message for result in entry.message.results]
+        assert [result.outcome for result in results] == ["unknown"]
+        assert session.row.status == "cancelled"
+
+    def test_a_task_that_waits_for_a_person_is_woken_by_a_cancel(
+        self, installed: Database, queue: str, store: bough.Sessions
+    ) -> None:
+        session = store.start("a")
+        session.send("pay", engine="absurd", queue=queue)
+        model = by_step(assistant("Paying.", ToolCall("p", "pay", {"n": 1})), "Never said.")
+        with working(installed, queue, Agent("a", model, [pay])):
+            until(lambda: task(installed, queue)[0] == "sleeping")
+            session.cancel()
+            until(done(installed, queue))
+        session.refresh()
+        assert [entry.role for entry in session.path()] == ["user", "assistant", "tool", "assistant"]
+        assert session.row.status == "cancelled"
+        assert task(installed, queue)[2]["stop_reason"] == "cancelled"
+
+    def test_a_task_cancelled_before_it_was_taken_calls_nothing(
+        self, installed: Database, queue: str, store: bough.Sessions
+    ) -> None:
+        session = store.start("a")
+        session.send("hello", engine="absurd", queue=queue)
+        session.cancel()
+        model = by_step("Never said.")
+        with working(installed, queue, Agent("a", model)):
+            until(done(installed, queue))
+        assert (len(model.requests), session.refresh().status) == (0, "cancelled")
+
+    def test_a_turn_that_was_sent_on_after_its_cancel_goes_on(
+        self, installed: Database, queue: str, store: bough.Sessions
+    ) -> None:
+        session = store.start("a")
+        session.send("hello", engine="absurd", queue=queue)
+        session.cancel()
+        session.resume(engine="absurd", queue=queue)
+        with working(installed, queue, Agent("a", by_step("Yes."))):
+            until(answered(session, "Yes."))
+
+    def test_a_turn_that_is_no_task_is_left_alone(self, store: bough.Sessions) -> None:
+        session = store.start("a")
+        session.append([user("hi")])
+        facts = len(session.journal())
+        store.session(session.session_id).cancel()
+        assert len(session.journal()) == facts
+
+
 class TestClaim:
     @pytest.fixture
     def claimed(
@@ -404,7 +518,7 @@ class TestClaim:
         client.work_batch(claim_timeout=1)
         claim = Claim(caught[0], client.claimed[0], line, queue, 1)
         assert isinstance(store.store, PostgresStore)
-        held = store.store.joined(lambda base: ClaimedConnections(base, claim))
+        held = TaskStore(store.store, lambda base: ClaimedConnections(base, claim))
         yield claim, ClaimedLog(held, held.session(session.session_id), store.world, claim)
         line.close()
 
@@ -474,6 +588,28 @@ class TestClaim:
         claim.line.live().execute("deallocate all")
         log.record("noted")
         assert [fact.kind for fact in log.store.journal(log.session_id)].count("noted") == 2
+
+    def test_what_a_task_knows_of_a_journal_is_what_the_journal_says(
+        self, claimed: tuple[Claim, ClaimedLog], store: bough.Sessions
+    ) -> None:
+        """Its own facts are not read again; those that others put between are."""
+        _, log = claimed
+        other = store.session(log.session_id)
+
+        def is_known() -> bool:
+            return log.store.journal(log.session_id) == other.journal()
+
+        assert is_known()
+        log.record("noted", data={"places": (1, 2), "name": "ü"})
+        log.append([bough_draft("one")], facts=[FurtherFact("calls_started", {"seq": 2, "indexes": [0]})])
+        assert is_known()
+        other.title("Another's word")
+        assert len(log.store.journal(log.session_id)) == len(other.journal()) - 1, (
+            "as of its own latest commit"
+        )
+        log.record("noted")
+        assert is_known()
+        assert log.store.journal(log.session_id, 2, 3) == other.journal(2, 3)
 
     def test_a_stale_writer_leaves_no_checkpoint(
         self, claimed: tuple[Claim, ClaimedLog], installed: Database, queue: str, store: bough.Sessions
@@ -622,13 +758,30 @@ class TestWorker:
         session = store.start("a")
         sent = session.send("hello", engine="absurd", queue=queue)
         with working(installed, queue, Agent("a", ScriptedModel([Slow(3.0, "Late.")])), lease=1):
-            until(lambda: any(fact.kind == "call_started" for fact in session.journal()))
+            until(lambda: any(fact.kind == "turn_resumed" for fact in session.journal()))
             installed.run(f"select absurd.cancel_task('{queue}', '{sent.task_id}')")
             until(lambda: task(installed, queue)[0] != "running")
             time.sleep(0.6)
         assert session.refresh().leaf.seq == 1
         resumed = session.resume(engine="absurd", queue=queue)
         assert resumed.task_id != sent.task_id
+
+    def test_an_agent_with_a_workspace_has_its_tools_for_each_session(
+        self, installed: Database, queue: str, store: bough.Sessions, tmp_path: Path
+    ) -> None:
+        (tmp_path / "order.txt").write_text("order 41: lost")
+        reading = assistant("Reading.", ToolCall("r", "read_file", {"path": "order.txt"}))
+        agent = Agent("a", by_step(reading, "Lost."), [look], workspace=Workspace(working_dir=str(tmp_path)))
+        sessions = [store.start("a") for _ in range(2)]
+        for session in sessions:
+            session.send("where is it?", engine="absurd", queue=queue)
+        with working(installed, queue, agent):
+            for session in sessions:
+                until(answered(session, "Lost."))
+        told = [
+            entry.message.results for entry in sessions[1].path() if entry.role == "tool" and entry.message
+        ]
+        assert "order 41: lost" in str(told)
 
     def test_secrets_stay_out_of_what_absurd_keeps_of_a_failure(
         self, installed: Database, queue: str, store: bough.Sessions, monkeypatch: pytest.MonkeyPatch

@@ -208,22 +208,30 @@ class TestExport:
         assert there.session(session.session_id).row.status == "interrupted"
 
     def test_while_others_write_it_is_of_one_moment(self, store: Sessions) -> None:
-        session, done = store.start("a"), threading.Event()
+        """Ten times, each a session of its own: one that goes on growing takes ever longer to take in."""
+        for _ in range(10):
+            self.exported_while_written(store, store.start("a"))
+
+    @staticmethod
+    def exported_while_written(store: Sessions, session: Session) -> None:
+        begun, done = threading.Event(), threading.Event()
 
         def write() -> None:
             mine = store.session(session.session_id)
             while not done.is_set():
                 with mine.turn("q") as turn:
                     turn.answer(assistant("a"), usage=Usage(1, 1))
+                begun.set()
 
         writer = threading.Thread(target=write)
         writer.start()
         try:
-            for _ in range(10):
-                Sessions(MemoryStore(), real_world()).import_bundle(io.BytesIO(bundle(session)))
+            assert begun.wait(60)
+            made = bundle(session)
         finally:
             done.set()
             writer.join()
+        Sessions(MemoryStore(), real_world()).import_bundle(io.BytesIO(made))
 
     def test_ctrl_c_leaves_no_file(self, store: Sessions, tmp_path: Path) -> None:
         session = long(store)

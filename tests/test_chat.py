@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+import nursery
 from bough import Session, assistant, user
 from bough.cli.screen import Blocks
 from bough.cli.typed import whole
-from terminals import BOUGH, PROMPT, Terminal, bough, environment
+from terminals import BOUGH, PROMPT, Start, Terminal, anew, bough, environment
 from test_cli_run import AGENT, MODEL, TOOLS, calls, opened, script, texts, wait_for
 
 
@@ -28,8 +29,9 @@ def latest(home: Path) -> Session:
 
 
 class TestTalking:
-    def test_an_answer_is_shown_and_the_way_back_is_told(self, home: Path) -> None:
-        with Terminal("chat", *MODEL, home=home) as terminal:
+    @pytest.mark.parametrize("start", [anew, nursery.start], ids=["a new interpreter", "a fork"])
+    def test_an_answer_is_shown_and_the_way_back_is_told(self, home: Path, start: Start) -> None:
+        with Terminal("chat", *MODEL, home=home, start=start) as terminal:
             terminal.until(PROMPT)
             assert "One." in terminal.asked("hi")
             assert "Two." in terminal.asked("more")
@@ -119,9 +121,10 @@ class TestTalking:
 
 
 class TestKeys:
-    def test_ctrl_c_stops_the_turn_and_not_the_chat(self, home: Path) -> None:
+    @pytest.mark.parametrize("start", [anew, nursery.start], ids=["a new interpreter", "a fork"])
+    def test_ctrl_c_stops_the_turn_and_not_the_chat(self, home: Path, start: Start) -> None:
         script(home, {"text": "Wait.", "calls": [{"name": "sleeps"}]}, "Never.", "Here.")
-        with Terminal("chat", *AGENT, home=home) as terminal:
+        with Terminal("chat", *AGENT, home=home, start=start) as terminal:
             terminal.until(PROMPT)
             terminal.say("hi")
             wait_for(home / "asleep")

@@ -47,7 +47,9 @@ class TestVerbs:
     def test_the_version_is_told(self) -> None:
         import bough as package
 
-        assert bough("--version", store=None).out == f"bough {package.__version__}\n"
+        for start in (BOUGH, [str(Path(sys.executable).with_name("bough"))]):
+            done = subprocess.run([*start, "--version"], capture_output=True, text=True, check=True)
+            assert done.stdout == f"bough {package.__version__}\n"
 
     @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
     def test_a_shell_learns_to_complete(self, shell: str) -> None:

@@ -169,7 +169,7 @@ class TestALostConnection:
 
     def test_a_lease_is_taken_once(self, store: Sessions, wire: Wire, has_answer: bool) -> None:
         session = store.start()
-        how(wire, has_answer)(b"COMMIT")
+        how(wire, has_answer)(session.session_id.encode())
         assert store.store.lease(session.session_id, "me", until=2**50, at=1) == 1
         assert wire.lost == 1
 
@@ -523,6 +523,88 @@ def test_an_append_is_one_statement_and_leaves_no_transaction_open(database: Dat
         with store.store._connections._lent() as connection:
             row = connection.execute("select current_setting('bough.space', true)").fetchone()
         assert row in [("",), (None,)]
+
+
+def test_what_is_done_often_is_one_round_trip(store: Sessions, wire: Wire) -> None:
+    session = store.start()
+    session.append([user("1"), assistant("2")])
+    deep = session.fork()
+    deep.append([user("3"), assistant("4")])
+    often: dict[str, Callable[[], object]] = {
+        "an append": lambda: session.append([user("x"), assistant("y")]),
+        "a path": session.path,
+        "a path of several branches": deep.path,
+        "the newest of a path": lambda: session.path(last=2),
+        "hydrate": session.hydrate,
+        "a title": lambda: session.title("named"),
+        "a lease": lambda: store.store.lease(session.session_id, "me", until=2**50, at=1),
+        "letting go of it": lambda: store.store.release(session.session_id, 1),
+    }
+    for name, do in often.items():
+        do()
+        do()  # by now it is prepared
+        before = wire.requests
+        do()
+        assert (name, wire.requests - before) == (name, 1)
+
+
+def test_a_session_is_found_by_its_id_however_many_its_space_has(database: Database) -> None:
+    """PostgreSQL once took a bare setting in a policy for empty, and read every session of the space instead."""
+    many = 2_000
+    with bough.open(database.url) as store:
+        session = store.start()
+        database.run(f"""
+            insert into bough.session select (jsonb_populate_record(session, jsonb_build_object(
+                'no', nextval('bough.session_no'), 'id', 'ses_copy' || n))).*
+            from bough.session cross join generate_series(1, {many}) as n""")
+        before = _sessions_read(database)
+        for n in range(8):  # past the plans that are made for single values
+            session.append([user(str(n)), assistant("yes")])
+            assert len(session.path()) == 2 * n + 2
+            store.store.journal(session.session_id)
+            store.store.draft(session.session_id)
+            store.store.lease(session.session_id, "me", until=2**50, at=1)
+        with store.store._connections._lent() as connection:
+            connection.execute("select pg_stat_force_next_flush()")
+    read = _sessions_read(database) - before
+    assert 40 <= read < 2 * many, f"{read} rows of sessions were read for 40 statements about one"
+
+
+def _sessions_read(database: Database) -> int:
+    query = (
+        "select idx_tup_fetch + seq_tup_read from pg_stat_user_tables where relid = 'bough.session'::regclass"
+    )
+    return int(database.run(query)[0][0])
+
+
+def test_what_goes_with_a_purge_is_told_in_the_order_of_every_store(database: Database) -> None:
+    """The state machine taught it: a level was once told by age alone, whoever the parents were."""
+
+    def told(store: Sessions) -> list[int]:
+        root = store.start()
+        root.append([user("1")])
+        names = [root.session_id]
+        first, second = root.fork(), root.fork()
+        for one in (first, second, second.fork(), first.fork()):
+            names.append(one.session_id)
+        store.delete(root.session_id)
+        return [names.index(name) for name in store.purge(root.session_id, with_forks=True).sessions]
+
+    with bough.open(database.url) as store, bough.open("memory:") as other:
+        assert told(store) == told(other)
+
+
+def test_a_store_that_saw_a_branch_grow_notices_that_another_moved_back(database: Database) -> None:
+    with bough.open(database.url) as one, bough.open(database.url) as other:
+        session = one.start()
+        for n in range(3):
+            session.append([user(str(n)), assistant("yes")])
+        other.session(session.session_id).rewind(2)
+        session.refresh()
+        session.append([user("instead")])
+        assert texts(session) == ["0", "yes", "instead"]
+        assert len(one.store.branches(session.session_id)) == 2
+        assert list(one.verify()) == []
 
 
 def _transactions(database: Database) -> int:

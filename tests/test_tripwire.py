@@ -86,7 +86,7 @@ class World:
         self.server = HTTPServer(("127.0.0.1", 0), Handler)
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.threads = [
-            threading.Thread(target=self.server.serve_forever),
+            threading.Thread(target=self.server.serve_forever, args=(0.01,)),  # how soon it hears `shutdown`
             threading.Thread(target=self._accept),
         ]
         for thread in self.threads:

@@ -46,14 +46,23 @@ class TestSessions:
         page = watched.open("/?relation=replay")
         expect(page.locator(".session-row .relation")).to_have_text(["replay"])
 
-    def test_a_title_or_a_tag_filters(self, watched: Watched) -> None:
-        page = watched.open("/")
-        page.get_by_label("Filter by title or tag").fill("Pay Ann")
-        page.keyboard.press("Enter")
+    def test_words_of_a_title_or_a_tag_filter_as_one_types_and_stand_in_the_address(
+        self, watched: Watched
+    ) -> None:
+        page = watched.open(f"/s/{CASE}?at=5")
+        box = page.get_by_label("Filter by words of a title")
+        box.press_sequentially("try 41")
+        expect(page.locator(".session-heading .words")).to_have_text(["Order 41, another try"])
+        expect(page.locator(".bar.slim")).to_contain_text("1 found")
+        expect(page).to_have_url(re.compile(r"words=try\+41"))
+        expect(box).to_be_focused()
+        page.reload()
         expect(page.locator(".session-row")).to_have_count(1)
-        page.get_by_label("Filter by title or tag").fill("team=blue")
-        page.keyboard.press("Enter")
+        box.fill("team=blue")
         expect(page.locator(".session-heading .words")).to_have_text(["Order 41"])
+        box.fill("")
+        expect(page.locator(".bar.slim")).to_contain_text("sessions")
+        expect(page.locator("article.selected")).to_have_attribute("data-seq", "5")
 
     def test_a_session_that_is_not_there_is_said_to_be_so(self, browser: Browser, served: Process) -> None:
         watched = Watched(browser, served.url)
@@ -295,8 +304,11 @@ class TestUsagePage:
         expect(page.locator(".figures dd").first).to_have_text(re.compile(r"^\$0\.1"))
         expect(page.locator("svg.plot rect")).to_have_count(1)
         expect(page.locator(".hbar-name", has_text="scripted-small")).to_be_visible()
-        expect(page.locator("table").last.locator("tbody tr", has_text="Order 41").first).to_contain_text(
-            "kB"
+        sizes = page.locator("table").last.locator("tbody tr")
+        expect(sizes.filter(has_text="Order 41").first).to_contain_text("kB")
+        expect(sizes.first).to_contain_text("<img src=x")  # the largest
+        expect(page.locator("section", has_text="Storage").locator(".figures").last).to_contain_text(
+            "sessions7"
         )
 
 

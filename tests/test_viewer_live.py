@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import queue
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,46 +14,13 @@ from playwright.sync_api import Browser, Page, expect
 import bough
 import gallery
 from bough import assistant
-from bough.core.usage import Usage
-from bough.models.model import Delta, Request
 from bough.server.desk import Agent
-from bough.wire import Answer
 from browser import Cable, Process, Watched, aside, browser
-from served import Served, until
+from served import Prompter, Served, until
 
 __all__ = ["browser"]
 
 SOAK = os.environ.get("BOUGH_SOAK") == "1"
-
-
-class Prompter:
-    """A model that says what the test tells it to, when it is told to."""
-
-    provider, model = "scripted", "prompter"
-
-    def __init__(self) -> None:
-        self.words: queue.Queue[str | None] = queue.Queue()
-
-    async def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
-        said = ""
-        while True:
-            try:
-                word = self.words.get_nowait()
-            except queue.Empty:
-                await asyncio.sleep(0.01)
-                continue
-            if word is None:
-                break
-            said += word
-            yield Delta(word)
-        yield Answer(assistant(said), Usage(10, 5, 0, 0), None, self.provider, self.model, "stop")
-
-    def say(self, *words: str) -> None:
-        for word in words:
-            self.words.put(word)
-
-    def end(self) -> None:
-        self.words.put(None)
 
 
 @pytest.fixture

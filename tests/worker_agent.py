@@ -1,7 +1,7 @@
 """A worker to kill: two turns of tools, an approval, a child task and a compaction, on a queue of the real engine.
 
-Every transaction, every checkpoint within one and every effect is a named point before and after which the process
-may die. What it does to the world goes into a file that only grows, which whoever watches reads.
+Every statement, every transaction and every effect is a named point before and after which the process may die.
+What it does to the world goes into a file that only grows, which whoever watches reads.
 """
 
 from __future__ import annotations
@@ -28,13 +28,16 @@ LIMITS = Limits(pause=lambda failures: 0.0)
 class World(crash_agent.World):
     """The same points, told into a file: many workers write it, and it outlives them."""
 
-    def __init__(self, place: str, kill_at: int = 0, by: signal.Signals = signal.SIGKILL) -> None:
-        super().__init__(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND), kill_at)
-        self.by = by
+    def __init__(self, place: str, kill_at: int | str = 0, by: signal.Signals = signal.SIGKILL) -> None:
+        """To be killed at the point of that number, or at the first one of that name."""
+        number = kill_at if isinstance(kill_at, int) else 0
+        super().__init__(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+        self.by, self.name = by, kill_at
 
     def point(self, name: str) -> None:
         self.points += 1
-        if self.points == self.kill_at:
+        if self.points == self.kill_at or name == self.name:
+            self.name = 0
             self.tell(f"killed {name}")
             os.kill(os.getpid(), self.by)
 
@@ -60,9 +63,20 @@ def script(world: World) -> Any:
 
 
 def guard(world: World) -> None:
-    """Points around every transaction of a claim, and around the checkpoint within the one that ends a step."""
+    """Points around every statement that holds a claim, and around and within every transaction that does."""
 
     class GuardedConnections(ClaimedConnections):
+        def run_said(self, statement: Any, values: Any) -> Any:
+            name = "checkpoint" if b"checkpoint" in statement.text else "statement"
+            world.point(f"before {name}")
+            done = super().run_said(statement, values)
+            world.point(f"after {name}")
+            return done
+
+        def before(self, connection: Any) -> None:
+            super().before(connection)
+            world.point("within transaction")
+
         def once_in(self, work: Any, tries: int = 10) -> Any:
             world.point("before transaction")
             done = super().once_in(work, tries)
@@ -70,11 +84,6 @@ def guard(world: World) -> None:
             return done
 
     class GuardedClaim(Claim):
-        def end_step(self) -> None:
-            world.point("before checkpoint")
-            super().end_step()
-            world.point("after checkpoint")
-
         def put_off(self, seconds: float) -> None:
             world.point("before putting off")
             super().put_off(seconds)
@@ -91,7 +100,7 @@ def work(
     url: str,
     queue: str,
     told: str,
-    kill_at: int = 0,
+    kill_at: int | str = 0,
     concurrency: int = 1,
     lease: int = 1,
     by: signal.Signals = signal.SIGKILL,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from msgspec import Struct
 
@@ -13,7 +13,10 @@ from .core.entries import Entry, Payload
 from .core.tree import Leaf
 from .core.usage import MOST, Call
 from .core.usage import check as check_call
-from .errors import BadCount
+from .errors import BadCount, BadQuery
+from .stores.store import Status
+
+STATUSES: tuple[str, ...] = get_args(Status)
 
 
 class Appended(Struct, frozen=True, gc=False):
@@ -52,6 +55,8 @@ def check(
     if data:
         to_json(dict(data), "journal data")
     for name, value in (row or {}).items():
+        if name == "status" and value not in STATUSES:
+            raise BadQuery(name, value, f"one of {', '.join(STATUSES)}")
         if isinstance(value, str):
             plain_text(value, name)
         elif isinstance(value, int) and not 0 <= value <= MOST:

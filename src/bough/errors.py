@@ -267,6 +267,7 @@ class BadCount(BadValue):
 
 class BadQuery(BadValue):
     def __init__(self, where: str, value: object, takes: str) -> None:
+        self.where = where
         super().__init__(f"{where}={_short(repr(value))} makes no sense; it takes {takes}")
 
 

@@ -22,7 +22,7 @@ def fork(
         owner=log.store.owner if relation == "replay" else source.owner,
         conversation_id=world.new_id("con"),
         agent=source.agent,
-        title=title or source.title,
+        title=world.redactor.json(title) or source.title,
         relation=relation,
         parent_session=source.session_id,
         model=settings.model or source.model,

@@ -24,7 +24,7 @@ class Hydrated(Struct, frozen=True):
 
 def hydrate(log: Log) -> Hydrated:
     reading = log.store.path(log.session_id, detail=True)
-    count = min(reading.row.seed_count, reading.ranges[0].last) if reading.ranges else 0
+    count = log.seeds_on(reading.ranges)
     cached = reading.detail.state if reading.detail is not None else None
     state = fold(reading.entries) if cached is None else from_json(cached)
     return Hydrated(reading.row, reading.entries[:count], reading.entries[count:], state, reading.row.totals)

@@ -20,7 +20,7 @@ from .changes import Appended, Cut, check, turn_status, with_data
 from .core.codec import from_json, to_json
 from .core.drafts import Draft, FurtherFact, Written, write
 from .core.entries import BranchSummary, Payload, Settings
-from .core.messages import Message
+from .core.messages import Message, as_input
 from .core.state import State, fold, merge, updates
 from .core.tree import Leaf, Range, standing
 from .core.turns import Cursor, cursor_behind
@@ -151,7 +151,7 @@ class Log:
                 calls=tuple(calls),
                 replaces_call=replaces_call,
                 state=encoded,
-                facts=(*with_data(written.facts, data), *facts),
+                facts=(*with_data(written.facts, self.world.redactor.json(data)), *facts),
                 row={**turn_status(written.facts), **(row or {})},
                 takes=takes,
                 fence=fence,
@@ -194,7 +194,8 @@ class Log:
 
     def enqueue(self, message: Message) -> int:
         """Keep an input until whoever drives the session takes it."""
-        written = write(Cursor(), [Draft(message)], self.world.now(), redactor=self.world.redactor)
+        draft = Draft(as_input(message))
+        written = write(Cursor(), [draft], self.world.now(), redactor=self.world.redactor)
         if written.blobs:
             raise BadMessage(
                 "queued input holds no attachments; put them with store.put_blob and use the handle"
@@ -226,7 +227,7 @@ class Log:
                 kind=kind,
                 data=self.world.redactor.json(dict(data or {})),
                 row=self.world.redactor.json(dict(row or {})),
-                tags=tags or {},
+                tags=self.world.redactor.json(dict(tags or {})),
                 calls=tuple(calls),
                 replaces_call=replaces_call,
                 after=self.leaf if calls or is_bound else None,
@@ -345,10 +346,12 @@ class Log:
             raise NothingToRedo(self.session_id)
         return self.move(left[-1], data={"redo": True})
 
-    def _seeds_on_path(self) -> int:
-        """A rewind may have gone back behind the last seeds."""
-        ranges = self.ranges()
-        return min(self.seeds, ranges[0].last) if ranges else 0
+    def seeds_on(self, ranges: Sequence[Range]) -> int:
+        """How many entries of a path are seeds: a rewind may have gone back behind the last of them, or the first."""
+        if not ranges or not self.seeds:
+            return 0
+        roots = [branch.branch for branch in self.store.branches(self.session_id) if branch.parent is None]
+        return min(self.seeds, ranges[0].last) if ranges[0].branch in roots else 0
 
     # -- forking -----------------------------------------------------------------------------------
 
@@ -359,7 +362,7 @@ class Log:
         drafts = [Draft(settings)] if settings is not None else []
         written = write(cursor, drafts, row.started_at, redactor=self.world.redactor)
         new = NewSession(
-            row=replace(row, parent_seq=cut.at, seed_count=min(self._seeds_on_path(), cut.at)),
+            row=replace(row, parent_seq=cut.at, seed_count=min(self.seeds_on(self.ranges()), cut.at)),
             key=self.world.new_id(""),
             seeds=written.entries,
             fork_of=under,

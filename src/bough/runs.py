@@ -129,9 +129,16 @@ class Runs:
         return self._start(None, engine, how)
 
     def cancel(self) -> None:
-        """Abort what this handle's latest `send` or `resume` is doing, from any thread; nothing if it is done."""
+        """Abort what this handle's latest `send` or `resume` is doing, from any thread; nothing if it is done.
+
+        A turn that is a task of the Absurd engine is aborted by its worker, from any handle, within about a second.
+        """
         if self._run is not None:
             self._run.cancel()
+        elif self.log.store.where.startswith("postgres"):
+            from .engines.absurd_word import cancel
+
+            cancel(self.log)
 
     def send_sync(self, content: str | Message, **how: Any) -> list[AgentEvent]:
         """`send` for scripts: the whole turn, its events as a list."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from . import compacting, forking, ledger, wire
+from . import compacting, forking, labels, ledger, wire
 from .changes import Appended, Cut
 from .core import context as contexts
 from .core.codec import plain_text
@@ -120,6 +120,14 @@ class Session(Runs, Replays, Exports):
             plain_text(value, f"tag {name}")
         self.log.record("tagged", data={"tags": tags}, tags=tags)
         return self.row.tags
+
+    def label(self, at: int | Leaf, words: str | None) -> str | None:
+        """Name a place of the tree, by its seq on the path or by branch; None takes the name away."""
+        return labels.label(self.log, self.log.place(at) if isinstance(at, int) else at, words)
+
+    def labels(self) -> dict[Leaf, str]:
+        """The names of places, the one given last at the end."""
+        return labels.labels(self.log)
 
     def end(self, status: Status = "completed", error: str | None = None) -> None:
         now = self.log.world.now()

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from . import wire
 from .changes import Appended
 from .core.drafts import Draft
-from .core.messages import Message, Outcome, tool_result, user
+from .core.messages import Message, Outcome, as_input, tool_result
 from .core.turns import OpenCall
 from .core.usage import Call, Usage
-from .errors import BadMessage, LawBroken
+from .errors import LawBroken
 from .log import LEASE_MICROSECONDS, Log
 from .models.prices import price
 from .wire import Answer
@@ -41,6 +41,7 @@ class Turn:
         self._calling = calling
         self._started = started
         self._call_id: str | None = None
+        self._turn = 0
 
     def __enter__(self) -> Self:
         log = self._log
@@ -58,12 +59,13 @@ class Turn:
             log.record("turn_resumed", data={"turn": log.cursor.turn}, row=held)
         else:
             self._append([Draft(_input(self._content))], key=self._key, row=held, data=self._started)
+        self._turn = log.cursor.turn
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        if not self._log.cursor.turn:
+        if not self._log.cursor.turn or self._is_taken():
             return
         status = "interrupted" if kind is None else "failed" if issubclass(kind, Exception) else "cancelled"
         told = (
@@ -80,6 +82,11 @@ class Turn:
             },
         )
 
+    def _is_taken(self) -> bool:
+        """Whether another drives the session by now: then its status is not ours to set."""
+        holder = self._log.store.session(self._log.session_id).holder
+        return holder is not None and holder != self._log.world.holder()
+
     @property
     def open_calls(self) -> tuple[OpenCall, ...]:
         """The calls that wait for results, in call order."""
@@ -95,14 +102,17 @@ class Turn:
         key: str | None = None,
     ) -> Message:
         """A model's answer: an SDK object, a dict or a Message. Usage and evidence are taken from it."""
+        if self._log.cursor.turn != self._turn:
+            raise LawBroken(f"turn {self._turn} is over; open another one: session.turn(text)")
         read = wire.read(reply)
         usage = read.usage if usage is None else usage
         read = replace(read, usage=usage, provider=provider or read.provider, model=model or read.model)
         draft = Draft(read.message, read.model, read.finish, read.evidence)
         seq = self._log.leaf.seq
         calls = [self._ledger(read, seq)] if usage is not None or self._call_id is not None else []
-        replaces, self._call_id = self._call_id is not None, None
+        replaces = self._call_id is not None
         appended = self._append([draft], key=key, calls=calls, replaces_call=replaces)
+        self._call_id = None  # only now: an answer that is refused leaves its call to be told of
         message = appended.payloads[0]
         assert isinstance(message, Message)
         return message
@@ -113,8 +123,9 @@ class Turn:
         """A model call that gave no answer: it is counted all the same, and nothing enters the path."""
         answer = wire.Answer(Message("assistant"), usage, None, provider, model, None)
         call = replace(self._ledger(answer, self._log.leaf.seq), answer_seq=None, failed=True)
-        replaces, self._call_id = self._call_id is not None, None
+        replaces = self._call_id is not None
         self._log.record("call_failed", data={"why": why}, calls=[call], replaces_call=replaces)
+        self._call_id = None
 
     def result(
         self,
@@ -184,11 +195,4 @@ class Turn:
 
 
 def _input(content: str | Message | dict[str, Any]) -> Message:
-    if isinstance(content, str):
-        return user(content)
-    message = wire.read_any_messages([content])[0] if isinstance(content, dict) else content
-    if message.role != "user":
-        raise BadMessage(
-            f"a turn opens with a user message, not {message.role}; append others with session.append"
-        )
-    return message
+    return as_input(wire.read_any_messages([content])[0] if isinstance(content, dict) else content)

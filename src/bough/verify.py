@@ -5,15 +5,18 @@ Names what is wrong and changes nothing. Reads through the store's contract only
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from .changes import STATUSES
 from .core import context
 from .core.codec import chain, decode, from_json
 from .core.drafts import NewEntry
 from .core.entries import Entry, Unknown, is_internal
-from .core.media import MARK, lift
+from .core.media import MARK, digest, lift
 from .core.messages import Message
 from .core.state import fold
 from .core.tree import Branch, Leaf
@@ -56,14 +59,12 @@ def verify(store: Store, session_id: str) -> list[Problem]:
 
 def _audited(store: Store, row: SessionRow) -> list[Problem]:
     audit = _Audit(store, row)
-    audit.check_branches()
-    audit.check_journal()
+    audit.check("tree", audit.check_branches)
+    audit.check("journal", audit.check_journal)
     if not audit.problems:  # what is derived from a broken chain would only repeat the news
-        try:
-            audit.check_caches()
-            audit.check_projections()
-        except Damaged as error:
-            audit.wrong("path", str(error))
+        audit.check("calls", audit.check_calls)
+        audit.check("caches", audit.check_caches)
+        audit.check("path", audit.check_projections)
     return audit.problems
 
 
@@ -72,9 +73,17 @@ class _Audit:
         self.store, self.row = store, row
         self.problems: list[Problem] = []
         self.inputs = 0
+        self.answers: set[tuple[int, int]] = set()
 
     def wrong(self, where: str, what: str) -> None:
         self.problems.append(Problem(self.row.session_id, where, what))
+
+    def check(self, where: str, look: Callable[[], None]) -> None:
+        """What cannot even be read is a problem with a name too."""
+        try:
+            look()
+        except (Damaged, msgspec.MsgspecError) as error:
+            self.wrong(where, f"cannot be read: {error}")
 
     # -- the tree ----------------------------------------------------------------------------------
 
@@ -101,7 +110,9 @@ class _Audit:
 
     def _anchor(self, branch: Branch) -> Cursor | None:
         """The cursor where a branch hangs on another session's entries."""
-        assert branch.parent is not None
+        if branch.parent is None:
+            self.wrong(f"branch {branch.branch}", f"begins behind entry {branch.parent_seq} of no branch")
+            return None
         leaf, many = Leaf(branch.parent, branch.parent_seq), 16
         while True:
             try:
@@ -136,6 +147,8 @@ class _Audit:
             if after is None:
                 return
             self.inputs += entry.turn == entry.seq
+            if entry.role == "assistant":
+                self.answers.add((branch.branch, entry.seq))
             cursor = after
             if (branch.branch, cursor.seq) in anchors:
                 cursors[branch.branch, cursor.seq] = cursor
@@ -156,14 +169,23 @@ class _Audit:
             )
         if not isinstance(payload, Unknown) and entry.internal != is_internal(payload, seed=is_seed):
             self.wrong(where, "its visibility is not what its kind gives it")
+        if not isinstance(payload, Unknown):
+            role = payload.role if isinstance(payload, Message) else None
+            if entry.role != role:
+                self.wrong(where, f"is filed as {entry.role}, its content is of {role}")
         if isinstance(payload, Message):
             self._check_media(where, payload, entry)
         return replace(place.after, entry_id=entry.entry_id)
 
     def _check_media(self, where: str, message: Message, entry: NewEntry) -> None:
         for media in message.media:
-            if self.store.blob(media.hash) is None:
+            found = self.store.blob(media.hash)
+            if found is None:
                 self.wrong(where, f"blob {media.hash[:12]}… is missing")
+            elif digest(found.data) != media.hash:
+                self.wrong(where, f"blob {media.hash[:12]}… does not hold the bytes it is named after")
+            elif media.hash not in entry.media:
+                self.wrong(where, f"blob {media.hash[:12]}… is not held for it, and may be collected")
         may_hold_bytes = b'"type":"attachment"' in entry.body or MARK in entry.body
         if may_hold_bytes and lift(message)[1]:
             self.wrong(where, "holds inline bytes where a handle belongs")
@@ -179,6 +201,23 @@ class _Audit:
         if len(facts) != self.row.facts:
             self.wrong("journal", f"holds {len(facts)} facts, the row says {self.row.facts}")
 
+    def check_calls(self) -> None:
+        """Every call on its own branches stands behind an entry, and its answer is one."""
+        tails = {
+            branch.branch: branch.tail
+            for branch in self.store.branches(self.row.session_id)
+            if branch.session_id == self.row.session_id
+        }
+        for call in self.store.calls(self.row.session_id):
+            if call.branch not in tails:
+                continue  # made while it stood on another's entries, which may be gone
+            if not 0 <= call.after_seq <= tails[call.branch]:
+                self.wrong(
+                    f"call {call.call_id}", f"was made behind {call.branch}:{call.after_seq}, which is gone"
+                )
+            elif call.answer_seq is not None and (call.branch, call.answer_seq) not in self.answers:
+                self.wrong(f"call {call.call_id}", f"its answer {call.branch}:{call.answer_seq} is none")
+
     def check_caches(self) -> None:
         reading = self.store.path(self.row.session_id, detail=True)
         fresh = total(self.store.calls(self.row.session_id))
@@ -193,6 +232,8 @@ class _Audit:
 
     def _check_status(self, reading: Reading) -> None:
         cursor = retrace(reading.entries)
+        if reading.row.status not in STATUSES:
+            self.wrong("status", f"is {reading.row.status!r}, which is none")
         if reading.row.status == "running" and not cursor.turn:
             self.wrong("status", "is running, but no turn is open")
 

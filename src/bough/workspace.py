@@ -23,6 +23,9 @@ class Selection(Struct, frozen=True):
     start_line: int
     end_line: int
 
+    def __str__(self) -> str:
+        return f"{self.file}:{self.start_line}-{self.end_line}"
+
 
 class Workspace(Struct, frozen=True, omit_defaults=True, kw_only=True):
     working_dir: str
@@ -47,12 +50,21 @@ class Workspace(Struct, frozen=True, omit_defaults=True, kw_only=True):
     def _filled(self, text: str) -> str:
         def value(match: re.Match[str]) -> str:
             name = match.group(1)
-            found = self.variables.get(name)
-            if found is None and name in ("working_dir", "active_file", "git_ref", "fs_scope_tier"):
-                found = getattr(self, name)
-            return match.group(0) if found is None else found
+            found = self.variables.get(name, known.get(name))
+            return match.group(0) if found is None else str(found)
 
+        known = self._known()
         return _SLOT.sub(value, text)
+
+    def _known(self) -> dict[str, str | int | None]:
+        """What a slot may name beside the variables, which win."""
+        plain = {
+            name: getattr(self, name) for name in ("working_dir", "active_file", "git_ref", "fs_scope_tier")
+        }
+        if self.selection is None:
+            return plain
+        place = {f"selection.{name}": getattr(self.selection, name) for name in Selection.__struct_fields__}
+        return {**plain, "selection": str(self.selection), **place}
 
 
 def _git_ref(folder: Path) -> str | None:

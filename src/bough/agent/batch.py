@@ -14,6 +14,7 @@ from ..core.messages import Message, Part, ToolCall, assistant, tool_result
 from ..core.turns import OpenCall
 from ..errors import BoughError, Fenced, StaleLeaf, Trashed
 from .calls import Calls, Place, read_calls
+from .ending import cancel_all, to_its_end
 from .events import Event
 from .tasks import run_task
 from .tools import Happened, NeverHappened, ToolContext, failed
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 UNKNOWN = "The process ended while this ran. Whether it took effect is unknown; it was not run again."
 NO_TOOL = "There is no tool of this name."
+MALFORMED = "The arguments are not a JSON object, so this was not run. Call it again with whole arguments."
 LEFT = "The turn was left before this had a result. Whether it took effect is unknown."
 NOT_RUN = "The turn was left before this was run."
 DENIED = "The user denied this call."
@@ -46,11 +48,10 @@ async def run_batch(
             kept.add((call.seq, call.index))
             yield await _keep(loop, call, result)
     except asyncio.CancelledError:
-        await asyncio.shield(_keep_finished(loop, running, kept))
+        await to_its_end(_keep_finished(loop, running, kept))
         raise
     finally:
-        for task in running:
-            task.cancel()
+        await to_its_end(cancel_all(running))
 
 
 async def _keep(loop: Loop, call: OpenCall, result: Message) -> Event:
@@ -80,6 +81,8 @@ async def _settle(loop: Loop, call: OpenCall, was_started: bool, calls: Calls) -
     tool = loop.allowed().get(call.call.name)
     if tool is None:
         return call, failed(call.call, NO_TOOL)
+    if call.call.malformed is not None:
+        return call, failed(call.call, MALFORMED)
     if (call.seq, call.index) in calls.denied and not was_started:
         return call, tool_result(call.call.id, DENIED, error=True, outcome="denied")
     key = await loop.cross(loop.log.call_key, call.seq, call.index)
@@ -113,8 +116,10 @@ async def settle_open(loop: Loop) -> None:
         await loop.append(Draft(assistant(said), finish="interrupted"))
 
 
-def stopped_result(loop: Loop, call: OpenCall) -> Message:
+def stopped_result(loop: Loop, call: OpenCall, started: frozenset[Place]) -> Message:
     """The result of a call that was cancelled. A thread cannot be stopped, so an unsafe one may still take effect."""
+    if (call.seq, call.index) not in started:
+        return tool_result(call.call.id, NOT_RUN, error=True, outcome="interrupted")
     tool = loop.tools.get(call.call.name)
     if tool is not None and tool.effect == "unsafe":
         why = "cancelled while it ran; whether it took effect is unknown"

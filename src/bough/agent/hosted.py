@@ -25,6 +25,7 @@ def run_shell(log: Log, argv: list[str], workspace: Workspace, commands: Iterabl
         raise LawBroken(
             "session.shell runs an event loop of its own; from asyncio call asyncio.to_thread(session.shell, …)"
         )
+    log.refuse_while_driven()
     call = ToolCall(log.world.new_id("call"), "shell", {"argv": argv})
     started = FurtherFact("calls_started", {"seq": log.leaf.seq + 2, "indexes": [0]})
     log.append([Draft(user(f"$ {shlex.join(argv)}")), Draft(assistant(call))], facts=[started])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from ..log import LEASE_MICROSECONDS, Log
 
@@ -16,10 +18,10 @@ def take(log: Log, holder: str) -> int:
     return log.store.lease(log.session_id, holder, now + LEASE_MICROSECONDS, at)
 
 
-async def keep(log: Log, holder: str) -> None:
-    """Renew it every third of its time, until cancelled."""
+async def keep(log: Log, holder: str, cross: Callable[..., Awaitable[Any]]) -> None:
+    """Renew it every third of its time, until cancelled; across threads that no tool keeps busy."""
     while True:
         await asyncio.sleep(LEASE_MICROSECONDS / 3_000_000)
         now = log.world.now()
         until = now + LEASE_MICROSECONDS
-        await asyncio.to_thread(log.store.lease, log.session_id, holder, until, now)
+        await cross(log.store.lease, log.session_id, holder, until, now)

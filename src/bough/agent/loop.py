@@ -1,17 +1,13 @@
 """The loop: ask what is to be done next, do it, make it durable, ask again.
 
 `next_action` alone decides, so going on after a crash is the same loop. Input is durable before the model is
-called, an answer before its tools run, each result as it lands. The log is synchronous; `cross` is the one
-crossing from here to there.
+called, an answer before its tools run, each result as it lands.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -20,30 +16,40 @@ from ..changes import Appended
 from ..core import context as contexts
 from ..core.codec import decode
 from ..core.drafts import Draft, FurtherFact
-from ..core.entries import Entry
-from ..core.messages import Message, assistant, user
+from ..core.messages import Message, as_input, assistant
 from ..core.turns import CallModel, Rest, RunTools, next_action
-from ..core.usage import Call, Usage, total
-from ..errors import CutOff, Fenced, IsReplay, ModelError, Overflow, Overloaded, StaleLeaf
+from ..core.usage import Usage, total
+from ..errors import (
+    BadMessage,
+    BadValue,
+    CutOff,
+    Fenced,
+    IsReplay,
+    ModelError,
+    Overflow,
+    Overloaded,
+    StaleLeaf,
+)
 from ..log import Log
 from ..models.model import Delta, Model, Request
-from ..models.prices import price_of
 from ..stores.store import SessionRow
 from ..wire import Answer
 from .batch import run_batch, settle_open, stopped_result, with_own_ids
 from .calls import read_calls
-from .compaction import better, is_too_long, summarise
+from .compaction import compact, is_too_long
+from .crossing import Crossing
+from .ending import cancel_all, to_its_end
 from .events import Event
 from .lease import keep, take
-from .limits import Limits, Reached, reached
-from .said import Said
+from .limits import Limits, Reached, narrowed, reached
+from .said import FLUSH_MICROSECONDS, Said
+from .started import about_turn
 from .tools import Tool, words
 
-R = TypeVar("R")
 CANCELLED = "(cancelled)"
 
 
-class Loop:
+class Loop(Crossing):
     """One run of one session, by one model chain and one set of tools."""
 
     def __init__(
@@ -52,21 +58,17 @@ class Loop:
         models: Sequence[Model],
         tools: Mapping[str, Tool],
         limits: Limits,
-        root: Log | None = None,
+        parent: Loop | None = None,
     ) -> None:
-        self.log, self.models, self.tools, self.limits = log, models, tools, limits
-        self.root = root or log
-        """The session whose tree the cost cap is for: a child spends its parent's money."""
-        self.path: list[Entry] = []
-        self._call_id: str | None = None
+        super().__init__(log, models)
+        self.tools, self.limits = tools, limits
+        self.parent = parent
+        """Who started it as a task: a child spends its parent's money."""
         self._compacted = False
         self._said: Said | None = None
         self._spent: Usage | None = None  # what a call had cost that gave no answer
-        self._hide = log.world.redactor.text
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="bough-log")
+        self._hide: Callable[[str], str] = log.world.redactor.text
         self.mine: set[int] = set()  # answers of this run: their tools were not started by a process before
-        self.n = 0
-        self._fence = 0
         # Two runs of one process are two holders.
         self._holder = f"{log.world.holder()}#{log.world.new_id('')}"
 
@@ -77,13 +79,16 @@ class Loop:
 
     async def run(self, content: str | Message | None) -> AsyncIterator[Event]:
         """The whole turn, event by event; without content the turn that is open goes on."""
+        content = None if content is None else as_input(content)
         self.check(await self.cross(self.log.refresh))
+        asides = await self.cross(self.log.store.asides, self.log.session_id)
+        self.limits = narrowed(self.limits, contexts.fold_settings(asides).limits)
         stop = await self._reached(is_new_turn=True) if content is not None else None
         if stop is not None and not stop.is_warning:
             yield self._refused(stop)
             return
         await self._take_lease()
-        renewing = asyncio.ensure_future(keep(self.log, self._holder))
+        renewing = asyncio.ensure_future(keep(self.log, self._holder, self.cross))
         try:
             # Another runner may have finished while we waited for the lease.
             await self.cross(self.log.refresh)
@@ -92,17 +97,19 @@ class Loop:
             async for event in self._drain():
                 yield event
         except asyncio.CancelledError:
-            await asyncio.shield(self._cancelled())
+            await to_its_end(self._cancelled())
             raise
-        except (Fenced, StaleLeaf):
+        except Fenced:
             raise  # it is another's now
         except Exception as error:
             await self._broke(error)
             raise
         finally:
             renewing.cancel()
-            await asyncio.shield(self.cross(self.log.store.release, self.log.session_id, self._fence))
-            self._threads.shutdown(wait=False)
+            try:
+                await to_its_end(self.cross(self.log.store.release, self.log.session_id, self._fence))
+            finally:
+                self._threads.shutdown(wait=False)
 
     async def _take_lease(self) -> None:
         """A cancel that comes while the lease is being taken must not leave it behind."""
@@ -115,18 +122,34 @@ class Loop:
             raise
 
     async def _broke(self, error: Exception) -> None:
-        """Something nobody foresaw: the session says so and can go on once the cause is gone."""
+        """Something nobody foresaw, or somebody wrote meanwhile: the session says so and can go on."""
+        if isinstance(error, StaleLeaf):
+            await self.cross(self.log.refresh)
         if self.log.cursor.turn:
-            why = words(error).encode("utf-8", "replace").decode().replace("\0", "")
-            row = {"status": "failed", "error": why}
-            await self.record("turn_ended", data={"status": "failed", "error": why}, row=row)
+            await self._failed_turn(words(error))
+
+    async def _failed_turn(self, why: str) -> None:
+        row = {"status": "failed", "error": why.encode("utf-8", "replace").decode().replace("\0", "")}
+        await self.record("turn_ended", data={"turn": self.log.cursor.turn, **row}, row=row)
 
     async def _reached(self, *, is_new_turn: bool, rounds: int = 0) -> Reached | None:
         row = await self.cross(self.log.store.session, self.log.session_id)
-        spent = 0
-        if self.limits.max_cost_microcents is not None:
-            spent = total(await self.cross(ledger.calls, self.root, "tree", None)).cost_microcents
-        return reached(self.limits, row, is_new_turn=is_new_turn, spent=spent, rounds=rounds)
+        spent = await self._cost()
+        stop = reached(self.limits, row, is_new_turn=is_new_turn, spent=spent, rounds=rounds)
+        if self.parent is None or (stop is not None and not stop.is_warning):
+            return stop
+        return await self.parent._reached(is_new_turn=False) or stop
+
+    async def _cost(self) -> int:
+        """What it and its tasks have cost, if anybody wants to know."""
+        if self.limits.max_cost_microcents is None:
+            return 0
+        return total(await self.cross(ledger.calls, self.log, "tree", None)).cost_microcents
+
+    async def is_spent(self) -> bool:
+        """Whether no model may be called any more, for the money."""
+        stop = await self._reached(is_new_turn=False)
+        return stop is not None and not stop.is_warning
 
     async def _drain(self) -> AsyncIterator[Event]:
         """What was queued while the session was busy, in order, each a turn of its own."""
@@ -156,27 +179,27 @@ class Loop:
                 await self.append(Draft(assistant(said), finish="interrupted"))
         else:
             await settle_open(self)
-            draft = Draft(user(content) if isinstance(content, str) else content)
-            started = await self.append(draft, row={"status": "running"}, takes=takes)
+            about = await self.cross(about_turn, self.log, self.models, self.allowed())
+            draft = Draft(as_input(content))
+            started = await self.append(draft, row={"status": "running"}, data=about, takes=takes)
             yield Event("session:turn_started", {"seq": started.leaf.seq}, self.n)
         async for event in self._steps():
             yield event
 
     async def _steps(self) -> AsyncIterator[Event]:
-        rounds = 0
         while True:
             calls = await self.cross(read_calls, self.log)
             match next_action(self.path, calls.started):
                 case CallModel():
-                    stop = await self._reached(is_new_turn=False, rounds=rounds)
+                    stop = await self._reached(is_new_turn=False, rounds=self.log.cursor.step)
                     if stop is not None and not stop.is_warning:
                         yield await self._stopped(stop)
                         return
                     if stop is not None:
                         yield Event("session:limit_passed", {"code": stop.code, "message": stop.what})
-                    rounds += 1
                     if not self._compacted and is_too_long(self.path, self.limits.context_tokens):
-                        compacted = await self._compact()
+                        self._compacted = True
+                        compacted = await compact(self)
                         if compacted is not None:
                             yield compacted
                     async for event in self._ask():
@@ -201,6 +224,10 @@ class Loop:
         for model in self.models:
             failures = 0
             while failures < max(1, self.limits.tries):
+                stop = await self._reached(is_new_turn=False) if error is not None else None
+                if stop is not None and not stop.is_warning:
+                    yield await self._stopped(stop)
+                    return
                 try:
                     async for event in self._ask_once(model):
                         yield event
@@ -210,13 +237,16 @@ class Loop:
                     await self._failed(model, busy)
                     pause = self.limits.pause(failures) if busy.after is None else busy.after
                     failures += 1
+                    if failures >= self.limits.tries:
+                        break  # the next in the chain need not wait
                     told = {"model": model.model, "why": self._hide(busy.why), "seconds": pause}
                     yield Event("session:retry", told)
                     await asyncio.sleep(pause)
                 except Overflow as overflow:
                     error = overflow
                     await self._failed(model, overflow)
-                    compacted = None if self._compacted else await self._compact()
+                    compacted = None if self._compacted else await compact(self)
+                    self._compacted = True
                     if compacted is None:
                         break
                     yield compacted
@@ -231,25 +261,34 @@ class Loop:
         if self._call_id is None:
             await self._start_call(model)
         specs = tuple(tool.spec for tool in self.allowed().values())
-        request = Request(contexts.build(self.path), self._blob, specs)
+        request = Request(contexts.build(self.path), self.blob, specs)
         answer: Answer | None = None
-        self._said = said = Said(self._hide)
-        async for piece in model.stream(request):
-            if isinstance(piece, Delta):
-                told_live = said.add(piece)
-                if said.is_due(self.log.world.now()):
-                    await self.cross(self._save, said.text)
-                yield Event("session:delta", told_live)
-            else:
-                answer = piece
-        if rest := said.rest():
-            yield Event("session:delta", {"text": rest, "reasoning": ""})
+        self._said = said = Said(self.log.world.redactor)
+        saving = asyncio.ensure_future(self._save_in_time(said))
+        try:
+            async for piece in model.stream(request):
+                if isinstance(piece, Delta):
+                    told_live = said.add(piece)
+                    if said.is_due(now := self.log.world.now()):
+                        await self.cross(self._save, said.saved(now))
+                    yield Event("session:delta", told_live)
+                else:
+                    answer = piece
+        finally:
+            await to_its_end(cancel_all([saving]))  # a draft saved later would belong to another place
+        if any((rest := said.rest()).values()):
+            yield Event("session:delta", rest)
         if answer is None or answer.finish is None:
             self._spent = None if answer is None else answer.usage
             raise CutOff(model.model, "the stream ended without a stop reason")
         if answer.message.role != "assistant":
+            self._spent = answer.usage
             raise ModelError(model.model, f"it answered in the role {answer.message.role!r}")
-        kept = await self._answered(model, answer)
+        try:
+            kept = await self._answered(model, answer)
+        except (BadValue, BadMessage) as error:
+            self._spent = answer.usage
+            raise ModelError(model.model, f"its answer cannot be kept: {error}") from error
         self._said = None
         message = kept.payloads[0]
         assert isinstance(message, Message)
@@ -268,28 +307,21 @@ class Loop:
         started = FurtherFact("calls_started", {"seq": self.log.leaf.seq + 1, "indexes": starting})
         facts = [started] if starting else []
         call = self._ledger(model, answer.usage, answered=True)
-        self._call_id = None
         self.mine.add(self.log.leaf.seq + 1)
-        return await self.append(draft, calls=[call], replaces_call=True, facts=facts)
+        appended = await self.append(draft, calls=[call], replaces_call=True, facts=facts)
+        self._call_id = None
+        return appended
 
     def _save(self, text: str) -> None:
         log = self.log
         log.store.save_draft(log.session_id, log.leaf, text, self._fence, log.world.now())
 
-    def _ledger(self, model: Model, usage: Usage | None, *, answered: bool) -> Call:
-        after = self.log.leaf.seq
-        return Call(
-            call_id=self._call_id or self.log.world.new_id(""),
-            branch=0,
-            after_seq=after,
-            answer_seq=after + 1 if answered else None,
-            at=self.log.world.now(),
-            usage=usage or Usage(),
-            provider=model.provider,
-            model=model.model,
-            price=price_of(model, usage) if usage is not None else None,
-            failed=not answered,
-        )
+    async def _save_in_time(self, said: Said) -> None:
+        """Also when the stream says no more, what was shown is durable soon."""
+        while True:
+            await asyncio.sleep(FLUSH_MICROSECONDS / 1_000_000)
+            if not said.is_saved:
+                await to_its_end(self.cross(self._save, said.saved(self.log.world.now())))
 
     async def _start_call(self, model: Model) -> None:
         """A call whose start could not ride in the commit before it: after a resume or a failure."""
@@ -302,29 +334,6 @@ class Loop:
         self._call_id = self._spent = None
         why = error.why.encode("utf-8", "replace").decode()
         await self.record("call_failed", data={"why": why}, calls=[call], replaces_call=True)
-
-    async def _compact(self) -> Event | None:
-        """The history was too long: once per input, a summary takes the place of what lies before the newest turn."""
-        self._compacted = True
-        made = summarise(self.path, self.log.cursor)
-        if made is None:
-            return None
-        calls: list[Call] = []
-        model = self.limits.summariser
-        if model is not None:
-            spent = replace(self._ledger(model, None, answered=False), call_id=self.log.world.new_id(""))
-            spent = replace(spent, purpose="compaction")
-            try:
-                made, answer = await better(model, self.path, made, self._blob)
-            except asyncio.CancelledError:
-                await asyncio.shield(self.record("call_failed", data={"why": "cancelled"}, calls=[spent]))
-                raise
-            usage = None if answer is None else answer.usage
-            cost = None if usage is None else price_of(model, usage)
-            calls.append(replace(spent, usage=usage or Usage(), price=cost, failed=answer is None))
-        await self.append(Draft(made), calls=calls)
-        told = {"first_kept": made.first_kept, "tokens_before": made.tokens_before}
-        return Event("session:compacted", told, self.n)
 
     # -- the tools ---------------------------------------------------------------------------------
 
@@ -344,16 +353,14 @@ class Loop:
             self._call_id = None
             await self.record("call_dropped", calls=[call], replaces_call=True)
         await self.append(Draft(assistant(f"(stopped: {stop.what})"), finish="error"))
-        return self._refused(stop)
+        return self._refused(stop, self.n)
 
-    def _refused(self, stop: Reached) -> Event:
+    def _refused(self, stop: Reached, n: int | None = None) -> Event:
         error = {"code": stop.code, "message": stop.what}
-        return Event("session:turn_completed", {"stop_reason": "error", "error": error})
+        return Event("session:turn_completed", {"stop_reason": "error", "error": error}, n)
 
     async def _gave_up(self, error: ModelError) -> Event:
-        why = error.why.encode("utf-8", "replace").decode().replace("\0", "")
-        ended = {"status": "failed", "error": why}
-        await self.record("turn_ended", data=ended, row=ended)
+        await self._failed_turn(error.why)
         told = {"code": type(error).__name__, "message": self._hide(str(error))}
         return Event("session:turn_completed", {"stop_reason": "error", "error": told}, self.n)
 
@@ -361,40 +368,8 @@ class Loop:
         """Close what is open with words, so that the session stays valid and goes on with the next input."""
         if not self.log.cursor.turn:
             return
-        drafts = [Draft(stopped_result(self, call)) for call in self.log.cursor.open_calls]
+        started = (await self.cross(read_calls, self.log)).started
+        drafts = [Draft(stopped_result(self, call, started)) for call in self.log.cursor.open_calls]
         said = self._said.text if self._said is not None else ""
-        closing = Draft(assistant(f"{said} {CANCELLED}".strip()), finish="cancelled")
+        closing = Draft(assistant(f"{said.rstrip()} {CANCELLED}".strip()), finish="cancelled")
         await self.append(*drafts, closing, row={"status": "cancelled"})
-
-    # -- the crossing ------------------------------------------------------------------------------
-
-    async def cross(self, work: Callable[..., R], *given: Any, **how: Any) -> R:
-        """On threads of its own: tools that block must not keep a result from becoming durable."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *given, **how))
-
-    async def append(self, *drafts: Draft, **how: Any) -> Appended:
-        start = None if "calls" in how else self._ride(drafts)
-        riding = {"calls": [start]} if start is not None else {}
-        appended = await self.cross(self.log.append, drafts, fence=self._fence, **how, **riding)
-        self.path.extend(appended.entries)
-        self.n = appended.n
-        return appended
-
-    async def record(self, kind: str, **how: Any) -> None:
-        self.n = (await self.cross(self.log.record, kind, fence=self._fence, **how)).facts
-
-    def _ride(self, drafts: Sequence[Draft]) -> Call | None:
-        """If the model is to be called next, the start of that call rides in this commit."""
-        last = drafts[-1].payload
-        if not isinstance(last, Message) or last.role not in ("user", "tool") or not self.models:
-            return None
-        ends = self.log.cursor.ends_turn or any(result.ends_turn for result in last.results)
-        if len(self.log.cursor.open_calls) > len(last.results) or ends:
-            return None
-        self._call_id = self.log.world.new_id("")
-        call = self._ledger(self.models[0], None, answered=False)
-        return replace(call, after_seq=self.log.leaf.seq + len(drafts), failed=False)
-
-    def _blob(self, digest: str) -> bytes | None:
-        found = self.log.store.blob(digest)
-        return None if found is None else found.data

@@ -1,9 +1,8 @@
-"""The text of an answer in flight. What reached the caller is made durable, by size and by time."""
+"""An answer in flight: what may be shown of it now. What reached the caller is made durable, by size and by time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from ..core.redact import Redactor, is_word
 from ..models.model import Delta
 
 FLUSH_CHARACTERS = 400
@@ -11,34 +10,60 @@ FLUSH_MICROSECONDS = 500_000
 
 
 class Said:
-    def __init__(self, hide: Callable[[str], str]) -> None:
-        self._hide = hide
-        self._raw = ""
-        self._shown = 0
+    def __init__(self, redactor: Redactor) -> None:
+        self._text, self._reasoning = _Flow(redactor), _Flow(redactor)
         self._saved = 0
         self._since: int | None = None
 
     @property
     def text(self) -> str:
-        return self._hide(self._raw).encode("utf-8", "replace").decode().replace("\0", "")
+        """What was shown. What is held back may be half a secret, and reached nobody."""
+        return self._text.shown.encode("utf-8", "replace").decode().replace("\0", "")
+
+    @property
+    def is_saved(self) -> bool:
+        return len(self._text.shown) == self._saved
 
     def add(self, piece: Delta) -> dict[str, str]:
-        """What may be shown now. The last word is held back until it is whole: a secret may come in pieces."""
-        self._raw += piece.text
-        end = max(self._raw.rfind(" "), self._raw.rfind("\n")) + 1
-        shown = self._hide(self._raw[self._shown : end]) if end > self._shown else ""
-        self._shown = max(self._shown, end)
-        return {"text": shown, "reasoning": self._hide(piece.reasoning)}
+        """What may be shown now."""
+        return {"text": self._text.add(piece.text), "reasoning": self._reasoning.add(piece.reasoning)}
 
-    def rest(self) -> str:
+    def rest(self) -> dict[str, str]:
         """What was held back, once the stream has ended."""
-        shown, self._shown = self._hide(self._raw[self._shown :]), len(self._raw)
-        return shown
+        return {"text": self._text.rest(), "reasoning": self._reasoning.rest()}
 
     def is_due(self, now: int) -> bool:
         self._since = now if self._since is None else self._since
-        is_due = len(self._raw) - self._saved >= FLUSH_CHARACTERS or now - self._since >= FLUSH_MICROSECONDS
-        if is_due and len(self._raw) > self._saved:
-            self._saved, self._since = len(self._raw), now
-            return True
-        return False
+        waiting = len(self._text.shown) - self._saved
+        return waiting >= FLUSH_CHARACTERS or (waiting > 0 and now - self._since >= FLUSH_MICROSECONDS)
+
+    def saved(self, now: int) -> str:
+        """What is to be kept, which is taken to be kept from now on."""
+        self._saved, self._since = len(self._text.shown), now
+        return self.text
+
+
+class _Flow:
+    """Text that comes in pieces. Its end is held back until it is certain: a secret may come in pieces too."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._held = ""
+        self._is_word = True
+        self.shown = ""
+
+    def add(self, piece: str) -> str:
+        self._held += piece
+        if self._is_word and is_word(piece):
+            return ""  # a long word goes on: it need not be looked through again for every letter
+        shown = self._show(self._redactor.settled(self._held))
+        self._is_word = is_word(self._held)
+        return shown
+
+    def rest(self) -> str:
+        return self._show(len(self._held))
+
+    def _show(self, end: int) -> str:
+        shown, self._held = self._redactor.text(self._held[:end]), self._held[end:]
+        self.shown += shown
+        return shown

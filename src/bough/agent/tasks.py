@@ -43,15 +43,19 @@ async def run_task(
     row = await parent.cross(_find_or_start, parent.log, key, agent, seeds)
     log = Log(parent.log.store, row, parent.log.world)
     known: Mapping[str, Tool] = {tool.name: tool for tool in tools}
-    child = Loop(log, models or parent.models, known, limits or parent.limits, parent.root)
+    child = Loop(log, models or parent.models, known, limits or parent.limits, parent)
     cursor = await parent.cross(lambda: log.cursor)
+    why = ""
     if cursor.turn or not row.turns:
-        async for _ in child.run(None if cursor.turn else text):
-            pass
-    answer = (await parent.cross(log.path, last=1)).entries[-1].message
+        async for event in child.run(None if cursor.turn else text):
+            if event.type == "session:turn_completed":
+                why = event.data.get("error", {}).get("message", "")
+    entries = (await parent.cross(log.path, last=1)).entries
+    answer = entries[-1].message if entries else None
     if answer is None or answer.role != "assistant" or log.cursor.turn:
         raise LawBroken(
-            f"task {row.session_id} ended without an answer; look at it with store.session(id).tree()"
+            f"task {row.session_id} ended without an answer{': ' if why else ''}{why}; "
+            "look at it with store.session(id).tree()"
         )
     return answer.text
 

@@ -22,11 +22,11 @@ from ..agent.tools import Tool
 from ..core.context import fold_settings
 from ..core.messages import system as system_message
 from ..models.model import Model
-from ..models.names import named
 from ..models.prices import MICROCENTS_PER_DOLLAR
 from ..session import Session
 from ..sessions import Sessions
 from ..workspace import Workspace
+from .keys import able
 from .loading import load_tools
 from .printing import say
 from .words import Refused
@@ -121,11 +121,10 @@ def agent_for(asked: Asked, session: Session | None) -> Agent:
     names = asked.models or _own_models(session) or _environment()
     if not names:
         raise Refused(NO_MODEL)
+    models = able(names)
     cost = None if asked.max_cost is None else _microcents(asked.max_cost)
     limits = Limits(turns=asked.max_turns or 50, max_cost_microcents=cost)
-    return Agent(
-        asked, names, [named(name) for name in names], load_tools(asked.tools), limits, _workspace(asked)
-    )
+    return Agent(asked, names, models, load_tools(asked.tools), limits, _workspace(asked))
 
 
 def _microcents(dollars: float) -> int:

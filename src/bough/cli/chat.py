@@ -24,7 +24,7 @@ from .driving import Driver, End, carry_out
 from .here import Here, here
 from .printing import dim, safe, say, tokens, width
 from .reference import complete
-from .sources import find_live
+from .sources import find_driven
 from .typed import Piped, Typed
 from .watching import Plain, Watcher, called, spelled_out
 from .words import HELD, PROBLEM, explain
@@ -46,6 +46,11 @@ def chat(place: Here, resumed: str | None, asked: Asked) -> int:
 
     A backslash at the end of a line goes on with the next one, triple quotes hold several. Ctrl-C stops the
     turn, Ctrl-D leaves. Without a terminal each line of stdin is an input and the answers go to stdout.
+
+    \b
+    bough chat --model anthropic:MODEL
+    bough chat --model openai-chat:MODEL@http://127.0.0.1:8080/v1 --workspace . --allow git
+    bough chat --resume latest
     """
     with Driver(place) as driver:
         return driver.leave(Chat.opened(place, driver, resumed, asked).go())
@@ -66,7 +71,7 @@ class Chat:
     def opened(cls, place: Here, driver: Driver, resumed: str | None, asked: Asked) -> Chat:
         session = None
         if resumed is not None:
-            session = find_live(place, resumed).session
+            session = find_driven(place, resumed)
         elif asked.conversation is not None:
             session = place.new_sessions().latest(asked.conversation)
         made = cls(place, driver, session, agent_for(asked, session))

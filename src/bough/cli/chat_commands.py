@@ -18,7 +18,7 @@ from ..core.usage import spoken_cost
 from ..models.names import named
 from .exporting import file_name
 from .printing import bold, dim, safe, tokens, width
-from .sources import find_live
+from .sources import find_driven
 from .words import Refused
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _tools(chat: Chat, rest: str) -> None:
 def _resume(chat: Chat, rest: str) -> None:
     """Go on with the open turn; with a reference, with another session."""
     if rest:
-        chat.switch(find_live(chat.place, rest).session)
+        chat.switch(find_driven(chat.place, rest))
         chat.note(f"this is {chat.session.session_id} now, at entry {chat.session.leaf.seq}")
         return
     if not chat.session.log.cursor.turn and not chat.session.log.store.inbox(chat.session.session_id):

@@ -12,7 +12,7 @@ from ..verify import verify as verify_session
 from .here import Here, here
 from .printing import as_json, confirmed, many, plain, safe, say, say_json
 from .progress import bar
-from .reference import complete, find
+from .reference import complete, find_whole
 
 
 @click.command()
@@ -25,7 +25,7 @@ def verify(place: Here, reference: str | None, is_json: bool) -> int:
     Of one session, or without REFERENCE of every one, trashed ones too. Exit code 1 if something is wrong.
     """
     if reference is not None:
-        session = find(place, reference).session
+        session = find_whole(place, reference).session
         problems, count = session.verify(), 1
     else:
         problems, count = _verify_all(place)

@@ -21,6 +21,10 @@ def diff(place: Here, a: str, b: str, format_: str | None, output: str | None, q
     """Compare two sessions or places turn by turn.
 
     A and B are references: sessions, places (ses_3f@7), or bundle files. Exit code 0 the same, 1 different.
+
+    \b
+    bough diff ses_3f ses_9c
+    bough diff latest@7 latest
     """
     check_output(output)
     from ..replay.diff import diff as compare

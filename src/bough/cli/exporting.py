@@ -17,7 +17,7 @@ from .here import Here, here
 from .printing import is_terminal, many, plain, say, say_json, shown
 from .progress import bar
 from .reference import find, reference
-from .words import Refused
+from .words import Refused, check_folder
 
 _ENDINGS = {
     "bundle": ".bough",
@@ -84,6 +84,11 @@ def export(
     A bundle is one file that bough import takes in anywhere, the same bytes for the same session. --html puts it into a
     page that any browser opens from disk, as the viewer shows it. The other formats tell the path to where the
     reference stands.
+
+    \b
+    bough export latest -o case.bough
+    bough export ses_3f --html -o case.html
+    bough export ses_3f@7 --markdown
     """
     if is_json and (output == "-" or (output is None and format_ not in _WHOLE)):
         raise Refused("--json and what is exported would both go to stdout; name a file with -o FILE")
@@ -92,7 +97,9 @@ def export(
         _write_text(found.standing(), format_, output, redact is not False, is_json=is_json)
         return
     if found.leaf is not None:
-        raise Refused("this format holds the whole session; bough fork REFERENCE@N makes one that ends there")
+        raise Refused(
+            f"this format holds the whole session; bough fork {reference} makes one that ends there"
+        )
     target = _target(found.session, format_, output)
     how: dict[str, Any] = {
         "blobs": blobs,
@@ -140,6 +147,7 @@ def _target(session: Session, format_: str, output: str | None) -> Path | Binary
     name = file_name(session.session_id, _ENDINGS[format_])
     if output is None:
         return Path(name)
+    check_folder(Path(output))
     return Path(output) / name if Path(output).is_dir() else Path(output)
 
 
@@ -172,5 +180,7 @@ def _pieces(session: Session, format_: str, redact: bool) -> Iterable[str]:
         made = session.finetune(redact=redact)
         for skipped in made.skipped:
             say(f"skipped at {skipped.seq}: {skipped.why}")
+        if not made.text:
+            say("no turn is whole, so there is nothing to learn from")
         return [made.text]
     return session.jsonl("events" if format_ == "events" else "path", redact=redact)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -13,7 +14,7 @@ from ..sessions import Sessions
 from .here import Here, here
 from .printing import as_json, confirmed, many, plain, say, say_json
 from .progress import bar
-from .reference import complete, find
+from .reference import complete, find_whole
 from .words import Refused
 
 
@@ -26,7 +27,14 @@ def import_(place: Here, files: tuple[str, ...], new_id: bool, is_json: bool) ->
     """Take a bundle in.
 
     All of it or nothing; importing it twice adds nothing. A FILE of - is read from stdin.
+
+    \b
+    bough import case.bough
+    ssh host bough export latest -o - | bough import -
     """
+    for name in files:  # before a store is made for what cannot be taken in
+        if name != "-":
+            Path(name).stat()
     sessions = place.new_sessions()
     reports = []
     for name in files:
@@ -67,6 +75,10 @@ def copy(
     """Copy sessions to another store.
 
     With their tasks and attachments; bundles of both sides are the same bytes. What is there already is passed over.
+
+    \b
+    bough copy latest --to other.db
+    bough copy --all --to postgresql://host/agents
     """
     if is_all == bool(references):
         raise Refused("name the sessions to copy, or --all of them")
@@ -79,7 +91,7 @@ def copy(
         if not confirmed("Copy them?", yes=yes):
             return 1
     else:
-        names = [find(place, reference).session.session_id for reference in references]
+        names = [find_whole(place, reference).session.session_id for reference in references]
     with contextlib.closing(target):
         made, known = _copied(sessions, names, target.new_sessions(), new_id=new_id)
     if is_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
@@ -10,8 +11,11 @@ from ..core.times import moment
 from ..core.usage import spoken_cost
 from ..stores.store import SessionRow
 from .here import Here, here
-from .printing import as_json, clipped, plain, say, say_json, table, when
+from .paging import say_more, turning
+from .printing import ago, as_json, clipped, plain, say, say_json, table, when
+from .words import Refused
 
+_NONE = "no session matches"
 _MARKS = {"fork": "⑂ fork of {}", "task": "↳ task of {}", "replay": "↻ replay of {}", "import": "⇣ imported"}
 
 
@@ -43,26 +47,41 @@ def ls(
     is_json: bool,
     **query: Any,
 ) -> None:
-    """List sessions, newest first."""
+    """List sessions, newest first.
+
+    \b
+    bough ls --status interrupted
+    bough ls --agent support --tag team=blue --after 7d
+    bough ls --parent ses_3f --all --json
+    """
     sessions = place.sessions()
     if tag is not None:
-        name, _, value = tag.partition("=")
+        name, equals, value = tag.partition("=")
+        if not equals or not name:
+            raise Refused(
+                f"--tag {tag} is not NAME=VALUE; bough search tag:{tag} finds sessions with any value of it"
+            )
         query["tag"] = (name, value)
     now = sessions.world.now()
-    query["started_from"] = None if after is None else moment("after", after, now)
-    query["started_before"] = None if until is None else moment("before", until, now)
+    query["started_from"] = None if after is None else moment("--after", after, now)
+    query["started_before"] = None if until is None else moment("--before", until, now)
     query["children"] = is_all or bool(query["relation"]) or bool(query["parent_session"])
-    found = sessions.sessions(before=page, **query)
+    with turning(page):
+        found = sessions.sessions(before=page, **query)
     if is_json:
         say_json(sessions=[as_data(row) for row in found.sessions], next=found.next)
         return
     if not found.sessions:
-        say("no session matches; bough ls --all shows tasks and replays too")
+        say(
+            _NONE
+            if query["children"] or query["trashed"]
+            else f"{_NONE}; bough ls --all lists tasks and replays too"
+        )
         return
     head = ("SESSION", "ACTIVE", "STATUS", "TURNS", "COST", "MODEL", "TITLE")
-    click.echo("\n".join(table(map(_line, found.sessions), head)))
+    click.echo("\n".join(table([_line(row, now) for row in found.sessions], head)))
     if found.next:
-        say(f"more: bough ls --page {found.next}")
+        say_more(found.next)
 
 
 def as_data(row: SessionRow) -> dict[str, Any]:
@@ -71,12 +90,12 @@ def as_data(row: SessionRow) -> dict[str, Any]:
     return {"id": data.pop("session_id"), **data}
 
 
-def _line(row: SessionRow) -> tuple[str, ...]:
+def _line(row: SessionRow, now: int) -> tuple[str, ...]:
     marked = _MARKS[row.relation].format((row.parent_session or "")[:12]) if row.relation else ""
     title = " ".join(filter(None, [row.title or row.agent or "", f"({marked})" if marked else ""]))
     return (
         row.session_id[:16],
-        when(row.updated_at),
+        ago(row.updated_at, now) if sys.stdout.isatty() else when(row.updated_at),
         status(row),
         str(row.turns),
         spoken_cost(row.totals),

@@ -69,6 +69,26 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "completion": ("completing", "Print what makes your shell complete bough's verbs."),
     },
 }
+PAGED = {"ls", "show", "log", "tree", "search", "usage", "context", "diff"}
+_MEANT = {
+    "branch": "tree",
+    "branches": "tree",
+    "cat": "show",
+    "checkout": "rewind",
+    "clone": "copy",
+    "cost": "usage",
+    "delete": "rm",
+    "history": "log",
+    "init": "chat",
+    "list": "ls",
+    "new": "chat",
+    "reset": "rewind",
+    "sessions": "ls",
+    "start": "chat",
+    "status": "ls",
+    "switch": "rewind",
+}
+"""What other tools call it."""
 VERBS = {verb: home for verbs in SECTIONS.values() for verb, home in verbs.items()}
 
 
@@ -102,6 +122,8 @@ class Verbs(click.Group):
 
             near = get_close_matches(args[0], VERBS, 1)
             guess = f" Did you mean {near[0]!r}?" if near else " bough --help lists the verbs."
+            if args[0] in _MEANT:
+                guess = f" Here it is bough {_MEANT[args[0]]}."
             ctx.fail(f"there is no verb {args[0]!r}.{guess}")
         return super().resolve_command(ctx, args)
 
@@ -121,10 +143,21 @@ def _function(verb: str) -> str:
 )
 @click.option("--space", default="default", show_default=True, help="The tenant whose sessions are meant.")
 @click.option("--owner", help="Only sessions of this owner.")
+@click.option(
+    "--no-pager",
+    is_flag=True,
+    help="Print at once what does not fit the terminal; else $BOUGH_PAGER, $PAGER or less shows it.",
+)
 @click.version_option(__version__, prog_name="bough", message="%(prog)s %(version)s")
 @click.pass_context
-def bough(ctx: click.Context, store: str | None, space: str, owner: str | None) -> None:
+def bough(ctx: click.Context, store: str | None, space: str, owner: str | None, no_pager: bool) -> None:
     """Sessions of LLM agents that cannot be lost.
+
+    \b
+    New here?
+      bough demo                           one minute, no key, no network
+      bough chat --model anthropic:MODEL   talk; then bough ls, bough show, bough tree
+      bough VERB --help                    what a verb takes
 
     A REFERENCE is a session's id or a unique prefix of it, `latest`, a title, or a bundle file; any of them
     with @7 means its entry 7.
@@ -133,6 +166,10 @@ def bough(ctx: click.Context, store: str | None, space: str, owner: str | None) 
         ctx.color = False
     ctx.obj = Here(store, space, owner)
     ctx.call_on_close(ctx.obj.close)
+    if ctx.invoked_subcommand in PAGED:
+        from .paging import paged
+
+        ctx.with_resource(paged(wanted=not no_pager))
 
 
 def run() -> None:

@@ -8,10 +8,12 @@ from pathlib import Path
 import click
 
 from ..changes import Cut
+from ..core.context import active_compactions
+from ..errors import BadPoint, LawBroken
 from ..session import Session
 from .here import Here, here
 from .printing import as_json, plain, say, say_json, shown
-from .reference import find, needed, reference
+from .reference import find, find_whole, needed, reference
 from .words import Refused
 
 
@@ -61,13 +63,15 @@ def fork(
 def rewind(place: Here, reference: str, summary: str | None, is_json: bool) -> None:
     """Move the leaf back; nothing is lost.
 
-    REFERENCE names the place: latest@7. The next input grows a new branch; bough redo goes back.
+    REFERENCE names the place: latest@7, or latest@3:7 on a branch that was left, as bough log --all lists them. The
+    next input grows a new branch; bough redo goes back.
     """
     found = find(place, reference)
     if found.seq is None:
         raise Refused(f"say where to: bough rewind {reference}@7; bough log {reference} shows the numbers")
-    cut = found.session.rewind(found.seq, summary=summary)
-    _moved(found.session, cut, is_json=is_json)
+    if summary is not None and not summary.strip():
+        raise Refused("--summary is empty; say what the branch had found, or leave it out")
+    _moved(found.session, found.moved(summary), is_json=is_json)
 
 
 @click.command()
@@ -76,8 +80,14 @@ def rewind(place: Here, reference: str, summary: str | None, is_json: bool) -> N
 @here
 def undo(place: Here, reference: str, is_json: bool) -> None:
     """Rewind to before the latest input."""
-    session = find(place, reference).session
-    _moved(session, session.undo(), is_json=is_json)
+    session = find_whole(place, reference).session
+    try:
+        cut = session.undo()
+    except BadPoint:
+        raise Refused(
+            f"{session.session_id} has no input to undo; bough log {reference} shows its entries"
+        ) from None
+    _moved(session, cut, is_json=is_json)
 
 
 @click.command()
@@ -86,7 +96,7 @@ def undo(place: Here, reference: str, is_json: bool) -> None:
 @here
 def redo(place: Here, reference: str, is_json: bool) -> None:
     """Go back to where the last rewind came from."""
-    session = find(place, reference).session
+    session = find_whole(place, reference).session
     session.redo()
     _moved(session, None, is_json=is_json)
 
@@ -104,7 +114,11 @@ def compact(place: Here, reference: str, summary: str | None, keep_from: int | N
 
     Nothing is deleted: bough uncompact brings the exact earlier context back.
     """
-    session = find(place, reference).session
+    session = find_whole(place, reference).session
+    if keep_from is not None and keep_from > session.leaf.seq + 1:
+        raise Refused(
+            f"--keep-from {keep_from}: the path ends at {session.leaf.seq}; bough log shows the numbers"
+        )
     text = sys.stdin.read() if summary == "-" else spoken(summary)
     if text is None:
         from ..agent.compaction import offline_summary  # loaded late: the agent room is large
@@ -126,7 +140,9 @@ def compact(place: Here, reference: str, summary: str | None, keep_from: int | N
 @here
 def uncompact(place: Here, reference: str, is_json: bool) -> None:
     """Cancel the latest compaction."""
-    session = find(place, reference).session
+    session = find_whole(place, reference).session
+    if not active_compactions(session.path()):
+        raise LawBroken(f"no compaction is in force at {session.leaf}; bough compact {reference} makes one")
     cancelled = session.uncompact()
     if is_json:
         say_json(session={"id": session.session_id}, leaf=plain(session.leaf), cancels=cancelled.cancels)
@@ -136,17 +152,17 @@ def uncompact(place: Here, reference: str, is_json: bool) -> None:
 
 @click.command()
 @needed
-@click.argument("text", required=False)
+@click.argument("words", nargs=-1, metavar="[TEXT]…")
 @as_json
 @here
-def title(place: Here, reference: str, text: str | None, is_json: bool) -> None:
-    """Name a session; without TEXT print its name."""
-    session = find(place, reference).session
-    if text is not None:
-        session.title(text or None)
+def title(place: Here, reference: str, words: tuple[str, ...], is_json: bool) -> None:
+    """Name a session; without TEXT print its name, with an empty one ('') take it away."""
+    session = find_whole(place, reference).session
+    if words:
+        session.title(" ".join(words) or None)
     if is_json:
         say_json(session={"id": session.session_id}, title=session.row.title)
-    elif text is None:
+    elif not words:
         click.echo(shown(session.row.title or ""))
 
 
@@ -157,7 +173,7 @@ def title(place: Here, reference: str, text: str | None, is_json: bool) -> None:
 @here
 def tag(place: Here, reference: str, tags: tuple[str, ...], is_json: bool) -> None:
     """Set or remove a session's tags; `name=` removes one, none given prints them."""
-    session = find(place, reference).session
+    session = find_whole(place, reference).session
     pairs = {}
     for pair in tags:
         name, equals, value = pair.partition("=")

@@ -95,6 +95,17 @@ def when(at: int | None) -> str:
     return "" if at is None else datetime.fromtimestamp(at / 1e6).strftime("%Y-%m-%d %H:%M")
 
 
+def ago(at: int, now: int) -> str:
+    """How long ago, as people say it; what lies more than a month back by its date."""
+    seconds = (now - at) // 1_000_000
+    if seconds < 60:
+        return "just now"
+    for unit, size, most in (("minute", 60, 3_600), ("hour", 3_600, 86_400), ("day", 86_400, 2_678_400)):
+        if seconds < most:
+            return f"{many(seconds // size, unit)} ago"
+    return when(at)
+
+
 def iso(at: int) -> str:
     return datetime.fromtimestamp(at / 1e6).astimezone().isoformat(timespec="seconds")
 
@@ -126,6 +137,8 @@ def clipped(text: str, most: int) -> str:
     line = line if line.isprintable() else "".join(c if c.isprintable() else " " for c in line)
     if len(line) <= most and _columns(line) <= most:  # a character takes a column at least
         return line
+    if line.isascii():
+        return line[: most - 1] + "…"
     room, end = most - 1, 0
     for width in map(_columns, line):
         room -= width

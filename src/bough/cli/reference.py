@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..changes import Cut
 from ..core.tree import Leaf
-from ..errors import BadPoint, NotFound
+from ..errors import BoughError, NotFound
 from ..log import Log
 from ..session import Session
 from ..sessions import Sessions
@@ -45,6 +47,23 @@ class Place(Struct, frozen=True):
         log = self.session.log
         return Session(Log(log.store, replace(self.session.row, leaf=self.leaf), log.world))
 
+    @property
+    def is_on_path(self) -> bool:
+        """Whether the place named lies on the way to where the session stands."""
+        session, leaf = self.session, self.leaf
+        return leaf is None or (leaf.seq <= session.leaf.seq and session.log.place(leaf.seq) == leaf)
+
+    def moved(self, summary: str | None = None) -> Cut:
+        """Move the leaf to the place named: back along the path, or over to the branch that holds it."""
+        assert self.leaf is not None
+        if self.is_on_path:
+            return self.session.rewind(self.leaf.seq, summary=summary)
+        if summary is not None:
+            raise Refused(
+                "--summary tells of what a rewind leaves behind; another branch is gone to without one"
+            )
+        return Cut(self.session.checkout(self.leaf).seq, self.leaf.seq)
+
 
 def find(here: Here, reference: str, *, trashed: bool = False) -> Place:
     """The place a reference names, in this store or in a bundle file."""
@@ -58,8 +77,20 @@ def find(here: Here, reference: str, *, trashed: bool = False) -> Place:
         session = sessions.session(_named(sessions, name, trashed=trashed))
     if seq is None:
         return Place(session, None, bundle is not None)
-    leaf = session.log.place(seq) if branch is None else _held(session, branch, seq)
+    leaf = session.log.place(seq) if branch is None else _held(session, name, branch, seq)
     return Place(session, leaf, bundle is not None)
+
+
+def find_whole(here: Here, reference: str, *, trashed: bool = False) -> Place:
+    """For verbs that take a session as a whole: a place in it is refused, for it would be passed over."""
+    found = find(here, reference, trashed=trashed)
+    if found.leaf is not None:
+        name = _parted(reference)[0] or "latest"
+        raise Refused(
+            f"{reference} names an entry, and this verb takes the whole session: say {name}. "
+            f"bough rewind {reference} moves its leaf there, bough fork {reference} makes a session that ends there"
+        )
+    return found
 
 
 def _parted(reference: str) -> tuple[str, int | None, int | None]:
@@ -79,11 +110,14 @@ def bundle_file(reference: str) -> tuple[Path | None, int | None]:
     return (place, seq) if name and place.is_file() else (None, seq)
 
 
-def _held(session: Session, branch: int, seq: int) -> Leaf:
-    for one in session.branches():
-        if one.branch == branch and one.parent_seq < seq <= one.tail:
-            return Leaf(branch, seq)
-    raise BadPoint(f"{branch}:{seq}", 0, session.leaf.seq)
+def _held(session: Session, name: str, branch: int, seq: int) -> Leaf:
+    found = next((one for one in session.branches() if one.branch == branch), None)
+    if found is not None and found.parent_seq < seq <= found.tail:
+        return Leaf(branch, seq)
+    holds = "there is no such branch in this session"
+    if found is not None:
+        holds = f"branch {branch} holds the entries {found.parent_seq + 1} to {found.tail}"
+    raise Refused(f"{branch}:{seq} is no place: {holds}; bough log {name or 'latest'} --all lists them all")
 
 
 def _named(sessions: Sessions, name: str, *, trashed: bool) -> str:
@@ -105,6 +139,8 @@ def _named(sessions: Sessions, name: str, *, trashed: bool) -> str:
             return (exact or rows)[0].session_id
         if rows:
             raise Refused(f"{name!r} may be any of these; say more of its id:\n{_some(rows)}")
+    if trashed:
+        raise Refused(f"no session {name!r} in the trash; bough ls --trashed lists what is")
     raise NotFound(name)
 
 
@@ -113,16 +149,24 @@ def _some(rows: list[SessionRow]) -> str:
     return "\n".join([*lines, *(["  …"] if len(rows) > 5 else [])])
 
 
-def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Ids and titles for the shell, newest first."""
+def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Ids and titles for the shell, newest first. It would tear a title of several words apart: that tells of its id."""
     found = ctx.find_object(Here) or Here(
         ctx.parent.params.get("store") if ctx.parent else None, "default", None
     )
     if found.is_file and not Path(found.url).exists():
         return []
-    rows = found.sessions().sessions(limit=200).sessions
-    names = [name for row in rows for name in (row.session_id, row.title) if name]
-    return [name for name in ("latest", *names) if name.startswith(incomplete)]
+    try:
+        rows = found.sessions().sessions(limit=200).sessions
+    except (BoughError, OSError):  # said across the line that is being typed it would help nobody
+        return []
+    named = [("latest", None), *((row.session_id, row.title) for row in rows)]
+    named += [(row.title, None) for row in rows if row.title and row.title.split() == [row.title]]
+    return [
+        CompletionItem(name, help=clipped(title or "", 40) or None)
+        for name, title in named
+        if name.startswith(incomplete)
+    ]
 
 
 reference = click.argument("reference", default="latest", shell_complete=complete)

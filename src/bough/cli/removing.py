@@ -5,12 +5,13 @@ from __future__ import annotations
 import click
 
 from ..core.times import span
+from ..session import Session
 from ..sessions import GRACE_MICROSECONDS, Sessions
 from ..stores.store import SessionRow
 from .here import Here, here
 from .printing import as_json, clipped, confirmed, many, plain, say, say_json
 from .progress import bar
-from .reference import complete, find
+from .reference import complete, find_whole
 
 yes = click.option("-y", "--yes", is_flag=True, help="Do it; without it a person is asked.")
 some = click.argument("references", nargs=-1, required=True, metavar="REFERENCE…", shell_complete=complete)
@@ -26,7 +27,7 @@ def rm(place: Here, references: tuple[str, ...], yes: bool, is_json: bool) -> in
 
     bough restore brings it back; bough purge forgets it for good.
     """
-    found = [find(place, reference).session for reference in references]
+    found = _named(place, references)
     sessions = place.sessions()
     rows = [row for session in found for row in _family(sessions, session.row, trashed=False)]
     _plan("goes into the trash", rows)
@@ -36,7 +37,8 @@ def rm(place: Here, references: tuple[str, ...], yes: bool, is_json: bool) -> in
     if is_json:
         say_json(trashed=gone)
     else:
-        say(f"{len(gone)} in the trash; bough restore {found[0].session_id} brings it back")
+        names = " ".join(session.session_id for session in found)
+        say(f"{len(gone)} in the trash; bough restore {names} brings back what was put there")
     return 0
 
 
@@ -46,7 +48,7 @@ def rm(place: Here, references: tuple[str, ...], yes: bool, is_json: bool) -> in
 @here
 def restore(place: Here, references: tuple[str, ...], is_json: bool) -> None:
     """Bring a session back from the trash, with its children."""
-    found = [find(place, reference, trashed=True).session for reference in references]
+    found = _named(place, references, trashed=True)
     sessions = place.sessions()
     back = [name for session in found for name in sessions.restore(session.session_id)]
     if is_json:
@@ -67,7 +69,7 @@ def purge(place: Here, references: tuple[str, ...], with_forks: bool, yes: bool,
     No byte of it is left in the file, its log, its index or its blobs. What a surviving fork stands on stays until
     the fork goes.
     """
-    found = [find(place, reference, trashed=True).session for reference in references]
+    found = _named(place, references, trashed=True)
     sessions = place.sessions()
     rows = [row for session in found for row in _family(sessions, session.row, trashed=True)]
     _plan("is forgotten for good", rows)
@@ -81,7 +83,8 @@ def purge(place: Here, references: tuple[str, ...], with_forks: bool, yes: bool,
         return 0
     for one in purged:
         kept = f"; {one.kept_entries} entries stay until the forks on them go" if one.kept_entries else ""
-        click.echo(f"forgot {len(one.sessions)} sessions, {one.entries} entries, {one.blobs} blobs{kept}")
+        blobs = many(one.blobs, "blob")
+        click.echo(f"forgot {many(len(one.sessions), 'session')}, {one.entries:,} entries, {blobs}{kept}")
         if not one.scrubbed:
             say("another program reads the file: its write-ahead log is cleaned by the next purge or gc")
     return 0
@@ -126,6 +129,12 @@ def gc(place: Here, trashed_for: str | None, idle_for: str | None, yes: bool, is
     else:
         click.echo(f"dropped {dropped} blobs, forgot {len(old)} sessions, put {len(trashed)} into the trash")
     return 0
+
+
+def _named(place: Here, references: tuple[str, ...], *, trashed: bool = False) -> list[Session]:
+    """Each once, however often it was named."""
+    found = [find_whole(place, reference, trashed=trashed).session for reference in references]
+    return list({session.session_id: session for session in found}.values())
 
 
 def _family(sessions: Sessions, row: SessionRow, *, trashed: bool) -> list[SessionRow]:

@@ -9,11 +9,12 @@ import click
 
 from ..session import Session
 from .here import Here, here
+from .keys import able
 from .moving import spoken
 from .printing import plain, safe, say, say_json
 from .progress import bar
 from .reference import bundle_file, find, reference
-from .words import Refused
+from .words import Refused, check_folder
 
 
 @click.command()
@@ -64,8 +65,14 @@ def replay(
     The source is not touched: a fork is fed every recorded input and the tools answer from the recording. Says what
     became different first, turn by turn, in words, tools and money. REFERENCE@4 is --from 4; a bundle file is
     taken in first. Exit code 0 the same, 1 different.
+
+    \b
+    bough replay latest
+    bough replay ses_3f --model openai:MODEL --prompt-patch "Never refund by yourself."
+    bough replay ses_3f@7 --model openai:MODEL --mode dry --tools shop.py
     """
     check_output(output)
+    answering = able(models)
     session, seq = _source(place, reference)
     how["from_"] = seq if how["from_"] is None else how["from_"]
     if sources:
@@ -74,7 +81,7 @@ def replay(
         how["tools"] = load_tools(sources)
     with bar("replay", unit="turns") as step:
         report = session.replay_sync(
-            model=list(models) or None,
+            model=answering or None,
             prompt=spoken(prompt),
             prompt_patch=spoken(prompt_patch),
             progress=step,
@@ -92,6 +99,10 @@ def _source(place: Here, name: str) -> tuple[Session, int | None]:
     bundle, seq = bundle_file(name)
     if bundle is None:
         found = find(place, name)
+        if not found.is_on_path:
+            raise Refused(
+                f"{name} lies on a branch that was left; bough fork {name} makes a session of it to replay"
+            )
         return found.session, found.seq
     sessions = place.new_sessions()
     return sessions.session(sessions.import_bundle(bundle).session_id), seq
@@ -99,8 +110,8 @@ def _source(place: Here, name: str) -> tuple[Session, int | None]:
 
 def check_output(output: str | None) -> None:
     """Before the work, which may cost money: a report that cannot be written is lost."""
-    if output is not None and not Path(output).parent.is_dir():
-        raise Refused(f"{output} cannot be written: there is no folder {Path(output).parent}")
+    if output is not None:
+        check_folder(Path(output))
 
 
 def written(report: Any, format_: str | None, output: str | None) -> None:
@@ -115,9 +126,17 @@ def written(report: Any, format_: str | None, output: str | None) -> None:
     else:
         text = report.markdown() if format_ == "markdown" else "\n".join(report.lines())
     if output is None:
-        click.echo(safe(text))
+        click.echo("\n".join(map(_coloured, safe(text).split("\n"))))
     else:
         Path(output).write_text(text + "\n", encoding="utf-8")
+
+
+_COLOURS = {"  expected ": "red", "  came ": "green"}
+
+
+def _coloured(line: str) -> str:
+    """What was and what came instead, as a diff shows them."""
+    return next((click.style(line, fg=_COLOURS[head]) for head in _COLOURS if line.startswith(head)), line)
 
 
 def data(report: Any) -> dict[str, Any]:

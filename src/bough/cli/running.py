@@ -28,7 +28,7 @@ from .printing import (
     tokens,
 )
 from .reference import needed
-from .sources import Source, find_live, source_options
+from .sources import Source, find_driven, source_options
 from .watching import JsonLines, Plain, called, spelled_out
 from .words import PROBLEM, Refused
 from .working import engine_option, queue_of, send_off
@@ -51,6 +51,12 @@ def run(
     --overwrite and no TEXT the turn that is open there goes on. The answer goes to stdout, everything else to
     stderr; with --json every event is one line. Exit code 0 answered, 1 failed, stopped by a limit or waiting
     for an approval, 3 busy, 130 cancelled.
+
+    \b
+    bough run "Where is order 41?" --model anthropic:MODEL --tools shop.py
+    git diff | bough run - --system "Review this." --model openai:MODEL
+    bough run "And order 42?" --resume latest
+    bough run "Try again, politely." --overwrite latest --from-point 7
     """
     content = _content(text, is_new=source.reference is None)
     absurd_queue = queue_of(engine)
@@ -87,8 +93,12 @@ def resume(place: Here, reference: str, asked: Asked, rollback: bool, is_json: b
 
     What is durable is not done again. A tool that was running is run again only if it may be; an unsafe one is
     settled by its verify function, or its outcome stays unknown.
+
+    \b
+    bough resume latest --tools shop.py
+    bough resume latest --rollback
     """
-    session = find_live(place, reference).session
+    session = find_driven(place, reference)
     if rollback:
         turn, left = session.log.cursor.turn, session.rollback()
         say(
@@ -120,7 +130,7 @@ def approve(place: Here, reference: str, deny: bool, number: int | None, yes: bo
     Shows what waits and asks before it allows anything; without a terminal it wants --yes. A word binds to the
     exact call, survives everything, and the call runs once. bough resume then goes on.
     """
-    session = find_live(place, reference).session
+    session = find_driven(place, reference)
     waiting = waiting_calls(session)
     chosen = _chosen(waiting, number)
     if is_json:

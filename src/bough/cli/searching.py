@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 
 from ..stores.hits import Hit
 from .here import Here, here
+from .paging import say_more, turning
 from .printing import as_json, bold, clipped, dim, plain, safe, say, say_json, when
 from .progress import bar
 
+_LEFT_OUT = re.compile(r"-(?!-|n\d+$|.$)")
 
-@click.command()
+
+class Words(click.Command):
+    """Words may begin with a minus: `-refund` leaves them out, and is no option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        left_out = [word for word in args[:end] if _LEFT_OUT.match(word)]
+        others = [word for word in args[:end] if not _LEFT_OUT.match(word)]
+        return super().parse_args(ctx, [*others, "--", *left_out, *args[end + 1 :]])
+
+
+@click.command(cls=Words)
 @click.argument("query", nargs=-1, required=True, metavar="WORDS…")
 @click.option("-n", "--limit", type=click.IntRange(1, 1_000), default=20, show_default=True)
 @click.option("--page", metavar="NEXT", help="Go on where a page ended; it says how.")
@@ -25,18 +40,23 @@ def search(
     Words are all wanted; "a phrase", prefix*, -without. Filters: role:tool tool:refund model:gpt error:true
     agent:support tag:team=blue session:ses_3f kind:note before:2026-11-01 after:7d. A hit's reference opens it:
     bough show ses_3f@7. Exit code 1 if nothing is found.
+
+    \b
+    bough search lost parcel after:7d
+    bough search '"lost at sea"' role:tool -refund
     """
     sessions = place.sessions()
     with bar("index", unit="entries") as step:
         sessions.store.index(lambda done, left: step(done, None))
-    found = sessions.search(" ".join(query), limit=limit, before=page, trashed=trashed, catch_up=False)
+    with turning(page):
+        found = sessions.search(" ".join(query), limit=limit, before=page, trashed=trashed, catch_up=False)
     if is_json:
         say_json(hits=[{"reference": _reference(hit), **plain(hit)} for hit in found.hits], next=found.next)
         return 0 if found.hits else 1
     for hit in found.hits:
         click.echo(_line(hit))
     if found.next:
-        say(f"more: bough search {' '.join(query)} --page {found.next}")
+        say_more(found.next)
     if not found.hits:
         say("nothing is found; fewer words, a prefix* or another filter find more")
     return 0 if found.hits else 1

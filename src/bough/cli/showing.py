@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import click
 
@@ -12,6 +12,7 @@ from ..core.messages import Media, Message, Reasoning, Text, ToolCall, ToolResul
 from ..core.usage import spoken_cost, total
 from ..session import Session
 from ..stores.store import Query
+from ..wire import PROVIDERS
 from .here import Here, here
 from .listing import as_data, status
 from .printing import (
@@ -41,27 +42,31 @@ _MOST = 12
 @reference
 @click.option("--full", is_flag=True, help="Tool results whole, and reasoning.")
 @click.option("--trace", is_flag=True, help="Internal entries too: settings, notes, summaries.")
+@click.option("-n", "--last", type=click.IntRange(1), help="Only the newest so many entries.")
 @as_json
 @here
-def show(place: Here, reference: str, full: bool, trace: bool, is_json: bool) -> None:
+def show(place: Here, reference: str, full: bool, trace: bool, last: int | None, is_json: bool) -> None:
     """Show a session's transcript, or one of its entries.
 
     REFERENCE names a session (default: the latest); with @7 its entry 7 is shown whole.
     """
     found = find(place, reference)
+    if found.leaf is not None and last is not None:
+        raise Refused(f"{reference} is one entry; bough log {reference} -n {last} lists the {last} up to it")
     if found.leaf is not None:
         _show_entry(found, is_json=is_json)
         return
     session = found.session
+    path = session.path(last=last)
     if is_json:
         say_json(
             session=as_data(session.row),
-            entries=[entry_data(entry) for entry in session.path()],
+            entries=[entry_data(entry) for entry in path],
             **_waiting(session),
         )
         return
     click.echo("\n".join(_head(session)))
-    shown = (entry for entry in session.path() if trace or entry.message is not None)
+    shown = (entry for entry in path if trace or entry.message is not None)
     say_lines("\n".join(_said(entry, full=full)) for entry in shown)
     for line in _open(session):
         click.echo(line)
@@ -84,21 +89,26 @@ def log(
 ) -> None:
     """List every entry of a session's path.
 
-    With @7 the path ends at entry 7.
+    With @7 the path ends at entry 7. With --all each entry is named by its branch and number, 3:7, as
+    REFERENCE@3:7 takes it.
     """
     session = find(place, reference).standing()
+    if events and is_all:
+        raise Refused("--events tells the path; bough log --all --json lists the entries of all branches")
     if events:
-        for event in session.events()[-(last or 0) :]:
-            if event.seq > since:
-                click.echo(encoded({"schema_version": 1, **plain(event)}))
+        told = [event for event in session.events() if event.seq > since][-(last or 0) :]
+        say_lines(encoded({"schema_version": 1, **plain(event)}).decode() for event in told)
         return
-    entries = session.path(since=since, last=last)
     if is_all:
-        entries = [entry for entry in session.entries() if entry.seq > since][-(last or 0) :]
+        entries = [entry for entry in _every(session) if entry.seq > since][-(last or 0) :]
+    else:
+        entries = session.path(since=since, last=last)
+    if not entries:
+        say(f"no entry lies behind {since}" if since else "there is no entry yet")
     if is_json:
         say_lines(encoded({"schema_version": 1, **entry_data(entry)}).decode() for entry in entries)
     else:
-        say_lines(map(_line, entries))
+        say_lines(_listed(entries, [_place(entry, is_all=is_all) for entry in entries]))
 
 
 @click.command()
@@ -135,7 +145,11 @@ def tree(place: Here, reference: str, is_json: bool) -> None:
 @click.command()
 @reference
 @click.option(
-    "--provider", default="anthropic", show_default=True, help="anthropic, openai-chat, openai or gemini."
+    "--provider",
+    default="anthropic",
+    show_default=True,
+    shell_complete=lambda ctx, param, typed: [name for name in PROVIDERS if name.startswith(typed)],
+    help="anthropic, openai-chat, openai or gemini.",
 )
 @click.option(
     "--explain", is_flag=True, help="The first difference to what was last sent; exit code 1 if there is one."
@@ -155,6 +169,8 @@ def context(place: Here, reference: str, provider: str, explain: bool, is_json: 
         say_json(provider=provider, request=request)
         return 0
     given = session.context()
+    if not given.system and not given.items:
+        say("nothing: there is no message yet")
     for text in given.system:
         click.echo("\n".join(_spoken("system", Message("system", (Text(text),)), full=True)))
     for item in given.items:
@@ -205,11 +221,17 @@ def _head(session: Session) -> Iterator[str]:
         yield click.style(f"error: {clipped(row.error, 200)}", fg="red")
 
 
-def _line(entry: Entry) -> str:
-    name = entry.role or entry.kind
-    mark = " " if entry.internal else "•"
-    text = f"{entry.seq:>5} {mark} {name:<14} "
-    return click.style(text, fg=_ROLES.get(name)) + clipped(describe(entry), max(20, width(200) - len(text)))
+def _place(entry: Entry, *, is_all: bool) -> str:
+    return f"{entry.branch}:{entry.seq}" if is_all else str(entry.seq)
+
+
+def _listed(entries: Sequence[Entry], places: Sequence[str]) -> Iterator[str]:
+    """One line each; the terminal is measured once, not for every line."""
+    room, columns = max(map(len, places), default=0), width(200)
+    for entry, place in zip(entries, places, strict=True):
+        name = entry.role or entry.kind
+        text = f"{place:>{max(room, 5)}} {' ' if entry.internal else '•'} {name:<14} "
+        yield click.style(text, fg=_ROLES.get(name)) + clipped(describe(entry), max(20, columns - len(text)))
 
 
 def _said(entry: Entry, *, full: bool) -> Iterator[str]:

@@ -10,11 +10,12 @@ import click
 from msgspec import Struct
 
 from ..changes import Cut
+from ..errors import IsReplay
 from ..session import Session
 from .agents import Agent, Asked, agent_for
 from .here import Here
 from .printing import say
-from .reference import Place, complete, find
+from .reference import Place, complete, find, find_whole
 from .words import Refused
 
 
@@ -55,9 +56,10 @@ class Source(Struct, frozen=True, kw_only=True):
         agent = agent_for(asked, place.session)
         if self.copied is not None:
             return _copied(place, self.to_point, agent), agent
-        point = self.from_point if place.leaf is None else place.leaf.seq
-        if self.overwritten is not None and point is not None:
-            _say_moved(place.session.rewind(point), f"rewound {place.session.session_id} to")
+        _refuse_replay(place.session)
+        if place.leaf is not None or self.from_point is not None:
+            cut = place.moved() if place.leaf is not None else place.session.rewind(self.from_point or 0)
+            _say_moved(cut, f"rewound {place.session.session_id} to")
         agent.settle_prompt(place.session)
         return place.session, agent
 
@@ -94,10 +96,26 @@ def _say_moved(cut: Cut, what: str) -> None:
 
 def find_live(here: Here, reference: str) -> Place:
     """A session of this store: one that is only looked at cannot be run."""
-    place = find(here, reference)
+    return _refuse_bundle(find(here, reference), reference)
+
+
+def find_driven(here: Here, reference: str) -> Session:
+    """A whole session of this store that may go on."""
+    session = _refuse_bundle(find_whole(here, reference), reference).session
+    _refuse_replay(session)
+    return session
+
+
+def _refuse_bundle(place: Place, reference: str) -> Place:
     if place.is_aside:
         raise Refused(f"{reference} is a bundle; take it in first: bough import {reference}")
     return place
+
+
+def _refuse_replay(session: Session) -> None:
+    """Before anything is said of how to go on with it."""
+    if session.row.relation == "replay":
+        raise IsReplay(session.session_id)
 
 
 _OPTIONS = (

@@ -46,12 +46,16 @@ def usage(
     """What was spent: by session, day, model or agent.
 
     Without REFERENCE all sessions of the store are summed, trashed ones too; money spent is spent.
+
+    \b
+    bough usage --by model --since 30d
+    bough usage latest --view tree
     """
     if reference is not None:
         spent = _of_one(find(place, reference).standing(), view, since)
     else:
         sessions = place.sessions()
-        floor = 0 if since is None else moment("since", since, sessions.world.now())
+        floor = 0 if since is None else moment("--since", since, sessions.world.now())
         spent = [one for one in _of_all(sessions) if one[1].at >= floor]
     groups = _grouped(spent, by)
     if is_json:
@@ -70,7 +74,7 @@ def _of_one(session: Session, view: str, since: str | None) -> list[Spent]:
     row = session.row
     if since is not None and since.isdigit():
         return [(row, call) for call in session.calls(view, since=session.log.place(int(since)))]
-    floor = 0 if since is None else moment("since", since, session.log.world.now())
+    floor = 0 if since is None else moment("--since", since, session.log.world.now())
     return [(row, call) for call in session.calls(view) if call.at >= floor]
 
 

@@ -15,7 +15,7 @@ from ..session import Session
 from ..stores.store import Fact
 from .here import Here, here
 from .printing import encoded, iso
-from .reference import find, reference
+from .reference import find_whole, reference
 from .showing import entry_data
 
 PAUSE = 0.1  # seconds between two looks: nobody watching notices, and a look is one indexed read
@@ -35,7 +35,7 @@ def tail(place: Here, reference: str, follow: bool, last: int, after: int | None
     Each line has the fact's number `n`, without gaps, and the entries it appended. Who missed some asks again
     with --from.
     """
-    session = find(place, reference).session
+    session = find_whole(place, reference).session
     seen = max(0, session.row.facts - last) if after is None else min(after, MOST)
     for fact in _facts(session, seen, follow=follow):
         click.echo(encoded(_line(session, fact)))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
@@ -31,6 +33,12 @@ def complain(text: str) -> None:
     click.echo(f"{click.style('bough:', fg='red')} {safe(text)}", err=True, color=color)
 
 
+def check_folder(target: Path) -> None:
+    """Before the work: what cannot be written for want of a folder would be lost."""
+    if not target.parent.is_dir():
+        raise Refused(f"{target} cannot be written: there is no folder {target.parent}")
+
+
 class Said(NamedTuple):
     text: str
     code: int
@@ -54,12 +62,33 @@ _CODES: dict[type[errors.BoughError], int] = {
 }
 
 
+_OWN: dict[type[errors.BoughError], Callable[[Any], str]] = {
+    errors.NothingToRedo: lambda _: (
+        "nothing was rewound since the last append; bough log --all lists every branch, "
+        "bough rewind REFERENCE@BRANCH:SEQ goes to one"
+    ),
+    errors.IsReplay: lambda e: (
+        f"session {e.session_id} is a replay: its tools were answered by a recording and must not run for real by "
+        f"accident; bough fork {e.session_id} makes a session of it that goes on"
+    ),
+    errors.PageTooLarge: lambda e: (
+        f"the session is more than the {e.most:,} bytes one HTML file should hold; nothing was written. Leave out its "
+        "tasks (--no-children) or its attachments (no --blobs), write it with bough export --bundle, or show it with "
+        "bough serve"
+    ),
+}
+"""What `telling` says in words of Python, or not for the command line."""
+
+
 def explain(error: BaseException) -> Said | None:
     """What to print and how to exit; None if the error is none of ours."""
     if isinstance(error, errors.BoughError):
         known = next((kind for kind in type(error).__mro__ if kind in _CODES), None)
         locked = HELD if "was locked by" in str(error) else PROBLEM
-        return Said(tell(error).text, locked if known is None else _CODES[known])
+        own = _OWN.get(type(error))
+        return Said(
+            tell(error).text if own is None else own(error), locked if known is None else _CODES[known]
+        )
     if isinstance(error, OSError) and error.filename is not None:
         return Said(f"{error.filename}: {error.strerror}", PROBLEM)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):

@@ -22,7 +22,7 @@ from .agents import Asked
 from .here import Here, here
 from .loading import loaded
 from .printing import confirmed, many, plain, say, say_json
-from .sources import Source, find_live
+from .sources import Source, find_driven
 from .words import PROBLEM, Refused
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def send_off(
 
 def _session(place: Here, source: Source, asked: Asked) -> Session:
     if source.resumed is not None:
-        return find_live(place, source.resumed).session
+        return find_driven(place, source.resumed)
     if asked.agent is None:
         raise Refused("--engine absurd needs --agent NAME: one that a worker was given with --agents")
     sessions = place.new_sessions()

@@ -51,11 +51,28 @@ def read_back(payload: Payload, body: bytes) -> Payload:
     except msgspec.MsgspecError as error:
         check_json(_plain(payload), kind)
         raise BadMessage(f"a {kind} of the wrong shape: {error}") from None
+    if body.count(b"{") + body.count(b"[") > MAX_DEPTH:  # few have as many; the others cannot be too deep
+        _check_depth(kept, kind)
     if kept != payload:  # a tuple that became a list may pass
         check_json(_plain(payload), kind)
     if isinstance(kept, Message):
         check(kept)
     return kept
+
+
+def _check_depth(value: object, where: str, depth: int = 0) -> None:
+    """msgspec reads and writes deeper than we promise, and than all that reads us can."""
+    if depth > MAX_DEPTH:
+        raise NotJson(where, f"nested deeper than {MAX_DEPTH}")
+    if isinstance(value, dict):
+        for item in value.values():
+            _check_depth(item, where, depth + 1)
+    elif isinstance(value, _ROWS):
+        for item in value:
+            _check_depth(item, where, depth + 1)
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            _check_depth(getattr(value, name), where, depth)
 
 
 def _plain(value: object) -> object:

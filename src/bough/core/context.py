@@ -72,7 +72,7 @@ def build(path: Sequence[Entry]) -> Context:
         prompts = [settings.prompt]
     if settings.prompt_patch is not None:
         prompts.append(settings.prompt_patch)
-    items = [_summary(seq, compaction) for seq, compaction in compactions]
+    items = [summary_item(seq, compaction) for seq, compaction in compactions]
     kept = (_item(entry) for entry in path[head:] if entry.seq >= first_kept)
     items.extend(item for item in kept if item is not None)
     return Context(tuple(prompts), tuple(items), settings)
@@ -111,6 +111,7 @@ def _item(entry: Entry) -> Item | None:
     return None
 
 
-def _summary(seq: int, compaction: Compaction) -> Item:
+def summary_item(seq: int, compaction: Compaction) -> Item:
+    """A summary as the model sees it."""
     text = f"The conversation before this point was summarised:\n\n{compaction.summary}"
     return Item(user(Text(text)), seq, 0, pinned=True)

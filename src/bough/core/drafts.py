@@ -18,6 +18,9 @@ from .messages import Attachment, Message, is_plain
 from .redact import Redactor
 from .turns import Cursor, follow
 
+# How a turn ended, by the finish of the answer that closed it where none was given by a model.
+_ENDED = {"cancelled": "cancelled", "interrupted": "interrupted", "error": "failed"}
+
 
 class Draft(Struct, frozen=True, gc=False):
     """Something to append, and what is known of its making."""
@@ -123,7 +126,8 @@ def write(
         if turn == after.seq:
             facts.append(FurtherFact("turn_started", {"turn": turn}))
         if cursor.turn and not after.turn:
-            facts.append(FurtherFact("turn_ended", {"turn": cursor.turn, "status": "completed"}))
+            ended = _ENDED.get(finish or "", "completed")
+            facts.append(FurtherFact("turn_ended", {"turn": cursor.turn, "status": ended}))
         cursor = after.named(entry_id)
     return Written(tuple(entries), tuple(payloads), tuple(blobs.values()), cursor, tuple(facts))
 

@@ -211,3 +211,12 @@ def _content(content: object) -> tuple[Text | Media | Attachment, ...]:
     from .codec import to_json  # codec knows messages; only this call looks back
 
     return (Text(to_json(content, "tool result").decode()),)
+
+
+def as_input(content: str | Message) -> Message:
+    """What opens a turn: a user message, or text that becomes one."""
+    message = user(content) if isinstance(content, str) else content
+    if not isinstance(message, Message) or message.role != "user":
+        named = message.role if isinstance(message, Message) else type(message).__name__
+        raise BadMessage(f"a turn opens with a user message, not {named}; append others with session.append")
+    return message

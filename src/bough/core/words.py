@@ -16,7 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from unicodedata import normalize
 
-from .codec import to_json
+import msgspec
+
 from .entries import BranchSummary, Compaction, Note, Payload, Settings
 from .messages import Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
 
@@ -111,7 +112,7 @@ def _pieces(part: Part) -> Iterator[str]:
 
 
 def _written(value: Mapping[str, object]) -> str:
-    return _unescaped(to_json(value, "searched text").decode())
+    return _unescaped(msgspec.json.encode(value).decode())
 
 
 def _unescaped(text: str) -> str:

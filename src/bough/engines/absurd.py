@@ -13,6 +13,7 @@ from absurd_sdk import Absurd
 from msgspec import Struct
 
 from ..agent.limits import Limits, reached
+from ..agent.toolbox import workspace_tools
 from ..agent.tools import Tool
 from ..core.drafts import Draft, FurtherFact
 from ..core.messages import Message, user
@@ -22,6 +23,7 @@ from ..models.model import Model
 from ..stores.postgres import PostgresStore
 from ..stores.postgres_connections import Connection, Connections
 from ..stores.store import SessionRow
+from ..workspace import Workspace
 from . import absurd_schema
 from .absurd_joined import JoinedConnections
 from .local import ModelLike, known_models, known_tools
@@ -39,12 +41,22 @@ class Agent(Struct, frozen=True):
     model: ModelLike
     tools: tuple[Tool | Callable[..., Any], ...] | list[Any] = ()
     limits: Limits = Limits()
+    workspace: Workspace | None = None
+    """A folder of the worker's machine, for the tools that read, write and run there."""
+    commands: tuple[str, ...] = ()
+    """What its shell may run."""
 
     def models(self) -> list[Model]:
         return known_models(self.model)
 
     def known(self) -> dict[str, Tool]:
         return known_tools(self.tools)
+
+    def known_for(self, log: Log) -> dict[str, Tool]:
+        """With those of its workspace, which keep what is too long to show with the session."""
+        if self.workspace is None:
+            return self.known()
+        return known_tools([*self.tools, *workspace_tools(log, self.workspace, commands=self.commands)])
 
 
 class Params(Struct, frozen=True):

@@ -2,30 +2,50 @@
 
 Knows that whatever is written for a task is written by whoever has its claim: each transaction first locks the
 run and renews its lease, then writes, and the one that ends a step writes the checkpoint too. So a worker that
-was paused past its lease, or cut off, finds its claim gone before it has written anything. Does not know what a
-step is, nor what is written.
+was paused past its lease, or cut off, finds its claim gone before it has written anything. Almost every
+transaction is one statement that says all of it, and one round trip. Does not know what a step is, nor what is
+written.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from threading import RLock
 from typing import Any, cast
 
+import msgspec
 import psycopg
 from absurd_sdk import Absurd, CancelledTask, ClaimedTask, FailedTask, StepHandle, TaskContext
-from psycopg.errors import AdminShutdown, RaiseException
+from psycopg import sql
+from psycopg.errors import AdminShutdown, RaiseException, UniqueViolation
 
 from ..errors import ClaimLost, NoServer, Unsettled
-from ..stores.postgres_connections import PATIENCE_SECONDS, Connection, Connections, Lost
+from ..stores.postgres_connections import (
+    PATIENCE_SECONDS,
+    PATIENT,
+    Connection,
+    Connections,
+    Lost,
+    Said,
+    Statement,
+    explain,
+    run_on,
+)
 from ..stores.postgres_url import Address, first_line
 from .absurd_joined import JoinedConnections
 
 STEP = "agent-loop"
 """The name of a step: the n-th one is `agent-loop#n` among the task's checkpoints."""
 PAUSE_SECONDS = 0.1
+CANCELLED, FAILED = "AB001", "AB002"
+# What `extend_claim` locks and looks at, without its two statements that are planned anew each time and
+# without a lease to renew: the heart does that. Whoever takes the claim away changes this row, so it is this task's
+# until the commit. Where it is not, nothing is written, and `hold` says why.
+HOLD = f"""
+    {PATIENT} and (select 1 from absurd.{{runs}} where run_id = %s::uuid and state = 'running' for no key update) is not null"""
+END_STEP = "absurd.set_task_checkpoint_state(%s, %s::uuid, %s, %s::jsonb, %s::uuid, null)"
 
 
 class Line:
@@ -83,6 +103,11 @@ class Client(Absurd):
         return self.claimed
 
 
+def is_loss(error: psycopg.Error) -> bool:
+    """Whether Absurd says that the claim is gone."""
+    return error.sqlstate in (CANCELLED, FAILED) or isinstance(error, RaiseException)
+
+
 class Claim:
     """The right of one run of a task to write, until it is lost."""
 
@@ -90,10 +115,12 @@ class Claim:
         self.context, self.line, self.queue, self.lease = context, line, queue, lease
         self.task_id, self.run_id = str(task["task_id"]), str(task["run_id"])
         self.lock = RLock()
-        self.is_lost = False
+        self.is_lost = self.is_cancelled = False
+        self._asked: Callable[[], bool] | None = None
         self._stop: Callable[[], object] | None = None
         self._value: dict[str, Any] | None = None
         self._steps = 0
+        self._held = HOLD.format(runs=sql.Identifier(f"r_{queue}").as_string(None))
 
     def hold(self) -> None:
         """Lock the run and renew its lease, in the transaction that is open; `ClaimLost` if it is another's."""
@@ -106,9 +133,23 @@ class Claim:
         raise ClaimLost(self.queue, self.task_id)
 
     def on_loss(self, stop: Callable[[], object]) -> None:
+        """Also when it is cancelled; then what is stopped may still write."""
         self._stop = stop
         if self.is_lost:
             stop()
+
+    def watch(self, asked: Callable[[], bool]) -> None:
+        """Whom to ask whether what runs is to be stopped."""
+        self._asked = asked
+
+    def is_asked(self) -> bool:
+        return not self.is_cancelled and self._asked is not None and self._asked()
+
+    def cancel(self) -> None:
+        """A person wants it stopped: it is, and says so in the session."""
+        self.is_cancelled = True
+        if self._stop is not None:
+            self._stop()
 
     def lose(self) -> None:
         """It is another's, or nobody's: what is in flight is stopped, and nothing is written any more."""
@@ -144,9 +185,19 @@ class Claim:
 
     def end_step(self) -> None:
         if self._value is not None:
-            n = self._steps + 1  # known: asking Absurd for its next handle would be one more round trip
-            handle = StepHandle(STEP, STEP if n == 1 else f"{STEP}#{n}", done=False)
-            self.context.complete_step(handle, self._value)
+            self.context.complete_step(StepHandle(STEP, self._name(), done=False), self._value)
+
+    def said(self) -> Said:
+        """`hold` and `end_step` as parts of the statement that stands between them."""
+        if self._value is None:
+            return Said(self._held, (self.run_id,))
+        value = msgspec.json.encode(self._value).decode()
+        ending = (self.queue, self.task_id, self._name(), value, self.run_id)
+        return Said(self._held, (self.run_id,), END_STEP, ending)
+
+    def _name(self) -> str:
+        """Of the next step's checkpoint. Known: asking Absurd for its next handle would be one more round trip."""
+        return STEP if self._steps == 0 else f"{STEP}#{self._steps + 1}"
 
     def put_off(self, seconds: float) -> None:
         """Give the claim back: the task sleeps so long, then anyone may take it."""
@@ -185,6 +236,21 @@ class ClaimedConnections(JoinedConnections):
         with self._claim.lock:
             if not self._claim.is_lost:
                 self._claim.line.live()
+
+    def said(self) -> Said:
+        return self._claim.said()
+
+    def run_said(self, statement: Statement, values: Sequence[Any]) -> list[list[bytes | None]]:
+        try:
+            with self._lent() as connection:
+                return run_on(connection, statement, values, is_prepared=self._address.is_prepared)
+        except UniqueViolation:
+            raise
+        except psycopg.Error as error:
+            if not is_loss(error):
+                raise explain(self.where, error) from error
+        self._claim.lose()
+        raise ClaimLost(self._claim.queue, self._claim.task_id)
 
     def before(self, connection: Connection) -> None:
         self._claim.hold()

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from psycopg.errors import InFailedSqlTransaction
 
-from ..stores.postgres_connections import TRIES, Connection, Connections, Lost, Row, Statement
+from ..stores.postgres_connections import TRIES, Connection, Connections, Lost, Row, Statement, run_on
 
 R = TypeVar("R")
 
@@ -64,7 +64,7 @@ class JoinedConnections(Connections):
     def run(self, statement: Statement, values: Sequence[Any]) -> list[list[bytes | None]]:
         def work(connection: Connection) -> list[list[bytes | None]]:
             try:
-                return self._sent(connection, statement, values, is_prepared=self._address.is_prepared)
+                return run_on(connection, statement, values, is_prepared=self._address.is_prepared)
             except InFailedSqlTransaction as error:
                 raise Forgotten from error
 

@@ -6,26 +6,31 @@ figures are a function of the log and the ledger, so a step whose first half ano
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from ..agent.limits import Limits
+from ..agent.events import Event
+from ..agent.limits import Limits, Reached, reached
 from ..agent.loop import Loop
 from ..agent.tools import Tool
 from ..changes import Appended
 from ..core.drafts import Draft, Written
 from ..core.entries import Entry, Payload
 from ..core.messages import Message
+from ..core.turns import CallModel, next_action
 from ..core.usage import Call, Totals, on_path, total
 from ..errors import StrayTask
 from ..log import Log
 from ..models.model import Model
-from ..stores.store import Change, SessionRow, Store
+from ..stores.store import Change, Fact, SessionRow
 from ..world import World
 from .absurd_claim import Claim
+from .absurd_store import TaskStore
+from .absurd_word import is_cancelled
 
 NOT_RUN = ("denied", "interrupted")
 
@@ -69,7 +74,9 @@ def _backwards(path: Sequence[Entry], drafts: Sequence[Draft]) -> Iterator[tuple
 class ClaimedLog(Log):
     """A log whose every commit holds a claim; the one that ends a step carries its checkpoint."""
 
-    def __init__(self, store: Store, row: SessionRow, world: World, claim: Claim) -> None:
+    store: TaskStore
+
+    def __init__(self, store: TaskStore, row: SessionRow, world: World, claim: Claim) -> None:
         super().__init__(store, row, world)
         self.claim = claim
         self._ends: Checkpoint | None = None
@@ -117,6 +124,19 @@ class ClaimedLoop(Loop):
         self._is_stopping = is_stopping
         self._calls = log.calls_of_turn() if log.cursor.turn else {}
 
+    async def _turn(self, content: str | Message | None, takes: int | None = None) -> AsyncIterator[Event]:
+        """A turn that a person has stopped before it was taken up is closed, and nothing is called for it."""
+        if content is None and is_cancelled(await self.cross(self._facts), self.log.cursor.turn):
+            await self._cancelled()
+            yield Event("session:turn_completed", {"stop_reason": "cancelled"}, self.n)
+            return
+        async for event in super()._turn(content, takes):
+            yield event
+
+    def _facts(self) -> list[Fact]:
+        self.log.store.look_again(self.log.session_id)
+        return self.log.store.journal(self.log.session_id)
+
     async def append(self, *drafts: Draft, **how: Any) -> Appended:
         self._count(how)
         if not self._is_end(drafts):
@@ -128,6 +148,8 @@ class ClaimedLoop(Loop):
         return appended
 
     async def record(self, kind: str, **how: Any) -> None:
+        if kind == "turn_resumed" and await self._calls_next():
+            how["calls"] = [self._announced()]
         self._count(how)
         if kind == "waiting":  # for a person, whose word must find the way back
             how["data"] = {"queue": self.log.claim.queue}
@@ -142,6 +164,26 @@ class ClaimedLoop(Loop):
             return False
         landed = sum(len(draft.payload.results) for draft in drafts if isinstance(draft.payload, Message))
         return not last.calls and len(self.log.cursor.open_calls) == landed
+
+    async def _calls_next(self) -> bool:
+        """Whether the turn goes on with a model call: it does not if its answer was cut off, elsewhere, in mid-stream."""
+        is_next = isinstance(next_action(self.path), CallModel)
+        return is_next and await self.cross(self.log.store.draft, self.log.session_id) is None
+
+    def _announced(self) -> Call:
+        """The start of that call, to ride in the commit that says that the turn goes on."""
+        self._call_id = self.log.world.new_id("")
+        return replace(self._ledger(self.models[0], None, answered=False), failed=False)
+
+    async def _reached(self, *, is_new_turn: bool, rounds: int = 0) -> Reached | None:
+        """Within a turn only money needs to be asked for."""
+        if is_new_turn or self.limits.max_cost_microcents is not None:
+            return await super()._reached(is_new_turn=is_new_turn, rounds=rounds)
+        return reached(self.limits, self._row, is_new_turn=False, rounds=rounds)
+
+    def check(self, row: SessionRow) -> None:
+        super().check(row)
+        self._row = row
 
     def _ride(self, drafts: Sequence[Draft]) -> Call | None:
         """Who leaves does not announce a call that another worker will make."""

@@ -1,10 +1,11 @@
-"""The word of a person on a call that waits for one, and the event that wakes the task behind it.
+"""The word of a person to a task: on a call that waits for one, or to stop; and the event that wakes the task.
 
 Knows journal and event; does not need Absurd's own libraries, for a word may be given where no worker runs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec.structs import replace
@@ -13,12 +14,14 @@ from ..core.turns import OpenCall
 from ..log import Log
 from ..stores.postgres import PostgresStore
 from ..stores.postgres_connections import Connection, Connections
+from ..stores.store import Fact, SessionRow
 from .absurd_joined import JoinedConnections
 
-DECIDED = ("approved", "denied")
+CANCEL = "cancel_asked"
+WORDS = ("approved", "denied", CANCEL)
 # Under the lock that the word holds: how many there are with it, and where the latest task said that it waits.
 SELECT_WAITING = """
-select count(*) filter (where journal.kind in ('approved', 'denied')),
+select count(*) filter (where journal.kind in ('approved', 'denied', 'cancel_asked')),
        (array_agg(journal.data order by journal.n desc) filter (where journal.kind = 'waiting'))[1]::json ->> 'queue'
 from bough.journal join bough.session on session.no = journal.session_no
 where session.id = %s
@@ -57,10 +60,39 @@ def word_event(session_id: str, n: int) -> str:
 
 def decide(log: Log, call: OpenCall, kind: str) -> None:
     """Record a person's word on a call; a task that waits for it is woken by the same transaction."""
-    assert isinstance(log.store, PostgresStore)
-    store = log.store.joined(lambda base: Waking(base, log.session_id))
     row = replace(
         log.store.session(log.session_id), leaf=log.leaf
     )  # bound to the place where the call was seen
-    joint = Log(store, row, log.world, log.cursor)
-    joint.record(kind, data={"seq": call.seq, "index": call.index}, is_bound=True)
+    _joint(log, row).record(kind, data={"seq": call.seq, "index": call.index}, is_bound=True)
+
+
+def cancel(log: Log) -> None:
+    """Have the turn that is open stopped by whichever worker has its task or will have it; nothing if it is no task's.
+
+    The word is durable: a worker that runs the task looks for it every second, one that sleeps is woken by it, and
+    one that takes the task later finds it. The turn is closed with words and the session takes the next input.
+    """
+    row = log.refresh()
+    if log.cursor.turn and _is_task(log, row):
+        _joint(log, row).record(CANCEL, data={"turn": log.cursor.turn})
+
+
+def _is_task(log: Log, row: SessionRow) -> bool:
+    facts = log.store.journal(log.session_id)
+    return (row.holder or "").startswith("absurd:") or any(fact.kind == "enqueued" for fact in facts)
+
+
+def is_cancelled(facts: Iterable[Fact], turn: int) -> bool:
+    """Whether the turn is to be stopped: it was asked for, and nobody has sent it on since."""
+    asked = False
+    for fact in facts:
+        if fact.kind == CANCEL and fact.data.get("turn") == turn:
+            asked = True
+        elif fact.kind == "enqueued":
+            asked = False
+    return asked
+
+
+def _joint(log: Log, row: SessionRow) -> Log:
+    assert isinstance(log.store, PostgresStore)
+    return Log(log.store.joined(lambda base: Waking(base, log.session_id)), row, log.world, log.cursor)

@@ -24,7 +24,6 @@ import psycopg
 from absurd_sdk import CancelledTask, FailedTask, SuspendTask, TaskContext
 from msgspec import Struct
 from msgspec.structs import replace
-from psycopg.errors import RaiseException
 
 from ..agent.calls import read_calls
 from ..agent.tools import Tool, words
@@ -36,18 +35,20 @@ from ..stores.postgres_url import Address
 from ..world import World, environment_secrets, real_world
 from . import absurd_schema
 from .absurd import TASK, Agent, Params
-from .absurd_claim import Claim, ClaimedConnections, Client, Line
+from .absurd_claim import Claim, ClaimedConnections, Client, Line, is_loss
 from .absurd_step import ClaimedLog, ClaimedLoop
-from .absurd_word import DECIDED, word_event
+from .absurd_store import TaskStore
+from .absurd_word import CANCEL, WORDS, is_cancelled, word_event
 
 POLL_SECONDS = 0.25
+LOOK_SECONDS = 1.0
+"""How often a worker looks whether what it runs is to be stopped."""
 BUSY_SECONDS = 1.0
 """How long a task waits whose session somebody else drives."""
 LETTING_GO_SECONDS = 5.0
 BLOCKING_TOOLS = 64
 """Threads for tools that block; those of one task must not wait for those of another."""
 EXTEND = "select absurd.extend_claim(%s, %s, %s)"
-CANCELLED, FAILED = "AB001", "AB002"
 
 
 class Ready(Struct, frozen=True):
@@ -131,26 +132,39 @@ class Worker:
 
 
 class Heart:
-    """Renews the leases of what runs, every third of their time, on a connection of its own."""
+    """Renews the leases of what runs, every third of their time, on a connection of its own.
+
+    And looks, every second, whether somebody wants what runs stopped.
+    """
 
     def __init__(self, worker: Worker) -> None:
         self._worker, self._line = worker, Line(worker.address)
 
     def run(self) -> None:
-        worker = self._worker
-        while not worker.ended.wait(worker.lease / 3):
-            try:
-                for claim in list(worker.claims):
-                    self._beat(claim)
-            except (psycopg.Error, BoughError) as error:
-                worker.tell(f"heartbeat: {words(error)}; it goes on")
+        worker, due = self._worker, 0.0
+        while not worker.ended.wait(min(LOOK_SECONDS, worker.lease / 3)):
+            if time.monotonic() >= due:
+                due = time.monotonic() + worker.lease / 3
+                self._for_each(self._beat)
+            self._for_each(self._look)
         self._line.close()
+
+    def _for_each(self, tend: Callable[[Claim], None]) -> None:
+        for claim in list(self._worker.claims):
+            try:
+                tend(claim)
+            except (psycopg.Error, BoughError) as error:
+                self._worker.tell(f"heartbeat: {words(error)}; it goes on")
+
+    def _look(self, claim: Claim) -> None:
+        if claim.is_asked() and claim in self._worker.claims:
+            claim.cancel()
 
     def _beat(self, claim: Claim) -> None:
         try:
             self._line.live().execute(EXTEND, (claim.queue, claim.run_id, claim.lease))
         except psycopg.Error as error:
-            if error.sqlstate not in (CANCELLED, FAILED) and not isinstance(error, RaiseException):
+            if not is_loss(error):
                 raise
             if claim in self._worker.claims:  # not if it ended in this moment
                 claim.lose()
@@ -210,9 +224,8 @@ class Carrying:
 
     def __init__(self, worker: Worker, claim: Claim, params: Params) -> None:
         self._worker, self._claim, self._params = worker, claim, params
-        self._store = worker.store(params.space).joined(
-            lambda connections: ClaimedConnections(connections, claim)
-        )
+        self._tenant = worker.store(params.space)
+        self._store = TaskStore(self._tenant, lambda connections: ClaimedConnections(connections, claim))
         mine, known = f"absurd:{worker.queue}:{claim.task_id}", worker.world
         # An earlier run of this task has lost its claim, or this one would not be: it is gone, wherever it was.
         self._world = replace(
@@ -225,8 +238,13 @@ class Carrying:
             log = ClaimedLog(self._store, row, self._world, self._claim)
             log.replay()
             ready = self._ready(log)
+            self._seen = row.facts
+            self._claim.watch(lambda: self._is_asked(log))
             while True:
                 loop = self._drive(log, ready)
+                if self._claim.is_cancelled and log.cursor.turn:
+                    self._claim.is_cancelled = False
+                    continue  # it was stopped before it had a turn to close; now it looks first
                 if loop.has_left and self._has_work(log):
                     self._claim.put_off(0)
                     raise SuspendTask
@@ -242,7 +260,16 @@ class Carrying:
             told = {"status": "failed", "error": str(unknown)}
             log.record("turn_ended", data=told, row=told)
             raise unknown
-        return ready
+        return replace(ready, tools=ready.agent.known_for(log))
+
+    def _is_asked(self, log: ClaimedLog) -> bool:
+        """Whether somebody has said since the last look that he wants the present turn stopped.
+
+        Asked by the heart, of the store itself, and not of the log, which may be waiting for the server.
+        """
+        facts = self._tenant.journal(log.session_id, self._seen)
+        self._seen += len(facts)
+        return any(fact.kind == CANCEL for fact in facts) and is_cancelled(facts, log.cursor.turn)
 
     def _drive(self, log: ClaimedLog, ready: Ready) -> ClaimedLoop:
         is_stopping = self._worker.stopping.is_set
@@ -251,7 +278,7 @@ class Carrying:
         return loop
 
     async def _watched(self, loop: ClaimedLoop) -> None:
-        """Cancelled when the claim is lost, and waited for: the line is the next task's."""
+        """Cancelled when the claim is lost or a person says so, and waited for: the line is the next task's."""
         events = asyncio.get_running_loop()
         task = asyncio.ensure_future(_all(loop))
         self._claim.on_loss(lambda: events.call_soon_threadsafe(task.cancel))
@@ -259,14 +286,18 @@ class Carrying:
         if self._claim.is_lost:
             task.cancelled() or task.exception()  # looked at, so that nobody complains of it
             raise ClaimLost(self._claim.queue, self._claim.task_id)
-        task.result()
+        if not (task.cancelled() and self._claim.is_cancelled):
+            task.result()
 
     def _waits(self, log: ClaimedLog, tools: dict[str, Tool]) -> bool:
         """Whether the turn waits for a person; then the task sleeps until there is a word, if there is none yet.
 
         The words are counted before it is asked who waits: one that comes in between is the one waited for.
         """
-        said = sum(fact.kind in DECIDED for fact in self._store.journal(log.session_id))
+        facts = self._store.journal(log.session_id)
+        said = sum(fact.kind in WORDS for fact in facts)
+        if is_cancelled(facts, log.cursor.turn):
+            return True
         calls = read_calls(log)
         if not any(calls.is_waiting(call, tools) for call in log.cursor.open_calls):
             return False

@@ -93,7 +93,7 @@ class Reader:
         try:
             loose = msgspec.json.decode(data, type=_Loose)
         except UNREADABLE:
-            raise self.wrong("this is no bundle; one is made with session.export(path)") from None
+            raise self.wrong("this is no bundle; bough export makes one") from None
         if int(loose.format.partition(".")[0]) > MAJOR:
             raise NewerFormat(self.where, loose.format, FORMAT)
         header = self._decoded(data)

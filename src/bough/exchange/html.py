@@ -4,7 +4,8 @@ Knows how the viewer's files and a bundle's bytes become one page. What the page
 (`server/viewer/offline.js`); of the server nothing is imported, only the files beside it are read.
 
 The page may run its own script, use its own style and show what is inside it, each named by its hash; it can ask
-nobody for anything. The bundle stands in it as base64, which no content of a session can end.
+nobody for anything. The bundle stands in it as base64, which no content of a session can end; beside it what each
+model was given, which takes the projections of `wire` to know.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from hashlib import sha256
 from importlib.resources import files
 from io import BytesIO
 
+import msgspec
 from msgspec import Struct
 
 from ..errors import PageTooLarge
@@ -25,6 +27,7 @@ from ..world import World
 from .bundle import Place, export
 from .bundle_write import Exported, Tell, explained, whole_file
 from .modules import joined
+from .requests import requests
 
 MOST = 50_000_000
 """Bytes of the bundle inside. A browser holds it three times over: as text, as bytes, and as what it shows."""
@@ -92,11 +95,17 @@ def page(bundle: memoryview) -> Iterator[bytes]:
     script = joined(sources, "main.js", _STAND_INS)
     style = "".join(sources[name] for name in [*_STYLES.findall(sources["index.html"]), "offline.css"])
     yield _head(script, style, sources[_ICON]).encode()
-    for begin in range(0, len(bundle), PIECE):
-        yield b'<script type="application/octet-stream" class="bundle">'
-        yield b64encode(bundle[begin : begin + PIECE])
-        yield b"</script>\n"
+    yield from _held("bundle", bundle)
+    yield from _held("requests", memoryview(msgspec.json.encode(requests(bundle))))
     yield b"</body>\n</html>\n"
+
+
+def _held(name: str, data: memoryview) -> Iterator[bytes]:
+    """Bytes in elements that the page's script reads and no browser runs."""
+    for begin in range(0, len(data), PIECE):
+        yield f'<script type="application/octet-stream" class="{name}">'.encode()
+        yield b64encode(data[begin : begin + PIECE])
+        yield b"</script>\n"
 
 
 def _viewer() -> dict[str, str]:

@@ -203,15 +203,24 @@ def _check(plan: Plan, mode: Mode, tools: dict[str, Tool]) -> None:
     if isinstance(plan.tools, str) and plan.tools != "recorded":
         raise BadReplay(f"tools={plan.tools!r} is unknown", 'hand in "recorded" or a list of tools')
     if mode == "strict" and plan.is_changed:
-        raise BadReplay("strict means the recorded model and prompt", "leave model= and prompt= out")
+        raise BadReplay(
+            "strict means the recorded model and prompt",
+            "leave out another model (--model) and prompt (--prompt)",
+        )
     if plan.model is None and plan.is_changed:
-        raise BadReplay("recorded answers cannot follow another prompt", "name who answers: model=…")
+        raise BadReplay(
+            "recorded answers cannot follow another prompt", "name who answers: model=… (--model)"
+        )
     if plan.from_ is not None and plan.from_ < 0:
         raise BadReplay(f"from_={plan.from_} is no place", "0 keeps nothing but the seeds")
     if plan.live and mode != "live":
-        raise BadReplay(f"in mode {mode} no tool runs live", 'use mode="live"')
+        raise BadReplay(f"in mode {mode} no tool runs live", "use mode live (--mode live)")
     if mode == "live" and not plan.live:
-        raise BadReplay("mode live names no tool", 'name them: live=["look_up"], all others stay recorded')
+        raise BadReplay(
+            "mode live names no tool", "name those that are to run (--live TOOL); all others stay recorded"
+        )
     for name in plan.live:
         if name not in tools:
-            raise BadReplay(f"{name} is to run live and was not handed in", "add it to tools=[…]")
+            raise BadReplay(
+                f"{name} is to run live and was not handed in", "add it to the tools (--tools FILE.py)"
+            )

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from .indexing import Indexed
 from .views import SCHEMA_VERSION
 
 Json = dict[str, Any]
@@ -118,6 +119,16 @@ class Branches(Answer, kw_only=True):
     ]
     path: Annotated[list[list[int]], Meta(description="[branch, first, last] from root to leaf")]
     related: list[Json]
+
+
+class LabelList(Answer, kw_only=True):
+    labels: Annotated[list[Json], Meta(description="place and label, the newest last")]
+    of: int
+
+
+class OneLabel(Answer, kw_only=True):
+    place: Place
+    label: str | None
 
 
 class Outline(Answer, kw_only=True):
@@ -236,10 +247,20 @@ class Storage(Answer, kw_only=True):
     blob_bytes: int
 
 
+class SpaceStorage(Storage, kw_only=True):
+    sessions: Annotated[int, Meta(description="How many were looked at")]
+    largest: list[Json]
+    next: str | None
+
+
 class Hits(Answer, kw_only=True):
     hits: list[Json]
     next: str | None
-    behind: int
+    behind: Annotated[int, Meta(description="Sessions with something that is not in the index yet")]
+    indexing: Annotated[
+        Indexed | None, Meta(description="How far the index is; null: nothing is being indexed")
+    ]
+    trouble: Annotated[str | None, Meta(description="Why the index cannot be brought up to date")]
 
 
 class Imported(Answer, kw_only=True):

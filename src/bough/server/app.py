@@ -29,6 +29,7 @@ from . import (
     blobs,
     events,
     exchange,
+    labels,
     moving,
     pages,
     paths,
@@ -42,6 +43,7 @@ from . import (
 )
 from .desk import Desk
 from .drivers import Drivers
+from .indexing import Indexing
 from .jobs import Jobs
 from .problems import MEDIA_TYPE, Problem, Refusal, handled
 from .trust import Gate, Who
@@ -50,6 +52,7 @@ ROOMS = (
     sessions,
     paths,
     trees,
+    labels,
     seen,
     events,
     running,
@@ -120,6 +123,18 @@ def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHand
         raise Refusal(403, "service_only", "this is not for clients", "ask with a token of the service")
 
 
+def _state(desk: Desk) -> State:
+    return State(
+        {
+            "desk": desk,
+            "drivers": Drivers(desk),
+            "jobs": Jobs(),
+            "indexing": Indexing(desk.sessions.index),
+            "viewer": pages.viewer_files(),
+        }
+    )
+
+
 def litestar(desk: Desk) -> Litestar:
     """The application without its gate."""
     tokens = SecurityScheme(type="http", scheme="bearer", description="A token of the service or a client")
@@ -129,7 +144,7 @@ def litestar(desk: Desk) -> Litestar:
         exception_handlers={Exception: handled, 404: handled},
         request_max_body_size=desk.rules.max_body,
         logging_config=None,
-        state=State({"desk": desk, "drivers": Drivers(desk), "jobs": Jobs(), "viewer": pages.viewer_files()}),
+        state=_state(desk),
         openapi_config=OpenAPIConfig(
             title="Bough",
             version=__version__,
@@ -171,7 +186,8 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await asyncio.gather(self._app.state.drivers.close(), self._app.state.jobs.close())
+        state = self._app.state
+        await asyncio.gather(state.drivers.close(), state.jobs.close(), state.indexing.close())
         self._desk.live.is_closing.set()
         await super().shutdown(sockets)
 

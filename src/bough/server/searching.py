@@ -1,23 +1,25 @@
-"""Search over HTTP."""
+"""Search over HTTP: what is indexed is found at once, what is not is indexed beside the request."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import Annotated
 
+from anyio import to_thread
 from litestar import get
 from litestar.params import FromQuery, QueryParameter
 
-from ..errors import IndexBehind
 from ..stores.hits import Hit
 from .answers import Hits
-from .desk import Asked, asked_by, threaded
+from .desk import Asked, asked_by
+from .indexing import Indexing
 from .views import plain
+
+PATIENCE = 0.3  # seconds a search waits for what is new: mostly enough, and nobody feels it when it is not
 
 
 @get("/api/search", tags=["search"])
-@threaded
-def search(
+async def search(
     request: Asked,
     q: Annotated[
         str, QueryParameter(description='Words, "phrases", prefix*, -without, role:tool agent:support …')
@@ -26,15 +28,21 @@ def search(
     page: Annotated[str | None, QueryParameter(description="The `next` of a page")] = None,
     trashed: FromQuery[bool] = False,
 ) -> Hits:
-    """Every message, tool input and tool output that matches. What is new is indexed first, if it can be."""
+    """Every message, tool input and tool output that matches. What is new is indexed; much of it takes a while, which `indexing` tells."""
     desk, _ = asked_by(request)
-    ask = partial(desk.sessions.search, q, limit=limit, before=page, trashed=trashed)
-    try:
-        found = ask()
-    except IndexBehind:
-        found = ask(catch_up=False)  # `behind` tells how much is missing
-    hits = [{"reference": reference(hit), **plain(hit)} for hit in found.hits]
-    return Hits(hits=hits, next=found.next, behind=found.behind)
+    indexing: Indexing = request.app.state.indexing
+    ask = partial(desk.sessions.search, q, limit=limit, before=page, trashed=trashed, catch_up=False)
+    found = await to_thread.run_sync(ask)
+    if found.behind:
+        await indexing.catch_up(found.behind, PATIENCE)
+        found = await to_thread.run_sync(ask)
+    return Hits(
+        hits=[{"reference": reference(hit), **plain(hit)} for hit in found.hits],
+        next=found.next,
+        behind=found.behind,
+        indexing=indexing.now if found.behind else None,
+        trouble=indexing.trouble if found.behind else None,
+    )
 
 
 def reference(hit: Hit) -> str:

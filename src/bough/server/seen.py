@@ -11,19 +11,16 @@ from msgspec import Struct
 
 from .. import wire
 from ..core import context as contexts
-from ..core.context import Context
 from ..core.entries import Entry
-from ..core.fit import BYTES_PER_TOKEN, MEDIA_TOKENS, measure
 from ..core.usage import Call
 from ..errors import BadQuery
+from ..exchange.requests import provider_of, tokens
 from ..session import Session
 from ..wire.explain import Nothing
 from .answers import Json, Seen
 from .cutting import Page, cut_any
 from .desk import Asked, Desk, asked_by, threaded
 from .views import call_view, plain
-
-PARTS = ("system", "summary", "user", "assistant", "tool results", "media")
 
 
 class Asking(Struct, frozen=True):
@@ -56,7 +53,7 @@ def seen(
     desk, who = asked_by(request)
     session = desk.at(desk.session(who, session_id), at)
     asking = _asking(desk, session)
-    speaking = wire.wire(provider or _provider(asking.call))
+    speaking = wire.wire(provider or provider_of(asking.call))
     context = contexts.build(asking.path)
     full = speaking.project(context, session.read_blob)
     shown, begin, cut = _shown(full, speaking.history, first, limit)
@@ -70,7 +67,7 @@ def seen(
         of=len(full[speaking.history]),
         first=begin,
         cut=cut,
-        tokens=tokens(context),
+        tokens=[{"part": part, "tokens": count} for part, count in tokens(context)],
         call=None if asking.call is None else call_view(asking.call),
         before=None if asking.before is None else str(session.log.place(asking.before.after_seq)),
         difference=_difference(session, asking, speaking, full),
@@ -93,10 +90,6 @@ def _asking(desk: Desk, session: Session) -> Asking:
     return Asking(path[:end], own, on_path[-1] if on_path else None)
 
 
-def _provider(call: Call | None) -> str:
-    return call.provider if call is not None and call.provider in wire.PROVIDERS else "anthropic"
-
-
 def _shown(full: Json, history: str, first: int | None, limit: int) -> tuple[Json, int, int]:
     """A window of the history, as much of it as an answer holds, newest kept if it must be shorter."""
     messages: list[Any] = full[history]
@@ -114,21 +107,6 @@ def _shown(full: Json, history: str, first: int | None, limit: int) -> tuple[Jso
     told = page.things[::-1] if first is None else page.things
     begin = begin if first is not None else len(messages) - len(told)
     return {**around, history: told}, begin, left
-
-
-def tokens(context: Context) -> list[Json]:
-    """An estimate, part by part, for a bar; the call's own usage is what was billed."""
-    found = dict.fromkeys(PARTS, 0)
-    found["system"] = sum(len(text) for text in context.system) // BYTES_PER_TOKEN
-    for item in context.items:
-        size = measure(item.message)
-        media = size.media * MEDIA_TOKENS
-        part = (
-            "summary" if item.pinned else "tool results" if item.message.role == "tool" else item.message.role
-        )
-        found[part] += size.tokens - media
-        found["media"] += media
-    return [{"part": part, "tokens": count} for part, count in found.items()]
 
 
 def _difference(session: Session, asking: Asking, speaking: wire.Wire, now: Json) -> Json | None:

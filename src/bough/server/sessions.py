@@ -25,6 +25,7 @@ from ..wire import PROVIDERS
 from .answers import About, Facets, Json, OneSession, Restored, SessionList, SessionRead, Trashed
 from .cutting import Page, cut_any
 from .desk import Asked, asked_by, names, threaded
+from .matching import listed
 from .views import heading, plain, public_row, row_view
 
 RELATED = 100
@@ -117,6 +118,9 @@ def about(request: Asked) -> About:
 def list_sessions(
     request: Asked,
     wanted: NamedDependency[Query],
+    words: Annotated[
+        str, QueryParameter(max_length=200, description="All of them in the title, or else the first input")
+    ] = "",
     limit: Annotated[int, QueryParameter(ge=1, le=200)] = 50,
     page: Annotated[str | None, QueryParameter(description="The `next` of a page")] = None,
 ) -> SessionList:
@@ -127,14 +131,13 @@ def list_sessions(
         # Only by what it is told: a filter by anything else would tell it too.
         kept = ("status", "agent", "title", "started_from", "started_before")
         wanted = Query(children=False, **{name: getattr(wanted, name) for name in kept})
-    found = store.sessions(replace(wanted, limit=limit, before=page))
-    views = (row_view(row, heading(store, row)) for row in found.sessions)
-    fitting = Page()
-    for view in views:
+    wanted = replace(wanted, limit=limit, before=page)
+    found, fitting = listed(store, wanted, words), Page()
+    for row, named in found.rows:
+        view = row_view(row, named)
         if not fitting.takes(public_row(view) if who.is_client else _small(view)):
-            return SessionList(
-                sessions=fitting.things, next=_cursor(store, wanted, page, len(fitting.things))
-            )
+            shorter = listed(store, replace(wanted, limit=len(fitting.things)), words)
+            return SessionList(sessions=fitting.things, next=shorter.next)
     return SessionList(sessions=fitting.things, next=found.next)
 
 
@@ -142,11 +145,6 @@ def _small(view: Json) -> Json:
     """Tags and errors may be long; a list tells their beginning."""
     shorter, _ = cut_any(view, 8_000, 2_000)
     return dict(shorter)
-
-
-def _cursor(store: Store, wanted: Query, page: str | None, taken: int) -> str | None:
-    """Where a page that had to end early ends."""
-    return store.sessions(replace(wanted, limit=taken, before=page)).next
 
 
 @get(

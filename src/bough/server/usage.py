@@ -8,16 +8,18 @@ from typing import Annotated
 
 from litestar import get
 from litestar.params import FromPath, QueryParameter
+from msgspec.structs import astuple
 
 from ..core.usage import Call, Totals, total
-from ..stores.counts import Spent
-from ..stores.store import added
-from .answers import Json, SessionUsage, SpaceUsage, Storage
+from ..errors import NotFound
+from ..stores.counts import Held, Spent
+from ..stores.store import Query, SessionRow, added
+from .answers import Json, SessionUsage, SpaceStorage, SpaceUsage, Storage
 from .desk import Asked, asked_by, threaded
 from .sessions import moment
-from .views import plain
+from .views import heading, plain
 
-MOST_NAMES, MOST_ROWS = 200, 2_000
+MOST_NAMES, MOST_ROWS, LARGEST = 200, 2_000, 25
 
 
 @get("/api/sessions/{session_id:str}/usage", tags=["usage"])
@@ -112,14 +114,41 @@ def storage(request: Asked, session_id: FromPath[str]) -> Storage:
     """What a session's own branches hold, in entries and bytes."""
     desk, who = asked_by(request)
     session = desk.session(who, session_id)
-    found = session.log.store.held(session_id)
-    return Storage(
-        entries=found.entries,
-        bytes=found.bytes,
-        branches=found.branches,
-        blobs=found.blobs,
-        blob_bytes=found.blob_bytes,
+    return Storage(**plain(session.log.store.held(session_id)))
+
+
+@get("/api/storage", tags=["usage"])
+@threaded
+def space_storage(
+    request: Asked,
+    trashed: Annotated[bool, QueryParameter(description="What lies in the trash instead")] = False,
+    limit: Annotated[int, QueryParameter(ge=1, le=1_000, description="Sessions to look at")] = 500,
+    page: Annotated[str | None, QueryParameter(description="The `next` of a page")] = None,
+) -> SpaceStorage:
+    """What all sessions hold, a page of them at a time: their sums, and the largest of them.
+
+    A blob that several sessions name is kept once and counted for each."""
+    desk, _ = asked_by(request)
+    store, sums = desk.sessions.store, Held()
+    found = store.sessions(Query(trashed=trashed, limit=limit, before=page))
+    sizes: list[tuple[SessionRow, Held]] = []
+    for row in found.sessions:
+        try:
+            held = store.held(row.session_id)
+        except NotFound:
+            continue  # purged since the page was read
+        sizes.append((row, held))
+        sums = Held(*(a + b for a, b in zip(astuple(sums), astuple(held), strict=True)))
+    sizes.sort(key=lambda pair: -(pair[1].bytes + pair[1].blob_bytes))
+    return SpaceStorage(
+        sessions=len(sizes),
+        **plain(sums),
+        largest=[
+            {"id": row.session_id, "heading": heading(store, row), **plain(held)}
+            for row, held in sizes[:LARGEST]
+        ],
+        next=found.next,
     )
 
 
-HANDLERS = [session_usage, space_usage, storage]
+HANDLERS = [session_usage, space_usage, storage, space_storage]

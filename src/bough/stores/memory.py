@@ -393,15 +393,20 @@ class MemoryStore(MemorySearching, MemoryDumping):
     def branches(self, session_id: str) -> list[Branch]:
         with self._lock:
             self._kept(session_id)
-            own = [n for n, branch in self._branches.items() if branch.session_id == session_id]
-            for number in own:
-                parent = self._branches[number].parent
-                if parent is not None and parent not in own:
-                    own.append(parent)
-            return [self._spoken(self._branches[number]) for number in sorted(own)]
+            waiting = [n for n, branch in self._branches.items() if branch.session_id == session_id]
+            own: dict[int, Branch] = {}
+            while waiting:
+                branch = self._branches[waiting.pop()]
+                own[branch.branch] = branch
+                if branch.parent is not None and branch.parent not in own:
+                    waiting.append(branch.parent)
+            tails = {number: branch.parent_seq for number, branch in own.items()}
+            for number, seq in self._entries:  # once for all of them: there may be thousands
+                if seq > tails.get(number, seq):
+                    tails[number] = seq
+            return [self._spoken(own[number], tails[number]) for number in sorted(own)]
 
-    def _spoken(self, branch: Branch) -> Branch:
-        tail = max((seq for n, seq in self._entries if n == branch.branch), default=branch.parent_seq)
+    def _spoken(self, branch: Branch, tail: int) -> Branch:
         owner = branch.session_id if branch.session_id in self._sessions else None
         return replace(branch, session_id=owner, tail=tail)
 

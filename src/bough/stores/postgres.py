@@ -10,6 +10,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from copy import copy
+from functools import lru_cache
+from typing import Any
 
 from psycopg.errors import UniqueViolation
 
@@ -18,7 +20,7 @@ from ..core.tree import Leaf
 from ..errors import Fenced, IdTaken, NotFound, Running, Trashed
 from . import postgres_create as creating
 from . import postgres_step as step
-from .postgres_connections import NAMED_GATE, Connection, Connections, Lost
+from .postgres_connections import GATE, NAMED_GATE, PATIENT, Connection, Connections, Lost, Statement
 from .postgres_counts import PostgresCounting
 from .postgres_dump import MINE, SELECT_SESSION
 from .postgres_purge import below, purge
@@ -74,10 +76,28 @@ insert into bough.draft (no, space, branch, seq, fence, text, at) values (%s, %s
 on conflict (no) do update set (branch, seq, fence, text, at) =
     row(excluded.branch, excluded.seq, excluded.fence, excluded.text, excluded.at)
 """
+# What stands in its way, if anything does, is asked for afterwards.
+TAKE_LEASE = f"""
+update bough.session set holder = %s, lease_until = %s, fence = fence + (holder is distinct from %s)::integer
+where {GATE} and {PATIENT}{{before}} and id = %s and (%s::text is null or owner = %s) and trashed_at is null
+  and (holder is null or holder = %s or coalesce(lease_until, 0) <= %s)
+returning fence
+"""
+RELEASE = f"""
+update bough.session set holder = null, lease_until = null
+where {GATE} and {PATIENT}{{before}} and id = %s and (%s::text is null or owner = %s) and fence = %s
+returning no
+"""
+MOST_GROWING = 10_000
 ENQUEUE = """
 insert into bough.inbox (no, n, space, owner, key, body, at)
 select %s, coalesce(max(n), 0) + 1, %s, %s, %s, %s, %s from bough.inbox where no = %s returning n
 """
+
+
+@lru_cache(maxsize=8)
+def _led(update: str, before: str) -> Statement:
+    return Statement.of(update.format(before=f" and {before}" if before else ""))
 
 
 class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, PostgresCounting):
@@ -85,6 +105,8 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
         address = Address.parsed(url)
         self.where, self.space, self.owner = address.where, space, owner
         self._connections = Connections(address, space)
+        self._growing: set[tuple[str, int] | None] = set()
+        """Sessions and branches of theirs that were seen to grow here: for good the session's own."""
 
     def close(self) -> None:
         self._connections.close()
@@ -104,14 +126,37 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
             return self._settle(change, lost)
 
     def _commit(self, change: Change) -> Committed:
-        shape = step.shape_of(change, self.owner)
-        if shape is not None:
-            values = step.bindings_of(change, self.space, self.owner)
-            found = self._connections.run(step.statement(shape), values)
-            if found:
-                branch, seq, facts = (int(number or 0) for number in found[0])
-                return Committed(Leaf(branch, seq), facts)
-        return self._connections.once_in(lambda writer: apply(writer, change, self.space, self.owner))
+        place = None if change.after is None else (change.session_id, change.after.branch)
+        is_growing = place in self._growing
+        shape = step.shape_of(change, self.owner, is_growing=is_growing)
+        done = None if shape is None else self._step(change, shape)
+        if done is None:
+            done = self._connections.once_in(lambda writer: apply(writer, change, self.space, self.owner))
+        if change.move_to is not None:
+            self._growing.discard((change.session_id, done.leaf.branch))
+        elif change.entries and not is_growing:
+            self._grows(change.session_id, done.leaf.branch)
+        return done
+
+    def _step(self, change: Change, shape: step.Shape) -> Committed | None:
+        """The change as one statement; None if that wrote nothing, whatever the reason."""
+        said = self._connections.said()
+        values = step.bindings_of(change, self.space, self.owner, said, is_growing=shape.is_growing)
+        try:
+            found = self._connections.run_said(step.statement(shape, said.before, said.behind), values)
+        except UniqueViolation:
+            if not shape.is_growing:
+                raise
+            return None  # somebody moved the leaf back: the branch has gone on behind it
+        if not found:
+            return None
+        branch, seq, facts = (int(number or 0) for number in found[0][:3])
+        return Committed(Leaf(branch, seq), facts)
+
+    def _grows(self, session_id: str, branch: int) -> None:
+        if len(self._growing) >= MOST_GROWING:
+            self._growing.clear()
+        self._growing.add((session_id, branch))
 
     def _settle(self, change: Change, lost: Lost) -> Committed:
         """The answer was lost. If the key is there it happened; if not it is tried again, and the compare and swap
@@ -215,28 +260,39 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
         return self._connections.write(work, happened)
 
     def lease(self, session_id: str, holder: str, until: int, at: int) -> int:
-        def work(writer: Connection) -> int:
-            lock_head(writer, session_id, self.owner)
-            row = self._row(writer, session_id)
-            if row.trashed_at is not None:
-                raise Trashed(session_id)
-            is_held = row.holder is not None and (row.lease_until or 0) > at
-            if is_held and row.holder != holder:
-                raise Running(session_id, row.holder, row.updated_at)
-            fence = row.fence if row.holder == holder else row.fence + 1
-            query = "update bough.session set holder = %s, lease_until = %s, fence = %s where id = %s"
-            writer.execute(query, (holder, until, fence, session_id))
-            return fence
+        named = (session_id, self.owner, self.owner)
+        taken = self._led(TAKE_LEASE, (holder, until, holder), (*named, holder, at))
+        return (
+            taken
+            if taken is not None
+            else self._connections.write(lambda writer: self._lease(writer, session_id, holder, until, at))
+        )
 
-        return self._connections.write(work)
+    def _lease(self, writer: Connection, session_id: str, holder: str, until: int, at: int) -> int:
+        lock_head(writer, session_id, self.owner)
+        row = self._row(writer, session_id)
+        if row.trashed_at is not None:
+            raise Trashed(session_id)
+        is_held = row.holder is not None and (row.lease_until or 0) > at
+        if is_held and row.holder != holder:
+            raise Running(session_id, row.holder, row.updated_at)
+        fence = row.fence if row.holder == holder else row.fence + 1
+        query = "update bough.session set holder = %s, lease_until = %s, fence = %s where id = %s"
+        writer.execute(query, (holder, until, fence, session_id))
+        return fence
 
     def release(self, session_id: str, fence: int) -> None:
-        def work(writer: Connection) -> None:
-            lock_head(writer, session_id, self.owner)
-            query = "update bough.session set holder = null, lease_until = null where id = %s and fence = %s"
-            writer.execute(query, (session_id, fence))
+        if self._led(RELEASE, (), (session_id, self.owner, self.owner, fence)) is None:
+            # Another's by now, which is as good; or not there, or not ours to write.
+            self._connections.write(lambda writer: lock_head(writer, session_id, self.owner))
 
-        self._connections.write(work)
+    def _led(self, update: str, sets: tuple[Any, ...], named: tuple[Any, ...]) -> int | None:
+        """A change of the lease as one statement; done twice it is the same. None: nothing was changed."""
+        said = self._connections.said()
+        statement = _led(update, said.before)
+        values = (*sets, self.space, *said.before_values, *named)
+        found = self._connections.again(lambda: self._connections.run_said(statement, values))
+        return int(found[0][0] or 0) if found else None
 
     def save_draft(self, session_id: str, leaf: Leaf, text: str, fence: int, at: int) -> None:
         def work(writer: Connection) -> None:

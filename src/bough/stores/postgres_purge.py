@@ -8,6 +8,7 @@ written anew (`postgres_schema.scrub`, by their owner).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import Any
 
 from ..core.tree import Branch, Leaf, standing
@@ -18,13 +19,13 @@ from .postgres_write import Head
 from .store import Purged
 
 SELECT_CHILDREN = """
-select id from bough.session where parent_session = any(%s) and relation = 'task' order by no
+select id, parent_session from bough.session where parent_session = any(%s) and relation = 'task' order by no
 """
 SELECT_TRASHED = """
-select id from bough.session
+select id, parent_session from bough.session
 where parent_session = any(%s) and relation = 'task' and trashed_at is not null order by no
 """
-SELECT_BELOW = "select id from bough.session where parent_session = any(%s) order by no"
+SELECT_BELOW = "select id, parent_session from bough.session where parent_session = any(%s) order by no"
 SELECT_DOOMED = """
 with recursive line (id) as (
     select id from bough.branch where session_no = any(%s)
@@ -64,8 +65,10 @@ def below(connection: Connection, session_id: str, query: Any = SELECT_CHILDREN)
     found = {session_id: None}
     level = [session_id]
     while level:
-        children: list[str] = [row[0] for row in connection.execute(query, (level,))]
-        level = [name for name in dict.fromkeys(children) if name not in found]
+        place = {name: n for n, name in enumerate(level)}
+        rows = [(place[parent], name) for name, parent in connection.execute(query, (level,))]
+        rows.sort(key=itemgetter(0))  # the children of the first parent first, as in every store
+        level = [name for name in dict.fromkeys(name for _, name in rows) if name not in found]
         found.update(dict.fromkeys(level))
     return list(found)[:0:-1]
 

@@ -1,18 +1,19 @@
 """Reading, in PostgreSQL: a session's row, its path and everything that hangs on it.
 
-Each verb is one statement, and so one snapshot; a path is two, the second of which reads what cannot have changed.
+Each verb is one statement, and so one snapshot and one round trip.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
 import msgspec
 
+from ..core.codec import from_json
 from ..core.entries import Entry
-from ..core.tree import Branch, Leaf, Range, lineage, window
+from ..core.tree import Branch, Leaf, Range, lineage
 from ..core.usage import Call
 from ..errors import Damaged, NotFound
 from .postgres_connections import NAMED_GATE, Connection, Connections, Row
@@ -22,44 +23,48 @@ from .postgres_rows import CALL_COLUMNS, ENTRY_COLUMNS, FACT_COLUMNS, SESSION_CO
 from .rows import call_from, entry_from, fact_from, session_from, stored_from
 from .store import Detail, Fact, Page, Query, Reading, SessionRow, Store, Stored
 
-# The row, the branches its path crosses and, if asked for, the wide part: what a path is, without an entry.
+# A path is one statement: the head, which is the row, the branches the path crosses and, if asked for, the wide part,
+# as JSON in the place of a body; then the entries. So all of it is of one moment, and one round trip.
+# What a policy guards is looked up by index only through values that cannot tell anything, and PostgreSQL takes
+# `coalesce` for one that might: so what is asked for is worked out first.
 SELECT_LINE = f"""
 with recursive me as materialized (
     select {SESSION_COLUMNS} from bough.session where {MINE}
-), line (id, parent, parent_seq) as (
-    select id, parent, parent_seq from bough.branch
-    where {NAMED_GATE} and branch.id = coalesce(%(branch)s::bigint, (select me.branch from me))
+), asked as materialized (
+    select coalesce(%(branch)s::bigint, branch) as branch, coalesce(%(seq)s::bigint, seq) as seq,
+           greatest(%(first)s::bigint, coalesce(%(seq)s::bigint, seq) - %(newest)s::bigint + 1) as first,
+           coalesce(%(last)s::bigint, %(seq)s::bigint, seq) as last
+    from me
+), line (id, parent, parent_seq, last) as (
+    select id, parent, parent_seq, (select seq from asked) from bough.branch
+    where {NAMED_GATE} and branch.id = (select branch from asked)
     union all
-    select under.* from line cross join lateral (
+    select under.*, least(line.last, line.parent_seq) from line cross join lateral (
         -- Fenced, so that it is a probe for each step; joined, PostgreSQL may read the whole table for each.
         select id, parent, parent_seq from bough.branch
         where branch.id = line.parent and branch.id < line.id offset 0 -- a forged ring ends here
     ) as under
 )
-select me.*, (select array_agg(array[id, coalesce(parent, 0), parent_seq]) from line){{wide}} from me
+select null::bigint, null::bigint, null::bigint, null, null::boolean, null, null, null::bytea, null::bigint, null::bytea,
+    convert_to(json_build_array(to_json(me), (
+        select json_agg(json_build_array(id, parent, parent_seq)) from line
+    ){{wide}})::text, 'UTF8')
+from me
+union all
+select entry.* from line cross join lateral (
+    select {ENTRY_COLUMNS} from bough.entry
+    where entry.branch = line.id
+      and entry.seq between greatest(line.parent_seq + 1, (select first from asked))
+                        and least(line.last, (select last from asked)){{only}}
+    order by entry.seq
+) as entry
+where {NAMED_GATE}
 """
 WIDE = ", ".join(
     f"(select session_detail.{name} from bough.session_detail where session_detail.no = me.no)"
     for name in ("spec", "policy", "workspace", "state")
 )
-SELECT_PATH, SELECT_WIDE_PATH = SELECT_LINE.format(wide=""), SELECT_LINE.format(wide=f", {WIDE}")
-SESSION_WIDTH = SESSION_COLUMNS.count(",") + 1
-# Entries never change, so they may be read after the row and still be those of its moment, if the session was
-# not purged in between.
-IS_HERE = f"{NAMED_GATE} and exists (select 1 from bough.session where {NAMED_GATE} and session.no = %(no)s)"
-SELECT_RANGE = f"""
-select {ENTRY_COLUMNS} from bough.entry
-where {IS_HERE} and entry.branch = %(branch)s and entry.seq between %(first)s and %(last)s{{only}}
-order by entry.seq
-"""
-SELECT_RANGES = f"""
-select entry.* from unnest(%(branches)s::bigint[], %(firsts)s::bigint[], %(lasts)s::bigint[]) as part (branch, first, last)
-cross join lateral (
-    select {ENTRY_COLUMNS} from bough.entry
-    where entry.branch = part.branch and entry.seq between part.first and part.last{{only}} order by entry.seq
-) as entry
-where {IS_HERE}
-"""
+PUBLIC, ASIDE = " and not entry.internal", " and entry.kind is not null"
 SELECT_DETAIL = f"""
 select spec, policy, workspace, state
 from bough.session join bough.session_detail on session_detail.no = session.no where {MINE}
@@ -73,7 +78,6 @@ SELECT_CALLS = f"""
 select {CALL_COLUMNS} from bough.session join bough.usage on usage.session_no = session.no where {MINE}
 order by usage.n
 """
-PUBLIC, ASIDE = " and not entry.internal", " and entry.kind is not null"
 SELECT_CALLS_BELOW = f"""
 with recursive line (id) as (
     select branch.id from bough.session join bough.branch on branch.session_no = session.no where {MINE}
@@ -145,65 +149,42 @@ class PostgresReading(Store):
         public: bool = False,
         detail: bool = False,
     ) -> Reading:
-        while True:
-            no, row, ranges, wide = self._line(session_id, leaf, detail)
-            end = row.leaf if leaf is None else leaf
-            begin = first if newest is None else max(first, end.seq - newest + 1)
-            asked = window(ranges, begin, end.seq if last is None else last)
-            entries = self._entries(no, asked, PUBLIC if public else "")
-            if entries or not asked or self._is_here(no):
-                return Reading(row, tuple(ranges), entries, wide)
-
-    def _line(
-        self, session_id: str, leaf: Leaf | None, detail: bool
-    ) -> tuple[int, SessionRow, list[Range], Detail | None]:
-        query = SELECT_WIDE_PATH if detail else SELECT_PATH
-        bindings = {**self._named(session_id), "branch": None if leaf is None else leaf.branch}
-        found = self._connections.rows(query, bindings)
-        if not found:
-            raise NotFound(session_id)
-        told = found[0]
-        row = session_from(told)
-        branches = {n: Branch(n, None, parent or None, seq) for n, parent, seq in told[SESSION_WIDTH] or ()}
-        wide = detail_from(told[SESSION_WIDTH + 1 :]) if detail else None
-        return told[0], row, self._ranges(branches, row.leaf if leaf is None else leaf), wide
-
-    def _ranges(self, branches: dict[int, Branch], leaf: Leaf) -> list[Range]:
-        try:
-            return lineage(branches, leaf)
-        except KeyError as error:
-            why = f"branch {error} is missing on the way to {leaf}; session.verify() tells more"
-            raise Damaged(self.where, why) from None
+        part = {"first": first, "last": last, "newest": newest}
+        query = SELECT_LINE.format(wide=f", {WIDE}" if detail else "", only=PUBLIC if public else "")
+        head, entries = self._line(query, session_id, leaf, part)
+        told, branches, *wide = from_json(head)
+        row = session_from(tuple(told.values()))
+        ranges = self._ranges(branches or (), row.leaf if leaf is None else leaf)
+        return Reading(row, tuple(ranges), entries, detail_from(tuple(wide)) if detail else None)
 
     def asides(self, session_id: str, *, leaf: Leaf | None = None) -> list[Entry]:
-        no, _, ranges, _ = self._line(session_id, leaf, detail=False)
-        return self._entries(no, ranges, ASIDE)
+        part = {"first": 1, "last": None, "newest": None}
+        return self._line(SELECT_LINE.format(wide="", only=ASIDE), session_id, leaf, part)[1]
 
-    def _entries(self, no: int, ranges: Sequence[Range], only: str) -> list[Entry]:
-        if not ranges:
-            return []
-        bindings: dict[str, Any] = {"space": self.space, "no": no}
-        if len(ranges) == 1:
-            part = ranges[0]
-            query = SELECT_RANGE
-            bindings |= {"branch": part.branch, "first": part.first, "last": part.last}
-        else:
-            query = SELECT_RANGES
-            bindings |= {"branches": [part.branch for part in ranges]}
-            bindings |= {"firsts": [part.first for part in ranges], "lasts": [part.last for part in ranges]}
-        rows = self._connections.rows(query.format(only=only), bindings)
+    def _line(
+        self, query: str, session_id: str, leaf: Leaf | None, part: dict[str, int | None]
+    ) -> tuple[bytes, list[Entry]]:
+        """The head as JSON, and the entries in their order."""
+        place = {"branch": None, "seq": None} if leaf is None else {"branch": leaf.branch, "seq": leaf.seq}
+        rows = self._connections.rows(query, {**self._named(session_id), **part, **place})
+        heads = [n for n, row in enumerate(rows) if row[0] is None]
+        if not heads:
+            raise NotFound(session_id)
+        head: bytes = rows.pop(heads[0])[-1]
         try:
             found = list(map(entry_from, rows))
         except (msgspec.DecodeError, TypeError) as error:
-            why = f"an entry of branches {ranges} cannot be read ({error}); session.verify() names it"
+            why = f"an entry of session {session_id} cannot be read ({error}); session.verify() names it"
             raise Damaged(self.where, why) from None
-        if len(ranges) > 1:
-            found.sort(key=_seq)  # they come in order, but nothing promises it
-        return found
+        found.sort(key=_seq)  # branch by branch, and nothing promises the order of those
+        return head, found
 
-    def _is_here(self, no: int) -> bool:
-        query = f"select 1 from bough.session where {NAMED_GATE} and session.no = %(no)s"
-        return bool(self._connections.rows(query, {"space": self.space, "no": no}))
+    def _ranges(self, branches: Iterable[Sequence[Any]], leaf: Leaf) -> list[Range]:
+        try:
+            return lineage({n: Branch(n, None, parent, seq) for n, parent, seq in branches}, leaf)
+        except KeyError as error:
+            why = f"branch {error} is missing on the way to {leaf}; session.verify() tells more"
+            raise Damaged(self.where, why) from None
 
     def entries(self, session_id: str) -> list[Stored]:
         return [stored_from(row) for row in self._of_session(SELECT_STORED, session_id)]

@@ -17,7 +17,7 @@ from msgspec.structs import astuple
 
 from ..core.codec import to_json
 from ..core.usage import Totals, total
-from .postgres_connections import GATE, Statement
+from .postgres_connections import GATE, NOTHING, Said, Statement
 from .postgres_rows import (
     CALL_NAMES,
     CALL_TYPES,
@@ -50,9 +50,11 @@ class Shape(Struct, frozen=True):
     is_bound: bool
     is_fenced: bool
     is_owned: bool
+    is_growing: bool
+    """The leaf's branch is known to be the session's own, which it stays for good."""
 
 
-def shape_of(change: Change, owner: str | None) -> Shape | None:
+def shape_of(change: Change, owner: str | None, *, is_growing: bool = False) -> Shape | None:
     """None: it is none of the plain ones."""
     entries, facts, calls = len(change.entries), len(change.facts), len(change.calls)
     if change.move_to is not None or change.blobs or (change.replaces_call and calls > 1):
@@ -75,10 +77,13 @@ def shape_of(change: Change, owner: str | None) -> Shape | None:
         change.after is not None,
         change.fence is not None,
         owner is not None,
+        is_growing and entries > 0,
     )
 
 
-def bindings_of(change: Change, space: str, owner: str | None) -> list[Any]:
+def bindings_of(
+    change: Change, space: str, owner: str | None, said: Said = NOTHING, *, is_growing: bool = False
+) -> list[Any]:
     """The values of the statement, in the order `statement` puts their places."""
     entries, after = change.entries, change.after
     replaces = change.replaces_call and len(change.calls) == 1
@@ -86,14 +91,14 @@ def bindings_of(change: Change, space: str, owner: str | None) -> list[Any]:
     found += row_values(change, total(change.calls) if change.calls else None)
     if entries:
         found.append(entries[-1].seq)
-    found += (space, change.session_id)
+    found += (space, *said.before_values, change.session_id)
     if owner is not None:
         found.append(owner)
     if after is not None:
         found += (after.branch, after.seq)
     if change.fence is not None:
         found.append(change.fence)
-    if entries and after is not None:
+    if entries and after is not None and not is_growing:
         found += (space, after.branch, space, after.branch, after.seq + 1)
     for entry in entries:
         found += entry_row(entry)
@@ -110,6 +115,7 @@ def bindings_of(change: Change, space: str, owner: str | None) -> list[Any]:
         found.append(space)
     if change.state is not UNSET:
         found += (None if change.state is None else change.state.decode(), space)
+    found += said.behind_values
     return found
 
 
@@ -162,15 +168,17 @@ BEFORE = f"""before as materialized (
     ) as started on true
     where {GATE} and session.id = %s)"""
 # The leaf is the tail of a branch of this session's own: an append goes on in it. By the leaf that is expected and
-# not by the row's, for then it is two probes of an index; joined, PostgreSQL would walk the whole branch.
+# not by the row's, for then it is two probes of an index; joined, PostgreSQL would walk the whole branch. Not asked
+# when the branch is known to be its own: that it has gone on behind the leaf, the key of the first entry tells.
 IS_GROWING = f"""
     session.no = (select session_no from bough.branch where {GATE} and branch.id = %s)
     and not exists (select 1 from bough.entry where {GATE} and entry.branch = %s and entry.seq = %s)"""
 
 
 @lru_cache(maxsize=1024)
-def statement(shape: Shape) -> Statement:
-    parts = [BEFORE, _head(shape)] if shape.replaces else [_head(shape)]
+def statement(shape: Shape, before: str = "", behind: str = "") -> Statement:
+    """With what `Said` has to say, if anything."""
+    parts = [BEFORE, _head(shape, before)] if shape.replaces else [_head(shape, before)]
     if shape.entries:
         names = ", ".join(ENTRY_GIVEN)
         parts.append(f"""entries as (
@@ -190,7 +198,8 @@ def statement(shape: Shape) -> Statement:
     select head.no, head.facts + given.n, {OF_HEAD}, given.kind, given.key, {place.format("head.branch")},
            given.first, {place.format("head.seq")}, given.data, %s from head
     cross join (values {values(FACT_TYPES, 1 + shape.facts)}) as given (n, kind, key, first, data))""")
-    return Statement.of(f"with {', '.join([*parts, *_rest(shape)])}\nselect branch, seq, facts from head")
+    told = f"branch, seq, facts, {behind}" if behind else "branch, seq, facts"
+    return Statement.of(f"with {', '.join([*parts, *_rest(shape)])}\nselect {told} from head")
 
 
 def _calls(shape: Shape) -> str:
@@ -203,13 +212,13 @@ def _calls(shape: Shape) -> str:
     cross join (values {values((*CALL_TYPES, "bigint"), shape.calls)}) as given ({given}){new})"""
 
 
-def _head(shape: Shape) -> str:
-    conditions = [GATE, "session.id = %s"]
+def _head(shape: Shape, before: str) -> str:
+    conditions = [GATE, before, "session.id = %s"] if before else [GATE, "session.id = %s"]
     conditions += ["session.owner = %s"] * shape.is_owned
     conditions.append("session.trashed_at is null")
     conditions += ["session.branch = %s and session.seq = %s"] * shape.is_bound
     conditions += ["session.fence = %s"] * shape.is_fenced
-    conditions += [IS_GROWING] * bool(shape.entries)
+    conditions += [IS_GROWING] * (shape.entries > 0 and not shape.is_growing)
     conditions += ["session.facts = before.facts"] * shape.replaces
     moved = ", seq = %s" * bool(shape.entries)
     totals = TOTALS_ANEW if shape.replaces else TOTALS if shape.calls else ""

@@ -60,6 +60,26 @@ export function rewindDialog(id, to_, leaf, done) {
     { to: to_, leaf, ...filled(values) })));
 }
 
+export function labelDialog(id, at, label, done) {
+  dialog(`Label ${at}`, [
+    h("p.muted", "A name for this place, to find it again in the tree. Nothing is moved, and no model sees it."),
+    field("Label", h("input", { name: "label", value: label ?? "", maxlength: 100, autocomplete: "off" }), label && "empty takes it away"),
+  ], "Label", async ({ label: words }) => done(await change("POST", sessionPath(id, "/labels"), { at, label: words.trim() || null })));
+}
+
+export function startDialog(models, done) {
+  dialog("New session", [
+    field("Title", h("input", { name: "title", autocomplete: "off" }), "empty: its first message names it"),
+    field("Agent", h("input", { name: "agent", autocomplete: "off" })), modelField(models, "as the server has it"),
+    field("Prompt", h("textarea", { name: "prompt", rows: 4, placeholder: "what the model is told before anything else" })),
+  ], "Start", async ({ model, ...values }) => {
+    const told = await change("POST", "/sessions", filled(values));
+    // As a setting: it holds in this session, whatever model the server has for others.
+    if (model) await change("POST", sessionPath(told.session.id, "/settings"), { model });
+    done(told);
+  });
+}
+
 export function compactDialog(id, leaf, done) {
   dialog("Compact", [
     h("p.muted", "The model will see a summary in place of what came before. Nothing is deleted, and it can be undone."),
@@ -153,7 +173,8 @@ export function helpDialog() {
   const keys = [["j / k", "next, previous entry"], ["[ / ]", "previous, next turn"],
     ["o", "open the selected cards further"], ["t", "all cards: line, preview, full"],
     ["i", "internal entries on, off"], ["g l", "to the leaf"], ["g g", "to the first entry"], ["f",
-      "fork at the selected entry"], ["/ or Ctrl K", "search"],
+      "fork at the selected entry"], ["l", "label the selected entry"], ["b", "jump to a label"], ["r", "write a message"],
+    ["/ or Ctrl K", "search"],
     ["n / p", "next, previous difference"], ["?", "these keys"], ["Esc", "close"]];
   const box = h("dialog", { "aria-label": "Keys", onclose: () => box.remove() },
     h("form", { method: "dialog" }, h("h2", "Keys"),

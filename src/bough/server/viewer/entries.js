@@ -5,6 +5,7 @@ import { ask, sessionPath } from "./api.js";
 import { card, media } from "./cards.js";
 import { button, h, icon } from "./dom.js";
 import { json } from "./json.js";
+import { labelBadge } from "./labels.js";
 import { markdown } from "./markdown.js";
 import { partsOf } from "./path.js";
 import { clock, count, firstLine, many, shown, whole } from "./words.js";
@@ -31,7 +32,7 @@ export function entryRow(entry, around) {
 function head(entry, name, label, around) {
   return h("header.entry-head", icon(name), h("span.entry-label", label),
     entry.model && h("span.muted.model", shown(entry.model)),
-    FINISHES[entry.finish] && finish(entry.finish),
+    FINISHES[entry.finish] && finish(entry.finish), labelBadge(around.label?.(entry)),
     h("span.grow"),
     h("time.muted", { title: whole(entry.at), datetime: new Date(entry.at / 1000).toISOString() }, clock(entry.at)),
     h("a.seq", { href: around.link(entry), title: "Link to this entry" }, `${entry.branch}:${entry.seq}`));

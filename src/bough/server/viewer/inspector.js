@@ -96,7 +96,7 @@ export function commands(id, reference) {
 }
 
 function commandRow(command) {
-  return h("div.command-row", h("code", command),
+  return h("div.command-row", h("code", command.split(" ").flatMap((word) => [h("span.word", word), " "])),
     button("copy", "", () => copy(command), { "aria-label": `Copy: ${command}`, title: "Copy", class: "quiet" }));
 }
 
@@ -104,6 +104,7 @@ function commandRow(command) {
 
 async function seenPage(entry, host) {
   const box = h("div"), providers = host.about.providers;
+  if (host.about.copy) return copiedSeen(entry, host, box);
   const choice = h("select", { "aria-label": "Provider", onchange: () => read(choice.value, null) },
     providers.map((name) => h("option", { value: name }, name)));
   const read = async (provider, first) => {
@@ -113,6 +114,17 @@ async function seenPage(entry, host) {
   };
   await read(null, null);
   return [h("div.bar", h("span.muted", "request for"), choice), box];
+}
+
+/** A copy holds each request as it was rendered when the copy was made, in one format. */
+async function copiedSeen(entry, host, box) {
+  const read = async (first) => {
+    const told = await ask(sessionPath(host.id, "/seen"), { at: placeOf(entry), first, limit: 50 });
+    fill(box, h("p.muted", `As ${told.provider} is given it, rendered from this copy: what is hidden here was not hidden from the model, and media are not in it.`),
+      seenNodes(told, entry, host, read));
+  };
+  await read(null);
+  return box;
 }
 
 function seenNodes(told, entry, host, from) {
@@ -189,7 +201,7 @@ async function usagePage(entry, host) {
       `${cost(totals)}, ${many(totals.calls, "call")}`]))),
     h("section", h("h3", "Stored"),
       facts([["entries", count(storage.entries)], ["bytes", bytes(storage.bytes)], ["branches", count(storage.branches)],
-      ["blobs", `${storage.blobs}, ${bytes(storage.blob_bytes)}`]])),
+      ["media", storage.blobs ? `${storage.blobs}, ${bytes(storage.blob_bytes)}` : null]])),
   ];
 }
 

@@ -33,6 +33,7 @@ function verbs(page, before) {
   return {
     ...common, j: () => transcript.step(1), k: () => transcript.step(-1), "[": () => transcript.stepTurn(-1), "]": () => transcript.stepTurn(1),
     o: () => transcript.cycleSelected(), t: () => transcript.cycleCards(), i: () => page.setPublic(!page.isPublic),
-    f: () => { if (selected && page.canChange) page.fork(selected); }, r: () => page.composer.focus(), ...after,
+    f: () => { if (selected && page.canChange) page.fork(selected); },
+    l: () => { if (selected && page.canChange) page.label(selected); }, b: () => page.jump(), r: () => page.composer.focus(), ...after,
   };
 }

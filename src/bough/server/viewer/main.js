@@ -1,12 +1,12 @@
 // The viewer begins here: who is asked, which page the address names, and the frame around it.
 
 import { Problem, ask, asset, change, locked } from "./api.js";
-import { helpDialog, loginDialog } from "./dialogs.js";
+import { helpDialog, loginDialog, startDialog } from "./dialogs.js";
 import { DiffPage } from "./diffpage.js";
 import { button, fill, h, icon, remember, remembered } from "./dom.js";
 import { listenToKeys } from "./keys.js";
 import { Listing } from "./listing.js";
-import { filters, follow, note, route, to } from "./route.js";
+import { filters, follow, go, note, route, sessionLink, to } from "./route.js";
 import { openSearch } from "./search.js";
 import { SessionPage } from "./session.js";
 import { UsagePage } from "./usagepage.js";
@@ -22,15 +22,23 @@ async function begin() {
     about = await ask("");
   } catch (problem) {
     if (problem instanceof Problem && problem.status === 401) return; // the login dialog is open
-    document.body.replaceChildren(h("main.page", h("h1", "No answer"), h("p.said-bad", problem.message)));
+    document.body.replaceChildren(h("main.page", h("h1", "No answer"), h("p.said-bad", problem.message),
+      h("p.muted", "Is bough serve still running?"), button("replay", "Try again", () => location.reload())));
     return;
   }
-  listing = new Listing(about);
+  listing = new Listing(about, start);
   document.body.replaceChildren(top(), (panes = h("div.panes")), tabBar());
   follow();
   listenToKeys(() => page);
   route.on(show);
   await show();
+}
+
+function start() {
+  startDialog(about.models, ({ session }) => {
+    listing.refresh();
+    go(sessionLink(session.id));
+  });
 }
 
 /** A token in the fragment never reaches the server's log; it is handed in once and forgotten. */
@@ -98,7 +106,7 @@ async function show() {
   const { page: name, id, query } = route.now;
   document.body.dataset.page = name;
   for (const link of document.querySelectorAll(".top nav a")) link.toggleAttribute("aria-current",
-    link.dataset.page === name);
+    link.dataset.page === (name === "session" ? "sessions" : name));
   if (name === "session" && page?.id === id) return again(query);
   page?.close();
   page = { session: () => new SessionPage(id, about, listing), diff: () => new DiffPage(), usage: () => new UsagePage(),
@@ -112,8 +120,8 @@ async function show() {
 /** The same session at another place, or with another filter of the list. */
 async function again(query) {
   await listing.show();
-  const [branch, seq] = (query.at ?? "").split(":").map(Number);
-  if (branch && seq) await page.look({ branch, seq });
+  const [branch, seq] = (query.at ?? "").split(":").map(Number), here = page.transcript.selected;
+  if (branch && seq && !(here?.branch === branch && here.seq === seq)) await page.look({ branch, seq });
 }
 
 function draw(name) {
@@ -122,7 +130,8 @@ function draw(name) {
   else if (page) fill(panes, listing.element, page.element, about.level === "service" && page.inspector.element);
   else fill(panes, listing.element,
     h("section.pane.center.nothing", { id: "main", tabindex: -1 },
-    h("div.empty", icon("fork"), h("p", "Choose a session."), h("p.muted", "Press / to search, ? for the keys."))));
+    h("div.empty", h("img", { src: asset("icon.svg"), alt: "", width: 40, height: 40 }), h("p", "Choose a session."),
+      h("p.muted", h("kbd", "/"), " searches everything, ", h("kbd", "?"), " tells the keys."))));
 }
 
 async function opened(now, at) {

@@ -5,11 +5,13 @@ import { Problem, locked, sessionPath } from "./api.js";
 import { dataUrl, embedded, opened } from "./offline_bundle.js";
 import { isInput, lineOf, mediaOf, nearlyWhole, oneLine, parts, shortened, text } from "./offline_lines.js";
 import { hits, understood } from "./offline_search.js";
+import { Requests } from "./offline_seen.js";
 
 export { Problem, locked, sessionPath };
 
-const bytes = embedded();
+const bytes = embedded("bundle");
 const { header, sessions, blobs } = opened(bytes);
+const requests = new Requests(embedded("requests"));
 
 /** The session the copy was made of. */
 export const root = header.session;
@@ -24,7 +26,7 @@ export async function ask(path, params = {}) {
 }
 
 function ofSession(session, verb, place, given) {
-  const answer = { "": detail, path: windowOf, entries: one, turns, branches, outline, usage, storage, journal, seen }[verb];
+  const answer = { "": detail, path: windowOf, entries: one, turns, branches, outline, usage, storage, journal, labels, seen }[verb];
   if (!answer) throw new Problem(404, { code: "copy", detail: `This is a copy; it cannot tell the ${verb} of a session.` });
   return answer(session, given, place);
 }
@@ -158,8 +160,13 @@ function windowOf(session, { leaf: said, limit = 100, first, last, around, publi
 
 function one(session, _, place) {
   const entry = at(session, place), said = `${entry.branch}:${entry.seq}`;
-  const call = [...session.below, ...session.calls].find((made) => made.branch === entry.branch && made.answer_seq === entry.seq);
-  return { entry: nearlyWhole(entry), reference: `${session.id}@${said}`, on_path: session.isOnPath(session.row.leaf, entry), call: call ? { ...call, cost_microcents: call.price?.microcents ?? null } : null };
+  return { entry: nearlyWhole(entry), reference: `${session.id}@${said}`, on_path: session.isOnPath(session.row.leaf, entry), call: callOf(session, said) };
+}
+
+/** The model call whose answer stands there. */
+function callOf(session, place) {
+  const call = [...session.below, ...session.calls].find((made) => `${made.branch}:${made.answer_seq}` === place);
+  return call ? { ...call, cost_microcents: call.price?.microcents ?? null } : null;
 }
 
 function turns(session, { leaf: said, before, limit = 50 }) {
@@ -173,8 +180,21 @@ function journal(session, { after = 0, limit = 100 }) {
   return { facts: session.facts.filter((fact) => fact.n > after).slice(0, limit), of: session.row.facts };
 }
 
-function seen() {
-  throw new Problem(404, { code: "copy", detail: "A copy does not show the request each model was given: save the bundle, take it in with bough import, and bough context or bough serve shows it." });
+/** As the server reads them: the last word on a place counts; branches are numbered here as a label counts them. */
+function labels(session) {
+  const found = new Map();
+  for (const { kind, data } of session.facts) {
+    if (kind !== "labelled") continue;
+    found.delete(`${data.nth}:${data.seq}`);
+    if (data.label !== null) found.set(`${data.nth}:${data.seq}`, data.label);
+  }
+  return { labels: [...found].map(([place, label]) => ({ place, label })), of: found.size };
+}
+
+function seen(session, { at: said, first, limit = 50 }) {
+  const entry = at(session, said), told = requests.of(session, entry, first, limit);
+  if (!told) throw new Problem(404, { code: "copy", detail: requests.missing(session, entry) });
+  return { ...told, call: callOf(session, told.at) };
 }
 
 // -- the tree ---------------------------------------------------------------------------------

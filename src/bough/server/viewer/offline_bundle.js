@@ -3,9 +3,9 @@
 
 const SHOWN = /^image\/(png|jpeg|gif|webp|avif)$/;
 
-/** The very bytes the export wrote; each piece is base64 of its own. */
-export function embedded() {
-  const pieces = [...document.querySelectorAll("script.bundle")].map((piece) => decoded(piece.textContent.trim()));
+/** The very bytes the export wrote, "bundle" or "requests"; each piece is base64 of its own. */
+export function embedded(name) {
+  const pieces = [...document.querySelectorAll(`script.${name}`)].map((piece) => decoded(piece.textContent.trim()));
   const all = new Uint8Array(pieces.reduce((sum, piece) => sum + piece.length, 0));
   let at = 0;
   for (const piece of pieces) { all.set(piece, at); at += piece.length; }

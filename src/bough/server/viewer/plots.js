@@ -2,14 +2,15 @@
 
 import { h, svg } from "./dom.js";
 
-const HIGH = 140, FOOT = 18;
+const HIGH = 140, FOOT = 18, SCALE = 56; // the scale stands beside the columns, not behind them
 
 /** points: [{name, value}] in order; say(value) puts a value into words. */
 export function columns(points, label, say) {
   const wide = Math.max(280, Math.min(1140, innerWidth - 60)); // drawn at its size, so that text keeps its own
-  const most = Math.max(...points.map((point) => point.value), 1e-12), step = wide / Math.max(points.length, 7);
+  const most = Math.max(...points.map((point) => point.value), 1e-12), room = wide - SCALE, step = room / Math.max(points.length, 7);
   const bars = points.map(({ name, value }, at) => {
-    const tall = Math.max(value > 0 ? 2 : 0, (value / most) * (HIGH - 16));
+    if (!value) return null;
+    const tall = Math.max(2, (value / most) * (HIGH - 16));
     return svg("rect", { x: at * step + step * 0.12, y: HIGH - tall, width: Math.min(step * 0.76, 48), height: tall,
       rx: 2 }, titled(`${name}: ${say(value)}`));
   });
@@ -18,12 +19,12 @@ export function columns(points, label, say) {
     at) => (at % every ? null : text(at * step + step * 0.12, HIGH + FOOT - 4, name.slice(5))));
   const lines = [0.5, 1].map((share) => {
     const y = HIGH - share * (HIGH - 16);
-    return [svg("line", { x1: 0, x2: wide, y1: y, y2: y, class: "grid" }), text(wide, y - 3, say(most * share), "end")];
+    return [svg("line", { x1: 0, x2: room, y1: y, y2: y, class: "grid" }), text(wide, y + 3, say(most * share), "end")];
   });
   return svg("svg", { viewBox: `0 0 ${wide} ${HIGH + FOOT}`, class: "plot", role: "img",
     "aria-label": `${label}: ${points.map((point) => `${point.name} ${say(point.value)}`).join(", ")}` },
-    ...lines.flat(), ...bars, ...names.filter(Boolean), svg("line",
-      { x1: 0, x2: wide, y1: HIGH, y2: HIGH, class: "axis" }));
+    ...lines.flat(), ...bars.filter(Boolean), ...names.filter(Boolean), svg("line",
+      { x1: 0, x2: room, y1: HIGH, y2: HIGH, class: "axis" }));
 }
 
 export function bars(points, label, say) {

@@ -2,7 +2,7 @@
 
 import { Value } from "./dom.js";
 
-export const FILTERS = ["status", "agent", "model", "relation", "title", "tag", "trashed"];
+export const FILTERS = ["status", "agent", "model", "relation", "words", "tag", "trashed"];
 
 export const route = new Value(read());
 

@@ -3,9 +3,10 @@
 import { ask } from "./api.js";
 import { fill, h, icon } from "./dom.js";
 import { go, sessionLink } from "./route.js";
-import { ago, shown } from "./words.js";
+import { ago, many, shown } from "./words.js";
 
-const PAUSE = 150;
+const PAUSE = 150, AGAIN = 1000;
+const HELP = "All words are wanted; prefix*, -without. Filters: role: tool: model: error: agent: tag: session: kind: before: after:";
 
 export function openSearch(query = "") {
   if (document.querySelector("dialog.search")) return;
@@ -16,6 +17,7 @@ class Search {
   #timer = 0;
   #turn = 0;
   #chosen = 0;
+  #asked = "";
   #next = null;
 
   constructor(query) {
@@ -23,10 +25,9 @@ class Search {
       "aria-label": "Search", value: query, autocomplete: "off", spellcheck: "false",
       placeholder: "words, \"a phrase\", role:tool tool:refund error:true agent:… after:7d", oninput: () => this.#later(), onkeydown: (event) => this.#key(event) });
     this.hits = h("div.hits", { id: "hits", role: "listbox", "aria-label": "Hits" });
-    this.words = h("p.muted", { role: "status" },
-      "All words are wanted; prefix*, -without. Filters: role: tool: model: error: agent: tag: session: kind: before: after:");
+    this.words = h("p.muted", { role: "status" }, HELP);
     this.box = h("dialog.search",
-      { "aria-label": "Search", onclose: () => this.box.remove(),
+      { "aria-label": "Search", onclose: () => this.#close(),
       onclick: (event) => { if (event.target === this.box) this.box.close(); } },
       h("div.search-line", icon("search"), this.input), this.words, this.hits);
     document.body.append(this.box);
@@ -35,28 +36,42 @@ class Search {
     if (query) this.#search();
   }
 
-  #later() {
+  #close() {
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.#search(), PAUSE);
+    this.#turn++;
+    this.box.remove();
+  }
+
+  #later(pause = PAUSE) {
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#search(), pause);
   }
 
   async #search(page = null) {
     const turn = ++this.#turn, q = this.input.value.trim();
-    if (!q) { fill(this.hits); this.words.textContent = ""; return; }
+    if (!q) { fill(this.hits); this.words.textContent = HELP; return; }
     try {
       const told = await ask("/search", { q, limit: 20, page });
       if (turn !== this.#turn) return;
       this.#next = told.next;
-      if (!page) { fill(this.hits); this.#chosen = 0; }
+      if (!page) { fill(this.hits); if (q !== this.#asked) this.#chosen = 0; }
+      this.#asked = q;
       this.hits.querySelector(".more")?.remove();
       this.hits.append(...told.hits.map((hit) => this.#hit(hit)));
       if (told.next) this.hits.append(h("button.quiet.more", { type: "button", onclick: () => this.#search(this.#next) },
         "More"));
-      this.words.textContent = told.behind ? `${told.behind} entries are not in the index yet.` : this.hits.childElementCount ? "" : "Nothing found.";
+      this.words.textContent = this.#said(told);
       this.#mark();
+      if (told.indexing && !page) this.#later(AGAIN); // the same words again: more is in the index by then
     } catch (problem) {
       if (turn === this.#turn) this.words.textContent = problem.words;
     }
+  }
+
+  #said({ behind, indexing, trouble }) {
+    if (indexing) return `Indexing ${indexing.done.toLocaleString("en")} of ${many(indexing.of, "session")}; this is what is found by now.`;
+    if (behind) return trouble ?? `${many(behind, "session")} have something that is not in the index yet.`;
+    return this.hits.childElementCount ? "" : "Nothing found.";
   }
 
   #hit(hit) {

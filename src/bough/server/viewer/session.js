@@ -3,9 +3,10 @@
 
 import { ask, change, sessionPath } from "./api.js";
 import { Composer } from "./composer.js";
-import { compactDialog, compareDialog, forkDialog, replayDialog, rewindDialog, wait } from "./dialogs.js";
+import { compactDialog, compareDialog, forkDialog, labelDialog, replayDialog, rewindDialog, wait } from "./dialogs.js";
 import { button, copy, fill, h, icon, notice, remember, remembered } from "./dom.js";
 import { Inspector } from "./inspector.js";
+import { Labels, labelsDialog } from "./labels.js";
 import { relation, status } from "./listing.js";
 import { Live } from "./live.js";
 import { go, note, sessionLink } from "./route.js";
@@ -30,12 +31,14 @@ export class SessionPage {
     this.looking = null;
     this.isPublic = remembered("internal", "on") === "off";
     this.canChange = !this.isClient && !about.copy;
-    const link = (entry) => sessionLink(id, entry);
+    this.labels = new Labels(id);
+    const link = (entry) => sessionLink(id, entry), label = (entry) => this.labels.of(entry);
     const approve = this.canChange ? (call, allow) => this.#approve(call, allow) : null;
-    this.transcript = new Transcript({ id, link, approve, canChange: this.canChange,
+    this.transcript = new Transcript({ id, link, label, approve, canChange: this.canChange,
       selected: (entry, isAsked) => this.#selected(entry, isAsked),
       openCall: (entry, index) => this.#openCall(entry, index), uncompact: () => this.#uncompact() });
-    this.tree = new Tree({ id, look: (at) => this.look(at), related: (other, seq) => sessionLink(other, seq) });
+    this.tree = new Tree({ id, labels: this.labels, look: (at) => this.look(at), jump: () => this.jump(),
+      related: (other, seq) => sessionLink(other, seq) });
     this.inspector = new Inspector({ id, about, link, actions: (entry) => this.#actions(entry) });
     this.composer = new Composer({ id, about, approve, changed: () => this.#detailAgain() });
     this.head = h("header.session-head");
@@ -72,6 +75,7 @@ export class SessionPage {
     if (found) await this.transcript.to(found.seq);
     else this.transcript.selectEnd();
     this.#listen(detail.session.facts);
+    await this.#labelsAgain(); // last: they lie in the journal, which is long where the session is
   }
 
   /** Where the asked entry is: on the present path, on a branch that was left, or nowhere. */
@@ -139,6 +143,15 @@ export class SessionPage {
     if (branches && !this.#isClosed) this.tree.show(branches, this.looking, this.#parent());
   }
 
+  async #labelsAgain() {
+    if (this.isClient) return;
+    const before = this.labels.size;
+    await this.labels.read();
+    if (this.#isClosed || !(before || this.labels.size)) return;
+    this.tree.relabelled();
+    this.transcript.redraw();
+  }
+
   /** The address follows what is selected. */
   #selected(entry, isAsked) {
     if (this.#isClosed) return;
@@ -170,8 +183,8 @@ export class SessionPage {
 
   #head() {
     const { session } = this.detail;
-    const heading = h("h1", { dir: "auto", title: session.title ?? "" }, shown(session.heading));
-    fill(this.head, h("div.head-line", status(session), heading, relation(session)), h("div.head-facts",
+    const heading = h("h1", { dir: "auto", title: shown(session.heading) }, shown(session.heading));
+    fill(this.head, h("div.head-line", status(session), heading, relation(session), h("span.head-tools", this.#tools())), h("div.head-facts",
       [session.agent, session.model, many(session.turns ?? 0, "turn"),
         session.totals && cost(session.totals)].filter(Boolean).map((fact) => h("span", shown(fact))),
       Object.entries(session.tags ?? {}).map(([name, value]) => h("span.badge",
@@ -180,8 +193,7 @@ export class SessionPage {
         shown(String(session.error.message ?? session.error.code ?? session.error)).slice(0, 200)),
       button("copy", session.id, () => copy(session.id), { class: "quiet id", title: "Copy the id" }),
       this.#parent() && h("a", { href: sessionLink(this.#parent().id, this.#parent().seq) },
-        `${session.relation} of ${shown(this.detail.parent.heading ?? this.detail.parent.id)}`),
-      h("span.grow"), h("span.head-tools", this.#tools())));
+        `${session.relation} of ${shown(this.detail.parent.heading ?? this.detail.parent.id)}`)));
   }
 
   #tools() {
@@ -189,11 +201,11 @@ export class SessionPage {
       { title: "Tool calls: line, preview, full (t)", "aria-label": "Tool calls: line, preview, full", class: "quiet" });
     if (this.isClient) return [cards];
     const quiet = (name, words, act) => button(name, "", (event) => act(event.currentTarget),
-      { title: words, "aria-label": words, class: "quiet" });
+      { title: words, "aria-label": words, class: `quiet tool-${name}` });
     return [
       quiet("tree", "Show or hide the tree", () => this.#toggleTree()), cards,
-      button(null, this.isPublic ? "Internal: off" : "Internal: on", () => this.setPublic(!this.isPublic),
-        { "aria-pressed": String(!this.isPublic), title: "Internal entries on or off (i)", class: "quiet" }),
+      button(this.isPublic ? "shut" : "eye", "", () => this.setPublic(!this.isPublic), { "aria-pressed": String(!this.isPublic),
+        "aria-label": this.isPublic ? "Internal: off" : "Internal: on", title: "Internal entries on or off (i)", class: "quiet" }),
       ...(this.canChange ? this.#movers(quiet) : []),
     ];
   }
@@ -226,7 +238,7 @@ export class SessionPage {
       button("replay", "Replay from here", () => replayDialog(this.id, entry.seq, this.about.models)),
       button("compare", "Compare with…",
         () => compareDialog(this.id, at, this.detail.related ?? [], this.detail.parent, go)),
-      link,
+      button("label", "Label", () => this.label(entry)), link,
     ];
   }
 
@@ -236,6 +248,16 @@ export class SessionPage {
       this.listing.refresh();
       go(sessionLink(session.id));
     });
+  }
+
+  label(entry) {
+    labelDialog(this.id, `${entry.branch}:${entry.seq}`, this.labels.of(entry), () => undefined);
+  }
+
+  /** To a place that has a name. */
+  jump() {
+    if (this.labels.size) labelsDialog(this.labels, (at) => this.look(at));
+    else if (!this.isClient) notice("Nothing is labelled here; l labels the selected entry");
   }
 
   rewind({ branch, seq }) {
@@ -299,6 +321,7 @@ export class SessionPage {
       this.detail.session = { ...this.detail.session, ...fact.session };
       this.listing.update({ id: this.id, ...fact.session, updated_at: fact.at });
     }
+    if (fact.kind === "labelled") this.#labelsAgain();
     const entries = fact.entries ?? [];
     if (entries.some((entry) => entry.role === "assistant") || fact.kind === "turn_ended") {
       this.#draft = null;
@@ -339,6 +362,7 @@ export class SessionPage {
   async #again() {
     await this.#detailAgain();
     await this.#branchesAgain();
+    await this.#labelsAgain();
     const seq = this.transcript.selected?.seq;
     await this.transcript.open(this.looking, this.isPublic, seq && seq < (this.detail.session.leaf?.seq ?? 0) ? seq : null);
     this.#told();

@@ -20,7 +20,7 @@ export class Transcript {
   #frame = 0;
   #isAsked = false; // somebody selected what is selected; else the newest is
 
-  /** host: {id, link, selected(entry), approve, uncompact, openCall(entry, index), canChange} */
+  /** host: {id, link, selected(entry), approve, uncompact, openCall(entry, index), label(entry), canChange} */
   constructor(host) {
     this.host = host;
     this.cards = remembered("cards", "preview");
@@ -78,12 +78,16 @@ export class Transcript {
   /** Rows whose calls changed their state. */
   again(seqs) { this.#list.changed(seqs.map((seq) => seq - 1)); }
 
+  /** All that is on screen, drawn anew. */
+  redraw() {
+    this.#list.changed([...this.element.querySelectorAll("article.entry")].map((row) => Number(row.dataset.index)));
+  }
+
   setAllCards(state) {
     this.cards = state;
     remember("cards", state);
     this.#cards.clear();
-    const shown = [...this.element.querySelectorAll("article.entry")].map((row) => Number(row.dataset.index));
-    this.#list.changed(shown);
+    this.redraw();
     notice(`Tool calls: ${{ none: "one line each", preview: "previews", full: "in full" }[state]}`);
   }
 
@@ -110,7 +114,8 @@ export class Transcript {
     this.#mark();
     if (reveal) this.#list.reveal(owner.seq - 1);
     this.#mark();
-    if (focus) this.#list.row(owner.seq - 1)?.focus({ preventScroll: true });
+    const isTyping = document.activeElement?.matches("input, textarea"); // what comes late takes nobody's pen away
+    if (focus && !isTyping) this.#list.row(owner.seq - 1)?.focus({ preventScroll: true });
     this.host.selected(owner, isAsked);
   }
 
@@ -210,7 +215,7 @@ export class Transcript {
   #around() {
     return {
       path: this.path, link: this.host.link, approve: this.host.approve, uncompact: this.host.uncompact, canChange: this.host.canChange,
-      openCall: this.host.openCall,
+      openCall: this.host.openCall, label: this.host.label,
       cardState: (name) => this.#state(name),
       setCard: (name, state, entry) => { this.#cards.set(name, state); this.#list.changed([entry.seq - 1]); },
       showAll: (entry, owner = entry) => this.#showAll(entry, owner),

@@ -3,7 +3,8 @@
 
 import { ask, sessionPath } from "./api.js";
 import { Branches, ENTRY, PARENT, RELATED, SIDE } from "./branches.js";
-import { h, icon, remember, remembered } from "./dom.js";
+import { button, fill, h, icon, remember, remembered } from "./dom.js";
+import { labelBadge } from "./labels.js";
 import { many, parted, shown } from "./words.js";
 import { Windowed } from "./windowed.js";
 
@@ -22,7 +23,7 @@ export class Tree {
   #trunk = [];
   #selected = "";
 
-  /** host: {id, look({branch, seq}), related(id, seq)} */
+  /** host: {id, labels, look({branch, seq}), related(id, seq), jump()} */
   constructor(host) {
     this.host = host;
     this.branches = null;
@@ -32,8 +33,9 @@ export class Tree {
       h("button", { type: "button", role: "radio", "aria-checked": String(kind === this.kinds),
         onclick: () => this.filter(kind) }, word)));
     this.summary = h("span.muted");
-    this.element = h("section.tree", { "aria-label": "Tree" }, h("header.bar", this.summary, h("span.grow"), this.filters),
-      this.rows);
+    this.jump = button("label", "", () => host.jump(), { class: "quiet", hidden: true, title: "Jump to a label (b)" });
+    this.element = h("section.tree", { "aria-label": "Tree" },
+      h("header.bar", this.summary, this.jump, h("span.grow"), this.filters), this.rows);
     this.#list = new Windowed(this.rows,
       { guess: ROW, draw: (index) => this.#row(index), seen: (first, last) => this.#seen(first, last) });
     this.rows.addEventListener("keydown", (event) => this.#key(event));
@@ -74,6 +76,15 @@ export class Tree {
     return true;
   }
 
+  /** Labels were given or taken. */
+  relabelled() {
+    const { size } = this.host.labels;
+    this.jump.hidden = !size;
+    this.jump.setAttribute("aria-label", `Jump to one of ${many(size, "label")}`);
+    fill(this.jump, icon("label"), h("span", size));
+    if (this.branches) this.#again();
+  }
+
   isOnPath(branch, seq) { return this.branches?.isOnPath(branch, seq) ?? false; }
 
   tail(branch) { return this.branches?.tail(branch); }
@@ -104,7 +115,8 @@ export class Tree {
   }
 
   #isShown([kind, branch, seq]) {
-    return kind !== ENTRY || this.#lines.get(`${branch}:${seq}`) !== null || this.branches.leaf === `${branch}:${seq}`;
+    return kind !== ENTRY || this.#lines.get(`${branch}:${seq}`) !== null || this.branches.leaf === `${branch}:${seq}`
+      || this.host.labels.of({ branch, seq }) !== undefined;
   }
 
   #row(index) {
@@ -123,17 +135,18 @@ export class Tree {
       role: "treeitem", "aria-expanded": String(isOpen), tabindex: -1, data: { side: name },
       title: `${many(number, "entry", "entries")} behind ${first - 1}`, onclick: () => this.#toggle(name),
     }, h("span.twist", { "aria-hidden": "true" }, isOpen ? "▾" : "▸"), icon("fork"), h("span.muted", number),
-    h("span.tree-line", shown(this.#labels.get(name) ?? "…")), this.branches.holdsLeaf(branch, first) && leafMark());
+    labelBadge(this.host.labels.within(branch, first, this.tail(branch))), h("span.tree-line", shown(this.#labels.get(name) ?? "…")), this.branches.holdsLeaf(branch, first) && leafMark());
   }
 
   #entryRow(branch, seq, depth) {
     const name = `${branch}:${seq}`, line = this.#lines.get(name);
     const role = line?.role ?? line?.kind ?? "none", isSelected = name === this.#selected;
-    const words = line ? shown(line.line) : line === null ? h("span.muted", "the leaf") : "…";
+    const words = line ? shown(line.line) : line === null ? h("span.muted", this.branches.leaf === name ? "the leaf" : "") : "…";
     return h("div.tree-row.entry-line", {
       role: "treeitem", tabindex: -1, data: { place: name }, onclick: () => this.host.look({ branch, seq }),
       class: `${depth ? "off-path" : "on-path"} role-${role} ${isSelected ? "selected" : ""}`,
-    }, h("span.seq", seq), line && icon(line.kind === "message" ? line.role : line.kind), h("span.tree-line", words),
+    }, h("span.seq", seq), line && icon(line.kind === "message" ? line.role : line.kind),
+    labelBadge(this.host.labels.of({ branch, seq })), h("span.tree-line", words),
     (line?.marks ?? []).filter((mark) => MARKS[mark]).map(drawnMark), this.branches.leaf === name && leafMark());
   }
 

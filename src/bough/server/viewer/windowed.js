@@ -3,7 +3,7 @@
 
 import { h } from "./dom.js";
 
-const TALLEST = 24e6; // browsers lay out no more than some 30 million pixels
+const TALLEST = 16e6; // Chromium lays out no more than some 33 million pixels, Firefox 17
 const BEYOND = 400;
 
 /** Sums of heights: change one, or find the row at a height, in log n. */
@@ -48,6 +48,7 @@ export class Windowed {
   #rows = new Map();
   #frame = 0;
   #pending = null;
+  #own = -1; // where we scrolled to ourselves
   #watcher;
   #above = h("div.spacer", { "aria-hidden": "true" });
   #below = h("div.spacer", { "aria-hidden": "true" });
@@ -92,8 +93,9 @@ export class Windowed {
 
   /** These rows hold something else now. */
   changed(indices) {
+    const held = this.#pending ?? this.#held(); // before rows go: a list that is shorter for a moment is scrolled back
     for (const index of indices) if (this.#rows.has(index)) this.#drop(index);
-    this.paint();
+    this.paint(held);
   }
 
   /** Rows known not to be shown take no room, so that nobody has to look at them to find out. */
@@ -104,6 +106,9 @@ export class Windowed {
   }
 
   row(index) { return this.#rows.get(index); }
+
+  /** The row under the top edge, and how much of it is above: {index, offset}. */
+  get top() { return this.#held(); }
 
   isHidden(index) { return this.#heights.own[index] === 0; }
 
@@ -153,7 +158,8 @@ export class Windowed {
 
   #scrolled() {
     const { scrollTop, scrollHeight, clientHeight } = this.scroller;
-    this.isAtEnd = this.follows && scrollTop + clientHeight >= scrollHeight - 4;
+    // Our own scrolling is told late, when the pane may have another height already: it says nothing of what is wanted.
+    if (Math.abs(scrollTop - this.#own) > 1) this.isAtEnd = this.follows && scrollTop + clientHeight >= scrollHeight - 4;
     this.later();
   }
 
@@ -209,6 +215,7 @@ export class Windowed {
   #hold(held) {
     const top = this.#top(held);
     if (Math.abs(this.scroller.scrollTop - top) > 1) this.scroller.scrollTop = top;
+    this.#own = this.scroller.scrollTop;
   }
 
   #resized(changed) {
