@@ -104,3 +104,14 @@ class TestNames:
         assert bough("tag", "ses_case", "a=1", "team=", "--json", store=shelf).json["tags"] == {"a": "1"}
         assert bough("tag", "ses_case", store=shelf).out == "a=1\n"
         assert bough("tag", "ses_case", "odd", store=shelf).code == 2
+
+    def test_a_label_names_a_place_of_the_tree_and_can_be_taken_away(self, shelf: Path) -> None:
+        assert bough("label", "ses_case@3", "the", "good", "one", store=shelf).code == 0
+        (line,) = bough("label", "ses_case", store=shelf).out.splitlines()
+        assert line.endswith(":3  the good one")
+        tree = bough("tree", "ses_case", store=shelf).out.splitlines()
+        assert [line.endswith("⚑ the good one") for line in tree if " 3 " in line] == [True]
+        assert list(bough("tree", "ses_case", "--json", store=shelf).json["labels"].values()) == ["the good one"]
+        assert bough("label", "ses_case@3", "", store=shelf).code == 0
+        assert bough("label", "ses_case", "--json", store=shelf).json["labels"] == {}
+        assert bough("label", "ses_case@999", "x", store=shelf).code == 2

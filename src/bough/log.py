@@ -44,6 +44,8 @@ class Log:
         self._ranges: tuple[Range, ...] | None = None
         self._looked = Cursor()
         self._line: int | None = None
+        self.batch_since = 0
+        """What the journal says of the open calls lies behind this fact; 0 if that is not known."""
         self._lock = RLock()
 
     # -- where it stands ---------------------------------------------------------------------------
@@ -76,6 +78,7 @@ class Log:
         self._line = self._line if leaf.branch == self.leaf.branch else None
         self.leaf, self._cursor, self._state, self._ranges = leaf, cursor, state, None
         self._looked = Cursor()
+        self.batch_since = 0
 
     @property
     def state(self) -> State:
@@ -163,7 +166,11 @@ class Log:
         if done.repeated:
             self._stand(done.leaf, None, None)
             return self._recall(done)
+        known, waiting = self.batch_since, written.cursor.open_calls
         self._stand(done.leaf, written.cursor, state)
+        if waiting:
+            is_new = waiting[0].seq >= written.entries[0].seq
+            self.batch_since = done.facts - 1 - len(change.facts) if is_new else known
         return Appended(done.leaf, written.payloads, written.entries, done.facts)
 
     def _next_state(

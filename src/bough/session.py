@@ -213,7 +213,7 @@ class Session(Runs, Replays, Exports):
     def tree(self, *, width: int = 100) -> str:
         """The whole tree as text, the leaf marked."""
         own = {(entry.branch, entry.seq): entry for entry in [*self.path(), *self.entries()]}
-        return draw(own.values(), self.branches(), self.leaf, width=width)
+        return draw(own.values(), self.branches(), self.leaf, width=width, labels=self.labels())
 
     def journal(self, after: int = 0, limit: int | None = None) -> list[Fact]:
         return self.log.store.journal(self.session_id, after, limit)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 UNKNOWN = "The process ended while this ran. Whether it took effect is unknown; it was not run again."
 NO_TOOL = "There is no tool of this name."
-MALFORMED = "The arguments are not a JSON object, so this was not run. Call it again with whole arguments."
 LEFT = "The turn was left before this had a result. Whether it took effect is unknown."
 NOT_RUN = "The turn was left before this was run."
 DENIED = "The user denied this call."
@@ -81,8 +80,8 @@ async def _settle(loop: Loop, call: OpenCall, was_started: bool, calls: Calls) -
     tool = loop.allowed().get(call.call.name)
     if tool is None:
         return call, failed(call.call, NO_TOOL)
-    if call.call.malformed is not None:
-        return call, failed(call.call, MALFORMED)
+    if (refusal := tool.refusal(call.call)) is not None:
+        return call, refusal
     if (call.seq, call.index) in calls.denied and not was_started:
         return call, tool_result(call.call.id, DENIED, error=True, outcome="denied")
     key = await loop.cross(loop.log.call_key, call.seq, call.index)

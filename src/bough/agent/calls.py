@@ -40,7 +40,7 @@ def read_calls(log: Log) -> Calls:
     found: dict[str, set[Place]] = {
         kind: set() for kind in ("calls_started", "approval_asked", "approved", "denied")
     }
-    for fact in reversed(log.store.journal(log.session_id)):
+    for fact in reversed(log.store.journal(log.session_id, log.batch_since)):
         if fact.kind == "calls_started":
             found[fact.kind].update((fact.data["seq"], index) for index in fact.data["indexes"])
         elif fact.kind in found:

@@ -70,6 +70,9 @@ class ToolContext:
         self.updates.update(changes)
 
 
+MALFORMED = "The arguments are not a JSON object, so this was not run. Call it again with whole arguments."
+
+
 class Tool(Struct, frozen=True):
     spec: ToolSpec
     function: Callable[..., Any]
@@ -85,8 +88,14 @@ class Tool(Struct, frozen=True):
     def name(self) -> str:
         return self.spec.name
 
+    def refusal(self, call: ToolCall) -> Message | None:
+        """The result of a call that is not to be run at all: its defaults are not what was asked for."""
+        return None if call.malformed is None else failed(call, MALFORMED)
+
     async def run(self, context: ToolContext) -> Message:
         """The result as a message. Whatever the tool does, there is one: an error is a result too."""
+        if (refusal := self.refusal(context.call)) is not None:
+            return refusal
         try:
             value = await asyncio.wait_for(self._call(self.function, context), self.timeout)
             return self.result(context, value)

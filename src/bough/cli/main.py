@@ -47,6 +47,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "uncompact": ("moving", "Cancel the latest compaction."),
         "title": ("moving", "Name a session."),
         "tag": ("moving", "Set or remove a session's tags."),
+        "label": ("moving", "Name a place of a session's tree."),
     },
     "Compare": {
         "replay": ("replaying", "Re-execute a session without effects, with another model or prompt."),

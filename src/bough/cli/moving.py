@@ -206,3 +206,30 @@ def _moved(session: Session, cut: Cut | None, *, is_json: bool) -> None:
         return
     _say_cut(cut)
     click.echo(f"{session.session_id} stands at {session.leaf}")
+
+
+@click.command()
+@needed
+@click.argument("words", nargs=-1, metavar="[TEXT]…")
+@as_json
+@here
+def label(place: Here, reference: str, words: tuple[str, ...], is_json: bool) -> None:
+    """Name a place of a session's tree.
+
+    `bough label latest@7 the good one` names entry 7, an empty text ('') takes the name away; without TEXT the labels
+    are listed. bough tree and the viewer show them; no model sees them.
+    """
+    found = find(place, reference)
+    session = found.session
+    if words:
+        session.label(session.leaf if found.leaf is None else found.leaf, " ".join(words))
+    labels = session.labels()
+    if not words and found.leaf is not None:
+        labels = {leaf: words for leaf, words in labels.items() if leaf == found.leaf}
+    if is_json:
+        say_json(
+            session={"id": session.session_id}, labels={str(leaf): name for leaf, name in labels.items()}
+        )
+    elif not words:
+        for leaf, name in labels.items():
+            click.echo(f"{session.session_id}@{leaf}  {shown(name)}")

@@ -118,7 +118,8 @@ def log(
 def tree(place: Here, reference: str, is_json: bool) -> None:
     """Draw a session's tree with its leaf.
 
-    What was left behind stands beside the path; forks and tasks made from it are named below.
+    What was left behind stands beside the path, under the number of its branch; ⚑ is a label. Forks and tasks made from
+    it are named below.
     """
     found = find(place, reference)
     session = found.standing()
@@ -128,6 +129,7 @@ def tree(place: Here, reference: str, is_json: bool) -> None:
             session=as_data(session.row),
             leaf=plain(session.leaf),
             branches=plain(session.branches()),
+            labels={str(leaf): label for leaf, label in session.labels().items()},
             entries=[
                 {"branch": e.branch, "seq": e.seq, "kind": e.kind, "role": e.role, "id": e.entry_id.hex()}
                 for e in _every(session)

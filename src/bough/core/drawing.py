@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from .codec import to_json
 from .entries import BranchSummary, Compaction, Entry, Note, Settings, Uncompaction
@@ -15,16 +15,30 @@ DEEPEST = 16
 LONGEST = 2_000  # of a text no line shows more
 
 
-def draw(entries: Iterable[Entry], branches: Sequence[Branch], leaf: Leaf, *, width: int = 100) -> str:
-    """One line per entry; `●` marks the leaf, `├╮` where a branch was left."""
-    return "\n".join(_Drawing(entries, branches, leaf, width).lines())
+def draw(
+    entries: Iterable[Entry],
+    branches: Sequence[Branch],
+    leaf: Leaf,
+    *,
+    width: int = 100,
+    labels: Mapping[Leaf, str] | None = None,
+) -> str:
+    """One line per entry; `●` marks the leaf, `├╮` where a branch was left, with its number; `⚑` a label."""
+    return "\n".join(_Drawing(entries, branches, leaf, width, labels or {}).lines())
 
 
 class _Drawing:
-    def __init__(self, entries: Iterable[Entry], branches: Sequence[Branch], leaf: Leaf, width: int) -> None:
+    def __init__(
+        self,
+        entries: Iterable[Entry],
+        branches: Sequence[Branch],
+        leaf: Leaf,
+        width: int,
+        labels: Mapping[Leaf, str],
+    ) -> None:
         self.entries = {(entry.branch, entry.seq): entry for entry in entries}
         self.branches = {branch.branch: branch for branch in branches}
-        self.width = width
+        self.width, self.labels = width, labels
         self.leaf = self._held((leaf.branch, leaf.seq))
         self.children: dict[Point, list[Point]] = {}
         for branch, seq in sorted(self.entries):
@@ -58,7 +72,7 @@ class _Drawing:
         while waiting:
             point, depth, is_side = waiting.pop()
             if is_side:
-                yield f"{_margin(depth - 1)}├╮"
+                yield f"{_margin(depth - 1)}├╮ branch {point[0]}"
             yield self._line(point, _margin(depth))
             waiting += self._following(point, depth)
 
@@ -75,7 +89,10 @@ class _Drawing:
         entry = self.entries[point]
         mark = "●" if point == self.leaf else "│"
         text = f"{margin}{mark} {entry.seq:>3} {entry.role or entry.kind:<10} {describe(entry)}"
-        text = text if len(text) <= self.width else text[: self.width - 1] + "…"
+        label = self.labels.get(Leaf(*point))
+        room = self.width if label is None else max(self.width - len(label) - 4, self.width // 2)
+        text = text if len(text) <= room else text[: room - 1] + "…"
+        text = text if label is None else f"{text}  ⚑ {label}"
         return f"{text}   ◀ leaf" if point == self.leaf else text
 
 

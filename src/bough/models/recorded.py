@@ -28,10 +28,23 @@ class RecordedModel:
     def __init__(self, path: Iterable[Entry], *, model: str = "recorded") -> None:
         self.model = model
         self._said = dict(_answers(list(path)))
+        self._history: list[Message] = []
+        self._keys: list[bytes] = []
+        """Of the history that was asked about last, behind each of its messages: the next one mostly goes on from it."""
 
     def find(self, context: Context) -> Entry | None:
         """What was answered to this history; None: it was not asked then."""
-        return self._said.get(_fold(b"", (item.message for item in context.items)))
+        asked = [item.message for item in context.items]
+        same = 0
+        for known, message in zip(self._history, asked, strict=False):
+            if known is not message and known != message:
+                break
+            same += 1
+        self._history = asked
+        del self._keys[same:]
+        for message in asked[same:]:
+            self._keys.append(_fold(self._keys[-1] if self._keys else b"", [message]))
+        return self._said.get(self._keys[-1] if self._keys else b"")
 
     async def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
         found = self.find(request.context)

@@ -38,6 +38,10 @@ class StandIn(Tool, frozen=True, kw_only=True):
 
     answer: Callable[[ToolContext], Awaitable[Message]]
 
+    def refusal(self, call: ToolCall) -> Message | None:
+        """A call that could not be run has its recorded result like any other."""
+        return None
+
     async def run(self, context: ToolContext) -> Message:
         return await self.answer(context)
 
