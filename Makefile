@@ -63,7 +63,7 @@ bench: $(VENV)/.test ## Bough against the bare driver, in one run; writes bench/
 	@$(BIN)/python -m bench
 
 soak: $(VENV)/.test $(VENV)/.browser ## the long forms: fuzz, state machine, kill storms
-	@BOUGH_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests -m "soak or not soak"
+	@BOUGH_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 clean: ## remove what was made
 	@rm -rf $(VENV) bench/result.json

@@ -111,7 +111,9 @@ class TestNames:
         assert line.endswith(":3  the good one")
         tree = bough("tree", "ses_case", store=shelf).out.splitlines()
         assert [line.endswith("⚑ the good one") for line in tree if " 3 " in line] == [True]
-        assert list(bough("tree", "ses_case", "--json", store=shelf).json["labels"].values()) == ["the good one"]
+        assert list(bough("tree", "ses_case", "--json", store=shelf).json["labels"].values()) == [
+            "the good one"
+        ]
         assert bough("label", "ses_case@3", "", store=shelf).code == 0
         assert bough("label", "ses_case", "--json", store=shelf).json["labels"] == {}
         assert bough("label", "ses_case@999", "x", store=shelf).code == 2

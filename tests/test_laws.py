@@ -378,6 +378,14 @@ class TestLimits:
         events = session.send_sync("q", model=model, tools=[look], limits=Limits(rounds=1))
         assert events[-1].n == session.row.facts
 
+    def test_a_cost_cap_says_what_it_cannot_count(self, session: Session) -> None:
+        limits = Limits(max_cost_microcents=100)
+        session.send_sync("1", model=ScriptedModel(["a"]), limits=limits)
+        events = session.send_sync("2", model=ScriptedModel(["b"]), limits=limits)
+        (told,) = [event for event in events if event.type == "session:limit_passed"]
+        assert told.data["code"] == "cost_unknown"
+        assert "1 calls have no price" in told.data["message"]
+
     def test_those_of_the_sessions_settings_hold(self, session: Session) -> None:
         session.set(limits={"turns": 1, "the host's own": "kept"})
         session.send_sync("1", model=ScriptedModel(["a"]))

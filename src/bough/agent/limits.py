@@ -8,6 +8,7 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..core.usage import Totals
 from ..errors import BadQuery
 from ..models.model import Model
 from ..stores.store import SessionRow
@@ -61,7 +62,7 @@ class Reached(Struct, frozen=True):
 
 
 def reached(
-    limits: Limits, row: SessionRow, *, is_new_turn: bool, spent: int = 0, rounds: int = 0
+    limits: Limits, row: SessionRow, *, is_new_turn: bool, spent: Totals = Totals(), rounds: int = 0
 ) -> Reached | None:
     """Which limit stands in the way of the next model call, if any. `spent` is what it and its tasks have cost."""
     cap = limits.turns or MOST
@@ -70,7 +71,16 @@ def reached(
     if rounds >= (limits.rounds or MOST):
         return Reached("turn_limit", f"the turn has called the model {rounds} times; raise Limits(rounds=)")
     cost = limits.max_cost_microcents
-    if cost is not None and spent >= cost:
-        what = f"{spent:,} of {cost:,} microcents are spent; raise Limits(max_cost_microcents=)"
+    if cost is not None and spent.cost_microcents >= cost:
+        what = (
+            f"{spent.cost_microcents:,} of {cost:,} microcents are spent; raise Limits(max_cost_microcents=)"
+        )
         return Reached("cost_limit", what, limits.on_exceed == "warn")
+    unpriced = spent.unpriced_calls - spent.unknown_calls  # a call that has just been announced is unknown
+    if cost is not None and unpriced:
+        what = (
+            f"{unpriced} calls have no price, so the cap of {cost:,} microcents does not count them; "
+            "give the model its Rates"
+        )
+        return Reached("cost_unknown", what, is_warning=True)
     return None

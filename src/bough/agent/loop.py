@@ -18,7 +18,7 @@ from ..core.codec import decode
 from ..core.drafts import Draft, FurtherFact
 from ..core.messages import Message, as_input, assistant
 from ..core.turns import CallModel, Rest, RunTools, next_action
-from ..core.usage import Usage, total
+from ..core.usage import Totals, Usage, total
 from ..errors import (
     BadMessage,
     BadValue,
@@ -140,11 +140,11 @@ class Loop(Crossing):
             return stop
         return await self.parent._reached(is_new_turn=False) or stop
 
-    async def _cost(self) -> int:
+    async def _cost(self) -> Totals:
         """What it and its tasks have cost, if anybody wants to know."""
         if self.limits.max_cost_microcents is None:
-            return 0
-        return total(await self.cross(ledger.calls, self.log, "tree", None)).cost_microcents
+            return Totals()
+        return total(await self.cross(ledger.calls, self.log, "tree", None))
 
     async def is_spent(self) -> bool:
         """Whether no model may be called any more, for the money."""

@@ -86,8 +86,7 @@ class Replay:
 
     def _cut(self) -> tuple[Cut, int]:
         """What is kept, never less than the seeds, and how far the source is replayed."""
-        ranges = self.source.ranges()
-        seeds = min(self.source.seeds, ranges[0].last) if ranges else 0
+        seeds = self.source.seeds_on(self.source.ranges())
         until = self.source.cut(self.source.leaf.seq).at
         asked = seeds if self.plan.from_ is None else self.plan.from_
         return Cut(self.source.cut(max(asked, seeds)).at, asked), until
