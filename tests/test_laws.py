@@ -384,7 +384,7 @@ class TestLimits:
         events = session.send_sync("2", model=ScriptedModel(["b"]), limits=limits)
         (told,) = [event for event in events if event.type == "session:limit_passed"]
         assert told.data["code"] == "cost_unknown"
-        assert "1 calls have no price" in told.data["message"]
+        assert "calls without a price so far: 1;" in told.data["message"]
 
     def test_those_of_the_sessions_settings_hold(self, session: Session) -> None:
         session.set(limits={"turns": 1, "the host's own": "kept"})

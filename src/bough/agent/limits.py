@@ -79,8 +79,8 @@ def reached(
     unpriced = spent.unpriced_calls - spent.unknown_calls  # a call that has just been announced is unknown
     if cost is not None and unpriced:
         what = (
-            f"{unpriced} calls have no price, so the cap of {cost:,} microcents does not count them; "
-            "give the model its Rates"
+            f"calls without a price so far: {unpriced}; the cap of {cost:,} microcents does not count them. "
+            "Give the model its Rates"
         )
         return Reached("cost_unknown", what, is_warning=True)
     return None
