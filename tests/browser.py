@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Error, Page, Playwright, expect, sync_playwright
@@ -116,6 +116,22 @@ class Watched:
 
     def close(self) -> None:
         self.context.close()
+
+
+class Serving(Protocol):
+    """A server, in a process of its own or in this one."""
+
+    @property
+    def url(self) -> str: ...
+
+
+@pytest.fixture
+def watched(browser: Browser, served: Serving) -> Iterator[Watched]:
+    """A page of whatever `served` a module has; nothing may have gone wrong in it."""
+    found = Watched(browser, served.url)
+    yield found
+    found.check()
+    found.close()
 
 
 def aside(act: Callable[[], T]) -> T:

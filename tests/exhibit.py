@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
 
 import gallery
-from browser import Process, Watched, aside
+from browser import Process, aside
 
 
 @pytest.fixture(scope="module")
@@ -22,11 +21,3 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def served(store: Path) -> Iterator[Process]:
     with Process(store, "--tools", gallery.__file__) as process:
         yield process
-
-
-@pytest.fixture
-def watched(browser: Browser, served: Process) -> Iterator[Watched]:
-    found = Watched(browser, served.url)
-    yield found
-    found.check()
-    found.close()

@@ -8,8 +8,8 @@ from pathlib import Path
 from playwright.sync_api import Browser, expect
 
 import bough
-from browser import Process, Watched, browser
-from exhibit import served, store, watched
+from browser import Process, Watched, browser, watched
+from exhibit import served, store
 from gallery import BUILD, CASE, TASK, WAITING
 
 __all__ = ["browser", "served", "store", "watched"]

@@ -13,10 +13,10 @@ from playwright.sync_api import Browser, Page, expect
 import bough
 import gallery
 from bough.session import Session
-from browser import Process, Watched, aside, browser
+from browser import Process, Watched, aside, browser, watched
 from gallery import look_up, refund, strict_clerk
 
-__all__ = ["browser"]
+__all__ = ["browser", "watched"]
 
 ANSWERS = [
     {
@@ -43,14 +43,6 @@ def script(folder: Path) -> str:
 def served(folder: Path, script: str) -> Iterator[Process]:
     with Process(folder / "agent.db", "--model", script, "--tools", gallery.__file__) as process:
         yield process
-
-
-@pytest.fixture
-def watched(browser: Browser, served: Process) -> Iterator[Watched]:
-    found = Watched(browser, served.url)
-    yield found
-    found.check()
-    found.close()
 
 
 class Shelf:

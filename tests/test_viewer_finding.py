@@ -14,11 +14,11 @@ import bough
 import gallery
 from bough import assistant, user
 from bough.sessions import Sessions
-from browser import Watched, aside, browser
+from browser import Watched, aside, browser, watched
 from gallery import BUILD
 from served import Served
 
-__all__ = ["browser"]
+__all__ = ["browser", "watched"]
 
 
 @pytest.fixture
@@ -32,14 +32,6 @@ def store(tmp_path: Path) -> Iterator[Sessions]:
 def served(store: Sessions) -> Iterator[Served]:
     with Served(store) as found:
         yield found
-
-
-@pytest.fixture
-def watched(browser: Browser, served: Served) -> Iterator[Watched]:
-    found = Watched(browser, served.url)
-    yield found
-    found.check()
-    found.close()
 
 
 def label(page: Page, words: str) -> None:

@@ -15,10 +15,10 @@ import bough
 import gallery
 from bough import assistant
 from bough.server.desk import Agent
-from browser import Cable, Process, Watched, aside, browser
+from browser import Cable, Process, Watched, aside, browser, watched
 from served import Prompter, Served, until
 
-__all__ = ["browser"]
+__all__ = ["browser", "watched"]
 
 SOAK = os.environ.get("BOUGH_SOAK") == "1"
 
@@ -36,14 +36,6 @@ def served(tmp_path: Path, prompter: Prompter) -> Iterator[Served]:
     ):
         store.start("talker", [bough.system("You talk.")], session_id="ses_talk", title="Talk")
         yield found
-
-
-@pytest.fixture
-def watched(browser: Browser, served: Served) -> Iterator[Watched]:
-    found = Watched(browser, served.url)
-    yield found
-    found.check()
-    found.close()
 
 
 def send(page: Page, text: str) -> None:

@@ -6,18 +6,18 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
 import bough
 import gallery
 from bough.server.desk import Agent
 from bough.sessions import Sessions
-from browser import Watched, aside, browser
+from browser import Watched, aside, browser, watched
 from gallery import BUILD, CASE, WAITING, by_count, look_up, pay_out, refund
 from postgres import Cluster, Database
 from served import Prompter, Served
 
-__all__ = ["browser"]
+__all__ = ["browser", "watched"]
 
 
 @pytest.fixture(scope="module")
@@ -38,14 +38,6 @@ def served(store: Sessions, prompter: Prompter) -> Iterator[Served]:
     paid = by_count("", "It is **paid**.", model="payer")
     with Served(store, Agent(models=(paid, prompter), tools=(look_up, refund, pay_out))) as found:
         yield found
-
-
-@pytest.fixture
-def watched(browser: Browser, served: Served) -> Iterator[Watched]:
-    found = Watched(browser, served.url)
-    yield found
-    found.check()
-    found.close()
 
 
 class TestLooking:

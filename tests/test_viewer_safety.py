@@ -11,8 +11,8 @@ from playwright.sync_api import Browser, expect
 
 import bough
 import gallery
-from browser import Process, Watched, aside, browser
-from exhibit import served, store, watched
+from browser import Process, Watched, aside, browser, watched
+from exhibit import served, store
 from gallery import BUILD, CASE, HOSTILE, WAITING
 
 __all__ = ["browser", "served", "store", "watched"]

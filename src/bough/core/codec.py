@@ -30,13 +30,11 @@ _WRITTEN: dict[type, str] = {type_: kind for kind, type_ in KINDS.items()}
 
 def encode(payload: Payload) -> bytes:
     """The bytes of a payload, whatever it holds; `read_back` says whether they may stand."""
-    if type(payload) not in _WRITTEN:
+    kind = _WRITTEN.get(type(payload))
+    if kind is None:
         named = getattr(payload, "kind", type(payload).__name__)
         raise BadMessage(f"unknown kind {named!r} is not written; kinds are {', '.join(KINDS)}")
-    try:
-        return _encode(payload)
-    except Exception:  # noqa: BLE001 - said in words by the one that knows them
-        return _write(payload, _WRITTEN[type(payload)])
+    return _write(payload, kind)
 
 
 def read_back(payload: Payload, body: bytes) -> Payload:

@@ -101,10 +101,6 @@ def write(
         turn, step, after = place.turn, place.step, place.after
         kind, role = ("message", payload.role) if isinstance(payload, Message) else (kind_of(payload), None)
         entry_id = chain(cursor.entry_id, kind, turn, step, body)
-        internal = is_internal(payload, seed=seed)
-        model, finish, evidence = draft.model, draft.finish, draft.evidence
-        if model is not None or finish is not None or evidence is not None:
-            plain_text(model, "model"), plain_text(finish, "finish")
         entries.append(
             NewEntry(
                 after.seq,
@@ -113,12 +109,12 @@ def write(
                 step,
                 kind,
                 role,
-                internal,
+                is_internal(payload, seed=seed),
                 at,
                 body,
-                model,
-                finish,
-                None if evidence is None else encode_evidence(evidence),
+                plain_text(draft.model, "model"),
+                plain_text(draft.finish, "finish"),
+                encode_evidence(draft.evidence),
                 media,
             )
         )
@@ -126,7 +122,7 @@ def write(
         if turn == after.seq:
             facts.append(FurtherFact("turn_started", {"turn": turn}))
         if cursor.turn and not after.turn:
-            ended = _ENDED.get(finish or "", "completed")
+            ended = _ENDED.get(draft.finish or "", "completed")
             facts.append(FurtherFact("turn_ended", {"turn": cursor.turn, "status": ended}))
         cursor = after.named(entry_id)
     return Written(tuple(entries), tuple(payloads), tuple(blobs.values()), cursor, tuple(facts))
