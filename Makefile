@@ -43,7 +43,11 @@ $(VENV)/.browser: $(VENV)/.test tests/browser.py
 	@$(BIN)/python tests/browser.py
 	@touch $@
 
-test: $(VENV)/.test $(VENV)/.browser ## every test, on every store
+$(VENV)/.bouncer: $(VENV)/.test tests/bouncer.py
+	@$(BIN)/python tests/bouncer.py
+	@touch $@
+
+test: $(VENV)/.test $(VENV)/.browser $(VENV)/.bouncer ## every test, on every store
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 check: $(VENV)/.test ## format, lint, types, layers
@@ -56,13 +60,14 @@ format: $(VENV)/.test ## put the code in order
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-docs: $(VENV)/.test ## write what the program says of itself: docs/cli.md, docs/demo.svg
+docs: $(VENV)/.test $(VENV)/.browser ## write what the program says and shows of itself: docs/cli.md, docs/demo.svg, docs/pictures
 	@$(BIN)/python docs/made.py
+	@$(BIN)/python docs/pictures.py
 
 bench: $(VENV)/.test ## Bough against the bare driver, in one run; writes bench/result.json
 	@$(BIN)/python -m bench
 
-soak: $(VENV)/.test $(VENV)/.browser ## the long forms: fuzz, state machine, kill storms
+soak: $(VENV)/.test $(VENV)/.browser $(VENV)/.bouncer ## the long forms: fuzz, state machine, kill storms
 	@BOUGH_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 clean: ## remove what was made

@@ -11,6 +11,7 @@ from bough.core.usage import Usage
 from bough.models.prices import price
 
 from .bare import Bare, LaidOut, Standard
+from .floor import ByHand, OneRow
 from .measure import Plan, System, Times, alternate, middle, ms, percentile, step_by_step
 from .ours import Ours
 from .report import Figure, Target, at_most
@@ -18,8 +19,16 @@ from .workload import turns_of
 
 # A second bare one runs along: how far it is from the first is what this machine cannot tell apart. A third has
 # its log laid out: against the first two we also win what the file costs to grow, against that one only lose.
-# A fourth is the driver that comes with Python.
-KINDS = {"bare": Bare, "ours": Ours, "control": Bare, "laid out": LaidOut, "sqlite3": Standard}
+# A fourth is the driver that comes with Python. The last two say what the law costs without any code of ours.
+KINDS = {
+    "bare": Bare,
+    "ours": Ours,
+    "control": Bare,
+    "laid out": LaidOut,
+    "sqlite3": Standard,
+    "by hand": ByHand,
+    "one row": OneRow,
+}
 
 
 def figures(plan: Plan) -> Iterator[Figure]:
@@ -63,6 +72,8 @@ def _ratio(key: str, what: str, times: Times, target: Target) -> Figure:
         {
             "× laid out": middle(ours) / middle(times["laid out"]),
             "× sqlite3": middle(ours) / middle(times["sqlite3"]),
+            "the same rows by hand": middle(times["by hand"]) / control,
+            "in one row": middle(times["one row"]) / control,
             "mean": mean(ours) / mean([*bare, *times["control"]]),
             "more µs": (middle(ours) - control) / 1e3,
             "p50 ms": ms(middle(ours)),

@@ -1,5 +1,7 @@
 """Steps per second of 1, 2 and 4 workers, beside Absurd with fat checkpoints: the same loop, whole messages in them.
 
+And one worker with 200 slots, all of which wait most of the time.
+
 A server of its own, durable. Two fat ones, both Absurd alone, as one would write it, asking the same model with the
 whole history. `fat` makes one checkpoint a step, of the answer and what its tools returned: one commit, and a step
 that dies between two tools does the first one again. `safe` does what ours must: a checkpoint with the answer, its
@@ -16,7 +18,7 @@ import asyncio
 import multiprocessing
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import cache, partial
 from threading import Thread
 from typing import Any
@@ -26,14 +28,14 @@ import psycopg
 from absurd_sdk import Absurd, TaskContext
 
 import bough
-from bough import Message, ScriptedModel, ToolCall, tool_result, user
+from bough import Message, ScriptedModel, ToolCall, assistant, tool_result, user
 from bough.core.context import Context, Item
 from bough.engines import absurd_schema
 from bough.engines.absurd import Agent
 from bough.engines.absurd_worker import Worker
 from bough.models.model import Request
 from bough.wire import Answer
-from tests.postgres import Database
+from tests.postgres import APP, Database
 
 from .measure import Plan
 from .postgres import DurableCluster
@@ -42,6 +44,7 @@ from .workload import result_of, turns_of
 
 SLOTS = 4
 TURNS = 4
+MANY, WAIT_SECONDS = 200, 5.0
 context = multiprocessing.get_context("spawn")
 
 
@@ -70,6 +73,33 @@ def work_ours(url: str, queue: str, go: Any) -> None:
     worker = Worker(url, [Agent("bench", ScriptedModel(answer), [read_file])], queue=queue, concurrency=SLOTS)
     signal.signal(signal.SIGTERM, lambda *_: worker.stop())
     script()  # made before the clock runs
+    go.wait()
+    worker.run()
+
+
+class Pondering(ScriptedModel):
+    async def stream(self, request: Request) -> AsyncIterator[Any]:
+        await asyncio.sleep(WAIT_SECONDS)
+        async for piece in super().stream(request):
+            yield piece
+
+
+@bough.tool(effect="unsafe")
+def wait() -> str:
+    """Blocks."""
+    time.sleep(WAIT_SECONDS)
+    return "waited"
+
+
+def ponder(request: Request) -> Message | str:
+    is_first = request.context.items[-1].message.role == "user"
+    return assistant(ToolCall("w", "wait", {})) if is_first else "done"
+
+
+def work_waiting(url: str, queue: str, go: Any) -> None:
+    agent = Agent("bench", Pondering(ponder), [wait])
+    worker = Worker(url, [agent], queue=queue, concurrency=MANY, lease=9)
+    signal.signal(signal.SIGTERM, lambda *_: worker.stop())
     go.wait()
     worker.run()
 
@@ -150,6 +180,7 @@ def timed(
     workers: int,
     send: Callable[[Database, str, int], None],
     work: Callable[[str, str, Any], None],
+    look: Callable[[], None] = lambda: None,
 ) -> float:
     """Steps per second of so many workers."""
     absurd_schema.install(database.owner_url, queue)
@@ -160,12 +191,29 @@ def timed(
         process.start()
     go.wait()
     while database.run(f"select 1 from absurd.t_{queue} where state <> 'completed' limit 1"):
+        look()
         time.sleep(0.05)
     for process in processes:
         process.terminate()
         process.join()
     query = f"select extract(epoch from max(completed_at) - min(started_at)) from absurd.r_{queue}"
     return many * len(script()[0]) / float(database.run(query)[0][0])
+
+
+def waiting(database: Database) -> Figure:
+    """So many tasks of one worker that wait on a model, on a tool that blocks, and on the model again."""
+    most = 0
+
+    def look() -> None:
+        nonlocal most
+        found = database.run(f"select count(*) from pg_stat_activity where usename = '{APP}'")
+        most = max(most, int(found[0][0]))
+
+    took = MANY * len(script()[0]) / timed(database, "many", MANY, 1, send_ours, work_waiting, look)
+    claimed = int(database.run("select sum(attempts) from absurd.t_many")[0][0])
+    beside = {"seconds": took, "connections": float(most), "claims": float(claimed)}
+    what = f"Absurd: {MANY} slots that wait"
+    return Figure("workers_waiting", what, took / (3 * WAIT_SECONDS), "× the wait", None, beside)
 
 
 def held(database: Database, queue: str, many: int) -> float:
@@ -187,6 +235,7 @@ def figures(plan: Plan) -> Iterator[Figure]:
             what = f"Absurd: steps/s of {workers} workers"
             beside = {"fat": fat, "safe": safe, "× fat": ours / fat, "× safe": ours / safe}
             yield Figure(f"workers_{workers}", what, ours, "/s", None, beside)
+        yield waiting(database)
         slim, fat = held(database, "ours1", many), held(database, "fat1", many)
         steps = len(script()[0])
         beside = {"fat": fat, "per step": slim / steps, "fat per step": fat / steps}

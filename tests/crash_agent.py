@@ -1,4 +1,4 @@
-"""An agent to kill: four turns, twenty tools, parallel batches, an approval, a child task and a compaction.
+"""An agent to kill: four turns, twenty tools, parallel batches, approvals, tasks in tasks and a compaction.
 
 Every commit and every effect is a named point before and after which the process may die. What it does to the
 world goes down a pipe to the process that watches, which counts.
@@ -62,7 +62,9 @@ def guarded(store: bough.Sessions, world: World) -> bough.Sessions:
     return store
 
 
-def make_tools(world: World) -> list[bough.Tool]:
+def make_tools(world: World, depth: int = 0) -> list[bough.Tool]:
+    """A person must allow number 8, and number 20, which a task in so many tasks calls."""
+
     def made(n: int) -> bough.Tool:
         effect = EFFECTS[n % 3]
 
@@ -73,20 +75,29 @@ def make_tools(world: World) -> list[bough.Tool]:
             return f"did {n}"
 
         verify = (lambda n: Happened(f"did {n}")) if n == 5 else None
-        return bough.tool(effect=effect, name=f"tool_{n}", approval=n == 8, verify=verify)(run)
+        return bough.tool(effect=effect, name=f"tool_{n}", approval=n in (8, 20), verify=verify)(run)
 
+    return [*(made(n) for n in range(19)), delegating(world, made(20), depth)]
+
+
+def delegating(world: World, inmost: bough.Tool, depth: int) -> bough.Tool:
     @bough.tool(effect="idempotent")
     async def delegate(task: str, ctx: ToolContext) -> str:
-        """Has a child do it."""
-        return await ctx.task(
-            task, agent="child", models=[ScriptedModel(lambda request: told(world, "I thought."))]
-        )
+        """Has a child do it, which has a child of its own do it; the last one must ask a person first."""
+        below = inmost if depth == 1 else delegating(world, inmost, depth - 1)
+        given = {"n": 20} if depth == 1 else {"task": task}
+        lines = [assistant("Asking.", ToolCall("d", below.name, given))] if depth else []
+        model = ScriptedModel(next_of(world, [*lines, "I thought."]))
+        return await ctx.task(task, agent="child", models=[model], tools=[below])
 
-    return [*(made(n) for n in range(19)), delegate]
+    return delegate
 
 
-def told(world: World, answer: Any) -> Any:
-    world.tell("model")
+def next_of(world: World, lines: list[Any]) -> Callable[[Request], Any]:
+    def answer(request: Request) -> Any:
+        world.tell("model")
+        return lines[sum(item.message.role == "assistant" for item in request.context.items)]
+
     return answer
 
 
@@ -122,7 +133,7 @@ def go_on(place: str, pipe: int, kill_at: int) -> None:
     with bough.open(place, synchronous="normal") as opened:
         store = guarded(opened, world)
         session = store.start("crash", [system("You do as you are told.")], session_id="ses_crash")
-        tools = make_tools(world)
+        tools = make_tools(world, depth=2)
         model = ScriptedModel(script(world))
         while step(session, model, tools):
             pass
@@ -132,10 +143,8 @@ def go_on(place: str, pipe: int, kill_at: int) -> None:
 def step(session: Session, model: ScriptedModel, tools: list[bough.Tool]) -> bool:
     session.refresh()
     if session.log.cursor.turn:
-        settled = [f.data["index"] for f in session.journal() if f.kind == "approved"]
-        for call in session.open_calls:
-            if call.call.name == "tool_8" and not settled:
-                session.approve(call)
+        for asked in session.waiting():
+            session.approve(asked)
         session.resume_sync(model=model, tools=tools, limits=LIMITS)
         return True
     if session.row.turns == len(INPUTS):

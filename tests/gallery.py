@@ -73,6 +73,13 @@ def by_count(*lines: object, model: str = "scripted-large", rates: Rates = Rates
     )
 
 
+@bough.tool(effect="idempotent")
+async def have_paid(amount: int, account: str, ctx: bough.ToolContext) -> str:
+    """Have a colleague pay it out, who asks a person first."""
+    asks = assistant(ToolCall("pay_1", "pay_out", {"amount": amount, "account": account}))
+    return await ctx.task(f"Pay {amount}.", models=[by_count(asks, "The colleague paid.")], tools=[pay_out])
+
+
 def clerk() -> ScriptedModel:
     return by_count(
         assistant("Let me look at that order.", ToolCall("call_1", "look_up", {"order": 41})),

@@ -199,7 +199,7 @@ def bough(
     )
     for end in ends:
         os.close(end)
-    said = _heard(child, feed, (typed or "").encode(), out, err)
+    said = _heard(child, feed, os.fsencode(typed or ""), out, err)
     return Done(arguments, child.wait(60), *(text.decode() for text in said))
 
 

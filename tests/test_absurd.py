@@ -27,6 +27,7 @@ from bough.engines.absurd_store import TaskStore
 from bough.engines.absurd_worker import Worker
 from bough.models.model import Request
 from bough.stores.postgres import PostgresStore
+from bough.stores.postgres_pool import Pool
 from bough.stores.postgres_url import Address
 from bough.workspace import Workspace
 from postgres import APP, Cluster, Database
@@ -97,6 +98,11 @@ def done(database: Database, queue: str) -> Callable[[], bool]:
     return lambda: not database.run(query)
 
 
+def connections(database: Database) -> int:
+    found = database.run(f"select count(*) from pg_stat_activity where usename = '{APP}'")
+    return int(found[0][0])
+
+
 def checkpoints(database: Database, queue: str) -> list[Any]:
     query = f"select state from absurd.c_{queue} where checkpoint_name like 'agent-loop%' order by updated_at"
     return [state for (state,) in database.run(query)]
@@ -165,6 +171,37 @@ class TestSending:
         assert [entry.message.text for entry in first.path() if entry.message] == ["hello", "Hello yourself."]
         assert task(installed, queue)[0] == "completed"
 
+    def test_a_turn_tells_what_it_was_sent_with_and_who_took_it_up(
+        self, installed: Database, queue: str, store: bough.Sessions
+    ) -> None:
+        about = {"model": "large", "context_window": 200_000, "policy": {"tone": "kind"}}
+        session = store.start("a", **about, tool_names=["look"], trigger_type="mail", trigger_id="m-1")
+        session.send("hello", engine="absurd", queue=queue)
+        model = by_step("Yes.")
+        with working(installed, queue, Agent("a", model, tools=[look, pay], limits=Limits(max_messages=9))):
+            until(answered(session, "Yes."))
+        facts = {fact.kind: fact.data for fact in session.journal()}
+        trigger = {"type": "mail", "id": "m-1"}
+        assert facts["turn_started"] == {"turn": 1, "trigger": trigger, **about, "tool_names": ["look"]}
+        resumed = facts["turn_resumed"]
+        assert (resumed["turn"], resumed["model"]) == (1, model.model)
+        assert (resumed["tool_names"], resumed["max_messages"]) == (["look", "pay"], 9)
+
+    def test_one_that_is_all_there_is_ends_the_session_and_the_next_one_goes_on(
+        self, installed: Database, queue: str, store: bough.Sessions
+    ) -> None:
+        session = store.start("a")
+        session.send("look", engine="absurd", queue=queue, one_shot=True)
+        with working(installed, queue, Agent("a", by_step(looking(1), "Seen."), tools=[look])):
+            until(answered(session, "Seen."))
+            until(done(installed, queue))
+            assert session.row.status == "completed"
+            assert session.row.completed_at is not None
+            assert task(installed, queue)[2] == {"stop_reason": "completed", "to_message_number": 4}
+            session.send("look again", engine="absurd", queue=queue)
+            until(lambda: answered(session, "Seen.")() and session.leaf.seq == 8)
+        assert (session.row.status, session.row.completed_at) == ("idle", None)
+
     def test_one_input_at_a_time_and_the_next_one_is_queued_with_a_task(
         self, installed: Database, queue: str, store: bough.Sessions
     ) -> None:
@@ -189,7 +226,7 @@ class TestSending:
     def test_a_turn_limit_refuses_before_anything_is_stored(self, queue: str, store: bough.Sessions) -> None:
         session = store.start("a")
         session.append([user("hi"), assistant("ho")])
-        with pytest.raises(errors.LimitReached, match="1 turns"):
+        with pytest.raises(errors.LimitReached, match="its 1 turn"):
             session.send("more", engine="absurd", queue=queue, limits=Limits(turns=1))
         assert session.row.leaf.seq == 2
 
@@ -369,6 +406,56 @@ class TestApproval:
         assert task(installed, queue)[:2] == ("completed", 1), "waiting takes no attempt"
         assert checkpoints(installed, queue)[0]["executed_local_tool_count"] == 1
 
+    @pytest.mark.parametrize("allow", [True, False])
+    def test_a_word_on_what_a_task_of_it_asks_wakes_it_however_deep(
+        self, installed: Database, queue: str, store: bough.Sessions, allow: bool
+    ) -> None:
+        def delegating(depth: int) -> bough.Tool:
+            @bough.tool(effect="idempotent")
+            async def delegate(n: int, ctx: ToolContext) -> str:
+                name = "pay" if depth == 1 else "delegate"
+                model = by_step(assistant(ToolCall("c", name, {"n": n})), f"done at {depth}")
+                return await ctx.task(
+                    "pay", models=[model], tools=[pay if depth == 1 else delegating(depth - 1)]
+                )
+
+            return delegate
+
+        asking = assistant("Asking.", ToolCall("d", "delegate", {"n": 1}))
+        agent = Agent("a", by_step(asking, "All done."), [delegating(3)])
+        session = store.start("a")
+        session.send("pay", engine="absurd", queue=queue)
+        with working(installed, queue, agent):
+            until(lambda: task(installed, queue)[0] == "sleeping")
+        (asked,) = session.waiting()
+        store.session(asked.session_id).approve(asked, allow=allow)
+        assert task(installed, queue)[0] == "pending"
+        with working(installed, queue, agent):
+            until(answered(session, "All done."))
+            until(done(installed, queue))
+        deepest = store.session(asked.session_id)
+        outcomes = [r.outcome for e in deepest.path() if e.message for r in e.message.results]
+        assert outcomes == ["done" if allow else "denied"]
+        assert task(installed, queue)[:2] == ("completed", 1)
+
+    def test_a_cancel_of_a_task_that_sleeps_reaches_the_child_that_waits(
+        self, installed: Database, queue: str, store: bough.Sessions
+    ) -> None:
+        @bough.tool(effect="idempotent")
+        async def delegate(n: int, ctx: ToolContext) -> str:
+            model = by_step(assistant(ToolCall("c", "pay", {"n": n})), "done")
+            return await ctx.task("pay", models=[model], tools=[pay])
+
+        agent = Agent("a", by_step(assistant("Asking.", ToolCall("d", "delegate", {"n": 1}))), [delegate])
+        session = store.start("a")
+        session.send("pay", engine="absurd", queue=queue)
+        with working(installed, queue, agent):
+            until(lambda: task(installed, queue)[0] == "sleeping")
+            session.cancel()
+            until(done(installed, queue))
+        assert session.row.status == "cancelled"
+        assert [child.row.status for child in session.children()] == ["cancelled"]
+
     def test_words_given_before_the_task_sleeps_are_not_missed(
         self, installed: Database, queue: str, store: bough.Sessions
     ) -> None:
@@ -505,7 +592,8 @@ class TestClaim:
         """A task in the hands of this test, its lease one second."""
         session = store.start("a")
         session.send("hello", engine="absurd", queue=queue)
-        line, caught = Line(Address.parsed(installed.url)), []
+        pool, caught = Pool(Address.parsed(installed.url)), []
+        line = Line(pool)
         client = Client(line, queue)
 
         def keep(params: Any, context: Any) -> None:
@@ -520,7 +608,7 @@ class TestClaim:
         assert isinstance(store.store, PostgresStore)
         held = TaskStore(store.store, lambda base: ClaimedConnections(base, claim))
         yield claim, ClaimedLog(held, held.session(session.session_id), store.world, claim)
-        line.close()
+        pool.close()
 
     def test_who_lost_it_writes_nothing(
         self, claimed: tuple[Claim, ClaimedLog], installed: Database, queue: str, store: bough.Sessions
@@ -538,18 +626,15 @@ class TestClaim:
         assert [entry.role for entry in session.path()] == ["user"]
         assert claim.is_lost
 
-    def test_a_straggler_of_a_run_that_is_over_does_not_touch_the_line(
-        self, claimed: tuple[Claim, ClaimedLog]
+    def test_a_straggler_of_a_run_that_is_over_writes_nothing(
+        self, claimed: tuple[Claim, ClaimedLog], store: bough.Sessions
     ) -> None:
-        """Two tasks would be in one transaction, and the rollback of one would take back what the other wrote."""
+        """A tool that was stopped, or a child: the claim may still be there, and nobody answers for it."""
         claim, log = claimed
-        connection = claim.line.live()
         claim.end()
-        connection.execute("begin")  # the next task's
         with pytest.raises(errors.ClaimLost):
             log.append([bough_draft("late")])
-        assert connection.info.transaction_status.name == "INTRANS"
-        connection.rollback()
+        assert store.session(log.session_id).leaf.seq == 1
 
     def test_a_step_whose_transaction_fails_leaves_neither_entries_nor_checkpoint(
         self, claimed: tuple[Claim, ClaimedLog], installed: Database, queue: str
@@ -572,10 +657,12 @@ class TestClaim:
     ) -> None:
         claim, log = claimed
         log.replay()
-        pid = claim.line.live().info.backend_pid
+        with claim.line.pinned() as connection:
+            pid = connection.info.backend_pid
         installed.run(f"select pg_terminate_backend({pid})")
         log.append([bough_draft("one")], ends=checkpoint(log.path().entries, [bough_draft("one")], ()))
-        assert claim.line.live().info.backend_pid != pid
+        with claim.line.pinned() as connection:
+            assert connection.info.backend_pid != pid
         query = f"select checkpoint_name from absurd.c_{queue}"
         assert installed.run(query) == [("agent-loop",)]
         assert log.leaf.seq == 2
@@ -585,7 +672,7 @@ class TestClaim:
     ) -> None:
         claim, log = claimed
         log.record("noted")
-        claim.line.live().execute("deallocate all")
+        claim.line.ask("deallocate all")
         log.record("noted")
         assert [fact.kind for fact in log.store.journal(log.session_id)].count("noted") == 2
 
@@ -654,6 +741,69 @@ class TestWorker:
             assert slow.refresh().leaf.seq == 2
             gate.set()
             until(answered(slow, "At last."))
+
+    def test_many_slots_that_wait_need_few_connections_and_keep_their_leases(
+        self, installed: Database, queue: str, store: bough.Sessions
+    ) -> None:
+        """Each slot once had a connection of its own, and no more than 64 tools that block ran at once."""
+        slots, lease, most = 80, 2, 3
+        meeting = threading.Barrier(slots + 1)
+
+        @bough.tool(effect="unsafe")
+        def meet() -> str:
+            """Waits for all the others."""
+            meeting.wait(60)
+            time.sleep(lease * 1.2)
+            return "met"
+
+        for _ in range(slots):
+            store.start("a").send("hello", engine="absurd", queue=queue)
+        agent = Agent("a", by_step(assistant("Meet.", ToolCall("m", "meet", {})), "Met."), [meet])
+        before = connections(installed)
+        url = f"{installed.url}&connections={most}"
+        with working(installed, queue, agent, url=url, concurrency=slots, lease=lease):
+            meeting.wait(60)
+            assert connections(installed) - before <= 2 * most + 1
+            until(done(installed, queue))
+        ended = installed.run(f"select state, attempts, count(*) from absurd.t_{queue} group by 1, 2")
+        assert ended == [("completed", 1, slots)]
+
+    def test_a_lease_is_kept_while_every_connection_for_reading_is_in_use(
+        self, installed: Database, queue: str, store: bough.Sessions
+    ) -> None:
+        begun, gate = threading.Event(), threading.Event()
+
+        @bough.tool(effect="unsafe")
+        def hold() -> str:
+            """Waits."""
+            begun.set()
+            gate.wait(60)
+            return "held"
+
+        session = store.start("a")
+        session.send("hello", engine="absurd", queue=queue)
+        agent = Agent("a", by_step(assistant("Hold.", ToolCall("h", "hold", {})), "Held."), [hold])
+        url = f"{installed.url}&connections=1"
+        with working(installed, queue, agent, url=url, lease=1, concurrency=2) as worker:
+            assert begun.wait(20)
+            with worker._store._connections._lent():
+                time.sleep(2.5)
+            gate.set()
+            until(done(installed, queue))
+        assert task(installed, queue)[:2] == ("completed", 1)
+        assert answered(session, "Held.")()
+
+    def test_idle_slots_ask_the_queue_as_one(self, installed: Database, queue: str) -> None:
+        if installed.cluster.server is None:
+            pytest.skip("wants a server of our own")
+        wire = Wire(installed.cluster.server.folder)
+        url = wire.url(installed.name, APP)
+        with working(installed, queue, Agent("a", by_step("Yes.")), url=url, concurrency=40):
+            time.sleep(0.5)
+            before = wire.requests
+            time.sleep(1)
+            assert 1 <= wire.requests - before <= 8
+        wire.close()
 
     def test_a_step_longer_than_its_lease_is_done_once(
         self, installed: Database, queue: str, store: bough.Sessions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -96,6 +97,8 @@ class TestWorker:
             until(lambda: installed.run(sleeping))
             assert bough("approve", session_id, "--yes", store=installed.url).code == 0
             until(lambda: "Refunded." in bough("show", session_id, store=installed.url).out)
+            told = json.loads(bough("show", session_id, "--json", store=installed.url).out)
+            assert told["session"]["status"] == "completed"
             more = bough(
                 "run", "--engine", f"absurd:{queue}", "--resume", session_id, "Thanks", store=installed.url
             )
@@ -144,7 +147,7 @@ class TestBadInput:
     @pytest.mark.parametrize("line", [["run", "--agent", "a", "hi"], ["migrate"]])
     def test_a_file_has_no_such_engine(self, tmp_path: Path, line: list[str]) -> None:
         done = bough(*line, "--engine", "absurd", store=tmp_path / "s.db")
-        assert done.code == 1
+        assert done.code == 2
         assert "runs on PostgreSQL" in done.err
         assert not (tmp_path / "s.db").exists()
 

@@ -61,6 +61,56 @@ class TestReference:
         assert done.json["session"]["id"] == session.session_id
 
 
+class TestText:
+    """A byte that is none of UTF-8 reaches Python as half a character, which no store can keep."""
+
+    BROKEN = os.fsdecode(b"b\xff")
+
+    @pytest.fixture
+    def home(self, tmp_path: Path) -> Path:
+        (tmp_path / "bad.txt").write_bytes(b"b\xff")
+        (tmp_path / "a.json").write_text('["hello"]')
+        filled(tmp_path / "agent.db")
+        return tmp_path
+
+    def test_a_file_that_cannot_be_read_as_one_is_refused(self, home: Path) -> None:
+        before = bough("ls", "--json", "--all", home=home).out
+        for line in (
+            "run hi --model scripted:a.json --system @{}",
+            "chat --model scripted:a.json --system @{}",
+            "run hi --model scripted:{}",
+            "fork ses_case --prompt @{}",
+            "replay ses_case --model scripted:a.json --prompt-patch @{}",
+            "compact ses_case --summary @{}",
+        ):
+            for name, why in (("bad.txt", "UTF-8"), ("nosuch.txt", "No such file")):
+                done = bough(*line.format(name).split(), home=home)
+                assert (done.code, name in done.err, why in done.err) == (2, True, True), done.err
+        assert bough("ls", "--json", "--all", home=home).out == before
+
+    @pytest.mark.parametrize(
+        "line", [["run", BROKEN], ["run", "-"], ["chat"], ["run", "hi", "--max-cost", "0"]]
+    )
+    def test_an_input_that_is_refused_makes_no_session(self, tmp_path: Path, line: list[str]) -> None:
+        (tmp_path / "a.json").write_text('["hello"]')
+        done = bough(*line, "--model", "scripted:a.json", home=tmp_path, typed=self.BROKEN)
+        assert (done.code, done.out) == (2, "")
+        assert not (tmp_path / "agent.db").exists()
+
+    @pytest.mark.parametrize("line", ["run -", "chat"])
+    def test_a_pipe_that_is_read_strictly_ends_in_words(self, home: Path, line: str) -> None:
+        env = {**environment(home), "PYTHONIOENCODING": "utf-8:strict"}
+        done = subprocess.run(
+            [*BOUGH, *line.split(), "--model", "scripted:a.json"],
+            cwd=home, env=env, input=b"b\xff\n", capture_output=True, check=False,
+        )  # fmt: skip
+        assert (done.returncode, b"UTF-8" in done.stderr) == (2, True)
+
+    def test_a_name_that_is_refused_is_refused_in_words_for_people(self, home: Path) -> None:
+        done = bough("title", "ses_case", self.BROKEN, home=home)
+        assert (done.code, "locale" in done.err, ".encode" in done.err) == (2, True, False)
+
+
 class TestNumbers:
     @pytest.mark.parametrize(
         "line",
@@ -296,6 +346,12 @@ class TestReplay:
         assert done.code == 2
         assert "report.md" in done.err
         assert _digest(shelf) == before
+
+    @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a disk that is full, on Linux")
+    @pytest.mark.parametrize("line", ["replay ses_case", "diff ses_case ses_other"])
+    def test_a_report_that_does_not_fit_is_named_and_leaves_nothing(self, shelf: Path, line: str) -> None:
+        done = bough(*line.split(), "-o", "/dev/full", store=shelf)
+        assert (done.code, "no room to write /dev/full" in done.err, "key" in done.err) == (1, True, False)
 
     def test_a_place_before_the_beginning_is_refused(self) -> None:
         session = library.open("memory:").start("a", [system("s")])

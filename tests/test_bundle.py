@@ -361,6 +361,21 @@ class TestImport:
                 assert there.import_bundle(source).session_id == session.session_id
         feeder.join()
 
+    def test_long_ones_and_wide_ones_come_in_whole(self, store: Sessions) -> None:
+        """Stores take rows in by the hundred and by the megabyte."""
+        session = Sessions(MemoryStore(), real_world()).start("a", [system("s")])
+        for name in ("NULL", '{"a\\,b}', "", "größer ☃"):
+            session.title(name)
+            session.append([said for n in range(200) for said in (user(f"{name} {n}"), assistant("\0"))])
+            session.send_sync(name or "q", model=bough.ScriptedModel(["yes"]))
+        session.append([user("w" * 9_000_000), assistant("wide")])
+        session.append([user("and on"), assistant("narrow")])
+        data = bundle(session)
+        store.import_bundle(io.BytesIO(data))
+        there = store.session(session.session_id)
+        assert bundle(there) == data
+        assert there.verify() == []
+
     def test_ctrl_c_changes_nothing(self, store: Sessions, tmp_path: Path) -> None:
         data = bundle(long(store))
         with other(store, tmp_path) as there:

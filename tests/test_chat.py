@@ -44,6 +44,8 @@ class TestTalking:
         with Terminal("chat", *MODEL, home=home) as terminal:
             terminal.until(PROMPT)
             assert "/compact" in terminal.asked("/help")
+            assert "nothing was said here yet" in terminal.asked("/tree")
+            assert "--tools FILE.py" in terminal.asked("/tools")
             terminal.say("/quit")
             assert terminal.wait() == 0
         assert not (home / "agent.db").exists()
@@ -151,10 +153,10 @@ class TestKeys:
     def test_tab_completes_a_command(self, home: Path) -> None:
         with Terminal("chat", *MODEL, home=home) as terminal:
             terminal.until(PROMPT)
-            terminal.type("/usa\t")
-            terminal.until("/usage")
+            terminal.type("/too\t")
+            terminal.until("/tools")
             terminal.say("")
-            terminal.until("this session")
+            terminal.until("--tools FILE.py")
 
     def test_history_comes_back_privately_and_without_secrets(self, home: Path) -> None:
         secret = "sk-ant-api03-" + "a1B2" * 20
@@ -175,7 +177,7 @@ class TestCommands:
     def terminal(self, home: Path) -> Iterator[Terminal]:
         with opened(home) as store:
             session = store.start(model="scripted:script.json", title="Order 41")
-            session.append([user("hi " * 40), assistant("hello " * 40), user("more"), assistant("sure")])
+            session.append([user("hi " * 150), assistant("hello " * 150), user("more"), assistant("sure")])
         with Terminal("chat", "--resume", "latest", home=home) as terminal:
             terminal.until("sure")
             terminal.until(PROMPT)
@@ -332,6 +334,16 @@ class TestPiped:
         assert (done.returncode, done.stdout) == (0, "One.\nTwo.\nThree.\n")
         assert "bough chat --resume" in done.stderr
         assert texts(latest(home))[::2] == ["hi", "more", "a\nb"]
+
+    @pytest.mark.parametrize(
+        ("command", "said"),
+        [("/undo", "no input to undo"), ("/show 99", "no entry 99"), ("/show 0", "no entry 0")],
+    )
+    def test_a_command_that_finds_nothing_says_so(self, home: Path, command: str, said: str) -> None:
+        with opened(home) as store:
+            store.start(session_id="ses_new", model=MODEL[1])
+        done = bough("chat", "--resume", "ses_new", home=home, typed=f"{command}\n")
+        assert (done.code, said in done.err) == (2, True), done.err
 
     def test_a_turn_that_fails_ends_it(self, home: Path) -> None:
         script(home, "One.")

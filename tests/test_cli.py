@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import bough as library
 from bough.cli.main import VERBS
 from bough.cli.main import bough as group
+from bough.cli.words import explain
+from bough.errors import Unguarded
 from shelf import filled
 from terminals import BOUGH, Terminal, bough, environment
 
@@ -50,6 +55,38 @@ class TestVerbs:
         for start in (BOUGH, [str(Path(sys.executable).with_name("bough"))]):
             done = subprocess.run([*start, "--version"], capture_output=True, text=True, check=True)
             assert done.stdout == f"bough {package.__version__}\n"
+
+    @pytest.mark.parametrize(
+        ("missing", "words"), [("click", ["--version"]), ("rich", ["chat", "--model", "scripted:s.json"])]
+    )
+    def test_without_the_extra_it_says_what_to_install(
+        self, missing: str, words: list[str], tmp_path: Path
+    ) -> None:
+        """The core brings the command, and not what it is drawn with."""
+        (tmp_path / "s.json").write_text('["hello"]')
+        code = (
+            f"import sys\nsys.modules[{missing!r}] = None\nsys.argv[1:] = {words!r}\n"
+            "from bough.cli.entry import run\nrun()"
+        )
+        main, side = pty.openpty()  # rich is for terminals
+        os.write(main, b"hi\n")
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            stdin=side,
+            stdout=side,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            env=environment(store="memory:"),
+        )
+        os.close(main)
+        os.close(side)
+        assert done.returncode == 2
+        assert done.stderr.endswith(
+            f"bough: the command line needs {missing}; pip install 'bough[cli]' brings it\n"
+        )
+        assert "Traceback" not in done.stderr
 
     @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
     def test_a_shell_learns_to_complete(self, shell: str) -> None:
@@ -127,6 +164,56 @@ class TestReferences:
         assert (done.code, done.out) == (2, "")
         assert done.err.startswith("bough:")
 
+    def test_an_empty_one_is_refused_and_is_not_the_latest(self, shelf: Path) -> None:
+        before = bough("ls", "--json", store=shelf).out
+        for line in (
+            ["rm", "", "--yes"],
+            ["undo", ""],
+            ["title", "", "zz"],
+            ["run", "hi", "--resume", "", "--model", "scripted:none.json"],
+        ):
+            done = bough(*line, store=shelf)
+            assert (done.code, "the reference is empty" in done.err) == (2, True), line
+        assert bough("ls", "--json", store=shelf).out == before
+        assert bough("show", "@1", store=shelf).out == bough("show", "latest@1", store=shelf).out
+
+    @pytest.mark.parametrize("name", ["latest", "ses_case", "Order 41"])
+    def test_a_file_that_is_called_like_a_session_does_not_hide_it(
+        self, shelf: Path, tmp_path: Path, name: str
+    ) -> None:
+        seen = bough("show", name, store=shelf).out
+        (tmp_path / name).write_text("no bundle at all")
+        assert bough("show", name, home=tmp_path, store=shelf).out == seen
+        assert "cannot be taken in" in bough("show", f"./{name}", home=tmp_path, store=shelf).err
+
+    def test_a_bundle_of_any_name_is_looked_into_where_no_session_has_it(
+        self, shelf: Path, tmp_path: Path
+    ) -> None:
+        bough("export", "ses_case", "-o", tmp_path / "parcel", store=shelf)
+        for store in (shelf, tmp_path / "none.db"):
+            assert "Thank you!" in bough("show", "parcel", home=tmp_path, store=store).out
+
+    def test_a_verb_that_changes_refuses_a_bundle_and_names_the_import(
+        self, shelf: Path, tmp_path: Path
+    ) -> None:
+        bough("export", "ses_case", "-o", tmp_path / "case.bough", store=shelf)
+        before = bough("ls", "--json", "--all", store=shelf).out
+        for line in (
+            *("fork {}", "title {} x", "tag {} a=b", "label {}@2 x", "undo {}", "redo {}", "rewind {}@2"),
+            *(
+                "compact {}",
+                "uncompact {}",
+                "rm {} --yes",
+                "purge {} --yes",
+                "restore {}",
+                "copy {} --to o.db",
+            ),
+        ):
+            done = bough(*line.format("case.bough").split(), home=tmp_path, store=shelf)
+            assert (done.code, done.out) == (2, ""), line
+            assert done.err.endswith("take it in first: bough import case.bough\n"), line
+        assert bough("ls", "--json", "--all", store=shelf).out == before
+
     def test_with_a_place_the_entry_there_is_shown(self, shelf: Path) -> None:
         assert bough("show", "ses_case@3", "--json", store=shelf).json["entry"]["seq"] == 3
 
@@ -134,6 +221,41 @@ class TestReferences:
         before = bough("show", "ses_case", "--json", store=shelf).json["session"]
         assert len(bough("log", "ses_case@4", store=shelf).out.splitlines()) == 4
         assert bough("show", "ses_case", "--json", store=shelf).json["session"] == before
+
+
+class TestExitCodes:
+    def test_what_cannot_be_done_here_is_usage(self, shelf: Path) -> None:
+        for line in (
+            "worker --agents x.py",
+            "migrate --engine absurd",
+            "uncompact ses_case",
+            "import nosuch",
+        ):
+            assert bough(*line.split(), store=shelf).code == 2, line
+        said = explain(Unguarded("0.0.0.0"))
+        assert said is not None
+        assert said.code == 2
+
+
+class TestTable:
+    def test_a_pipe_gets_it_whole_and_a_terminal_what_fits(self, tmp_path: Path) -> None:
+        place, title = (
+            tmp_path / "s.db",
+            "a title of many words that goes on and on, and on, and then some more",
+        )
+        with library.open(place) as store:
+            store.start(title=title, model="openai-chat:a-model-of-a-long-name").send_sync(
+                "hi", model=library.ScriptedModel(["ho"])
+            )
+        piped = bough("ls", store=place, COLUMNS="40").out
+        assert title in piped
+        assert "openai-chat:a-model-of-a-long-name" in piped
+        assert "1 unpriced" in bough("usage", store=place, COLUMNS="40").out
+        for verb, wanted in (("ls", "a title of"), ("usage", "1 unpriced")):
+            with Terminal(verb, store=place, columns=40) as shown:
+                assert shown.wait() == 0
+                assert wanted in shown.screen
+                assert all(len(line) <= 40 for line in shown.screen.splitlines()), shown.screen
 
 
 class TestManners:
@@ -155,8 +277,6 @@ class TestManners:
         assert done.stdout.count("\n") == 1
 
     def test_escape_sequences_of_a_tool_do_not_reach_the_terminal(self, tmp_path: Path) -> None:
-        import bough as library
-
         with library.open(tmp_path / "s.db") as store:
             session = store.start(session_id="ses_x", title="\x1b[2Jgone")
             with session.turn("hi \x1b]0;owned\x07") as turn:

@@ -21,6 +21,13 @@ def listed(shelf: Path, *flags: str) -> set[str]:
     return {row["id"] for row in bough("ls", "--json", "--all", *flags, store=shelf).json["sessions"]}
 
 
+def drive(store: library.Sessions, name: str) -> None:
+    """As this process would while it runs a turn of it."""
+    log = store.session(name).log
+    store.store.lease(name, f"{log.world.holder()}#x", log.world.now() + 60_000_000, log.world.now())
+    log.record("turn", row={"status": "running"})
+
+
 class TestTrash:
     def test_rm_shows_the_plan_and_wants_yes(self, shelf: Path) -> None:
         done = bough("rm", "ses_case", store=shelf)
@@ -61,6 +68,25 @@ class TestTrash:
             asked.interrupt("interrupted")
             assert asked.wait() == 130
         assert "ses_case" in listed(shelf)
+
+    def test_what_is_not_in_the_trash_is_put_there_by_the_verb_that_is_named(self, shelf: Path) -> None:
+        done = bough("purge", "latest", "--yes", store=shelf)
+        assert (done.code, "bough rm REFERENCE" in done.err) == (2, True)
+
+    @pytest.mark.parametrize("driven", ["ses_case", "ses_t"])
+    def test_what_is_being_driven_is_not_put_away(self, shelf: Path, driven: str) -> None:
+        with library.open(shelf) as store:
+            store.start_task(store.session("ses_case"), session_id="ses_t")
+            drive(store, driven)
+            done = bough("rm", "ses_other", "ses_case", "--yes", store=shelf)
+        assert (done.code, f"bough tail -f {driven}" in done.err) == (3, True)
+        assert listed(shelf) >= {"ses_case", "ses_other"}
+
+    def test_a_policy_leaves_what_is_being_driven_alone(self, shelf: Path) -> None:
+        with library.open(shelf) as store:
+            drive(store, "ses_case")
+            done = bough("gc", "--idle-for", "0s", "--yes", store=shelf)
+        assert (done.code, "ses_case" in listed(shelf)) == (0, True)
 
     def test_children_are_in_the_plan(self, tmp_path: Path) -> None:
         place = tmp_path / "s.db"
@@ -155,7 +181,7 @@ class TestBackup:
         assert bough("backup", tmp_path / "copy.db", store=shelf).code == 2
         assert bough("backup", tmp_path / "copy.db", "--force", store=shelf).code == 0
         assert bough("backup", shelf, "--force", store=shelf).code == 2
-        assert bough("backup", tmp_path / "no" / "x.db", store=shelf).code == 1
+        assert bough("backup", tmp_path / "no" / "x.db", store=shelf).code == 2
         assert Path(bough("backup", store=shelf).out.strip()).exists()
 
 

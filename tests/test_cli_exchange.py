@@ -163,6 +163,11 @@ class TestSearch:
         assert hit["on_path"] is False
         assert "You are welcome." in bough("show", hit["reference"], store=shelf).out
 
+    @pytest.mark.parametrize("name", ["ses_case", "ses_ca", "ca"])
+    def test_a_session_is_named_as_everywhere(self, shelf: Path, name: str) -> None:
+        found = bough("search", "order", f"session:{name}", "--json", store=shelf).json["hits"]
+        assert {hit["session_id"] for hit in found} == {"ses_case"}
+
     def test_what_is_new_is_found_at_once(self, shelf: Path) -> None:
         assert bough("search", "zebra", store=shelf).code == 1
         with library.open(shelf) as store:
@@ -214,6 +219,20 @@ class TestExport:
         assert bough("export", "ses_case", format_, "-o", tmp_path / "x", store=shelf).out == ""
         assert (tmp_path / "x").read_text() == done.out
 
+    def test_what_a_format_does_not_hold_and_a_second_format_are_refused(self, shelf: Path) -> None:
+        for line in (
+            "export ses_case --html --markdown",
+            "export ses_case --bundle --jsonl",
+            "export ses_case --jsonl --blobs",
+            "export ses_case --markdown --no-children",
+            "diff ses_case ses_other --json --markdown",
+            "replay ses_case --json --markdown",
+            "usage --view tree",
+        ):
+            done = bough(*line.split(), store=shelf)
+            assert (done.code, done.out) == (2, ""), line
+            assert line.split()[-1] in done.err, line
+
     def test_it_is_named_after_the_session(self, shelf: Path, tmp_path: Path) -> None:
         assert bough("export", "ses_case", store=shelf, home=tmp_path).code == 0
         assert (tmp_path / "ses_case.bough").exists()
@@ -254,7 +273,7 @@ class TestImport:
         there = tmp_path / "b.db"
         library.open(there).close()
         done = bough("import", place, store=there)
-        assert done.code == 1
+        assert done.code == (2 if damage == "absent" else 1)
         assert done.err.startswith("bough:")
         assert bough("ls", "--json", store=there).json["sessions"] == []
 

@@ -44,6 +44,30 @@ class TestLs:
         listed = bough("ls", "--json", *filters, store=shelf).json["sessions"]
         assert [row["id"] for row in listed] == found
 
+    def test_it_filters_by_owner_within_the_owner_it_is_bound_to(self, tmp_path: Path) -> None:
+        place = tmp_path / "s.db"
+        with library.open(place) as store:
+            for owner in ("ann", "bob"):
+                store.start(owner=owner, session_id=f"ses_{owner}")
+
+        def listed(*words: str) -> list[str]:
+            return [row["id"] for row in bough(*words, "--json", store=place).json["sessions"]]
+
+        assert listed("ls", "--owner", "ann") == ["ses_ann"]
+        assert listed("--owner", "bob", "ls", "--owner", "ann") == []
+
+    def test_a_parent_is_named_as_everywhere(self, shelf: Path) -> None:
+        whole = bough("ls", "--parent", "ses_case", "--json", store=shelf).json["sessions"]
+        assert whole
+        assert bough("ls", "--parent", "ses_ca", "--json", store=shelf).json["sessions"] == whole
+        assert bough("ls", "--parent", "ses_none", store=shelf).code == 2
+
+    def test_forks_of_what_is_gone_are_found_by_its_whole_id(self, shelf: Path) -> None:
+        whole = bough("ls", "--parent", "ses_case", "--json", store=shelf).json["sessions"]
+        for verb in ("rm", "purge"):
+            assert bough(verb, "ses_case", "--yes", store=shelf).code == 0
+            assert bough("ls", "--parent", "ses_case", "--json", store=shelf).json["sessions"] == whole
+
     def test_a_page_says_how_to_go_on(self, shelf: Path) -> None:
         first = bough("ls", "--json", "-n", "2", store=shelf).json
         second = bough("ls", "--json", "-n", "2", "--page", first["next"], store=shelf).json

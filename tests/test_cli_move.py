@@ -93,7 +93,7 @@ class TestCompact:
 
     def test_an_empty_summary_is_refused(self, shelf: Path) -> None:
         assert bough("compact", "ses_case", "--summary", " ", store=shelf).code == 1
-        assert bough("uncompact", "ses_case", store=shelf).code == 1
+        assert bough("uncompact", "ses_case", store=shelf).code == 2
 
 
 class TestNames:

@@ -19,6 +19,7 @@ TOOLS = '''
 import os, pathlib, signal, time
 import bough
 from bough import Happened, NeverHappened, ToolContext
+from bough.models.names import named
 
 BOOK = pathlib.Path("book")
 
@@ -55,12 +56,29 @@ def refund(order: int, ctx: ToolContext) -> str:
     """Give the money back."""
     return pay(ctx.key)
 
+@bough.tool(effect="idempotent")
+async def delegate(order: int, ctx: ToolContext) -> str:
+    """Have a child give the money back."""
+    return await ctx.task("refund it", models=[named("scripted:child.json")], tools=[refund])
+
 @bough.tool(effect="read")
 def sleeps() -> str:
     """Blocks its thread."""
     pathlib.Path("asleep").touch()
     time.sleep(120)
     return "awake"
+'''
+
+
+VANISHING = '''
+import bough
+
+@bough.tool(effect="read")
+def vanish() -> str:
+    """What another program might do at any moment."""
+    with bough.open("agent.db") as other:
+        other.store.trash(other.sessions().sessions[0].session_id, 1)
+    return "gone"
 '''
 
 
@@ -104,6 +122,13 @@ class TestRun:
         assert (done.returncode, done.stdout) == (0, "It is lost.\n")
         assert '✓ look_up(order=41) → {"order":41,"status":"lost"}' in done.stderr
         assert only(home).session_id in done.stderr
+
+    def test_a_run_is_a_one_shot_and_ends_completed(self, home: Path) -> None:
+        bough("run", "hi", *MODEL, home=home)
+        row = only(home).row
+        assert (row.status, row.completed_at is not None) == ("completed", True)
+        bough("run", "and?", "--resume", row.session_id, *MODEL, home=home)
+        assert only(home).row.completed_at > row.completed_at
 
     @pytest.mark.parametrize("arguments", [(), ("-",)])
     def test_the_input_may_come_from_a_pipe(self, home: Path, arguments: tuple[str, ...]) -> None:
@@ -181,13 +206,18 @@ class TestRun:
         bough("run", "hi", *MODEL, home=home)
         done = bough("run", "--resume", "latest", "more", "--max-turns", "1", home=home)
         assert (done.returncode, done.stdout) == (1, "")
-        assert "1 turns" in done.stderr
+        assert (
+            "the session has had its 1 turn; raise it with --max-turns N, or bough fork ses_" in done.stderr
+        )
         assert texts(only(home)) == ["hi", "One."]
 
     def test_money_that_is_spent_stops_the_turn(self, home: Path) -> None:
-        done = bough("run", "hi", *MODEL, "--max-cost", "0", home=home)
+        rates = {"input": 1e6, "output": 1e6}
+        (home / "script.json").write_text(json.dumps({"lines": ["One.", "Two."], "rates": rates}))
+        assert bough("run", "hi", *MODEL, home=home).code == 0
+        done = bough("run", "more", "--resume", "latest", "--max-cost", "0.01", home=home)
         assert done.returncode == 1
-        assert "microcents are spent" in done.stderr
+        assert "are spent; raise it with --max-cost DOLLARS, or bough fork ses_" in done.stderr
 
     def test_events_come_as_json_lines_and_the_last_one_sums_up(self, home: Path) -> None:
         script(home, calls("look_up"), "It is lost.")
@@ -195,6 +225,7 @@ class TestRun:
         lines = [json.loads(line) for line in done.stdout.splitlines()]
         assert {line["schema_version"] for line in lines} == {1}
         assert [line["type"] for line in lines if line["type"] != "session:delta"] == [
+            "session:started",
             "session:turn_started",
             "session:answer",
             "session:tool_result",
@@ -405,6 +436,25 @@ class TestResume:
         assert bough("resume", "latest", home=home).stdout == "Half a sen (interrupted)\n"
 
 
+class TestNaming:
+    def test_what_names_a_new_session_is_refused_for_one_that_is_there(self, home: Path) -> None:
+        bough("run", "hi", *MODEL, home=home)
+        for verb in ("run hi --resume", "run hi --overwrite", "chat --resume"):
+            for flag in ("--title T", "--tag a=b", "--agent zz"):
+                done = bough(*f"{verb} latest {flag}".split(), home=home, typed="more\n")
+                assert (done.code, flag.split()[0] in done.err) == (2, True), (verb, flag)
+        assert texts(only(home)) == ["hi", "One."]
+
+    def test_a_copy_is_new_and_keeps_its_agent(self, home: Path) -> None:
+        bough("run", "hi", *MODEL, "--agent", "oak", home=home)
+        copied = ["run", "more", "--copy", "latest", "--title", "T", "--tag", "a=b"]
+        assert bough(*copied, "--agent", "zz", home=home).code == 2
+        assert bough(*copied, home=home).out == "Two.\n"
+        with opened(home) as store:
+            made = store.sessions().sessions[0]
+        assert (made.title, made.tags, made.agent) == ("T", {"a": "b"}, "oak")
+
+
 class TestBusy:
     def test_a_busy_session_is_an_exit_code_and_queued_input_is_answered_next(self, home: Path) -> None:
         script(home, calls("sleeps"), "One.", "Two.")
@@ -428,6 +478,13 @@ class TestBusy:
         assert bough("resume", "latest", *AGENT, home=home).stdout == "One.\nTwo.\n"
         assert texts(only(home))[-2:] == ["more", "Two."]
 
+    def test_a_session_that_is_taken_away_in_the_middle_of_a_turn_is_an_exit_code(self, home: Path) -> None:
+        (home / "tools.py").write_text(VANISHING)
+        script(home, {"text": "Hm.", "calls": [{"name": "vanish"}]}, "One.")
+        done = bough("run", "hi", *AGENT, home=home)
+        assert (done.code, done.out) == (3, "")
+        assert "bough restore ses_" in done.err
+
 
 def wait_for(place: Path, patience: float = 30) -> None:
     end = time.monotonic() + patience
@@ -444,6 +501,15 @@ class TestApprove:
         assert "waits for approval: refund(order=41)" in done.stderr
         assert "bough approve" in done.stderr
         assert not (home / "book").exists()
+
+    def test_the_command_that_goes_on_works_as_it_is_printed(self, home: Path) -> None:
+        script(home, calls("refund"), "Refunded.")
+        said = bough("run", "refund it", *AGENT, "--max-cost", "2", home=home).err
+        resume = said.partition("then bough ")[2].splitlines()[0]
+        assert resume.endswith(" --tools tools.py --max-cost 2.0")
+        allowed = bough("approve", "latest", "--yes", home=home).err
+        assert allowed.partition("bough ")[2].strip() == resume.removesuffix(" --max-cost 2.0")
+        assert bough(*resume.split(), home=home).out == "Refunded.\n"
 
     def test_nothing_is_allowed_unless_somebody_says_so(self, home: Path) -> None:
         script(home, calls("refund"), "Refunded.")
@@ -482,6 +548,25 @@ class TestApprove:
         assert bough("resume", "latest", *AGENT, home=home).returncode == 1
         bough("approve", "latest", "--deny", home=home)
         assert bough("resume", "latest", *AGENT, home=home).stdout == "Done.\n"
+        assert len((home / "book").read_text().splitlines()) == 1
+
+    @pytest.mark.parametrize("by", ["parent", "child"])
+    def test_what_a_task_asks_for_is_allowed_here_or_there_and_the_parent_goes_on(
+        self, home: Path, by: str
+    ) -> None:
+        script(home, calls("delegate"), "It is done.")
+        script(home, calls("refund"), "Refunded.", name="child.json")
+        done = bough("run", "refund it", *AGENT, home=home)
+        assert (done.returncode, "waits for approval: refund(order=41)" in done.stderr) == (1, True)
+        with opened(home) as store:
+            names = {row.relation or "parent": row.session_id for row in store.every()}
+        shown = bough("show", names["parent"], home=home)
+        assert f"waits for approval in its task {names['task']}" in shown.stdout
+        listed = json.loads(bough("approve", names["parent"], "--json", home=home).stdout)["waiting"]
+        assert [call["session_id"] for call in listed] == [names["task"]]
+        allowed = bough("approve", names["parent" if by == "parent" else "task"], "--yes", home=home)
+        assert f"bough resume {names['parent']}" in allowed.stderr
+        assert bough("resume", names["parent"], *AGENT, home=home).stdout == "It is done.\n"
         assert len((home / "book").read_text().splitlines()) == 1
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bough import Compaction, Note, Settings, ToolCall, assistant, tool_result, user
-from bough.core.codec import chain, decode, encode, from_json, read_back, to_json
+from bough.core.codec import chain, decode, encode, from_json, plain_text, read_back, to_json
 from bough.core.drafts import Draft, write
 from bough.core.entries import Payload, Unknown, kind_of
 from bough.core.turns import Cursor
-from bough.errors import BadMessage, BadText, NotJson
+from bough.errors import BadMessage, BadText, NotJson, NotText
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 json_values = st.recursive(
@@ -117,6 +119,12 @@ def test_endless_nesting_is_refused() -> None:
     ring["self"] = ring
     with pytest.raises(NotJson):
         encode(Note(ring))
+
+
+@pytest.mark.parametrize("value", [5, b"x", ["x"]])
+def test_what_is_not_text_is_refused_where_text_belongs(value: Any) -> None:
+    with pytest.raises(NotText, match=re.escape(f"title is {value!r}; it takes text")):
+        plain_text(value, "title")
 
 
 def test_half_a_character_is_refused_and_nul_is_kept() -> None:

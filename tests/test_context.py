@@ -90,6 +90,12 @@ def test_settings_fold_along_the_path() -> None:
     assert fold_settings([*path, *path_of(Settings(prompt="new"))]).prompt_patch is None
 
 
+def test_tools_only_narrow_along_the_path_whoever_wrote_it() -> None:
+    path = path_of(Settings(tools=("a", "b", "c")), Settings(tools=("c", "b")), Settings(tools=("a", "b")))
+    assert [fold_settings(path[:n]).tools for n in range(4)] == [None, ("a", "b", "c"), ("c", "b"), ("b",)]
+    assert fold_settings([*path, *path_of(Settings(tools=()), Settings(tools=("b",)))]).tools == ()
+
+
 def test_a_prompt_replaces_the_system_messages_and_a_patch_is_added_to_them() -> None:
     seeds = [system("old"), user("q")]
     assert build(path_of(*seeds, Settings(prompt="new"), seeds=1)).system == ("new",)

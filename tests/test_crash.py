@@ -26,6 +26,7 @@ from bough import Sessions, assistant, errors, system, tool_result, user
 from bough.core.entries import Unknown
 from bough.core.turns import Rest
 from crash_writer import digest, shown
+from terminals import bough as command
 
 SOAK = os.environ.get("BOUGH_SOAK") == "1"
 KILLS = 400 if SOAK else 24
@@ -333,6 +334,47 @@ class TestFullDisk:
         with bough.open(small_disk / "new.db") as store:
             store.start()
 
+    def test_what_lies_on_a_full_disk_can_be_read(self, small_disk: Path, tmp_path: Path) -> None:
+        place = small_disk / "a.db"
+        with bough.open(place) as store:
+            store.start(session_id="ses_one", title="kept", seeds=[system("s")])
+            store.search("s")
+        _ballast(small_disk)
+        with bough.open(place) as store:
+            assert [entry.message.text for entry in store.session("ses_one").path()] == ["s"]
+            assert list(store.verify()) == []
+            assert len(store.search("s").hits) == 1
+            with pytest.raises(errors.StoreFull, match="no room"):
+                store.start()
+            every_verb_reads(place, tmp_path)
+            (small_disk / "ballast").unlink()
+            store.session("ses_one").append([user("there is room again")])
+            assert len(store.session("ses_one").path()) == 2
+
+    def test_what_lies_on_a_read_only_disk_can_be_read(self, small_disk: Path, tmp_path: Path) -> None:
+        place = small_disk / "a.db"
+        with bough.open(place) as store:
+            store.start(session_id="ses_one", title="kept", seeds=[system("s")])
+            store.search("s")
+        subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+        every_verb_reads(place, tmp_path)
+        changed = command("title", "ses_one", "new", store=place)
+        assert (changed.code, "cannot be written" in changed.err) == (1, True)
+        with pytest.raises(errors.ReadOnly):
+            bough.open(small_disk / "new.db")
+
+    def test_a_search_that_cannot_index_finds_what_is_indexed_and_says_so(self, small_disk: Path) -> None:
+        place = small_disk / "a.db"
+        with bough.open(place) as store:
+            store.start(session_id="ses_one", seeds=[system("early")])
+            store.search("early")
+            store.start(session_id="ses_two", seeds=[system("late")])
+        subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+        found, missed = command("search", "early", store=place), command("search", "late", store=place)
+        assert (found.code, "ses_one@1" in found.out, missed.code) == (0, True, 1)
+        for said in (found.err, missed.err):
+            assert "1 session(s) have text that is not indexed" in said
+
     def test_purge_on_a_full_disk_purges_or_says_why_not(self, small_disk: Path) -> None:
         with bough.open(small_disk / "a.db") as store:
             session = store.start()
@@ -400,13 +442,16 @@ def _fill(session: bough.Session) -> Exception | None:
     return None
 
 
-def run(code: str, *args: object) -> str:
-    """Run code in a process of its own; its standard output."""
+def dedented(code: str) -> str:
     lines = code.strip("\n").splitlines()
     indent = len(lines[0]) - len(lines[0].lstrip())
-    text = "\n".join(line[indent:] for line in lines)
+    return "\n".join(line[indent:] for line in lines)
+
+
+def run(code: str, *args: object) -> str:
+    """Run code in a process of its own; its standard output."""
     done = subprocess.run(
-        [sys.executable, "-c", text, *map(str, args)],
+        [sys.executable, "-c", dedented(code), *map(str, args)],
         capture_output=True,
         text=True,
         timeout=120,
@@ -417,6 +462,26 @@ def run(code: str, *args: object) -> str:
 
 
 # -- files that are not ours to write --------------------------------------------------------------
+
+
+def every_verb_reads(place: Path, aside: Path) -> None:
+    """All that only looks, at the command line, where nothing can be written."""
+    reading = (
+        ("ls",),
+        ("show", "ses_one"),
+        ("log", "ses_one"),
+        ("tree", "ses_one"),
+        ("usage",),
+        ("search", "kept"),
+        ("export", "ses_one", "-o", aside / "out.bough"),
+        ("backup", aside / "copy.db"),
+        ("verify",),
+    )
+    for verb in reading:
+        done = command(*verb, store=place)
+        assert done.code == 0, (verb, done.err)
+    assert "SQLite finds its pages whole" in command("doctor", store=place).out
+    assert command("verify", store=aside / "copy.db").code == 0
 
 
 def beside(path: Path) -> dict[str, bytes | None]:
@@ -452,6 +517,59 @@ AS_NOBODY = """
 """
 
 
+AS_SOMEBODY = """
+    import os, sys, tempfile, bough
+    from bough import errors, user
+    from bough.stores.sqlite_public import PublicReader
+    with tempfile.TemporaryDirectory() as folder, bough.open(folder + "/load.db") as store:
+        list(store.verify()); store.start().append([user("everything is imported now")])
+    def said(store):
+        return " ".join(entry.message.text for entry in store.session("ses_one").path())
+    def lay_down_rights():
+        if os.geteuid() == 0:
+            os.setgroups([]); os.setgid(65534); os.setuid(65534)
+"""
+READ_AS_NOBODY = f"""{AS_SOMEBODY}
+    lay_down_rights()
+    with bough.open(sys.argv[1]) as store:
+        print(said(store))
+        assert list(store.verify()) == []
+        PublicReader(sys.argv[1], owner="nobody").sessions()
+        try:
+            store.session("ses_one").append([user("more")])
+        except errors.BoughError as error:
+            print(type(error).__name__)
+"""
+WHY_AS_NOBODY = f"""{AS_SOMEBODY}
+    lay_down_rights()
+    try:
+        bough.open(sys.argv[1])
+    except errors.StoreError as error:
+        print(error)
+"""
+WATCH_AS_NOBODY = f"""{AS_SOMEBODY}
+    lay_down_rights()
+    store, public = bough.open(sys.argv[1]), PublicReader(sys.argv[1], owner="ann")
+    query = "select count(*) from public_message"
+    print(said(store), next(public.query(query))[0], flush=True)
+    sys.stdin.readline()
+    print(said(store), next(public.query(query))[0], flush=True)
+    rows = public.query("select * from public_message")
+    next(rows)
+    try:
+        with store.store._connections.reading() as reader:
+            reader.execute("select count(*) from entry").get
+            print("reading", flush=True)
+            sys.stdin.readline()
+    except errors.StoreError as error:
+        print("was written while it was read" if "was written while" in str(error) else error)
+    try:
+        list(rows)
+    except errors.StoreError as error:
+        print("was written while it was read" if "was written while" in str(error) else error)
+"""
+
+
 class TestRights:
     @pytest.fixture
     def open_made(self) -> Iterator[Path]:
@@ -460,7 +578,7 @@ class TestRights:
         folder.chmod(0o777)
         path = folder / "a.db"
         with bough.open(path) as store:
-            store.start(session_id="ses_one").append([user("kept")])
+            store.start(session_id="ses_one", owner="ann").append([user("kept")])
         for file in folder.iterdir():
             file.chmod(0o666)
         yield path
@@ -482,6 +600,60 @@ class TestRights:
         assert run(AS_NOBODY, open_made) == "ReadOnly\n"
         assert run(AS_NOBODY, open_made.parent / "new.db") == "ReadOnly\n"
         assert beside(open_made) == before
+
+    def test_what_may_not_be_written_can_be_read_and_nothing_appears_beside_it(self, open_made: Path) -> None:
+        open_made.parent.chmod(0o555)
+        before = beside(open_made)
+        assert run(READ_AS_NOBODY, open_made) == "kept\nReadOnly\n"
+        assert beside(open_made) == before
+
+    def test_a_store_somebody_else_is_writing_can_be_read_where_nothing_may_be_written(
+        self, open_made: Path
+    ) -> None:
+        with bough.open(open_made) as store:
+            store.session("ses_one").append([user("in the log")])
+            for file in open_made.parent.iterdir():
+                file.chmod(0o644)
+            open_made.parent.chmod(0o555)
+            before = beside(open_made)
+            assert run(READ_AS_NOBODY, open_made) == "kept in the log\nReadOnly\n"
+            assert beside(open_made) == before
+
+    def test_a_log_that_cannot_be_read_where_it_lies_is_never_left_out(self, open_made: Path) -> None:
+        """A copy of a store with its -wal, on a disk nothing can be written to: without the log it would be old."""
+        with bough.open(open_made) as store:
+            store.session("ses_one").append([user("in the log")])
+            log = Path(f"{open_made}-wal").read_bytes()
+        Path(f"{open_made}-wal").write_bytes(log)
+        open_made.parent.chmod(0o555)
+        assert "together with its -wal" in run(WHY_AS_NOBODY, open_made)
+
+    def test_what_is_written_while_it_stands_still_is_seen(self, open_made: Path) -> None:
+        """Another may have the right to write, and takes no notice of a reader that has not."""
+
+        def write(text: str) -> None:
+            open_made.parent.chmod(0o777)
+            with bough.open(open_made) as store:
+                store.session("ses_one").append([user(text)])
+            open_made.parent.chmod(0o555)
+
+        open_made.parent.chmod(0o555)
+        child = subprocess.Popen(
+            [sys.executable, "-c", dedented(WATCH_AS_NOBODY), str(open_made)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stdout.readline() == "kept 1\n"
+        write("between two reads")
+        child.stdin.write("\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "kept between two reads 2\n"
+        assert child.stdout.readline() == "reading\n"
+        write("within one")
+        assert child.communicate("\n")[0] == "was written while it was read\n" * 2
 
     def test_a_queue_file_of_somebody_else_is_refused_with_an_error_of_ours(self, open_made: Path) -> None:
         Path(f"{open_made}-queue").chmod(0o400)

@@ -11,7 +11,18 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import bough
-from bough import Diff, Reasoning, Session, ToolCall, Usage, assistant, system, tool_result, user
+from bough import (
+    Diff,
+    Reasoning,
+    ScriptedModel,
+    Session,
+    ToolCall,
+    Usage,
+    assistant,
+    system,
+    tool_result,
+    user,
+)
 from bough.replay.comparing import words
 from bough.replay.diff import shared_prefix
 from bough.stores.memory import MemoryStore
@@ -164,6 +175,12 @@ class TestNotADifference:
         diff = bough.diff(one, other)
         assert diff.is_same
         assert [(found.name, found.b) for found in diff.setup] == [("prompt", "Be strict."), ("model", "new")]
+
+    def test_a_model_nobody_set_is_told_by_who_answered(self, store: Sessions) -> None:
+        one = store.start("s")
+        one.send_sync("a", model=ScriptedModel(["1"], model="old"))
+        other = one.fork(at=0, model="new")
+        assert [(s.name, s.a, s.b) for s in bough.diff(one, other).setup] == [("model", "old", "new")]
 
 
 class TestAlignment:

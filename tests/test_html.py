@@ -355,6 +355,30 @@ class TestPage:
         page.keyboard.press("f")
         expect(page.locator("dialog")).to_have_count(0)
 
+    def test_what_waits_in_a_task_is_said_and_leads_there(self, watched: Watched, pages: Path) -> None:
+        calls = bough.assistant(bough.ToolCall("c1", "have_paid", {"amount": 40, "account": "ANN-7"}))
+
+        def export() -> None:
+            with bough.open("memory:") as sessions:
+                session = sessions.start("support", [bough.system("You help.")])
+                model = bough.ScriptedModel([calls])
+                session.send_sync("Pay Ann 40", model=model, tools=[gallery.have_paid])
+                session.html(pages / "delegating.html")
+                session.approve(session.waiting()[0])
+                session.html(pages / "decided.html")
+
+        aside(export)
+        page = opened(watched, "delegating")
+        expect(page.locator(".card .badge")).to_have_text("its task waits for approval")
+        expect(page.locator(".approval")).to_contain_text(
+            re.compile("pay_out waits for approval .* in task ses_")
+        )
+        page.locator(".card a.task").click()
+        expect(page.locator("article.selected .card .badge")).to_have_text("waits for approval")
+        page = opened(watched, "decided")
+        expect(page.locator(".card .badge")).to_have_text("its task has a word")
+        expect(page.locator(".approval")).to_have_count(0)
+
     def test_the_bundle_inside_can_be_saved(self, watched: Watched, pages: Path) -> None:
         page = opened(watched, BUILD)
         with page.expect_download() as saved:

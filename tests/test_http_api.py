@@ -79,6 +79,11 @@ class TestSessions:
         assert len(served.get("/api/sessions", agent="even")["sessions"]) == 4
         assert [r["id"] for r in served.get("/api/sessions", tag="n=3")["sessions"]] == [made[3].session_id]
         assert served.get("/api/sessions", tag="n", status=400)["code"] == "bad_query"
+        assert served.get("/api/sessions?status=odd", 400)["code"] == "bad_query"
+        assert served.get("/api/sessions", 400, relation="odd")["code"] == "bad_query"
+        for path in ("/api/sessions", "/api/facets", of(made[0]), f"{of(made[0])}/path"):
+            told = served.get(path, 400, staus="idle")
+            assert (told["code"], "'staus'" in told["detail"]) == ("bad_query", True)
 
     def test_a_session_without_a_title_is_called_by_its_first_input(self, served: Served) -> None:
         session = talked(served.sessions)
@@ -240,6 +245,19 @@ class TestTheTree:
 
 
 class TestWhatTheModelSaw:
+    def test_what_a_model_saw_is_without_the_turns_that_were_left_out(self, served: Served) -> None:
+        session = served.sessions.start()
+        for n in range(3):
+            limits = bough.Limits(max_messages=3)
+            session.send_sync(f"question {n}", model=bough.ScriptedModel(["ok"]), limits=limits)
+        seen = served.get(f"{of(session)}/seen", at="6", provider="openai-chat")
+        assert [message["content"] for message in seen["request"]["messages"]] == [
+            "question 1",
+            "ok",
+            "question 2",
+        ]
+        assert seen["difference"]["was"] == "question 0"
+
     def test_the_request_behind_an_answer_is_the_one_that_was_made(self, store: Sessions) -> None:
         model = ScriptedModel(["one", "two", "three"])
         session = store.start("a", [system("Be brief.")])

@@ -6,7 +6,11 @@ import asyncio
 import io
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import bough
 from bough import ToolCall, assistant, user
@@ -49,6 +53,18 @@ class TestMoving:
         served.post(f"{of(session)}/settings", {"model": "scripted:x", "tools": ["track"]})
         settings = served.get(of(session))["settings"]
         assert (settings["model"], settings["tools"]) == ("scripted:x", ["track"])
+        widened = served.post(f"{of(session)}/settings", {"tools": ["track", "refund"]}, 400)
+        assert widened["code"] == "widened"
+        assert "may use track" in widened["detail"]
+
+    def test_compact_makes_its_summary_without_a_model_as_the_library_does(self, served: Served) -> None:
+        here, there = (
+            served.sessions.start(seeds=[user("q " * 400), assistant("a " * 400)]) for _ in range(2)
+        )
+        for session in (here, there):
+            session.append([user("one " * 200), assistant("1"), user("two"), assistant("2")])
+        made = served.post(f"{of(here)}/compact", {})["compaction"]
+        assert made["summary"] == there.compact().summary
 
     def test_nothing_is_moved_while_somebody_drives(self, served: Served) -> None:
         session = talked(served.sessions)
@@ -62,6 +78,7 @@ class TestMoving:
         ):
             reply = served.client.post(f"{of(session)}/{verb}", json=body, headers=CHANGING)
             assert (reply.status_code, reply.json()["code"]) == (409, "running"), verb
+        assert served.change("DELETE", of(session), status=409)["code"] == "running"
         queued = served.post(f"{of(session)}/send", {"text": "later", "queue": True}, 202)
         assert queued["queued"] == 1
         assert served.get(of(session))["queued"] == 1
@@ -71,6 +88,23 @@ class TestMoving:
 def refund(order: int) -> dict[str, int]:
     """Pay it back."""
     return {"refunded": order}
+
+
+def say_next(*lines: Any) -> ScriptedModel:
+    """Says the line that comes after what was said already."""
+    return ScriptedModel(
+        lambda request: lines[sum(item.message.role == "assistant" for item in request.context.items)]
+    )
+
+
+@bough.tool(effect="idempotent")
+async def delegate(order: int, ctx: bough.ToolContext) -> str:
+    """Have a child pay it back."""
+    asks = assistant(ToolCall("r", "refund", {"order": order}))
+    return await ctx.task("Pay it back.", models=[say_next(asks, "It is paid back.")], tools=[refund])
+
+
+DELEGATES = assistant(ToolCall("d1", "delegate", {"order": 1}), ToolCall("d2", "delegate", {"order": 2}))
 
 
 class TestRunning:
@@ -88,6 +122,23 @@ class TestRunning:
         session = served.sessions.start()
         assert served.post(f"{of(session)}/send", {"text": "hi"}, 400)["code"] == "no_model"
         assert session.row.leaf.seq == 0
+
+    @pytest.mark.parametrize("where", ["body", "row", "settings"])
+    def test_a_model_without_its_key_is_refused_before_the_input_is_stored(
+        self, served: Served, monkeypatch: pytest.MonkeyPatch, where: str
+    ) -> None:
+        monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+        monkeypatch.delenv("ANTHROPIC_AUTH_TOKEN", raising=False)
+        name = "anthropic:some-model"
+        session = served.sessions.start(model=name if where == "row" else None)
+        if where == "settings":
+            session.set(model=name)
+        before = session.row.leaf
+        body = {"text": "hi", "model": name} if where == "body" else {"text": "hi"}
+        refused = served.post(f"{of(session)}/send", body, 400)
+        assert refused["code"] == "no_model"
+        assert "ANTHROPIC_API_KEY" in refused["detail"]
+        assert session.row.leaf == before
 
     def test_a_run_is_cancelled_and_stays_valid(self, store: Sessions) -> None:
         with Served(store, Agent((ScriptedModel([Slow(30, "late"), "next"]),))) as served:
@@ -134,6 +185,100 @@ class TestRunning:
                 r for e in store.session(session.session_id).path() if e.message for r in e.message.results
             ]
             assert sorted(r.outcome for r in results) == ["denied", "done"]
+
+    @pytest.mark.parametrize("asked_at", ["parent", "child"])
+    def test_a_call_that_waits_in_a_task_is_told_and_approved_wherever_one_stands_and_the_parent_goes_on(
+        self, store: Sessions, asked_at: str
+    ) -> None:
+        with Served(store, Agent((say_next(DELEGATES, "Done."),), (delegate,))) as served:
+            session = store.start()
+            served.post(f"{of(session)}/send", {"text": "refund both"}, 202)
+            until(lambda: len(served.get(of(session))["waiting"]) == 2)
+            until(lambda: not served.get(of(session))["is_running_here"])
+            read = served.get(of(session))
+            assert [call["state"] for call in read["open_calls"]] == ["waits_for_task", "waits_for_task"]
+            children = {child.session_id for child in session.children()}
+            assert {asked["session_id"] for asked in read["waiting"]} == children
+            told = [(a["name"], a["arguments"], a["seq"], a["index"], a["task_of"]) for a in read["waiting"]]
+            assert told == [("refund", {"order": n + 1}, 2, 0, {"seq": 2, "index": n}) for n in range(2)]
+
+            for left, asked in zip((1, 0), read["waiting"], strict=True):
+                at, named = (of(session), {"session_id": asked["session_id"]})
+                if asked_at == "child":
+                    at, named = f"/api/sessions/{asked['session_id']}", {}
+                answer = served.post(f"{at}/approve", {**named, "seq": 2, "index": 0})
+                assert (answer["waiting"], answer["resumed"]) == (left, not left)
+            until(lambda: store.session(session.session_id).leaf.seq == 5)
+            until(lambda: not served.get(of(session))["is_running_here"])
+            results = [
+                r for e in store.session(session.session_id).path() if e.message for r in e.message.results
+            ]
+            assert [r.content[0].text for r in results] == ["It is paid back."] * 2
+            assert [child.row.status for child in session.children()] == ["idle", "idle"]
+            assert served.get(of(session))["waiting"] == []
+
+    def test_a_word_to_the_call_above_is_refused_and_says_what_to_name(self, store: Sessions) -> None:
+        with Served(store, Agent((say_next(DELEGATES, "Done."),), (delegate,))) as served:
+            session = store.start()
+            served.post(f"{of(session)}/send", {"text": "refund both"}, 202)
+            until(lambda: len(served.get(of(session))["waiting"]) == 2)
+            until(lambda: not served.get(of(session))["is_running_here"])
+            refused = served.post(f"{of(session)}/approve", {"seq": 2, "index": 0}, 409)
+            assert (refused["code"], "`waiting`" in refused["next"]) == ("not_waiting", True)
+            stranger = talked(store)
+            named = {"session_id": stranger.session_id, "seq": 2, "index": 0}
+            assert served.post(f"{of(session)}/approve", named, 409)["code"] == "not_waiting"
+
+    def test_a_task_with_a_word_goes_on_with_resume_and_is_not_unknown(self, store: Sessions) -> None:
+        with Served(store, Agent((say_next(DELEGATES, "Done."),), (delegate,))) as served:
+            session = store.start()
+            served.post(f"{of(session)}/send", {"text": "refund both"}, 202)
+            until(lambda: len(served.get(of(session))["waiting"]) == 2)
+            until(lambda: not served.get(of(session))["is_running_here"])
+            for asked in served.get(of(session))["waiting"]:
+                word = {"session_id": asked["session_id"], "seq": 2, "index": 0, "allow": False}
+                assert not served.post(f"{of(session)}/approve", {**word, "resume": False})["resumed"]
+            read = served.get(of(session))
+            assert [call["state"] for call in read["open_calls"]] == ["task_decided", "task_decided"]
+            served.post(f"{of(session)}/resume", {}, 202)
+            until(lambda: store.session(session.session_id).leaf.seq == 5)
+
+    def test_a_word_that_comes_while_a_sibling_runs_is_taken_up_by_the_run(self, store: Sessions) -> None:
+        ended = threading.Event()
+
+        @bough.tool(effect="read")
+        def dig() -> str:
+            """Takes its time."""
+            return str(ended.wait(20))
+
+        calls = assistant(ToolCall("c1", "delegate", {"order": 1}), ToolCall("c2", "dig"))
+        with Served(store, Agent((say_next(calls, "Done."),), (delegate, dig))) as served:
+            session = store.start()
+            served.post(f"{of(session)}/send", {"text": "both"}, 202)
+            until(lambda: len(served.get(of(session))["waiting"]) == 1)
+            (asked,) = served.get(of(session))["waiting"]
+            word = {"session_id": asked["session_id"], "seq": 2, "index": 0}
+            assert served.post(f"{of(session)}/approve", word) == {
+                "schema_version": 1,
+                "waiting": 0,
+                "resumed": False,
+            }
+            ended.set()
+            until(lambda: store.session(session.session_id).leaf.seq == 5)
+
+    @pytest.mark.parametrize("name", ["refund", "delegate"])
+    def test_a_word_given_the_moment_it_is_asked_for_is_never_lost(self, store: Sessions, name: str) -> None:
+        """A run that is about to rest when the word comes has looked for it already."""
+        calls = assistant(ToolCall("c1", name, {"order": 1}))
+        with Served(store, Agent((say_next(calls, "Done."),), (refund, delegate))) as served:
+            for _ in range(8):
+                session = store.start()
+                served.post(f"{of(session)}/send", {"text": "refund it"}, 202)
+                until(lambda at=session: at.waiting())
+                (asked,) = session.waiting()
+                word = {"session_id": asked.session_id, "seq": asked.seq, "index": 0}
+                served.post(f"{of(session)}/approve", word)
+                until(lambda at=session: store.session(at.session_id).leaf.seq == 4)
 
     def test_a_limit_is_told_and_its_input_is_not_stored(self, store: Sessions) -> None:
         limits = bough.Limits(turns=1)

@@ -30,6 +30,7 @@ from bough.errors import (
     BadMessage,
     BadQuery,
     BadText,
+    Fenced,
     LawBroken,
     ModelError,
     NotJson,
@@ -266,7 +267,7 @@ class TestAnswer:
         assert events[-1].data["error"]["code"] == "ModelError"
         assert [(call.failed, call.usage.input_tokens) for call in session.calls()] == [(True, 10)]
         assert session.verify() == []
-        session.resume_sync(model=ScriptedModel(["whole"]))
+        session.send_sync("again", model=ScriptedModel(["whole"]))
         assert session.path()[-1].message.text == "whole"
 
     def test_the_next_of_the_chain_is_asked_then(self, session: Session) -> None:
@@ -385,6 +386,7 @@ class TestLimits:
         (told,) = [event for event in events if event.type == "session:limit_passed"]
         assert told.data["code"] == "cost_unknown"
         assert "calls without a price so far: 1;" in told.data["message"]
+        assert "pip install 'bough[prices]'" in told.data["message"]
 
     def test_those_of_the_sessions_settings_hold(self, session: Session) -> None:
         session.set(limits={"turns": 1, "the host's own": "kept"})
@@ -583,8 +585,7 @@ class TestLease:
         later = store.world.now() + 3_600_000_000
         with session.turn("q") as turn:
             store.store.lease(session.session_id, "elsewhere:1#b", later + 1, later)
-            store.session(session.session_id).note({"seen": True})
-            with pytest.raises(StaleLeaf):
+            with pytest.raises(Fenced):
                 turn.answer(assistant("late"))
         row = session.row
         assert (row.status, row.holder, row.error) == ("running", "elsewhere:1#b", None)

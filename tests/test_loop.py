@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import bough
 from bough import (
@@ -21,12 +23,18 @@ from bough import (
     ToolCall,
     ToolContext,
     Usage,
+    Workspace,
     assistant,
     system,
     user,
 )
+from bough.agent.compaction import Sizes
+from bough.agent.loop import Loop
+from bough.core.context import Context, Item
 from bough.core.drafts import Draft, FurtherFact
-from bough.errors import Fenced, ModelError, Overflow, Overloaded, Running
+from bough.core.fit import measure
+from bough.errors import BadQuery, BoughError, Fenced, ModelError, Overflow, Overloaded, Running
+from bough.models.model import Delta
 from bough.wire import PROVIDERS, Answer, wire
 from conftest import Sessions
 
@@ -104,6 +112,7 @@ class TestSend:
         assert session.row.status == "idle"
         kinds = [event.type for event in events if event.type != "session:delta"]
         assert kinds == [
+            "session:started",
             "session:turn_started",
             "session:answer",
             "session:tool_result",
@@ -147,6 +156,118 @@ class TestSend:
             return [event.type async for event in session.send("hi", model=ScriptedModel(["yes"]))]
 
         assert asyncio.run(main())[-1] == "session:turn_completed"
+
+
+class TestStart:
+    def test_the_first_input_tells_that_the_session_started_and_where_it_works(self, store: Sessions) -> None:
+        workspace = Workspace(working_dir="/w", git_ref="main", variables={"team": "blue"})
+        session = store.start("support", title="Lost", workspace=workspace)
+        model = ScriptedModel(["one", "two"])
+        started = session.send_sync("q", model=model)[0]
+        told = {"working_dir": "/w", "git_ref": "main", "variables": {"team": "blue"}}
+        assert (started.type, started.n) == ("session:started", 1)
+        assert started.data == {
+            "session_id": session.session_id,
+            "conversation_id": session.row.conversation_id,
+            "agent": "support",
+            "title": "Lost",
+            "workspace": told,
+        }
+        assert session.journal(limit=1)[0].kind == "started"
+        assert "session:started" not in [event.type for event in session.send_sync("q", model=model)]
+
+    def test_the_input_is_durable_before_anything_is_told(self, session: Session) -> None:
+        async def main() -> None:
+            run = session.send("q", model=ScriptedModel(["a"]))
+            async for event in run:
+                if event.type == "session:started":
+                    assert session.path()[-1].message.text == "q"
+
+        asyncio.run(main())
+
+    def test_each_turn_records_how_it_was_started_and_how_it_ended(self, store: Sessions, desk: Desk) -> None:
+        about = {"trigger_type": "email", "trigger_id": "<1@x>", "context_window": 200_000}
+        session = store.start("support", policy={"refunds": "ask"}, **about)
+        model = ScriptedModel(["a", ModelError("m", "no"), ask(("look", 1)), ask(("look", 2))], model="m-1")
+        session.send_sync("q", model=model, tools=desk.tools())
+        session.send_sync("q", model=model, tools=desk.tools())
+        session.send_sync("q", model=model, tools=desk.tools(), limits=Limits(rounds=2))
+        facts = session.journal()
+        started = [fact.data for fact in facts if fact.kind == "turn_started"]
+        assert started[0] == {
+            "turn": 1,
+            "trigger": {"type": "email", "id": "<1@x>"},
+            "model": "m-1",
+            "context_window": 200_000,
+            "policy": {"refunds": "ask"},
+            "tool_names": ["look", "refund", "tag"],
+        }
+        assert [{**data, "turn": 1} for data in started[1:]] == [started[0]] * 2
+        ended = [fact for fact in facts if fact.kind == "turn_ended"]
+        assert [fact.data.get("status") for fact in ended] == ["completed", "failed", "failed"]
+        assert [fact.data.get("error", "")[:15] for fact in ended] == ["", "no", "the turn has ca"]
+        assert all(fact.at > session.row.started_at for fact in ended)
+
+
+class TestOneShot:
+    def test_it_ends_completed_and_not_at_rest(self, session: Session, desk: Desk) -> None:
+        session.send_sync(
+            "q", model=ScriptedModel([ask(("look", 1)), "a"]), tools=desk.tools(), one_shot=True
+        )
+        row = session.row
+        assert (row.status, row.error) == ("completed", None)
+        assert row.completed_at is not None
+        assert row.completed_at > row.started_at
+        assert session.journal()[-1].kind == "turn_ended", "in the commit of the answer, not behind it"
+        assert is_valid(session)
+
+    def test_a_tool_that_ends_the_turn_completes_it_too(self, session: Session) -> None:
+        @bough.tool(effect="read")
+        def leave(ctx: ToolContext) -> str:
+            ctx.ends_turn = True
+            return "bye"
+
+        session.send_sync(
+            "q", model=ScriptedModel([assistant(ToolCall("c", "leave"))]), tools=[leave], one_shot=True
+        )
+        assert session.row.status == "completed"
+
+    def test_one_that_was_cut_off_is_completed_by_whoever_resumes_it(
+        self, store: Sessions, session: Session
+    ) -> None:
+        session.send_sync("q", model=ScriptedModel([ModelError("m", "no")]), one_shot=True)
+        assert (session.row.status, session.row.completed_at) == ("failed", None)
+        store.session(session.session_id).resume_sync(model=ScriptedModel(["a"]))
+        assert session.row.status == "completed"
+
+    @pytest.mark.parametrize("again", ["send", "turn", "append"])
+    def test_what_is_sent_to_a_completed_session_opens_it_again(self, session: Session, again: str) -> None:
+        session.send_sync("q", model=ScriptedModel(["a"]), one_shot=True)
+        if again == "send":
+            session.send_sync("more", model=ScriptedModel(["b"]))
+        elif again == "turn":
+            with session.turn("more") as turn:
+                turn.answer(assistant("b"))
+        else:
+            session.append([user("more"), assistant("b")])
+        assert (session.row.status, session.row.completed_at) == ("idle", None)
+
+    def test_one_that_a_limit_or_a_person_stopped_is_not_completed(self, session: Session) -> None:
+        async def main() -> None:
+            run = session.send("q", model=ScriptedModel([Slow(30)]), one_shot=True)
+            async for event in run:
+                if event.type == "session:turn_started":
+                    run.cancel()
+
+        asyncio.run(main())
+        assert (session.row.status, session.row.completed_at) == ("cancelled", None)
+
+    def test_what_was_queued_meanwhile_is_taken_and_is_no_one_shot(
+        self, store: Sessions, session: Session
+    ) -> None:
+        session.enqueue("later")
+        session.send_sync("now", model=ScriptedModel(["a", "b"]), one_shot=True)
+        assert (session.row.status, session.row.completed_at) == ("idle", None)
 
 
 class TestTools:
@@ -229,9 +350,9 @@ class TestModels:
     @pytest.mark.parametrize(
         "line",
         [
-            Broken("half a sen"),
+            Broken(""),
             ModelError("m", "refused"),
-            Answer(assistant("x"), None, None, None, None, None),
+            Answer(assistant(""), None, None, None, None, None),
         ],
     )
     def test_a_model_that_fails_leaves_a_turn_that_goes_on(self, session: Session, line: Any) -> None:
@@ -259,6 +380,25 @@ class TestModels:
         session.send_sync("new", model=model, limits=Limits(context_tokens=300))
         assert model.requests[0].context.items[0].pinned
         assert [entry.kind for entry in session.path()][-2:] == ["compaction", "message"]
+
+    def test_a_history_is_measured_as_it_grows_as_if_it_were_measured_anew(self, session: Session) -> None:
+        sizes = Sizes()
+        for n in range(12):
+            session.append([user("q" * n * 7), assistant("ä" * n * 5)])
+            if n == 8:
+                session.compact("What was said before.")
+            given = session.context()
+            tokens = sum(measure(item.message).tokens for item in given.items)
+            assert [sizes.is_too_long(given, tokens + more) for more in (-1, 0)] == [True, False]
+
+    def test_what_was_measured_before_an_earlier_step_is_not_measured_again(self) -> None:
+        items = tuple(Item(user("word " * 400), seq, seq) for seq in range(1, 4_001))
+        sizes, took = Sizes(), list[float]()
+        for _ in range(6):
+            began = time.perf_counter()
+            sizes.is_too_long(Context((), items), 10**9)
+            took.append(time.perf_counter() - began)
+        assert min(took[1:]) < took[0] / 4
 
     @pytest.mark.parametrize(
         ("says", "told", "folds"),
@@ -306,6 +446,14 @@ class TestModels:
 
 
 class TestLimits:
+    @pytest.mark.parametrize(
+        "name", ["turns", "rounds", "max_cost_microcents", "context_tokens", "max_messages"]
+    )
+    def test_a_limit_is_a_whole_number_from_0_on(self, name: str) -> None:
+        for value in (-1, "a", 1.5, True):
+            with pytest.raises(BadQuery, match=name):
+                Limits(**{name: value})
+
     def test_past_the_turn_cap_nothing_leaves_and_nothing_is_stored(self, session: Session) -> None:
         session.append([user("1"), assistant("a")])
         model = ScriptedModel(["never"])
@@ -344,6 +492,63 @@ class TestLimits:
         events = session.send_sync("more", model=ScriptedModel(["still here"]), limits=limits)
         assert [event.type for event in events].count("session:limit_passed") == 1
         assert session.path()[-1].message.text == "still here"
+
+
+class TestMostMessages:
+    """`max_messages` trims what a model is given, silently and by whole turns. It is not the turn cap."""
+
+    @pytest.fixture
+    def long(self, session: Session) -> Session:
+        for n in range(3):
+            call = ToolCall(f"c{n}", "look", {"order": n})
+            session.append(
+                [user(f"q{n}"), assistant(call), bough.tool_result(f"c{n}", "found"), assistant("a")]
+            )
+        return session
+
+    def given(self, model: ScriptedModel) -> list[int]:
+        return [len(request.context.items) for request in model.requests]
+
+    @pytest.mark.parametrize(("most", "given"), [(13, 13), (12, 9), (6, 5), (1, 1), (0, 1)])
+    def test_older_turns_go_whole_and_the_session_goes_on(self, long: Session, most: int, given: int) -> None:
+        model = ScriptedModel(["fine"])
+        events = long.send_sync("now", model=model, limits=Limits(max_messages=most))
+        assert self.given(model) == [given]
+        assert model.requests[0].context.system == ("You help.",)
+        assert events[-1].data == {"stop_reason": "answered"}
+        assert len(long.path()) == 15
+        for name in PROVIDERS:
+            request = wire(name).project(model.requests[0].context, long.read_blob)
+            assert wire(name).violations(request) == []
+
+    def test_a_turn_longer_than_that_is_given_whole(self, long: Session, desk: Desk) -> None:
+        model = ScriptedModel([ask(("look", 1)), ask(("look", 2)), "done"])
+        long.send_sync("now", model=model, tools=desk.tools(), limits=Limits(max_messages=2))
+        assert self.given(model) == [1, 3, 5]
+        assert long.path()[-1].message.text == "done"
+
+    def test_a_summary_stays(self, long: Session) -> None:
+        long.compact("They looked.", first_kept=6)
+        model = ScriptedModel(["fine"])
+        long.send_sync("now", model=model, limits=Limits(max_messages=6))
+        assert [item.pinned for item in model.requests[0].context.items] == [True, *[False] * 5]
+
+    def test_a_session_may_ask_for_less_and_never_for_more(self, long: Session) -> None:
+        long.set(limits={"max_messages": 6})
+        model = ScriptedModel(["fine", "fine"])
+        long.send_sync("now", model=model, limits=Limits(max_messages=9))
+        long.send_sync("now", model=model, limits=Limits(max_messages=1))
+        assert self.given(model) == [5, 1]
+
+    def test_what_it_was_is_told_with_the_turn(self, long: Session) -> None:
+        long.send_sync("now", model=ScriptedModel(["fine"]), limits=Limits(max_messages=6))
+        assert [f.data for f in long.journal() if f.kind == "turn_started"][-1]["max_messages"] == 6
+
+    def test_what_is_trimmed_away_need_not_be_summarised(self, session: Session) -> None:
+        session.append([user("old " * 400), assistant("answer " * 400)])
+        model = ScriptedModel(["fine"])
+        session.send_sync("new", model=model, limits=Limits(context_tokens=300, max_messages=2))
+        assert "compaction" not in [entry.kind for entry in session.path()]
 
 
 class TestCrash:
@@ -595,6 +800,96 @@ class TestStreaming:
         assert again.row.status == "idle"
         assert is_valid(again)
 
+    @pytest.mark.parametrize("end", ["the line goes dead", "no stop reason", "a bug"])
+    def test_what_was_shown_is_kept_however_short_and_whatever_breaks_it_off(
+        self, store: Sessions, session: Session, end: str
+    ) -> None:
+        class Breaking(ScriptedModel):
+            async def stream(self, request: Any) -> Any:
+                yield Delta("short words that ")
+                if end == "the line goes dead":
+                    raise ModelError("m", "reset")
+                if end == "a bug":
+                    raise KeyError("a bug in a model")
+                yield Answer(assistant("short words that"), None, None, None, None, None)
+
+        async def main() -> str:
+            shown = ""
+            with contextlib.suppress(KeyError):
+                async for event in session.send("q", model=Breaking([]), limits=NOW):
+                    shown += event.data["text"] if event.type == "session:delta" else ""
+            return shown
+
+        shown = asyncio.run(main())
+        assert shown.startswith("short words")
+        again = store.session(session.session_id)
+        model = ScriptedModel([])
+        again.resume_sync(model=model)
+        last = again.path()[-1]
+        assert (last.message.text, last.finish, model.requests) == (shown, "interrupted", [])
+        assert (again.row.status, again.log.cursor.turn) == ("idle", 0)
+        assert is_valid(again)
+
+    def test_what_was_shown_is_durable_soon_though_the_stream_says_no_more(
+        self, store: Sessions, session: Session
+    ) -> None:
+        class Pondering(ScriptedModel):
+            async def stream(self, request: Any) -> Any:
+                yield Delta("short words and then ")
+                await asyncio.sleep(30)
+
+        async def kept() -> str:
+            while (said := store.store.draft(session.session_id)) is None:
+                await asyncio.sleep(0.02)
+            return said
+
+        async def main() -> None:
+            run = session.send("q", model=Pondering([]))
+            async for event in run:
+                if event.type == "session:delta":
+                    assert await asyncio.wait_for(kept(), 10) == event.data["text"]
+                    run.cancel()
+
+        asyncio.run(main())
+        assert session.row.status == "cancelled"
+
+    def test_a_cancel_keeps_what_an_earlier_try_had_shown(self, session: Session) -> None:
+        async def main() -> None:
+            run = session.send(
+                "q", model=[ScriptedModel([Broken("half a word ")]), ScriptedModel([Slow(30)])]
+            )
+            async for event in run:
+                if event.type == "session:delta":
+                    asyncio.get_running_loop().call_later(0.2, run.cancel)
+
+        asyncio.run(main())
+        assert session.path()[-1].message.text == "half a word (cancelled)"
+
+    def test_the_answer_of_a_second_try_stands_alone(self, store: Sessions, session: Session) -> None:
+        model = [ScriptedModel([Broken("half a word ")]), ScriptedModel(["whole"])]
+        session.send_sync("q", model=model)
+        assert [entry.message.text for entry in session.transcript()] == ["q", "whole"]
+        assert store.store.draft(session.session_id) is None
+
+    def test_a_stream_of_many_pieces_is_not_a_commit_for_each(self, store: Sessions) -> None:
+        saved: list[str] = []
+        world = replace(store.world, now=lambda: 1_000_000_000_000_000)  # no time passes
+
+        class Counting(Loop):
+            def _save(self, text: str) -> None:
+                saved.append(text)
+                super()._save(text)
+
+        session = bough.Sessions(store.store, world).start("support")
+        model = ScriptedModel(["word " * 400])
+
+        async def main() -> None:
+            async for _ in Counting(session.log, [model], {}, NOW).run("q"):
+                pass
+
+        asyncio.run(main())
+        assert len(saved) == 2000 // 400
+
     def test_a_rewind_leaves_the_draft_behind(self, session: Session) -> None:
         session.send_sync("q", model=ScriptedModel([Broken(self.LONG)]), limits=NOW)
         session.rollback()
@@ -611,66 +906,12 @@ class TestStreaming:
         session.redo()
         assert len(session.path()) == 2
 
-
-class TestTask:
-    def test_the_parent_keeps_the_answer_and_the_child_the_way_to_it(
-        self, store: Sessions, session: Session
-    ) -> None:
-        @bough.tool(effect="idempotent")
-        async def delegate(what: str, ctx: ToolContext) -> str:
-            """Has a child do it."""
-            child = ScriptedModel([ask(("look", 9)), f"{what} is done"])
-            return await ctx.task(
-                what, agent="helper", seeds=[system("You help.")], models=[child], tools=Desk().tools()
-            )
-
-        model = ScriptedModel([assistant(ToolCall("c", "delegate", {"what": "digging"})), "It is dug."])
-        session.send_sync("dig", model=model, tools=[delegate])
-        assert session.path()[3].message.results[0].content[0].text == "digging is done"
-        (child,) = session.children()
-        assert (child.row.agent, child.row.parent_seq, len(child.path())) == ("helper", 3, 5)
-        assert session.usage("tree").calls == 4
-        assert is_valid(child)
-        kinds = [fact.kind for fact in session.journal()]
-        assert kinds.index("task_started") < kinds.index("turn_ended")
-
-    def test_two_tasks_of_one_tool_are_two_children_and_found_again_after_a_crash(
-        self, store: Sessions, session: Session
-    ) -> None:
-        asked: list[str] = []
-
-        def answer(request: Any) -> str:
-            asked.append(request.context.items[-1].message.text)
-            return f"{asked[-1]} done"
-
-        @bough.tool(effect="idempotent")
-        async def delegate(ctx: ToolContext) -> list[str]:
-            return [await ctx.task(what, models=[ScriptedModel(answer)]) for what in ("A", "B")]
-
-        for _ in range(2):  # the second time as if the process had died before the result was kept
-            session.append([user("q"), assistant(ToolCall("c", "delegate"))])
-            session.resume_sync(model=ScriptedModel(["ok"]), tools=[delegate])
-            result = session.path()[-2].message.results[0].content[0].text
-            assert result == '["A done","B done"]'
-            session.rewind(to=1)
-        assert asked == ["A", "B", "A", "B"]
-        assert len(session.children()) == 4
-
-    def test_tasks_may_not_be_nested_without_end(self, session: Session) -> None:
-        def digger() -> bough.Tool:
-            @bough.tool(effect="idempotent")
-            async def dig(ctx: ToolContext) -> str:
-                model = ScriptedModel([assistant(ToolCall("c", "dig")), "up again"])
-                return await ctx.task("deeper", models=[model], tools=[digger()])
-
-            return dig
-
-        session.send_sync("q", model=ScriptedModel([assistant(ToolCall("c", "dig")), "ok"]), tools=[digger()])
-        depth, at = 0, session
-        while at.children():
-            depth, at = depth + 1, at.children()[0]
-        assert depth == 4
-        assert "nested 4 deep" in str([e.message for e in at.path()])
+    def test_a_resume_that_cannot_start_leaves_no_turn_behind(self, session: Session) -> None:
+        session.append([user("q")])
+        for how in ({}, {"model": []}, {"model": "nobody:x"}, {"model": ScriptedModel([]), "tools": [print]}):
+            with pytest.raises((TypeError, BoughError)):
+                session.resume(rollback=True, **how)
+            assert len(session.path()) == 2
 
 
 class TestQueue:
@@ -682,7 +923,7 @@ class TestQueue:
         async def main() -> list[str]:
             seen = []
             async for event in session.send("one", model=model):
-                if event.type == "session:turn_started" and not seen:
+                if event.type == "session:started":
                     other = store.session(session.session_id)
                     other.enqueue("two")
                     other.enqueue("three")

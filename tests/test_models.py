@@ -9,9 +9,11 @@ import re
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import aclosing, suppress
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
@@ -464,6 +466,12 @@ class TestNamed:
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(NoModel, match=re.escape(f'pip install "bough[{extra}]"')):
             run(listen(named(f"{provider}:some-model"), asking()))
+
+    @providers
+    def test_with_its_sdk_come_its_prices(self, provider):
+        """Else every call would be unpriced, and a cost cap would stop nothing."""
+        told = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+        assert "bough[prices]" in told["project"]["optional-dependencies"][VARIABLES[provider][2]]
 
     def test_a_base_url_that_is_none_is_told(self, monkeypatch):
         monkeypatch.setenv("OPENAI_API_KEY", KEY)

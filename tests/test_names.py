@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 
@@ -48,3 +49,26 @@ def test_every_error_has_its_place_in_the_drawn_tree() -> None:
     for kind in kinds:
         assert kind.__name__ in (errors.__doc__ or ""), kind
         assert issubclass(kind, errors.BoughError)
+
+
+def test_every_public_class_and_function_says_what_it_is() -> None:
+    for name in bough.__all__:
+        known = getattr(bough, name)
+        if inspect.isclass(known) or inspect.isroutine(known):
+            assert said_of(known), name
+
+
+@pytest.mark.parametrize("face", [bough.Session, bough.Sessions])
+def test_every_verb_says_what_it_does(face: type) -> None:
+    verbs = {name: verb for kind in face.__mro__[:-1] for name, verb in vars(kind).items() if name[0] != "_"}
+    assert len(verbs) > 10
+    for name, verb in verbs.items():
+        if callable(verb) or isinstance(verb, property | classmethod | staticmethod):
+            assert said_of(verb), name
+
+
+def said_of(known: object) -> str | None:
+    """The docstring of its own: a class inherits none, and what `help` would borrow does not count."""
+    if isinstance(known, type):
+        return known.__dict__.get("__doc__")
+    return known.__doc__

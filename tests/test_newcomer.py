@@ -193,12 +193,13 @@ class TestSuggestions:
             ("ls --after never", "--after"),
             ("usage --since never", "--since"),
             ("import {store}", "bough export"),
-            ("import nosuch.bough", "nosuch.bough: No such file"),
+            ("import nosuch.bough", "nosuch.bough: there is no such file; bough export"),
             ("restore nosuch", "bough ls --trashed"),
             ("ls --tag blue", "NAME=VALUE"),
             ("compact ses_case --keep-from 99", "99"),
             ("export ses_case@3", "bough fork ses_case@3"),
-            ("backup /nowhere/at/all.db", "/nowhere/at: No such file"),
+            ("backup /nowhere/at/all.db", "there is no folder /nowhere/at"),
+            ("run hi --model openai:x --tools .", "--tools .: . is a folder"),
             ("export ses_case -o /nowhere/at/all", "there is no folder /nowhere/at"),
         ],
     )
@@ -206,8 +207,29 @@ class TestSuggestions:
         said = bough(*line.format(store=shelf).split(), store=shelf, OPENAI_API_KEY="k")
         assert said.code in (1, 2)
         assert flag in said.err
-        for python in ("session.", "source.", "live=", "tools=", "before=", "blobs=", "98"):
+        for python in ("session.", "source.", "live=", "tools=", "before=", "blobs="):
             assert python not in said.err
+
+    def test_a_host_that_is_not_ours_is_not_called_a_port(self, shelf: Path) -> None:
+        said = bough("serve", "--host", "192.0.2.1", "--token", "a secret", store=shelf)
+        assert (said.code, "--host" in said.err, "--port" in said.err) == (2, True, False)
+
+    def test_a_home_that_cannot_be_written_names_the_option_for_another_store(self, tmp_path: Path) -> None:
+        (tmp_path / "a.json").write_text('["hello"]')
+        said = bough(
+            "run", "hi", "--model", f"scripted:{tmp_path}/a.json", XDG_DATA_HOME=f"{tmp_path}/a.json"
+        )
+        assert (said.code, "--store PATH" in said.err) == (2, True)
+
+    def test_a_bundle_whose_id_is_taken_is_replayed_by_the_commands_that_are_named(
+        self, shelf: Path, tmp_path: Path
+    ) -> None:
+        bough("export", "ses_case", "-o", tmp_path / "x.bough", store=shelf)
+        bough("title", "ses_case", "Changed", store=shelf)
+        said = bough("replay", tmp_path / "x.bough", store=shelf)
+        assert said.code == 2
+        words = shlex.split(said.err.partition("with bough ")[2].partition(", then")[0])
+        assert bough("replay", bough(*words, store=shelf).out.strip(), store=shelf).code == 0
 
     def test_a_page_too_large_names_the_options_that_make_it_smaller(self) -> None:
         from bough.cli.words import explain
@@ -234,6 +256,17 @@ class TestSuggestions:
 
     def test_undo_with_nothing_to_undo_says_so(self, shelf: Path) -> None:
         assert "no input to undo" in bough("undo", "ses_other", store=shelf).err
+
+    def test_an_empty_store_says_how_the_first_session_is_made(self, tmp_path: Path) -> None:
+        library.open(tmp_path / "e.db").close()
+        assert "bough chat starts one" in bough("ls", store=tmp_path / "e.db").err
+        assert "the trash is empty" in bough("ls", "--trashed", store=tmp_path / "e.db").err
+
+    def test_a_session_without_a_title_is_named_once(self, tmp_path: Path) -> None:
+        with library.open(tmp_path / "e.db") as store:
+            store.start(session_id="ses_nameless")
+        assert bough("show", "ses_nameless", store=tmp_path / "e.db").out.splitlines()[0] == "ses_nameless"
+        assert "  ses_nameless  (0 turns)" in bough("rm", "ses_nameless", store=tmp_path / "e.db").err
 
     def test_what_was_put_away_comes_back_by_the_command_that_is_named(self, shelf: Path) -> None:
         said = bough("rm", "ses_case", "ses_other", "--yes", store=shelf).err

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import io
+import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from typing import Any
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 import bough
 from bough import Sessions, StaleLeaf, ToolCall, Usage, assistant, errors, system, user
-from bough.core.drafts import Draft
-from bough.stores import postgres_connections, postgres_schema
+from bough.core.drafts import Blob, Draft
+from bough.core.tree import Leaf
+from bough.stores import postgres_connections, postgres_pool, postgres_schema
 from bough.stores.conformance import StoreConformance
 from bough.stores.conformance.pen import Pen
 from bough.stores.postgres import PostgresStore
 from bough.stores.postgres_url import Address
-from bough.stores.store import Change, Store
+from bough.stores.store import Change, NewSession, Store
 from postgres import APP, Cluster, Database, Server
 from postgres_wire import Wire
 
@@ -148,10 +154,19 @@ class TestALostConnection:
     def test_a_fork_is_made_once(self, store: Sessions, wire: Wire, has_answer: bool) -> None:
         session = store.start()
         session.append([user("1")])
-        how(wire, has_answer)(b"COMMIT")
+        how(wire, has_answer)(b'"relation":"fork"')
         fork = session.fork(at=1)
         assert (wire.lost, texts(fork)) == (1, ["1"])
         assert len(store.sessions().sessions) == 2
+
+    def test_a_rewind_is_there_once(self, store: Sessions, wire: Wire, has_answer: bool) -> None:
+        session = store.start()
+        session.append([user("1"), assistant("2")])
+        how(wire, has_answer)(b'{"from":')
+        session.rewind(1)
+        facts = store.store.journal(session.session_id)
+        assert (wire.lost, [fact.kind for fact in facts].count("moved")) == (1, 1)
+        assert (session.leaf.seq, session.row.leaf.seq) == (1, 1)
 
     def test_queued_input_waits_once(self, store: Sessions, wire: Wire, has_answer: bool) -> None:
         session = store.start()
@@ -361,6 +376,96 @@ def test_a_server_stopped_in_mid_commit_loses_and_doubles_nothing(crashing: Data
         assert list(store.verify()) == []
 
 
+BROKEN = """
+import logging, sys
+import psycopg, bough
+owner, url, cut = sys.argv[1:4]
+if sys.argv[4:]:
+    logging.basicConfig(format="%(name)s: %(message)s")
+with bough.open(url) as store:
+    session = store.start()
+    for text in ("1", "2"):
+        with psycopg.connect(owner, autocommit=True) as admin:
+            admin.execute(cut)
+        session.append([bough.user(text)])
+    assert len(session.path()) == 2
+"""
+
+
+@pytest.mark.parametrize("has_log", [False, True], ids=["as it comes", "with logging"])
+def test_a_broken_connection_is_told_in_the_log_and_nowhere_else(database: Database, has_log: bool) -> None:
+    """The pool we once used wrote its warnings to the error output of every program that had no logging."""
+    command = [sys.executable, "-c", BROKEN, database.owner_url, database.url, CUT, *["log"] * has_log]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+    told = done.stderr.splitlines()
+    assert len(told) == 2 * has_log
+    assert all(line.startswith("bough.postgres: ") and "a connection broke" in line for line in told)
+
+
+class TestConnections:
+    def test_whoever_comes_alone_has_always_the_same_one(self, database: Database) -> None:
+        """The server process that has the plans; two used in turns made each append dearer."""
+        with bough.open(database.url) as store:
+            for _ in range(5):
+                store.start()
+            assert _connections(database, 1) == 1
+
+    def test_there_are_never_more_than_the_address_allows(self, database: Database) -> None:
+        with (
+            bough.open(f"{database.url}&connections=3") as store,
+            ThreadPoolExecutor(12) as pool,
+            store.store._connections._lent(),
+        ):
+            made = list(pool.map(lambda n: write_all(store, 5, f"writer {n}"), range(12)))
+            assert len(set(made)) == 12
+            assert _connections(database, 3) == 3
+
+    def test_who_waits_too_long_for_one_is_told_how_to_have_more(
+        self, database: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(postgres_connections, "PATIENCE_SECONDS", 0.05)
+        with (
+            bough.open(f"{database.url}&connections=1") as store,
+            store.store._connections._lent(),
+            pytest.raises(errors.NoServer, match=r"all 1 connections .* \?connections=N"),
+        ):
+            store.sessions()
+
+    def test_one_that_is_old_or_long_unused_is_closed(
+        self, database: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with bough.open(database.url) as store:
+            lent = store.store._connections._lent
+            with lent(), lent(), lent():
+                assert _connections(database, 3) == 3
+            monkeypatch.setattr(postgres_pool, "IDLE_SECONDS", -1.0)
+            with lent():
+                pass
+            assert _connections(database, 2) == 2
+            monkeypatch.setattr(postgres_pool, "LIFETIME_SECONDS", -1.0)
+            with lent(), lent():
+                pass
+            assert _connections(database, 0) == 0
+            store.start()
+
+    def test_closing_leaves_none_behind(self, database: Database) -> None:
+        store = bough.open(database.url)
+        with store.store._connections._lent():
+            store.sessions()
+            store.close()
+        assert _connections(database, 0) == 0
+
+
+def _connections(database: Database, wanted: int) -> int:
+    """How many server processes serve the application; one that was let go of takes a moment to end."""
+    query = f"select count(*) from pg_stat_activity where usename = '{APP}' and datname = current_database()"
+    deadline = time.monotonic() + 10
+    while (found := int(database.run(query)[0][0])) != wanted and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
+
+
 def test_a_forked_process_opens_connections_of_its_own(database: Database) -> None:
     import os
 
@@ -435,6 +540,13 @@ def _holding(folder: Any, word: str) -> list[str]:
 
 # -- wrong set-ups -----------------------------------------------------------------------------------
 
+OLD = "space = nullif(current_setting('bough.space', true), '')"
+
+
+def _policies(database: Database) -> list[Any]:
+    query = "select tablename, policyname, roles, cmd, qual, with_check from pg_policies where schemaname = 'bough'"
+    return sorted(database.run(query), key=str)
+
 
 class TestOpening:
     def test_a_database_without_a_schema_says_what_to_run(self, postgres: Cluster) -> None:
@@ -442,9 +554,33 @@ class TestOpening:
         with pytest.raises(errors.NoSchema, match="no Bough schema yet; run bough --store URL migrate"):
             bough.open(postgres.url(bare))
 
-    def test_an_older_and_a_newer_schema_are_refused(self, postgres: Cluster) -> None:
+    def test_an_older_one_says_what_to_run_and_migrate_brings_it_up(self, postgres: Cluster) -> None:
+        """Version 1 had the policy that read every session of the space to find one."""
+        database = Database(postgres, "older")
+        with bough.open(database.url) as store:
+            session = store.start(title="kept")
+        database.run("delete from bough.migration where version > 1")
+        database.run(f"alter policy service on bough.session using ({OLD}) with check ({OLD})")
+        told = f"has schema 1, this Bough needs {postgres_schema.VERSION}; run bough --store URL migrate"
+        with pytest.raises(errors.NoSchema, match=told):
+            bough.open(database.url)
+        assert postgres_schema.migrate(database.owner_url) == postgres_schema.Migrated(
+            1, postgres_schema.VERSION
+        )
+        assert _policies(database) == _policies(Database(postgres, "fresh"))
+        with bough.open(database.url) as store:
+            assert store.session(session.session_id).row.title == "kept"
+
+    def test_what_migrate_writes_changes_only_with_its_version(self) -> None:
+        """A database in use hears of it by nothing else. Changed: a version more in MIGRATIONS, and its line here."""
+        files = [name for name in postgres_schema.MIGRATIONS.values() if name] + [postgres_schema.RIGHTS]
+        texts = [re.sub(r"--.*|\s+", " ", postgres_schema._file(name)) for name in files]
+        written = sha256(" ".join(" ".join(texts).split()).encode()).hexdigest()[:16]
+        assert {postgres_schema.VERSION: written} == {2: "dae349c8c1378d77"}
+
+    def test_a_newer_schema_and_one_without_a_version_are_refused(self, postgres: Cluster) -> None:
         database = Database(postgres, "versions")
-        database.run("update bough.migration set version = 99")
+        database.run("insert into bough.migration values (99)")
         with pytest.raises(errors.NewerFormat, match="has format 99"):
             bough.open(database.url)
         with pytest.raises(errors.NewerFormat):
@@ -487,7 +623,7 @@ class TestOpening:
         name = postgres.database("twice")
         with ThreadPoolExecutor(4) as pool:
             made = list(pool.map(lambda _: postgres_schema.migrate(postgres.url(name)), range(4)))
-        assert sorted(one.before for one in made) == [0, 1, 1, 1]
+        assert sorted(one.before for one in made) == [0, *[postgres_schema.VERSION] * 3]
 
     def test_roles_may_have_other_names_and_an_owner_that_is_no_superuser(self, postgres: Cluster) -> None:
         name = postgres.database("named")
@@ -539,6 +675,9 @@ def test_what_is_done_often_is_one_round_trip(store: Sessions, wire: Wire) -> No
         "a title": lambda: session.title("named"),
         "a lease": lambda: store.store.lease(session.session_id, "me", until=2**50, at=1),
         "letting go of it": lambda: store.store.release(session.session_id, 1),
+        "an inbox with nothing in it": lambda: store.store.inbox(session.session_id),
+        "a ledger without a call": lambda: store.store.calls(session.session_id),
+        "a journal behind its last fact": lambda: store.store.journal(session.session_id, 2**40),
     }
     for name, do in often.items():
         do()
@@ -546,6 +685,39 @@ def test_what_is_done_often_is_one_round_trip(store: Sessions, wire: Wire) -> No
         before = wire.requests
         do()
         assert (name, wire.requests - before) == (name, 1)
+
+
+def test_a_fork_is_three_round_trips_and_a_rewind_four(store: Sessions, wire: Wire) -> None:
+    """All but the last are reads: where it cuts, and what is there."""
+    session = store.start()
+    session.append([user("1"), assistant("2"), user("3"), assistant("4")])
+    for do, wanted in ((lambda: session.fork(2), 3), (lambda: session.rewind(session.leaf.seq - 1), 4)):
+        do()
+        session.append([user("x"), assistant("y")])
+        before = wire.requests
+        do()
+        assert wire.requests - before == wanted
+
+
+def test_a_fork_is_refused_where_what_it_would_stand_on_is_purged(database: Database) -> None:
+    """The branch may still be there, for another fork stands on the beginning of it."""
+    with bough.open(database.url) as store:
+        source = store.start()
+        source.append([user("1"), assistant("2"), user("3"), assistant("4")])
+        other = source.fork(2)
+        store.delete(source.session_id)
+        store.purge(source.session_id)
+        late = replace(other.row, session_id="ses_late")
+        gone = Leaf(source.leaf.branch, 4)
+        for blobs in ((), (Blob(sha256(b"picture").hexdigest(), "image/png", b"picture"),)):
+            with pytest.raises(errors.BadPoint):
+                store.store.create(NewSession(late, "late", blobs=blobs, fork_of=gone))
+        database.run("delete from bough.lock")
+        with pytest.raises(errors.StoreError, match=r"bough\.lock lacks rows .* run: bough migrate"):
+            other.fork(2)
+        postgres_schema.migrate(database.owner_url)
+        assert texts(other.fork(2)) == texts(other) == ["1", "2"]
+        assert list(store.verify()) == []
 
 
 def test_a_session_is_found_by_its_id_however_many_its_space_has(database: Database) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from hypothesis import given, settings
 
 import bough
 from bough import Entry, RecordedModel, Session, ToolCall, assistant, system, tool_result, user
 from bough.core import context as contexts
 from bough.errors import ModelError
 from bough.models.model import Delta, Request
+from bough.models.recorded import History
 from conftest import Sessions
+from logs import SOAK, paths
 
 
 @pytest.fixture
@@ -38,6 +41,20 @@ def test_every_answer_is_found_by_what_came_before_it(session: Session) -> None:
     assert len(answers) == 5
     for entry in answers:
         assert found(model, path[: entry.seq - 1]) == entry
+
+
+@settings(max_examples=2_000 if SOAK else 100, deadline=None)
+@given(paths())
+def test_a_history_followed_entry_by_entry_finds_what_the_whole_context_finds(path: list[Entry]) -> None:
+    model, history = RecordedModel(path), History()
+    for n, entry in enumerate(path, 1):
+        history.follow(entry)
+        known = found(model, path[:n])
+        if known is None:
+            with pytest.raises(ModelError, match="not asked"):
+                model.answer(history)
+        else:
+            assert model.answer(history).message == known.message
 
 
 def test_another_input_or_answer_is_a_miss(session: Session) -> None:

@@ -12,6 +12,7 @@ from bough import Evidence, Note, ScriptedModel, Settings, ToolCall, assistant, 
 from bough.core.codec import to_json
 from bough.core.drafts import Draft
 from bough.core.redact import Redactor
+from bough.errors import ShortSecret
 
 SECRET = 'hunter2"\\ünd more'
 KEY = "sk-ant-api03-" + "a1B2" * 12
@@ -98,8 +99,19 @@ def test_ids_names_and_evidence_are_left_alone() -> None:
     assert session.verify() == []
 
 
+@pytest.mark.parametrize("value", ["hunter2", "4711", ""])
+def test_a_secret_too_short_to_be_hidden_is_refused_where_it_is_given(place: Path, value: str) -> None:
+    """It was left in the log without a word: 4711 is in every second order number."""
+    for secrets in ({"PIN": value}, [SECRET, value]):
+        with pytest.raises(ShortSecret, match="8 characters") as refused:
+            bough.open(place, secrets=secrets)
+        assert ("PIN" if isinstance(secrets, dict) else "secret 2") in str(refused.value)
+        assert not value or value not in str(refused.value)
+    assert not place.exists()
+
+
 def test_ordinary_text_is_left_alone() -> None:
-    store = bough.open("memory:", secrets=["short", ""])
+    store = bough.open("memory:")
     session = store.start()
     text = "sk-short, ghp_too_short, AKIA, short, a ghost; xoxo; risk-free and task-oriented"
     session.append([user(text)])

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import signal
 import sqlite3
 import subprocess
 import sys
 import textwrap
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -20,6 +26,7 @@ from hypothesis import strategies as st
 import bough
 from bough import (
     Limits,
+    Note,
     Replayed,
     ScriptedModel,
     Session,
@@ -32,10 +39,12 @@ from bough import (
     tool_result,
     user,
 )
-from bough.core.drafts import Draft
+from bough.core.codec import chain
+from bough.core.drafts import Draft, NewEntry
 from bough.core.entries import Entry
 from bough.errors import BadPoint, BadReplay, IsReplay, NotFound
 from bough.stores.memory import MemoryStore
+from bough.stores.store import Change
 from bough.wire import PROVIDERS, Answer
 from conftest import Sessions
 from logs import SOAK, paths
@@ -168,6 +177,19 @@ class TestStrict:
             item.message.text for item in session.context().items
         ]
 
+    def test_a_replay_may_be_longer_than_its_source(self, store: Sessions) -> None:
+        session = store.start()
+        calls = [ToolCall(f"c{n}", "f", {"n": n}) for n in range(9)]
+        together = [part for call in calls for part in tool_result(call.id, "r").parts]
+        session.append([user("first"), assistant(*calls), bough.Message("tool", tuple(together))])
+        session.append([assistant("x" * 99), user("second"), assistant("y")])
+        session.compact("short")
+        report = session.replay_sync()
+        assert report.is_same
+        made = replayed(store, report)
+        assert made.leaf.seq == session.leaf.seq + 8
+        assert texts(made) == texts(session)
+
     def test_a_session_that_waits_is_replayed_up_to_where_it_waits(self, store: Sessions, desk: Desk) -> None:
         session = store.start()
         model = ScriptedModel([ask(("look", 1)), ask(("refund", 1))])
@@ -212,6 +234,58 @@ class TestStrict:
         report = session.replay_sync()
         assert report.is_identical
         assert (report.turns, report.of) == (61, 61)
+
+    @pytest.mark.parametrize("limits", [{"rounds": 2}, {"turns": 2}, {"context_tokens": 30}])
+    def test_limits_set_in_the_session_do_not_cut_it_short_again(
+        self, store: Sessions, desk: Desk, limits: dict[str, int]
+    ) -> None:
+        """What they did is in the recording: a turn closed with words, a summary, an input that was refused."""
+        session = store.start()
+        session.set(limits=limits)
+        for n in range(2):
+            model = ScriptedModel([ask(("look", n)), ask(("look", n)), f"answer {n}"])
+            session.send_sync(f"question {n}", model=model, tools=desk.tools())
+        fork = session.fork()
+        fork.send_sync("and more?", model=ScriptedModel(["No."]))
+        for each in (session, fork):
+            report = each.replay_sync()
+            assert report.stopped is None
+            assert report.is_identical
+
+    def test_notes_made_while_calls_were_open_come_between_their_results(self, store: Sessions) -> None:
+        """They once came behind them, and the state was another where both had set the same."""
+        session = store.start()
+        session.append([user("q"), assistant(*(ToolCall(f"c{n}", "f", {"n": n}) for n in range(3)))])
+        for n in (2, 0, 1):
+            session.note({"before": n}, state={"latest": "note"})
+            session.append([tool_result(f"c{n}", "r", details={"state": {"latest": n}})])
+        session.note({"before": "the answer"})
+        session.append([assistant("done")])
+        report = session.replay_sync()
+        assert report.is_identical
+        assert replayed(store, report).state == {"latest": 1}
+
+    def test_what_a_newer_bough_wrote_is_left_out(self, store: Sessions) -> None:
+        """It is kept whole and cannot be written by us: the replay once broke off there."""
+        session = store.start("a", [system("s")])
+        session.append([user("first"), assistant("x" * 99)])
+        written_by_a_newer(session)
+        session.append([user("second"), assistant("y" * 99)])
+        session.compact("short")
+        session.append([user("third"), assistant("z")])
+        report = session.replay_sync()
+        assert report.is_same
+        assert report.stopped is None
+        assert texts(replayed(store, report)) == texts(session)
+
+    def test_twice_the_length_is_twice_the_work(self) -> None:
+        """Each answer once built the whole context again: 57,000 entries took longer than anybody waits."""
+        short, long = (work_of_replaying(turns) for turns in (50, 100))
+        assert long < 2.2 * short
+
+    def test_a_long_turn_is_no_more_work_than_many_short_ones(self) -> None:
+        short, long = (work_of_replaying(1, steps=steps) for steps in (100, 200))
+        assert long < 2.2 * short
 
     @MANY
     @given(scripts)
@@ -262,6 +336,49 @@ class TestStrict:
             assert report.is_identical, "\n".join(report.lines())
             assert report.cut.asked == at
             assert store.session(report.replay).verify() == []
+
+
+def written_by_a_newer(session: Session) -> None:
+    """An entry of a kind this version does not know, put in as a newer one would."""
+    cursor, body = session.log.cursor, b'{"depth":3}'
+    entry_id = chain(cursor.entry_id, "mood", cursor.turn, cursor.step, body)
+    entry = NewEntry(cursor.seq + 1, entry_id, cursor.turn, cursor.step, "mood", None, True, 0, body)
+    change = Change(session_id=session.session_id, key="newer", at=0, after=session.leaf, entries=(entry,))
+    session.log.store.commit(change)
+    session.refresh()
+
+
+def work_of_replaying(turns: int, steps: int = 2) -> int:
+    """Function calls, in all threads, of a strict replay: work measured without a clock."""
+    with Sessions(MemoryStore(), counted_world()) as store:
+        session = store.start("support", [system("You help.")])
+        for n in range(turns):
+            session.append([user(f"q{n}")])
+            for step in range(steps):
+                session.append([assistant(ToolCall("c", "look", {"n": step})), tool_result("c", "r")])
+                session.append([Note({"n": step})])
+            session.append([assistant(f"a{n}")])
+        with counted_calls() as count:
+            report = session.replay_sync()
+        assert report.is_identical
+        return count()
+
+
+@contextmanager
+def counted_calls() -> Iterator[Callable[[], int]]:
+    counts: Counter[str] = Counter()
+
+    def see(frame: FrameType, event: str, argument: object) -> None:
+        counts[event] += 1
+
+    before = sys.getprofile()
+    threading.setprofile(see)
+    sys.setprofile(see)
+    try:
+        yield lambda: counts["call"] + counts["c_call"]
+    finally:
+        sys.setprofile(before)
+        threading.setprofile(None)  # type: ignore[arg-type]
 
 
 class TestSource:
@@ -772,6 +889,15 @@ class TestTasks:
             report = session.replay_sync(live=["research"], tools=[self.tool("look into")])
             assert report.is_same, report.lines()
         assert len(list(store.every(relation="task"))) == 2
+
+    def test_the_child_of_a_copy_is_its_own(self, store: Sessions, parent: Session) -> None:
+        bundle = io.BytesIO()
+        parent.export(bundle)
+        bundle.seek(0)
+        copy = store.session(store.import_bundle(bundle, new_id=True).session_id)
+        store.delete(parent.session_id)
+        store.purge(parent.session_id)
+        assert copy.replay_sync(live=["research"], tools=[self.tool("look into")]).is_same
 
     def test_a_task_that_was_not_recorded_is_refused(self, store: Sessions, parent: Session) -> None:
         report = parent.replay_sync(live=["research"], tools=[self.tool("dig into")])

@@ -60,6 +60,23 @@ class TestRequests:
                 place = f"{numbers.index(entry.branch) + 1}:{entry.seq}"
                 assert copied[place] == wire("anthropic").project(build(path), lambda _: None)
 
+    def test_old_turns_that_the_model_was_not_given_are_not_in_it(self) -> None:
+        given: list[Any] = []
+
+        def answer(request: Any) -> str:
+            given.append(wire("anthropic").project(request.context, lambda _: None))
+            return "ok"
+
+        with bough.open("memory:") as sessions:
+            sessions.start()  # so that this session's branches have other numbers in a bundle
+            session = sessions.start(seeds=[system("You help.")])
+            for n in range(4):
+                limits = bough.Limits(max_messages=2 * n + 1 if n < 3 else 3)
+                session.send_sync(f"question {n}", model=bough.ScriptedModel(answer), limits=limits)
+            found = rendered(session)[session.session_id]
+        assert [len(request["messages"]) for request in given] == [1, 3, 5, 3]
+        assert list(whole(found).values()) == given
+
     def test_tasks_have_their_own(self, store: Path) -> None:
         with bough.open(store) as sessions:
             found = rendered(sessions.session(BUILD))

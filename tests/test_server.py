@@ -51,6 +51,19 @@ class TestTheDoor:
         with pytest.raises(Unguarded):
             Rules(clients={"ann": "x"})
 
+    @pytest.mark.parametrize("empty", ["", " "])
+    @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
+    def test_an_empty_token_is_none_and_the_server_does_not_start(self, host: str, empty: str) -> None:
+        """A variable that is not set must not open the door: `--token "$UNSET"`."""
+        told = (
+            {"token": empty},
+            {"token": "x", "internal_token": empty},
+            {"token": "x", "clients": {"ann": empty}},
+        )
+        for tokens in told:
+            with pytest.raises(Unguarded, match="empty"):
+                Rules(host=host, **tokens)
+
     @pytest.mark.parametrize(
         "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "localhost.evil"]
     )
@@ -260,7 +273,9 @@ class TestTheViewersFiles:
         reply = served.client.get(f"/api/blobs/{picture.hash}")
         assert (reply.headers["content-type"], reply.content) == ("image/png", b"\x89PNG")
         assert "sandbox" in reply.headers["content-security-policy"]
-        assert served.get(f"/api/blobs/{'0' * 64}", 404)["code"] == "missing_blob"
+        missing = served.get(f"/api/blobs/{'0' * 64}", 404)
+        assert missing["code"] == "missing_blob"
+        assert "put_blob" not in missing["detail"]
 
 
 class TestTheCommand:
@@ -306,12 +321,17 @@ class TestTheCommand:
             _, err = process.communicate()
         assert "Traceback" not in err
 
-    def test_it_is_not_served_to_others_without_a_token(self, tmp_path: Path) -> None:
-        process, address = self.start(tmp_path, "--host", "0.0.0.0")
+    @pytest.mark.parametrize(
+        ("options", "said"), [((), "say --token SECRET"), (("--token", ""), "an empty token is none")]
+    )
+    def test_it_is_not_served_to_others_without_a_token(
+        self, tmp_path: Path, options: tuple[str, ...], said: str
+    ) -> None:
+        process, address = self.start(tmp_path, "--host", "0.0.0.0", *options)
         _, err = process.communicate(timeout=20)
         assert address == ""
-        assert process.returncode == 1
-        assert "--token" in err
+        assert process.returncode == 2
+        assert said in err
 
     def test_a_port_in_use_is_told(self, tmp_path: Path) -> None:
         with socket.socket() as taken:

@@ -24,7 +24,9 @@ class TestClients:
             assert set(entries[0]) == {"seq", "role", "at", "text"}
             assert served.get(f"/api/sessions/{theirs}", 404, token=ANN)["code"] == "not_found"
             assert len(served.get("/api/sessions", token=SERVICE)["sessions"]) == 2
-            for hidden in ("model", "tag", "parent", "conversation"):  # a filter would be a question
+            of_bob = served.get("/api/sessions", token=SERVICE, owner="bob")["sessions"]
+            assert [row["id"] for row in of_bob] == [theirs]
+            for hidden in ("model", "tag", "parent", "conversation", "owner"):  # a filter would be a question
                 assert len(served.get("/api/sessions", token=ANN, **{hidden: "x=y"})["sessions"]) == 1
 
     def test_no_address_shows_a_client_what_is_not_its_own(self, store: Sessions) -> None:
@@ -36,6 +38,7 @@ class TestClients:
             for path, methods in paths.items():
                 if "get" not in methods or path.endswith("/events"):
                     continue
+                takes = {parameter["name"] for parameter in methods["get"].get("parameters", ())}
                 for name in (mine, theirs):
                     fits = {"session_id": name, "place": "1:3", "digest": media.hash, "job_id": "job_x"}
                     query = {
@@ -48,7 +51,7 @@ class TestClients:
                     }
                     reply = served.client.get(
                         path.format(**fits),
-                        params={k: v for k, v in query.items() if v},
+                        params={k: v for k, v in query.items() if v and k in takes},
                         headers={**bearing(ANN), "x-internal-token": "int"},
                     )
                     seen += 1

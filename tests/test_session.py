@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+from unittest.mock import ANY
 
 import pytest
+from msgspec.structs import replace
 
 import bough
 from bough import (
@@ -21,11 +25,13 @@ from bough import (
     StaleLeaf,
     ToolCall,
     Usage,
+    Workspace,
     assistant,
     system,
     tool_result,
     user,
 )
+from bough.core.turns import CallModel
 from bough.errors import (
     BadMessage,
     BadPoint,
@@ -35,9 +41,10 @@ from bough.errors import (
     OpenBatch,
     OrphanResult,
     Running,
+    Widened,
 )
 from bough.stores.conformance.pen import everything
-from bough.wire import PROVIDERS, render
+from bough.wire import PROVIDERS, render, wire
 from conftest import Sessions
 
 
@@ -285,6 +292,65 @@ class TestFork:
         assert texts(again)[1:] == ["1", "re 1", "2", "re 2", "3", "re 3"]
         assert again.verify() == []
 
+    def test_it_holds_the_agent_the_policy_and_the_workspace_of_its_source(
+        self, store: Sessions, tmp_path: Path
+    ) -> None:
+        workspace = Workspace(working_dir="/w", variables={"team": "blue"})
+        about = {
+            "spec": {"name": "support", "models": ["m"]},
+            "policy": {"web": False},
+            "workspace": workspace,
+        }
+        source = store.start("support", [system("You help.")], state={"n": 1}, **about)
+        talk(source, "q")
+        held = replace(store.store.detail(source.session_id), state=None)
+        assert None not in (held.spec, held.policy, held.workspace)
+        fork = source.fork(at=2)
+        again = fork.fork(model="other")
+        assert store.store.detail(fork.session_id) == held
+        assert store.store.detail(again.session_id) == held
+        assert fork.state == {"n": 1}
+        assert store.store.detail(source.replay_sync().replay) == held
+        store.delete(source.session_id)
+        store.purge(source.session_id)  # what a fork holds is its own
+        assert store.store.detail(fork.session_id) == held
+        with bough.open("memory:") as elsewhere:
+            fork.export(tmp_path / "fork.bough")
+            elsewhere.import_bundle(tmp_path / "fork.bough")
+            assert elsewhere.store.detail(fork.session_id) == held
+        with bough.open("memory:") as elsewhere:
+            store.copy(again, elsewhere)
+            assert elsewhere.store.detail(again.session_id) == held
+
+    def test_it_adds_less_than_four_kilobytes_whatever_the_length_of_its_source(self, tmp_path: Path) -> None:
+        place, count = tmp_path / "s.db", 50
+        spec = {
+            "name": "support",
+            "prompt": "You help customers. " * 20,
+            "models": ["m"],
+            "tools": ["shop.py"],
+        }
+        with bough.open(place, synchronous="normal") as store:
+            source = store.start("support", spec=spec, workspace=Workspace(working_dir="/w"))
+            for n in range(200):
+                talk(source, f"question {n} " * 20)
+        before = place.stat().st_size
+        with bough.open(place, synchronous="normal") as store:
+            for _ in range(count):
+                store.session(source.session_id).fork(at=200)
+        assert (place.stat().st_size - before) / count < 4_096
+
+    def test_its_tools_are_narrowed_and_never_widened(self, asked: Session) -> None:
+        asked.set(tools=("look", "refund"))
+        fork = asked.fork(tools=["look"])
+        assert fork.context().settings.tools == fork.row.tool_names == ("look",)
+        before = fork.row
+        for source, tools in ((asked, ["look", "delete"]), (fork, ["refund"])):
+            with pytest.raises(Widened):
+                source.fork(tools=tools)
+        assert fork.row == before
+        assert asked.fork(at=asked.leaf.seq - 1, tools=["delete"]).row.tool_names == ("delete",)
+
     def test_state_comes_along_for_free(self, session: Session) -> None:
         session.note(state={"a": 1})
         at = session.leaf.seq
@@ -292,6 +358,40 @@ class TestFork:
         assert session.fork(at=at).state == {"a": 1}
         session.rewind(to=at)
         assert session.state == {"a": 1}
+
+
+class TestSet:
+    def test_what_holds_is_the_fold_of_the_path(self, asked: Session) -> None:
+        asked.set(model="a", tools=("look", "refund"))
+        asked.set(prompt="Be brief.")
+        asked.set(tools=("refund",))
+        settings = asked.context().settings
+        assert (settings.model, settings.prompt, settings.tools) == ("a", "Be brief.", ("refund",))
+
+    def test_tools_are_narrowed_and_never_widened(self, asked: Session) -> None:
+        asked.set(tools=("look", "refund"))
+        asked.set(tools=("look",))
+        before = asked.leaf
+        for attempt in (
+            lambda: asked.set(tools=("look", "refund")),
+            lambda: asked.append([Settings(tools=("delete",))]),
+            lambda: asked.append([Settings(tools=()), Settings(tools=("look",))]),
+        ):
+            with pytest.raises(Widened):
+                attempt()
+        with pytest.raises(Widened, match=r"refund.*may use look\b"):
+            asked.set(tools=("look", "refund"))
+        assert asked.leaf == before
+        asked.set(tools=())
+        with pytest.raises(Widened, match="no tool"):
+            asked.set(tools=("look",))
+
+    def test_a_rewind_goes_back_behind_the_narrowing(self, asked: Session) -> None:
+        at = asked.leaf.seq
+        asked.set(tools=("look",))
+        asked.rewind(to=at)
+        asked.set(tools=("refund",))
+        assert asked.context().settings.tools == ("refund",)
 
 
 class TestCompact:
@@ -319,6 +419,55 @@ class TestCompact:
                 long.compact(summary)
         assert long.request("anthropic") == before
 
+    def test_without_a_summary_one_is_made_without_a_model_the_same_every_time(
+        self, store: Sessions, long: Session
+    ) -> None:
+        made = long.compact()
+        assert made.first_kept == 6
+        assert made.summary.startswith("user: first first")
+        assert [item.message.text for item in long.context().items][1:] == ["third", "re third"]
+        long.uncompact()
+        assert long.compact() == replace(made, tokens_before=ANY)
+        assert long.verify() == []
+
+    def test_what_a_summary_made_without_a_model_stands_for_is_in_it(self, store: Sessions) -> None:
+        """Seeds that are messages went without a word."""
+        session = store.start("a", [system("You help."), user("the mail " * 60), assistant("noted " * 60)])
+        talk(session, "one " * 100, "two")
+        made = session.compact()
+        assert "the mail" in made.summary
+        assert "noted" in made.summary
+        assert "You help." not in made.summary
+
+    def test_a_later_one_tells_what_the_earlier_one_told(self, session: Session) -> None:
+        talk(session, "first " * 200, "second " * 200, "third " * 200, "fourth")
+        session.compact(first_kept=4)
+        made = session.compact()
+        assert made.folds
+        (told, *_) = [item.message.text for item in session.context().items]
+        for words in ("first first", "second second", "third third"):
+            assert words in told
+
+    def test_a_turn_that_waits_for_its_answer_keeps_its_input_whole(self, session: Session) -> None:
+        words = "every word counts " * 40
+        session.append(
+            [user(words), assistant("x " * 400, ToolCall("a", "t")), tool_result("a", "r " * 2000)]
+        )
+        made = session.compact()
+        assert words in made.summary
+        assert made.first_kept == session.leaf.seq
+        assert isinstance(session.next_action(), CallModel)
+
+    def test_where_no_summary_would_be_shorter_it_is_refused_and_the_old_context_stays(
+        self, session: Session
+    ) -> None:
+        talk(session, "a", "b", "c")
+        before = session.leaf
+        for first_kept in (None, 1, 2):
+            with pytest.raises(BadSummary):
+                session.compact(first_kept=first_kept)
+        assert session.leaf == before
+
     def test_the_cut_never_parts_a_call_from_its_result(self, session: Session) -> None:
         session.append(
             [
@@ -342,6 +491,15 @@ class TestCompact:
         session.append([user("q " * 100), assistant("a"), user("r"), assistant(ToolCall("a", "t"))])
         with pytest.raises(OpenBatch):
             session.compact("sum")
+
+    def test_what_an_open_batch_advises_can_be_done(self, session: Session) -> None:
+        session.append([user("q"), assistant(ToolCall("a", "t"))])
+        with pytest.raises(OpenBatch) as caught:
+            session.append([user("too early")])
+        advised = re.search(r"session\.close_batch\(.*?\)", str(caught.value))
+        assert advised is not None
+        eval(advised[0], {"session": session})
+        session.append([user("now it may")])
 
 
 class TestReading:
@@ -383,6 +541,36 @@ class TestReading:
         for provider in ("anthropic", "openai-chat"):
             other = store.session(asked.session_id)
             assert render(asked.request(provider)) == render(other.request(provider))
+
+    @pytest.mark.parametrize("is_fork", [False, True])
+    def test_explain_knows_which_messages_the_model_was_given(self, session: Session, is_fork: bool) -> None:
+        """`max_messages` leaves old turns out: the window moves with every turn, and the cache grows cold."""
+        given: list[dict[str, Any]] = []
+
+        def answer(request: Any) -> str:
+            given.append(wire("anthropic").project(request.context, request.blobs))
+            return "ok"
+
+        for n in range(3):
+            limits = bough.Limits(max_messages=3)
+            session.send_sync(f"question {n}", model=bough.ScriptedModel(answer), limits=limits)
+        found = session.fork() if is_fork else session
+        difference = found.explain("anthropic")
+        assert difference is not None
+        assert difference.where.startswith("messages[0]")
+        assert (difference.was, difference.now) == ("question 1", "question 2")
+        assert "question 1" in str(given[-1]["messages"][0])
+        session.send_sync("and now?", model=bough.ScriptedModel(answer), limits=bough.Limits(max_messages=99))
+        assert session.explain("anthropic") is None
+
+    def test_explain_knows_how_many_messages_whoever_went_on_had_given(self, session: Session) -> None:
+        for n in range(2):
+            session.append([user(f"question {n}"), assistant("ok")])
+        session.append([user("question 2")])
+        session.resume_sync(model=bough.ScriptedModel(["ok"]), limits=bough.Limits(max_messages=3))
+        difference = session.explain("anthropic")
+        assert difference is not None
+        assert (difference.was, difference.now) == ("question 1", "question 2")
 
     def test_explain_names_the_first_difference_to_what_was_last_sent(self, session: Session) -> None:
         assert session.explain("anthropic") is None

@@ -5,13 +5,24 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 import bough
-from bough import Workspace, assistant, system, user
-from bough.errors import BadText, IdTaken, NotFound, StoreClosed, StoreError, WrongStore
+from bough import Session, Workspace, assistant, system, user
+from bough.errors import (
+    BadQuery,
+    BadText,
+    IdTaken,
+    NotFound,
+    OtherSpace,
+    Running,
+    StoreClosed,
+    StoreError,
+    WrongStore,
+)
 from conftest import Sessions
 
 
@@ -90,6 +101,30 @@ def test_every_row_is_read_page_by_page(store: Sessions) -> None:
     assert [row.session_id for row in store.every(limit=3)] == names[::-1]
 
 
+class TestListing:
+    def test_it_is_filtered_by_owner(self, store: Sessions) -> None:
+        for owner in ("ann", "bob", "ann"):
+            store.start("a", owner=owner)
+        assert [row.owner for row in store.sessions(owner="ann").sessions] == ["ann", "ann"]
+        assert [row.owner for row in store.every(owner="bob", limit=1)] == ["bob"]
+        assert store.sessions(owner="eve").sessions == []
+
+    @pytest.mark.parametrize("query", [{"status": "odd"}, {"relation": "odd"}, {"status": 5}])
+    def test_what_no_session_can_be_is_no_question(self, store: Sessions, query: dict[str, Any]) -> None:
+        """A word mistyped would look as if there were none."""
+        with pytest.raises(BadQuery, match=next(iter(query))):
+            store.sessions(**query)
+
+    def test_the_space_of_the_handle_may_be_named_and_another_one_says_how_to_open_it(
+        self, store: Sessions
+    ) -> None:
+        session = store.start("a")
+        assert [row.session_id for row in store.sessions(space="default").sessions] == [session.session_id]
+        for read in (store.sessions, lambda **query: list(store.every(**query))):
+            with pytest.raises(OtherSpace, match=r"bough\.open\(…, space='other'\)"):
+                read(space="other")
+
+
 def test_delete_restore_and_purge(store: Sessions) -> None:
     parent = store.start("a")
     child = store.start_task(parent, "b")
@@ -101,6 +136,40 @@ def test_delete_restore_and_purge(store: Sessions) -> None:
     store.purge(parent.session_id)
     with pytest.raises(NotFound):
         store.session(child.session_id)
+
+
+class TestWhatIsDriven:
+    """A runner whose session goes has nowhere to put what its tools did."""
+
+    def drive(self, store: Sessions, session: Session) -> None:
+        now = store.world.now()
+        store.store.lease(session.session_id, "elsewhere:1#a", now + 10**9, now)
+
+    def test_it_is_not_put_into_the_trash(self, store: Sessions) -> None:
+        session = store.start()
+        task = store.start_task(session)
+        self.drive(store, task)
+        with pytest.raises(Running, match="elsewhere:1#a") as refused:
+            store.delete(session.session_id)
+        assert refused.value.session_id == task.session_id
+        assert {row.trashed_at for row in store.family(session.session_id)} == {None}
+
+    def test_a_fork_of_it_is_not_forgotten_with_it(self, store: Sessions) -> None:
+        session = store.start()
+        session.append([user("q")])
+        fork = session.fork()
+        store.delete(session.session_id)
+        self.drive(store, fork)
+        with pytest.raises(Running):
+            store.purge(session.session_id, with_forks=True)
+        assert store.purge(session.session_id).sessions == (session.session_id,)
+
+    def test_a_runner_that_died_does_not_keep_it(self, store: Sessions) -> None:
+        session = store.start()
+        now = store.world.now()
+        store.store.lease(session.session_id, "elsewhere:1#a", now + 1, now)
+        session.log.record("turn", row={"status": "running"})
+        assert store.delete(session.session_id) == [session.session_id]
 
 
 def test_nothing_is_ever_deleted_by_age(store: Sessions) -> None:

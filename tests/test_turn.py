@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bough import Session, ToolCall, Usage, assistant, system
-from bough.errors import LawBroken, NotAnAnswer
+from bough import Session, ToolCall, Turn, Usage, assistant, system
+from bough.errors import Fenced, LawBroken, NotAnAnswer
 from conftest import Sessions
 
 REPLY = {
@@ -90,6 +90,56 @@ def test_leaving_early_marks_the_session_and_the_turn_goes_on_later(
         turn.answer(assistant("done"))
     assert again.row.status == "idle"
     assert again.verify() == []
+
+
+def taken_over(store: Sessions, session: Session, *, until: int) -> None:
+    """Another runner takes the session when the turn's hold on it is over."""
+    later = (session.row.lease_until or 0) + 1
+    store.store.lease(session.session_id, "another:2#1", later + until, later)
+
+
+@pytest.mark.parametrize("late", ["answer", "result", "failed"])
+def test_a_turn_that_was_taken_over_writes_nothing(store: Sessions, session: Session, late: str) -> None:
+    def write(turn: Turn) -> None:
+        if late == "answer":
+            turn.answer(assistant("late"))
+        elif late == "failed":
+            turn.failed("the line went dead")
+        else:
+            turn.result("a", "late")
+
+    with session.turn("q") as turn:
+        if late == "result":
+            turn.answer(assistant(ToolCall("a", "t")))
+        facts = session.row.facts
+        taken_over(store, session, until=10**12)
+        with pytest.raises(Fenced):
+            write(turn)
+    row = session.row
+    assert (row.status, row.holder, row.facts) == ("running", "another:2#1", facts)
+    assert session.verify() == []
+
+
+def test_a_turn_left_after_another_has_driven_the_session_does_not_touch_its_status(
+    store: Sessions, session: Session
+) -> None:
+    with session.turn("q"):
+        taken_over(store, session, until=10**12)
+        store.store.release(session.session_id, session.row.fence)
+        before = session.row
+    assert session.row == before
+
+
+def test_a_turn_may_be_opened_again_after_it_was_taken_over(store: Sessions, session: Session) -> None:
+    with session.turn("q") as turn:
+        taken_over(store, session, until=10**12)
+        store.store.release(session.session_id, session.row.fence)
+        with pytest.raises(Fenced):
+            turn.answer(assistant("late"))
+    with session.turn() as turn:
+        turn.answer(assistant("in time"))
+    assert session.path()[-1].message.text == "in time"
+    assert session.row.status == "idle"
 
 
 def test_there_must_be_a_turn_to_go_on_with(session: Session) -> None:

@@ -14,7 +14,7 @@ import bough
 import gallery
 from bough.session import Session
 from browser import Process, Watched, aside, browser, watched
-from gallery import look_up, refund, strict_clerk
+from gallery import have_paid, look_up, refund, strict_clerk
 
 __all__ = ["browser", "watched"]
 
@@ -62,6 +62,17 @@ class Shelf:
 
         return self.read(start)
 
+    def make_delegating(self, title: str) -> str:
+        """A case whose colleague, a task of it, waits for a person."""
+        calls = bough.assistant(bough.ToolCall("c1", "have_paid", {"amount": 40, "account": "ANN-7"}))
+
+        def start(store: bough.Sessions) -> str:
+            session = store.start("support", [bough.system(gallery.PROMPT)], title=title)
+            session.send_sync("Pay Ann 40", model=bough.ScriptedModel([calls]), tools=[have_paid])
+            return session.session_id
+
+        return self.read(start)
+
     def read(self, look: Callable[[bough.Sessions], str]) -> str:
         def there() -> str:
             with bough.open(self.place) as store:
@@ -79,6 +90,14 @@ class Shelf:
 @pytest.fixture
 def shelf(folder: Path) -> Shelf:
     return Shelf(folder / "agent.db")
+
+
+def family(session: Session) -> list[Session]:
+    return [session, *session.children()]
+
+
+def children(session: Session) -> str:
+    return json.dumps([child.session_id for child in session.children()])
 
 
 def selected(page: Page, words: str) -> None:
@@ -268,6 +287,40 @@ class TestRunning:
         page.keyboard.press("Enter")
         page.locator(".approval").get_by_role("button", name="Deny").click()
         expect(page.locator(".card .badge")).to_have_text("denied")
+
+    def test_what_waits_in_a_task_is_approved_from_the_page_of_its_parent_and_both_end(
+        self, watched: Watched, shelf: Shelf
+    ) -> None:
+        session_id = shelf.make_delegating("Have Ann paid")
+        (child_id,) = json.loads(shelf.of(session_id, children))
+        page = watched.open(f"/s/{session_id}")
+        card = page.locator(".card")
+        expect(card.locator(".badge")).to_have_text("its task waits for approval")
+        asked = f'pay_out waits for approval {{"amount":40,"account":"ANN-7"}} in task {child_id}'
+        expect(card).to_contain_text(asked)
+        expect(page.locator(".approval")).to_contain_text(asked)
+        card.get_by_role("link", name=child_id).click()
+        expect(page.locator("article.selected .card .badge")).to_have_text("waits for approval")
+        page.go_back()
+        page.locator(".card").get_by_role("button", name="Approve").click()
+        expect(page.locator(".card")).to_have_attribute("data-outcome", "done")
+        expect(page.locator("article strong", has_text="paid")).to_be_visible()
+        expect(page.locator(".approval")).to_have_count(0)
+        assert shelf.of(
+            session_id, lambda session: [one.path()[-1].message.text for one in family(session)]
+        ) == str(["It is **paid**.", "The colleague paid."])
+
+    @pytest.mark.parametrize("word", ["Approve", "Deny"])
+    def test_a_word_given_on_the_page_of_a_task_lets_its_parent_go_on(
+        self, watched: Watched, shelf: Shelf, word: str
+    ) -> None:
+        session_id = shelf.make_delegating(f"Have Ann paid: {word}")
+        (child_id,) = json.loads(shelf.of(session_id, children))
+        page = watched.open(f"/s/{child_id}")
+        page.locator(".card").get_by_role("button", name=word).click()
+        expect(page.locator("article", has_text="The colleague paid.")).to_be_visible()
+        page.goto(f"{watched.url}/s/{session_id}")
+        expect(page.locator("article strong", has_text="paid")).to_be_visible()
 
     def test_a_model_that_has_nothing_to_say_is_told(self, watched: Watched, shelf: Shelf) -> None:
         session_id = shelf.make("Too long", 3)

@@ -239,12 +239,12 @@ class TestTurns:
         assert exported(fork)["agents"] == [AGENT]
         assert {message["sessionId"] for message in transcript(fork)} == {fork.session_id}
 
-    def test_a_fork_whose_source_is_gone_omits_the_agents(self, store: Sessions) -> None:
+    def test_a_fork_whose_source_is_gone_tells_the_agent_all_the_same(self, store: Sessions) -> None:
         session = asked(store, spec=AGENT)
         fork = session.fork()
         store.delete(session.session_id)
         store.purge(session.session_id)
-        assert "agents" not in exported(fork)
+        assert exported(fork)["agents"] == [AGENT]
         assert len(turns(fork)) == 2
 
 

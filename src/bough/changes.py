@@ -20,6 +20,8 @@ STATUSES: tuple[str, ...] = get_args(Status)
 
 
 class Appended(Struct, frozen=True, gc=False):
+    """What an append wrote: where the session stands now, and the entries."""
+
     leaf: Leaf
     payloads: tuple[Payload, ...]
     written: tuple[NewEntry, ...]
@@ -64,18 +66,19 @@ def check(
 
 
 def with_data(facts: tuple[FurtherFact, ...], data: Mapping[str, Any] | None) -> tuple[FurtherFact, ...]:
+    """What is told of the turn goes into the fact that it started, or that it ended."""
     if not data:
         return facts
     return tuple(
-        FurtherFact(fact.kind, {**fact.data, **data}) if fact.kind == "turn_started" else fact
+        FurtherFact(fact.kind, {**fact.data, **data}) if fact.kind in ("turn_started", "turn_ended") else fact
         for fact in facts
     )
 
 
 def turn_status(facts: Sequence[FurtherFact]) -> dict[str, Any]:
-    """The row follows the turn: an input makes it running, the final answer idle again."""
+    """The row follows the turn: an input makes it running, and no longer completed; the final answer idle again."""
     if not facts:
         return {}
-    if facts[-1].kind == "turn_started":
-        return {"status": "running", "error": None}
-    return {"status": "idle", "error": None}
+    kinds = [fact.kind for fact in facts]
+    found = {"status": "running" if kinds[-1] == "turn_started" else "idle", "error": None}
+    return {**found, "completed_at": None} if "turn_started" in kinds else found

@@ -1,11 +1,18 @@
-"""Forking: a new session that stands on a place of another's path. No entry is copied, the source is untouched."""
+"""Forking: a new session that stands on a place of another's path. No entry is copied, the source is untouched.
+
+The agent as frozen, the policy and the workspace are copied, a few hundred bytes as a rule: read through the parent
+they would be gone when that is purged, and a bundle of the fork alone would lack them.
+"""
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from .changes import Cut
+from .core.context import refuse_widening
 from .core.entries import Settings
 from .log import Log
-from .stores.store import Relation, SessionRow
+from .stores.store import Detail, Relation, SessionRow
 
 
 def fork(
@@ -15,7 +22,10 @@ def fork(
 
     A replay belongs to whoever makes it and not to the person whose session it is made of.
     """
-    world, source = log.world, log.store.session(log.session_id)
+    if settings.tools is not None:
+        refuse_widening(log.store.asides(log.session_id, leaf=log.place(cut.at)), [settings])
+    reading = log.store.path(log.session_id, leaf=log.leaf, first=log.leaf.seq + 1, detail=True)
+    world, source = log.world, reading.row
     row = SessionRow(
         session_id=world.new_id("ses"),
         space=source.space,
@@ -31,5 +41,6 @@ def fork(
         started_at=(now := world.now()),
         updated_at=now,
     )
-    made, cursor = log.fork(cut, row, None if settings == Settings() else settings)
+    detail = replace(reading.detail or Detail(), state=None)  # folded when it is asked for
+    made, cursor = log.fork(cut, row, detail, None if settings == Settings() else settings)
     return Log(log.store, made, world, cursor)

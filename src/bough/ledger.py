@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from .core.entries import Entry
 from .core.tree import Leaf
 from .core.usage import Call, Totals, on_path, total
 from .errors import BadPoint, BadQuery
@@ -23,8 +26,9 @@ def calls(log: Log, view: str, since: Leaf | None) -> list[Call]:
     raise BadQuery("view", view, "own, path or tree")
 
 
-def by_turn(log: Log) -> dict[int, Totals]:
-    turn_of = {entry.seq: entry.turn for entry in log.path().entries}
+def by_turn(log: Log, path: Iterable[Entry] | None = None) -> dict[int, Totals]:
+    """What each turn cost; `path` is the log's, from whoever has read it already."""
+    turn_of = {entry.seq: entry.turn for entry in (log.path().entries if path is None else path)}
     found: dict[int, list[Call]] = {}
     for call in calls(log, "path", None):
         seq = call.after_seq if call.answer_seq is None else call.answer_seq

@@ -26,7 +26,7 @@ from .core.tree import Leaf, Range, standing
 from .core.turns import Cursor, cursor_behind
 from .core.usage import Call
 from .errors import BadMessage, BadPoint, LawBroken, NothingToRedo, Running
-from .stores.store import Change, Committed, NewSession, Reading, SessionRow, Store
+from .stores.store import Change, Committed, Detail, NewSession, Reading, SessionRow, Store
 from .world import World
 
 LOOK_BACK = 16
@@ -134,7 +134,7 @@ class Log:
         takes: int | None = None,
         fence: int | None = None,
     ) -> Appended:
-        """Write all of it behind the leaf, or nothing. `data` goes into `turn_started`, `facts` behind it."""
+        """Write all of it behind the leaf, or nothing. `data` goes into `turn_started` or `turn_ended`, `facts` behind it."""
         if not drafts:
             raise LawBroken("nothing to append; hand in at least one message or entry")
         with self._lock:
@@ -312,15 +312,17 @@ class Log:
     def refuse_while_running(self) -> None:
         row = self.store.session(self.session_id)
         if row.status == "running":
-            self._refuse_holder(row)
+            self.refuse_held(row)
 
-    def refuse_while_driven(self) -> None:
+    def refuse_while_driven(self) -> SessionRow:
         """A loop that holds a lease is not to be disturbed by a turn of somebody's own."""
         row = self.store.session(self.session_id)
         if row.holder is not None and "#" in row.holder:
-            self._refuse_holder(row)
+            self.refuse_held(row)
+        return row
 
-    def _refuse_holder(self, row: SessionRow) -> None:
+    def refuse_held(self, row: SessionRow) -> None:
+        """`Running` if somebody who is not known to be gone holds a lease that is not over."""
         if row.holder is None or (row.lease_until or 0) <= self.world.now():
             return
         if not self.world.is_gone(row.holder.partition("#")[0]):
@@ -362,7 +364,9 @@ class Log:
 
     # -- forking -----------------------------------------------------------------------------------
 
-    def fork(self, cut: Cut, row: SessionRow, settings: Settings | None) -> tuple[SessionRow, Cursor]:
+    def fork(
+        self, cut: Cut, row: SessionRow, detail: Detail, settings: Settings | None
+    ) -> tuple[SessionRow, Cursor]:
         """A new session from a place of this path: one row, one branch, no entry copied."""
         under = self.place(cut.at)
         cursor = self.cursor_on_path(cut.at)
@@ -371,6 +375,7 @@ class Log:
         new = NewSession(
             row=replace(row, parent_seq=cut.at, seed_count=min(self.seeds_on(self.ranges()), cut.at)),
             key=self.world.new_id(""),
+            detail=detail,
             seeds=written.entries,
             fork_of=under,
         )

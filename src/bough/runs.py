@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from .core.messages import Message, user
 from .core.tree import Leaf
 from .core.turns import OpenCall
-from .errors import BadPoint, BadQuery, StaleLeaf, StoreError
+from .errors import BadPoint, BadQuery, LawBroken, StaleLeaf, StoreError
 from .log import Log
 
 if TYPE_CHECKING:
+    from .agent.asked import Asked
     from .agent.events import Event as AgentEvent
     from .agent.limits import Limits
     from .agent.tools import Tool
@@ -39,6 +40,7 @@ class Runs:
         model: ModelLike,
         tools: Tools = (),
         limits: Limits | None = None,
+        one_shot: bool = False,
         engine: Literal["local"] = "local",
     ) -> Run: ...
     @overload
@@ -51,12 +53,16 @@ class Runs:
         agent: str | None = None,
         key: str | None = None,
         limits: Limits | None = None,
+        one_shot: bool = False,
     ) -> Sent: ...
     def send(self, content: str | Message, *, engine: str = "local", **how: Any) -> Run | Sent:
         """Run one turn with our loop; iterate over what it returns for its events: `async for event in …`.
 
         `model` is a Model, a name such as "anthropic:claude-…", or a chain of them: the next one is asked when
         one is overloaded for good. Whatever dies in the middle, `resume` goes on from what is durable.
+
+        `one_shot` says that this input is all there is: with its answer the session is completed. One that is sent
+        to again goes on.
 
         With `engine="absurd"` a worker runs it, on any machine: the input and its task are durable on return.
         `agent` names who answers among the worker's agents (default: the session's); `key` makes it safe to repeat.
@@ -124,9 +130,10 @@ class Runs:
         if engine == "absurd":
             sent: Sent = _absurd().send(self.log, None, **how)
             return sent
+        run = self._start(None, engine, how)  # first: what cannot start must leave nothing behind
         if rollback:
             self.rollback()
-        return self._start(None, engine, how)
+        return run
 
     def cancel(self) -> None:
         """Abort what this handle's latest `send` or `resume` is doing, from any thread; nothing if it is done.
@@ -147,6 +154,7 @@ class Runs:
         return collect(self.send(content, **how))
 
     def resume_sync(self, **how: Any) -> list[AgentEvent]:
+        """`resume` for scripts: until the session rests, its events as a list."""
         from .engines.local import collect
 
         return collect(self.resume(**how))
@@ -163,24 +171,60 @@ class Runs:
 
         return run_shell(self.log, list(argv), workspace, commands)
 
+    def waiting(self) -> list[Asked]:
+        """The calls that wait for a person, here and in tasks, each with its session: hand them to `approve`."""
+        from .agent.calls import asked_about
+
+        return asked_about(self.log)
+
     def approve(self, call: OpenCall, *, allow: bool = True) -> None:
-        """Answer a tool's request for approval; `resume` then runs the call, once, or tells the model it was denied."""
+        """Answer a tool's request for approval; `resume` then runs the call, once, or tells the model it was denied.
+
+        A call of a task is answered in the task, by its own handle or by any handle above it; `resume` of the
+        session that had started it goes on with both.
+        """
+        name = getattr(call, "session_id", self.log.session_id)
+        store = self.log.store
+        log = self.log if name == self.log.session_id else Log(store, store.session(name), self.log.world)
+        call = OpenCall(call.seq, call.index, call.call)
         while True:
-            self.log.refresh()
-            if call not in self.log.cursor.open_calls:
-                raise BadPoint(f"call {call.call.id}", 0, self.log.leaf.seq)
+            log.refresh()
+            if call not in log.cursor.open_calls:
+                raise BadPoint(f"call {call.call.id}", 0, log.leaf.seq)
+            _refuse_unseen(log, call)
             try:
-                return self._decide(call, "approved" if allow else "denied")
+                return _decide(log, call, "approved" if allow else "denied")
             except StaleLeaf:
                 pass  # the result of a sibling landed in this moment; the word is for this call, if it is still open
 
-    def _decide(self, call: OpenCall, kind: str) -> None:
-        if self.log.store.where.startswith("postgres"):
-            from .engines.absurd_word import decide  # a task may wait for it
 
-            decide(self.log, call, kind)
-        else:
-            self.log.record(kind, data={"seq": call.seq, "index": call.index}, is_bound=True)
+def _refuse_unseen(log: Log, call: OpenCall) -> None:
+    """A word binds to the exact call: not to whatever a task of this one asks for."""
+    from .agent.calls import read_calls
+
+    below = read_calls(log).below.get((call.seq, call.index), ())
+    if below:
+        raise LawBroken(
+            f"call {call.call.id} waits for {below[0].call.name} of its task {below[0].session_id}; approve that: "
+            "session.waiting() lists what session.approve takes"
+        )
+
+
+def _decide(log: Log, call: OpenCall, kind: str) -> None:
+    from .agent.tasks import above
+
+    data = {"seq": call.seq, "index": call.index}
+    told = {"session": log.session_id, **data, "word": kind}
+    if log.store.where.startswith("postgres"):
+        from .engines.absurd_word import decide, pass_on  # a task may wait for it
+
+        decide(log, call, kind)
+        for parent in above(log):
+            pass_on(parent, told)
+        return
+    log.record(kind, data=data, is_bound=True)
+    for parent in above(log):
+        parent.record("task_decided", data=told)
 
 
 def _absurd() -> ModuleType:

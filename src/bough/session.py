@@ -45,6 +45,10 @@ Appendable = Payload | dict[str, Any]
 
 
 class Session(Runs, Replays, Exports):
+    """A handle on one session. It stands at the leaf it last saw: what it reads is the path to that leaf, what it
+    appends follows it, and if the session has moved meanwhile the append is refused (`StaleLeaf`).
+    """
+
     def __init__(self, log: Log, cut: Cut | None = None) -> None:
         self.log = log
         super().__init__()
@@ -53,10 +57,12 @@ class Session(Runs, Replays, Exports):
 
     @property
     def session_id(self) -> str:
+        """What `store.session` takes."""
         return self.log.session_id
 
     @property
     def leaf(self) -> Leaf:
+        """Where this handle stands; `refresh` catches up with the session."""
         return self.log.leaf
 
     @property
@@ -77,7 +83,11 @@ class Session(Runs, Replays, Exports):
         self, items: Iterable[Appendable], *, after: Leaf | None = None, key: str | None = None
     ) -> Appended:
         """All of it behind the leaf, durable on return, or nothing. The primitive below `turn`."""
-        return self.log.append(drafts(items), after=after, key=key)
+        coming = drafts(items)
+        if any(isinstance(draft.payload, Settings) for draft in coming):
+            held = self.log.store.asides(self.session_id, leaf=self.leaf if after is None else after)
+            contexts.refuse_widening(held, (draft.payload for draft in coming))
+        return self.log.append(coming, after=after, key=key)
 
     def turn(
         self,
@@ -99,7 +109,7 @@ class Session(Runs, Replays, Exports):
         return self.append([Note(data or {}, state)])
 
     def set(self, **settings: Any) -> Appended:
-        """What holds from here on: model, prompt, prompt_patch, tools, limits."""
+        """What holds from here on: model, prompt, prompt_patch, tools (narrowed only: `Widened`), limits."""
         return self.append([Settings(**settings)])
 
     def close_batch(self, why: str, *, outcome: Outcome = "interrupted") -> Appended | None:
@@ -110,6 +120,7 @@ class Session(Runs, Replays, Exports):
         return self.append([tool_result(c.call.id, why, error=True, outcome=outcome) for c in waiting])
 
     def title(self, title: str | None) -> None:
+        """Name the session; None takes the name away."""
         plain_text(title, "title")
         self.log.record("titled", data={"title": title}, row={"title": title})
 
@@ -130,6 +141,7 @@ class Session(Runs, Replays, Exports):
         return labels.labels(self.log)
 
     def end(self, status: Status = "completed", error: str | None = None) -> None:
+        """Say that it is over, and how. It may be sent to again all the same."""
         now = self.log.world.now()
         plain_text(error, "error")
         row = {"status": status, "error": error, "completed_at": now, "holder": None, "lease_until": None}
@@ -181,7 +193,10 @@ class Session(Runs, Replays, Exports):
         tools: Sequence[str] | None = None,
         title: str | None = None,
     ) -> Session:
-        """A new session from a place of this path, in O(1); the source is untouched."""
+        """A new session from a place of this path, in O(1); the source is untouched.
+
+        It holds the agent as frozen, the policy and the workspace of its source. `tools` narrows what holds there.
+        """
         cut = self.log.cut(self.leaf.seq if at is None else at)
         settings = Settings(model, prompt, prompt_patch, None if tools is None else tuple(tools))
         return Session(forking.fork(self.log, cut, settings, title=title), cut)
@@ -201,6 +216,7 @@ class Session(Runs, Replays, Exports):
         return self.log.path(public=True).entries
 
     def events(self) -> list[Event]:
+        """The messages of the path as events: one for each message, each call and each result."""
         return list(events(self.path()))
 
     def entries(self) -> list[Entry]:
@@ -208,6 +224,7 @@ class Session(Runs, Replays, Exports):
         return [stored.entry.opened(stored.branch) for stored in self.log.store.entries(self.session_id)]
 
     def branches(self) -> list[Branch]:
+        """Its own branches and the ones they hang on, oldest first."""
         return self.log.store.branches(self.session_id)
 
     def tree(self, *, width: int = 100) -> str:
@@ -216,10 +233,12 @@ class Session(Runs, Replays, Exports):
         return draw(own.values(), self.branches(), self.leaf, width=width, labels=self.labels())
 
     def journal(self, after: int = 0, limit: int | None = None) -> list[Fact]:
+        """The numbered facts of the session: started, appended, moved, …; those after number `after`."""
         return self.log.store.journal(self.session_id, after, limit)
 
     @property
     def state(self) -> State:
+        """The fold of the tools' updates along the path."""
         return self.log.state
 
     @property
@@ -242,6 +261,7 @@ class Session(Runs, Replays, Exports):
     # -- what a model sees -------------------------------------------------------------------------
 
     def context(self) -> Context:
+        """The messages a model would be given at this leaf, in no provider's form."""
         return contexts.build(self.path())
 
     def fit(self, budget: Budget) -> Fitted:
@@ -260,30 +280,29 @@ class Session(Runs, Replays, Exports):
 
     def explain(self, provider: str, sent: dict[str, Any] | None = None) -> Difference | None:
         """The first difference to what was last sent (or to `sent`); None: the cache stays warm."""
-        if sent is None:
-            sent = self._last_sent(provider)
-        return None if sent is None else first_difference(sent, self.request(provider))
+        from .agent.given import given, most_on_tree  # late: few ask
 
-    def _last_sent(self, provider: str) -> dict[str, Any] | None:
-        """What the latest call on this path was given: a function of the place it was made at."""
-        calls = [call for call in self.calls("path") if call.purpose == "answer"]
-        if not calls:
+        path, most = self.path(), most_on_tree(self.log)
+        calls = [call.after_seq for call in self.calls("path") if call.purpose == "answer"]
+        project = wire.wire(provider).project
+        if sent is None and not calls:
             return None
-        place = self.log.place(max(call.after_seq for call in calls))
-        entries = self.log.store.path(self.session_id, leaf=place).entries
-        return wire.wire(provider).project(contexts.build(entries), self.read_blob)
+        was = project(given(path[: max(calls)], most), self.read_blob) if sent is None else sent
+        return first_difference(was, project(given(path, most), self.read_blob))
 
     def read_blob(self, digest: str) -> bytes | None:
+        """The bytes behind a media handle, by its hash; None if they are not here."""
         found = self.log.store.blob(digest)
         return None if found is None else found.data
 
     def compact(
-        self, summary: str, *, first_kept: int | None = None, folds: bool = False, **files: Any
+        self, summary: str | None = None, *, first_kept: int | None = None, folds: bool = False, **files: Any
     ) -> Compaction:
         """From here on the model sees the summary in place of what lies before `first_kept`.
 
         Default: the newest turn is kept. Nothing is deleted; `uncompact` brings the old context back.
-        `folds=True` says the summary already tells what an earlier one told; else both are shown.
+        `folds=True` says the summary already tells what an earlier one told; else both are shown. Without a summary
+        one is made without a model, which tells what earlier ones told and which files were read and changed.
         """
         compaction = compacting.compaction(self.log, summary, first_kept, folds=folds, **files)
         self.append([compaction])
@@ -343,6 +362,7 @@ class Session(Runs, Replays, Exports):
         return [Session(Log(self.log.store, row, self.log.world)) for row in rows]
 
     def parent(self) -> Session | None:
+        """The session it was forked from, replays, or is a task of; None if it has none, or none that is here."""
         row = self.row
         if row.parent_session is None:
             return None

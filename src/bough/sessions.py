@@ -20,7 +20,7 @@ from .core.search import parse
 from .core.state import merge
 from .core.turns import Cursor
 from .core.usage import MOST
-from .errors import BadCount, BadText, StoreError, WrongStore
+from .errors import BadCount, BadText, OtherSpace, StoreError, WrongStore
 from .hydrate import Hydrated, hydrate
 from .log import Log
 from .session import Appendable, Session, drafts
@@ -51,6 +51,7 @@ class Sessions:
         self.close()
 
     def close(self) -> None:
+        """Let go of the store; what was durable is safe, also without."""
         self.store.close()
 
     def __repr__(self) -> str:
@@ -157,7 +158,14 @@ class Sessions:
         return Session(Log(self.store, self.store.session(session_id), self.world))
 
     def sessions(self, **query: Any) -> Page:
-        """A page of session rows, newest first. Hand `page.next` in as `before` to read on."""
+        """A page of session rows, newest first. Hand `page.next` in as `before` to read on.
+
+        Filters: owner, agent, status, model, conversation_id, relation, parent_session, tag=(name, value), title,
+        started_from and started_before (microseconds), trashed. `OtherSpace` if `space` is not this store's.
+        """
+        space = query.pop("space", None)
+        if space not in (None, self.store.space):
+            raise OtherSpace(space, self.store.space)
         return self.store.sessions(Query(**query))
 
     def every(self, **query: Any) -> Iterator[SessionRow]:
@@ -247,15 +255,37 @@ class Sessions:
     # -- care --------------------------------------------------------------------------------------
 
     def delete(self, session_id: str) -> list[str]:
-        """Into the trash, its child tasks first; `restore` brings them back."""
+        """Into the trash, its child tasks first; `restore` brings them back. `Running` while one of them is driven."""
+        self.refuse_driven(self.family(session_id))
         return self.store.trash(session_id, self.world.now())
 
     def restore(self, session_id: str) -> list[str]:
+        """Out of the trash, with the tasks that went there with it; returns their ids."""
         return self.store.restore(session_id)
 
     def purge(self, session_id: str, *, with_forks: bool = False) -> Purged:
         """For good, from the trash only. What a surviving fork stands on stays until that goes."""
+        self.refuse_driven(self.family(session_id, forks=with_forks))
         return self.store.purge(session_id, with_forks=with_forks)
+
+    def family(self, session_id: str, *, forks: bool = False) -> list[SessionRow]:
+        """The rows of what goes where it goes: it and the tasks it started, and theirs; with `forks` those too."""
+        row = self.store.session(session_id)
+        shelves = (False, True) if forks else (row.trashed_at is not None,)
+        found = {session_id: row}
+        waiting = [session_id]
+        while waiting:  # a ring of parents is walked once
+            query = {"parent_session": waiting.pop(), "relation": None if forks else "task"}
+            for child in (child for shelf in shelves for child in self.every(trashed=shelf, **query)):
+                if child.session_id not in found:
+                    found[child.session_id] = child
+                    waiting.append(child.session_id)
+        return list(found.values())
+
+    def refuse_driven(self, rows: Iterable[SessionRow]) -> None:
+        """`Running` if one of them is: what its runner does next would have nowhere to go."""
+        for row in rows:
+            Log(self.store, row, self.world).refuse_held(row)
 
     def verify(self) -> Iterator[Problem]:
         """What is wrong anywhere in this store and space, session by session. Changes nothing."""

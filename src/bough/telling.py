@@ -42,6 +42,7 @@ _WORDS: dict[type[errors.BoughError], Callable[[Any], Told]] = {
     errors.BadPoint: lambda e: Told(
         f"{e.point!r} is no place on this path, which runs from {e.least} to {e.most}", "bough log shows it"
     ),
+    errors.MissingBlob: lambda _: Told("there are no such bytes here"),
     errors.NothingToRedo: lambda _: Told("nothing was rewound since the last append", "bough tree shows all"),
 }
 

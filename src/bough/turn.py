@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,7 +14,7 @@ from .core.drafts import Draft
 from .core.messages import Message, Outcome, as_input, tool_result
 from .core.turns import OpenCall
 from .core.usage import Call, Usage
-from .errors import LawBroken
+from .errors import Fenced, LawBroken
 from .log import LEASE_MICROSECONDS, Log
 from .models.prices import price
 from .wire import Answer
@@ -42,21 +43,24 @@ class Turn:
         self._started = started
         self._call_id: str | None = None
         self._turn = 0
+        self._fence = 0
 
     def __enter__(self) -> Self:
         log = self._log
-        log.refuse_while_driven()
+        # Whoever drives the session later raises it: a turn that comes late writes nothing.
+        self._fence = log.refuse_while_driven().fence
         held = {
             "status": "running",
             "holder": log.world.holder(),
             "lease_until": log.world.now() + LEASE_MICROSECONDS,
+            "completed_at": None,
         }
         if self._content is None:
             if not log.cursor.turn:
                 raise LawBroken(
                     f"no turn is open in session {log.session_id}; hand in an input: session.turn(text)"
                 )
-            log.record("turn_resumed", data={"turn": log.cursor.turn}, row=held)
+            log.record("turn_resumed", data={"turn": log.cursor.turn}, row=held, fence=self._fence)
         else:
             self._append([Draft(_input(self._content))], key=self._key, row=held, data=self._started)
         self._turn = log.cursor.turn
@@ -71,16 +75,15 @@ class Turn:
         told = (
             None if error is None else f"{type(error).__name__}: {error}".encode("utf-8", "replace").decode()
         )
-        self._log.record(
-            "turn_ended",
-            data={"turn": self._log.cursor.turn, "status": status, "error": told},
-            row={
-                "status": status,
-                "error": told and told.replace("\0", ""),
-                "holder": None,
-                "lease_until": None,
-            },
-        )
+        row = {
+            "status": status,
+            "error": told and told.replace("\0", ""),
+            "holder": None,
+            "lease_until": None,
+        }
+        data = {"turn": self._log.cursor.turn, "status": status, "error": told}
+        with suppress(Fenced):  # then another has driven it meanwhile, and left it as it is
+            self._log.record("turn_ended", data=data, row=row, fence=self._fence)
 
     def _is_taken(self) -> bool:
         """Whether another drives the session by now: then its status is not ours to set."""
@@ -124,7 +127,9 @@ class Turn:
         answer = wire.Answer(Message("assistant"), usage, None, provider, model, None)
         call = replace(self._ledger(answer, self._log.leaf.seq), answer_seq=None, failed=True)
         replaces = self._call_id is not None
-        self._log.record("call_failed", data={"why": why}, calls=[call], replaces_call=replaces)
+        self._log.record(
+            "call_failed", data={"why": why}, calls=[call], replaces_call=replaces, fence=self._fence
+        )
         self._call_id = None
 
     def result(
@@ -167,7 +172,7 @@ class Turn:
             how["calls"] = [starts]
         if self._closes(drafts[-1]):
             how["row"] = {"holder": None, "lease_until": None}
-        return self._log.append(drafts, **how)
+        return self._log.append(drafts, fence=self._fence, **how)
 
     def _closes(self, draft: Draft) -> bool:
         """Whether the turn ends with this entry, and with it this process's hold on the session."""

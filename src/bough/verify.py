@@ -28,6 +28,8 @@ from .wire import PROVIDERS, wire
 
 
 class Problem(Struct, frozen=True):
+    """One thing that is wrong with a session: where, and what."""
+
     session_id: str
     where: str
     what: str

@@ -28,6 +28,8 @@ class Selection(Struct, frozen=True):
 
 
 class Workspace(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Where an agent works, and how far from there its tools may reach."""
+
     working_dir: str
     active_file: str | None = None
     selection: Selection | None = None

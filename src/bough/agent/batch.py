@@ -1,4 +1,7 @@
-"""Running the calls of one answer: all that may run at once, each result durable as it lands."""
+"""Running the calls of one answer: all that may run at once, each result durable as it lands.
+
+A call whose task waits for a person has no result yet: who is asked is made durable, and it is run again later.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,12 @@ from ..core.drafts import Draft
 from ..core.messages import Message, Part, ToolCall, assistant, tool_result
 from ..core.turns import OpenCall
 from ..errors import BoughError, Fenced, StaleLeaf, Trashed
+from .asked import Asked, TaskWaits
 from .calls import Calls, Place, read_calls
 from .ending import cancel_all, to_its_end
 from .events import Event
-from .tasks import run_task
-from .tools import Happened, NeverHappened, ToolContext, failed
+from .tasks import cancel_tasks, run_task, task_id
+from .tools import Happened, NeverHappened, Tool, ToolContext, failed
 
 if TYPE_CHECKING:
     from .loop import Loop
@@ -27,6 +31,11 @@ NO_TOOL = "There is no tool of this name."
 LEFT = "The turn was left before this had a result. Whether it took effect is unknown."
 NOT_RUN = "The turn was left before this was run."
 DENIED = "The user denied this call."
+CANNOT_WAIT = (
+    "has a task that needs an approval, and cannot wait for it: to go on it would be run again, and an unsafe tool "
+    'never is. The task was cancelled. If it may be run again declare it @tool(effect="idempotent"), or give it a '
+    "verify function that says what happened."
+)
 
 
 async def run_batch(
@@ -44,8 +53,15 @@ async def run_batch(
     try:
         for landed in asyncio.as_completed(running):
             call, result = await landed
-            kept.add((call.seq, call.index))
-            yield await _keep(loop, call, result)
+            while loop.warnings:
+                yield loop.warnings.pop(0)
+            if isinstance(result, Message):
+                kept.add((call.seq, call.index))
+                yield await _keep(loop, call, result)
+                continue
+            for one in result:
+                if one not in calls.below.get((call.seq, call.index), ()):
+                    yield await _keep_asked(loop, call, one)
     except asyncio.CancelledError:
         await to_its_end(_keep_finished(loop, running, kept))
         raise
@@ -66,17 +82,28 @@ async def _keep(loop: Loop, call: OpenCall, result: Message) -> Event:
     return Event("session:tool_result", {**told(call), **outcome}, loop.n)
 
 
+async def _keep_asked(loop: Loop, call: OpenCall, asked: Asked) -> Event:
+    """Make durable what the call waits for, by the session and the call that the person is asked about."""
+    loop.mine.discard(call.seq)  # from now on it is as if a process before had started it
+    waits = {"seq": call.seq, "index": call.index, "session": asked.session_id, "asked": told(asked)}
+    await loop.record("task_waits", data=waits, is_bound=True)
+    about = {**told(asked), "session_id": asked.session_id, "task_of": told(call)}
+    return Event("session:approval_requested", about, loop.n)
+
+
 async def _keep_finished(loop: Loop, running: Sequence[asyncio.Future[Any]], kept: set[Place]) -> None:
     """Cancelled: what had finished by then keeps its result."""
     for task in running:
         if task.done() and not task.cancelled() and task.exception() is None:
             call, result = task.result()
-            if (call.seq, call.index) not in kept:
+            if isinstance(result, Message) and (call.seq, call.index) not in kept:
                 await _keep(loop, call, result)
 
 
-async def _settle(loop: Loop, call: OpenCall, was_started: bool, calls: Calls) -> tuple[OpenCall, Message]:
-    """The result of one call: run it, or say what became of it before a crash."""
+async def _settle(
+    loop: Loop, call: OpenCall, was_started: bool, calls: Calls
+) -> tuple[OpenCall, Message | list[Asked]]:
+    """The result of one call: run it, or say what became of it before a crash. Or what its tasks wait for."""
     tool = loop.allowed().get(call.call.name)
     if tool is None:
         return call, failed(call.call, NO_TOOL)
@@ -92,11 +119,28 @@ async def _settle(loop: Loop, call: OpenCall, was_started: bool, calls: Calls) -
             return call, tool.result(context, settled.value)
         if not isinstance(settled, NeverHappened):
             return call, tool_result(call.call.id, UNKNOWN, error=True, outcome="unknown")
-    if (
-        not was_started
-    ):  # it could not ride with the answer: an approval stood between, or another made the answer
+    if not was_started:
+        # It could not ride with the answer: an approval stood between, or another made the answer.
         await loop.record("calls_started", data={"seq": call.seq, "indexes": [call.index]})
-    return call, await tool.run(context)
+    return call, await _run(loop, tool, context)
+
+
+async def _run(loop: Loop, tool: Tool, context: ToolContext) -> Message | list[Asked]:
+    try:
+        return await tool.run(context)
+    except (TaskWaits, BaseExceptionGroup):
+        asked = context.asked
+        if not asked:
+            raise
+    if tool.effect != "unsafe" or tool.verify is not None:
+        return asked
+    # To go on it would be run again from its beginning, and nobody knows what it did before its task.
+    children = [await loop.cross(task_id, loop.log, key, loop.log.batch_since) for key in context.task_keys]
+    await cancel_tasks(loop, children)
+    why = f"{tool.name} {CANNOT_WAIT}"
+    about = {"session_id": loop.log.session_id, "call_id": context.call.id, "name": tool.name}
+    loop.warnings.append(Event("session:warning", {"code": "cannot_wait", "message": why, **about}))
+    return tool_result(context.call.id, why, error=True, outcome="interrupted")
 
 
 async def settle_open(loop: Loop) -> None:
@@ -109,6 +153,7 @@ async def settle_open(loop: Loop) -> None:
         for call in loop.log.cursor.open_calls
     ]
     if drafts:
+        await cancel_tasks(loop, calls.tasks)
         await loop.append(*drafts, calls=[])
     said = await loop.cross(loop.log.store.draft, loop.log.session_id) if loop.log.cursor.turn else None
     if said is not None:
@@ -120,7 +165,7 @@ def stopped_result(loop: Loop, call: OpenCall, started: frozenset[Place]) -> Mes
     if (call.seq, call.index) not in started:
         return tool_result(call.call.id, NOT_RUN, error=True, outcome="interrupted")
     tool = loop.tools.get(call.call.name)
-    if tool is not None and tool.effect == "unsafe":
+    if tool is None or tool.effect == "unsafe":
         why = "cancelled while it ran; whether it took effect is unknown"
         return tool_result(call.call.id, why, error=True, outcome="unknown")
     return tool_result(call.call.id, "cancelled while it ran", error=True, outcome="interrupted")

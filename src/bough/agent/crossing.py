@@ -15,15 +15,19 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from ..changes import Appended
+from ..core.context import fold_settings
 from ..core.drafts import Draft
-from ..core.entries import Entry
+from ..core.entries import Entry, Settings
 from ..core.messages import Message
+from ..core.turns import follow
 from ..core.usage import Call, Usage
 from ..log import Log
 from ..models.model import Model
 from ..models.prices import price_of
 
 R = TypeVar("R")
+BROKEN = ("cancelled", "interrupted", "error")
+"""How an answer ends that is not the model's own."""
 
 
 class Crossing:
@@ -34,6 +38,8 @@ class Crossing:
         self.path: list[Entry] = []
         self.n = 0
         """The number of the latest fact."""
+        self.is_one_shot = False
+        """Whether the session is completed, and not at rest, when the turn has its answer."""
         self._call_id: str | None = None
         self._fence = 0
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="bough-log")
@@ -42,9 +48,22 @@ class Crossing:
         """On threads of its own: tools that block must not keep a result from becoming durable."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *given, **how))
 
+    async def read_path(self) -> list[Entry]:
+        return (await self.cross(self.log.path)).entries
+
+    async def read_settings(self) -> Settings:
+        """What holds at the leaf, without reading the path."""
+        return fold_settings(await self.cross(self.log.store.asides, self.log.session_id))
+
+    def settings(self) -> Settings:
+        """What holds at the end of the path."""
+        return fold_settings(self.path)
+
     async def append(self, *drafts: Draft, **how: Any) -> Appended:
         start = None if "calls" in how else self._ride(drafts)
         riding = {"calls": [start]} if start is not None else {}
+        if self.is_one_shot and self._completes(drafts):
+            how["row"] = {**how.get("row", {}), "status": "completed", "completed_at": self.log.world.now()}
         appended = await self.cross(self.log.append, drafts, fence=self._fence, **how, **riding)
         self.path.extend(appended.entries)
         self.n = appended.n
@@ -52,6 +71,13 @@ class Crossing:
 
     async def record(self, kind: str, **how: Any) -> None:
         self.n = (await self.cross(self.log.record, kind, fence=self._fence, **how)).facts
+
+    def _completes(self, drafts: Sequence[Draft]) -> bool:
+        """Whether the turn ends with these, and not by a limit, a cancel or a crash."""
+        cursor = self.log.cursor
+        for draft in drafts:
+            cursor = follow(cursor, draft.payload).after
+        return not cursor.turn and drafts[-1].finish not in BROKEN
 
     def _ride(self, drafts: Sequence[Draft]) -> Call | None:
         """If the model is to be called next, the start of that call rides in this commit."""

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 Type = Literal[
+    "session:started",
     "session:turn_started",
     "session:delta",
     "session:answer",
@@ -19,11 +20,14 @@ Type = Literal[
     "session:retry",
     "session:compacted",
     "session:limit_passed",
+    "session:warning",
     "session:turn_completed",
 ]
 
 
 class Event(Struct, frozen=True, omit_defaults=True):
+    """What a run tells while it goes on: `session:…` for what is durable, deltas for what is only live."""
+
     type: Type
     data: dict[str, Any] = {}
     n: int | None = None

@@ -8,6 +8,9 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..core.context import Context
+from ..core.fit import Budget, fit
+from ..core.turns import groups
 from ..core.usage import Totals
 from ..errors import BadQuery
 from ..models.model import Model
@@ -18,6 +21,8 @@ MOST = 50
 
 
 class Limits(Struct, frozen=True, kw_only=True):
+    """How much a session may take: turns, model calls, money, context. Looked at before anything is sent."""
+
     turns: int = MOST
     """Hard cap on the turns of a session; 0 means the default."""
     rounds: int = MOST
@@ -27,12 +32,26 @@ class Limits(Struct, frozen=True, kw_only=True):
     """When the money is spent: refuse the next model call, or say so in an event and go on."""
     context_tokens: int | None = None
     """Compact before a model call whose history would be longer, by estimate."""
+    max_messages: int | None = None
+    """Give a model so many messages at the most: older turns are left out whole, silently, the newest never."""
     summariser: Model | None = None
     """Who writes summaries when a history is compacted; without one they are made without a model."""
     tries: int = 4
     """Calls of one model that is overloaded, before the next in the chain is asked."""
     pause: Callable[[int], float] = lambda failures: min(30.0, 0.5 * 2**failures)
     """Seconds to wait after the n-th failure, unless the provider says how long."""
+
+    def __post_init__(self) -> None:
+        for name in _COUNTS:
+            _check_count(name, getattr(self, name))
+
+
+_COUNTS = ("turns", "rounds", "max_cost_microcents", "context_tokens", "max_messages")
+
+
+def _check_count(name: str, value: object) -> None:
+    if value is not None and (type(value) is not int or value < 0):
+        raise BadQuery(name, value, "a whole number from 0 on")
 
 
 def narrowed(limits: Limits, settings: Mapping[str, Any] | None) -> Limits:
@@ -41,18 +60,26 @@ def narrowed(limits: Limits, settings: Mapping[str, Any] | None) -> Limits:
     Names that are none of ours are the host's own.
     """
     found: dict[str, Any] = {}
-    for name in ("turns", "rounds", "max_cost_microcents", "context_tokens"):
+    for name in _COUNTS:
         asked, given = (settings or {}).get(name), getattr(limits, name)
         if asked is None:
             continue
-        if type(asked) is not int or asked < 0:
-            raise BadQuery(f"the session's limit {name}", asked, "a whole number from 0 on")
+        _check_count(f"the session's limit {name}", asked)
         if name in ("turns", "rounds"):
             asked, given = asked or MOST, given or MOST
         found[name] = asked if given is None else min(asked, given)
     if (settings or {}).get("on_exceed") == "stop":
         found["on_exceed"] = "stop"
     return replace(limits, **found)
+
+
+def trimmed(context: Context, most: int | None) -> Context:
+    """The newest whole turns of a context, so many messages at the most. A turn that is longer is given whole."""
+    if most is None:
+        return context
+    turns = groups(item for item in context.items if not item.pinned)
+    least = sum(item.pinned for item in context.items) + (len(turns[-1]) if turns else 0)
+    return fit(context, Budget(messages=max(most, least))).context
 
 
 class Reached(Struct, frozen=True):
@@ -67,7 +94,8 @@ def reached(
     """Which limit stands in the way of the next model call, if any. `spent` is what it and its tasks have cost."""
     cap = limits.turns or MOST
     if is_new_turn and row.turns >= cap:
-        return Reached("turn_limit", f"the session has had its {cap} turns; fork it or raise Limits(turns=)")
+        had = f"{cap} turn{'' if cap == 1 else 's'}"
+        return Reached("turn_limit", f"the session has had its {had}; fork it or raise Limits(turns=)")
     if rounds >= (limits.rounds or MOST):
         return Reached("turn_limit", f"the turn has called the model {rounds} times; raise Limits(rounds=)")
     cost = limits.max_cost_microcents
@@ -80,7 +108,7 @@ def reached(
     if cost is not None and unpriced:
         what = (
             f"calls without a price so far: {unpriced}; the cap of {cost:,} microcents does not count them. "
-            "Give the model its Rates"
+            "pip install 'bough[prices]' knows the usual models, rates=Rates(…) tells of others"
         )
         return Reached("cost_unknown", what, is_warning=True)
     return None

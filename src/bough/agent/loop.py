@@ -12,17 +12,12 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from msgspec.structs import replace
 
 from .. import ledger
-from ..changes import Appended
-from ..core import context as contexts
 from ..core.codec import decode
-from ..core.drafts import Draft, FurtherFact
+from ..core.drafts import Draft
 from ..core.messages import Message, as_input, assistant
 from ..core.turns import CallModel, Rest, RunTools, next_action
 from ..core.usage import Totals, Usage, total
 from ..errors import (
-    BadMessage,
-    BadValue,
-    CutOff,
     Fenced,
     IsReplay,
     ModelError,
@@ -31,25 +26,24 @@ from ..errors import (
     StaleLeaf,
 )
 from ..log import Log
-from ..models.model import Delta, Model, Request
+from ..models.model import Model
 from ..stores.store import SessionRow
-from ..wire import Answer
-from .batch import run_batch, settle_open, stopped_result, with_own_ids
-from .calls import read_calls
-from .compaction import compact, is_too_long
-from .crossing import Crossing
-from .ending import cancel_all, to_its_end
+from .asking import Asking
+from .batch import run_batch, settle_open, stopped_result
+from .calls import Calls, read_calls
+from .compaction import Sizes, compact
+from .ending import to_its_end
 from .events import Event
 from .lease import keep, take
 from .limits import Limits, Reached, narrowed, reached
-from .said import FLUSH_MICROSECONDS, Said
-from .started import about_turn
+from .started import STARTED, about_run, about_session, about_turn, was_one_shot
+from .tasks import cancel_tasks
 from .tools import Tool, words
 
 CANCELLED = "(cancelled)"
 
 
-class Loop(Crossing):
+class Loop(Asking):
     """One run of one session, by one model chain and one set of tools."""
 
     def __init__(
@@ -60,15 +54,15 @@ class Loop(Crossing):
         limits: Limits,
         parent: Loop | None = None,
     ) -> None:
-        super().__init__(log, models)
-        self.tools, self.limits = tools, limits
+        super().__init__(log, models, tools, limits)
         self.parent = parent
         """Who started it as a task: a child spends its parent's money."""
+        self.warnings: list[Event] = []
+        """What whoever wrote its tools should know, not told yet; a task's too, which nobody watches."""
+        self._is_first = False
         self._compacted = False
-        self._said: Said | None = None
-        self._spent: Usage | None = None  # what a call had cost that gave no answer
+        self._sizes = Sizes()
         self._hide: Callable[[str], str] = log.world.redactor.text
-        self.mine: set[int] = set()  # answers of this run: their tools were not started by a process before
         # Two runs of one process are two holders.
         self._holder = f"{log.world.holder()}#{log.world.new_id('')}"
 
@@ -81,8 +75,7 @@ class Loop(Crossing):
         """The whole turn, event by event; without content the turn that is open goes on."""
         content = None if content is None else as_input(content)
         self.check(await self.cross(self.log.refresh))
-        asides = await self.cross(self.log.store.asides, self.log.session_id)
-        self.limits = narrowed(self.limits, contexts.fold_settings(asides).limits)
+        self.limits = narrowed(self.limits, (await self.read_settings()).limits)
         stop = await self._reached(is_new_turn=True) if content is not None else None
         if stop is not None and not stop.is_warning:
             yield self._refused(stop)
@@ -91,7 +84,7 @@ class Loop(Crossing):
         renewing = asyncio.ensure_future(keep(self.log, self._holder, self.cross))
         try:
             # Another runner may have finished while we waited for the lease.
-            await self.cross(self.log.refresh)
+            self._is_first = not (await self.cross(self.log.refresh)).turns
             async for event in self._turn(content):
                 yield event
             async for event in self._drain():
@@ -110,6 +103,18 @@ class Loop(Crossing):
                 await to_its_end(self.cross(self.log.store.release, self.log.session_id, self._fence))
             finally:
                 self._threads.shutdown(wait=False)
+
+    async def close(self) -> None:
+        """Close the turn that is open as a cancel does; `Running` if somebody else drives it."""
+        try:
+            await self._take_lease()
+            try:
+                await self.cross(self.log.refresh)
+                await self._cancelled()
+            finally:
+                await self.cross(self.log.store.release, self.log.session_id, self._fence)
+        finally:
+            self._threads.shutdown(wait=False)
 
     async def _take_lease(self) -> None:
         """A cancel that comes while the lease is being taken must not leave it behind."""
@@ -168,20 +173,28 @@ class Loop(Crossing):
                 yield event
 
     async def _turn(self, content: str | Message | None, takes: int | None = None) -> AsyncIterator[Event]:
-        self.path = (await self.cross(self.log.path)).entries
+        self.path, self._sizes = await self.read_path(), Sizes()
         if content is None:
             if not self.log.cursor.turn:
                 yield Event("session:turn_completed", {"stop_reason": "nothing to resume"})
                 return
-            await self.record("turn_resumed", row={"status": "running"}, is_bound=True)
+            self.is_one_shot = await self.cross(was_one_shot, self.log)
+            going = {"status": "running", "completed_at": None}
+            about = {"turn": self.log.cursor.turn, **about_run(self.models, self.allowed(), self.limits)}
+            await self.record("turn_resumed", data=about, row=going, is_bound=True)
             said = await self.cross(self.log.store.draft, self.log.session_id)
             if said is not None:
                 await self.append(Draft(assistant(said), finish="interrupted"))
         else:
             await settle_open(self)
-            about = await self.cross(about_turn, self.log, self.models, self.allowed())
+            about = await self.cross(about_turn, self.log, self.models, self.allowed(), self.limits)
+            self.is_one_shot = self.is_one_shot and takes is None
+            about |= {"one_shot": True} if self.is_one_shot else {}
             draft = Draft(as_input(content))
             started = await self.append(draft, row={"status": "running"}, data=about, takes=takes)
+            if self._is_first:
+                self._is_first = False
+                yield Event("session:started", await self.cross(about_session, self.log), STARTED)
             yield Event("session:turn_started", {"seq": started.leaf.seq}, self.n)
         async for event in self._steps():
             yield event
@@ -197,7 +210,7 @@ class Loop(Crossing):
                         return
                     if stop is not None:
                         yield Event("session:limit_passed", {"code": stop.code, "message": stop.what})
-                    if not self._compacted and is_too_long(self.path, self.limits.context_tokens):
+                    if not self._compacted and self._is_too_long():
                         self._compacted = True
                         compacted = await compact(self)
                         if compacted is not None:
@@ -209,12 +222,23 @@ class Loop(Crossing):
                 case RunTools(calls=waiting, started=started):
                     async for event in run_batch(self, waiting, started, calls):
                         yield event
-                    if any(calls.is_waiting(call, self.tools) for call in self.log.cursor.open_calls):
+                    if await self._must_wait():
                         await self.record("waiting", row={"status": "idle"})
                         return
                 case Rest(why=why):
                     yield Event("session:turn_completed", {"stop_reason": why}, self.n)
                     return
+
+    async def _must_wait(self) -> bool:
+        """Whether all that is open waits for a person; a word may have come while siblings ran."""
+        waiting = self.log.cursor.open_calls
+        calls = await self.cross(read_calls, self.log) if waiting else Calls()
+        return bool(waiting) and all(calls.is_waiting(call, self.tools) for call in waiting)
+
+    def _is_too_long(self) -> bool:
+        """Whether the next call would be given more than it should."""
+        most = self.limits.context_tokens
+        return most is not None and self._sizes.is_too_long(self.context(), most)
 
     # -- the model ---------------------------------------------------------------------------------
 
@@ -257,93 +281,6 @@ class Loop(Crossing):
         assert error is not None
         yield await self._gave_up(error)
 
-    async def _ask_once(self, model: Model) -> AsyncIterator[Event]:
-        if self._call_id is None:
-            await self._start_call(model)
-        specs = tuple(tool.spec for tool in self.allowed().values())
-        request = Request(contexts.build(self.path), self.blob, specs)
-        answer: Answer | None = None
-        self._said = said = Said(self.log.world.redactor)
-        saving = asyncio.ensure_future(self._save_in_time(said))
-        try:
-            async for piece in model.stream(request):
-                if isinstance(piece, Delta):
-                    told_live = said.add(piece)
-                    if said.is_due(now := self.log.world.now()):
-                        await self.cross(self._save, said.saved(now))
-                    yield Event("session:delta", told_live)
-                else:
-                    answer = piece
-        finally:
-            await to_its_end(cancel_all([saving]))  # a draft saved later would belong to another place
-        if any((rest := said.rest()).values()):
-            yield Event("session:delta", rest)
-        if answer is None or answer.finish is None:
-            self._spent = None if answer is None else answer.usage
-            raise CutOff(model.model, "the stream ended without a stop reason")
-        if answer.message.role != "assistant":
-            self._spent = answer.usage
-            raise ModelError(model.model, f"it answered in the role {answer.message.role!r}")
-        try:
-            kept = await self._answered(model, answer)
-        except (BadValue, BadMessage) as error:
-            self._spent = answer.usage
-            raise ModelError(model.model, f"its answer cannot be kept: {error}") from error
-        self._said = None
-        message = kept.payloads[0]
-        assert isinstance(message, Message)
-        told = {"seq": kept.leaf.seq, "text": message.text, "calls": len(message.calls)}
-        yield Event("session:answer", told, self.n)
-
-    async def _answered(self, model: Model, answer: Answer) -> Appended:
-        """The answer, its cost and the start of its tools, in one commit: durable before anything runs."""
-        answer = replace(answer, message=with_own_ids(answer.message))
-        draft = Draft(answer.message, answer.model or model.model, answer.finish, answer.evidence)
-        starting = [
-            index
-            for index, call in enumerate(answer.message.calls)
-            if call.name in self.allowed() and not self.tools[call.name].approval
-        ]
-        started = FurtherFact("calls_started", {"seq": self.log.leaf.seq + 1, "indexes": starting})
-        facts = [started] if starting else []
-        call = self._ledger(model, answer.usage, answered=True)
-        self.mine.add(self.log.leaf.seq + 1)
-        appended = await self.append(draft, calls=[call], replaces_call=True, facts=facts)
-        self._call_id = None
-        return appended
-
-    def _save(self, text: str) -> None:
-        log = self.log
-        log.store.save_draft(log.session_id, log.leaf, text, self._fence, log.world.now())
-
-    async def _save_in_time(self, said: Said) -> None:
-        """Also when the stream says no more, what was shown is durable soon."""
-        while True:
-            await asyncio.sleep(FLUSH_MICROSECONDS / 1_000_000)
-            if not said.is_saved:
-                await to_its_end(self.cross(self._save, said.saved(self.log.world.now())))
-
-    async def _start_call(self, model: Model) -> None:
-        """A call whose start could not ride in the commit before it: after a resume or a failure."""
-        self._call_id = self.log.world.new_id("")
-        call = replace(self._ledger(model, None, answered=False), failed=False)
-        await self.record("call_started", calls=[call])
-
-    async def _failed(self, model: Model, error: ModelError) -> None:
-        call = self._ledger(model, self._spent, answered=False)
-        self._call_id = self._spent = None
-        why = error.why.encode("utf-8", "replace").decode()
-        await self.record("call_failed", data={"why": why}, calls=[call], replaces_call=True)
-
-    # -- the tools ---------------------------------------------------------------------------------
-
-    def allowed(self) -> Mapping[str, Tool]:
-        """The tools that hold at this leaf: a session's settings may narrow what it was given, never widen it."""
-        names = contexts.fold_settings(self.path).tools
-        return (
-            self.tools if names is None else {name: self.tools[name] for name in names if name in self.tools}
-        )
-
     # -- ends --------------------------------------------------------------------------------------
 
     async def _stopped(self, stop: Reached) -> Event:
@@ -352,7 +289,8 @@ class Loop(Crossing):
             call = replace(self._ledger(self.models[0], Usage(0, 0, 0, 0), answered=False), price=None)
             self._call_id = None
             await self.record("call_dropped", calls=[call], replaces_call=True)
-        await self.append(Draft(assistant(f"(stopped: {stop.what})"), finish="error"))
+        closing = Draft(assistant(f"(stopped: {stop.what})"), finish="error")
+        await self.append(closing, data={"error": stop.what})
         return self._refused(stop, self.n)
 
     def _refused(self, stop: Reached, n: int | None = None) -> Event:
@@ -368,8 +306,11 @@ class Loop(Crossing):
         """Close what is open with words, so that the session stays valid and goes on with the next input."""
         if not self.log.cursor.turn:
             return
-        started = (await self.cross(read_calls, self.log)).started
-        drafts = [Draft(stopped_result(self, call, started)) for call in self.log.cursor.open_calls]
-        said = self._said.text if self._said is not None else ""
-        closing = Draft(assistant(f"{said.rstrip()} {CANCELLED}".strip()), finish="cancelled")
+        calls = await self.cross(read_calls, self.log)
+        await cancel_tasks(self, calls.tasks)
+        drafts = [Draft(stopped_result(self, call, calls.started)) for call in self.log.cursor.open_calls]
+        said: str | None = self._said.text if self._said is not None else None
+        if not said:  # of a try before this one, or of a process before: it was shown as well
+            said = await self.cross(self.log.store.draft, self.log.session_id)
+        closing = Draft(assistant(f"{(said or '').rstrip()} {CANCELLED}".strip()), finish="cancelled")
         await self.append(*drafts, closing, row={"status": "cancelled"})

@@ -22,7 +22,8 @@ class Said:
 
     @property
     def is_saved(self) -> bool:
-        return len(self._text.shown) == self._saved
+        """Whether nothing was shown that is not kept. Blanks alone are nothing: an answer of them says nothing."""
+        return len(self._text.shown) == self._saved or not self._text.shown.strip()
 
     def add(self, piece: Delta) -> dict[str, str]:
         """What may be shown now."""
@@ -34,8 +35,8 @@ class Said:
 
     def is_due(self, now: int) -> bool:
         self._since = now if self._since is None else self._since
-        waiting = len(self._text.shown) - self._saved
-        return waiting >= FLUSH_CHARACTERS or (waiting > 0 and now - self._since >= FLUSH_MICROSECONDS)
+        is_much = len(self._text.shown) - self._saved >= FLUSH_CHARACTERS
+        return not self.is_saved and (is_much or now - self._since >= FLUSH_MICROSECONDS)
 
     def saved(self, now: int) -> str:
         """What is to be kept, which is taken to be kept from now on."""

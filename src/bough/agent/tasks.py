@@ -1,7 +1,9 @@
 """Tasks: a child session with its own context and log, run from within a tool.
 
 The parent keeps the start and the final answer; what the child did on the way stays with the child. Its id is
-made of the call's key, so a crash finds the same child again: half done it goes on, done it is not run twice.
+made of the call's key and recorded, so a crash finds the same child again: half done it goes on, done it is not run
+twice.
+A child that waits for a person leaves its tool through `TaskWaits`; when the tool is run again it goes on.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ from typing import TYPE_CHECKING
 from ..core.drafts import Draft, write
 from ..core.messages import Message
 from ..core.turns import Cursor
-from ..errors import LawBroken, NotFound
+from ..errors import LawBroken, NotFound, Running, Trashed
 from ..log import Log
 from ..models.model import Model
 from ..stores.store import NewSession, SessionRow
+from .asked import TaskWaits
+from .calls import asked_about
 from .limits import Limits
 from .tools import Tool
 
@@ -43,39 +47,82 @@ async def run_task(
     row = await parent.cross(_find_or_start, parent.log, key, agent, seeds)
     log = Log(parent.log.store, row, parent.log.world)
     known: Mapping[str, Tool] = {tool.name: tool for tool in tools}
-    child = Loop(log, models or parent.models, known, limits or parent.limits, parent)
     cursor = await parent.cross(lambda: log.cursor)
-    why = ""
-    if cursor.turn or not row.turns:
-        async for event in child.run(None if cursor.turn else text):
+    is_new, why = not (cursor.turn or row.turns), ""
+    while is_new or log.cursor.turn:
+        child = Loop(log, models or parent.models, known, limits or parent.limits, parent)
+        async for event in child.run(text if is_new else None):
             if event.type == "session:turn_completed":
                 why = event.data.get("error", {}).get("message", "")
-    entries = (await parent.cross(log.path, last=1)).entries
+            elif event.type == "session:warning":
+                parent.warnings.append(event)
+        if not log.cursor.open_calls:
+            break
+        asked = await parent.cross(asked_about, log)
+        if asked:
+            raise TaskWaits(asked)
+        is_new = False  # the word came in this moment
+    return await parent.cross(_answer, log, why)
+
+
+def _answer(log: Log, why: str) -> str:
+    entries = log.path(last=1).entries
     answer = entries[-1].message if entries else None
     if answer is None or answer.role != "assistant" or log.cursor.turn:
         raise LawBroken(
-            f"task {row.session_id} ended without an answer{': ' if why else ''}{why}; "
+            f"task {log.session_id} ended without an answer{': ' if why else ''}{why}; "
             "look at it with store.session(id).tree()"
         )
     return answer.text
 
 
-def task_id(key: str) -> str:
-    """The session of the task a call started: the same before and after a crash."""
+async def cancel_tasks(parent: Loop, children: Iterable[str]) -> None:
+    """Close the turns of tasks that nobody is going to wait for any more, those that wait for a person too."""
+    from .loop import Loop
+
+    for child in children:
+        try:
+            log = await parent.cross(_open_task, parent.log, child)
+            if log is not None:
+                await Loop(log, parent.models, {}, parent.limits, parent).close()
+        except (NotFound, Trashed, Running):
+            pass  # gone, or somebody drives it on his own
+
+
+def _open_task(log: Log, child: str) -> Log | None:
+    """The child's log, if its turn is open."""
+    task = Log(log.store, log.store.session(child), log.world)
+    return task if task.cursor.turn else None
+
+
+def task_id(log: Log, key: str, since: int = 0) -> str:
+    """The session of the task a call started: the same before and after a crash.
+
+    As it was recorded behind fact `since`, for a copy has children of its own; if it was not, it is made of the key.
+    """
+    name = _named(log, key)
+    for fact in reversed(log.store.journal(log.session_id, since)):
+        if fact.kind == "task_started" and fact.data.get("task") == name:
+            return str(fact.data["child"])
     return f"ses_{sha256(key.encode()).hexdigest()[:20]}"
 
 
+def _named(log: Log, key: str) -> str:
+    """The task by its place in the session: what of its key is the same in a copy."""
+    return key.removeprefix(f"{log.session_id}/")
+
+
 def _find_or_start(log: Log, key: str, agent: str | None, seeds: Sequence[Message]) -> SessionRow:
-    child_id = task_id(key)
+    child_id = task_id(log, key, log.batch_since)
     try:
         return log.store.session(child_id)
     except NotFound:
         pass
-    depth = _depth(log)
+    depth = len(above(log))
     if depth >= DEEPEST:
         raise LawBroken(f"tasks may be nested {DEEPEST} deep; this one would be number {depth + 1}")
     # Recorded in the parent before it exists: a child can be missing, but never unknown.
-    log.record("task_started", data={"child": child_id, "seq": log.leaf.seq})
+    log.record("task_started", data={"child": child_id, "seq": log.leaf.seq, "task": _named(log, key)})
     source, now = log.store.session(log.session_id), log.world.now()
     written = write(Cursor(), [Draft(seed) for seed in seeds], now, seed=True, redactor=log.world.redactor)
     row = SessionRow(
@@ -95,13 +142,14 @@ def _find_or_start(log: Log, key: str, agent: str | None, seeds: Sequence[Messag
     return log.store.create(new)[0]
 
 
-def _depth(log: Log) -> int:
-    """How many tasks it is nested in."""
-    depth, row = 0, log.store.session(log.session_id)
-    while row.relation == "task" and row.parent_session is not None and depth <= DEEPEST:
-        depth += 1
+def above(log: Log) -> list[Log]:
+    """The sessions it is a task of: its parent first, the one that is no task last."""
+    found: list[Log] = []
+    row = log.store.session(log.session_id)
+    while row.relation == "task" and row.parent_session is not None and len(found) <= DEEPEST:
         try:
             row = log.store.session(row.parent_session)
         except NotFound:
             break
-    return depth
+        found.append(Log(log.store, row, log.world))
+    return found

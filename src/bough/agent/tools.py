@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from ..core.messages import Message, ToolCall, tool_result
 from ..errors import BadTool, BadValue
 from ..models.model import ToolSpec
+from .asked import Asked, TaskWaits
 
 Effect = Literal["read", "idempotent", "unsafe"]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -45,7 +46,7 @@ class ToolContext:
         run_task: Callable[..., Awaitable[str]] | None = None,
     ) -> None:
         self._run_task = run_task
-        self._tasks = 0
+        self._tasks: dict[str, asyncio.Future[str]] = {}
         self.key = key
         """The idempotency key: the same before and after a crash."""
         self.session_id = session_id
@@ -59,11 +60,32 @@ class ToolContext:
         """Set when the turn is cancelled: a tool that runs in a thread should look now and then, and stop."""
 
     async def task(self, text: str, **how: Any) -> str:
-        """Have a child session do it, and return its final answer. Takes agent, seeds, models, tools, limits."""
+        """Have a child session do it, and return its final answer. Takes agent, seeds, models, tools, limits.
+
+        If the child must wait for a person the tool is left here, and run again from its beginning when there was a
+        word: tasks that are done by then answer at once. So a tool that has tasks is `idempotent` or `read`.
+        """
         if self._run_task is None:
             raise BadTool(self.call.name, "it is not run by a session, so it cannot start a task")
-        self._tasks += 1
-        return await self._run_task(f"{self.key}/{self._tasks}", text, **how)
+        key = f"{self.key}/{len(self._tasks) + 1}"
+        self._tasks[key] = task = asyncio.ensure_future(self._run_task(key, text, **how))
+        try:
+            return await task
+        except TaskWaits:
+            # One that still runs is not stopped because its sibling waits: whoever gathers them would do that.
+            await asyncio.wait(self._tasks.values())
+            raise
+
+    @property
+    def task_keys(self) -> list[str]:
+        """The keys of the tasks it has started, in order."""
+        return list(self._tasks)
+
+    @property
+    def asked(self) -> list[Asked]:
+        """What its tasks wait for."""
+        ended = [task.exception() for task in self._tasks.values() if task.done() and not task.cancelled()]
+        return [call for error in ended if isinstance(error, TaskWaits) for call in error.asked]
 
     def update(self, **changes: Any) -> None:
         """Change the session's state; recorded with the result."""
@@ -74,6 +96,8 @@ MALFORMED = "The arguments are not a JSON object, so this was not run. Call it a
 
 
 class Tool(Struct, frozen=True):
+    """A function a model may call: what it is told of it, what its effect is, and how it is run."""
+
     spec: ToolSpec
     function: Callable[..., Any]
     arguments: type[Struct]

@@ -7,6 +7,7 @@ session, else the environment, never a guess. Does not know how a turn is run.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from functools import wraps
 from math import isfinite
@@ -21,14 +22,15 @@ from ..agent.limits import Limits
 from ..agent.tools import Tool
 from ..core.context import fold_settings
 from ..core.messages import system as system_message
+from ..models.ability import able
 from ..models.model import Model
 from ..models.prices import MICROCENTS_PER_DOLLAR
 from ..session import Session
 from ..sessions import Sessions
 from ..workspace import Workspace
-from .keys import able
 from .loading import load_tools
 from .printing import say
+from .texts import spoken
 from .words import Refused
 
 NO_MODEL = """\
@@ -105,6 +107,21 @@ class Agent(Struct, frozen=True):
             return sessions.latest_or_start(asked.conversation, asked.agent, seeds, **self.about())
         return sessions.start(asked.agent, seeds, **self.about())
 
+    def again(self, session: Session) -> str:
+        """The options that bring the same agent to the session once more, as they are typed behind its name."""
+        asked = self.asked
+        given = {
+            "--model": () if self.names == _own_models(session) else self.names,
+            "--tools": asked.tools,
+            "--workspace": (asked.workspace,),
+            "--scope": (asked.scope,),
+            "--allow": asked.allow,
+            "--max-cost": (asked.max_cost,),
+            "--max-turns": (asked.max_turns,),
+        }
+        words = [word for flag, values in given.items() for one in values if one for word in (flag, f"{one}")]
+        return "".join(f" {shlex.quote(word)}" for word in words)
+
     def settle_prompt(self, session: Session) -> None:
         """--system on a session that is there already holds from here on, as an entry of it."""
         prompt = self.asked.system
@@ -130,7 +147,12 @@ def agent_for(asked: Asked, session: Session | None) -> Agent:
 def _microcents(dollars: float) -> int:
     if not isfinite(dollars):
         raise Refused(f"--max-cost {dollars} is no amount of money; leave it out for no cap")
-    return round(dollars * MICROCENTS_PER_DOLLAR)
+    microcents = round(dollars * MICROCENTS_PER_DOLLAR)
+    if not microcents:
+        raise Refused(
+            f"--max-cost {dollars:g} would allow no call at all; raise it, or leave it out for no cap"
+        )
+    return microcents
 
 
 def _own_models(session: Session | None) -> tuple[str, ...]:
@@ -182,22 +204,19 @@ def say_lost(session: Session, tools: list[Tool]) -> None:
 
 
 def _hint(session: Session) -> str:
+    was = started_with(session)
+    return f" (it was started with{was})" if was else ""
+
+
+def started_with(session: Session) -> str:
+    """Its tools and workspace, as they are typed behind its name."""
     spec = _spec(session)
-    was = [f"--tools {source}" for source in spec.get("tools", ())]
-    was += [f"--workspace {spec['workspace']}"] if spec.get("workspace") else []
-    return f" (it was started with {' '.join(was)})" if was else ""
+    was = [("--tools", source) for source in spec.get("tools", ())]
+    was += [("--workspace", spec["workspace"])] if spec.get("workspace") else []
+    return "".join(f" {flag} {shlex.quote(value)}" for flag, value in was)
 
 
 # -- options -------------------------------------------------------------------------------------------
-
-
-def _prompt(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    if value is None or not value.startswith("@"):
-        return value
-    try:
-        return Path(value[1:]).read_text()
-    except OSError as error:
-        raise click.BadParameter(f"{value[1:]}: {error.strerror}", ctx, param) from None
 
 
 def _tags(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
@@ -237,7 +256,7 @@ _AGENT = (
     ),
 )
 _START = (
-    click.option("--system", callback=_prompt, metavar="TEXT|@FILE", help="The system prompt."),
+    click.option("--system", callback=spoken, metavar="TEXT|@FILE", help="The system prompt."),
     click.option("--agent", metavar="NAME", help="The agent's name, for bough ls --agent."),
     click.option("--title", help="The session's title."),
     click.option("--tag", "tags", multiple=True, callback=_tags, metavar="NAME=VALUE"),

@@ -24,10 +24,11 @@ from .driving import Driver, End, carry_out
 from .here import Here, here
 from .printing import dim, safe, say, tokens, width
 from .reference import complete
-from .sources import find_driven
+from .sources import find_driven, refuse_naming
+from .texts import legible
 from .typed import Piped, Typed
 from .watching import Plain, Watcher, called, spelled_out
-from .words import HELD, PROBLEM, explain
+from .words import HELD, PROBLEM, end_words, explain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,6 +72,7 @@ class Chat:
     def opened(cls, place: Here, driver: Driver, resumed: str | None, asked: Asked) -> Chat:
         session = None
         if resumed is not None:
+            refuse_naming(asked, "title", "tags", "agent")
             session = find_driven(place, resumed)
         elif asked.conversation is not None:
             session = place.new_sessions().latest(asked.conversation)
@@ -84,6 +86,11 @@ class Chat:
         if self._session is None:
             self._session = self.agent.start(self.place.new_sessions())
         return self._session
+
+    @property
+    def is_new(self) -> bool:
+        """Nothing was said yet, so there is no session to look at."""
+        return self._session is None
 
     def switch(self, session: Session) -> None:
         """Go on with another session from here."""
@@ -140,6 +147,7 @@ class Chat:
 
     def turn(self, content: str | None) -> int:
         """An input, or without one the turn that is open."""
+        content = None if content is None else legible(content, "your input")
         session = self.session
         if content is None:
             refuse_without(session, self.agent.tools(session))
@@ -180,12 +188,13 @@ class Chat:
             say(
                 "/resume asks again"
                 if self.is_terminal
-                else f"bough approve {name}, then bough resume {name}"
+                else f"bough approve {name}, then bough resume {name}{self.agent.again(self.session)}"
             )
         elif end.reason == "cancelled":
             say(dim("cancelled; what was said is kept. /undo takes the input back"))
         elif end.error is not None:
-            say(f"{click.style('✗', fg='red')} {safe(end.error['message'])}")
+            why = end_words(end.error["message"], self.session.session_id)
+            say(f"{click.style('✗', fg='red')} {safe(why)}")
             if self.session.log.cursor.turn:
                 say("the input is durable; /resume tries again, /undo takes it back")
 
@@ -193,15 +202,12 @@ class Chat:
 
     def explain(self, error: Exception) -> int:
         said = explain(error)
-        if isinstance(error, click.ClickException):
-            say(f"{click.style('✗', fg='red')} {error.format_message()}")
-        elif said is None:
+        if said is None:
             raise error
-        else:
-            say(f"{click.style('✗', fg='red')} {safe(said.text)}")
+        say(f"{click.style('✗', fg='red')} {safe(said.text)}")
         if isinstance(error, StaleLeaf | Fenced):
             self._catch_up()
-        return PROBLEM if said is None else said.code
+        return said.code
 
     def _busy(self, error: Running, content: str | None) -> int:
         """Another process drives the session: wait, or leave the input in its queue."""
@@ -281,7 +287,8 @@ class Chat:
             return
         if not self.is_terminal:
             say(
-                f"a turn was cut off here; bough resume {session.session_id} goes on with it, your input closes it"
+                f"a turn was cut off here; bough resume {session.session_id}{self.agent.again(session)} goes on with it, "
+                "your input closes it"
             )
             return
         say("\nthis turn was cut off before it was answered")

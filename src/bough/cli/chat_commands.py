@@ -11,10 +11,9 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..agent.compaction import offline_summary
-from ..core.context import active_compactions
 from ..core.drawing import describe
 from ..core.usage import spoken_cost
+from ..errors import BadPoint
 from ..models.names import named
 from .exporting import file_name
 from .printing import bold, dim, safe, tokens, width
@@ -42,6 +41,8 @@ def perform(chat: Chat, text: str) -> None:
     if command is None:
         near = get_close_matches(name, COMMANDS, 1, cutoff=0.7)
         raise Refused(f"there is no {name}{f'; did you mean {near[0]}?' if near else '; /help lists them'}")
+    if chat.is_new and name in _OF_WHAT_WAS_SAID:
+        raise Refused("nothing was said here yet; your first words make the session")
     command.act(chat, rest.strip())
 
 
@@ -61,10 +62,12 @@ def _show(chat: Chat, rest: str) -> None:
         chat.show(chat.session.transcript())
         return
     seq = _number(rest)
-    for entry in chat.session.path(since=seq - 1)[:1]:
-        click.echo(dim(f"{entry.seq} {entry.role or entry.kind} {entry.model or ''}".rstrip()))
-        text = entry.message.text if entry.message is not None else ""
-        chat.render(text) if text else click.echo(describe(entry))
+    if not 1 <= seq <= chat.session.leaf.seq:
+        raise Refused(f"there is no entry {seq}; /tree shows those there are")
+    entry = chat.session.path(since=seq - 1)[0]
+    click.echo(dim(f"{entry.seq} {entry.role or entry.kind} {entry.model or ''}".rstrip()))
+    text = entry.message.text if entry.message is not None else ""
+    chat.render(text) if text else click.echo(describe(entry))
 
 
 def _fork(chat: Chat, rest: str) -> None:
@@ -81,7 +84,10 @@ def _fork(chat: Chat, rest: str) -> None:
 
 
 def _undo(chat: Chat, rest: str) -> None:
-    cut = chat.session.undo()
+    try:
+        cut = chat.session.undo()
+    except BadPoint:
+        raise Refused("there is no input to undo; /tree shows what there is") from None
     chat.switch(chat.session)
     chat.note(f"back at entry {cut.at}; nothing is lost, /redo returns")
 
@@ -93,15 +99,9 @@ def _redo(chat: Chat, rest: str) -> None:
 
 
 def _compact(chat: Chat, rest: str) -> None:
-    """A summary of the person's, else one made without a model, of what no summary tells yet."""
+    """A summary of the person's, else one made without a model."""
     session = chat.session
-    path = session.path()
-    told = active_compactions(path)
-    inputs = [entry.seq for entry in path if entry.turn == entry.seq]
-    newest = inputs[-1] if len(inputs) > 1 else session.leaf.seq + 1
-    first = told[-1][1].first_kept if told else 1
-    summary = rest or offline_summary([e for e in path if e.turn and first <= e.seq < newest])
-    made = session.compact(summary)
+    made = session.compact(rest or None)
     chat.switch(session)
     chat.note(
         f"a summary stands for all before entry {made.first_kept}; bough uncompact {session.session_id} undoes it"
@@ -140,7 +140,8 @@ def _title(chat: Chat, rest: str) -> None:
 
 
 def _tools(chat: Chat, rest: str) -> None:
-    tools = chat.agent.tools(chat.session)
+    is_known = chat.is_new and chat.agent.workspace is None
+    tools = chat.agent.own_tools if is_known else chat.agent.tools(chat.session)
     if not tools:
         chat.note("none; start with --tools FILE.py or --workspace DIR")
     for tool in tools:
@@ -155,10 +156,11 @@ def _resume(chat: Chat, rest: str) -> None:
         chat.switch(find_driven(chat.place, rest))
         chat.note(f"this is {chat.session.session_id} now, at entry {chat.session.leaf.seq}")
         return
-    if not chat.session.log.cursor.turn and not chat.session.log.store.inbox(chat.session.session_id):
+    log = None if chat.is_new else chat.session.log
+    if log is not None and (log.cursor.turn or log.store.inbox(log.session_id)):
+        chat.turn(None)
+    else:
         chat.note("nothing is open here")
-        return
-    chat.turn(None)
 
 
 def _quit(chat: Chat, rest: str) -> None:
@@ -187,3 +189,5 @@ COMMANDS: dict[str, Command] = {
     "/resume": Command("[REFERENCE]", "go on with a cut-off turn, or another session", _resume),
     "/quit": Command("", "leave; so does Ctrl-D", _quit),
 }
+_OF_WHAT_WAS_SAID = {"/show", "/tree", "/fork", "/undo", "/redo", "/compact", "/usage", "/export"}
+"""Looking makes no session."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 import click
 
 from .here import Here, here
+from .printing import one_of
 from .reference import complete, find
-from .replaying import check_output, written
+from .replaying import opened, written
+from .words import Refused
 
 
 @click.command()
 @click.argument("a", shell_complete=complete)
 @click.argument("b", shell_complete=complete)
-@click.option("--json", "format_", flag_value="json", help="Print JSON.")
-@click.option("--markdown", "format_", flag_value="markdown", help="Print Markdown.")
+@one_of(None, json="Print JSON.", markdown="Print Markdown.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write it there instead.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the exit code.")
 @here
@@ -26,10 +27,12 @@ def diff(place: Here, a: str, b: str, format_: str | None, output: str | None, q
     bough diff ses_3f ses_9c
     bough diff latest@7 latest
     """
-    check_output(output)
+    if quiet and (format_ or output):
+        raise Refused("-q prints nothing; leave it out, or leave out --json, --markdown and -o")
     from ..replay.diff import diff as compare
 
-    found = compare(find(place, a).standing(), find(place, b).standing())
-    if not quiet:
-        written(found, format_, output)
+    with opened(output) as file:
+        found = compare(find(place, a).standing(), find(place, b).standing())
+        if not quiet:
+            written(found, format_, file)
     return 0 if found.is_same else 1

@@ -17,15 +17,17 @@ from typing import Any, Self, cast
 
 from msgspec import Struct
 
-from ..agent.calls import read_calls
 from ..agent.events import Event
 from ..core.messages import Message
 from ..core.turns import OpenCall
 from ..engines.local import Run
+from ..errors import NotFound, Trashed
 from ..session import Session
+from ..telling import tell
 from .agents import Agent
 from .here import Here
 from .watching import Watcher
+from .words import Lost
 
 Ask = Callable[[OpenCall], bool | None]
 """A person's word on a call: allow, deny, or None: not now."""
@@ -107,23 +109,26 @@ def carry_out(
     content: str | Message | None,
     watcher: Watcher,
     ask: Ask | None = None,
+    *,
+    one_shot: bool = False,
 ) -> End:
     """One input, or the turn that is open, and the approvals it needs, to its end."""
     how = agent.how(session)
-    run = session.resume(**how) if content is None else session.send(content, **how)
+    run = session.resume(**how) if content is None else session.send(content, **how, one_shot=one_shot)
     while True:
-        last = driver.drive(run, watcher)
-        waiting = waiting_calls(session, agent)
+        try:
+            last = driver.drive(run, watcher)
+        except (NotFound, Trashed) as gone:
+            raise Lost(f"taken away in the middle of the turn: {tell(gone).text}") from gone
+        waiting = waiting_calls(session)
         if not waiting or ask is None or not _decided(session, waiting, ask):
             return _end(last, waiting)
         run = session.resume(**how)
 
 
-def waiting_calls(session: Session, agent: Agent | None = None) -> tuple[OpenCall, ...]:
-    """The open calls that wait for a person; without an agent those that were asked about."""
-    tools = {} if agent is None else {tool.name: tool for tool in agent.tools(session)}
-    calls = read_calls(session.log)
-    return tuple(call for call in session.open_calls if calls.is_waiting(call, tools))
+def waiting_calls(session: Session) -> tuple[OpenCall, ...]:
+    """The calls that wait for a person, those of its tasks too; each knows its session."""
+    return tuple(session.waiting())
 
 
 def _decided(session: Session, waiting: tuple[OpenCall, ...], ask: Ask) -> bool:

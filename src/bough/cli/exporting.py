@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from ..exchange.bundle_write import Exported, Tell, whole_file
 from ..session import Session
 from .here import Here, here
-from .printing import is_terminal, many, plain, say, say_json, shown
+from .printing import is_terminal, many, one_of, plain, say, say_json, shown
 from .progress import bar
 from .reference import find, reference
 from .words import Refused, check_folder
@@ -34,27 +34,15 @@ _WHOLE = ("bundle", "html")
 
 @click.command()
 @reference
-@click.option(
-    "--bundle",
-    "format_",
-    flag_value="bundle",
-    default="bundle",
-    help="Everything, for another store. The default.",
-)
-@click.option(
-    "--html",
-    "format_",
-    flag_value="html",
-    help="One page to open without network, the bundle inside; redacted.",
-)
-@click.option("--markdown", "format_", flag_value="markdown", help="For reading and sharing; redacted.")
-@click.option("--jsonl", "format_", flag_value="jsonl", help="One JSON object per entry of the path.")
-@click.option("--events", "format_", flag_value="events", help="The path as the five event types.")
-@click.option(
-    "--finetune", "format_", flag_value="finetune", help="OpenAI's chat fine-tuning format; whole turns only."
-)
-@click.option(
-    "--workflow", "format_", flag_value="workflow", help="A .relavium.yaml scaffold, one node per turn."
+@one_of(
+    "bundle",
+    bundle="Everything, for another store. The default.",
+    html="One page to open without network, the bundle inside; redacted.",
+    markdown="For reading and sharing; redacted.",
+    jsonl="One JSON object per entry of the path.",
+    events="The path as the five event types.",
+    finetune="OpenAI's chat fine-tuning format; whole turns only.",
+    workflow="A .relavium.yaml scaffold, one node per turn.",
 )
 @click.option(
     "-o",
@@ -90,8 +78,7 @@ def export(
     bough export ses_3f --html -o case.html
     bough export ses_3f@7 --markdown
     """
-    if is_json and (output == "-" or (output is None and format_ not in _WHOLE)):
-        raise Refused("--json and what is exported would both go to stdout; name a file with -o FILE")
+    _refuse_mixed(format_, output, has_parts=blobs or no_children, is_json=is_json)
     found = find(place, reference)
     if format_ not in _WHOLE:
         _write_text(found.standing(), format_, output, redact is not False, is_json=is_json)
@@ -100,14 +87,32 @@ def export(
         raise Refused(
             f"this format holds the whole session; bough fork {reference} makes one that ends there"
         )
-    target = _target(found.session, format_, output)
-    how: dict[str, Any] = {
-        "blobs": blobs,
-        "children": not no_children,
-        "redact": format_ == "html" if redact is None else redact,
-    }
+    hides = format_ == "html" if redact is None else redact
+    _export_whole(
+        found.session,
+        format_,
+        output,
+        {"blobs": blobs, "children": not no_children, "redact": hides},
+        is_json=is_json,
+    )
+
+
+def _refuse_mixed(format_: str, output: str | None, *, has_parts: bool, is_json: bool) -> None:
+    """What was typed for another format, and two things on one stream."""
+    if is_json and (output == "-" or (output is None and format_ not in _WHOLE)):
+        raise Refused("--json and what is exported would both go to stdout; name a file with -o FILE")
+    if format_ not in _WHOLE and has_parts:
+        raise Refused(
+            f"--blobs and --no-children are for a bundle or a page; --{format_} holds neither attachments nor tasks"
+        )
+
+
+def _export_whole(
+    session: Session, format_: str, output: str | None, how: dict[str, Any], *, is_json: bool
+) -> None:
+    target = _target(session, format_, output)
     with bar("export", unit="lines") as step:
-        report = _write_whole(found.session, format_, target, how, lambda told: step(told.lines, None))
+        report = _write_whole(session, format_, target, how, lambda told: step(told.lines, None))
     if is_json:
         say_json(path=str(target), **plain(report))
     else:

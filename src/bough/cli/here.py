@@ -33,6 +33,11 @@ class Here:
         return self.url != "memory:" and "://" not in self.url
 
     @property
+    def is_there(self) -> bool:
+        """Whether there may be something to read: a file that nobody has made yet holds nothing."""
+        return not self.is_file or Path(self.url).exists()
+
+    @property
     def is_postgres(self) -> bool:
         return self.url.startswith(("postgresql://", "postgres://"))
 
@@ -47,7 +52,7 @@ class Here:
 
     def sessions(self) -> Sessions:
         """For reading and changing what is there; says so if there is no store yet."""
-        if self.is_file and not Path(self.url).exists():
+        if not self.is_there:
             raise Refused(
                 f"there is no store at {self.url} yet; bough chat or bough run makes one, bough demo shows what it is"
             )
@@ -56,7 +61,12 @@ class Here:
     def new_sessions(self) -> Sessions:
         """For what may be the first session of all: the file, and the folder of the default one, are made."""
         if self.is_file and Path(self.url) == default_store():
-            Path(self.url).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                Path(self.url).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as error:
+                raise Refused(
+                    f"no store can be made at {self.url} ({error.strerror}); name another with --store PATH or BOUGH_STORE"
+                ) from None
         return self._open()
 
     def aside(self) -> Sessions:

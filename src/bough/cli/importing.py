@@ -14,7 +14,7 @@ from ..sessions import Sessions
 from .here import Here, here
 from .printing import as_json, confirmed, many, plain, say, say_json
 from .progress import bar
-from .reference import complete, find_whole
+from .reference import complete, find_kept_whole
 from .words import Refused
 
 
@@ -33,8 +33,8 @@ def import_(place: Here, files: tuple[str, ...], new_id: bool, is_json: bool) ->
     ssh host bough export latest -o - | bough import -
     """
     for name in files:  # before a store is made for what cannot be taken in
-        if name != "-":
-            Path(name).stat()
+        if name != "-" and not Path(name).exists():
+            raise Refused(f"{name}: there is no such file; bough export REFERENCE -o FILE writes one")
     sessions = place.new_sessions()
     reports = []
     for name in files:
@@ -91,7 +91,7 @@ def copy(
         if not confirmed("Copy them?", yes=yes):
             return 1
     else:
-        names = [find_whole(place, reference).session.session_id for reference in references]
+        names = [find_kept_whole(place, reference).session.session_id for reference in references]
     with contextlib.closing(target):
         made, known = _copied(sessions, names, target.new_sessions(), new_id=new_id)
     if is_json:

@@ -11,7 +11,7 @@ from ..stores.sqlite_file import FORMAT
 from ..stores.sqlite_health import format_of
 from .here import Here, here
 from .printing import as_json, confirmed, say, say_json
-from .words import Refused
+from .words import Refused, check_folder
 from .working import install_engine
 
 
@@ -29,7 +29,7 @@ def backup(place: Here, to: str | None, force: bool, is_json: bool) -> None:
         raise Refused(f"{place.where} is no file; only a SQLite store is backed up by a copy")
     sessions = place.sessions()
     target = Path(to or f"{place.url}.{sessions.world.now() // 1_000_000}.bak")
-    target.parent.stat()  # said by its own name, and not by that of the part written first
+    check_folder(target)
     if target.exists() and not force:
         raise Refused(f"{target} is there already; --force writes over it")
     if target.exists() and os.path.samefile(target, place.url):

@@ -9,10 +9,13 @@ import click
 
 from ..core.times import moment
 from ..core.usage import spoken_cost
-from ..stores.store import SessionRow
+from ..errors import NotFound
+from ..sessions import Sessions
+from ..stores.store import Page, SessionRow
 from .here import Here, here
 from .paging import say_more, turning
 from .printing import ago, as_json, clipped, plain, say, say_json, table, when
+from .reference import complete, find_kept_whole
 from .words import Refused
 
 _NONE = "no session matches"
@@ -24,10 +27,13 @@ _MARKS = {"fork": "⑂ fork of {}", "task": "↳ task of {}", "replay": "↻ rep
     "--status", type=click.Choice(["idle", "running", "completed", "failed", "cancelled", "interrupted"])
 )
 @click.option("--agent")
+@click.option("--owner", metavar="NAME", help="Within the --owner the store is opened for, if any.")
 @click.option("--conversation", "conversation_id", metavar="ID")
 @click.option("--tag", metavar="NAME=VALUE")
 @click.option("--relation", type=click.Choice(["fork", "task", "replay", "import"]))
-@click.option("--parent", "parent_session", metavar="ID", help="Forks, tasks and replays of this session.")
+@click.option(
+    "--parent", metavar="REFERENCE", shell_complete=complete, help="Forks, tasks and replays of this session."
+)
 @click.option("--after", metavar="TIME", help="Started at or after: 2026-11-01 (UTC), or 7d ago.")
 @click.option("--before", "until", metavar="TIME", help="Started before.")
 @click.option("--trashed", is_flag=True, help="What is in the trash.")
@@ -39,6 +45,7 @@ _MARKS = {"fork": "⑂ fork of {}", "task": "↳ task of {}", "replay": "↻ rep
 def ls(
     place: Here,
     /,
+    parent: str | None,
     tag: str | None,
     after: str | None,
     until: str | None,
@@ -52,17 +59,13 @@ def ls(
     \b
     bough ls --status interrupted
     bough ls --agent support --tag team=blue --after 7d
+    bough ls --owner ann --status failed
     bough ls --parent ses_3f --all --json
     """
     sessions = place.sessions()
-    if tag is not None:
-        name, equals, value = tag.partition("=")
-        if not equals or not name:
-            raise Refused(
-                f"--tag {tag} is not NAME=VALUE; bough search tag:{tag} finds sessions with any value of it"
-            )
-        query["tag"] = (name, value)
     now = sessions.world.now()
+    query["parent_session"] = None if parent is None else _parent(place, sessions, parent)
+    query["tag"] = None if tag is None else _pair(tag)
     query["started_from"] = None if after is None else moment("--after", after, now)
     query["started_before"] = None if until is None else moment("--before", until, now)
     query["children"] = is_all or bool(query["relation"]) or bool(query["parent_session"])
@@ -70,16 +73,43 @@ def ls(
         found = sessions.sessions(before=page, **query)
     if is_json:
         say_json(sessions=[as_data(row) for row in found.sessions], next=found.next)
-        return
-    if not found.sessions:
-        say(
-            _NONE
-            if query["children"] or query["trashed"]
-            else f"{_NONE}; bough ls --all lists tasks and replays too"
+    elif found.sessions:
+        _print(found, now)
+    else:
+        say(_none(sessions, query))
+
+
+def _parent(place: Here, sessions: Sessions, reference: str) -> str:
+    """The id of a session; of one that is in the trash or gone for good, whose forks live on, as it was typed."""
+    try:
+        return find_kept_whole(place, reference).session.session_id
+    except NotFound:
+        if not sessions.sessions(parent_session=reference, limit=1).sessions:
+            raise
+        return reference
+
+
+def _none(sessions: Sessions, query: dict[str, Any]) -> str:
+    """Why there is nothing to see."""
+    if not sessions.sessions(trashed=query["trashed"], limit=1).sessions:
+        return "the trash is empty" if query["trashed"] else "there is no session yet; bough chat starts one"
+    is_whole = query["children"] or query["trashed"]
+    return _NONE if is_whole else f"{_NONE}; bough ls --all lists tasks and replays too"
+
+
+def _pair(tag: str) -> tuple[str, str]:
+    name, equals, value = tag.partition("=")
+    if not equals or not name:
+        raise Refused(
+            f"--tag {tag} is not NAME=VALUE; bough search tag:{tag} finds sessions with any value of it"
         )
-        return
+    return name, value
+
+
+def _print(found: Page, now: int) -> None:
     head = ("SESSION", "ACTIVE", "STATUS", "TURNS", "COST", "MODEL", "TITLE")
-    click.echo("\n".join(table([_line(row, now) for row in found.sessions], head)))
+    rows = [_line(row, now) for row in found.sessions]
+    click.echo("\n".join(table(rows, head, spare=("MODEL", "TURNS", "COST", "ACTIVE", "STATUS"))))
     if found.next:
         say_more(found.next)
 
@@ -99,7 +129,7 @@ def _line(row: SessionRow, now: int) -> tuple[str, ...]:
         status(row),
         str(row.turns),
         spoken_cost(row.totals),
-        clipped(row.model or "", 24),
+        clipped(row.model or "", 24) if sys.stdout.isatty() else row.model or "",
         title,
     )
 

@@ -35,7 +35,9 @@ def load_tools(sources: Iterable[str]) -> list[Tool]:
 
 def loaded(option: str, source: str, place: str) -> ModuleType:
     """The module of `FILE.py` or `package.module`, as the option named it."""
-    is_file = place.endswith(".py") or "/" in place
+    is_file = place.endswith(".py") or not all(part.isidentifier() for part in place.split("."))
+    if is_file and Path(place).is_dir():
+        raise Refused(f"{option} {source}: {place} is a folder; name a file in it, or a module")
     if is_file and not Path(place).is_file():
         raise Refused(f"{option} {source}: there is no file {place}")
     try:

@@ -140,7 +140,9 @@ def _function(verb: str) -> str:
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option(
-    "--store", metavar="URL", help="A path or memory:. Default: $BOUGH_STORE, else one file per user."
+    "--store",
+    metavar="URL",
+    help="A path, memory: or postgresql://…. Default: $BOUGH_STORE, else one file per user.",
 )
 @click.option("--space", default="default", show_default=True, help="The tenant whose sessions are meant.")
 @click.option("--owner", help="Only sessions of this owner.")

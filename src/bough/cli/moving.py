@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import click
 
 from ..changes import Cut
 from ..core.context import active_compactions
-from ..errors import BadPoint, LawBroken
+from ..errors import BadPoint
 from ..session import Session
 from .here import Here, here
 from .printing import as_json, plain, say, say_json, shown
-from .reference import find, find_whole, needed, reference
+from .reference import find, find_kept, find_kept_whole, find_whole, needed, reference
+from .texts import piped, spoken
 from .words import Refused
 
 
 @click.command()
 @reference
 @click.option("--model", help="Another model from here on.")
-@click.option("--prompt", metavar="TEXT|@FILE", help="Another system prompt.")
-@click.option("--prompt-patch", metavar="TEXT|@FILE", help="Said in addition to the system prompt.")
+@click.option("--prompt", metavar="TEXT|@FILE", callback=spoken, help="Another system prompt.")
+@click.option(
+    "--prompt-patch", metavar="TEXT|@FILE", callback=spoken, help="Said in addition to the system prompt."
+)
 @click.option("--tools", metavar="NAMES", help="Only these tools, separated by commas.")
 @click.option("--title")
 @as_json
@@ -40,11 +40,11 @@ def fork(
 
     No entry is copied and the source is untouched: bough fork ses_3f@7 --prompt @stricter.txt
     """
-    found = find(place, reference)
+    found = find_kept(place, reference)
     made = found.standing().fork(
         model=model,
-        prompt=spoken(prompt),
-        prompt_patch=spoken(prompt_patch),
+        prompt=prompt,
+        prompt_patch=prompt_patch,
         tools=None if tools is None else [name.strip() for name in tools.split(",") if name.strip()],
         title=title,
     )
@@ -66,7 +66,7 @@ def rewind(place: Here, reference: str, summary: str | None, is_json: bool) -> N
     REFERENCE names the place: latest@7, or latest@3:7 on a branch that was left, as bough log --all lists them. The
     next input grows a new branch; bough redo goes back.
     """
-    found = find(place, reference)
+    found = find_kept(place, reference)
     if found.seq is None:
         raise Refused(f"say where to: bough rewind {reference}@7; bough log {reference} shows the numbers")
     if summary is not None and not summary.strip():
@@ -80,7 +80,7 @@ def rewind(place: Here, reference: str, summary: str | None, is_json: bool) -> N
 @here
 def undo(place: Here, reference: str, is_json: bool) -> None:
     """Rewind to before the latest input."""
-    session = find_whole(place, reference).session
+    session = find_kept_whole(place, reference).session
     try:
         cut = session.undo()
     except BadPoint:
@@ -96,7 +96,7 @@ def undo(place: Here, reference: str, is_json: bool) -> None:
 @here
 def redo(place: Here, reference: str, is_json: bool) -> None:
     """Go back to where the last rewind came from."""
-    session = find_whole(place, reference).session
+    session = find_kept_whole(place, reference).session
     session.redo()
     _moved(session, None, is_json=is_json)
 
@@ -104,7 +104,10 @@ def redo(place: Here, reference: str, is_json: bool) -> None:
 @click.command()
 @reference
 @click.option(
-    "--summary", metavar="TEXT|@FILE|-", help="The summary; without it one is made without a model."
+    "--summary",
+    metavar="TEXT|@FILE|-",
+    callback=spoken,
+    help="The summary; without it one is made without a model.",
 )
 @click.option("--keep-from", type=click.IntRange(1), help="The first entry the model still sees whole.")
 @as_json
@@ -114,20 +117,12 @@ def compact(place: Here, reference: str, summary: str | None, keep_from: int | N
 
     Nothing is deleted: bough uncompact brings the exact earlier context back.
     """
-    session = find_whole(place, reference).session
+    session = find_kept_whole(place, reference).session
     if keep_from is not None and keep_from > session.leaf.seq + 1:
         raise Refused(
             f"--keep-from {keep_from}: the path ends at {session.leaf.seq}; bough log shows the numbers"
         )
-    text = sys.stdin.read() if summary == "-" else spoken(summary)
-    if text is None:
-        from ..agent.compaction import offline_summary  # loaded late: the agent room is large
-
-        first = keep_from or max(
-            (e.seq for e in session.path() if e.turn == e.seq), default=session.leaf.seq + 1
-        )
-        text = offline_summary([entry for entry in session.path() if entry.seq < first])
-    made = session.compact(text, first_kept=keep_from)
+    made = session.compact(piped() if summary == "-" else summary, first_kept=keep_from)
     if is_json:
         say_json(session={"id": session.session_id}, leaf=plain(session.leaf), compaction=plain(made))
         return
@@ -140,9 +135,9 @@ def compact(place: Here, reference: str, summary: str | None, keep_from: int | N
 @here
 def uncompact(place: Here, reference: str, is_json: bool) -> None:
     """Cancel the latest compaction."""
-    session = find_whole(place, reference).session
+    session = find_kept_whole(place, reference).session
     if not active_compactions(session.path()):
-        raise LawBroken(f"no compaction is in force at {session.leaf}; bough compact {reference} makes one")
+        raise Refused(f"no compaction is in force at {session.leaf}; bough compact {reference} makes one")
     cancelled = session.uncompact()
     if is_json:
         say_json(session={"id": session.session_id}, leaf=plain(session.leaf), cancels=cancelled.cancels)
@@ -157,7 +152,7 @@ def uncompact(place: Here, reference: str, is_json: bool) -> None:
 @here
 def title(place: Here, reference: str, words: tuple[str, ...], is_json: bool) -> None:
     """Name a session; without TEXT print its name, with an empty one ('') take it away."""
-    session = find_whole(place, reference).session
+    session = (find_kept_whole if words else find_whole)(place, reference).session
     if words:
         session.title(" ".join(words) or None)
     if is_json:
@@ -173,7 +168,7 @@ def title(place: Here, reference: str, words: tuple[str, ...], is_json: bool) ->
 @here
 def tag(place: Here, reference: str, tags: tuple[str, ...], is_json: bool) -> None:
     """Set or remove a session's tags; `name=` removes one, none given prints them."""
-    session = find_whole(place, reference).session
+    session = (find_kept_whole if tags else find_whole)(place, reference).session
     pairs = {}
     for pair in tags:
         name, equals, value = pair.partition("=")
@@ -186,13 +181,6 @@ def tag(place: Here, reference: str, tags: tuple[str, ...], is_json: bool) -> No
         return
     for name, value in sorted(now.items()):
         click.echo(shown(f"{name}={value}"))
-
-
-def spoken(text: str | None) -> str | None:
-    """Text as given, or what a file says: @FILE."""
-    if text is None or not text.startswith("@"):
-        return text
-    return Path(text[1:]).read_text(encoding="utf-8")
 
 
 def _say_cut(cut: Cut | None) -> None:
@@ -219,7 +207,7 @@ def label(place: Here, reference: str, words: tuple[str, ...], is_json: bool) ->
     `bough label latest@7 the good one` names entry 7, an empty text ('') takes the name away; without TEXT the labels
     are listed. bough tree and the viewer show them; no model sees them.
     """
-    found = find(place, reference)
+    found = (find_kept if words else find)(place, reference)
     session = found.session
     if words:
         session.label(session.leaf if found.leaf is None else found.leaf, " ".join(words))

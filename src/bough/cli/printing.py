@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from itertools import islice
+from functools import wraps
+from itertools import accumulate, islice
 from typing import Any
 from unicodedata import category, east_asian_width
 
@@ -15,13 +17,35 @@ import click
 import msgspec
 
 from ..core.usage import Totals
+from .words import Refused
 
 SCHEMA_VERSION = 1
+LEAST = 12
+"""Columns of a terminal without which the last one of a table says nothing."""
 
 # What a terminal may obey, and JSON lets stand: C1 controls (one is as good as ESC [), and what turns the line around.
 _OBEYED = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
 as_json = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+
+
+def one_of(default: str | None, **said: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A flag for each format; the verb is given the one that was typed as `format_`, and two are refused."""
+
+    def taking(verb: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(verb)
+        def parsed(*args: Any, **given: Any) -> Any:
+            typed = [name for name in said if given.pop(f"as_{name}")]
+            if len(typed) > 1:
+                raise Refused(f"--{typed[0]} and --{typed[1]} are two formats; ask for one at a time")
+            return verb(*args, format_=typed[0] if typed else default, **given)
+
+        made: Callable[..., Any] = parsed
+        for name in reversed(said):
+            made = click.option(f"--{name}", f"as_{name}", is_flag=True, help=said[name])(made)
+        return made
+
+    return taking
 
 
 def plain(value: Any) -> Any:
@@ -118,18 +142,34 @@ def many(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def table(rows: Iterable[Sequence[str]], head: Sequence[str]) -> list[str]:
-    """Columns as wide as they need; the last takes what is left of the terminal."""
+def table(
+    rows: Iterable[Sequence[str]], head: Sequence[str], *, spare: Sequence[str] = (), is_cut: bool = True
+) -> list[str]:
+    """Columns as wide as they need; a pipe gets all of them whole.
+
+    At a terminal the last takes what is left, cut if it may be; where that is too little, those of `spare` are left
+    out, in that order.
+    """
     cells = [list(head), *(list(row) for row in rows)]
     wide = [max(_columns(click.unstyle(row[n])) for row in cells) for n in range(len(head))]
-    room = width() - sum(wide[:-1]) - 2 * (len(head) - 1)
+    kept, most = list(range(len(head))), sys.maxsize
+    if sys.stdout.isatty():
+        least = min(LEAST, wide[-1]) if is_cut else wide[-1]
+        for name in spare:
+            if _room(kept, wide) < least:
+                kept.remove(head.index(name))
+        most = max(_room(kept, wide), LEAST) if is_cut else sys.maxsize
     lines = []
     for number, row in enumerate(cells):
-        row[-1] = clipped(row[-1], max(room, 12))
-        padded = [cell + " " * (wide[n] - _columns(click.unstyle(cell))) for n, cell in enumerate(row[:-1])]
-        line = "  ".join([*padded, row[-1]]).rstrip()
+        padded = [row[n] + " " * (wide[n] - _columns(click.unstyle(row[n]))) for n in kept[:-1]]
+        line = "  ".join([*padded, clipped(row[-1], most)]).rstrip()
         lines.append(dim(line) if number == 0 else line)
     return lines
+
+
+def _room(kept: Sequence[int], wide: Sequence[int]) -> int:
+    """What is left for the last column."""
+    return width() - sum(wide[n] + 2 for n in kept[:-1])
 
 
 def clipped(text: str, most: int) -> str:
@@ -139,18 +179,17 @@ def clipped(text: str, most: int) -> str:
         return line
     if line.isascii():
         return line[: most - 1] + "…"
-    room, end = most - 1, 0
-    for width in map(_columns, line):
-        room -= width
-        if room < 0:
-            break
-        end += 1
-    return line[:end] + "…"
+    ends = list(accumulate(map(_width, line[:most])))
+    return line[: bisect_right(ends, most - 1)] + "…"
 
 
 def _columns(text: str) -> int:
     """How much of a terminal's line it takes: letters of some scripts, and most emoji, take two columns."""
-    return len(text) if text.isascii() else sum([1 + (east_asian_width(c) in "WF") for c in text])
+    return len(text) if text.isascii() else sum(map(_width, text))
+
+
+def _width(character: str) -> int:
+    return 1 + (east_asian_width(character) in "WF")
 
 
 def safe(text: str) -> str:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from .here import Here
 from .printing import clipped
 from .words import Refused
 
+NEWEST = ("latest", "@", "")
+"""Names of the newest session; the last is what stands before the @ of @7."""
 _AT = re.compile(r"^(?P<name>.*)@(?:(?P<branch>\d+):)?(?P<seq>\d+)$", re.DOTALL)
 
 
@@ -33,8 +36,6 @@ class Place(Struct, frozen=True):
     session: Session
     leaf: Leaf | None
     """The place that was named with @; None: the session's own leaf."""
-    is_aside: bool = False
-    """From a bundle file: looked at, and gone when the command ends."""
 
     @property
     def seq(self) -> int | None:
@@ -68,7 +69,7 @@ class Place(Struct, frozen=True):
 def find(here: Here, reference: str, *, trashed: bool = False) -> Place:
     """The place a reference names, in this store or in a bundle file."""
     name, branch, seq = _parted(reference)
-    bundle, _ = bundle_file(reference)
+    bundle, _ = bundle_file(here, reference, trashed=trashed)
     if bundle is not None:
         sessions = here.aside()
         session = sessions.session(sessions.import_bundle(bundle).session_id)
@@ -76,14 +77,32 @@ def find(here: Here, reference: str, *, trashed: bool = False) -> Place:
         sessions = here.sessions()
         session = sessions.session(_named(sessions, name, trashed=trashed))
     if seq is None:
-        return Place(session, None, bundle is not None)
+        return Place(session, None)
     leaf = session.log.place(seq) if branch is None else _held(session, name, branch, seq)
-    return Place(session, leaf, bundle is not None)
+    return Place(session, leaf)
 
 
-def find_whole(here: Here, reference: str, *, trashed: bool = False) -> Place:
+def find_kept(here: Here, reference: str, *, trashed: bool = False) -> Place:
+    """For verbs that change something: what a bundle file holds is only looked at, and a change of it would not last."""
+    bundle, _ = bundle_file(here, reference, trashed=trashed)
+    if bundle is not None:
+        raise Refused(
+            f"{reference} is a bundle file; take it in first: bough import {shlex.quote(str(bundle))}"
+        )
+    return find(here, reference, trashed=trashed)
+
+
+def find_whole(here: Here, reference: str) -> Place:
     """For verbs that take a session as a whole: a place in it is refused, for it would be passed over."""
-    found = find(here, reference, trashed=trashed)
+    return _whole(find(here, reference), reference)
+
+
+def find_kept_whole(here: Here, reference: str, *, trashed: bool = False) -> Place:
+    """Both: a whole session of this store."""
+    return _whole(find_kept(here, reference, trashed=trashed), reference)
+
+
+def _whole(found: Place, reference: str) -> Place:
     if found.leaf is not None:
         name = _parted(reference)[0] or "latest"
         raise Refused(
@@ -101,13 +120,24 @@ def _parted(reference: str) -> tuple[str, int | None, int | None]:
     return match["name"], int(match["branch"]) if match["branch"] else None, int(match["seq"])
 
 
-def bundle_file(reference: str) -> tuple[Path | None, int | None]:
-    """The file a reference names, if it names one, and the seq in it."""
+def bundle_file(here: Here, reference: str, *, trashed: bool = False) -> tuple[Path | None, int | None]:
+    """The file a reference names, if it names one, and the seq in it. A bare word is a session's before a file's."""
+    if not reference:
+        raise Refused("the reference is empty; say latest, or an id that bough ls lists")
     name, _, seq = _parted(reference)
     place = Path(name)
     if name.endswith(".bough") and not place.exists():
         raise Refused(f"there is no file {name}")
-    return (place, seq) if name and place.is_file() else (None, seq)
+    if not name or not place.is_file():
+        return None, seq
+    is_path = name.endswith(".bough") or "/" in name
+    return (place if is_path or not _names_session(here, name, trashed=trashed) else None), seq
+
+
+def _names_session(here: Here, name: str, *, trashed: bool) -> bool:
+    if name in NEWEST:
+        return True
+    return here.is_there and _known(here.sessions(), name, trashed=trashed) is not None
 
 
 def _held(session: Session, name: str, branch: int, seq: int) -> Leaf:
@@ -121,13 +151,23 @@ def _held(session: Session, name: str, branch: int, seq: int) -> Leaf:
 
 
 def _named(sessions: Sessions, name: str, *, trashed: bool) -> str:
-    if name in ("latest", "@", ""):
+    if name in NEWEST:
         rows = sessions.sessions(children=False, trashed=trashed, limit=1).sessions
+        if not rows and trashed:
+            raise Refused("the trash is empty; bough rm REFERENCE puts a session there")
         if not rows:
-            raise Refused(
-                "the trash is empty" if trashed else "there is no session yet; bough chat starts one"
-            )
+            raise Refused("there is no session yet; bough chat starts one")
         return rows[0].session_id
+    found = _known(sessions, name, trashed=trashed)
+    if found is None and trashed:
+        raise Refused(f"no session {name!r} in the trash; bough ls --trashed lists what is")
+    if found is None:
+        raise NotFound(name)
+    return found
+
+
+def _known(sessions: Sessions, name: str, *, trashed: bool) -> str | None:
+    """The one session of this id, prefix or title; several are refused."""
     # A replay bears the title of its source; who says the title means the source.
     by_title: list[dict[str, Any]] = [{"title": name, "children": False}, {"title": name}]
     for query in ({"prefix": name}, {"prefix": f"ses_{name}"}, *by_title):
@@ -139,9 +179,7 @@ def _named(sessions: Sessions, name: str, *, trashed: bool) -> str:
             return (exact or rows)[0].session_id
         if rows:
             raise Refused(f"{name!r} may be any of these; say more of its id:\n{_some(rows)}")
-    if trashed:
-        raise Refused(f"no session {name!r} in the trash; bough ls --trashed lists what is")
-    raise NotFound(name)
+    return None
 
 
 def _some(rows: list[SessionRow]) -> str:
@@ -154,7 +192,7 @@ def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
     found = ctx.find_object(Here) or Here(
         ctx.parent.params.get("store") if ctx.parent else None, "default", None
     )
-    if found.is_file and not Path(found.url).exists():
+    if not found.is_there:
         return []
     try:
         rows = found.sessions().sessions(limit=200).sessions

@@ -5,13 +5,15 @@ from __future__ import annotations
 import click
 
 from ..core.times import span
+from ..errors import Running
 from ..session import Session
 from ..sessions import GRACE_MICROSECONDS, Sessions
 from ..stores.store import SessionRow
+from ..telling import tell
 from .here import Here, here
 from .printing import as_json, clipped, confirmed, many, plain, say, say_json
 from .progress import bar
-from .reference import complete, find_whole
+from .reference import complete, find_kept_whole
 
 yes = click.option("-y", "--yes", is_flag=True, help="Do it; without it a person is asked.")
 some = click.argument("references", nargs=-1, required=True, metavar="REFERENCE…", shell_complete=complete)
@@ -29,7 +31,8 @@ def rm(place: Here, references: tuple[str, ...], yes: bool, is_json: bool) -> in
     """
     found = _named(place, references)
     sessions = place.sessions()
-    rows = [row for session in found for row in _family(sessions, session.row, trashed=False)]
+    rows = [row for session in found for row in sessions.family(session.session_id)]
+    sessions.refuse_driven(rows)
     _plan("goes into the trash", rows)
     if not confirmed("Into the trash?", yes=yes):
         return 1
@@ -71,10 +74,9 @@ def purge(place: Here, references: tuple[str, ...], with_forks: bool, yes: bool,
     """
     found = _named(place, references, trashed=True)
     sessions = place.sessions()
-    rows = [row for session in found for row in _family(sessions, session.row, trashed=True)]
+    rows = [row for session in found for row in sessions.family(session.session_id, forks=with_forks)]
+    sessions.refuse_driven(rows)
     _plan("is forgotten for good", rows)
-    if with_forks:
-        say("and every fork that stands on it, trashed or not")
     if not confirmed("For good?", yes=yes):
         return 1
     purged = [sessions.purge(session.session_id, with_forks=with_forks) for session in found]
@@ -122,7 +124,7 @@ def gc(place: Here, trashed_for: str | None, idle_for: str | None, yes: bool, is
         for done, row in enumerate(old, 1):
             sessions.purge(row.session_id)
             step(done, len(old))
-    trashed = [name for row in idle for name in sessions.delete(row.session_id)]
+    trashed = [name for row in idle for name in _trashed(sessions, row)]
     dropped = sessions.gc()
     if is_json:
         say_json(dropped_blobs=dropped, purged=[row.session_id for row in old], trashed=trashed)
@@ -133,21 +135,8 @@ def gc(place: Here, trashed_for: str | None, idle_for: str | None, yes: bool, is
 
 def _named(place: Here, references: tuple[str, ...], *, trashed: bool = False) -> list[Session]:
     """Each once, however often it was named."""
-    found = [find_whole(place, reference, trashed=trashed).session for reference in references]
+    found = [find_kept_whole(place, reference, trashed=trashed).session for reference in references]
     return list({session.session_id: session for session in found}.values())
-
-
-def _family(sessions: Sessions, row: SessionRow, *, trashed: bool) -> list[SessionRow]:
-    """It and the tasks it started, and theirs; a ring of parents is walked once."""
-    found = {row.session_id: row}
-    waiting = [row]
-    while waiting:
-        parent = waiting.pop()
-        for child in sessions.every(parent_session=parent.session_id, relation="task", trashed=trashed):
-            if child.session_id not in found:
-                found[child.session_id] = child
-                waiting.append(child)
-    return list(found.values())
 
 
 def _trashed_before(sessions: Sessions, before: int) -> list[SessionRow]:
@@ -162,9 +151,21 @@ def _idle_before(sessions: Sessions, before: int) -> list[SessionRow]:
     return [row for row in rows if row.updated_at < before and row.status != "running"]
 
 
+def _trashed(sessions: Sessions, row: SessionRow) -> list[str]:
+    try:
+        return sessions.delete(row.session_id)
+    except Running as error:  # it, or a task of it, since the plan was made
+        say(f"{row.session_id} is left alone: {tell(error).what}")
+        return []
+
+
 def _plan(what: str, rows: list[SessionRow]) -> None:
     for row in rows[:20]:
-        name = clipped(row.title or row.agent or "", 60)
-        say(f"  {row.session_id}  {name}  ({many(row.turns, 'turn')}) {what}")
+        words = (
+            row.session_id,
+            clipped(row.title or row.agent or "", 60),
+            f"({many(row.turns, 'turn')}) {what}",
+        )
+        say("  " + "  ".join(filter(None, words)))
     if len(rows) > 20:
         say(f"  … and {len(rows) - 20} more")

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 
+from ..errors import IdClash
+from ..exchange.bundle_write import whole_file
+from ..models.ability import able
 from ..session import Session
 from .here import Here, here
-from .keys import able
-from .moving import spoken
-from .printing import plain, safe, say, say_json
+from .loading import load_tools
+from .printing import one_of, plain, safe, say, say_json
 from .progress import bar
 from .reference import bundle_file, find, reference
+from .texts import spoken
 from .words import Refused, check_folder
 
 
@@ -22,8 +28,10 @@ from .words import Refused, check_folder
 @click.option(
     "--model", "models", multiple=True, metavar="NAME", help="Another model; several are a fallback chain."
 )
-@click.option("--prompt", metavar="TEXT|@FILE", help="Another system prompt.")
-@click.option("--prompt-patch", metavar="TEXT|@FILE", help="Said in addition to the system prompt.")
+@click.option("--prompt", metavar="TEXT|@FILE", callback=spoken, help="Another system prompt.")
+@click.option(
+    "--prompt-patch", metavar="TEXT|@FILE", callback=spoken, help="Said in addition to the system prompt."
+)
 @click.option(
     "--from", "from_", type=click.IntRange(0), metavar="N", help="Keep entries 1 to N; default: the seeds."
 )
@@ -44,8 +52,7 @@ from .words import Refused, check_folder
     show_default=True,
     help="A call that was not recorded: stop there, go on with the next input, or tell the model and go on.",
 )
-@click.option("--json", "format_", flag_value="json", help="Print JSON.")
-@click.option("--markdown", "format_", flag_value="markdown", help="Print Markdown.")
+@one_of(None, json="Print JSON.", markdown="Print Markdown.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the report there instead.")
 @here
 def replay(
@@ -53,8 +60,6 @@ def replay(
     /,
     reference: str,
     models: tuple[str, ...],
-    prompt: str | None,
-    prompt_patch: str | None,
     sources: tuple[str, ...],
     format_: str | None,
     output: str | None,
@@ -71,23 +76,14 @@ def replay(
     bough replay ses_3f --model openai:MODEL --prompt-patch "Never refund by yourself."
     bough replay ses_3f@7 --model openai:MODEL --mode dry --tools shop.py
     """
-    check_output(output)
     answering = able(models)
-    session, seq = _source(place, reference)
-    how["from_"] = seq if how["from_"] is None else how["from_"]
-    if sources:
-        from .loading import load_tools
-
-        how["tools"] = load_tools(sources)
-    with bar("replay", unit="turns") as step:
-        report = session.replay_sync(
-            model=answering or None,
-            prompt=spoken(prompt),
-            prompt_patch=spoken(prompt_patch),
-            progress=step,
-            **how,
-        )
-    written(report, format_, output)
+    how |= {"tools": load_tools(sources)} if sources else {}
+    with opened(output) as file:
+        session, seq = _source(place, reference)
+        how["from_"] = seq if how["from_"] is None else how["from_"]
+        with bar("replay", unit="turns") as step:
+            report = session.replay_sync(model=answering or None, progress=step, **how)
+        written(report, format_, file)
     say(
         f"bough diff {report.source} {report.replay} compares them again; bough show {report.replay} shows the replay"
     )
@@ -96,7 +92,7 @@ def replay(
 
 def _source(place: Here, name: str) -> tuple[Session, int | None]:
     """The session to replay; one from a bundle is taken in, for its replay is to last."""
-    bundle, seq = bundle_file(name)
+    bundle, seq = bundle_file(place, name)
     if bundle is None:
         found = find(place, name)
         if not found.is_on_path:
@@ -105,18 +101,29 @@ def _source(place: Here, name: str) -> tuple[Session, int | None]:
             )
         return found.session, found.seq
     sessions = place.new_sessions()
-    return sessions.session(sessions.import_bundle(bundle).session_id), seq
+    try:
+        return sessions.session(sessions.import_bundle(bundle).session_id), seq
+    except IdClash as clash:
+        raise Refused(
+            f"session id {clash.session_id!r} holds other content here; nothing was taken in. Take it in beside with "
+            f"bough import {shlex.quote(str(bundle))} --new-id, then replay the id that is printed"
+        ) from None
 
 
-def check_output(output: str | None) -> None:
-    """Before the work, which may cost money: a report that cannot be written is lost."""
-    if output is not None:
-        check_folder(Path(output))
+@contextmanager
+def opened(output: str | None) -> Iterator[BinaryIO | None]:
+    """Where a report goes, before the work, which may cost money: one that cannot be written is lost. None: stdout."""
+    if output is None:
+        yield None
+        return
+    check_folder(Path(output))
+    with whole_file(output) as file:
+        yield file
 
 
-def written(report: Any, format_: str | None, output: str | None) -> None:
+def written(report: Any, format_: str | None, file: BinaryIO | None) -> None:
     """A report as text, JSON or Markdown, on stdout or in a file."""
-    if format_ == "json" and output is None:
+    if format_ == "json" and file is None:
         say_json(**data(report))
         return
     if format_ == "json":
@@ -125,10 +132,10 @@ def written(report: Any, format_: str | None, output: str | None) -> None:
         text = as_text(data(report)).decode()
     else:
         text = report.markdown() if format_ == "markdown" else "\n".join(report.lines())
-    if output is None:
+    if file is None:
         click.echo("\n".join(map(_coloured, safe(text).split("\n"))))
     else:
-        Path(output).write_text(text + "\n", encoding="utf-8")
+        file.write(text.encode() + b"\n")
 
 
 _COLOURS = {"  expected ": "red", "  came ": "green"}

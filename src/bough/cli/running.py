@@ -6,12 +6,22 @@ import sys
 
 import click
 
+from ..agent.tasks import above
 from ..core.turns import OpenCall
 from ..core.usage import Totals, spoken_cost
 from ..errors import Running
 from ..session import Session
 from ..stores.store import difference
-from .agents import Agent, Asked, agent_for, agent_options, refuse_without, say_lost, start_options
+from .agents import (
+    Agent,
+    Asked,
+    agent_for,
+    agent_options,
+    refuse_without,
+    say_lost,
+    start_options,
+    started_with,
+)
 from .driving import CANCELLED_CODE, Driver, End, carry_out, waiting_calls
 from .here import Here, here
 from .printing import (
@@ -29,8 +39,9 @@ from .printing import (
 )
 from .reference import needed
 from .sources import Source, find_driven, source_options
+from .texts import legible, piped
 from .watching import JsonLines, Plain, called, spelled_out
-from .words import PROBLEM, Refused
+from .words import PROBLEM, Refused, end_words
 from .working import engine_option, queue_of, send_off
 
 
@@ -147,11 +158,19 @@ def approve(place: Here, reference: str, deny: bool, number: int | None, yes: bo
         return PROBLEM
     for call in chosen:
         session.approve(call, allow=not deny)
-    waits = next((fact for fact in reversed(session.journal()) if fact.kind == "waiting"), None)
-    goes_on = waits is not None and "queue" in waits.data  # the task that waits was woken
-    then = "its worker goes on" if goes_on else f"go on with: bough resume {session.session_id}"
-    say(f"{'denied' if deny else 'allowed'}; {then}")
+    say(f"{'denied' if deny else 'allowed'}; {_then(session)}")
     return 0
+
+
+def _then(session: Session) -> str:
+    """How it goes on: a task with the session that started it."""
+    top = [session.log, *above(session.log)][-1]
+    facts = top.store.journal(top.session_id)
+    waits = next((fact for fact in reversed(facts) if fact.kind == "waiting"), None)
+    goes_on = waits is not None and "queue" in waits.data  # the task that waits was woken
+    if goes_on:
+        return "its worker goes on"
+    return f"go on with: bough resume {top.session_id}{started_with(Session(top))}"
 
 
 def _chosen(waiting: tuple[OpenCall, ...], number: int | None) -> tuple[OpenCall, ...]:
@@ -167,12 +186,12 @@ def _many(calls: tuple[OpenCall, ...]) -> str:
 def _content(text: str | None, *, is_new: bool) -> str | None:
     """The input: an argument, or stdin. Only a new session must have one."""
     if text == "-" or (text is None and is_new and not sys.stdin.isatty()):
-        text = sys.stdin.read().strip("\n")
+        text = piped().strip("\n")
     if text is not None and not text.strip():
         raise Refused("the input is empty; say something, or pipe it in")
     if text is None and is_new:
         raise Refused('nothing to send; bough run "your words", or pipe them in. bough chat is for talking')
-    return text
+    return None if text is None else legible(text, "the input")
 
 
 def _has_work(session: Session) -> bool:
@@ -188,12 +207,13 @@ def _run(place: Here, session: Session, agent: Agent, content: str | None, *, is
     before = session.row.totals
     watcher = JsonLines(session) if is_json else Plain(session)
     with Driver(place) as driver:
-        end = carry_out(driver, session, agent, content, watcher, _ask if is_terminal() else None)
+        ask = _ask if is_terminal() else None
+        end = carry_out(driver, session, agent, content, watcher, ask, one_shot=True)
         spent = difference(session.row.totals, before)
         if is_json:
             _tell_json(session, end, spent)
         else:
-            _tell(session, end, spent)
+            _tell(session, agent, end, spent)
         code = CANCELLED_CODE if end.reason == "cancelled" else 0 if end.is_fine else PROBLEM
         return driver.leave(code)
 
@@ -207,19 +227,20 @@ def _ask(call: OpenCall) -> bool | None:
         return None
 
 
-def _tell(session: Session, end: End, spent: Totals) -> None:
+def _tell(session: Session, agent: Agent, end: End, spent: Totals) -> None:
     """How it ended and how to go on, then what it cost."""
     name = session.session_id
+    resume = f"bough resume {name}{agent.again(session)}"
     if end.waiting:
         for call in end.waiting:
             say(f"waits for approval: {called(call.call)}")
-        say(f"go on with: bough approve {name}, then bough resume {name}")
+        say(f"go on with: bough approve {name}, then {resume}")
     elif end.reason == "cancelled":
         say(f"cancelled; what was said is kept. Go on with: bough run --resume {name} TEXT")
     elif end.error is not None:
-        say(f"{click.style('bough:', fg='red')} {safe(end.error['message'])}")
+        say(f"{click.style('bough:', fg='red')} {safe(end_words(end.error['message'], name))}")
         if session.log.cursor.turn:
-            say(f"the input is durable; go on with: bough resume {name}")
+            say(f"the input is durable; go on with: {resume}")
     say(dim(f"{name} · {tokens(spent)} · {spoken_cost(spent)}"))
 
 

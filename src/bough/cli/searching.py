@@ -6,12 +6,15 @@ import re
 
 import click
 
+from ..errors import IndexBehind
 from ..stores.hits import Hit
 from .here import Here, here
 from .paging import say_more, turning
 from .printing import as_json, bold, clipped, dim, plain, safe, say, say_json, when
 from .progress import bar
+from .reference import find_kept_whole
 
+_SESSION = re.compile(r"(?<!\S)session:([^\s\"]+)")
 _LEFT_OUT = re.compile(r"-(?!-|n\d+$|.$)")
 
 
@@ -46,10 +49,16 @@ def search(
     bough search '"lost at sea"' role:tool -refund
     """
     sessions = place.sessions()
-    with bar("index", unit="entries") as step:
-        sessions.store.index(lambda done, left: step(done, None))
+    typed = _SESSION.sub(lambda word: _whole_id(place, word[1], trashed=trashed), " ".join(query))
+    try:
+        with bar("index", unit="entries") as step:
+            sessions.store.index(lambda done, left: step(done, None))
+    except IndexBehind as behind:  # what is indexed can be searched all the same
+        say(
+            f"{behind.sessions:,} session(s) have text that is not indexed, and it cannot be now: {behind.why}"
+        )
     with turning(page):
-        found = sessions.search(" ".join(query), limit=limit, before=page, trashed=trashed, catch_up=False)
+        found = sessions.search(typed, limit=limit, before=page, trashed=trashed, catch_up=False)
     if is_json:
         say_json(hits=[{"reference": _reference(hit), **plain(hit)} for hit in found.hits], next=found.next)
         return 0 if found.hits else 1
@@ -60,6 +69,10 @@ def search(
     if not found.hits:
         say("nothing is found; fewer words, a prefix* or another filter find more")
     return 0 if found.hits else 1
+
+
+def _whole_id(place: Here, reference: str, *, trashed: bool) -> str:
+    return f"session:{find_kept_whole(place, reference, trashed=trashed).session.session_id}"
 
 
 def _reference(hit: Hit) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import webbrowser
+from errno import EADDRNOTAVAIL
+from socket import gaierror
 from typing import Any
 
 import click
@@ -73,7 +75,11 @@ def serve(
     try:
         listener = app.listening(host, port)
     except OSError as error:
-        raise Refused(f"cannot listen on {host}:{port}: {error.strerror}; name another with --port") from None
+        is_the_host = isinstance(error, gaierror) or error.errno == EADDRNOTAVAIL
+        other = "--host" if is_the_host else "--port"
+        raise Refused(
+            f"cannot listen on {host}:{port}: {error.strerror}; name another with {other}"
+        ) from None
     address = _address(host, listener.getsockname()[1], page, rules.token)
     wants_page = is_terminal() and sys.stdout.isatty() if opens is None else opens
 

@@ -214,7 +214,8 @@ def _waiting(session: Session) -> dict[str, object]:
 
 def _head(session: Session) -> Iterator[str]:
     row = session.row
-    yield f"{bold(clipped(row.title or row.agent or row.session_id, 100))}  {dim(row.session_id)}"
+    name = row.title or row.agent
+    yield f"{bold(clipped(name, 100))}  {dim(row.session_id)}" if name else bold(row.session_id)
     about = [status(row), row.model, many(row.turns, "turn"), spoken_cost(row.totals), tokens(row.totals)]
     yield dim(" · ").join(filter(None, [*about, when(row.updated_at)]))
     if row.parent_session:
@@ -300,7 +301,11 @@ def _open(session: Session) -> Iterator[str]:
     for call in session.open_calls:
         place = (call.seq, call.index)
         mark = "waits for approval" if place in known.asked - known.approved - known.denied else "not started"
-        if place in known.started:
+        if place in known.below:
+            mark = f"waits for approval in its task {known.below[place][0].session_id}"
+        elif place in known.answered_below:
+            mark = "its task has a word, and goes on with this session"
+        elif place in known.started:
             mark = "outcome unknown: it was started, and nobody heard how it ended"
         yield f"      {click.style('?', fg='red', bold=True)} {bold(call.call.name)} {click.style(f'[{mark}]', fg='red')}"
     say(f"bough resume {session.session_id} --tools … goes on")

@@ -15,7 +15,7 @@ from ..session import Session
 from .agents import Agent, Asked, agent_for
 from .here import Here
 from .printing import say
-from .reference import Place, complete, find, find_whole
+from .reference import Place, complete, find_kept, find_kept_whole
 from .words import Refused
 
 
@@ -38,17 +38,16 @@ class Source(Struct, frozen=True, kw_only=True):
 
     @property
     def reference(self) -> str | None:
-        return self.resumed or self.copied or self.overwritten
+        return next(
+            (name for name in (self.resumed, self.copied, self.overwritten) if name is not None), None
+        )
 
     def session(self, here: Here, asked: Asked) -> tuple[Session, Agent]:
         """The session to run in and the agent to run it; nothing is made or moved before both are known to be sound."""
         if self.reference is None:
             return _new(here, asked)
-        if asked.conversation is not None:
-            raise Refused(
-                "--conversation names the session by itself; leave out --resume, --copy, --overwrite"
-            )
-        place = find_live(here, self.reference)
+        refuse_naming(asked, *(("agent",) if self.copied is not None else ("title", "tags", "agent")))
+        place = find_kept(here, self.reference)
         if self.resumed is not None and place.leaf is not None:
             raise Refused(
                 f"--resume goes on where the session stands; for entry {place.leaf.seq} use --copy or --overwrite"
@@ -94,22 +93,24 @@ def _say_moved(cut: Cut, what: str) -> None:
     say(f"{what} entry {cut.at}{why}")
 
 
-def find_live(here: Here, reference: str) -> Place:
-    """A session of this store: one that is only looked at cannot be run."""
-    return _refuse_bundle(find(here, reference), reference)
-
-
 def find_driven(here: Here, reference: str) -> Session:
     """A whole session of this store that may go on."""
-    session = _refuse_bundle(find_whole(here, reference), reference).session
+    session = find_kept_whole(here, reference).session
     _refuse_replay(session)
     return session
 
 
-def _refuse_bundle(place: Place, reference: str) -> Place:
-    if place.is_aside:
-        raise Refused(f"{reference} is a bundle; take it in first: bough import {reference}")
-    return place
+def refuse_naming(asked: Asked, *names: str) -> None:
+    """What a session is called is said when it is made, and what is typed is never passed over."""
+    if asked.conversation is not None:
+        raise Refused("--conversation names the session by itself; leave out --resume, --copy, --overwrite")
+    flags = {"title": "--title", "tags": "--tag", "agent": "--agent", "system": "--system"}
+    given = [flags[name] for name in names if getattr(asked, name) not in (None, {})]
+    if given:
+        raise Refused(
+            f"{' and '.join(given)}: only for a session that is made; of one that is there bough title and bough tag "
+            "change the name and the tags"
+        )
 
 
 def _refuse_replay(session: Session) -> None:

@@ -15,6 +15,7 @@ from ..stores.store import SessionRow
 from .here import Here, here
 from .printing import as_json, clipped, plain, say_json, table
 from .reference import complete, find
+from .words import Refused
 
 Spent = tuple[SessionRow, Call]
 _KEYS: dict[str, Callable[[Spent], str]] = {
@@ -32,16 +33,14 @@ _KEYS: dict[str, Callable[[Spent], str]] = {
 @click.option(
     "--view",
     type=click.Choice(["own", "path", "tree"]),
-    default="own",
-    show_default=True,
-    help="Of one session: its own calls, those of its path, or those of its children too.",
+    help="Of one session: its own calls (if not said), those of its path, or those of its children too.",
 )
 @click.option("--since", metavar="SEQ|TIME", help="Behind an entry of the path, or since a time.")
 @click.option("--by", type=click.Choice(list(_KEYS)), help="One line per day, model, agent, …")
 @as_json
 @here
 def usage(
-    place: Here, reference: str | None, view: str, since: str | None, by: str | None, is_json: bool
+    place: Here, reference: str | None, view: str | None, since: str | None, by: str | None, is_json: bool
 ) -> None:
     """What was spent: by session, day, model or agent.
 
@@ -51,8 +50,10 @@ def usage(
     bough usage --by model --since 30d
     bough usage latest --view tree
     """
+    if reference is None and view is not None:
+        raise Refused(f"--view is of one session; name it: bough usage latest --view {view}")
     if reference is not None:
-        spent = _of_one(find(place, reference).standing(), view, since)
+        spent = _of_one(find(place, reference).standing(), view or "own", since)
     else:
         sessions = place.sessions()
         floor = 0 if since is None else moment("--since", since, sessions.world.now())
@@ -67,7 +68,7 @@ def usage(
     if len(rows) != 1:
         rows.append(_line("total", _sum(spent)))
     head = ("", "CALLS", "INPUT", "CACHED", "OUTPUT", "COST")
-    click.echo("\n".join(table(rows, head)))
+    click.echo("\n".join(table(rows, head, spare=("CACHED", "INPUT", "OUTPUT", "CALLS"), is_cut=False)))
 
 
 def _of_one(session: Session, view: str, since: str | None) -> list[Spent]:

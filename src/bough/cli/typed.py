@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from .here import default_store
+from .words import Refused
 
 MOST_KEPT = 1_000
 QUOTES = '"""'
@@ -52,7 +53,10 @@ class Piped:
         return whole(self._line)
 
     def _line(self, is_more: bool) -> str:
-        line = sys.stdin.readline()
+        try:
+            line = sys.stdin.readline()
+        except UnicodeDecodeError:
+            raise Refused("what is piped in is not UTF-8 text; check the file it comes from") from None
         if not line:
             raise EOFError
         return line.rstrip("\n")

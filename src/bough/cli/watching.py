@@ -89,7 +89,7 @@ class Watcher:
                 self.remarked(
                     f"the history was too long: a summary stands for all before {data['first_kept']}"
                 )
-            case "session:limit_passed":
+            case "session:limit_passed" | "session:warning":
                 self.remarked(data["message"])
             case "session:turn_completed" if data["stop_reason"] == "answered" and not self.has_answered:
                 self.answered(self._recovered())

@@ -25,6 +25,12 @@ class Refused(click.ClickException):
         complain(self.message)
 
 
+class Lost(Refused):
+    """Somebody else got in between; what was done until then is done."""
+
+    exit_code = HELD
+
+
 def complain(text: str) -> None:
     """An error to the person. It may hold what a stranger wrote, and is said where click no longer minds NO_COLOR."""
     from .printing import safe  # late: `bough --help` needs none of it
@@ -59,6 +65,8 @@ _CODES: dict[type[errors.BoughError], int] = {
     errors.BadTool: USAGE,
     errors.BadReplay: USAGE,
     errors.WrongStore: USAGE,
+    errors.NotOnPostgres: USAGE,
+    errors.Unguarded: USAGE,
 }
 
 
@@ -71,6 +79,15 @@ _OWN: dict[type[errors.BoughError], Callable[[Any], str]] = {
         f"session {e.session_id} is a replay: its tools were answered by a recording and must not run for real by "
         f"accident; bough fork {e.session_id} makes a session of it that goes on"
     ),
+    errors.BadText: lambda e: (
+        f"{str(e).partition('; clean')[0]}: it is no text; type it again, or check your terminal's locale or the file it "
+        "comes from"
+    ),
+    errors.IdClash: lambda e: (
+        f"session id {e.session_id!r} holds other content here (or is another tenant's); nothing was taken in. With "
+        "--new-id it is taken in beside, under an id of its own"
+    ),
+    errors.StoreFull: lambda e: str(e).removesuffix(" with the same key"),
     errors.PageTooLarge: lambda e: (
         f"the session is more than the {e.most:,} bytes one HTML file should hold; nothing was written. Leave out its "
         "tasks (--no-children) or its attachments (no --blobs), write it with bough export --bundle, or show it with "
@@ -80,8 +97,24 @@ _OWN: dict[type[errors.BoughError], Callable[[Any], str]] = {
 """What `telling` says in words of Python, or not for the command line."""
 
 
+_LIMITS = {
+    "fork it or raise Limits(turns=)": "raise it with --max-turns N, or bough fork {} goes on in a new one",
+    "raise Limits(rounds=)": "bough run --resume {} TEXT goes on with another turn",
+    "raise Limits(max_cost_microcents=)": "raise it with --max-cost DOLLARS, or bough fork {} begins a new account",
+}
+
+
+def end_words(message: str, session_id: str) -> str:
+    """Why a turn ended, with the options that raise a limit where the loop names its own."""
+    for python, typed in _LIMITS.items():
+        message = message.replace(python, typed.format(session_id))
+    return message
+
+
 def explain(error: BaseException) -> Said | None:
     """What to print and how to exit; None if the error is none of ours."""
+    if isinstance(error, click.ClickException):
+        return Said(error.format_message(), error.exit_code)
     if isinstance(error, errors.BoughError):
         known = next((kind for kind in type(error).__mro__ if kind in _CODES), None)
         locked = HELD if "was locked by" in str(error) else PROBLEM

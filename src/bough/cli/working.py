@@ -22,7 +22,7 @@ from .agents import Asked
 from .here import Here, here
 from .loading import loaded
 from .printing import confirmed, many, plain, say, say_json
-from .sources import Source, find_driven
+from .sources import Source, find_driven, refuse_naming
 from .words import PROBLEM, Refused
 
 if TYPE_CHECKING:
@@ -147,6 +147,7 @@ def send_off(
 
 def _session(place: Here, source: Source, asked: Asked) -> Session:
     if source.resumed is not None:
+        refuse_naming(asked, "title", "tags", "system")
         return find_driven(place, source.resumed)
     if asked.agent is None:
         raise Refused("--engine absurd needs --agent NAME: one that a worker was given with --agents")
@@ -163,7 +164,8 @@ def _sent(session: Session, content: str | None, queue: str, asked: Asked, *, wa
         return session.resume(engine="absurd", queue=queue, agent=asked.agent)
     try:
         limits = Limits(turns=asked.max_turns or 50)
-        return session.send(content, engine="absurd", queue=queue, agent=asked.agent, limits=limits)
+        how: dict[str, Any] = {"queue": queue, "agent": asked.agent, "limits": limits}
+        return session.send(content, engine="absurd", **how, one_shot=True)
     except Running:
         if not waits:
             raise

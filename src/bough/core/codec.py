@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ..errors import BadMessage, BadText, NotJson
+from ..errors import BadMessage, BadText, NotJson, NotText
 from .entries import KINDS, Evidence, Payload, Unknown, kind_of
 from .messages import Message, check
 
@@ -127,7 +127,7 @@ def plain_text(value: Plain, where: str) -> Plain:
     if value is None:
         return value
     if not isinstance(value, str):
-        raise NotJson(where, value)
+        raise NotText(where, value)
     if "\0" in value:
         raise BadText(where, "a NUL character")
     try:

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .entries import BranchSummary, Compaction, Entry, Evidence, Settings, Uncompaction
+from ..errors import Widened
+from .entries import BranchSummary, Compaction, Entry, Evidence, Payload, Settings, Uncompaction
 from .messages import Message, Text, user
 
 
@@ -26,14 +27,18 @@ class Item(Struct, frozen=True):
 
 
 class Context(Struct, frozen=True):
+    """The messages a model would be given at a leaf, and what holds there."""
+
     system: tuple[str, ...]
     items: tuple[Item, ...]
     settings: Settings = Settings()
 
 
-def fold_settings(path: Iterable[Entry]) -> Settings:
-    """What holds at the end of the path: later beats earlier, patches add up until a new prompt."""
-    settings = Settings()
+def fold_settings(path: Iterable[Entry], settings: Settings = Settings()) -> Settings:
+    """What holds at the end of the path: later beats earlier, patches add up until a new prompt, tools only narrow.
+
+    `settings` is what held before it, if it is the last part of one.
+    """
     for entry in path:
         new = entry.payload
         if not isinstance(new, Settings):
@@ -44,10 +49,28 @@ def fold_settings(path: Iterable[Entry]) -> Settings:
             model=settings.model if new.model is None else new.model,
             prompt=settings.prompt if new.prompt is None else new.prompt,
             prompt_patch=joined or None,
-            tools=settings.tools if new.tools is None else new.tools,
+            tools=_narrowed(settings.tools, new.tools),
             limits=settings.limits if new.limits is None else {**(settings.limits or {}), **new.limits},
         )
     return settings
+
+
+def _narrowed(before: tuple[str, ...] | None, new: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    if before is None or new is None:
+        return before if new is None else new
+    return tuple(name for name in new if name in before)
+
+
+def refuse_widening(path: Iterable[Entry], coming: Iterable[Payload]) -> None:
+    """Whoever asks for tools that do not hold at the end of the path is told so: the fold alone would be silent."""
+    allowed = fold_settings(path).tools
+    for payload in coming:
+        if not isinstance(payload, Settings) or not isinstance(payload.tools, tuple | list):
+            continue
+        more = [] if allowed is None else [name for name in payload.tools if name not in allowed]
+        if more:
+            raise Widened(more, allowed or ())
+        allowed = tuple(payload.tools)
 
 
 def active_compactions(path: Sequence[Entry]) -> list[tuple[int, Compaction]]:
@@ -73,7 +96,7 @@ def build(path: Sequence[Entry]) -> Context:
     if settings.prompt_patch is not None:
         prompts.append(settings.prompt_patch)
     items = [summary_item(seq, compaction) for seq, compaction in compactions]
-    kept = (_item(entry) for entry in path[head:] if entry.seq >= first_kept)
+    kept = (item_of(entry) for entry in path[head:] if entry.seq >= first_kept)
     items.extend(item for item in kept if item is not None)
     return Context(tuple(prompts), tuple(items), settings)
 
@@ -98,7 +121,8 @@ def _first_whole(path: Sequence[Entry]) -> int:
     return path[-1].seq + 1
 
 
-def _item(entry: Entry) -> Item | None:
+def item_of(entry: Entry) -> Item | None:
+    """An entry as the model sees it; None: it does not."""
     if entry.message is not None:
         message = entry.message
         if message.details is not None:

@@ -87,6 +87,8 @@ class Evidence(Struct, frozen=True, gc=False):
 
 
 class Entry(Struct, frozen=True, gc=False):
+    """One immutable node of the tree: its place, what it carries, and a hash over all that lies before it."""
+
     branch: int
     seq: int
     entry_id: bytes

@@ -45,6 +45,8 @@ class Size(Struct, frozen=True, gc=False):
 
 
 class Fitted(Struct, frozen=True):
+    """A context cut to a budget, and what was dropped for it."""
+
     context: Context
     dropped: tuple[int, ...]
     """The seqs of what was left out, oldest first."""

@@ -21,6 +21,8 @@ Outcome = Literal["done", "unknown", "denied", "interrupted", "dry_run", "not_re
 
 
 class Text(Struct, frozen=True, tag_field="type", tag="text", gc=False):
+    """Words."""
+
     text: str
 
 
@@ -31,6 +33,8 @@ class Reasoning(Struct, frozen=True, tag_field="type", tag="reasoning", omit_def
 
 
 class ToolCall(Struct, frozen=True, tag_field="type", tag="tool_call", omit_defaults=True, gc=False):
+    """What a model asks for: a tool by its name, with arguments, under an id its result is found by."""
+
     id: str
     name: str
     arguments: dict[str, Any] = {}
@@ -56,6 +60,8 @@ class Attachment(Struct, frozen=True, tag_field="type", tag="attachment", gc=Fal
 
 
 class ToolResult(Struct, frozen=True, tag_field="type", tag="tool_result", omit_defaults=True, gc=False):
+    """What came of a call. `content` is for the model, `details` for the host."""
+
     call_id: str
     content: tuple[Text | Media | Attachment, ...] = ()
     error: bool = False
@@ -69,6 +75,8 @@ Part = Text | Reasoning | ToolCall | ToolResult | Media | Attachment
 
 
 class Message(Struct, frozen=True, omit_defaults=True, gc=False):
+    """A role and its parts: a value, equal to another if its content is."""
+
     role: Role
     parts: tuple[Part, ...] = ()
     is_new: bool = False
@@ -169,14 +177,17 @@ def _parts(role: str, content: tuple[str | Part, ...]) -> tuple[Part, ...]:
 
 
 def system(*content: str | Part) -> Message:
+    """What the model is told of its part, before anybody speaks."""
     return Message("system", _parts("system", content))
 
 
 def user(*content: str | Part) -> Message:
+    """What a person says: texts, media handles, attachments."""
     return Message("user", _parts("user", content))
 
 
 def assistant(*content: str | Part) -> Message:
+    """What a model answers: texts, reasoning, tool calls."""
     return Message("assistant", _parts("assistant", content))
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from ..errors import ShortSecret
 from .entries import BranchSummary, Compaction, Note, Payload, Settings
 from .messages import Attachment, Media, Message, Reasoning, Text, ToolCall, ToolResult
 
@@ -52,9 +53,11 @@ class Redactor:
             if isinstance(secrets, Mapping)
             else ((name, value) for value, name in named.items())
         )
-        self._known = {
-            value: f"[redacted {name}]" if name else HIDDEN for name, value in pairs if len(value) >= LEAST
-        }
+        self._known: dict[str, str] = {}
+        for name, value in pairs:
+            if len(value) < LEAST:
+                raise ShortSecret(name, len(value), LEAST)
+            self._known[value] = f"[redacted {name}]" if name else HIDDEN
         written = (re.escape(msgspec.json.encode(value)[1:-1]) for value in self._known)
         self._looks = (*_LOOKS, *(re.compile(known).search for known in written))
 

@@ -22,6 +22,8 @@ class Leaf(Struct, frozen=True, order=True, gc=False):
 
 
 class Branch(Struct, frozen=True, gc=False):
+    """One line of growth: the parent branch, and the seq it left it at."""
+
     branch: int
     session_id: str | None
     """None once its session was purged and only a fork keeps it."""

@@ -25,6 +25,8 @@ class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Price(Struct, frozen=True, gc=False):
+    """What one call cost, in millionths of a cent."""
+
     microcents: int
     version: str
     """Which price table said so; frozen into the row, repricing adds and never edits."""
@@ -70,6 +72,8 @@ def check(call: Call) -> None:
 
 
 class Totals(Struct, frozen=True, gc=False):
+    """Sums over calls: tokens and money."""
+
     calls: int = 0
     input_tokens: int = 0
     output_tokens: int = 0

@@ -13,6 +13,7 @@ from absurd_sdk import Absurd
 from msgspec import Struct
 
 from ..agent.limits import Limits, reached
+from ..agent.started import about_sent
 from ..agent.toolbox import workspace_tools
 from ..agent.tools import Tool
 from ..core.drafts import Draft, FurtherFact
@@ -109,11 +110,12 @@ def send(
     agent: str | None = None,
     key: str | None = None,
     limits: Limits | None = None,
+    one_shot: bool = False,
 ) -> Sent:
     """Make the input durable and a task of it, in one transaction. Without content: of the turn that is open.
 
     With `key` it may be sent again after an answer was lost: it is there once. The limits of turns are checked
-    here, the others by the worker, who knows the agent's.
+    here, the others by the worker, who knows the agent's; its model and tools are told when it takes the turn up.
     """
     row = log.refresh()
     key = key or log.world.new_id("")
@@ -127,7 +129,8 @@ def send(
         joint.record("enqueued", data={"queue": queue}, is_bound=True, key=key)
     else:
         draft = Draft(user(content) if isinstance(content, str) else content)
-        joint.append([draft], key=key, facts=[FurtherFact("enqueued", {"queue": queue})])
+        about = about_sent(log) | ({"one_shot": True} if one_shot else {})
+        joint.append([draft], key=key, data=about, facts=[FurtherFact("enqueued", {"queue": queue})])
     return spawning.sent(log.refresh().leaf.seq)
 
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from threading import RLock
-from typing import Any, cast
+from threading import RLock, local
+from typing import Any, Protocol, cast
 
 import msgspec
 import psycopg
@@ -21,24 +21,22 @@ from absurd_sdk import Absurd, CancelledTask, ClaimedTask, FailedTask, StepHandl
 from psycopg import sql
 from psycopg.errors import AdminShutdown, RaiseException, UniqueViolation
 
-from ..errors import ClaimLost, NoServer, Unsettled
+from ..errors import ClaimLost, Unsettled
 from ..stores.postgres_connections import (
     PATIENCE_SECONDS,
     PATIENT,
-    Connection,
     Connections,
     Lost,
     Said,
-    Statement,
     explain,
-    run_on,
 )
-from ..stores.postgres_url import Address, first_line
+from ..stores.postgres_pool import Pool
+from ..stores.postgres_statement import Connection, Rows, Statement, run_on
+from ..stores.postgres_url import first_line
 from .absurd_joined import JoinedConnections
 
 STEP = "agent-loop"
 """The name of a step: the n-th one is `agent-loop#n` among the task's checkpoints."""
-PAUSE_SECONDS = 0.1
 CANCELLED, FAILED = "AB001", "AB002"
 # What `extend_claim` locks and looks at, without its two statements that are planned anew each time and
 # without a lease to renew: the heart does that. Whoever takes the claim away changes this row, so it is this task's
@@ -49,43 +47,69 @@ END_STEP = "absurd.set_task_checkpoint_state(%s, %s::uuid, %s, %s::jsonb, %s::uu
 
 
 class Line:
-    """The connection of one running task, and of no other: opened again when it broke."""
+    """A task's way to the server: a connection while something is said, none while it waits for a model or a tool.
 
-    def __init__(self, address: Address) -> None:
-        self._address = address
-        self._connection: Connection | None = None
-        self._is_pinned = False
+    So hundreds that wait need no more connections than the few that speak.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._here = local()
 
     @contextlib.contextmanager
     def pinned(self) -> Iterator[Connection]:
         """The same connection to the end, broken or not: half a transaction must not go on in another."""
-        connection = self.live()
-        self._is_pinned = True
+        kept = self._pool.take(PATIENCE_SECONDS)
+        self._here.connection = kept.connection
         try:
-            yield connection
+            yield kept.connection
         finally:
-            self._is_pinned = False
+            self._here.connection = None
+            self._pool.give_back(kept)
 
-    def live(self) -> Connection:
-        """The connection; a new one if it broke, tried for as long as a server may be away."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while self._connection is None or (self._connection.closed and not self._is_pinned):
+    def ask(self, query: Any, values: Sequence[Any] = (), **how: Any) -> list[Any]:
+        """In the transaction that is open in this thread, or in one of its own."""
+        connection: Connection | None = getattr(self._here, "connection", None)
+        if connection is not None:
+            return _rows(connection, query, values, how)
+        with self.pinned() as connection:
             try:
-                self._connection = self._address.connect()
-            except NoServer:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(PAUSE_SECONDS)
-        return self._connection
+                return _rows(connection, query, values, how)
+            except psycopg.Error:
+                if connection.closed:
+                    self.renew()
+                raise
 
-    def cursor(self, **how: Any) -> Any:
+    def renew(self) -> None:
+        """One of the connections broke: the next one is a new one."""
+        self._pool.drop_idle()
+
+    def cursor(self, **how: Any) -> Asking:
         """All that Absurd asks of a connection."""
-        return self.live().cursor(**how)
+        return Asking(self, how)
 
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+
+def _rows(connection: Connection, query: Any, values: Sequence[Any], how: dict[str, Any]) -> list[Any]:
+    cursor = connection.cursor(**how).execute(query, values)
+    return cursor.fetchall() if cursor.description else []
+
+
+class Asking:
+    """A cursor as Absurd uses one: it asks, then it takes what came; the connection is another's by then."""
+
+    def __init__(self, line: Line, how: dict[str, Any]) -> None:
+        self._line, self._how = line, how
+        self._found: list[Any] = []
+
+    def execute(self, query: Any, values: Sequence[Any] = ()) -> None:
+        self._found = self._line.ask(query, values, **self._how)
+
+    def fetchone(self) -> Any:
+        return self._found.pop(0) if self._found else None
+
+    def fetchall(self) -> list[Any]:
+        found, self._found = self._found, []
+        return found
 
 
 class Client(Absurd):
@@ -108,6 +132,18 @@ def is_loss(error: psycopg.Error) -> bool:
     return error.sqlstate in (CANCELLED, FAILED) or isinstance(error, RaiseException)
 
 
+class Watched(Protocol):
+    """A run that a person may want stopped."""
+
+    space: str
+    session_id: str
+    seen: int
+    """How many facts of its session were looked at."""
+
+    def is_asked(self) -> bool:
+        """Whether one of those behind them says so."""
+
+
 class Claim:
     """The right of one run of a task to write, until it is lost."""
 
@@ -116,7 +152,8 @@ class Claim:
         self.task_id, self.run_id = str(task["task_id"]), str(task["run_id"])
         self.lock = RLock()
         self.is_lost = self.is_cancelled = False
-        self._asked: Callable[[], bool] | None = None
+        self.watched: Watched | None = None
+        """Whom to ask whether what runs is to be stopped."""
         self._stop: Callable[[], object] | None = None
         self._value: dict[str, Any] | None = None
         self._steps = 0
@@ -138,13 +175,6 @@ class Claim:
         if self.is_lost:
             stop()
 
-    def watch(self, asked: Callable[[], bool]) -> None:
-        """Whom to ask whether what runs is to be stopped."""
-        self._asked = asked
-
-    def is_asked(self) -> bool:
-        return not self.is_cancelled and self._asked is not None and self._asked()
-
     def cancel(self) -> None:
         """A person wants it stopped: it is, and says so in the session."""
         self.is_cancelled = True
@@ -158,7 +188,7 @@ class Claim:
             self._stop()
 
     def end(self) -> None:
-        """The run is over, its line is the next task's: what a stopped tool or child still does must not touch it."""
+        """The run is over: what a stopped tool or child still does is not written."""
         with self.lock:
             self.is_lost = True
 
@@ -204,7 +234,7 @@ class Claim:
         query = (
             "select absurd.schedule_run(%s, %s, absurd.current_time() + make_interval(secs => %s::float8))"
         )
-        self.line.live().execute(query, (self.queue, self.run_id, str(seconds)))
+        self.line.ask(query, (self.queue, self.run_id, str(seconds)))
 
 
 class ClaimedConnections(JoinedConnections):
@@ -220,7 +250,7 @@ class ClaimedConnections(JoinedConnections):
     def _lent(self) -> Iterator[Connection]:
         claim = self._claim
         with claim.lock:
-            if claim.is_lost:  # looked at before the line is touched: it may be in another task's transaction
+            if claim.is_lost:
                 raise ClaimLost(claim.queue, claim.task_id)
             with claim.line.pinned() as connection:
                 try:
@@ -233,14 +263,15 @@ class ClaimedConnections(JoinedConnections):
     def recover(self, lost: Lost, deadline: float) -> None:
         if time.monotonic() > deadline:
             raise Unsettled(self.where, lost.why) from None
+        self.tell(lost)
         with self._claim.lock:
             if not self._claim.is_lost:
-                self._claim.line.live()
+                self._claim.line.renew()
 
     def said(self) -> Said:
         return self._claim.said()
 
-    def run_said(self, statement: Statement, values: Sequence[Any]) -> list[list[bytes | None]]:
+    def run_said(self, statement: Statement, values: Sequence[Any]) -> Rows:
         try:
             with self._lent() as connection:
                 return run_on(connection, statement, values, is_prepared=self._address.is_prepared)

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 from psycopg.errors import InFailedSqlTransaction
 
-from ..stores.postgres_connections import TRIES, Connection, Connections, Lost, Row, Statement, run_on
+from ..stores.postgres_connections import TRIES, Connections, Lost, Row
+from ..stores.postgres_statement import Connection, Rows, Statement, Step, run_on
 
 R = TypeVar("R")
 
@@ -61,10 +62,14 @@ class JoinedConnections(Connections):
     def once(self, query: str, bindings: Any = ()) -> list[Row]:
         return self.once_in(lambda connection: connection.execute(query, bindings, binary=True).fetchall())
 
-    def run(self, statement: Statement, values: Sequence[Any]) -> list[list[bytes | None]]:
-        def work(connection: Connection) -> list[list[bytes | None]]:
+    def run(self, statement: Statement, values: Sequence[Any]) -> Rows:
+        return self.run_in_turn([(statement, values)])
+
+    def run_in_turn(self, steps: Sequence[Step]) -> Rows:
+        def work(connection: Connection) -> Rows:
             try:
-                return run_on(connection, statement, values, is_prepared=self._address.is_prepared)
+                is_prepared = self._address.is_prepared
+                return [run_on(connection, *step, is_prepared=is_prepared) for step in steps][-1]
             except InFailedSqlTransaction as error:
                 raise Forgotten from error
 

@@ -1,8 +1,9 @@
-"""The store of one task: what the task wrote itself it does not read again.
+"""The store of one task: what the task wrote or has read already it does not read again.
 
 Knows that journals only grow, and that a commit tells how long one is: if it grew by what was committed and nothing
 else, what is known of it is still all of it, and no round trip is needed to say so. What others add is seen with
-the next commit. Does not know what the facts are for.
+the next commit, or when somebody says `look_again`. A draft is written by whoever holds the lease, so it stays as it
+was found. Does not know what the facts are for.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class TaskStore(PostgresStore):
         vars(self).update(vars(base.joined(join)))
         self._known: dict[str, list[Fact]] = {}
         self._length: dict[str, int] = {}
-        """Of a journal, as the task's latest commit told it."""
+        """Of a journal, as the task's latest commit or look told it."""
+        self._drafts: dict[str, str | None] = {}
         self._lock = Lock()
 
     def commit(self, change: Change) -> Committed:
@@ -35,7 +37,21 @@ class TaskStore(PostgresStore):
                 known.extend(_facts(change, done))
             if not done.repeated:
                 self._length[change.session_id] = done.facts
+            if change.entries or change.move_to is not None:
+                self._drafts.pop(change.session_id, None)
         return done
+
+    def lease(self, session_id: str, holder: str, until: int, at: int) -> int:
+        fence = super().lease(session_id, holder, until, at)
+        with self._lock:
+            self._drafts.pop(session_id, None)
+        return fence
+
+    def draft(self, session_id: str) -> str | None:
+        with self._lock:
+            if session_id not in self._drafts:
+                self._drafts[session_id] = super().draft(session_id)
+            return self._drafts[session_id]
 
     def release(self, session_id: str, fence: int) -> None:
         """Who has lost his claim has nothing to let go of, and has been told."""
@@ -52,6 +68,7 @@ class TaskStore(PostgresStore):
             known = self._known.setdefault(session_id, [])
             if len(known) < self._length.get(session_id, len(known) + 1):
                 known += super().journal(session_id, len(known))
+                self._length[session_id] = len(known)
             return known[after:] if limit is None else known[after : after + limit]
 
 

@@ -18,10 +18,10 @@ from ..stores.store import Fact, SessionRow
 from .absurd_joined import JoinedConnections
 
 CANCEL = "cancel_asked"
-WORDS = ("approved", "denied", CANCEL)
+WORDS = ("approved", "denied", "task_decided", CANCEL)
 # Under the lock that the word holds: how many there are with it, and where the latest task said that it waits.
 SELECT_WAITING = """
-select count(*) filter (where journal.kind in ('approved', 'denied', 'cancel_asked')),
+select count(*) filter (where journal.kind in ('approved', 'denied', 'task_decided', 'cancel_asked')),
        (array_agg(journal.data order by journal.n desc) filter (where journal.kind = 'waiting'))[1]::json ->> 'queue'
 from bough.journal join bough.session on session.no = journal.session_no
 where session.id = %s
@@ -64,6 +64,11 @@ def decide(log: Log, call: OpenCall, kind: str) -> None:
         log.store.session(log.session_id), leaf=log.leaf
     )  # bound to the place where the call was seen
     _joint(log, row).record(kind, data={"seq": call.seq, "index": call.index}, is_bound=True)
+
+
+def pass_on(log: Log, data: dict[str, Any]) -> None:
+    """Tell a session that one of its tasks was given a word; a task of ours that waits for it is woken."""
+    _joint(log, log.store.session(log.session_id)).record("task_decided", data=data)
 
 
 def cancel(log: Log) -> None:

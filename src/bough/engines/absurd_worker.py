@@ -1,8 +1,9 @@
 """A worker: claims tasks and drives their sessions, several at once, until it is told to stop.
 
 Each slot has a thread, a line and a client of its own, so that one task's rollback is no other's and a slow task
-holds up nobody; the loops of all of them run on one event loop. A heart on another connection renews the leases.
-Killed anywhere, the next run of a task goes on from what is durable.
+holds up nobody; the loops of all of them run on one event loop. A slot that waits for a model has no connection, one
+that is idle waits for its turn to ask the queue: there may be hundreds. A heart on a connection of its own renews the
+leases. Killed anywhere, the next run of a task goes on from what is durable.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Event as Flag
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any
 
 import msgspec
 import psycopg
-from absurd_sdk import CancelledTask, FailedTask, SuspendTask, TaskContext
+from absurd_sdk import CancelledTask, ClaimedTask, FailedTask, SuspendTask, TaskContext
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -31,11 +32,12 @@ from ..core.redact import Redactor
 from ..errors import BadQuery, BoughError, ClaimLost, NotFound, Running, Trashed, TurnFailed, UnknownAgent
 from ..models.model import Model
 from ..stores.postgres import PostgresStore
+from ..stores.postgres_pool import Pool
 from ..stores.postgres_url import Address
 from ..world import World, environment_secrets, real_world
 from . import absurd_schema
 from .absurd import TASK, Agent, Params
-from .absurd_claim import Claim, ClaimedConnections, Client, Line, is_loss
+from .absurd_claim import Claim, ClaimedConnections, Client, Line, Watched, is_loss
 from .absurd_step import ClaimedLog, ClaimedLoop
 from .absurd_store import TaskStore
 from .absurd_word import CANCEL, WORDS, is_cancelled, word_event
@@ -46,8 +48,8 @@ LOOK_SECONDS = 1.0
 BUSY_SECONDS = 1.0
 """How long a task waits whose session somebody else drives."""
 LETTING_GO_SECONDS = 5.0
-BLOCKING_TOOLS = 64
-"""Threads for tools that block; those of one task must not wait for those of another."""
+BLOCKING_TOOLS = 16
+"""Threads a slot may have for tools that block; those of one task must not wait for those of another."""
 EXTEND = "select absurd.extend_claim(%s, %s, %s)"
 
 
@@ -81,6 +83,9 @@ class Worker:
         self.name = f"{platform.node()}:{os.getpid()}"
         self.stopping, self.ended = Flag(), Flag()
         self.claims: set[Claim] = set()
+        self.turn = Lock()
+        """To ask the queue: one of the idle slots asks for all of them."""
+        self.lines = Pool(self.address)
         with contextlib.closing(self.address.connect()) as connection:
             absurd_schema.check(connection, self.address.where, queue)
         self._store = PostgresStore(url)
@@ -103,14 +108,16 @@ class Worker:
 
     async def _run(self, grace: float) -> int:
         self.loop = asyncio.get_running_loop()
-        self.loop.set_default_executor(ThreadPoolExecutor(BLOCKING_TOOLS, thread_name_prefix="bough-tool"))
+        self.loop.set_default_executor(
+            ThreadPoolExecutor(BLOCKING_TOOLS * self.concurrency, thread_name_prefix="bough-tool")
+        )
         slots = [Thread(target=Slot(self, n).run, daemon=True) for n in range(self.concurrency)]
-        heart = Thread(target=Heart(self).run, daemon=True)
-        for thread in (heart, *slots):
+        tending = [Thread(target=one.run, daemon=True) for one in (Heart(self), Watch(self))]
+        for thread in (*tending, *slots):
             thread.start()
         while not self.stopping.is_set():
             await asyncio.sleep(POLL_SECONDS / 2)
-            if not all(thread.is_alive() for thread in (heart, *slots)) and not self.stopping.is_set():
+            if not all(thread.is_alive() for thread in (*tending, *slots)) and not self.stopping.is_set():
                 self.tell("a thread of this worker broke; it stops")
                 self.stop()
         await _ended(slots, grace)
@@ -119,10 +126,18 @@ class Worker:
             claim.lose()
         await _ended(slots, LETTING_GO_SECONDS)
         self.ended.set()
-        await _ended([heart], LETTING_GO_SECONDS)
+        await _ended(tending, LETTING_GO_SECONDS)
         await asyncio.wait({asyncio.ensure_future(asyncio.sleep(0)), *_others()}, timeout=LETTING_GO_SECONDS)
+        self.lines.close()
         self._store.close()
         return len(left)
+
+    def go_on(self, work: Callable[..., None], *given: Any) -> None:
+        """What fails is told, and is not the end of whoever does it."""
+        try:
+            work(*given)
+        except (psycopg.Error, BoughError) as error:
+            self.tell(f"{words(error)}; it goes on")
 
     def store(self, space: str) -> PostgresStore:
         """The tenant's; all of them share one pool."""
@@ -132,42 +147,72 @@ class Worker:
 
 
 class Heart:
-    """Renews the leases of what runs, every third of their time, on a connection of its own.
+    """Renews the leases of what runs, every third of their time.
 
-    And looks, every second, whether somebody wants what runs stopped.
+    In a thread and on a connection of its own: it waits for nobody, however busy the others are.
     """
 
     def __init__(self, worker: Worker) -> None:
-        self._worker, self._line = worker, Line(worker.address)
+        self._worker = worker
+        self._pool = Pool(replace(worker.address, connections=1))
+        self._line = Line(self._pool)
 
     def run(self) -> None:
-        worker, due = self._worker, 0.0
-        while not worker.ended.wait(min(LOOK_SECONDS, worker.lease / 3)):
-            if time.monotonic() >= due:
-                due = time.monotonic() + worker.lease / 3
-                self._for_each(self._beat)
-            self._for_each(self._look)
-        self._line.close()
-
-    def _for_each(self, tend: Callable[[Claim], None]) -> None:
-        for claim in list(self._worker.claims):
-            try:
-                tend(claim)
-            except (psycopg.Error, BoughError) as error:
-                self._worker.tell(f"heartbeat: {words(error)}; it goes on")
-
-    def _look(self, claim: Claim) -> None:
-        if claim.is_asked() and claim in self._worker.claims:
-            claim.cancel()
+        worker = self._worker
+        while not worker.ended.wait(worker.lease / 3):
+            for claim in list(worker.claims):
+                worker.go_on(self._beat, claim)
+        self._pool.close()
 
     def _beat(self, claim: Claim) -> None:
         try:
-            self._line.live().execute(EXTEND, (claim.queue, claim.run_id, claim.lease))
+            self._line.ask(EXTEND, (claim.queue, claim.run_id, claim.lease))
         except psycopg.Error as error:
             if not is_loss(error):
                 raise
             if claim in self._worker.claims:  # not if it ended in this moment
                 claim.lose()
+
+
+class Watch:
+    """Looks, every second, whether somebody wants what runs stopped."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def run(self) -> None:
+        worker = self._worker
+        while not worker.ended.wait(LOOK_SECONDS):
+            by_space: dict[str, list[tuple[Claim, Watched]]] = {}
+            for claim in list(worker.claims):
+                if claim.watched is not None and not claim.is_cancelled:
+                    by_space.setdefault(claim.watched.space, []).append((claim, claim.watched))
+            for space, watched in by_space.items():
+                worker.go_on(self._look, space, watched)
+
+    def _look(self, space: str, watched: list[tuple[Claim, Watched]]) -> None:
+        """One question for all of a tenant's; only where something was said it is read what."""
+        lengths = self._worker.store(space).lengths([one.session_id for _, one in watched])
+        for claim, one in watched:
+            is_more = lengths.get(one.session_id, 0) > one.seen
+            if is_more and one.is_asked() and claim in self._worker.claims:
+                claim.cancel()
+
+
+class SlotClient(Client):
+    """Takes its turn to ask for a task, and keeps it while there is none: the queue is asked a few times a second,
+    however many slots are idle."""
+
+    def __init__(self, worker: Worker, line: Line) -> None:
+        super().__init__(line, worker.queue)
+        self._worker = worker
+
+    def claim_tasks(self, *given: Any, **how: Any) -> list[ClaimedTask]:
+        self.claimed, worker = [], self._worker
+        with worker.turn:
+            if not worker.stopping.is_set() and not super().claim_tasks(*given, **how):
+                worker.stopping.wait(POLL_SECONDS)
+        return self.claimed
 
 
 class Slot:
@@ -177,18 +222,15 @@ class Slot:
         self._worker, self._name = worker, f"{worker.name}#{n}"
 
     def run(self) -> None:
-        worker, line = self._worker, Line(self._worker.address)
-        client = Client(line, worker.queue)
+        worker, line = self._worker, Line(self._worker.lines)
+        client = SlotClient(worker, line)
         client.register_task(TASK)(partial(self._carry_out, client, line))
         while not worker.stopping.is_set():
             try:
                 client.work_batch(self._name, worker.lease, 1)
             except (psycopg.Error, BoughError) as error:
                 worker.tell(f"{words(error)}; it goes on")
-                client.claimed = []
-            if not client.claimed:
                 worker.stopping.wait(POLL_SECONDS)
-        line.close()
 
     def _carry_out(self, client: Client, line: Line, params: Any, context: TaskContext) -> Any:
         worker = self._worker
@@ -224,6 +266,7 @@ class Carrying:
 
     def __init__(self, worker: Worker, claim: Claim, params: Params) -> None:
         self._worker, self._claim, self._params = worker, claim, params
+        self.space, self.session_id, self.seen = params.space, params.session, 0
         self._tenant = worker.store(params.space)
         self._store = TaskStore(self._tenant, lambda connections: ClaimedConnections(connections, claim))
         mine, known = f"absurd:{worker.queue}:{claim.task_id}", worker.world
@@ -238,8 +281,8 @@ class Carrying:
             log = ClaimedLog(self._store, row, self._world, self._claim)
             log.replay()
             ready = self._ready(log)
-            self._seen = row.facts
-            self._claim.watch(lambda: self._is_asked(log))
+            self._log, self.seen = log, row.facts
+            self._claim.watched = self
             while True:
                 loop = self._drive(log, ready)
                 if self._claim.is_cancelled and log.cursor.turn:
@@ -262,14 +305,14 @@ class Carrying:
             raise unknown
         return replace(ready, tools=ready.agent.known_for(log))
 
-    def _is_asked(self, log: ClaimedLog) -> bool:
+    def is_asked(self) -> bool:
         """Whether somebody has said since the last look that he wants the present turn stopped.
 
         Asked by the heart, of the store itself, and not of the log, which may be waiting for the server.
         """
-        facts = self._tenant.journal(log.session_id, self._seen)
-        self._seen += len(facts)
-        return any(fact.kind == CANCEL for fact in facts) and is_cancelled(facts, log.cursor.turn)
+        facts = self._tenant.journal(self.session_id, self.seen)
+        self.seen += len(facts)
+        return any(fact.kind == CANCEL for fact in facts) and is_cancelled(facts, self._log.cursor.turn)
 
     def _drive(self, log: ClaimedLog, ready: Ready) -> ClaimedLoop:
         is_stopping = self._worker.stopping.is_set
@@ -278,7 +321,7 @@ class Carrying:
         return loop
 
     async def _watched(self, loop: ClaimedLoop) -> None:
-        """Cancelled when the claim is lost or a person says so, and waited for: the line is the next task's."""
+        """Cancelled when the claim is lost or a person says so, and waited for: then the slot takes the next task."""
         events = asyncio.get_running_loop()
         task = asyncio.ensure_future(_all(loop))
         self._claim.on_loss(lambda: events.call_soon_threadsafe(task.cancel))

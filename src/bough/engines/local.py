@@ -68,8 +68,11 @@ def start(
     model: ModelLike,
     tools: Iterable[Tool | Callable[..., Any]] = (),
     limits: Limits | None = None,
+    one_shot: bool = False,
 ) -> Run:
-    return Run(Loop(log, known_models(model), known_tools(tools), limits or Limits()), content)
+    loop = Loop(log, known_models(model), known_tools(tools), limits or Limits())
+    loop.is_one_shot = one_shot
+    return Run(loop, content)
 
 
 def known_tools(tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:

@@ -29,6 +29,8 @@ Place = str | os.PathLike[str] | BinaryIO
 
 
 class Imported(Struct, frozen=True):
+    """What a bundle brought here: what is new, and what was known."""
+
     session_id: str
     """The session the bundle was made for, by the id it has here."""
     added: tuple[str, ...]

@@ -13,7 +13,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import asdict
 
 from ..core.drafts import NewEntry
-from ..core.messages import Message
+from ..core.messages import Role
 from ..core.tree import Branch
 from ..core.usage import Call
 from ..stores.store import Detail, Fact, Queued, SessionRow, Stored
@@ -173,12 +173,18 @@ def entry_line(stored: Stored) -> EntryLine:
     )
 
 
-_roles = msgspec.json.Decoder(Message)
+class _Spoken(Struct, frozen=True):
+    """As much of a message as tells who speaks; whether the rest is one is for the check to say."""
+
+    role: Role
+
+
+_spoken = msgspec.json.Decoder(_Spoken)
 
 
 def entry_of(line: EntryLine) -> Stored:
     body = bytes(line.body)
-    role = _roles.decode(body).role if line.kind == "message" else None
+    role = _spoken.decode(body).role if line.kind == "message" else None
     entry = NewEntry(
         line.seq,
         bytes.fromhex(line.id),

@@ -73,7 +73,7 @@ class Reader:
     def __init__(self, file: BinaryIO, where: str, doing: str, tell: Tell | None) -> None:
         self.file, self.where, self.doing, self.tell = file, where, doing, tell
         self.n = self.bytes = 0
-        self.hash, self.before = sha256(), sha256()
+        self.hash, self._last = sha256(), b""
         self.sessions = self.entries = self.calls = self.facts = self.blobs = 0
         self.line: AnyLine | None = None
         self.header = self._header()
@@ -109,8 +109,8 @@ class Reader:
             raise self.wrong(
                 "the file ends here, in the middle" if len(data) < most else "the line has no end"
             )
-        self.before = self.hash.copy()
-        self.hash.update(data)
+        self.hash.update(self._last)  # a line late: what the last line tells is the hash of all before it
+        self._last = data
         if self.tell is not None and self.n % TELL_EVERY == 0:
             self.tell(Progress(self.doing, self.n, self.bytes))
         return data
@@ -226,7 +226,7 @@ class Reader:
         line = self.line
         if not isinstance(line, EndLine):
             raise self.wrong(f"a {type(line).__name__} does not belong here")
-        if line.sha256 != self.before.hexdigest():
+        if line.sha256 != self.hash.hexdigest():
             raise self.wrong("the hash over all lines is not the one it says: the file was altered")
         if line.counts != self.counts:
             raise self.wrong(f"it says {line.counts}, there are {self.counts}")

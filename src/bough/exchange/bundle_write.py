@@ -48,6 +48,8 @@ Tell = Callable[[Progress], None]
 
 
 class Exported(Struct, frozen=True):
+    """What went into a bundle, and what was left out of it."""
+
     counts: Counts
     bytes: int
     left_out: int

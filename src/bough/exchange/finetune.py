@@ -40,6 +40,8 @@ class Skipped(Struct, frozen=True):
 
 
 class FineTuning(Struct, frozen=True):
+    """The completed turns of a path as one line of a fine-tuning file, and the turns that could not be told."""
+
     text: str
     """The line with its end; empty if no turn was left."""
     turns: int

@@ -9,6 +9,14 @@ from msgspec.structs import replace
 from ..stores.dump import Dump
 from ..stores.store import Fact
 
+LINKS = {
+    "started": "parent",
+    "task_started": "child",
+    "task_waits": "session",
+    "task_decided": "session",
+}
+"""The facts that name other sessions, and where."""
+
 
 class Names(dict[str, str]):
     """Old ids to new ones, made when they are first met."""
@@ -57,8 +65,7 @@ def relinked(facts: Iterable[Fact], names: Names, *, is_root: bool) -> Iterator[
     """The facts that name other sessions, by their new names. Who a root came from is none of them."""
     for fact in facts:
         data = fact.data
-        if fact.kind == "task_started" and isinstance(data.get("child"), str):
-            data = {**data, "child": names[data["child"]]}
-        if fact.kind == "started" and not is_root and isinstance(data.get("parent"), str):
-            data = {**data, "parent": names[data["parent"]]}
+        link = LINKS.get(fact.kind, "")
+        if isinstance(data.get(link), str) and not (is_root and fact.kind == "started"):
+            data = {**data, link: names[data[link]]}
         yield fact if data is fact.data else replace(fact, data=data)

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from .. import wire
-from ..core import context as contexts
+from ..agent.given import Most, given, most_messages
 from ..core.context import Context
 from ..core.entries import Entry
 from ..core.fit import BYTES_PER_TOKEN, MEDIA_TOKENS, measure
@@ -97,6 +97,7 @@ class _Tree(Struct, frozen=True):
     dump: Dump
     entries: dict[tuple[int, int], Entry]
     calls: dict[tuple[int, int], Call]
+    most: Most
 
     def path(self, leaf: Leaf) -> Iterator[Entry]:
         branches = {branch.branch: branch for branch in self.dump.branches}
@@ -115,10 +116,10 @@ def _tree(dump: Dump) -> _Tree:
     """In the order of a dump's fields: it streams."""
     entries = {(one.branch, one.entry.seq): one.entry.opened(one.branch) for one in dump.entries}
     calls = _answered([*dump.below, *dump.calls])
-    for rest in (dump.facts, dump.inbox):
-        for _ in rest:
-            pass
-    return _Tree(dump, entries, calls)
+    most = most_messages(dump.facts)
+    for _ in dump.inbox:
+        pass
+    return _Tree(dump, entries, calls, most)
 
 
 def _answered(calls: Iterable[Call]) -> dict[tuple[int, int], Call]:
@@ -167,7 +168,7 @@ def _rendered(tree: _Tree, answer: Entry, call: Call | None, pool: _Pool, room: 
     if room.work < 0:
         return None
     path = list(tree.path(behind))
-    speaking, context = wire.wire(provider_of(call)), contexts.build(path)
+    speaking, context = wire.wire(provider_of(call)), given(path, tree.most)
     full: dict[str, Any] = speaking.project(context, lambda _: None)
     messages = [ENCODE(message) for message in full.pop(speaking.history)]
     rest = ENCODE(full)

@@ -16,7 +16,6 @@ from ..core.codec import from_json
 from ..core.entries import Entry
 from ..core.messages import Attachment, Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
 from ..core.turns import is_completed
-from ..errors import NotFound
 from ..log import Log
 from ..stores.store import SessionRow
 from .reading import iso
@@ -159,16 +158,6 @@ def _media(media: Media) -> dict[str, Any]:
 
 
 def frozen_agent(log: Log) -> Any:
-    """The agent as it was frozen at the start; a fork's is that of the session it was forked from. None: not kept."""
-    session_id: str | None = log.session_id
-    seen: set[str] = set()
-    while session_id is not None and session_id not in seen:
-        seen.add(session_id)
-        try:
-            row, detail = log.store.session(session_id), log.store.detail(session_id)
-        except NotFound:  # the source of a fork may be gone
-            return None
-        if detail.spec is not None:
-            return from_json(detail.spec)
-        session_id = row.parent_session if row.relation in ("fork", "replay") else None
-    return None
+    """The agent as it was frozen at the start; a fork holds that of its source. None: not kept."""
+    spec = log.store.detail(log.session_id).spec
+    return None if spec is None else from_json(spec)

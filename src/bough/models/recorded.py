@@ -6,15 +6,16 @@ result may differ, ids of calls do not count. A history that was not there then 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Iterable, Iterator
 from hashlib import sha256
 
 import msgspec
 from msgspec.structs import replace
 
 from ..core import context as contexts
-from ..core.context import Context
-from ..core.entries import BranchSummary, Compaction, Entry, Uncompaction
+from ..core.context import Context, Item
+from ..core.entries import Compaction, Entry, Uncompaction
 from ..core.messages import Message, ToolCall
 from ..core.usage import Usage
 from ..errors import ModelError
@@ -23,11 +24,13 @@ from .model import Delta, Request
 
 
 class RecordedModel:
+    """Answers what a recorded session's model answered to the same history, and nothing else."""
+
     provider = "recorded"
 
     def __init__(self, path: Iterable[Entry], *, model: str = "recorded") -> None:
         self.model = model
-        self._said = dict(_answers(list(path)))
+        self._said = dict(_answers(path))
         self._history: list[Message] = []
         self._keys: list[bytes] = []
         """Of the history that was asked about last, behind each of its messages: the next one mostly goes on from it."""
@@ -46,31 +49,63 @@ class RecordedModel:
             self._keys.append(_fold(self._keys[-1] if self._keys else b"", [message]))
         return self._said.get(self._keys[-1] if self._keys else b"")
 
+    def answer(self, history: History) -> Answer:
+        """What was answered to a history that was followed entry by entry: nothing of it is looked at again."""
+        return self._answer(self._said.get(history.key))
+
     async def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
-        found = self.find(request.context)
+        answer = self._answer(self.find(request.context))
+        if answer.message.text:
+            yield Delta(answer.message.text)
+        yield answer
+
+    def _answer(self, found: Entry | None) -> Answer:
         if found is None or found.message is None:
             raise ModelError(
                 self.model, "this was not asked when it was recorded", "replay it with a real model"
             )
-        if found.message.text:
-            yield Delta(found.message.text)
         usage, finish = Usage(0, 0, 0, 0), found.finish or "stop"
-        yield Answer(found.message, usage, found.evidence, self.provider, found.model, finish)
+        return Answer(found.message, usage, found.evidence, self.provider, found.model, finish)
 
 
-def _answers(path: Sequence[Entry]) -> Iterator[tuple[bytes, Entry]]:
-    """Each answer with the history before it. One pass, but for what changes the history before: a summary."""
-    key, is_head = b"", True
-    for n, entry in enumerate(path, 1):
-        message = entry.message
-        if message is not None and message.role == "assistant" and entry.turn:
-            yield key, entry
-        if isinstance(entry.payload, Compaction | Uncompaction | BranchSummary):
-            is_head = is_head and not isinstance(entry.payload, BranchSummary)
-            key = _fold(b"", (item.message for item in contexts.build(path[:n]).items))
-        elif message is not None:
-            is_head = is_head and message.role == "system"
-            key = key if is_head else _fold(key, [message])
+class History:
+    """The history at the end of a path, as a key that grows with it: an entry costs what it adds.
+
+    Only a summary, or the end of one, makes it fold again what is kept.
+    """
+
+    def __init__(self) -> None:
+        self.key = b""
+        self._items: list[Item] = []
+        self._summaries: list[Entry] = []
+
+    def follow(self, entry: Entry) -> None:
+        if isinstance(entry.payload, Compaction | Uncompaction):
+            self._summaries.append(entry)
+            self.key = _fold(b"", self._kept())
+            return
+        item = contexts.item_of(entry)
+        if item is None or (not self._items and item.message.role == "system"):
+            return  # the system prompt is no part of it
+        self._items.append(item)
+        self.key = _fold(self.key, [item.message])
+
+    def _kept(self) -> Iterator[Message]:
+        shown = contexts.active_compactions(self._summaries)
+        for seq, compaction in shown:
+            yield contexts.summary_item(seq, compaction).message
+        first = shown[-1][1].first_kept if shown else 1
+        for item in self._items[bisect_left(self._items, first, key=lambda item: item.seq) :]:
+            yield item.message
+
+
+def _answers(path: Iterable[Entry]) -> Iterator[tuple[bytes, Entry]]:
+    """Each answer with the history before it."""
+    history = History()
+    for entry in path:
+        if entry.role == "assistant" and entry.turn:
+            yield history.key, entry
+        history.follow(entry)
 
 
 def _fold(key: bytes, messages: Iterable[Message]) -> bytes:

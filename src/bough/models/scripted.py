@@ -45,6 +45,8 @@ Line = str | Message | Answer | Broken | Slow | ModelError | Callable[[Request],
 
 
 class ScriptedModel:
+    """Answers from a list, one line per call, or by a function of the request. For tests, yours too."""
+
     provider = "scripted"
 
     def __init__(
@@ -122,10 +124,10 @@ def from_file(place: str) -> ScriptedModel:
 
 def _script(place: str) -> _Script:
     try:
-        text = Path(place).read_text()
-    except OSError as error:
+        text = Path(place).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
         raise NoModel(
-            f"scripted:{place}", f"the script cannot be read ({error})", "name a JSON or YAML file"
+            f"scripted:{place}", f"the script cannot be read ({error})", "name a JSON or YAML file in UTF-8"
         ) from None
     try:
         found = msgspec.json.decode(text) if place.endswith(".json") else msgspec.yaml.decode(text)

@@ -37,6 +37,8 @@ class Words(Struct, frozen=True):
 
 
 class Divergence(Struct, frozen=True):
+    """One thing that came otherwise than it did the other time."""
+
     kind: Kind
     what: str
     """What differs: input, turn, answer, reasoning, calls, or the name of the tool."""

@@ -63,6 +63,8 @@ class Row(Struct, frozen=True):
 
 
 class Diff(Struct, frozen=True):
+    """What two sessions, or two branches, differ in, turn by turn."""
+
     a: Side
     b: Side
     shared: int
@@ -122,7 +124,8 @@ def _line(place: Place) -> Line:
 def line(log: Log, leaf: Leaf) -> Line:
     row = log.store.session(log.session_id)
     there = log if leaf == log.leaf else Log(log.store, replace(row, leaf=leaf), log.world)
-    return Line(log.session_id, there.path().entries, ledger.by_turn(there))
+    path = there.path().entries
+    return Line(log.session_id, path, ledger.by_turn(there, path))
 
 
 def compare(a: Line, b: Line, *, kept: int | None = None) -> Diff:
@@ -187,8 +190,18 @@ def _setup(a: Sequence[Entry], b: Sequence[Entry]) -> tuple[Setup, ...]:
     one, other = contexts.build(a), contexts.build(b)
     pairs = [
         ("prompt", "\n\n".join(one.system), "\n\n".join(other.system)),
-        ("model", one.settings.model or "", other.settings.model or ""),
+        ("model", *_models((one.settings.model, other.settings.model), (a, b))),
         ("tools", ", ".join(one.settings.tools or ()), ", ".join(other.settings.tools or ())),
         ("limits", str(one.settings.limits or ""), str(other.settings.limits or "")),
     ]
     return tuple(Setup(name, x, y) for name, x, y in pairs if x != y)
+
+
+def _models(
+    asked: tuple[str | None, str | None], paths: tuple[Sequence[Entry], Sequence[Entry]]
+) -> list[str]:
+    """What was asked for; where only one side says it, the other is told by who answered there."""
+    if not any(asked):
+        return ["", ""]
+    answered = [", ".join(dict.fromkeys(entry.model for entry in path if entry.model)) for path in paths]
+    return [name or others for name, others in zip(asked, answered, strict=True)]

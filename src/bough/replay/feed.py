@@ -2,7 +2,7 @@
 
 Notes, branch summaries and settings come back as they were, less what the replay overrides. Compactions come back
 only where the recording answers: a summary of what another model said would be a lie about this history, and the
-loop makes one of its own when it has to.
+loop makes one of its own when it has to. What a newer Bough wrote is left out: this one cannot write it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from ..core.drafts import Draft
-from ..core.entries import Compaction, Entry, Payload, Settings, Uncompaction
+from ..core.entries import Compaction, Entry, Payload, Settings, Uncompaction, Unknown
 from .recording import Recording
 
 
@@ -32,6 +32,8 @@ class Feed:
 
     def _payload(self, entry: Entry, path: Sequence[Entry], ahead: int) -> Payload | None:
         payload = entry.payload
+        if isinstance(payload, Unknown):
+            return None
         if isinstance(payload, Settings):
             return self._settings(payload)
         if isinstance(payload, Compaction | Uncompaction) and not self.says_recorded:
@@ -57,10 +59,16 @@ class Feed:
         Results may have come in one entry then and come one by one now; all else stands in the same order.
         """
         source = self.recording.path
-        if not path or path[-1].entry_id == source[len(path) - 1].entry_id:
+        is_longer = len(path) > len(source)
+        if not path or (not is_longer and path[-1].entry_id == source[len(path) - 1].entry_id):
             return seq  # the same entries so far
-        before = [entry.seq for entry in source if entry.role != "tool"]
-        now = [entry.seq for entry in path if entry.role != "tool"]
+        before = [entry.seq for entry in source if _comes_alone(entry)]
+        now = [entry.seq for entry in path if _comes_alone(entry)]
         end = len(path) + 1
         now.extend(range(end, end + ahead + 1))
         return now[min(bisect_left(before, seq), len(now) - 1)]
+
+
+def _comes_alone(entry: Entry) -> bool:
+    """Whether it is one entry in both: results may be several, and kinds we do not know come in the kept part only."""
+    return entry.role != "tool" and not isinstance(entry.payload, Unknown)

@@ -46,21 +46,24 @@ class Read(Struct, frozen=True):
 
 def read(path: Sequence[Entry]) -> list[Read]:
     """The turns of a path, oldest first; what belongs to none is left out."""
-    turns: list[Read] = []
+    turns: list[tuple[Message, list[Entry]]] = []
     for entry in path:
+        if entry.turn == entry.seq and entry.message is not None:
+            turns.append((entry.message, [entry]))
+        elif entry.turn and turns:
+            turns[-1][1].append(entry)
+    return [_turn(asked, entries) for asked, entries in turns]
+
+
+def _turn(asked: Message, entries: Sequence[Entry]) -> Read:
+    steps: list[Step] = []
+    for entry in entries:
         message = entry.message
-        if not entry.turn or (not turns and entry.turn != entry.seq):
-            continue
-        if entry.turn == entry.seq and message is not None:
-            turns.append(Read(entry.turn, message, (), entry.seq))
-            continue
-        turn = replace(turns[-1], last=entry.seq)
         if message is not None and message.role == "assistant":
-            turn = replace(turn, steps=(*turn.steps, _step(entry, message)))
+            steps.append(_step(entry, message))
         elif message is not None and message.role == "tool":
-            turn = replace(turn, steps=(*turn.steps[:-1], _answered(turn.steps[-1], entry, message)))
-        turns[-1] = turn
-    return turns
+            steps[-1] = _answered(steps[-1], entry, message)
+    return Read(entries[0].turn, asked, tuple(steps), entries[-1].seq)
 
 
 def _step(entry: Entry, message: Message) -> Step:

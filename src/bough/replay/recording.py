@@ -28,8 +28,8 @@ class RecordedTurn(Struct, frozen=True):
     """None: the turn was open at the cut and goes on."""
     before: tuple[Entry, ...] = ()
     """What the host put between this turn and the one before."""
-    inner: tuple[Entry, ...] = ()
-    """What the host put into the turn: settings, notes, compactions, system messages."""
+    inner: Sequence[Entry] = ()
+    """What the host put into the turn: settings, notes, compactions, system messages; steps never go down."""
     answers: int = 0
     """Answers in the whole turn, those before the cut included."""
 
@@ -78,34 +78,24 @@ def canonical(call: ToolCall) -> bytes:
     return _sorted.encode([call.name, call.arguments, call.malformed])
 
 
-def occurrence(path: Sequence[Entry], turn: int, seq: int, index: int, call: ToolCall) -> int:
-    """How many calls of the same name and arguments this turn made before that one. A function of the path."""
-    wanted, count = canonical(call), 0
-    for entry in reversed(path):
-        if entry.seq < turn:
-            break
-        for n, other in enumerate(entry.message.calls if entry.message is not None else ()):
-            is_before = entry.seq < seq or (entry.seq == seq and n < index)
-            count += is_before and canonical(other) == wanted
-    return count
-
-
 def _turns(path: Sequence[Entry], at: int) -> tuple[list[RecordedTurn], tuple[Entry, ...]]:
     """The turns after seq `at`, and what the host put behind the last one."""
     answers: dict[int, int] = {}
     for entry in path:
         answers[entry.turn] = answers.get(entry.turn, 0) + (entry.role == "assistant")
     open_turn = _open_turn(path[:at])
-    turns = [RecordedTurn(open_turn, None, (), (), answers[open_turn])] if open_turn else []
     between: list[Entry] = []
+    inner: list[Entry] = []
+    turns = [RecordedTurn(open_turn, None, (), inner, answers[open_turn])] if open_turn else []
     for entry in path[at:]:
         if not entry.turn:
             between.append(entry)
         elif entry.turn == entry.seq:
-            turns.append(RecordedTurn(entry.turn, entry, tuple(between), (), answers[entry.turn]))
+            inner = []
+            turns.append(RecordedTurn(entry.turn, entry, tuple(between), inner, answers[entry.turn]))
             between = []
         elif entry.role not in ("assistant", "tool"):
-            turns[-1] = replace(turns[-1], inner=(*turns[-1].inner, entry))
+            inner.append(entry)
     return turns, tuple(between)
 
 

@@ -7,6 +7,7 @@ has no row in the ledger; one of a real model is charged to the bucket `replay`.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -19,16 +20,18 @@ from ..agent.loop import Loop
 from ..agent.tools import Tool, ToolContext
 from ..changes import Appended
 from ..core.drafts import Draft
-from ..core.entries import Entry
+from ..core.entries import Entry, Settings
 from ..core.messages import Message
 from ..core.turns import OpenCall
 from ..core.usage import Call
 from ..log import Log
 from ..models.model import Model
+from ..models.recorded import RecordedModel
 from ..stores.store import SessionRow
 from .answers import Answers, stand_in, unnamed
+from .carried import Carried
 from .feed import Feed
-from .recording import RecordedTurn, Recording, Returned, occurrence
+from .recording import RecordedTurn, Recording, Returned
 from .tasks import recorded_task
 
 
@@ -43,6 +46,7 @@ class Staging(Struct, frozen=True):
     feed: Feed
     models: Sequence[Model]
     limits: Limits
+    carried: Carried
 
 
 class Rehearsal(Loop):
@@ -54,7 +58,7 @@ class Rehearsal(Loop):
         super().__init__(log, staging.models, tools, staging.limits)
         self.staging, self.turn = staging, turn
         self.says_recorded = staging.feed.says_recorded
-        self._inner = list(turn.inner)
+        self._put = 0  # so many of the turn's inner entries are in
         self._landed: dict[tuple[int, int], asyncio.Event] = {}
 
     def check(self, row: SessionRow) -> None:
@@ -66,6 +70,24 @@ class Rehearsal(Loop):
         for event in nothing:
             yield event
 
+    # -- the path ----------------------------------------------------------------------------------
+
+    async def read_path(self) -> list[Entry]:
+        """As it was carried here; read again if somebody else wrote meanwhile."""
+        carried = self.staging.carried
+        if carried.entry_id != self.log.cursor.entry_id:
+            carried.start(await super().read_path())
+        return carried.path
+
+    async def read_settings(self) -> Settings:
+        """Limits held then: what they cut short, or had summarised, is in the recording and comes back by itself."""
+        await self.read_path()
+        settings = self.settings()
+        return replace(settings, limits=None) if self.says_recorded else settings
+
+    def settings(self) -> Settings:
+        return self.staging.carried.settings()
+
     # -- the model ---------------------------------------------------------------------------------
 
     async def _ask(self) -> AsyncIterator[Event]:
@@ -76,10 +98,28 @@ class Rehearsal(Loop):
         async for event in super()._ask():
             yield event
 
+    async def _ask_once(self, model: Model) -> AsyncIterator[Event]:
+        """A recorded answer is found by the history carried here: no request is made for it and nothing streams."""
+        if self.says_recorded and isinstance(model, RecordedModel):
+            await self._answered(model, model.answer(self.staging.carried.history()))
+            return
+        async for event in super()._ask_once(model):
+            yield event
+
     async def put_in(self, step: int) -> None:
         """What the host had put into this turn up to that step and has not been put in yet."""
-        due = [entry for entry in self._inner if entry.step <= step]
-        self._inner = self._inner[len(due) :]
+        await self._put_up_to(bisect_right(self.turn.inner, step, key=lambda entry: entry.step))
+
+    async def _put_between(self) -> None:
+        """Notes that had come while calls were open, before the result that followed them."""
+        hits = [hit for call in self.log.cursor.open_calls if (hit := self._hit(call)) is not None]
+        if not hits:
+            return
+        landing = min(hit.rank for hit in hits)[0]
+        await self._put_up_to(bisect_left(self.turn.inner, landing, key=lambda entry: entry.seq))
+
+    async def _put_up_to(self, end: int) -> None:
+        due, self._put = self.turn.inner[self._put : end], max(self._put, end)
         drafts = self.staging.feed.drafts(due, self.path)
         if drafts:
             await self.append(*drafts)
@@ -87,7 +127,7 @@ class Rehearsal(Loop):
     @property
     def rest(self) -> Sequence[Entry]:
         """What was not put in because the turn ended earlier than it did then."""
-        return self._inner
+        return self.turn.inner[self._put :]
 
     async def _left_open(self) -> Event:
         """Nobody answered then either: the turn stays open, as it did."""
@@ -103,7 +143,10 @@ class Rehearsal(Loop):
     async def append(self, *drafts: Draft, **how: Any) -> Appended:
         if self.says_recorded:
             how = {**how, "calls": (), "replaces_call": False}
-        return await super().append(*drafts, **how)
+        appended = await super().append(*drafts, **how)
+        if self.says_recorded:
+            await self._put_between()
+        return appended
 
     async def record(self, kind: str, **how: Any) -> None:
         if self.says_recorded and "calls" in how:
@@ -130,8 +173,7 @@ class Rehearsal(Loop):
             self._event(call).set()
 
     def _hit(self, call: OpenCall) -> Returned | None:
-        turn = self.log.cursor.turn
-        n = occurrence(self.path, turn, call.seq, call.index, call.call)
+        n = self.staging.carried.occurrence(call)
         return self.staging.recording.find(self.turn.turn, call.call, n)
 
     async def _wait_for_earlier(self, call: OpenCall, hit: Returned | None) -> None:

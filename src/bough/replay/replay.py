@@ -26,6 +26,7 @@ from ..log import Log
 from ..models.model import Model
 from ..models.recorded import RecordedModel
 from .answers import Answers, Mode, OnMiss, told_tools
+from .carried import Carried
 from .diff import Line, compare, line
 from .feed import Feed
 from .fingerprint import fingerprint
@@ -79,7 +80,8 @@ class Replay:
             model=_name(self.models), prompt=self.plan.prompt, prompt_patch=self.plan.prompt_patch
         )
         log = await asyncio.to_thread(forking.fork, self.source, cut, overrides, relation="replay")
-        staging = self._staging(recording, overrides)
+        carried = Carried((await asyncio.to_thread(log.path)).entries)
+        staging = self._staging(recording, overrides, carried)
         fed = await self._turns(log, staging)
         await asyncio.to_thread(self._end, log)
         return await asyncio.to_thread(self._report, log, staging, cut, fed, before)
@@ -91,13 +93,14 @@ class Replay:
         asked = seeds if self.plan.from_ is None else self.plan.from_
         return Cut(self.source.cut(max(asked, seeds)).at, asked), until
 
-    def _staging(self, recording: Recording, overrides: Settings) -> Staging:
+    def _staging(self, recording: Recording, overrides: Settings, carried: Carried) -> Staging:
         says_recorded = not self.models
         models: list[Model] = self.models or [RecordedModel(recording.path[: recording.until])]
         answers = Answers(self.mode, self.tools, frozenset(self.plan.live), self.plan.on_miss)
         feed = Feed(recording, overrides, says_recorded=says_recorded)
         tools = told_tools(self.tools, recording)
-        return Staging(self.source, recording, tools, answers, feed, models, self._limits(recording))
+        limits = self._limits(recording)
+        return Staging(self.source, recording, tools, answers, feed, models, limits, carried)
 
     def _limits(self, recording: Recording) -> Limits:
         """Those handed in; else room for what was recorded. What the recording summarised comes back by itself."""
@@ -121,11 +124,10 @@ class Replay:
         return len(turns)
 
     async def _put_in(self, log: Log, staging: Staging, entries: Sequence[Entry]) -> None:
-        if entries:
-            path = (await asyncio.to_thread(log.path)).entries
-            drafts = staging.feed.drafts(entries, path)
-            if drafts:
-                await asyncio.to_thread(log.append, drafts)
+        path = staging.carried.path
+        drafts = staging.feed.drafts(entries, path)
+        if drafts:
+            path.extend((await asyncio.to_thread(log.append, drafts)).entries)
 
     async def _turn(self, log: Log, staging: Staging, turn: RecordedTurn) -> None:
         loop = Rehearsal(log, staging, turn)

@@ -13,6 +13,8 @@ from .diff import Diff, Row
 
 
 class Replayed(Struct, frozen=True, kw_only=True):
+    """A replay and what came of it: where it lies, what it differs in, what it cost."""
+
     source: str
     replay: str
     """The session it was made in."""

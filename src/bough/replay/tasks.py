@@ -36,8 +36,9 @@ def _answer(source: Log, hit: Returned | None, number: str, text: str) -> str | 
     made_by = {branch.branch: branch.session_id for branch in store.branches(source.session_id)}
     try:
         row = replace(store.session(made_by.get(hit.branch) or ""), leaf=Leaf(hit.branch, hit.seq))
-        key = Log(store, row, source.world).call_key(hit.seq, hit.index)
-        entries = store.path(task_id(f"{key}/{number}")).entries
+        log = Log(store, row, source.world)
+        key = f"{log.call_key(hit.seq, hit.index)}/{number}"
+        entries = store.path(task_id(log, key)).entries
     except NotFound:
         return None
     turn = [entry for entry in entries if entry.turn]

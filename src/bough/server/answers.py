@@ -70,7 +70,20 @@ class SessionRead(Answer, kw_only=True):
     session: Row
     settings: Json | UnsetType = UNSET
     next_action: Annotated[str, Meta(description="CallModel, RunTools or Rest")] | UnsetType = UNSET
-    open_calls: list[Json] | UnsetType = UNSET
+    open_calls: (
+        Annotated[list[Json], Meta(description="Calls without results; `state` tells how far each is")]
+        | UnsetType
+    ) = UNSET
+    waiting: (
+        Annotated[
+            list[Json],
+            Meta(
+                description="What a person is asked about, here and in tasks: hand session_id, seq and index to "
+                "`approve`. `task_of` is the call of this session that had started the task; null: its own"
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
     queued: int | UnsetType = UNSET
     draft: str | UnsetType | None = UNSET
     is_running_here: bool | UnsetType = UNSET
@@ -177,8 +190,10 @@ class Cancelled(Answer, kw_only=True):
 
 
 class Approved(Answer, kw_only=True):
-    waiting: Annotated[int, Meta(description="Calls that still wait for a person")]
-    resumed: bool
+    waiting: Annotated[int, Meta(description="Calls that still wait for a person, here and in tasks")]
+    resumed: Annotated[
+        bool, Meta(description="false: something waits, or whoever drives it takes the word up himself")
+    ]
 
 
 class Forked(Answer, kw_only=True):

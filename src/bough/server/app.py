@@ -12,12 +12,14 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any
 
 import uvicorn
 from litestar import Litestar
 from litestar.connection import ASGIConnection
 from litestar.datastructures import State
+from litestar.di import Provide
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.datastructures import ResponseSpec
@@ -113,7 +115,25 @@ def handlers() -> list[HTTPRouteHandler]:
         handler.description = function.__doc__
         handler.summary = (function.__doc__ or "").partition(".")[0] or None
         handler.responses = {status: _problem(said) for status, said in PROBLEMS.items()}
+        handler.opt["takes"] = _takes(handler)
     return found
+
+
+def _takes(handler: HTTPRouteHandler) -> frozenset[str]:
+    """The names its functions, and those it depends on, take from a request."""
+    below = (handler.dependencies or {}).values()
+    functions = [handler.fn, *(one.dependency if isinstance(one, Provide) else one for one in below)]
+    return frozenset(name for function in functions for name in signature(function).parameters)
+
+
+def read_all(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """A filter that is mistyped is told and not passed over, or all would be taken for what was asked for."""
+    takes = handler.opt.get("takes", frozenset())
+    odd = next((name for name in connection.query_params if name not in takes), None)
+    if odd is not None and connection.url.path.startswith("/api/"):
+        raise Refusal(
+            400, "bad_query", f"{odd[:80]!r} is not asked for here", "/openapi.json tells what it takes"
+        )
 
 
 def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
@@ -140,7 +160,7 @@ def litestar(desk: Desk) -> Litestar:
     tokens = SecurityScheme(type="http", scheme="bearer", description="A token of the service or a client")
     return Litestar(
         handlers(),
-        guards=[guard],
+        guards=[guard, read_all],
         exception_handlers={Exception: handled, 404: handled},
         request_max_body_size=desk.rules.max_body,
         logging_config=None,

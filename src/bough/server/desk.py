@@ -17,6 +17,7 @@ from litestar import Request
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..agent.given import Most, most_on_tree
 from ..agent.limits import Limits
 from ..agent.tools import Tool
 from ..core.tree import Branch, Leaf, standing
@@ -84,6 +85,7 @@ class Desk:
         self._lock = Lock()
         self._trees: Recall[Tree] = Recall()
         self._calls: Recall[dict[tuple[int, int], list[Call]]] = Recall(4)
+        self._most: Recall[Most] = Recall(4)
 
     def close(self) -> None:
         for sessions in self._owned.values():
@@ -150,6 +152,11 @@ class Desk:
         """The model calls by the entry that answers them, or behind which they were made."""
         row = session.row
         return self._calls.of((row.session_id, row.facts), lambda: _calls(session))
+
+    def most_messages(self, session: Session) -> Most:
+        """How many messages a model was given at the most, by the turns of which that was said."""
+        row = session.row
+        return self._most.of((row.session_id, row.facts), lambda: most_on_tree(session.log))
 
 
 def _tree(session: Session) -> Tree:

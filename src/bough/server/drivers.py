@@ -15,6 +15,7 @@ from ..agent.events import Event
 from ..core.context import fold_settings
 from ..engines.local import ModelLike, Run
 from ..errors import BoughError, NoModel, Running
+from ..models.ability import able
 from ..session import Session
 from .desk import Agent, Desk
 from .problems import problem_of
@@ -26,7 +27,7 @@ class Drivers:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self._runs: dict[str, Run] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[Run, asyncio.Task[None]] = {}
 
     def is_driving(self, session_id: str) -> bool:
         return session_id in self._runs
@@ -42,6 +43,23 @@ class Drivers:
         await asyncio.to_thread(session.log.refuse_while_driven)
         await self._drive(session, session.resume(**how), SOON)
 
+    async def go_on(self, session: Session) -> bool:
+        """Resume it after a word of a person; False if whoever drives it takes the word up himself.
+
+        A run that was about to rest when the word came does not: it is waited for, and then resumed.
+        """
+        run = self._runs.get(session.session_id)
+        if run is not None:
+            await asyncio.wait([self._tasks[run]], timeout=SOON)
+        await asyncio.to_thread(session.refresh)
+        if not await asyncio.to_thread(lambda: session.log.cursor.turn):
+            return False
+        try:
+            await self.resume(session, None)
+        except Running:
+            return False
+        return True
+
     def cancel(self, session_id: str) -> bool:
         run = self._runs.get(session_id)
         if run is not None:
@@ -53,7 +71,7 @@ class Drivers:
         for run in self._runs.values():
             run.cancel()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=10)
+            await asyncio.wait(self._tasks.values(), timeout=10)
 
     async def _how(self, session: Session, model: str | None) -> dict[str, Any]:
         agent = self._desk.agent
@@ -68,9 +86,8 @@ class Drivers:
             raise Running(name, row.holder, row.updated_at)
         first: asyncio.Future[Event | None] = asyncio.get_running_loop().create_future()
         self._runs[name] = run
-        task = asyncio.create_task(self._follow(name, run, first))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[run] = asyncio.create_task(self._follow(name, run, first))
+        self._tasks[run].add_done_callback(lambda _: self._tasks.pop(run))
         done, _ = await asyncio.wait([first], timeout=patience)
         if not done:
             first.cancel()  # what goes wrong from now on is told by the events
@@ -97,14 +114,18 @@ class Drivers:
 
 
 def _models(agent: Agent, session: Session, asked: str | None) -> ModelLike:
-    """Named in the request, else set for this session, else those of the server, else the one it was started with."""
+    """Named in the request, else set for this session, else those of the server, else the one it was started with.
+
+    One that is no model of the server's own is refused if it lacks its package or key: before the input is stored.
+    """
     settled = fold_settings(session.log.store.asides(session.session_id, leaf=session.leaf)).model
     name = asked or settled
     if name is not None:
-        return agent.named(name)
+        known = agent.named(name)
+        return able([known]) if isinstance(known, str) else known
     if agent.models:
         return list(agent.models)
     row = session.row
     if row.model is None:
         raise NoModel(session.session_id, "no model is named", "start bough serve with --model, or name one")
-    return row.model
+    return able([row.model])

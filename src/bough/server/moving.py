@@ -6,7 +6,6 @@ from litestar import Response, post
 from litestar.params import FromPath, JSONBody
 from msgspec import Struct
 
-from ..agent.compaction import offline_summary
 from ..core.tree import Leaf
 from ..session import Session
 from .answers import Compacted, Forked, Moved, Uncompacted
@@ -106,13 +105,7 @@ def compact(request: Asked, session_id: FromPath[str], data: JSONBody[Compacting
     desk, who = asked_by(request)
     session = desk.unmoved(desk.session(who, session_id), data.leaf)
     session.log.refuse_while_driven()
-    summary = data.summary
-    if summary is None:
-        path = session.path()
-        newest = max((entry.seq for entry in path if entry.turn == entry.seq), default=session.leaf.seq + 1)
-        first = newest if data.keep_from is None else data.keep_from
-        summary = offline_summary([entry for entry in path if entry.seq < first])
-    made = session.compact(summary, first_kept=data.keep_from)
+    made = session.compact(data.summary, first_kept=data.keep_from)
     told, _ = cut_any(plain(made))
     return Compacted(leaf=str(session.leaf), compaction=told)
 

@@ -9,14 +9,13 @@ from litestar import post
 from litestar.params import FromPath, JSONBody
 from msgspec import Meta, Struct
 
-from ..agent.calls import read_calls
-from ..core.turns import OpenCall
 from ..errors import BadMessage, Running
 from ..session import Session
 from .answers import Approved, Cancelled, Sent
 from .desk import Asked, asked_by
 from .drivers import Drivers
 from .problems import Refusal
+from .waiting import goes_on
 
 
 class Sending(Struct, forbid_unknown_fields=True):
@@ -88,41 +87,35 @@ class Approving(Struct, forbid_unknown_fields=True):
 
     seq: int
     index: int
+    session_id: str | None = None
+    """The task that asks, as `waiting` tells it; this session if it is left out."""
     allow: bool = True
     resume: bool = True
 
 
 @post("/api/sessions/{session_id:str}/approve", status_code=200, tags=["running"])
 async def approve(request: Asked, session_id: FromPath[str], data: JSONBody[Approving]) -> Approved:
-    """Allow or deny a tool call that waits for a person; when none waits any more the turn goes on."""
+    """Allow or deny a tool call that waits for a person, here or in a task; when none waits any more the turn goes on.
+
+    A task goes on with the session that had started it: what it answers is heard there.
+    """
     desk, who = asked_by(request)
     session = await asyncio.to_thread(desk.session, who, session_id)
-    left = await asyncio.to_thread(_approve, session, data)
-    goes_on = data.resume and not left
-    if goes_on:
-        await request.app.state.drivers.resume(session, None)
-    return Approved(waiting=left, resumed=goes_on)
+    top, left = await asyncio.to_thread(_approve, session, data)
+    drivers: Drivers = request.app.state.drivers
+    return Approved(waiting=left, resumed=data.resume and not left and await drivers.go_on(top))
 
 
-def _approve(session: Session, data: Approving) -> int:
-    """Settle one call; how many still wait."""
-    waiting = waiting_calls(session)
-    chosen = [call for call in waiting if (call.seq, call.index) == (data.seq, data.index)]
+def _approve(session: Session, data: Approving) -> tuple[Session, int]:
+    """Settle one call; which session goes on with it, and how many calls still wait there."""
+    named = (data.session_id or session.session_id, data.seq, data.index)
+    chosen = [call for call in session.waiting() if (call.session_id, call.seq, call.index) == named]
     if not chosen:
-        said = f"call {data.index} of answer {data.seq} does not wait for a person"
-        raise Refusal(409, "not_waiting", said, "read the session anew")
+        said = f"call {data.index} of answer {data.seq} of {named[0]} does not wait for a person"
+        raise Refusal(409, "not_waiting", said, "read the session anew: `waiting` tells what can be named")
     session.approve(chosen[0], allow=data.allow)
-    return len(waiting) - 1
-
-
-def waiting_calls(session: Session) -> list[OpenCall]:
-    known = read_calls(session.log)
-    settled = known.started | known.approved | known.denied
-    return [
-        call
-        for call in session.open_calls
-        if (call.seq, call.index) in known.asked and (call.seq, call.index) not in settled
-    ]
+    top = goes_on(session)
+    return top, len(top.waiting())
 
 
 HANDLERS = [send, resume, cancel, approve]

@@ -10,7 +10,7 @@ from litestar.params import FromPath, QueryParameter
 from msgspec import Struct
 
 from .. import wire
-from ..core import context as contexts
+from ..agent.given import Most, given
 from ..core.entries import Entry
 from ..core.usage import Call
 from ..errors import BadQuery
@@ -54,7 +54,8 @@ def seen(
     session = desk.at(desk.session(who, session_id), at)
     asking = _asking(desk, session)
     speaking = wire.wire(provider or provider_of(asking.call))
-    context = contexts.build(asking.path)
+    most = desk.most_messages(session)
+    context = given(asking.path, most)
     full = speaking.project(context, session.read_blob)
     shown, begin, cut = _shown(full, speaking.history, first, limit)
     return Seen(
@@ -70,7 +71,7 @@ def seen(
         tokens=[{"part": part, "tokens": count} for part, count in tokens(context)],
         call=None if asking.call is None else call_view(asking.call),
         before=None if asking.before is None else str(session.log.place(asking.before.after_seq)),
-        difference=_difference(session, asking, speaking, full),
+        difference=_difference(session, asking, most, speaking, full),
     )
 
 
@@ -109,10 +110,10 @@ def _shown(full: Json, history: str, first: int | None, limit: int) -> tuple[Jso
     return {**around, history: told}, begin, left
 
 
-def _difference(session: Session, asking: Asking, speaking: wire.Wire, now: Json) -> Json | None:
+def _difference(session: Session, asking: Asking, most: Most, speaking: wire.Wire, now: Json) -> Json | None:
     if asking.before is None:
         return None
-    earlier = contexts.build(asking.path[: asking.before.after_seq])
+    earlier = given(asking.path[: asking.before.after_seq], most)
     found = wire.first_difference(speaking.project(earlier, session.read_blob), now)
     if found is None:
         return None

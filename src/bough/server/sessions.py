@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated
 
 from litestar import Response, delete, get, patch, post
 from litestar.di import NamedDependency, Provide
@@ -27,6 +27,7 @@ from .cutting import Page, cut_any
 from .desk import Asked, asked_by, names, threaded
 from .matching import listed
 from .views import heading, plain, public_row, row_view
+from .waiting import open_calls, waiting
 
 RELATED = 100
 COLUMNS: tuple[Column, ...] = ("status", "agent", "model", "relation")
@@ -37,6 +38,7 @@ _MOMENT = re.compile(r"[0-9A-Za-z:.+-]{1,40}")
 def read_query(
     request: Asked,
     status: Annotated[str | None, QueryParameter(description="idle, running, completed, failed, …")] = None,
+    owner: FromQuery[str | None] = None,
     agent: FromQuery[str | None] = None,
     model: FromQuery[str | None] = None,
     conversation: FromQuery[str | None] = None,
@@ -60,6 +62,7 @@ def read_query(
         raise BadQuery("tag", tag, "name=value")
     return Query(
         status=status,
+        owner=owner,
         agent=agent,
         model=model,
         conversation_id=conversation,
@@ -213,6 +216,7 @@ def read(request: Asked, session_id: FromPath[str]) -> SessionRead:
         return SessionRead(session=public_row(view))
     settings, _ = cut_any(plain(fold_settings(store.asides(session_id))), 60_000)
     related = store.sessions(Query(parent_session=session_id, limit=RELATED))
+    known = read_calls(session.log)
     return SessionRead(
         session=_small(view),
         settings={
@@ -224,7 +228,8 @@ def read(request: Asked, session_id: FromPath[str]) -> SessionRead:
             **settings,
         },
         next_action=next_step(session),
-        open_calls=open_calls(session),
+        open_calls=open_calls(session, known),
+        waiting=waiting(session, known),
         queued=len(store.inbox(session_id)),
         draft=store.draft(session_id),
         is_running_here=request.app.state.drivers.is_driving(session_id),
@@ -250,35 +255,6 @@ def next_step(session: Session) -> str:
     if cursor.open_calls:
         return RunTools.__name__
     return CallModel.__name__ if cursor.turn else Rest.__name__
-
-
-def open_calls(session: Session) -> list[Json]:
-    """The calls without results, and how far each is."""
-    waiting = session.open_calls
-    if not waiting:
-        return []
-    known, row = read_calls(session.log), session.row
-    is_driven = row.status == "running" and row.holder is not None
-    found = []
-    for call in waiting:
-        place = (call.seq, call.index)
-        if place in known.started:
-            state = "running" if is_driven else "unknown"
-        elif place in known.denied:
-            state = "denied"
-        elif place in known.approved:
-            state = "approved"
-        else:
-            state = "waits_for_approval" if place in known.asked else "not_started"
-        arguments, cut = cut_any(plain(call.call.arguments), 20_000)
-        told: dict[str, Any] = {
-            "seq": call.seq,
-            "index": call.index,
-            "id": call.call.id,
-            "name": call.call.name,
-        }
-        found.append({**told, "arguments": arguments, "state": state, **({"cut": cut} if cut else {})})
-    return found[:200]
 
 
 class Renaming(Struct, forbid_unknown_fields=True):

@@ -62,6 +62,11 @@ class Rules(Struct, frozen=True, kw_only=True):
     """The longest pause within a body."""
 
     def __post_init__(self) -> None:
+        told = [
+            token for token in (self.token, self.internal_token, *self.clients.values()) if token is not None
+        ]
+        if any(not token.strip() for token in told):
+            raise Unguarded(self.host, "an empty token is none", "give it a value, or leave it out")
         if not is_loopback(self.host) and self.token is None:
             raise Unguarded(self.host)
         if self.token is None and self.clients:

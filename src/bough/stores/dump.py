@@ -206,6 +206,8 @@ def _line(branches: Mapping[int, Branch], top: Branch) -> list[Branch]:
 def named_blobs(kind: str, body: bytes) -> dict[str, str]:
     """The blobs an entry points to, each with the mime type it says: a function of its bytes."""
     found: dict[str, str] = {}
+    if HANDLED not in body and _REFERENCE not in body:
+        return found
     if HANDLED in body and kind == "message":
         payload = decode(kind, body)
         assert isinstance(payload, Message)

@@ -17,6 +17,8 @@ Progress = Callable[[int, int], None]
 
 
 class Hit(Struct, frozen=True, kw_only=True):
+    """An entry, or a title, in which something was found."""
+
     session_id: str
     """Whose entry it is; what forks share is found once, as its owner's."""
     branch: int
@@ -44,6 +46,8 @@ class Hit(Struct, frozen=True, kw_only=True):
 
 
 class SearchPage(Struct, frozen=True):
+    """Some hits of a search, and where to read on."""
+
     hits: list[Hit]
     """The branch begun last first, and within a branch the latest entry first; no clock orders them."""
     next: str | None = None

@@ -13,21 +13,20 @@ from msgspec.structs import replace
 
 from ..core.drafts import Blob, NewEntry
 from ..core.entries import Entry
-from ..core.tree import Branch, Leaf, lineage, standing, window
+from ..core.tree import Branch, Leaf, lineage, window
 from ..core.usage import Call, total
-from ..errors import BadPoint, Fenced, IdTaken, MissingBlob, NotFound, NotTrashed, Running, Trashed
+from ..errors import BadPoint, Fenced, IdTaken, MissingBlob, NotFound, Running, Trashed
 from .memory_dump import MemoryDumping
 from .memory_kept import Kept, matches, repeated
+from .memory_purge import MemoryForgetting
 from .memory_search import MemorySearching
 from .store import (
     Change,
     Committed,
     Detail,
     Fact,
-    Loose,
     NewSession,
     Page,
-    Purged,
     Query,
     Queued,
     Reading,
@@ -38,7 +37,7 @@ from .store import (
 )
 
 
-class MemoryStore(MemorySearching, MemoryDumping):
+class MemoryStore(MemorySearching, MemoryDumping, MemoryForgetting):
     def __init__(self, *, space: str = "default", owner: str | None = None) -> None:
         self.where, self.space, self.owner = "memory:", space, owner
         self._lock = RLock()
@@ -93,6 +92,7 @@ class MemoryStore(MemorySearching, MemoryDumping):
             return (found[0], False) if found else self.create(new)
 
     def _insert(self, new: NewSession) -> SessionRow:
+        self._check_place(new.fork_of, new.fork_of)
         self._check_blobs(new.seeds, new.blobs)
         branch, under = self._next("branch"), new.fork_of
         self._branches[branch] = Branch(
@@ -120,7 +120,7 @@ class MemoryStore(MemorySearching, MemoryDumping):
             if change.after is not None and change.after != row.leaf:
                 return repeated(kept, change)
             self._check_blobs(change.entries, change.blobs)
-            self._check_move(change, row)
+            self._check_place(change.move_to, row.leaf)
             self._put_blobs(change.blobs, change.at)
             if change.move_to is not None or (change.entries and change.fence is not None):
                 self._drafts.pop(change.session_id, None)
@@ -186,98 +186,16 @@ class MemoryStore(MemorySearching, MemoryDumping):
             if digest not in known and (self.space, digest) not in self._blobs:
                 raise MissingBlob(digest)
 
-    def _check_move(self, change: Change, row: SessionRow) -> None:
-        to = change.move_to
+    def _check_place(self, to: Leaf | None, present: Leaf | None) -> None:
         if to is None or (to.branch, to.seq) in self._entries:
             return
         if to.branch not in self._branches or self._branches[to.branch].parent_seq != to.seq:
-            raise BadPoint(str(to), 0, row.leaf.seq)
+            raise BadPoint(str(to), 0, (present or to).seq)
 
     def _put_blobs(self, blobs: Iterable[Blob], at: int) -> None:
         for blob in blobs:
             held, since = self._blobs.get((self.space, blob.hash), (blob, at))
             self._blobs[self.space, blob.hash] = (held, max(since, at))
-
-    def trash(self, session_id: str, at: int) -> list[str]:
-        with self._lock:
-            kept = self._kept(session_id)
-            ids = [*self._below(session_id, forks=False), session_id]
-            for name in ids if kept.row.trashed_at is None else ():
-                row = self._sessions[name].row
-                self._sessions[name].row = row if row.trashed_at is not None else replace(row, trashed_at=at)
-            return ids
-
-    def restore(self, session_id: str) -> list[str]:
-        with self._lock:
-            when = self._kept(session_id).row.trashed_at
-            ids = [*self._below(session_id, forks=False), session_id]
-            for kept in (self._sessions[name] for name in ids):
-                if when is not None and kept.row.trashed_at == when:
-                    kept.row = replace(kept.row, trashed_at=None)
-            return ids
-
-    def _below(self, session_id: str, *, forks: bool, trashed: bool = False) -> list[str]:
-        found = [session_id]
-        for parent in found:
-            for name, kept in sorted(self._sessions.items(), key=lambda item: item[1].no):
-                row = kept.row
-                is_child = row.parent_session == parent and (forks or row.relation == "task")
-                if is_child and name not in found and not (trashed and row.trashed_at is None):
-                    found.append(name)
-        return found[:0:-1]
-
-    def purge(self, session_id: str, *, with_forks: bool = False) -> Purged:
-        with self._lock:
-            if self._kept(session_id).row.trashed_at is None:
-                raise NotTrashed(session_id)
-            ids = [*self._below(session_id, forks=with_forks, trashed=not with_forks), session_id]
-            for name in ids:
-                self._left[name] = self._sessions.pop(name).calls
-                self._drafts.pop(name, None)
-            doomed = {n: b for n, b in self._branches.items() if b.session_id in ids}
-            for branch in list(doomed.values()):
-                while (
-                    branch.parent is not None
-                    and self._branches[branch.parent].session_id not in self._sessions
-                ):
-                    branch = doomed.setdefault(branch.parent, self._branches[branch.parent])
-            stay = [b for n, b in self._branches.items() if n not in doomed and b.parent in doomed]
-            keep = standing(doomed, [Leaf(b.parent, b.parent_seq) for b in stay if b.parent is not None])
-            return self._forget(ids, doomed, keep)
-
-    def _forget(self, ids: Sequence[str], doomed: dict[int, Branch], keep: dict[int, int]) -> Purged:
-        gone = [key for key in self._entries if key[0] in doomed and key[1] > keep.get(key[0], -1)]
-        used = {digest for key in gone for digest in self._entries[key].media}
-        for key in gone:
-            del self._entries[key]
-        for number in doomed:
-            if number not in keep:
-                del self._branches[number]
-        for name in {*ids, *(branch.session_id or "" for branch in doomed.values())}:
-            self._left[name] = [
-                call
-                for call in self._left[name]
-                if (call.after_seq if call.answer_seq is None else call.answer_seq)
-                <= keep.get(call.branch, -1)
-                or (name not in ids and call.branch not in doomed)  # other forks may stand there
-            ]
-        kept = sum(1 for branch, _ in self._entries if branch in doomed)
-        return Purged(tuple(ids), len(gone), kept, self._drop_blobs(used))
-
-    def _loose(self, digests: Iterable[str], before: int | None = None) -> list[tuple[str, str]]:
-        used = {digest for entry in self._entries.values() for digest in entry.media}
-        return [
-            (self.space, digest)
-            for digest in digests
-            if digest not in used and (self.space, digest) in self._blobs
-            if before is None or self._blobs[self.space, digest][1] < before
-        ]
-
-    def _drop_blobs(self, digests: Iterable[str], before: int | None = None) -> int:
-        gone = self._loose(digests, before)
-        for key in gone:
-            del self._blobs[key]
-        return len(gone)
 
     def lease(self, session_id: str, holder: str, until: int, at: int) -> int:
         with self._lock:
@@ -326,18 +244,6 @@ class MemoryStore(MemorySearching, MemoryDumping):
     def put_blob(self, blob: Blob, at: int) -> None:
         with self._lock:
             self._put_blobs((blob,), at)
-
-    def loose_blobs(self, before: int) -> Loose:
-        with self._lock:
-            found = [self._blobs[key][0] for key in self._loose(self._own_blobs(), before)]
-            return Loose(len(found), sum(len(blob.data) for blob in found))
-
-    def collect_blobs(self, before: int) -> int:
-        with self._lock:
-            return self._drop_blobs(self._own_blobs(), before)
-
-    def _own_blobs(self) -> list[str]:
-        return [digest for space, digest in self._blobs if space == self.space]
 
     # -- reading -----------------------------------------------------------------------------------
 

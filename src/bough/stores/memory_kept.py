@@ -34,6 +34,7 @@ def matches(kept: Kept, query: Query, space: str, owner: str | None) -> bool:
     wanted = [
         (space, row.space),
         (owner, row.owner),
+        (query.owner, row.owner),
         (query.agent, row.agent),
         (query.status, row.status),
         (query.model, row.model),

@@ -20,13 +20,14 @@ from ..core.tree import Leaf
 from ..errors import Fenced, IdTaken, NotFound, Running, Trashed
 from . import postgres_create as creating
 from . import postgres_step as step
-from .postgres_connections import GATE, NAMED_GATE, PATIENT, Connection, Connections, Lost, Statement
+from .postgres_connections import GATE, NAMED_GATE, PATIENT, Connections, Lost
 from .postgres_counts import PostgresCounting
 from .postgres_dump import MINE, SELECT_SESSION
 from .postgres_purge import below, purge
 from .postgres_read import PostgresReading
 from .postgres_rows import SESSION_COLUMNS
 from .postgres_search import PostgresSearching
+from .postgres_statement import Connection, Statement
 from .postgres_take import PostgresDumping
 from .postgres_url import Address
 from .postgres_write import apply, insert_blobs, lock_head, settled
@@ -49,7 +50,7 @@ where {NAMED_GATE} and space = %(space)s and conversation_id = %(conversation)s
 order by no desc limit 1
 """
 SELECT_INBOX = f"""
-select n, body, at from bough.session join bough.inbox on inbox.no = session.no where {MINE} order by n
+select n, body, at from bough.session left join bough.inbox on inbox.no = session.no where {MINE} order by n
 """
 SELECT_QUEUED_KEY = f"""
 select 1 from bough.session join bough.inbox on inbox.no = session.no where {MINE} and inbox.key = %(key)s
@@ -203,11 +204,9 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
         return row
 
     def _insert(self, new: NewSession) -> SessionRow | None:
-        if not creating.is_plain(new):
-            return self._connections.once_in(lambda writer: creating.insert(writer, new, self.space))
-        statement, given = creating.insertion(len(new.seeds)), creating.bindings_of(new)
-        found = self._connections.run(statement, [given[name] for name in statement.names])
-        return creating.row_of(new, int(found[0][0] or 0), given["seq"]) if found else None
+        if creating.is_plain(new):
+            return creating.insert_plain(self._connections, new, self.space)
+        return self._connections.once_in(lambda writer: creating.insert(writer, new, self.space))
 
     def latest_or_create(self, new: NewSession) -> tuple[SessionRow, bool]:
         """Under a lock of the conversation's own, which whoever asks for the same one waits for."""
@@ -329,7 +328,7 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
         return self._connections.write(work, happened)
 
     def inbox(self, session_id: str) -> list[Queued]:
-        found = self._of_session(SELECT_INBOX, session_id)
+        found = self._hanging(SELECT_INBOX, session_id)
         return [Queued(*row) for row in found]
 
     def put_blob(self, blob: Blob, at: int) -> None:

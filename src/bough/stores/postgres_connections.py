@@ -8,22 +8,21 @@ between two transactions, so a transaction pooler may stand in between.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from hashlib import sha256
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
-from weakref import WeakKeyDictionary
 
 import psycopg
 from msgspec import Struct
-from psycopg import pq, sql
+from psycopg import sql
 from psycopg.errors import (
     DeadlockDetected,
     DiskFull,
+    DivisionByZero,
     ForeignKeyViolation,
     InsufficientPrivilege,
     InvalidSqlStatementName,
@@ -33,23 +32,22 @@ from psycopg.errors import (
     UndefinedTable,
     UniqueViolation,
 )
-from psycopg.generators import execute, fetch_many
-from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from ..errors import NoRights, NoSchema, NoServer, ReadOnly, StoreClosed, StoreError, StoreFull, Unsettled
 from . import postgres_schema
+from .postgres_pool import Pool
+from .postgres_statement import Connection as Connection
+from .postgres_statement import Rows, Statement, Step, run_in_turn, run_on
 from .postgres_url import Address, first_line
 
 R = TypeVar("R")
-Connection = psycopg.Connection[Any]
 Row = tuple[Any, ...]
+
+log = logging.getLogger("bough.postgres")
+log.addHandler(logging.NullHandler())  # a library is silent until its user asks for its log
 
 PATIENCE_SECONDS = 30.0
 """How long a server may be away before those who wait for it are told."""
-NAMED = re.compile(r"%\((\w+)\)s")
-STATEMENTS = 400
-"""Prepared statements kept per connection; a change has dozens of shapes."""
-TEXT, BINARY = int(pq.Format.TEXT), int(pq.Format.BINARY)
 READ_COMMITTED = "begin isolation level read committed"
 SNAPSHOT = "begin isolation level repeatable read read only"
 TRIES = 10
@@ -74,29 +72,6 @@ class Lost(Exception):
         super().__init__(why)
 
 
-class Statement(Struct, frozen=True):
-    """The text with $1, $2, … in it, and the name it is prepared under: the same in every process."""
-
-    name: bytes
-    text: bytes
-    names: tuple[str, ...] = ()
-    """Of its values, if they have any."""
-
-    @classmethod
-    def named(cls, text: str) -> Statement:
-        """From a text with %(name)s for each value."""
-        names = tuple(dict.fromkeys(NAMED.findall(text)))
-        numbered = NAMED.sub(lambda found: f"${names.index(found[1]) + 1}", text)
-        return cls(_name_of(numbered), numbered.encode(), names)
-
-    @classmethod
-    def of(cls, text: str) -> Statement:
-        """From a text with %s for each value."""
-        first, *rest = text.split("%s")
-        numbered = first + "".join(f"${n}{piece}" for n, piece in enumerate(rest, 1))
-        return cls(_name_of(numbered), numbered.encode())
-
-
 class Said(Struct, frozen=True):
     """What somebody else, an engine, has to say in the statement of a change: SQL with %s for each value."""
 
@@ -111,18 +86,19 @@ class Said(Struct, frozen=True):
 NOTHING = Said()
 
 
-def _name_of(text: str) -> bytes:
-    return b"bough_" + sha256(text.encode()).hexdigest()[:32].encode()
-
-
 class Connections:
     def __init__(self, address: Address, space: str) -> None:
         self._address, self.where = address, address.where
         self._is_closed = False
-        with address.connect() as connection:
-            postgres_schema.check(connection, self.where)
         self._identity = _identity(space)
+        connection = address.connect()  # without patience: who opens is told at once
+        try:
+            postgres_schema.check(connection, self.where)
+        except BaseException:
+            connection.close()
+            raise
         self._open()
+        self._pool.keep(connection)
 
     def of_space(self, space: str) -> Connections:
         """The same pool for another tenant: an engine that works for thousands has not a connection for each."""
@@ -132,16 +108,7 @@ class Connections:
 
     def _open(self) -> None:
         self._pid = os.getpid()
-        self._pool: ConnectionPool[Connection] = ConnectionPool(
-            self._address.url,
-            kwargs=self._address.settings,
-            min_size=1,
-            max_size=self._address.connections,
-            configure=_configure,
-            timeout=PATIENCE_SECONDS,
-            num_workers=2,
-            open=True,
-        )
+        self._pool = Pool(self._address)
 
     def close(self) -> None:
         if not self._is_closed and self._pid == os.getpid():
@@ -156,20 +123,15 @@ class Connections:
             _INHERITED.append(self._pool)  # the parent's: not to be used, closed nor collected here
             self._open()
         pool = self._pool
+        kept = pool.take(PATIENCE_SECONDS)
         try:
-            connection = pool.getconn()
-        except PoolTimeout as error:
-            raise NoServer(self.where, first_line(error)) from None
-        except PoolClosed:
-            raise StoreClosed(self.where) from None
-        try:
-            yield connection
+            yield kept.connection
         except psycopg.Error as error:
-            if connection.closed or error.diag.severity_nonlocalized in ("FATAL", "PANIC"):
+            if kept.connection.closed or error.diag.severity_nonlocalized in ("FATAL", "PANIC"):
                 raise Lost(first_line(error)) from error
             raise
         finally:
-            pool.putconn(connection)
+            pool.give_back(kept)
 
     # -- one statement -----------------------------------------------------------------------------
 
@@ -187,14 +149,24 @@ class Connections:
         except psycopg.Error as error:
             raise explain(self.where, error) from error
 
-    def run(self, statement: Statement, values: Sequence[Any]) -> list[list[bytes | None]]:
-        """A statement of the hot path, past psycopg's cursors, which read such a long one anew each time (0.4 ms).
-
-        Values go and come as text, bytes as they are. `Lost` if the connection broke.
-        """
+    def run(self, statement: Statement, values: Sequence[Any]) -> Rows:
+        """A statement of the hot path. `Lost` if the connection broke."""
         try:
             with self._lent() as connection:
                 return run_on(connection, statement, values, is_prepared=self._address.is_prepared)
+        except UniqueViolation:
+            raise
+        except psycopg.Error as error:
+            raise explain(self.where, error) from error
+
+    def run_in_turn(self, steps: Sequence[Step]) -> Rows:
+        """Several of them as one transaction and one round trip; what the last one tells.
+
+        Each sees what was committed when it began, so what waits for a lock can stand before what must see it.
+        """
+        try:
+            with self._lent() as connection:
+                return run_in_turn(connection, steps, is_prepared=self._address.is_prepared)
         except UniqueViolation:
             raise
         except psycopg.Error as error:
@@ -204,7 +176,7 @@ class Connections:
         """What must stand in the statement that is handed to `run_said`."""
         return NOTHING
 
-    def run_said(self, statement: Statement, values: Sequence[Any]) -> list[list[bytes | None]]:
+    def run_said(self, statement: Statement, values: Sequence[Any]) -> Rows:
         """`run` for a statement that says what `said` wants said."""
         return self.run(statement, values)
 
@@ -224,11 +196,14 @@ class Connections:
         return time.monotonic() + PATIENCE_SECONDS
 
     def recover(self, lost: Lost, deadline: float) -> None:
-        """The others in the pool may have broken too: each is tried before the next one is lent."""
+        """The others in the pool may have broken too: the next one lent is a new one."""
         if time.monotonic() > deadline:
             raise Unsettled(self.where, lost.why) from None
-        with contextlib.suppress(PoolClosed):
-            self._pool.check()
+        self.tell(lost)
+        self._pool.drop_idle()
+
+    def tell(self, lost: Lost) -> None:
+        log.warning("%s: a connection broke (%s); a new one settles what was under way", self.where, lost.why)
 
     # -- several statements ------------------------------------------------------------------------
 
@@ -323,63 +298,6 @@ def _kept(outcome: list[R], value: R) -> R:
     return value
 
 
-_PREPARED: WeakKeyDictionary[Connection, set[bytes]] = WeakKeyDictionary()
-
-
-def run_on(
-    connection: Connection, statement: Statement, values: Sequence[Any], *, is_prepared: bool = True
-) -> list[list[bytes | None]]:
-    """Within whatever transaction there is, or as one."""
-    # One pass without a call for each of some seventy values. A truth goes as 1 or 0, which PostgreSQL reads, too.
-    given = [
-        value
-        if value is None or type(value) is bytes
-        else value.encode()
-        if type(value) is str
-        else b"%d" % value
-        for value in values
-    ]
-    formats = [BINARY if type(value) is bytes else TEXT for value in values]
-    if not is_prepared or connection.prepare_threshold is None:
-        connection.pgconn.send_query_params(statement.text, given, None, formats)
-        return _answer(connection)
-    try:
-        return _execute(connection, statement, given, formats)
-    except InvalidSqlStatementName:
-        # psycopg deallocates all statements after a rollback of its own. Within a transaction this one has failed.
-        _PREPARED.pop(connection, None)
-        if connection.pgconn.transaction_status != pq.TransactionStatus.IDLE:
-            raise
-        return _execute(connection, statement, given, formats)
-
-
-def _execute(
-    connection: Connection, statement: Statement, given: list[bytes | None], formats: list[int]
-) -> list[list[bytes | None]]:
-    known = _PREPARED.setdefault(connection, set())
-    if statement.name not in known:
-        connection.pgconn.send_prepare(statement.name, statement.text)
-        _answer(connection)
-        known.add(statement.name)
-    connection.pgconn.send_query_prepared(statement.name, given, formats)
-    return _answer(connection)
-
-
-def _answer(connection: Connection) -> list[list[bytes | None]]:
-    # What was sent is mostly out at once; then there is no need to wait until it may be written (10 µs).
-    is_sent = not connection.pgconn.flush()
-    result = connection.wait((fetch_many if is_sent else execute)(connection.pgconn))[-1]
-    if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
-        raise psycopg.errors.error_from_result(result)
-    return [
-        [result.get_value(row, column) for column in range(result.nfields)] for row in range(result.ntuples)
-    ]
-
-
-def _configure(connection: Connection) -> None:
-    connection.prepared_max = STATEMENTS
-
-
 def explain(where: str, error: psycopg.Error) -> StoreError:
     """PostgreSQL's error in our words."""
     match error:
@@ -394,6 +312,8 @@ def explain(where: str, error: psycopg.Error) -> StoreError:
             )
         case InsufficientPrivilege():
             return NoRights(where, urlsplit(where).username or "of this login", first_line(error))
+        case DivisionByZero():  # by how many rows were locked
+            return StoreError(f"{where}: bough.lock lacks rows that migrate made; run: bough migrate")
         case UndefinedTable():
             return NoSchema(where, 0, postgres_schema.VERSION)
     return StoreError(f"{where} refused: {first_line(error)}; nothing of this change was kept")

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from ..core.tree import Leaf
 from ..errors import BadPoint, IdTaken, StoreError
-from .postgres_connections import NAMED_GATE, Connection, Statement, run_on
+from .postgres_connections import NAMED_GATE, PATIENT, Connections
 from .postgres_rows import ENTRY_GIVEN, SESSION_NAMES, detail_row, session_row, text_of
+from .postgres_statement import Connection, Statement, run_on
 from .postgres_write import TIE_BLOB, check_blobs, insert_blobs
 from .rows import entry_row
 from .store import NewSession, SessionRow
@@ -19,6 +20,10 @@ from .store import NewSession, SessionRow
 # purges take this lock for themselves, and forks share it.
 LOCK = "select 1 from bough.lock where n = 1024 + (hashtextextended(%s, 0) & 1023) for update"
 SHARE_LOCK = "select 1 from bough.lock where n = 1024 + (hashtextextended(%s, 0) & 1023) for share"
+# The same as a statement that others follow without waiting for what it tells: without the row it fails.
+SHARED = Statement.of(
+    f"select 1 / count(*) from ({SHARE_LOCK.replace('where', f'where {PATIENT} and')}) as held"
+)
 # Always taken before one of those, from other rows: nobody waits in a ring.
 LOCK_CONVERSATION = "select 1 from bough.lock where n = hashtextextended(%s, 1) & 1023 for update"
 SELECT_FIRST_KEY = f"""
@@ -27,9 +32,17 @@ where {NAMED_GATE} and session.id = %(id)s
 """
 
 
+# Where a fork is to hang: its session may have been purged since it was read, and what others stand on may end before.
+IS_THERE = f"""
+select 1 from bough.entry where {NAMED_GATE} and entry.branch = %(under_branch)s and entry.seq = %(under_seq)s
+union all
+select 1 from bough.branch where {NAMED_GATE} and branch.id = %(under_branch)s and branch.parent_seq = %(under_seq)s
+"""
+
+
 @lru_cache(maxsize=64)
-def insertion(seeds: int) -> Statement:
-    """The numbers are drawn only if the id is free, so that refusing leaves no gap."""
+def insertion(seeds: int, *, is_fork: bool) -> Statement:
+    """The numbers are drawn only if the id is free and a fork's place is there, so that refusing leaves no gap."""
     given = ", ".join(f"%({name})s" for name in SESSION_NAMES[1:] if name not in ("branch", "tags"))
     names = ", ".join(name for name in SESSION_NAMES[1:] if name not in ("branch", "tags"))
     rows = ", ".join(
@@ -43,6 +56,7 @@ with numbers as materialized (
     select nextval('bough.session_no') as no, nextval('bough.branch_id') as branch
     where {NAMED_GATE}
       and not exists (select 1 from bough.session where {NAMED_GATE} and session.id = %(id)s)
+      {f"and exists ({IS_THERE})" if is_fork else ""}
 ), made as (
     insert into bough.session (no, branch, tags, {names})
     select no, branch, %(tags)s::text::jsonb, {given} from numbers
@@ -102,19 +116,36 @@ def row_of(new: NewSession, branch: int, seq: int) -> SessionRow:
 
 
 def is_plain(new: NewSession) -> bool:
-    """Whether it is one statement: no blobs to bring, nothing to hang on, few seeds."""
+    """Whether it is one statement: no blobs to bring, few seeds."""
     has_media = any(seed.media for seed in new.seeds)
-    return new.fork_of is None and not new.blobs and not has_media and len(new.seeds) <= 16
+    return not new.blobs and not has_media and len(new.seeds) <= 16
+
+
+def insert_plain(connections: Connections, new: NewSession, space: str) -> SessionRow | None:
+    """In one round trip. None: the id is taken in this space.
+
+    A fork has its lock by a statement of its own: the one that waits for it sees what was there before it waited.
+    """
+    statement, given = insertion(len(new.seeds), is_fork=new.fork_of is not None), bindings_of(new)
+    values = [given[name] for name in statement.names]
+    if new.fork_of is None:
+        found = connections.run(statement, values)
+    else:
+        found = connections.run_in_turn([(SHARED, (space,)), (statement, values)])
+        if not found and not connections.rows(IS_THERE, given):
+            raise BadPoint(str(new.fork_of), 0, new.fork_of.seq)
+    return row_of(new, int(found[0][0] or 0), given["seq"]) if found else None
 
 
 def insert(writer: Connection, new: NewSession, space: str) -> SessionRow | None:
-    """The same in a transaction, with what else it may bring. None: the id is taken in this space."""
+    """The same in a transaction, with what else it may bring."""
+    statement, given = insertion(len(new.seeds), is_fork=new.fork_of is not None), bindings_of(new)
     if new.fork_of is not None:
         lock(writer, SHARE_LOCK, space)
-        _check_place(writer, new.fork_of)
+        if writer.execute(IS_THERE, given).fetchone() is None:
+            raise BadPoint(str(new.fork_of), 0, new.fork_of.seq)
     check_blobs(writer, space, new.seeds, new.blobs)
     insert_blobs(writer, space, new.blobs, new.row.started_at)
-    statement, given = insertion(len(new.seeds)), bindings_of(new)
     found = run_on(writer, statement, [given[name] for name in statement.names])
     if not found:
         return None
@@ -124,15 +155,6 @@ def insert(writer: Connection, new: NewSession, space: str) -> SessionRow | None
         with writer.cursor() as cursor:
             cursor.executemany(TIE_BLOB, used)
     return row_of(new, branch, given["seq"])
-
-
-def _check_place(writer: Connection, under: Leaf) -> None:
-    """Where the fork is to hang must be there: its session may have been purged since it was read."""
-    found = writer.execute(
-        "select 1 from bough.branch where id = %s and parent_seq <= %s", (under.branch, under.seq)
-    ).fetchone()
-    if found is None:
-        raise BadPoint(str(under), 0, under.seq)
 
 
 def check_same(new: NewSession, row: SessionRow, seeds: list[bytes]) -> None:

@@ -13,6 +13,7 @@ def conditions(query: Query, owner: str | None) -> tuple[str, dict[str, Any]]:
     """For the space the statement is bound to; it is a condition, too, so that its index is used."""
     wanted: list[tuple[str, str, Any]] = [
         ("owner = %(owner)s", "owner", owner),
+        ("owner = %(whose)s", "whose", query.owner),
         ("agent = %(agent)s", "agent", query.agent),
         ("status = %(status)s", "status", query.status),
         ("model = %(model)s", "model", query.model),

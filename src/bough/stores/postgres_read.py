@@ -6,6 +6,7 @@ Each verb is one statement, and so one snapshot and one round trip.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
@@ -60,8 +61,8 @@ select entry.* from line cross join lateral (
 ) as entry
 where {NAMED_GATE}
 """
-WIDE = ", ".join(
-    f"(select session_detail.{name} from bough.session_detail where session_detail.no = me.no)"
+WIDE = "".join(
+    f", (select session_detail.{name} from bough.session_detail where session_detail.no = me.no)"
     for name in ("spec", "policy", "workspace", "state")
 )
 PUBLIC, ASIDE = " and not entry.internal", " and entry.kind is not null"
@@ -71,11 +72,15 @@ from bough.session join bough.session_detail on session_detail.no = session.no w
 """
 SELECT_JOURNAL = f"""
 select {FACT_COLUMNS.replace("branch", "journal.branch")} from bough.session
-join bough.journal on journal.session_no = session.no
-where {MINE} and journal.n > %(after)s order by journal.n limit %(limit)s
+left join bough.journal on journal.session_no = session.no and journal.n > %(after)s
+where {MINE} order by journal.n limit %(limit)s
+"""
+SELECT_LENGTHS = f"""
+select id, facts from bough.session
+where {NAMED_GATE} and id = any(%(ids)s::text[]) and (%(owner)s::text is null or owner = %(owner)s)
 """
 SELECT_CALLS = f"""
-select {CALL_COLUMNS} from bough.session join bough.usage on usage.session_no = session.no where {MINE}
+select {CALL_COLUMNS} from bough.session left join bough.usage on usage.session_no = session.no where {MINE}
 order by usage.n
 """
 SELECT_CALLS_BELOW = f"""
@@ -89,6 +94,12 @@ with recursive line (id) as (
 )
 select {CALL_COLUMNS} from others join bough.usage using (session_no) where {NAMED_GATE} order by usage.session_no, usage.n
 """
+
+
+@lru_cache
+def _line_of(wide: str, only: str) -> str:
+    """One text for each kind, so that psycopg knows it again without reading it."""
+    return SELECT_LINE.format(wide=wide, only=only)
 
 
 class PostgresReading(Store):
@@ -111,6 +122,13 @@ class PostgresReading(Store):
         if not found:
             self.session(session_id)
         return found
+
+    def _hanging(self, query: str, session_id: str, **more: Any) -> list[Row]:
+        """The same by a query that has one row without a key where nothing hangs, and needs not ask twice."""
+        found = self._connections.rows(query, {**self._named(session_id), **more})
+        if not found:
+            raise NotFound(session_id)
+        return [] if found[0][0] is None else found
 
     def _row(self, connection: Connection, session_id: str) -> SessionRow:
         found = connection.execute(SELECT_SESSION, self._named(session_id), binary=True).fetchone()
@@ -150,7 +168,7 @@ class PostgresReading(Store):
         detail: bool = False,
     ) -> Reading:
         part = {"first": first, "last": last, "newest": newest}
-        query = SELECT_LINE.format(wide=f", {WIDE}" if detail else "", only=PUBLIC if public else "")
+        query = _line_of(WIDE if detail else "", PUBLIC if public else "")
         head, entries = self._line(query, session_id, leaf, part)
         told, branches, *wide = from_json(head)
         row = session_from(tuple(told.values()))
@@ -159,7 +177,7 @@ class PostgresReading(Store):
 
     def asides(self, session_id: str, *, leaf: Leaf | None = None) -> list[Entry]:
         part = {"first": 1, "last": None, "newest": None}
-        return self._line(SELECT_LINE.format(wide="", only=ASIDE), session_id, leaf, part)[1]
+        return self._line(_line_of("", ASIDE), session_id, leaf, part)[1]
 
     def _line(
         self, query: str, session_id: str, leaf: Leaf | None, part: dict[str, int | None]
@@ -193,11 +211,16 @@ class PostgresReading(Store):
         return [Branch(*row) for row in self._of_session(SELECT_BRANCHES, session_id)]
 
     def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[Fact]:
-        found = self._of_session(SELECT_JOURNAL, session_id, after=after, limit=limit)
+        found = self._hanging(SELECT_JOURNAL, session_id, after=after, limit=limit)
         return [fact_from(row) for row in found]
 
+    def lengths(self, session_ids: Sequence[str]) -> dict[str, int]:
+        """How many facts each of them has, of many at once; those that are not there are left out."""
+        bindings = {"space": self.space, "owner": self.owner, "ids": list(session_ids)}
+        return dict(self._connections.rows(SELECT_LENGTHS, bindings))
+
     def calls(self, session_id: str) -> list[Call]:
-        return [call_from(row) for row in self._of_session(SELECT_CALLS, session_id)]
+        return [call_from(row) for row in self._hanging(SELECT_CALLS, session_id)]
 
     def calls_below(self, session_id: str) -> list[Call]:
         return [call_from(row) for row in self._of_session(SELECT_CALLS_BELOW, session_id)]

@@ -20,8 +20,14 @@ from psycopg import sql
 from ..errors import BadQuery, NewerFormat, NoRights, NoSchema, StoreError
 from .postgres_url import Address
 
-MIGRATIONS: Mapping[int, str] = {1: "postgres.sql"}
-"""Each brings the schema to that version; a fresh one runs them all."""
+MIGRATIONS: Mapping[int, str | None] = {1: "postgres.sql", 2: None}
+"""Each brings the schema to that version; a fresh one runs them all. None: only the rights changed (`RIGHTS`), and
+those are written anew by every migration. They have a version for whoever opens: old policies are right but slow,
+or worse, and nothing else would tell.
+
+2: a session is found by its id however many its space has.
+"""
+RIGHTS = "postgres_roles.sql"
 VERSION = max(MIGRATIONS)
 OLDEST_SERVER = 150_000
 LOCK = 0x626F756768  # "bough": one first migration at a time per database
@@ -111,13 +117,15 @@ def _migrate(connection: psycopg.Connection[Any], where: str, service: str, clie
         raise NewerFormat(where, str(before), str(VERSION))
     connection.execute("set local search_path = bough")
     for version in range(before + 1, VERSION + 1):
-        connection.execute(_file(MIGRATIONS[version]))
+        changed = MIGRATIONS[version]
+        if changed is not None:
+            connection.execute(_file(changed))
         connection.execute("insert into bough.migration (version) values (%s)", (version,))
     _compress(connection)
     for name in (service, client):
         _make_role(connection, name)
     names = {"owner": _user(connection), "service": service, "client": client}
-    roles = sql.SQL(_file("postgres_roles.sql")).format(**{k: sql.Identifier(v) for k, v in names.items()})
+    roles = sql.SQL(_file(RIGHTS)).format(**{k: sql.Identifier(v) for k, v in names.items()})
     connection.execute(roles)
     return Migrated(before, VERSION)
 

@@ -17,7 +17,7 @@ from msgspec.structs import astuple
 
 from ..core.codec import to_json
 from ..core.usage import Totals, total
-from .postgres_connections import GATE, NOTHING, Said, Statement
+from .postgres_connections import GATE, NOTHING, Said
 from .postgres_rows import (
     CALL_NAMES,
     CALL_TYPES,
@@ -26,6 +26,7 @@ from .postgres_rows import (
     text_of,
     values,
 )
+from .postgres_statement import Statement
 from .rows import call_row, entry_row
 from .store import SETTABLE, Change
 
@@ -39,6 +40,7 @@ class Shape(Struct, frozen=True):
     """What two changes have in common that are the same statement."""
 
     entries: int
+    moves: bool
     facts: int
     calls: int
     replaces: bool
@@ -57,15 +59,17 @@ class Shape(Struct, frozen=True):
 def shape_of(change: Change, owner: str | None, *, is_growing: bool = False) -> Shape | None:
     """None: it is none of the plain ones."""
     entries, facts, calls = len(change.entries), len(change.facts), len(change.calls)
-    if change.move_to is not None or change.blobs or (change.replaces_call and calls > 1):
+    moves = change.move_to is not None
+    if (moves and entries) or change.blobs or (change.replaces_call and calls > 1):
         return None
-    if entries + facts + calls > MOST_ROWS or (entries and change.after is None):
+    if entries + facts + calls > MOST_ROWS or ((entries or moves) and change.after is None):
         return None
     for entry in change.entries:
         if entry.media:
             return None
     return Shape(
         entries,
+        moves,
         facts,
         calls,
         change.replaces_call and calls == 1,
@@ -73,12 +77,17 @@ def shape_of(change: Change, owner: str | None, *, is_growing: bool = False) -> 
         bool(change.tags),
         change.state is not UNSET,
         change.takes is not None,
-        entries > 0 and change.fence is not None,
+        _drops_draft(change),
         change.after is not None,
         change.fence is not None,
         owner is not None,
         is_growing and entries > 0,
     )
+
+
+def _drops_draft(change: Change) -> bool:
+    """A draft dies with the answer it became, and with a rewind; only a fenced runner leaves drafts."""
+    return change.move_to is not None or (len(change.entries) > 0 and change.fence is not None)
 
 
 def bindings_of(
@@ -91,6 +100,9 @@ def bindings_of(
     found += row_values(change, total(change.calls) if change.calls else None)
     if entries:
         found.append(entries[-1].seq)
+    to = change.move_to
+    if to is not None:
+        found += (to.branch, to.seq)
     found += (space, *said.before_values, change.session_id)
     if owner is not None:
         found.append(owner)
@@ -100,6 +112,8 @@ def bindings_of(
         found.append(change.fence)
     if entries and after is not None and not is_growing:
         found += (space, after.branch, space, after.branch, after.seq + 1)
+    if to is not None:
+        found += (space, to.branch, to.seq, space, to.branch, to.seq)
     for entry in entries:
         found += entry_row(entry)
     for n, call in enumerate(change.calls, 1 - len(change.calls)):
@@ -111,7 +125,7 @@ def bindings_of(
     found += _fact_values(change)
     if change.takes is not None:
         found += (space, change.takes)
-    if entries and change.fence is not None:
+    if _drops_draft(change):
         found.append(space)
     if change.state is not UNSET:
         found += (None if change.state is None else change.state.decode(), space)
@@ -173,6 +187,10 @@ BEFORE = f"""before as materialized (
 IS_GROWING = f"""
     session.no = (select session_no from bough.branch where {GATE} and branch.id = %s)
     and not exists (select 1 from bough.entry where {GATE} and entry.branch = %s and entry.seq = %s)"""
+# Where the leaf is to go there is an entry, or a branch begins.
+IS_THERE = f"""
+    (exists (select 1 from bough.entry where {GATE} and entry.branch = %s and entry.seq = %s)
+     or exists (select 1 from bough.branch where {GATE} and branch.id = %s and branch.parent_seq = %s))"""
 
 
 @lru_cache(maxsize=1024)
@@ -219,8 +237,9 @@ def _head(shape: Shape, before: str) -> str:
     conditions += ["session.branch = %s and session.seq = %s"] * shape.is_bound
     conditions += ["session.fence = %s"] * shape.is_fenced
     conditions += [IS_GROWING] * (shape.entries > 0 and not shape.is_growing)
+    conditions += [IS_THERE] * shape.moves
     conditions += ["session.facts = before.facts"] * shape.replaces
-    moved = ", seq = %s" * bool(shape.entries)
+    moved = ", branch = %s, seq = %s" if shape.moves else ", seq = %s" * bool(shape.entries)
     totals = TOTALS_ANEW if shape.replaces else TOTALS if shape.calls else ""
     source = "from before " if shape.replaces else ""
     returned = ", ".join(

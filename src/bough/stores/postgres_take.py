@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any
 
 from msgspec.structs import astuple, replace
@@ -23,18 +22,45 @@ from .postgres_connections import Connection, Connections, Lost
 from .postgres_create import SHARE_LOCK, lock
 from .postgres_dump import Snapshot
 from .postgres_rows import (
+    CALL_NAMES,
+    CALL_TYPES,
+    ENTRY_GIVEN,
+    ENTRY_TYPES,
+    FACT_COLUMNS,
     SESSION_NAMES,
     detail_row,
     session_row,
     text_of,
 )
-from .postgres_write import INSERT_CALL, INSERT_ENTRY, INSERT_FACT, TIE_BLOB, insert_branch
+from .postgres_write import TIE_BLOB, insert_branch
 from .rows import call_row, entry_row
 from .store import Detail, Fact, SessionRow, Store, Stored
 
-ROWS_AT_ONCE = 500
+ROWS_AT_ONCE, BYTES_AT_ONCE = 500, 8 << 20
 
 
+def _insert_rows(table: str, columns: Iterable[tuple[str, str]]) -> str:
+    """Many rows by one statement, an array for each column: planning it, policies and all, takes longer than a row.
+
+    Not COPY, which PostgreSQL refuses where row security binds.
+    """
+    names, types = zip(*columns, strict=True)
+    arrays = (f"%{'b' if kind == 'bytea' else 's'}::{kind}[]" for kind in types)
+    return f"insert into bough.{table} ({', '.join(names)}) select * from unnest({', '.join(arrays)})"
+
+
+_OF_SESSION = (("session_no", "bigint"), ("space", "text"), ("owner", "text"))
+INSERT_ENTRIES = _insert_rows(
+    "entry",
+    [("branch", "bigint"), ("space", "text"), ("owner", "text"), *zip(ENTRY_GIVEN, ENTRY_TYPES, strict=True)],
+)
+INSERT_CALLS = _insert_rows(
+    "usage", [*_OF_SESSION, ("n", "bigint"), *zip(CALL_NAMES, CALL_TYPES, strict=True)]
+)
+FACT_TYPES = ("bigint", "text", "text", "bigint", "bigint", "bigint", "text", "bigint")
+INSERT_FACTS = _insert_rows(
+    "journal", [*_OF_SESSION, *zip(FACT_COLUMNS.split(", "), FACT_TYPES, strict=True)]
+)
 INSERT_SESSION = f"""
 insert into bough.session ({", ".join(SESSION_NAMES[1:])})
 values ({", ".join("%s::text::jsonb" if name == "tags" else "%s" for name in SESSION_NAMES[1:])}) returning no
@@ -100,11 +126,14 @@ class TakingIn:
         missing = sum(not self._holds(digest) for digest in self.naming.mimes)
         return TakenIn(tuple(self.added), tuple(self.known), self.entries, brought, missing)
 
-    def _many(self, query: Any, rows: Iterable[Any]) -> None:
-        source = iter(rows)
-        with self.writer.cursor() as cursor:
-            while some := list(islice(source, ROWS_AT_ONCE)):
+    def _many(self, query: Any, rows: Iterable[tuple[Any, ...]]) -> None:
+        for some in _portions(rows):
+            with self.writer.cursor() as cursor:
                 cursor.executemany(query, some)
+
+    def _at_once(self, query: Any, rows: Iterable[tuple[Any, ...]]) -> None:
+        for some in _portions(rows):
+            self.writer.execute(query, [_array(column) for column in zip(*some, strict=True)])
 
     def _take(self, dump: Dump) -> None:
         name = dump.row.session_id
@@ -137,7 +166,7 @@ class TakingIn:
         self._write_entries(self.naming.entries(dump.entries, numbers), numbers, hung, owner)
         self._write_calls(no, owner, dump.calls, numbers)
         facts = (self._fact_row(no, owner, placed(fact, numbers)) for fact in dump.facts)
-        self._many(INSERT_FACT, facts)
+        self._at_once(INSERT_FACTS, facts)
         queued = self.naming.inbox(dump.inbox)
         self._many(INSERT_QUEUED, ((no, one.n, self.space, owner, one.body, one.at) for one in queued))
 
@@ -178,16 +207,16 @@ class TakingIn:
                     self.entries += 1
                     yield (numbers[stored.branch], self.space, owner, *entry_row(stored.entry))
 
-        self._many(INSERT_ENTRY, rows())
+        self._at_once(INSERT_ENTRIES, rows())
 
     def _write_calls(
         self, no: int, owner: str | None, calls: Iterable[Call], numbers: Mapping[int, int]
     ) -> None:
         rows = (
-            (no, n, self.space, owner, *call_row(call, numbers[call.branch]))
+            (no, self.space, owner, n, *call_row(call, numbers[call.branch]))
             for n, call in enumerate(calls, 1)
         )
-        self._many(INSERT_CALL, rows)
+        self._at_once(INSERT_CALLS, rows)
 
     def _fact_row(self, no: int, owner: str | None, fact: Fact) -> tuple[Any, ...]:
         place, rest = _parted(fact.data)
@@ -206,6 +235,25 @@ class TakingIn:
         given = (self.space, blob.hash, blob.mime, blob.size, at, b"".join(blob.pieces))
         self.writer.execute(INSERT_BLOB, given)
         return 1
+
+
+def _array(column: tuple[Any, ...]) -> list[Any]:
+    """Bytes go untyped on our connections, and the elements of an array cannot: views of them do not."""
+    return [memoryview(value) if isinstance(value, bytes) else value for value in column]
+
+
+def _portions(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
+    """So many at once as pay, and no more bytes than anybody minds: one row may hold a gigabyte."""
+    portion: list[tuple[Any, ...]] = []
+    size = 0
+    for row in rows:
+        portion.append(row)
+        size += sum([len(value) for value in row if isinstance(value, bytes | str)])
+        if len(portion) == ROWS_AT_ONCE or size > BYTES_AT_ONCE:
+            yield portion
+            portion, size = [], 0
+    if portion:
+        yield portion
 
 
 _COLUMNS = ("branch", "first", "last")

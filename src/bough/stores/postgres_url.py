@@ -7,12 +7,14 @@ Knows nothing of pools or statements. What it shows never holds a password.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import psycopg
 from msgspec import Struct
 from psycopg import adapt
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.types.bool import BoolDumper
 from psycopg.types.numeric import IntDumper
 from psycopg.types.string import BytesBinaryDumper
@@ -21,6 +23,8 @@ from ..errors import BadQuery, NoServer
 
 SCHEMES = ("postgresql", "postgres")
 CONNECTIONS = 20
+CONNECT_SECONDS = 30
+"""How long a host may be silent before a connection to it counts as failed; `connect_timeout` says otherwise."""
 SECRET = frozenset(["password", "sslpassword", "passfile", "sslkey"])
 
 
@@ -56,7 +60,11 @@ class Address(Struct, frozen=True):
             "prepare_threshold": 0 if self.is_prepared else None,
             "context": ADAPTERS,
             "application_name": "bough",
+            **({} if self._says_timeout() else {"connect_timeout": CONNECT_SECONDS}),
         }
+
+    def _says_timeout(self) -> bool:
+        return "PGCONNECT_TIMEOUT" in os.environ or "connect_timeout" in conninfo_to_dict(self.url)
 
     def connect(self) -> psycopg.Connection[Any]:
         try:

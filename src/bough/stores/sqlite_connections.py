@@ -1,8 +1,8 @@
 """The connections to one SQLite file: one that writes, behind a lock, and a pool of readers.
 
 Knows transactions, threads, processes and fork(); does not know what is read or written. All writing goes
-through `write`, where writers that come together share a transaction; each read sees one snapshot. After
-fork() the child opens connections of its own.
+through `write`, where writers that come together share a transaction; each read sees one snapshot. A file that
+cannot be written is read all the same (`sqlite_still`). After fork() the child opens connections of its own.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from weakref import WeakSet
 
 import apsw
 
-from ..errors import StoreClosed, StoreFull
+from ..errors import ReadOnly, StoreClosed, StoreFull
 from . import sqlite_file as file
 from .group import Group, Ticket
+from .sqlite_still import check_readable, look, looking
 from .sqlite_wal import Wal
 
 R = TypeVar("R")
@@ -26,36 +27,55 @@ Work = Callable[[apsw.Connection], Any]
 
 
 class Connections:
+    _queue: file.Queue
+    _writer: apsw.Connection
+    _wal: Wal
+
     def __init__(self, path: str, synchronous: str) -> None:
         self._path, self._synchronous = path, synchronous
-        file.prepare(path, synchronous=synchronous)
         self._open()
 
     def _open(self) -> None:
         self._pid = os.getpid()
         self._group: Group[Work, Any] = Group(self._carry_out, alone=self._transact)
-        self._queue = file.Queue(self._path)
-        self._writer = file.connect(self._path, synchronous=self._synchronous)
-        self._wal = Wal(self._path, self._writer, is_synced=self._synchronous == "full")
         self._readers: list[apsw.Connection] = []
         self._lent: set[apsw.Connection] = set()
-        self._is_closed = False
+        self._is_closed = self._can_write = False
+        try:
+            self._open_writer()
+        except (ReadOnly, StoreFull) as refused:
+            check_readable(self._path, refused)
         _OPEN.add(self)
+
+    def _open_writer(self) -> None:
+        """When the store is opened; if it could not be written then, before each write: it may have been seen to."""
+        file.prepare(self._path, synchronous=self._synchronous)
+        self._queue = file.Queue(self._path)
+        try:
+            self._writer = file.connect(self._path, synchronous=self._synchronous)
+            self._wal = Wal(self._path, self._writer, is_synced=self._synchronous == "full")
+        except apsw.Error as error:
+            self._queue.close()
+            raise file.explain(self._path, error) from None
+        self._can_write = True
 
     def close(self) -> None:
         if self._is_closed or self._pid != os.getpid():
             return
         with self._group.lead:
             self._is_closed = True
-            for connection in (self._writer, *self._readers):
+            for connection in self._readers:
                 connection.close()
-            self._queue.close()
+            if self._can_write:
+                self._writer.close()
+                self._queue.close()
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise StoreClosed(self._path)
         if self._pid != os.getpid():
-            self._queue.close()
+            if self._can_write:
+                self._queue.close()
             self._open()
 
     def rest(self) -> None:
@@ -94,6 +114,8 @@ class Connections:
             return error
 
     def _transact(self, work: Work) -> Any:
+        if not self._can_write:
+            self._open_writer()
         writer = self._writer
         try:
             with self._queue:
@@ -112,10 +134,22 @@ class Connections:
             raise file.explain(self._path, error) from None
         return outcome
 
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[apsw.Connection]:
+    def reading(self) -> contextlib.AbstractContextManager[apsw.Connection]:
         """A connection within one snapshot."""
         self._check_open()
+        return self._pooled() if self._can_write else self._looking()
+
+    @contextlib.contextmanager
+    def _looking(self) -> Iterator[apsw.Connection]:
+        with looking(self._path) as reader:
+            self._lent.add(reader)
+            try:
+                yield reader
+            finally:
+                self._lent.discard(reader)
+
+    @contextlib.contextmanager
+    def _pooled(self) -> Iterator[apsw.Connection]:
         try:
             reader = self._readers.pop()
         except IndexError:
@@ -156,9 +190,10 @@ class Connections:
 
     def backup(self, to: str) -> None:
         self._check_open()
+        sight = look(self._path)
         try:
-            with contextlib.closing(file.connect(self._path, synchronous="off", read_only=True)) as source:
-                file.backup(source, to)
+            with contextlib.closing(sight.connection) as source:
+                file.backup(source, to, sight.check)
         except apsw.FullError:
             raise StoreFull(to) from None
 

@@ -9,6 +9,7 @@ refused; a newer minor only adds, so it is opened and unknown kinds of entry are
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import stat
@@ -52,6 +53,12 @@ def connect(path: str, *, synchronous: str, read_only: bool = False) -> apsw.Con
     return connection
 
 
+def connect_still(path: str) -> apsw.Connection:
+    """Reads the file alone, as one that nobody changes: no lock is taken, and nothing appears beside it."""
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_NOMUTEX
+    return apsw.Connection(f"{Path(path).absolute().as_uri()}?immutable=1", flags=flags)
+
+
 def prepare(path: str, *, synchronous: str, migrations: Mapping[int, Migration] = MIGRATIONS) -> None:
     """Make sure a store of our format lies at `path`; safe when several processes start at once."""
     try:
@@ -88,20 +95,22 @@ def _check_place(where: Path) -> None:
         try:
             # Readable by its owner only, from the first moment; the WAL inherits the mode.
             os.close(os.open(where, os.O_CREAT | os.O_RDWR, stat.S_IRUSR | stat.S_IWUSR))
-        except PermissionError:
-            raise ReadOnly(str(where)) from None
+        except OSError as error:
+            raise _refusal(str(where), error) from None
         return
-    if not os.access(where, os.W_OK) or not os.access(where.parent, os.W_OK):
+    if not may_write(where):
         raise ReadOnly(str(where))
     if 0 < (size := where.stat().st_size) < 512:
         raise WrongStore(str(where), "it is not a SQLite file")
     if size and not Path(f"{where}-wal").exists():
-        # Immutable: reads the file alone, so that not even a lock file appears beside somebody else's. Through
-        # SQLite and not open(): closing a descriptor of our own would drop this process's locks on the file.
-        flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-        uri = f"{where.absolute().as_uri()}?immutable=1"
-        with contextlib.closing(apsw.Connection(uri, flags=flags)) as peek:
+        # Not even a lock file may appear beside somebody else's. Through SQLite and not open(): closing a
+        # descriptor of our own would drop this process's locks on the file.
+        with contextlib.closing(connect_still(str(where))) as peek:
             check_format(peek, str(where))
+
+
+def may_write(path: str | Path) -> bool:
+    return os.access(path, os.W_OK) and os.access(Path(path).parent, os.W_OK)
 
 
 def check_format(connection: apsw.Connection, path: str) -> int:
@@ -146,8 +155,8 @@ def _spoken(version: int) -> str:
     return f"{version // 1_000}.{version % 1_000}"
 
 
-def backup(connection: apsw.Connection, to: str) -> None:
-    """A whole copy while others read and write, made beside its name and then moved there."""
+def backup(connection: apsw.Connection, to: str, check: Callable[[], None] = lambda: None) -> None:
+    """A whole copy while others read and write, made beside its name, checked and then moved there."""
     half = f"{to}.part"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(half)
@@ -158,6 +167,7 @@ def backup(connection: apsw.Connection, to: str) -> None:
     ):
         while not copy.done:
             copy.step(1_000)
+    check()
     os.replace(half, to)
 
 
@@ -174,8 +184,8 @@ class Queue:
             flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC
             try:
                 self._fd = os.open(f"{path}-queue", flags, stat.S_IRUSR | stat.S_IWUSR)
-            except PermissionError:
-                raise ReadOnly(f"{path}-queue") from None
+            except OSError as error:
+                raise _refusal(f"{path}-queue", error) from None
 
     def __enter__(self) -> None:
         if self._fd >= 0:
@@ -189,6 +199,16 @@ class Queue:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _refusal(path: str, error: OSError) -> Exception:
+    """Why a file cannot be made or opened for writing; what we have no words for stays as it is."""
+    match error.errno:
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return ReadOnly(path)
+        case errno.ENOSPC | errno.EDQUOT:
+            return StoreFull(path)
+    return error
 
 
 def _is_full(path: str) -> bool:
@@ -210,7 +230,7 @@ def explain(path: str, error: apsw.Error) -> StoreError:
             return ReadOnly(path)
         case apsw.CorruptError():
             return Damaged(path, str(error))
-        case apsw.IOError() if _is_full(path):
+        case apsw.IOError() | apsw.CantOpenError() if _is_full(path):
             return StoreFull(path)
         case apsw.IOError():
             return StoreError(f"reading or writing {path} failed ({error}); nothing of this change was kept")

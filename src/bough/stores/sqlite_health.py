@@ -6,8 +6,6 @@ Reads only: makes no file, takes no lock for long, migrates nothing. Knows the f
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
 import stat
 from pathlib import Path
@@ -17,7 +15,8 @@ import apsw
 from msgspec import Struct
 
 from ..errors import BoughError
-from .sqlite_file import FORMAT, check_format, explain
+from .sqlite_file import FORMAT, check_format, may_write
+from .sqlite_still import looking
 
 Level = Literal["fine", "remark", "problem"]
 
@@ -39,26 +38,17 @@ def file_health(path: str) -> list[Finding]:
     if not place.is_file():
         return [Finding("problem", f"{path} is no file", "bough chat or bough run makes a store", True)]
     try:
-        with contextlib.closing(_reader(place)) as reader:
+        with looking(path) as reader:
             inside = _inside(reader, path)
     except BoughError as error:  # not ours: its mode and size are none of our business
         return [Finding("problem", str(error), is_final=True)]
-    except apsw.Error as error:
-        return [Finding("problem", str(explain(path, error)), is_final=True)]
     return [_mode(place), _size(place), *_room(place), *inside]
 
 
 def format_of(path: str) -> int:
     """The format a file has, without opening it as a store; refuses what is not ours or too new."""
-    try:
-        with contextlib.closing(_reader(Path(path))) as reader:
-            return check_format(reader, path)
-    except apsw.Error as error:
-        raise explain(path, error) from None
-
-
-def _reader(place: Path) -> apsw.Connection:
-    return apsw.Connection(str(place), flags=apsw.SQLITE_OPEN_READONLY)
+    with looking(path) as reader:
+        return check_format(reader, path)
 
 
 def _mode(place: Path) -> Finding:
@@ -83,7 +73,7 @@ def _room(place: Path) -> list[Finding]:
         findings.append(
             Finding("remark", f"{free / 1e6:,.0f} MB of disk are free: too little for a backup beside it")
         )
-    if not os.access(place, os.W_OK) or not os.access(place.parent, os.W_OK):
+    if not may_write(place):
         findings.append(
             Finding("problem", "the file or its folder cannot be written", f"ls -l {place.parent}")
         )

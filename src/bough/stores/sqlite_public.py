@@ -19,6 +19,7 @@ from msgspec import Struct
 from ..core.codec import plain_text
 from ..errors import NotFound, StoreError, WrongStore
 from . import sqlite_file as file
+from .sqlite_still import Sight, look
 
 # SQLite tells its authorizer through which view, or common table expression, a column is read. A query can
 # give an expression of its own any name, so the names that open the tables are drawn at random for each
@@ -79,20 +80,24 @@ class PublicReader:
         if not Path(path).is_file():
             raise WrongStore(path, "there is no such file")
         self.where = path
+        self._told = {"space": _literal(space, "space"), "owner": _literal(owner, "owner")}
+        self._sight = self._look()
+
+    def _look(self) -> Sight:
         try:
-            self._connection = file.connect(path, synchronous="full", read_only=True)
-            file.check_format(self._connection, path)
+            sight = look(self.where)
+            file.check_format(sight.connection, self.where)
             token = f"v{secrets.token_hex(16)}"
-            told = {"token": token, "space": _literal(space, "space"), "owner": _literal(owner, "owner")}
-            self._connection.execute(VIEWS.format(**told))
-            self._connection.authorizer = _authorizer(token)
+            sight.connection.execute(VIEWS.format(token=token, **self._told))
+            sight.connection.authorizer = _authorizer(token)
             # A query plan would tell the names drawn above.
-            self._connection.exec_trace = lambda cursor, *_: not cursor.is_explain
+            sight.connection.exec_trace = lambda cursor, *_: not cursor.is_explain
         except apsw.Error as error:
-            raise file.explain(path, error) from None
+            raise file.explain(self.where, error) from None
+        return sight
 
     def close(self) -> None:
-        self._connection.close()
+        self._sight.connection.close()
 
     def sessions(self) -> list[PublicSession]:
         """The owner's sessions, the latest active first."""
@@ -108,8 +113,12 @@ class PublicReader:
 
     def query(self, sql: str, bindings: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         """Any query over public_session and public_message; everything else is refused by SQLite itself."""
+        if self._sight.is_stale:
+            self.close()
+            self._sight = self._look()
         try:
-            yield from self._connection.execute(sql, bindings)
+            yield from self._sight.connection.execute(sql, bindings)
+            self._sight.check()
         except (apsw.AuthError, apsw.ExecTraceAbort):
             raise StoreError("a public reader reads public_session and public_message only") from None
         except apsw.Error as error:

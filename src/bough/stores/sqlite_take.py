@@ -15,14 +15,13 @@ import apsw
 from msgspec.structs import astuple, replace
 
 from ..core.codec import to_json
-from ..core.drafts import NewEntry
 from ..core.tree import Branch, Leaf
 from ..core.usage import Call
 from .dump import Dump, Dumps, Naming, Pieces, TakenIn, footing, placed, refuse_other
 from .rows import CALL_COLUMNS, FACT_COLUMNS, SESSION_COLUMNS, call_row, entry_row
 from .sqlite_connections import Connections
 from .sqlite_dump import Snapshot
-from .store import Detail, Fact, SessionRow, Store
+from .store import Detail, Fact, SessionRow, Store, Stored
 
 ENTRY_GIVEN = "id, turn, step, kind, role, internal, model, finish, entry_id, at, evidence, body"
 
@@ -107,14 +106,11 @@ class TakingIn:
         leaf = Leaf(numbers[dump.row.leaf.branch], dump.row.leaf.seq)
         self.writer.execute("update session set branch = ?, seq = ? where no = ?", (*astuple(leaf), no))
         hung = {branch.branch for branch in dump.branches if is_hung and branch.session_id is None}
-        for stored in self.naming.entries(dump.entries, numbers):
-            if stored.branch not in hung:
-                self._write_entry(numbers[stored.branch], stored.entry)
+        self.writer.executemany(INSERT_ENTRY, self._entry_rows(dump.entries, numbers, hung))
         self._write_calls(no, dump.calls, numbers)
-        for fact in dump.facts:
-            self._write_fact(no, placed(fact, numbers))
-        for queued in self.naming.inbox(dump.inbox):
-            self.writer.execute(INSERT_QUEUED, (no, queued.n, queued.body, queued.at))
+        self.writer.executemany(INSERT_FACT, (_fact_row(no, placed(fact, numbers)) for fact in dump.facts))
+        queued = ((no, one.n, one.body, one.at) for one in self.naming.inbox(dump.inbox))
+        self.writer.executemany(INSERT_QUEUED, queued)
 
     def _footing(self, dump: Dump) -> dict[int, int]:
         """The branches of its parent it may hang on; empty if there are none."""
@@ -166,19 +162,18 @@ class TakingIn:
         self.writer.execute(INSERT_DETAIL, (no, *(None if text is None else text.decode() for text in wide)))
         return no
 
-    def _write_entry(self, branch: int, entry: NewEntry) -> None:
-        seq, *rest = entry_row(entry)
-        self.writer.execute(INSERT_ENTRY, (branch << 32 | seq, *rest))
-        self.entries += 1
+    def _entry_rows(
+        self, entries: Iterable[Stored], numbers: Mapping[int, int], hung: set[int]
+    ) -> Iterator[tuple[Any, ...]]:
+        for stored in self.naming.entries(entries, numbers):
+            if stored.branch not in hung:
+                self.entries += 1
+                seq, *rest = entry_row(stored.entry)
+                yield (numbers[stored.branch] << 32 | seq, *rest)
 
     def _write_calls(self, no: int, calls: Iterable[Call], numbers: Mapping[int, int]) -> None:
-        for n, call in enumerate(calls, 1):
-            self.writer.execute(INSERT_CALL, (*call_row(call, numbers[call.branch]), no << 32 | n))
-
-    def _write_fact(self, no: int, fact: Fact) -> None:
-        place, rest = _parted(fact.data)
-        data = to_json(rest, "journal data").decode() if rest else None
-        self.writer.execute(INSERT_FACT, (no << 32 | fact.n, fact.kind, fact.key, *place, data, fact.at))
+        rows = ((*call_row(call, numbers[call.branch]), no << 32 | n) for n, call in enumerate(calls, 1))
+        self.writer.executemany(INSERT_CALL, rows)
 
     # -- blobs -------------------------------------------------------------------------------------
 
@@ -196,6 +191,12 @@ class TakingIn:
                 for piece in blob.pieces:
                     held.write(piece)
         return 1
+
+
+def _fact_row(no: int, fact: Fact) -> tuple[Any, ...]:
+    place, rest = _parted(fact.data)
+    data = to_json(rest, "journal data").decode() if rest else None
+    return (no << 32 | fact.n, fact.kind, fact.key, *place, data, fact.at)
 
 
 _COLUMNS = ("branch", "first", "last")

@@ -102,7 +102,7 @@ def apply(connection: apsw.Connection, change: Change, heads: Heads) -> Committe
         if change.after is not None and change.after != head.leaf:
             return _repeated(writer, change, head)
         if change.move_to is not None:
-            _check_move(writer, change.move_to, head.leaf)
+            _check_place(writer, change.move_to, head.leaf)
     _check_blobs(writer, heads.space, change.entries, change.blobs)
     started = _started(writer, change, head.no) if change.replaces_call else {}
     done = _advance(writer, change, head, started)
@@ -205,7 +205,7 @@ def _check_blobs(writer: Executor, space: str, entries: Iterable[NewEntry], comi
                 raise MissingBlob(digest)
 
 
-def _check_move(writer: apsw.Cursor, to: Leaf, present: Leaf) -> None:
+def _check_place(writer: Executor, to: Leaf, present: Leaf) -> None:
     held = writer.execute(
         "select 1 from entry where id = ? union all select 1 from branch where id = ? and parent_seq = ?",
         (to.branch << 32 | to.seq, to.branch, to.seq),
@@ -331,6 +331,8 @@ def _session_row(row: SessionRow) -> list[Any]:
 
 def insert_session(writer: apsw.Connection, new: NewSession) -> None:
     row, detail, under = new.row, new.detail, new.fork_of
+    if under is not None:
+        _check_place(writer, under, under)
     _check_blobs(writer, row.space, new.seeds, new.blobs)
     writer.execute(INSERT_SESSION, _session_row(row))
     no = writer.last_insert_rowid()

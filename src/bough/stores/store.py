@@ -30,7 +30,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import astuple, replace
@@ -135,18 +135,10 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
 
 
 SETTABLE = frozenset(
-    [
-        "status",
-        "title",
-        "tags",
-        "error",
-        "completed_at",
-        "model",
-        "context_window",
-        "tool_names",
-        "holder",
-        "lease_until",
-    ]
+    (
+        *("status", "title", "tags", "error", "completed_at", "model"),
+        *("context_window", "tool_names", "holder", "lease_until"),
+    )
 )
 
 
@@ -191,6 +183,8 @@ class Stored(Struct, frozen=True):
 
 
 class Query(Struct, frozen=True, kw_only=True):
+    owner: str | None = None
+    """Within what the store was opened for: of another owner's sessions there are none."""
     agent: str | None = None
     status: str | None = None
     model: str | None = None
@@ -210,6 +204,9 @@ class Query(Struct, frozen=True, kw_only=True):
     limit: int = 50
 
     def __post_init__(self) -> None:
+        for name, known in (("status", get_args(Status)), ("relation", get_args(Relation))):
+            if getattr(self, name) not in (None, *known):
+                raise BadQuery(name, getattr(self, name), ", ".join(known))
         if self.before is not None and not (isinstance(self.before, str) and self.before.isdecimal()):
             raise BadQuery("before", self.before, "the `next` of a page")
         if type(self.limit) is not int or not 0 < self.limit <= 100_000:
@@ -217,6 +214,8 @@ class Query(Struct, frozen=True, kw_only=True):
 
 
 class Page(Struct, frozen=True):
+    """Some sessions of a list, the newest first, and where to read on."""
+
     sessions: list[SessionRow]
     next: str | None = None
     """Hand it in as `before` to read on; None: this was the last page."""

@@ -5,6 +5,7 @@ import { blobAddress } from "./api.js";
 import { button, h, icon } from "./dom.js";
 import { highlighted, languageOf } from "./highlight.js";
 import { json, parsed } from "./json.js";
+import { sessionLink } from "./route.js";
 import { lines } from "./textdiff.js";
 import { OUTCOMES, bytes, compact, firstLine, many, shown } from "./words.js";
 
@@ -29,7 +30,7 @@ export function card(told) {
   const box = h("div.card", { class: `is-${outcome} state-${state}`, data: { outcome, state } }, head);
   if (state !== "none") box.append(h("div.card-body", ...input(call, kind, state), ...output(result, state, told),
     cutLine(told)));
-  if (told.waiting?.state === "waits_for_approval" && told.approve) box.append(asking(told));
+  box.append(...(told.waiting?.asked ?? []).map((asked) => asking(asked, told.approve)).filter(Boolean));
   return box;
 }
 
@@ -45,11 +46,19 @@ export function outcomeOf(result, waiting) {
   return result.error ? "error" : "done";
 }
 
-function asking({ call, waiting, approve }) {
-  return h("div.asking", { role: "group", "aria-label": `Approval of ${call.name}` },
-    h("span", "May it run?"),
-    button("check", "Approve", () => approve(waiting, true), { class: "primary" }),
-    button("denied", "Deny", () => approve(waiting, false)));
+/** What a person is asked about: the call itself, or one of its task. Where nobody can say a word, only the latter is told. */
+function asking(asked, approve) {
+  if (!approve && !asked.task_of) return null;
+  return h("div.asking", { role: "group", "aria-label": `Approval of ${asked.name}` },
+    asked.task_of ? h("span.asking-words", h("strong", shown(asked.name)), " waits for approval ",
+      h("code", compact(asked.arguments, 160)), " in ", taskLink(asked)) : h("span", "May it run?"),
+    approve && button("check", "Approve", () => approve(asked, true), { class: "primary" }),
+    approve && button("denied", "Deny", () => approve(asked, false)));
+}
+
+/** To the call that waits, where it was made. */
+export function taskLink({ session_id: id, seq }) {
+  return h("a.task", { href: sessionLink(id, seq) }, `task ${shown(id)}`);
 }
 
 // -- what is called ---------------------------------------------------------------------------

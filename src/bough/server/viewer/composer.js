@@ -2,6 +2,7 @@
 // Knows the verbs of running. What comes of them is told by the session's events.
 
 import { change, sessionPath } from "./api.js";
+import { taskLink } from "./cards.js";
 import { button, fill, h, icon, notice } from "./dom.js";
 import { wait } from "./dialogs.js";
 import { compact, shown } from "./words.js";
@@ -31,20 +32,19 @@ export class Composer {
     this.bar.hidden = !about.can_send || Boolean(looking) || Boolean(session.trashed_at) || session.relation === "replay";
     this.stop.hidden = !this.isRunning || detail.is_running_here === false;
     this.send.lastChild.textContent = this.isRunning ? "Queue" : "Send";
-    this.#approvals(detail.open_calls ?? []);
+    this.#approvals(detail.waiting ?? []);
     fill(this.note, this.#words(detail, looking));
   }
 
   focus() { this.text.focus(); }
 
-  #words({ session, next_action: next, queued, open_calls: calls, is_running_here: isHere }, looking) {
+  #words({ session, next_action: next, queued, waiting, is_running_here: isHere }, looking) {
     if (looking) return null;
     if (session.trashed_at) return "This session is in the trash.";
     const said = [];
     if (queued) said.push(`${queued} in the queue. `);
     if (session.status === "running" && isHere === false) said.push("Another process runs this session. ");
-    const waits = (calls ?? []).some((call) => call.state === "waits_for_approval");
-    if (session.status !== "running" && !waits && next && (next !== "Rest" || queued)) {
+    if (session.status !== "running" && !waiting?.length && next && (next !== "Rest" || queued)) {
       said.push(next === "Rest" ? "Input waits. " : "Its last turn is unfinished. ");
       if (this.host.about.can_send) said.push(button("replay", "Go on", (event) => this.#resume(event.currentTarget, false),
         { class: "quiet" }), button("undo", "Leave it behind", (event) => this.#resume(event.currentTarget, true),
@@ -53,12 +53,12 @@ export class Composer {
     return said.length ? said : null;
   }
 
-  #approvals(calls) {
-    const waiting = calls.filter((call) => call.state === "waits_for_approval");
+  /** Those of tasks too, each with a way to its session. */
+  #approvals(waiting) {
     fill(this.waiting, waiting.map((call) => h("div.approval", { role: "group", "aria-label": `Approval of ${call.name}` },
       icon("wait"),
       h("span.approval-words", h("strong", shown(call.name)), " waits for approval ",
-        h("code", compact(call.arguments, 160))),
+        h("code", compact(call.arguments, 160)), call.task_of && [" in ", taskLink(call)]),
       this.host.approve && button("check", "Approve", () => this.host.approve(call, true), { class: "primary" }),
       this.host.approve && button("denied", "Deny", () => this.host.approve(call, false)))));
   }

@@ -59,7 +59,10 @@ export class DiffPage {
     this.#current = index;
     const found = this.#differences();
     for (const row of found) row.classList.toggle("current", row === found[index]);
-    found[index].scrollIntoView({ block: "start" });
+    const { top, bottom } = found[index].getBoundingClientRect();
+    const below = this.head.getBoundingClientRect().bottom;
+    // On screen already: then what differs around them may stay in sight.
+    if (top < below || bottom > innerHeight) found[index].scrollIntoView({ block: "start" });
     found[index].focus({ preventScroll: true });
   }
 

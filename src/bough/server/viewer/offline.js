@@ -88,7 +88,7 @@ function searched({ q, limit = 20, page = 0 }) {
 function detail(session) {
   const parent = sessions.get(session.row.parent_session), open = openCalls(session);
   return {
-    session: view(session), open_calls: open, next_action: open.length ? "RunTools" : isTurnOpen(session) ? "CallModel" : "Rest",
+    session: view(session), open_calls: open, waiting: open.flatMap((call) => asked(session, call)), next_action: open.length ? "RunTools" : isTurnOpen(session) ? "CallModel" : "Rest",
     queued: session.queued, draft: null, is_running_here: false, parent: parent ? view(parent) : null, related: childrenOf(session).map(view),
   };
 }
@@ -113,23 +113,42 @@ function isTurnOpen(session) {
   return parts(entry, "tool_call").length > 0 && !results.some((result) => result.ends_turn);
 }
 
-function openCalls(session) {
+function openCalls(session) { return openIn(session).map((call) => ({ ...call, state: stateOf(session, call) })); }
+
+function openIn(session) {
   const { entry, results } = ending(session), answered = results.map((result) => result.call_id);
   if (entry?.role !== "assistant") return [];
   const open = parts(entry, "tool_call").map((call, index) => ({ seq: entry.seq, index, id: call.id, name: call.name, arguments: call.arguments }));
-  const left = open.filter((call) => !answered.includes(call.id) || !answered.splice(answered.indexOf(call.id), 1));
-  return left.map((call) => ({ ...call, state: stateOf(session, call) }));
+  return open.filter((call) => !answered.includes(call.id) || !answered.splice(answered.indexOf(call.id), 1));
 }
 
-/** From the facts since the answer that made the call. Nobody drives a copy: what was started is unknown. */
-function stateOf(session, { seq, index }) {
-  const begun = session.facts.findLastIndex(({ kind, data }) => kind === "appended" && data.first <= seq && seq <= data.last);
-  const known = new Set();
-  for (const { kind, data } of session.facts.slice(begun + 1)) {
-    if (data.seq === seq && (data.index === index || data.indexes?.includes(index))) known.add(kind);
-  }
+/** Nobody drives a copy: what was started is unknown, unless its task waits or has its word. */
+function stateOf(session, call) {
+  const known = factsOf(session, call), waits = known.filter(({ kind }) => kind === "task_waits");
   const states = [["calls_started", "unknown"], ["denied", "denied"], ["approved", "approved"], ["approval_asked", "waits_for_approval"]];
-  return states.find(([kind]) => known.has(kind))?.[1] ?? "not_started";
+  if (waits.some((fact) => askedIn(fact))) return "waits_for_task";
+  if (waits.some((fact) => sessions.has(fact.data.session))) return "task_decided";
+  return states.find(([kind]) => known.some((fact) => fact.kind === kind))?.[1] ?? "not_started";
+}
+
+/** The facts about a call since the answer that made it. */
+function factsOf(session, { seq, index }) {
+  const begun = session.facts.findLastIndex(({ kind, data }) => kind === "appended" && data.first <= seq && seq <= data.last);
+  return session.facts.slice(begun + 1).filter(({ data }) => data.seq === seq && (data.index === index || data.indexes?.includes(index)));
+}
+
+/** What a person is asked about: the call itself, or those that its tasks wait for. */
+function asked(session, call) {
+  if (call.state === "waits_for_approval") return [{ ...call, session_id: session.id, task_of: null }];
+  const waits = factsOf(session, call).filter(({ kind }) => kind === "task_waits");
+  return waits.map((fact) => askedIn(fact)).filter(Boolean).map((found) => ({ ...found, task_of: { seq: call.seq, index: call.index } }));
+}
+
+/** The call of a task that a fact names, if it waits there still. */
+function askedIn({ data }) {
+  const task = sessions.get(data.session), call = task && openIn(task).find(({ seq, index }) => seq === data.asked.seq && index === data.asked.index);
+  const isSettled = call && factsOf(task, call).some(({ kind }) => ["calls_started", "approved", "denied"].includes(kind));
+  return call && !isSettled ? { ...call, session_id: task.id } : null;
 }
 
 // -- entries ----------------------------------------------------------------------------------

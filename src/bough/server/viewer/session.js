@@ -281,7 +281,7 @@ export class SessionPage {
   async #approve(call, allow) {
     try {
       await change("POST", sessionPath(this.id, "/approve"),
-        { seq: call.seq, index: call.index, allow, resume: this.about.can_send });
+        { session_id: call.session_id, seq: call.seq, index: call.index, allow, resume: this.about.can_send });
       notice(allow ? `Approved ${call.name}` : `Denied ${call.name}`);
     } catch (problem) {
       notice(problem.words, { kind: "bad" });
@@ -291,7 +291,9 @@ export class SessionPage {
 
   #openCall(entry, index) {
     if (this.looking || !this.detail) return null;
-    return (this.detail.open_calls ?? []).find((call) => call.seq === entry.seq && call.index === index) ?? null;
+    const isHere = (call) => call.seq === entry.seq && call.index === index;
+    const found = (this.detail.open_calls ?? []).find(isHere);
+    return found ? { ...found, asked: this.detail.waiting.filter((asked) => isHere(asked.task_of ?? asked)) } : null;
   }
 
   // -- events ---------------------------------------------------------------------------------
@@ -303,7 +305,10 @@ export class SessionPage {
         reasoning: (this.#draft?.reasoning ?? "") + reasoning }),
       draft: (draft) => this.#say(draft.text || draft.reasoning ? { text: draft.text ?? "",
         reasoning: draft.reasoning ?? "" } : null),
-      run: ({ type, data }) => { if (type === "retry") notice(`Trying the model again: ${shown(data?.error ?? data?.reason ?? "")}`); },
+      run: ({ type, data }) => {
+        if (type === "retry") notice(`Trying the model again: ${shown(data?.why ?? "")}`);
+        if (type === "warning") notice(shown(data.message), { kind: "bad" });
+      },
       resync: () => this.#again(),
       connected: (isConnected) => { this.banner.hidden = isConnected; document.body.dataset.live = isConnected ? "yes"
         : "no"; },

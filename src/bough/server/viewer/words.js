@@ -105,6 +105,8 @@ export const OUTCOMES = {
   dry_run: ["dry run", "dry_run"],
   not_recorded: ["not recorded", "not_recorded"],
   waits_for_approval: ["waits for approval", "wait"],
+  waits_for_task: ["its task waits for approval", "wait"],
+  task_decided: ["its task has a word", "check"],
   approved: ["approved", "check"],
   not_started: ["not started", "wait"],
   running: ["running", "wait"],

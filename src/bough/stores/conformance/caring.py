@@ -6,6 +6,7 @@ from typing import Any
 
 from ...core.messages import assistant, user
 from ...errors import (
+    BadPoint,
     Fenced,
     MissingBlob,
     NotFound,
@@ -81,6 +82,24 @@ class Finding(Opening):
         assert found(title="Refund 41") == ["t"]
         assert len(found(children=False)) == 6
 
+    def test_a_service_filters_by_owner_and_an_owner_never_reaches_another(self) -> None:
+        for name in ("ann", "bob"):
+            Pen(self.opened(owner=name), f"ses_{name}", owner=name)
+        Pen(self.opened(), "ses_nobody")
+
+        def found(by: str | None, owner: str | None) -> list[str]:
+            page = self.opened(owner=by).sessions(Query(owner=owner))
+            assert self.opened(owner=by).count(Query(owner=owner), "status").get("idle", 0) == len(
+                page.sessions
+            )
+            return [row.session_id for row in page.sessions]
+
+        assert found(None, None) == ["ses_nobody", "ses_bob", "ses_ann"]
+        assert found(None, "ann") == ["ses_ann"]
+        assert found("ann", "ann") == ["ses_ann"]
+        assert found("ann", "bob") == []
+        assert found(None, "nobody") == []
+
 
 class Deleting(Opening):
     def _family(self) -> Store:
@@ -145,6 +164,16 @@ class Deleting(Opening):
         assert [branch.session_id for branch in pen.store.branches("ses_f")] == [None, "ses_f"]
         pen.store.trash("ses_f", 600)
         assert pen.store.purge("ses_f").entries == 3
+
+    def test_nothing_is_forked_where_what_it_would_stand_on_is_gone(self) -> None:
+        """The branch is still there: another fork stands on the beginning of it."""
+        pen, fork = self._forked()
+        at, cursor = pen.leaf, pen.cursor
+        pen.store.trash("ses_a", 500)
+        pen.store.purge("ses_a")
+        refused(BadPoint, lambda: Pen(pen.store, "ses_late", fork_of=(at, cursor), relation="fork"))
+        refused(NotFound, lambda: pen.store.session("ses_late"))
+        assert fork.texts() == ["1", "2", "mine"]
 
     def test_purge_with_forks_takes_all(self) -> None:
         pen, _ = self._forked()

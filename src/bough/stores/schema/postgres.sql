@@ -1,4 +1,4 @@
--- Bough's PostgreSQL schema, format 1. PostgreSQL 15 or newer, no extension.
+-- Bough's PostgreSQL schema, as of version 1. PostgreSQL 15 or newer, no extension.
 --
 -- The same tables as in sqlite.sql, whose tour holds here too; what differs, and why:
 -- - Everything lies in the schema `bough`, made by its owner with `bough migrate`, never by the store.

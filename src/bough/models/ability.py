@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 
 from ..errors import NoModel
-from ..models.client import Client
-from ..models.model import Model
-from ..models.names import named
+from .client import Client
+from .model import Model
+from .names import named
 
 
 def able(names: Iterable[str]) -> list[Model]:

@@ -1,0 +1,71 @@
+"""The pictures of the viewer, taken of the real one: `make docs` does it.
+
+python docs/pictures.py          writes docs/pictures/session.png and docs/pictures/diff.png
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+import bough
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "tests"))
+
+from browser import Process, launched  # noqa: E402 - the tests' own, found through the path above
+from gallery import CASE, build, case, waiting  # noqa: E402
+
+Size = tuple[int, int]
+
+
+def filled(folder: str) -> Path:
+    place = Path(folder) / "shop.db"
+    with bough.open(place) as store:
+        for part in (waiting, build, case):
+            part(store)
+        store.session(CASE).label(7, "refunded")
+    return place
+
+
+def replayed(place: Path) -> str:
+    with bough.open(place) as store:
+        return next(row.session_id for row in store.every(relation="replay"))
+
+
+def session(page: Page, url: str, _: Path) -> None:
+    page.goto(f"{url}/s/{CASE}?at=5")
+    page.get_by_role("tab", name="Model saw").click()
+    page.get_by_text("cache stays warm").wait_for()
+
+
+def diff(page: Page, url: str, place: Path) -> None:
+    page.goto(f"{url}/diff?a={CASE}&b={replayed(place)}")
+    page.locator(".diff-row.current").wait_for()
+
+
+SIZES: dict[str, Size] = {"session": (1280, 660), "diff": (1100, 600)}
+
+
+def take() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        place = filled(folder)  # before the browser: while it lives, no other loop runs in this thread
+        with Process(place) as server, sync_playwright() as playwright:
+            chromium = launched(playwright)
+            for look in (session, diff):
+                width, height = SIZES[look.__name__]
+                page = chromium.new_page(
+                    viewport={"width": width, "height": height},
+                    color_scheme="light" if look is session else "dark",
+                    reduced_motion="reduce",
+                )
+                look(page, server.url, place)
+                page.screenshot(path=HERE / "pictures" / f"{look.__name__}.png")
+            chromium.close()
+
+
+if __name__ == "__main__":
+    take()
