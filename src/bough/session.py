@@ -84,7 +84,7 @@ class Session(Runs, Replays, Exports):
     ) -> Appended:
         """All of it behind the leaf, durable on return, or nothing. The primitive below `turn`."""
         coming = drafts(items)
-        if any(isinstance(draft.payload, Settings) for draft in coming):
+        if any(isinstance(draft.payload, Settings) and draft.payload.tools is not None for draft in coming):
             held = self.log.store.asides(self.session_id, leaf=self.leaf if after is None else after)
             contexts.refuse_widening(held, (draft.payload for draft in coming))
         return self.log.append(coming, after=after, key=key)

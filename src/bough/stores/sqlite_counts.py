@@ -85,9 +85,9 @@ class SqliteCounting(Store):
 
     def asides(self, session_id: str, *, leaf: Leaf | None = None) -> list[Entry]:
         with self._connections.reading() as reader:
-            end = self._row(reader, session_id).leaf if leaf is None else leaf
+            row = self._row(reader, session_id)
             rows: list[tuple[Any, ...]] = []
-            for part in self._line(reader, end):
+            for part in self._line(reader, row.leaf if leaf is None else leaf):
                 base = part.branch << 32
                 rows += reader.execute(SELECT_ASIDES, (base | part.first, base | part.last)).fetchall()
         return [entry_from(row) for row in rows]

@@ -88,3 +88,4 @@ class Looking(Opening):
         assert [entry.payload for entry in store.asides("ses_a")] == [Note({"n": 1}), Settings(model="m")]
         assert [entry.seq for entry in store.asides("ses_a", leaf=Leaf(pen.leaf.branch, 3))] == [2]
         assert store.asides("ses_a", leaf=Leaf(pen.leaf.branch, 1)) == []
+        refused(NotFound, lambda: store.asides("ses_none", leaf=pen.leaf))
