@@ -26,12 +26,14 @@ from bough.engines.absurd_step import Checkpoint, ClaimedLog, checkpoint
 from bough.engines.absurd_store import TaskStore
 from bough.engines.absurd_worker import Worker
 from bough.models.model import Request
+from bough.server.desk import Agent as Driving
 from bough.stores.postgres import PostgresStore
 from bough.stores.postgres_pool import Pool
 from bough.stores.postgres_url import Address
 from bough.workspace import Workspace
 from postgres import APP, Cluster, Database
 from postgres_wire import Wire
+from served import Served
 
 numbers = count(1)
 
@@ -437,6 +439,24 @@ class TestApproval:
         outcomes = [r.outcome for e in deepest.path() if e.message for r in e.message.results]
         assert outcomes == ["done" if allow else "denied"]
         assert task(installed, queue)[:2] == ("completed", 1)
+
+    def test_a_word_given_over_http_is_the_workers_to_take_up(
+        self, installed: Database, queue: str, store: bough.Sessions
+    ) -> None:
+        """A server that could drive the session too leaves it to the worker: who has the tools runs them."""
+        session = store.start("a")
+        session.send("pay", engine="absurd", queue=queue)
+        agent = Agent("a", by_step(assistant("Paying.", ToolCall("p", "pay", {"n": 1})), "Paid."), [pay])
+        with working(installed, queue, agent):
+            until(lambda: task(installed, queue)[0] == "sleeping")
+        (asked,) = session.waiting()
+        with Served(store, Driving((by_step("The server spoke."),))) as served:
+            named = {"seq": asked.seq, "index": asked.index}
+            told = served.post(f"/api/sessions/{session.session_id}/approve", named)
+        assert (told["waiting"], told["resumed"]) == (0, False)
+        assert task(installed, queue)[0] == "pending"
+        with working(installed, queue, agent):
+            until(answered(session, "Paid."))
 
     def test_a_cancel_of_a_task_that_sleeps_reaches_the_child_that_waits(
         self, installed: Database, queue: str, store: bough.Sessions

@@ -562,6 +562,8 @@ class TestApprove:
             names = {row.relation or "parent": row.session_id for row in store.every()}
         shown = bough("show", names["parent"], home=home)
         assert f"waits for approval in its task {names['task']}" in shown.stdout
+        assert f"bough approve {names['parent']}, then bough resume" in shown.stderr
+        assert f"(asked by its task {names['task']})" in bough("approve", names["parent"], home=home).stdout
         listed = json.loads(bough("approve", names["parent"], "--json", home=home).stdout)["waiting"]
         assert [call["session_id"] for call in listed] == [names["task"]]
         allowed = bough("approve", names["parent" if by == "parent" else "task"], "--yes", home=home)

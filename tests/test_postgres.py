@@ -403,6 +403,36 @@ def test_a_broken_connection_is_told_in_the_log_and_nowhere_else(database: Datab
     assert all(line.startswith("bough.postgres: ") and "a connection broke" in line for line in told)
 
 
+INTERRUPTED = """
+import random, signal, sys
+import bough
+def interrupt(*_):
+    raise KeyboardInterrupt
+signal.signal(signal.SIGALRM, interrupt)
+random.seed(7)
+store = bough.open(sys.argv[1])
+for n in range(400):
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0002, 0.008))
+            while True:
+                store.start().append([bough.user("x")])
+                store.sessions(limit=1)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        pass
+lent = store.store._connections._lent
+with lent(), lent():
+    pass
+for _ in range(4):
+    store.start().append([bough.user("x")])
+assert list(store.verify()) == []
+store.close()
+print("sound")
+"""
+
+
 class TestConnections:
     def test_whoever_comes_alone_has_always_the_same_one(self, database: Database) -> None:
         """The server process that has the plans; two used in turns made each append dearer."""
@@ -447,6 +477,34 @@ class TestConnections:
             with lent(), lent():
                 pass
             assert _connections(database, 0) == 0
+            store.start()
+
+    def test_an_interrupt_in_any_moment_costs_none_and_leaves_none_half_prepared(
+        self, database: Database
+    ) -> None:
+        """Some were never given back, others said for ever that a statement was prepared already."""
+        command = [sys.executable, "-W", "ignore", "-c", INTERRUPTED, f"{database.url}&connections=2"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        assert (done.returncode, done.stdout) == (0, "sound\n"), done.stderr
+
+    def test_a_handler_that_ends_a_long_wait_is_heard_at_once(self, database: Database) -> None:
+        """Rolling back waited for the statement that was to be left."""
+
+        def out_of_time(*_: Any) -> None:
+            raise TimeoutError
+
+        before = signal.signal(signal.SIGALRM, out_of_time)
+        with bough.open(database.url) as store:
+            connections = store.store._connections
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            began = time.monotonic()
+            try:
+                with pytest.raises(TimeoutError), connections.reading() as connection:
+                    connection.execute("select pg_sleep(5)")
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, before)
+            assert time.monotonic() - began < 3
             store.start()
 
     def test_closing_leaves_none_behind(self, database: Database) -> None:

@@ -126,3 +126,10 @@ def asked_about(log: Log) -> list[Asked]:
     """The calls that wait for a person, here and in the tasks of open calls, as they are now."""
     log.refresh()
     return list(read_calls(log).about(log.cursor.open_calls, log.session_id))
+
+
+def is_awaited(log: Log) -> bool:
+    """Whether it is a task of a worker's that waits for words here; `waiting` told its queue."""
+    facts = log.store.journal(log.session_id)
+    waits = next((fact for fact in reversed(facts) if fact.kind == "waiting"), None)
+    return waits is not None and "queue" in waits.data

@@ -17,6 +17,7 @@ from typing import Any, Self, cast
 
 from msgspec import Struct
 
+from ..agent.asked import Asked
 from ..agent.events import Event
 from ..core.messages import Message
 from ..core.turns import OpenCall
@@ -126,12 +127,12 @@ def carry_out(
         run = session.resume(**how)
 
 
-def waiting_calls(session: Session) -> tuple[OpenCall, ...]:
+def waiting_calls(session: Session) -> tuple[Asked, ...]:
     """The calls that wait for a person, those of its tasks too; each knows its session."""
     return tuple(session.waiting())
 
 
-def _decided(session: Session, waiting: tuple[OpenCall, ...], ask: Ask) -> bool:
+def _decided(session: Session, waiting: tuple[Asked, ...], ask: Ask) -> bool:
     """Whether every one of them has its answer now."""
     for call in waiting:
         word = ask(call)

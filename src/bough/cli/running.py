@@ -6,6 +6,8 @@ import sys
 
 import click
 
+from ..agent.asked import Asked as AskedCall
+from ..agent.calls import is_awaited
 from ..agent.tasks import above
 from ..core.turns import OpenCall
 from ..core.usage import Totals, spoken_cost
@@ -148,7 +150,10 @@ def approve(place: Here, reference: str, deny: bool, number: int | None, yes: bo
         say_json(session_id=session.session_id, waiting=[plain(call) for call in waiting])
     else:
         for n, call in enumerate(waiting, 1):
-            click.echo(f"{n}. {spelled_out(call.call)}")
+            where = (
+                "" if call.session_id == session.session_id else f"  (asked by its task {call.session_id})"
+            )
+            click.echo(f"{n}. {spelled_out(call.call)}{where}")
     if not chosen:
         say(f"no call of {session.session_id} waits for a person")
         return 0
@@ -165,21 +170,18 @@ def approve(place: Here, reference: str, deny: bool, number: int | None, yes: bo
 def _then(session: Session) -> str:
     """How it goes on: a task with the session that started it."""
     top = [session.log, *above(session.log)][-1]
-    facts = top.store.journal(top.session_id)
-    waits = next((fact for fact in reversed(facts) if fact.kind == "waiting"), None)
-    goes_on = waits is not None and "queue" in waits.data  # the task that waits was woken
-    if goes_on:
+    if is_awaited(top):  # it was woken by the word
         return "its worker goes on"
     return f"go on with: bough resume {top.session_id}{started_with(Session(top))}"
 
 
-def _chosen(waiting: tuple[OpenCall, ...], number: int | None) -> tuple[OpenCall, ...]:
+def _chosen(waiting: tuple[AskedCall, ...], number: int | None) -> tuple[AskedCall, ...]:
     if number is not None and number > len(waiting):
         raise Refused(f"there is no call {number}: {len(waiting)} wait")
     return waiting if number is None else waiting[number - 1 : number]
 
 
-def _many(calls: tuple[OpenCall, ...]) -> str:
+def _many(calls: tuple[AskedCall, ...]) -> str:
     return "this call" if len(calls) == 1 else f"these {len(calls)} calls"
 
 

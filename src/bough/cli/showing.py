@@ -209,7 +209,8 @@ def _waiting(session: Session) -> dict[str, object]:
     calls = [
         {"seq": c.seq, "index": c.index, "id": c.call.id, "name": c.call.name} for c in session.open_calls
     ]
-    return {"open_calls": calls, "next_action": type(session.next_action()).__name__}
+    asked = [plain(call) for call in session.waiting()] if calls else []
+    return {"open_calls": calls, "waiting": asked, "next_action": type(session.next_action()).__name__}
 
 
 def _head(session: Session) -> Iterator[str]:
@@ -308,7 +309,8 @@ def _open(session: Session) -> Iterator[str]:
         elif place in known.started:
             mark = "outcome unknown: it was started, and nobody heard how it ended"
         yield f"      {click.style('?', fg='red', bold=True)} {bold(call.call.name)} {click.style(f'[{mark}]', fg='red')}"
-    say(f"bough resume {session.session_id} --tools … goes on")
+    first = f"bough approve {session.session_id}, then " if session.waiting() else ""
+    say(f"{first}bough resume {session.session_id} --tools … goes on")
 
 
 def _show_entry(found: Place, *, is_json: bool) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from ..agent.calls import is_awaited
 from ..agent.events import Event
 from ..core.context import fold_settings
 from ..engines.local import ModelLike, Run
@@ -46,8 +47,11 @@ class Drivers:
     async def go_on(self, session: Session) -> bool:
         """Resume it after a word of a person; False if whoever drives it takes the word up himself.
 
-        A run that was about to rest when the word came does not: it is waited for, and then resumed.
+        A run that was about to rest when the word came does not: it is waited for, and then resumed. A worker whose
+        task slept has been woken by the word, and has the tools.
         """
+        if await asyncio.to_thread(is_awaited, session.log):
+            return False
         run = self._runs.get(session.session_id)
         if run is not None:
             await asyncio.wait([self._tasks[run]], timeout=SOON)
