@@ -425,7 +425,7 @@ class TestOpenApi:
                         "--phases",
                         "coverage,fuzzing",
                         "--max-examples",
-                        "5",
+                        "3",
                     ),
                     *("--seed", "7", "--no-color"),
                 ],

@@ -32,8 +32,19 @@ from psycopg.errors import (
     UndefinedTable,
     UniqueViolation,
 )
+from psycopg.pq import TransactionStatus
 
-from ..errors import NoRights, NoSchema, NoServer, ReadOnly, StoreClosed, StoreError, StoreFull, Unsettled
+from ..errors import (
+    BoughError,
+    NoRights,
+    NoSchema,
+    NoServer,
+    ReadOnly,
+    StoreClosed,
+    StoreError,
+    StoreFull,
+    Unsettled,
+)
 from . import postgres_schema
 from .postgres_pool import Pool
 from .postgres_statement import Connection as Connection
@@ -51,6 +62,7 @@ PATIENCE_SECONDS = 30.0
 READ_COMMITTED = "begin isolation level read committed"
 SNAPSHOT = "begin isolation level repeatable read read only"
 TRIES = 10
+WITHIN = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
 # The identity of a statement that stands alone. PostgreSQL makes of this condition a one-time filter, evaluated
 # before anything it filters is read, so the policies find the setting in place: identity and work in one round
@@ -129,6 +141,12 @@ class Connections:
         except psycopg.Error as error:
             if kept.connection.closed or error.diag.severity_nonlocalized in ("FATAL", "PANIC"):
                 raise Lost(first_line(error)) from error
+            raise
+        except BoughError:
+            raise
+        except BaseException:
+            # An interrupt, or what a signal's handler raises: nobody knows what the server has heard and prepared.
+            kept.connection.close()
             raise
         finally:
             pool.give_back(kept)
@@ -280,7 +298,7 @@ class Connections:
         try:
             yield
         except BaseException:
-            if not connection.closed:
+            if connection.pgconn.transaction_status in WITHIN:  # else it broke, or a statement is under way
                 connection.pgconn.exec_(b"rollback")  # psycopg's own lets go of every prepared statement
             raise
         connection.commit()

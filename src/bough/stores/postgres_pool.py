@@ -3,12 +3,18 @@
 Its server process has the plans and pages at hand; two used in turns cost each other theirs. Has no thread of its own
 and prints nothing: whoever finds none idle opens one and, while the server is away, tries until the patience ends.
 Does not know what is said on a connection.
+
+An interrupt may come between any two steps. So locks are plain ones, which `with` takes and lets go of in one step
+each (a `Condition` does not: interrupted there, it stays locked for ever), and how many are open is no count that
+somebody must not forget to lower: it is how many places are still held.
 """
 
 from __future__ import annotations
 
 import time
-from threading import Condition
+from collections import deque
+from threading import Lock
+from weakref import ref
 
 import psycopg
 from msgspec import Struct
@@ -21,15 +27,24 @@ IDLE_SECONDS = 600.0
 LIFETIME_SECONDS = 3_600.0
 """A server process grows with what it has seen, and one behind a name that moved is the wrong one."""
 PAUSE_SECONDS = 0.1
+LOOK_SECONDS = 1.0
+"""After which whoever waits looks without being called: who was called before may have been interrupted."""
 STATEMENTS = 400
 """Prepared statements kept per connection; a change has dozens of shapes."""
 IDLE = int(TransactionStatus.IDLE)
 
 
+class Place:
+    """The right to one connection. Nobody's any more, however that came, it is free."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Kept(Struct, eq=False):
-    """A connection of the pool's, and since when it is there and unused."""
+    """A connection of the pool's, its place, and since when it is there and unused."""
 
     connection: psycopg.Connection
+    place: Place
     born: float
     since: float = 0.0
 
@@ -38,78 +53,118 @@ class Pool:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._idle: list[Kept] = []
-        self._open = 0
+        self._places: list[ref[Place]] = []
+        self._bells: deque[Lock] = deque()
         self._is_closed = False
-        self._changed = Condition()
+        self._lock = Lock()
 
     def take(self, patience: float) -> Kept:
         deadline = time.monotonic() + patience
-        with self._changed:
-            while not self._idle and self._open >= self._address.connections and not self._is_closed:
-                if not self._changed.wait(deadline - time.monotonic()):
-                    why = f"all {self._open} connections of this process were in use for {patience:.0f} s"
-                    raise NoServer(self._address.where, f"{why} (more with ?connections=N)")
+        while True:
+            bell = Lock()
+            bell.acquire()
+            found = self._free(bell)
+            if isinstance(found, Kept):
+                return found
+            if isinstance(found, Place):
+                return self._opened(found, deadline)
+            self._wait(bell, min(LOOK_SECONDS, deadline - time.monotonic()))
+            if time.monotonic() > deadline:
+                most = self._address.connections
+                why = f"all {most} connections of this process were in use for {patience:.0f} s"
+                raise NoServer(self._address.where, f"{why} (more with ?connections=N)")
+
+    def _free(self, bell: Lock) -> Kept | Place | None:
+        """An idle one, or a place for another; while there is neither, None, and the bell is rung when there is."""
+        with self._lock:
             if self._is_closed:
                 raise StoreClosed(self._address.where)
             if self._idle:
                 return self._idle.pop()
-            self._open += 1
-        try:
-            return self._opened(deadline)
-        except BaseException:
-            self._one_less()
-            raise
+            self._let_go()
+            if len(self._places) < self._address.connections:
+                return self._placed()
+            self._bells.append(bell)
+            return None
 
-    def _opened(self, deadline: float) -> Kept:
-        while True:
-            try:
-                return _kept(self._address.connect())
-            except NoServer:
-                if time.monotonic() > deadline or self._is_closed:
-                    raise
-                time.sleep(PAUSE_SECONDS)
+    def _wait(self, bell: Lock, seconds: float) -> None:
+        try:
+            bell.acquire(timeout=max(0.0, seconds))
+        finally:
+            with self._lock:
+                if bell in self._bells:
+                    self._bells.remove(bell)
+
+    def _placed(self) -> Place:
+        place = Place()
+        self._places.append(ref(place))
+        return place
+
+    def _let_go(self, *gone: Place) -> None:
+        """Of these, and of those that nobody has any more; one who waits looks again."""
+        self._places = [held for held in self._places if (place := held()) is not None and place not in gone]
+        if gone:
+            self._ring()
+
+    def _ring(self) -> None:
+        if self._bells:
+            self._bells.popleft().release()
+
+    def _opened(self, place: Place, deadline: float) -> Kept:
+        try:
+            while True:
+                try:
+                    return _kept(self._address.connect(), place)
+                except NoServer:
+                    if time.monotonic() > deadline or self._is_closed:
+                        raise
+                    time.sleep(PAUSE_SECONDS)
+        except BaseException:
+            with self._lock:
+                self._let_go(place)
+            raise
 
     def keep(self, connection: psycopg.Connection) -> None:
         """One that somebody else has opened: the pool's from now on."""
-        with self._changed:
-            self._open += 1
-        self.give_back(_kept(connection))
+        with self._lock:
+            place = self._placed()
+        self.give_back(_kept(connection, place))
 
     def give_back(self, kept: Kept) -> None:
         """Closed if it broke, is in the middle of something or has been there for long."""
         now = kept.since = time.monotonic()
         is_over = kept.connection.pgconn.transaction_status != IDLE or now - kept.born > LIFETIME_SECONDS
-        with self._changed:
+        with self._lock:
             if not is_over and not self._is_closed:
                 self._idle.append(kept)
-                self._changed.notify()
+                self._ring()
                 is_spare = now - self._idle[0].since > IDLE_SECONDS
                 if not is_spare:
                     return
                 kept = self._idle.pop(0)  # one at a time: who gives back does not wait for many to close
-        kept.connection.close()
-        self._one_less()
+        self._close([kept])
 
     def drop_idle(self) -> None:
         """One broke, so the others may have: opened anew they are sound, and that takes but milliseconds."""
-        with self._changed:
+        with self._lock:
             dropped, self._idle = self._idle, []
-            self._open -= len(dropped)
-            self._changed.notify_all()
-        for kept in dropped:
-            kept.connection.close()
+        self._close(dropped)
 
     def close(self) -> None:
         """What is lent is closed when it comes back."""
         self._is_closed = True
         self.drop_idle()
+        with self._lock:
+            while self._bells:
+                self._ring()
 
-    def _one_less(self) -> None:
-        with self._changed:
-            self._open -= 1
-            self._changed.notify()
+    def _close(self, over: list[Kept]) -> None:
+        for kept in over:
+            kept.connection.close()
+            with self._lock:
+                self._let_go(kept.place)
 
 
-def _kept(connection: psycopg.Connection) -> Kept:
+def _kept(connection: psycopg.Connection, place: Place) -> Kept:
     connection.prepared_max = STATEMENTS
-    return Kept(connection, time.monotonic())
+    return Kept(connection, place, time.monotonic())
