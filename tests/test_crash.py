@@ -568,6 +568,38 @@ WATCH_AS_NOBODY = f"""{AS_SOMEBODY}
     except errors.StoreError as error:
         print("was written while it was read" if "was written while" in str(error) else error)
 """
+TORN_AS_NOBODY = f"""{AS_SOMEBODY}
+    lay_down_rights()
+    store, public = bough.open(sys.argv[1]), PublicReader(sys.argv[1], owner="ann")
+    rows = public.query("select * from public_message")
+    next(rows)
+    try:
+        with store.store._connections.reading() as reader:
+            reader.execute("select count(*) from sqlite_schema").get
+            print("reading", flush=True)
+            sys.stdin.readline()
+            reader.execute("select * from entry").get
+    except errors.StoreError as error:
+        print("was written while it was read" if "was written while" in str(error) else error)
+    try:
+        list(rows)
+    except errors.StoreError as error:
+        print("was written while it was read" if "was written while" in str(error) else error)
+"""
+LOOK_AS_NOBODY = f"""{AS_SOMEBODY}
+    from bough.stores.sqlite_still import looking
+    lay_down_rights()
+    print("looking", flush=True)
+    os.set_blocking(0, False)
+    told = set()
+    while sys.stdin.buffer.read(1) is None:
+        try:
+            with looking(sys.argv[1]) as reader:
+                reader.execute("select count(*) from entry").get
+        except errors.StoreError as error:
+            told.add(str(error))
+    print([said for said in told if "was written while" not in said])
+"""
 
 
 class TestRights:
@@ -638,12 +670,7 @@ class TestRights:
             open_made.parent.chmod(0o555)
 
         open_made.parent.chmod(0o555)
-        child = subprocess.Popen(
-            [sys.executable, "-c", dedented(WATCH_AS_NOBODY), str(open_made)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        child = _as_nobody(WATCH_AS_NOBODY, open_made)
         assert child.stdin is not None
         assert child.stdout is not None
         assert child.stdout.readline() == "kept 1\n"
@@ -654,6 +681,32 @@ class TestRights:
         assert child.stdout.readline() == "reading\n"
         write("within one")
         assert child.communicate("\n")[0] == "was written while it was read\n" * 2
+
+    def test_a_torn_read_is_not_taken_for_damage(self, open_made: Path) -> None:
+        """Who checkpoints writes page by page, and somebody who stands still reads some of each."""
+        with bough.open(open_made) as store:
+            for n in range(40):
+                store.session("ses_one").append([user(f"{n}" * 3_000)])
+        open_made.parent.chmod(0o555)
+        child = _as_nobody(TORN_AS_NOBODY, open_made)
+        assert child.stdout is not None
+        assert child.stdout.readline() == "reading\n"
+        with open_made.open("r+b") as file:
+            file.seek(8_192)
+            file.write(b"\xff" * (open_made.stat().st_size - 8_192))
+        assert child.communicate("\n")[0] == "was written while it was read\n" * 2
+
+    def test_a_log_that_comes_and_goes_is_no_log_that_cannot_be_read(self, open_made: Path) -> None:
+        """Between its length and its index it was deleted by a writer that closed the store."""
+        open_made.parent.chmod(0o755)
+        open_made.chmod(0o644)
+        child = _as_nobody(LOOK_AS_NOBODY, open_made)
+        assert child.stdout is not None
+        assert child.stdout.readline() == "looking\n"
+        for n in range(150):
+            with bough.open(open_made) as store:
+                store.session("ses_one").append([user(str(n))])
+        assert child.communicate("\n")[0] == "[]\n"
 
     def test_a_queue_file_of_somebody_else_is_refused_with_an_error_of_ours(self, open_made: Path) -> None:
         Path(f"{open_made}-queue").chmod(0o400)
@@ -668,6 +721,11 @@ class TestRights:
             store.start()
             for file in made.parent.iterdir():
                 assert stat.S_IMODE(file.stat().st_mode) == 0o600, file.name
+
+
+def _as_nobody(script: str, path: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", dedented(script), str(path)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 class TestStrangeFiles:

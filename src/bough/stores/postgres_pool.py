@@ -20,7 +20,7 @@ import psycopg
 from msgspec import Struct
 from psycopg.pq import TransactionStatus
 
-from ..errors import NoServer, StoreClosed
+from ..errors import NoServer, StoreClosed, StoreError
 from .postgres_url import Address
 
 IDLE_SECONDS = 600.0
@@ -70,9 +70,10 @@ class Pool:
                 return self._opened(found, deadline)
             self._wait(bell, min(LOOK_SECONDS, deadline - time.monotonic()))
             if time.monotonic() > deadline:
-                most = self._address.connections
-                why = f"all {most} connections of this process were in use for {patience:.0f} s"
-                raise NoServer(self._address.where, f"{why} (more with ?connections=N)")
+                raise StoreError(
+                    f"{self._address.where}: all {self._address.connections} connections of this process were in use "
+                    f"for {patience:.0f} s; do less at once, or have more with ?connections=N"
+                )
 
     def _free(self, bell: Lock) -> Kept | Place | None:
         """An idle one, or a place for another; while there is neither, None, and the bell is rung when there is."""

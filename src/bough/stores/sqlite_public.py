@@ -122,6 +122,7 @@ class PublicReader:
         except (apsw.AuthError, apsw.ExecTraceAbort):
             raise StoreError("a public reader reads public_session and public_message only") from None
         except apsw.Error as error:
+            self._sight.check()  # a read that is torn looks like damage
             raise file.explain(self.where, error) from None
 
     def __enter__(self) -> PublicReader:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import apsw
 from msgspec import Struct
@@ -19,6 +20,7 @@ from ..errors import StoreError
 from . import sqlite_file as file
 
 Stamp = tuple[int, ...]
+TRIES, PAUSE_SECONDS = 20, 0.01
 _NOTHING_BESIDE = (
     apsw.CantOpenError,
     apsw.FullError,
@@ -51,17 +53,39 @@ class Sight(Struct, frozen=True):
             raise StoreError(f"{self.path} was written while it was read; read it again")
 
 
-def look(path: str) -> Sight:
-    """Open a store for reading; makes nothing where nothing may be made."""
-    stamp = _stamp(path)
+def look(path: str, begin: Callable[[apsw.Connection], object] = lambda _: None) -> Sight:
+    """Open a store for reading, and begin; makes nothing where nothing may be made."""
+    for _ in range(TRIES):
+        stamp = _stamp(path)
+        try:
+            return _sight(path, stamp, begin)
+        except StoreError:
+            if _stamp(path) == stamp and not os.path.exists(f"{path}-shm"):
+                raise
+        # Whoever may write has just begun with the log, or is about to be done with it.
+        time.sleep(PAUSE_SECONDS)
+    return _sight(path, _stamp(path), begin)
+
+
+def _sight(path: str, stamp: Stamp, begin: Callable[[apsw.Connection], object]) -> Sight:
     has_log = stamp[-1] > 0
     if has_log or file.may_write(path):
         try:
-            return Sight(path, file.connect(path, synchronous="full", read_only=True))
+            connection = file.connect(path, synchronous="full", read_only=True)
+            begin(connection)
+            return Sight(path, connection)
         except _NOTHING_BESIDE as error:
             if has_log:
                 raise StoreError(_COPY_IT.format(path, error)) from None
-    return Sight(path, file.connect_still(path), stamp)
+    still = file.connect_still(path)
+    begin(still)
+    return Sight(path, still, stamp)
+
+
+def _begin(connection: apsw.Connection) -> None:
+    """The snapshot, which SQLite takes with the first read."""
+    connection.execute("begin")
+    connection.execute("select 1 from sqlite_schema limit 1").fetchall()
 
 
 def check_readable(path: str, refused: StoreError) -> None:
@@ -77,11 +101,14 @@ def check_readable(path: str, refused: StoreError) -> None:
 def looking(path: str) -> Iterator[apsw.Connection]:
     """A connection for one read, within one snapshot."""
     try:
-        sight = look(path)
+        sight = look(path, _begin)
         with contextlib.closing(sight.connection) as reader:
-            reader.execute("begin")
-            yield reader
-            reader.execute("commit")
+            try:
+                yield reader
+                reader.execute("commit")
+            except Exception:
+                sight.check()  # a read that is torn looks like damage
+                raise
             sight.check()
     except apsw.Error as error:
         raise file.explain(path, error) from None
