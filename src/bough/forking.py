@@ -12,7 +12,7 @@ from .changes import Cut
 from .core.context import refuse_widening
 from .core.entries import Settings
 from .log import Log
-from .stores.store import Detail, Relation, SessionRow
+from .stores.store import Relation, SessionRow
 
 
 def fork(
@@ -24,8 +24,7 @@ def fork(
     """
     if settings.tools is not None:
         refuse_widening(log.store.asides(log.session_id, leaf=log.place(cut.at)), [settings])
-    reading = log.store.path(log.session_id, leaf=log.leaf, first=log.leaf.seq + 1, detail=True)
-    world, source = log.world, reading.row
+    world, (source, detail) = log.world, log.store.described(log.session_id)
     row = SessionRow(
         session_id=world.new_id("ses"),
         space=source.space,
@@ -41,6 +40,6 @@ def fork(
         started_at=(now := world.now()),
         updated_at=now,
     )
-    detail = replace(reading.detail or Detail(), state=None)  # folded when it is asked for
-    made, cursor = log.fork(cut, row, detail, None if settings == Settings() else settings)
+    kept = replace(detail, state=None)  # folded when it is asked for
+    made, cursor = log.fork(cut, row, kept, None if settings == Settings() else settings)
     return Log(log.store, made, world, cursor)

@@ -34,7 +34,8 @@ def about_run(models: Sequence[Model], tool_names: Iterable[str], limits: Limits
 
 
 def _about_row(log: Log) -> dict[str, Any]:
-    row, policy = log.store.session(log.session_id), log.store.detail(log.session_id).policy
+    row, detail = log.store.described(log.session_id)
+    policy = detail.policy
     return _known(
         trigger=_known(type=row.trigger_type, id=row.trigger_id),
         context_window=row.context_window,
@@ -48,7 +49,8 @@ def _known(**found: Any) -> dict[str, Any]:
 
 def about_session(log: Log) -> dict[str, Any]:
     """Who it is and the workspace it runs against, as they were given. What is not known is left out."""
-    row, workspace = log.store.session(log.session_id), log.store.detail(log.session_id).workspace
+    row, detail = log.store.described(log.session_id)
+    workspace = detail.workspace
     found = {
         "session_id": row.session_id,
         "conversation_id": row.conversation_id,

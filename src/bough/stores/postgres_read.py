@@ -70,6 +70,11 @@ SELECT_DETAIL = f"""
 select spec, policy, workspace, state
 from bough.session join bough.session_detail on session_detail.no = session.no where {MINE}
 """
+SELECT_DESCRIBED = f"""
+select wide.*, {SESSION_COLUMNS} from bough.session cross join lateral (
+    select spec, policy, workspace, state from bough.session_detail where session_detail.no = session.no
+) as wide where {MINE}
+"""
 SELECT_JOURNAL = f"""
 select {FACT_COLUMNS.replace("branch", "journal.branch")} from bough.session
 left join bough.journal on journal.session_no = session.no and journal.n > %(after)s
@@ -144,6 +149,10 @@ class PostgresReading(Store):
 
     def detail(self, session_id: str) -> Detail:
         return detail_from(self._of_session(SELECT_DETAIL, session_id)[0])
+
+    def described(self, session_id: str) -> tuple[SessionRow, Detail]:
+        found = self._of_session(SELECT_DESCRIBED, session_id)[0]
+        return session_from(found[4:]), detail_from(found[:4])
 
     def sessions(self, query: Query) -> Page:
         where, bindings = conditions(query, self.owner)

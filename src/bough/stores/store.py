@@ -259,6 +259,10 @@ class Store(ABC):
     @abstractmethod
     def detail(self, session_id: str) -> Detail: ...
 
+    def described(self, session_id: str) -> tuple[SessionRow, Detail]:
+        """The row and its wide part."""
+        return self.session(session_id), self.detail(session_id)
+
     @abstractmethod
     def sessions(self, query: Query) -> Page: ...
 
