@@ -33,7 +33,7 @@ from bough.agent.loop import Loop
 from bough.core.context import Context, Item
 from bough.core.drafts import Draft, FurtherFact
 from bough.core.fit import measure
-from bough.errors import BadQuery, BoughError, Fenced, ModelError, Overflow, Overloaded, Running
+from bough.errors import BadQuery, BoughError, Fenced, LawBroken, ModelError, Overflow, Overloaded, Running
 from bough.models.model import Delta
 from bough.wire import PROVIDERS, Answer, wire
 from conftest import Sessions
@@ -626,6 +626,8 @@ class TestApproval:
         tools = desk.tools(approval=True)
         session.send_sync("q", model=ScriptedModel([ask(("refund", 7))]), tools=tools)
         session.approve(session.open_calls[0], allow=False)
+        with pytest.raises(LawBroken, match="was denied already"):
+            session.approve(session.open_calls[0])
         session.resume_sync(model=ScriptedModel(["as you wish"]), tools=tools)
         assert desk.did == []
         assert session.path()[3].message.results[0].outcome == "denied"

@@ -191,18 +191,21 @@ class Runs:
             log.refresh()
             if call not in log.cursor.open_calls:
                 raise BadPoint(f"call {call.call.id}", 0, log.leaf.seq)
-            _refuse_unseen(log, call)
+            _refuse_unseen(log, call, allow=allow)
             try:
                 return _decide(log, call, "approved" if allow else "denied")
             except StaleLeaf:
                 pass  # the result of a sibling landed in this moment; the word is for this call, if it is still open
 
 
-def _refuse_unseen(log: Log, call: OpenCall) -> None:
-    """A word binds to the exact call: not to whatever a task of this one asks for."""
+def _refuse_unseen(log: Log, call: OpenCall, *, allow: bool) -> None:
+    """A word binds to the exact call, not to whatever a task of this one asks for; and a no stands."""
     from .agent.calls import read_calls
 
-    below = read_calls(log).below.get((call.seq, call.index), ())
+    known = read_calls(log)
+    if allow and (call.seq, call.index) in known.denied:
+        raise LawBroken(f"call {call.call.id} was denied already, and that stands; resume tells the model")
+    below = known.below.get((call.seq, call.index), ())
     if below:
         raise LawBroken(
             f"call {call.call.id} waits for {below[0].call.name} of its task {below[0].session_id}; approve that: "
