@@ -31,7 +31,26 @@ CALL = "call_id, branch, after_seq, answer_seq, input, output, cache_read, cache
 Execute = Callable[[str, tuple[Any, ...]], object]
 
 
-class ByHand:
+class Rows:
+    """What a commit must hold, as rows; where the session stands is remembered."""
+
+    def __init__(self) -> None:
+        self.seq = self.facts = self.calls = 0
+        self.entry_id = ROOT
+
+    def entries(self, step: Step, at: int) -> list[tuple[Any, ...]]:
+        rows = []
+        for message in step.messages:
+            body = encode(message)
+            self.seq += 1
+            hashed = b"%b%b %d %d\n%b" % (self.entry_id, b"message", 1, 1, body)
+            self.entry_id = sha256(hashed).digest()[:20]
+            place = (BRANCH << 32 | self.seq, 1, 1, None, message.role, message.role != "user", None, None)
+            rows.append((*place, self.entry_id, at, None, body))
+        return rows
+
+
+class ByHand(Rows):
     SCHEMA = f"""
     create table entry ({ENTRY});
     create index entry_public on entry (id) where internal = 0;
@@ -42,14 +61,13 @@ class ByHand:
     """
 
     def __init__(self, path: Path, synchronous: str = "full") -> None:
+        super().__init__()
         self.connection = apsw.Connection(str(path))
         self.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         self.connection.execute("pragma page_size = 8192")
         self.connection.execute("pragma journal_mode = wal")
         self.connection.execute(f"pragma synchronous = {synchronous}")
         self.connection.execute(self.SCHEMA)
-        self.seq = self.facts = self.calls = 0
-        self.entry_id = ROOT
 
     def step(self, step: Step) -> None:
         execute = self.connection.cursor().execute
@@ -79,17 +97,6 @@ class ByHand:
             call = (new_key(), BRANCH, first - 1, first, *counts(usage), None, None)
             row = (SESSION << 32 | self.calls, *call, at)
             execute("insert into usage values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-
-    def entries(self, step: Step, at: int) -> list[tuple[Any, ...]]:
-        rows = []
-        for message in step.messages:
-            body = encode(message)
-            self.seq += 1
-            hashed = b"%b%b %d %d\n%b" % (self.entry_id, b"message", 1, 1, body)
-            self.entry_id = sha256(hashed).digest()[:20]
-            place = (BRANCH << 32 | self.seq, 1, 1, None, message.role, message.role != "user", None, None)
-            rows.append((*place, self.entry_id, at, None, body))
-        return rows
 
     def close(self) -> None:
         self.connection.close()
