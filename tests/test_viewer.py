@@ -11,6 +11,7 @@ import bough
 from browser import Process, Watched, browser, watched
 from exhibit import served, store
 from gallery import BUILD, CASE, TASK, WAITING
+from served import until
 
 __all__ = ["browser", "served", "store", "watched"]
 
@@ -134,7 +135,7 @@ class TestTranscript:
         watched.open(f"/s/{BUILD}?at=20")
         picture = page.locator("img.media")
         expect(picture).to_be_visible()
-        page.wait_for_function("document.querySelector('img.media').naturalWidth === 160")
+        until(lambda: picture.evaluate("image => image.naturalWidth") == 160)
 
     def test_internal_entries_go_and_come(self, watched: Watched) -> None:
         page = watched.open(f"/s/{CASE}")
