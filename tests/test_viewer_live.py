@@ -203,13 +203,15 @@ class TestLongSession:
             page = watched.open("/s/ses_huge?at=6000")
             selected = page.locator("article.selected")
             expect(selected).to_be_visible()
-            seen = [int(selected.get_attribute("data-seq") or 0)]
+
+            def place() -> int:
+                return int(selected.get_attribute("data-seq") or 0)
+
+            seen = [place()]
             for _ in range(60):
                 page.keyboard.press("k")
-                page.wait_for_function(
-                    f"Number(document.querySelector('article.selected')?.dataset.seq) < {seen[-1]}"
-                )
-                seen.append(int(selected.get_attribute("data-seq") or 0))
+                until(lambda: place() < seen[-1])
+                seen.append(place())
                 expect(selected).to_be_in_viewport()
             assert all(1 <= a - b <= 2 for a, b in pairwise(seen))
             watched.check()
