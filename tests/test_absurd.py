@@ -17,6 +17,7 @@ import pytest
 
 import bough
 from bough import Limits, ScriptedModel, Session, Slow, ToolCall, ToolContext, assistant, errors, system, user
+from bough.agent.calls import is_awaited
 from bough.core.drafts import FurtherFact
 from bough.core.usage import on_path
 from bough.engines import absurd_schema
@@ -457,6 +458,7 @@ class TestApproval:
         assert task(installed, queue)[0] == "pending"
         with working(installed, queue, agent):
             until(answered(session, "Paid."))
+        assert not is_awaited(session.log), "it waits no more: the next word here is not the worker's"
 
     def test_a_cancel_of_a_task_that_sleeps_reaches_the_child_that_waits(
         self, installed: Database, queue: str, store: bough.Sessions

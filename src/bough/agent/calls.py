@@ -129,7 +129,8 @@ def asked_about(log: Log) -> list[Asked]:
 
 
 def is_awaited(log: Log) -> bool:
-    """Whether it is a task of a worker's that waits for words here; `waiting` told its queue."""
-    facts = log.store.journal(log.session_id)
-    waits = next((fact for fact in reversed(facts) if fact.kind == "waiting"), None)
-    return waits is not None and "queue" in waits.data
+    """Whether it is a worker's task that waits for words here: `waiting` told its queue, and nobody has gone on since."""
+    for fact in reversed(log.store.journal(log.session_id)):
+        if fact.kind in ("waiting", "turn_started", "turn_resumed"):
+            return "queue" in fact.data
+    return False

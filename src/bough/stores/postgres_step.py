@@ -94,13 +94,12 @@ def bindings_of(
     change: Change, space: str, owner: str | None, said: Said = NOTHING, *, is_growing: bool = False
 ) -> list[Any]:
     """The values of the statement, in the order `statement` puts their places."""
-    entries, after = change.entries, change.after
+    entries, after, to = change.entries, change.after, change.move_to
     replaces = change.replaces_call and len(change.calls) == 1
     found: list[Any] = [change.calls[0].call_id, space, change.session_id] if replaces else []
     found += row_values(change, total(change.calls) if change.calls else None)
     if entries:
         found.append(entries[-1].seq)
-    to = change.move_to
     if to is not None:
         found += (to.branch, to.seq)
     found += (space, *said.before_values, change.session_id)
