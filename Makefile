@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/python -m uv pip install --quiet --python $(BIN)/python --constraint constraints.txt
 WORKERS ?= auto
+FRAMEWORKS := .venv-frameworks
 
 .PHONY: help demo replay export-session test check format docs bench soak clean
 .DEFAULT_GOAL := help
@@ -47,13 +48,21 @@ $(VENV)/.bouncer: $(VENV)/.test tests/bouncer.py
 	@$(BIN)/python tests/bouncer.py
 	@touch $@
 
-test: $(VENV)/.test $(VENV)/.browser $(VENV)/.bouncer ## every test, on every store
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+$(FRAMEWORKS)/.test: $(BIN)/uv pyproject.toml constraints-frameworks.txt
+	@$(PYTHON) -m venv $(FRAMEWORKS)
+	@$(BIN)/python -m uv pip install --quiet --python $(FRAMEWORKS)/bin/python \
+		--constraint constraints-frameworks.txt -e ".[frameworks]"
+	@touch $@
 
-check: $(VENV)/.test ## format, lint, types, layers
+test: $(VENV)/.test $(VENV)/.browser $(VENV)/.bouncer $(FRAMEWORKS)/.test ## every test, on every store and under every framework
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	@$(FRAMEWORKS)/bin/python -m pytest -n $(WORKERS) --dist worksteal tests/frameworks
+
+check: $(VENV)/.test $(FRAMEWORKS)/.test ## format, lint, types, layers
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+	@$(FRAMEWORKS)/bin/mypy $(wildcard src/bough/adapters/*.py)
 	@$(BIN)/lint-imports
 
 format: $(VENV)/.test ## put the code in order
@@ -67,8 +76,9 @@ docs: $(VENV)/.test $(VENV)/.browser ## write what the program says and shows of
 bench: $(VENV)/.test ## Bough against the bare driver, in one run; writes bench/result.json
 	@$(BIN)/python -m bench
 
-soak: $(VENV)/.test $(VENV)/.browser $(VENV)/.bouncer ## the long forms: fuzz, state machine, kill storms
+soak: $(VENV)/.test $(VENV)/.browser $(VENV)/.bouncer $(FRAMEWORKS)/.test ## the long forms: fuzz, state machine, kill storms
 	@BOUGH_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	@BOUGH_SOAK=1 $(FRAMEWORKS)/bin/python -m pytest -n $(WORKERS) --dist worksteal tests/frameworks
 
 clean: ## remove what was made
-	@rm -rf $(VENV) bench/result.json
+	@rm -rf $(VENV) $(FRAMEWORKS) bench/result.json
