@@ -182,7 +182,7 @@ def main() -> None:
     from bough.cli.entry import run
 
     for module in walk_packages(bough.__path__, "bough."):
-        if not module.name.startswith("bough.server"):
+        if not module.name.startswith(("bough.server", "bough.adapters")):
             import_module(module.name)
     gc.freeze()  # what is loaded stays in the pages we share
     become(*serve(socket.socket(fileno=int(sys.argv[1]))))

@@ -30,6 +30,7 @@ from bough.models.model import Request
 from bough.server.desk import Agent as Driving
 from bough.stores.postgres import PostgresStore
 from bough.stores.postgres_pool import Pool
+from bough.stores.postgres_statement import Statement, run_on
 from bough.stores.postgres_url import Address
 from bough.workspace import Workspace
 from postgres import APP, Cluster, Database
@@ -133,6 +134,18 @@ def said(request: Request) -> int:
 
 def looking(*numbers: int) -> Any:
     return assistant("Looking.", *(ToolCall(f"c{n}", "look", {"n": n}) for n in numbers))
+
+
+def delegating(depth: int = 1) -> bough.Tool:
+    """Has a child pay, or have a child of its own do it."""
+
+    @bough.tool(effect="idempotent")
+    async def delegate(n: int, ctx: ToolContext) -> str:
+        name = "pay" if depth == 1 else "delegate"
+        model = by_step(assistant(ToolCall("c", name, {"n": n})), f"done at {depth}")
+        return await ctx.task("pay", models=[model], tools=[pay if depth == 1 else delegating(depth - 1)])
+
+    return delegate
 
 
 def by_step(*lines: Any) -> ScriptedModel:
@@ -413,17 +426,6 @@ class TestApproval:
     def test_a_word_on_what_a_task_of_it_asks_wakes_it_however_deep(
         self, installed: Database, queue: str, store: bough.Sessions, allow: bool
     ) -> None:
-        def delegating(depth: int) -> bough.Tool:
-            @bough.tool(effect="idempotent")
-            async def delegate(n: int, ctx: ToolContext) -> str:
-                name = "pay" if depth == 1 else "delegate"
-                model = by_step(assistant(ToolCall("c", name, {"n": n})), f"done at {depth}")
-                return await ctx.task(
-                    "pay", models=[model], tools=[pay if depth == 1 else delegating(depth - 1)]
-                )
-
-            return delegate
-
         asking = assistant("Asking.", ToolCall("d", "delegate", {"n": 1}))
         agent = Agent("a", by_step(asking, "All done."), [delegating(3)])
         session = store.start("a")
@@ -439,6 +441,25 @@ class TestApproval:
         deepest = store.session(asked.session_id)
         outcomes = [r.outcome for e in deepest.path() if e.message for r in e.message.results]
         assert outcomes == ["done" if allow else "denied"]
+        assert task(installed, queue)[:2] == ("completed", 1)
+
+    def test_it_sleeps_on_while_what_it_waits_for_lies_in_the_trash(
+        self, installed: Database, queue: str, store: bough.Sessions
+    ) -> None:
+        asking = assistant("Asking.", *(ToolCall(f"d{n}", "delegate", {"n": n}) for n in (1, 2)))
+        session = store.start("a")
+        session.send("pay", engine="absurd", queue=queue)
+        sleeping = lambda: task(installed, queue)[0] == "sleeping"  # noqa: E731
+        with working(installed, queue, Agent("a", by_step(asking, "All done."), [delegating()])):
+            until(sleeping)
+            first, second = session.waiting()
+            store.delete(first.session_id)
+            session.approve(second)
+            until(lambda: session.refresh().leaf.seq == 3 and sleeping())
+            store.restore(first.session_id)
+            session.approve(*session.waiting())
+            until(answered(session, "All done."))
+            until(done(installed, queue))
         assert task(installed, queue)[:2] == ("completed", 1)
 
     def test_a_word_given_over_http_is_the_workers_to_take_up(
@@ -647,6 +668,26 @@ class TestClaim:
         session = store.session(log.session_id)
         assert [entry.role for entry in session.path()] == ["user"]
         assert claim.is_lost
+
+    def test_an_interrupt_leaves_no_connection_behind_of_which_nobody_knows_what_it_has_heard(
+        self, claimed: tuple[Claim, ClaimedLog]
+    ) -> None:
+        """Given back, it said for ever that a statement was prepared already, and no step could end."""
+        line, statement = claimed[0].line, Statement.of("select 1 + %s::bigint")
+        used = []
+
+        def interrupted() -> None:
+            with line.pinned() as connection:
+                used.append(connection)
+                connection.pgconn.prepare(statement.name, statement.text)
+                raise KeyboardInterrupt  # before it was noted here
+
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+        with line.pinned() as another:
+            assert run_on(another, statement, (1,)) == [[b"2"]]
+        assert used[0].closed
+        assert line.ask("select 3") == [(3,)]
 
     def test_a_straggler_of_a_run_that_is_over_writes_nothing(
         self, claimed: tuple[Claim, ClaimedLog], store: bough.Sessions

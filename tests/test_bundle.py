@@ -22,7 +22,19 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import bough
-from bough import Attachment, Session, ToolCall, Usage, assistant, system, tool_result, user
+from bough import (
+    Attachment,
+    Leaf,
+    ScriptedModel,
+    Session,
+    ToolCall,
+    Usage,
+    assistant,
+    system,
+    tool_result,
+    user,
+)
+from bough.agent.given import most_on_tree
 from bough.core.redact import Redactor
 from bough.errors import (
     BadBundle,
@@ -74,6 +86,13 @@ def rehashed(lines: list[bytes]) -> bytes:
     return b"".join([*content, json.dumps(told).encode() + b"\n"])
 
 
+def given_most(session: Session) -> list[tuple[int, int | None]]:
+    """How many messages the calls of each turn of the path were given at the most, whoever ran it."""
+    most = most_on_tree(session.log)
+    inputs = [entry for entry in session.path() if entry.turn == entry.seq]
+    return [(entry.seq, most.get(Leaf(entry.branch, entry.seq))) for entry in inputs]
+
+
 @pytest.fixture
 def session(store: Sessions) -> Session:
     """One with everything: a fork's worth of branches, a task, media, costs, a compaction, state."""
@@ -106,6 +125,13 @@ class TestRoundTrip:
     @example(
         forwards=True,
         script=[("turn", 0, 1, "x"), ("fork", 0, 3, ""), ("purge", 0, 1, ""), ("turn", 1, 2, "y")],
+    )
+    @example(
+        forwards=False,
+        script=[
+            *(("turn", 0, 3, "x"), ("fork", 0, 9, ""), ("turn", 1, 6, "y"), ("fork", 1, 20, "")),
+            *(("purge", 0, 1, ""), ("purge", 1, 1, ""), ("turn", 2, 0, "z")),
+        ],
     )
     @example(
         forwards=False,
@@ -144,9 +170,45 @@ class TestRoundTrip:
                 assert again.messages("anthropic") == session.messages("anthropic")
                 assert again.state == session.state
                 assert again.usage("path") == session.usage("path")
+                assert given_most(again) == given_most(session)
             assert list(store.verify()) == []
         assert [row for row, *_ in all_of(there)] == [row for row, *_ in all_of(far)]
         there.close()
+
+    @pytest.mark.parametrize("has_parent", [True, False])
+    def test_what_a_model_was_given_below_a_fork_is_the_same_here_and_there(
+        self, store: Sessions, tmp_path: Path, has_parent: bool
+    ) -> None:
+        source = store.start("a", [system("s")])
+        for n in range(3):
+            limits = bough.Limits(max_messages=3)
+            source.send_sync(f"question {n}", model=ScriptedModel(["ok"]), limits=limits)
+        fork = source.fork().fork()
+        before = fork.explain("anthropic")
+        assert before is not None
+        assert (before.was, before.now) == ("question 1", "question 2")
+        assert given_most(fork) == [(2, 3), (4, 3), (6, 3)]
+        with other(store, tmp_path) as there:
+            if has_parent:
+                there.import_bundle(io.BytesIO(bundle(source)))
+            there.import_bundle(io.BytesIO(bundle(fork)))
+            again = there.session(fork.session_id)
+            assert again.explain("anthropic") == before
+            assert bundle(again) == bundle(fork)
+
+    def test_what_a_bundle_says_was_given_below_must_be_of_a_turn_below(self, store: Sessions) -> None:
+        source = store.start("a", [system("s")])
+        source.send_sync("q", model=ScriptedModel(["ok"]), limits=bough.Limits(max_messages=3))
+        lines = bundle(source.fork()).splitlines(keepends=True)
+        (at,) = [n for n, line in enumerate(lines) if b'"line":"given"' in line]
+        there = Sessions(MemoryStore(), real_world())
+        for wrong in (b'"turn":3', b'"turn":0', b'"turn":9', b'"turn":"2"'):
+            altered = [*lines[:at], lines[at].replace(b'"turn":2', wrong), *lines[at + 1 :]]
+            refused(there, rehashed(altered))
+        refused(there, rehashed([*lines[:at], lines[at], *lines[at:]]))
+        refused(
+            there, rehashed([*lines[:at], lines[at].replace(b'"most":3', b'"most":-1'), *lines[at + 1 :]])
+        )
 
     def test_an_imported_session_goes_on_and_forks(
         self, session: Session, tmp_path: Path, store: Sessions

@@ -502,6 +502,16 @@ class TestApprove:
         assert "bough approve" in done.stderr
         assert not (home / "book").exists()
 
+    def test_until_it_is_resumed_the_list_says_that_it_waits(self, home: Path) -> None:
+        script(home, calls("refund"), "Refunded.")
+        bough("run", "refund it", *AGENT, home=home)
+        assert " waiting " in bough("ls", home=home).out
+        assert [row["status"] for row in bough("ls", "--json", home=home).json["sessions"]] == ["waiting"]
+        assert bough("ls", "--status", "waiting", home=home).out.count("ses_") == 1
+        bough("approve", "latest", "--yes", home=home)
+        assert bough("resume", "latest", *AGENT, home=home).code == 0
+        assert bough("ls", "--status", "waiting", home=home).out == ""
+
     def test_the_command_that_goes_on_works_as_it_is_printed(self, home: Path) -> None:
         script(home, calls("refund"), "Refunded.")
         said = bough("run", "refund it", *AGENT, "--max-cost", "2", home=home).err
@@ -571,6 +581,21 @@ class TestApprove:
         assert "its task has a word" in bough("show", names["parent"], home=home).stdout
         assert bough("resume", names["parent"], *AGENT, home=home).stdout == "It is done.\n"
         assert len((home / "book").read_text().splitlines()) == 1
+
+    def test_a_task_in_the_trash_is_told_with_the_command_that_brings_it_back(self, home: Path) -> None:
+        script(home, calls("delegate"), "It is done.")
+        script(home, calls("refund"), "Refunded.", name="child.json")
+        bough("run", "refund it", *AGENT, home=home)
+        with opened(home) as store:
+            names = {row.relation or "parent": row.session_id for row in store.every()}
+        bough("rm", names["task"], "--yes", home=home)
+        hint = f"bough restore {names['task']}"
+        for verb, code in ((("resume", *AGENT), 2), (("approve", "--yes"), 1), (("show",), 0)):
+            done = bough(verb[0], names["parent"], *verb[1:], home=home)
+            assert (done.code, hint in done.err) == (code, True), done.err
+        assert bough("restore", names["task"], home=home).code == 0
+        assert bough("approve", names["parent"], "--yes", home=home).code == 0
+        assert bough("resume", names["parent"], *AGENT, home=home).out == "It is done.\n"
 
 
 class TestTerminal:

@@ -319,6 +319,22 @@ class TestFullDisk:
         with bough.open(small_disk / "a.db") as store:
             assert len(store.session(session.session_id).path()) == len(said) + 1
 
+    @pytest.mark.parametrize("left", [0, 40_000, 400_000])
+    def test_a_backup_that_finds_no_room_leaves_nothing_behind(
+        self, small_disk: Path, tmp_path: Path, left: int
+    ) -> None:
+        with bough.open(tmp_path / "a.db") as store:
+            store.start().append([user("x" * 900_000)])
+            _ballast(small_disk)
+            os.truncate(small_disk / "ballast", (small_disk / "ballast").stat().st_size - left)
+            for _ in range(2):
+                with pytest.raises(errors.StoreFull):
+                    store.store.backup(small_disk / "copy.db")  # type: ignore[attr-defined]
+                assert os.listdir(small_disk) == ["ballast"]
+            (small_disk / "ballast").unlink()
+            store.store.backup(small_disk / "copy.db")  # type: ignore[attr-defined]
+        assert os.listdir(small_disk) == ["copy.db"]
+
     def test_a_full_disk_says_so_when_a_store_is_opened(self, small_disk: Path) -> None:
         with bough.open(small_disk / "a.db") as store:
             kept = store.start(title="kept").session_id

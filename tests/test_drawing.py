@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bough import Attachment, Note, ToolCall, assistant, system, tool_result, user
+from bough import Attachment, Note, Session, ToolCall, assistant, system, tool_result, user
 from bough.core.drawing import draw
 from bough.core.entries import Entry
 from bough.core.tree import Branch, Leaf
@@ -48,6 +48,25 @@ def test_a_fork_shows_what_it_shares(store: Sessions) -> None:
     fork.append([assistant("b")])
     assert [line.split()[1] for line in fork.tree().splitlines()] == ["1", "2", "3", "4"]
     assert "settings" in fork.tree()
+
+
+def test_every_entry_is_there_once_wherever_it_stands(store: Sessions) -> None:
+    """What it shares, what it left behind, and the path: by whichever reading they came."""
+    source = store.start("a", [system("s")])
+    source.append([user("q"), assistant("a"), user("more"), assistant("b")])
+    fork = source.fork(at=3)
+    for turn in ("one", "two"):
+        fork.append([user(turn), assistant(turn)])
+        for _ in range(2):
+            assert places(fork) == sorted({(e.branch, e.seq) for e in [*fork.path(), *fork.entries()]})
+            fork.rewind(to=3)
+    fork.rewind(to=1)
+    assert len(places(fork)) == 5, "of what it shares, what the path runs through"
+    assert len(places(source)) == 5
+
+
+def places(session: Session) -> list[tuple[int, int]]:
+    return [(entry.branch, entry.seq) for entry in session.log.every()]
 
 
 def test_every_kind_is_told_in_one_line(store: Sessions) -> None:

@@ -196,6 +196,8 @@ class TestRunning:
             until(lambda: len(served.get(of(session))["waiting"]) == 2)
             until(lambda: not served.get(of(session))["is_running_here"])
             read = served.get(of(session))
+            listed = served.get("/api/sessions?status=waiting")["sessions"]
+            assert [row["id"] for row in listed] == [session.session_id]
             assert [call["state"] for call in read["open_calls"]] == ["waits_for_task", "waits_for_task"]
             children = {child.session_id for child in session.children()}
             assert {asked["session_id"] for asked in read["waiting"]} == children
@@ -228,6 +230,21 @@ class TestRunning:
             stranger = talked(store)
             named = {"session_id": stranger.session_id, "seq": 2, "index": 0}
             assert served.post(f"{of(session)}/approve", named, 409)["code"] == "not_waiting"
+
+    def test_a_task_in_the_trash_is_told_and_resume_says_what_helps(self, store: Sessions) -> None:
+        with Served(store, Agent((say_next(DELEGATES, "Done."),), (delegate,))) as served:
+            session = store.start()
+            served.post(f"{of(session)}/send", {"text": "refund both"}, 202)
+            until(lambda: len(served.get(of(session))["waiting"]) == 2)
+            until(lambda: not served.get(of(session))["is_running_here"])
+            children = [child.session_id for child in session.children()]
+            for child in children:
+                store.delete(child)
+            read = served.get(of(session))
+            assert [call["state"] for call in read["open_calls"]] == ["task_in_trash", "task_in_trash"]
+            assert read["waiting"] == []
+            refused = served.post(f"{of(session)}/resume", {}, 409)
+            assert any(f"bough restore {child}" in refused["next"] for child in children)
 
     def test_a_task_with_a_word_goes_on_with_resume_and_is_not_unknown(self, store: Sessions) -> None:
         with Served(store, Agent((say_next(DELEGATES, "Done."),), (delegate,))) as served:

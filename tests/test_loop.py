@@ -615,11 +615,12 @@ class TestApproval:
         again = store.session(session.session_id)
         (call,) = again.open_calls
         again.resume_sync(model=ScriptedModel([]), tools=tools)
-        assert desk.did == [("look", 7)], "still waiting, and asked once"
+        assert (desk.did, again.row.status) == ([("look", 7)], "waiting"), "still waiting, and asked once"
         again.approve(call)
         again.resume_sync(model=ScriptedModel(["done"]), tools=tools)
         assert desk.did == [("look", 7), ("refund", 7)]
         assert [fact.kind for fact in again.journal()].count("approval_asked") == 1
+        assert again.row.status == "idle"
         assert is_valid(again)
 
     def test_a_denial_is_told_to_the_model_and_nothing_runs(self, session: Session, desk: Desk) -> None:

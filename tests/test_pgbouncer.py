@@ -9,10 +9,8 @@ import pytest
 
 import bough
 from bough import assistant, user
-from bough.stores.conformance import StoreConformance
-from bough.stores.postgres import PostgresStore
-from bough.stores.store import Store
 from bouncer import Bouncer, place
+from contract import PostgresConformance
 from postgres import APP, CLIENT, Database
 
 pytestmark = pytest.mark.skipif(place() is None, reason="PgBouncer is not here: apt-get install pgbouncer")
@@ -37,19 +35,8 @@ def url(database: Database, bouncers: dict[str, Bouncer]) -> str:
     return bouncers[str(folder)].url(database.name, APP)
 
 
-class TestBehindPgBouncer(StoreConformance):
-    @pytest.fixture(autouse=True)
-    def _place(self, url: str) -> Iterator[None]:
-        self.url: str = url
-        self.stores: list[Store] = []
-        yield
-        for store in self.stores:
-            store.close()
-
-    def opened(self, space: str = "default", owner: str | None = None) -> Store:
-        store = PostgresStore(self.url, space=space, owner=owner)
-        self.stores.append(store)
-        return store
+class TestBehindPgBouncer(PostgresConformance):
+    """At the address above."""
 
 
 def test_tenants_that_share_its_connections_never_see_each_other(url: str) -> None:

@@ -23,11 +23,11 @@ from bough import Sessions, StaleLeaf, ToolCall, Usage, assistant, errors, syste
 from bough.core.drafts import Blob, Draft
 from bough.core.tree import Leaf
 from bough.stores import postgres_connections, postgres_pool, postgres_schema
-from bough.stores.conformance import StoreConformance
 from bough.stores.conformance.pen import Pen
-from bough.stores.postgres import PostgresStore
 from bough.stores.postgres_url import Address
-from bough.stores.store import Change, NewSession, Store
+from bough.stores.store import Change, NewSession
+from conftest import Kept
+from contract import PostgresConformance
 from postgres import APP, Cluster, Database, Server
 from postgres_wire import Wire
 
@@ -36,18 +36,10 @@ CRASHING = ("fsync=off", "synchronous_commit=on")
 CUT = f"select pg_terminate_backend(pid) from pg_stat_activity where usename = '{APP}'"
 
 
-class TestPostgres(StoreConformance):
-    @pytest.fixture(autouse=True)
-    def _place(self, database: Database) -> Iterator[None]:
-        self.url, self.stores = database.url, []
-        yield
-        for store in self.stores:
-            store.close()
-
-    def opened(self, space: str = "default", owner: str | None = None) -> Store:
-        store = PostgresStore(self.url, space=space, owner=owner)
-        self.stores.append(store)
-        return store
+class TestPostgres(PostgresConformance):
+    @pytest.fixture
+    def url(self, database: Database) -> str:
+        return database.url
 
 
 class TestAnyPlan(TestPostgres):
@@ -77,13 +69,12 @@ def wire(database: Database) -> Iterator[Wire]:
 class TestBehindAPooler(TestPostgres):
     """Each transaction meets another server connection, and nothing is prepared: the contract holds all the same."""
 
-    @pytest.fixture(autouse=True)
-    def _pooled(self, database: Database, _place: None) -> Iterator[None]:
+    @pytest.fixture
+    def url(self, database: Database) -> Iterator[str]:
         if database.cluster.server is None:
             pytest.skip("wants a server of our own")
         pooler = Wire(database.cluster.server.folder, upstreams=3)
-        self.url = pooler.url(database.name, APP, prepared="off")
-        yield
+        yield pooler.url(database.name, APP, prepared="off")
         pooler.close()
 
 
@@ -434,6 +425,11 @@ print("sound")
 
 
 class TestConnections:
+    @pytest.fixture(autouse=True)
+    def _alone(self, kept: Kept) -> None:
+        """The connections of the tests before are not to be counted."""
+        kept.close()
+
     def test_whoever_comes_alone_has_always_the_same_one(self, database: Database) -> None:
         """The server process that has the plans; two used in turns made each append dearer."""
         with bough.open(database.url) as store:

@@ -253,6 +253,22 @@ class TestForks:
             ):
                 assert connection.execute(f"select count(*) from {table}").get == 0, table
 
+    def test_what_models_were_given_below_a_fork_stays_as_numbers_and_nothing_more(
+        self, disk: Sessions, path: Path
+    ) -> None:
+        session = disk.start("a", trigger_type="CANARYTRIGGER")
+        for n in range(4):
+            limits = bough.Limits(max_messages=3)
+            session.send_sync(f"CANARYINPUT{n};", model=bough.ScriptedModel(["ok"]), limits=limits)
+        fork = session.fork(at=6)
+        before = fork.explain("anthropic")
+        assert before is not None
+        purge(disk, session)
+        assert fork.explain("anthropic") == before
+        assert (left(path, "CANARYTRIGGER"), left(path, "CANARYINPUT3;")) == ({}, {})
+        purge(disk, fork)
+        assert left(path, "CANARY") == {}
+
     def test_purging_a_fork_leaves_its_source_alone(self, store: Sessions) -> None:
         session = self.grown(store)
         fork = session.fork(at=5)

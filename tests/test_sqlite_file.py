@@ -144,6 +144,14 @@ def test_a_backup_is_whole_while_others_write(place: Path) -> None:
     assert (place.parent / "copy.db").stat().st_mode & 0o777 == 0o600
 
 
+def test_a_backup_that_cannot_take_its_name_leaves_nothing_behind(place: Path) -> None:
+    taken = place.parent / "taken"
+    taken.mkdir()
+    with bough.open(place) as store, pytest.raises(IsADirectoryError):
+        store.store.backup(taken)  # type: ignore[attr-defined]
+    assert list(place.parent.glob("*.part*")) == []
+
+
 def test_every_column_of_the_schema_says_why_or_is_plain() -> None:
     """The schema file is documentation: a tour at its head and no table without a word of explanation."""
     text = (Path(file.__file__).parent / "schema" / "sqlite.sql").read_text()

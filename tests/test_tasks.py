@@ -11,7 +11,7 @@ import pytest
 
 import bough
 from bough import ScriptedModel, Session, ToolCall, ToolContext, assistant, system, user
-from bough.errors import LawBroken
+from bough.errors import LawBroken, TaskTrashed, Trashed
 from bough.wire import PROVIDERS, wire
 from conftest import Sessions
 
@@ -172,7 +172,7 @@ class TestWaiting:
         assert (asked.type, asked.data["session_id"]) == ("session:approval_requested", child.session_id)
         assert (asked.data["name"], asked.data["seq"], asked.data["task_of"]["seq"]) == ("pay", 2, 3)
         assert asked.n is not None
-        assert (session.row.status, child.row.status, office.paid) == ("idle", "idle", [])
+        assert (session.row.status, child.row.status, office.paid) == ("waiting", "waiting", [])
 
         (waiting,) = store.session(child.session_id).open_calls
         store.session(child.session_id).approve(waiting)
@@ -394,6 +394,58 @@ class TestWaiting:
         assert office.paid == [7]
         assert results(session)[0].content[0].text == "paid by hand"
 
+    @pytest.mark.parametrize("depth", [1, 2])
+    def test_a_child_in_the_trash_is_nobodys_to_answer_until_it_is_restored(
+        self, store: Sessions, session: Session, office: Office, depth: int
+    ) -> None:
+        tools = [office.delegate(depth)]
+        session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
+        (asked,) = session.waiting()
+        child = family(session)[1].session_id
+        store.delete(child)
+        assert session.waiting() == []
+        with pytest.raises(TaskTrashed, match=rf"store\.restore\('{child}'\)"):
+            session.resume_sync(model=ScriptedModel([]), tools=tools)
+        with pytest.raises(TaskTrashed):
+            session.approve(session.open_calls[0])
+        with pytest.raises(Trashed):
+            session.approve(asked)
+        assert (session.row.status, session.row.error, office.delegated) == ("waiting", None, depth)
+        store.restore(child)
+        session.approve(*session.waiting())
+        session.resume_sync(model=office.model(None, "It is paid."), tools=tools)
+        assert (office.paid, results(session)[0].content[0].text) == ([7], f"done at {depth}")
+
+    def test_a_child_that_has_its_word_and_lies_in_the_trash_is_not_run_into(
+        self, store: Sessions, session: Session, office: Office
+    ) -> None:
+        tools = [office.delegate()]
+        session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
+        session.approve(*session.waiting())
+        (child,) = session.children()
+        store.delete(child.session_id)
+        with pytest.raises(TaskTrashed):
+            session.resume_sync(model=ScriptedModel([]), tools=tools)
+        store.restore(child.session_id)
+        session.resume_sync(model=office.model(None, "It is paid."), tools=tools)
+        assert office.paid == [7]
+
+    def test_a_child_in_the_trash_does_not_hold_up_its_sibling(
+        self, store: Sessions, session: Session, office: Office
+    ) -> None:
+        tools = [office.delegate()]
+        both = assistant(call("delegate", "a", n=1), call("delegate", "b", n=2))
+        session.send_sync("q", model=office.model(both), tools=tools)
+        first, second = session.waiting()
+        store.delete(first.session_id)
+        assert session.waiting() == [second]
+        assert session.resume_sync(model=ScriptedModel([]), tools=tools) == [], "a word can still help"
+        session.approve(second)
+        with pytest.raises(TaskTrashed):
+            session.resume_sync(model=ScriptedModel([]), tools=tools)
+        assert ([result.call_id for result in results(session)], office.paid) == (["b"], [2])
+        assert is_valid(session)
+
     def test_a_journal_that_names_itself_has_an_end(self, session: Session) -> None:
         session.append([user("q"), assistant(call("delegate", n=7))])
         asked = {"seq": 3, "index": 0, "call_id": "c", "name": "delegate"}
@@ -461,5 +513,5 @@ class TestCancel:
         session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
         copied(store, session).send_sync("never mind", model=ScriptedModel(["all right"]), tools=tools)
         statuses = sorted(row.status for row in store.every(relation="task"))
-        assert statuses == ["cancelled", "idle"]
-        assert [one.row.status for one in family(session)] == ["idle", "idle"]
+        assert statuses == ["cancelled", "waiting"]
+        assert [one.row.status for one in family(session)] == ["waiting", "waiting"]

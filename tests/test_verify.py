@@ -76,6 +76,7 @@ TAMPERINGS = [
     ("a blob removed", "delete from blob", "blob"),
     ("an anchor removed", "update branch set parent_seq = 99 where id = 2", ""),
     ("running without a turn", "update session set status = 'running'", "status"),
+    ("waiting without a turn", "update session set status = 'waiting'", "status"),
 ]
 
 

@@ -293,6 +293,9 @@ class TestRunning:
     ) -> None:
         session_id = shelf.make_delegating("Have Ann paid")
         (child_id,) = json.loads(shelf.of(session_id, children))
+        page = watched.open("/")
+        line = page.locator(".session-row", has_text="Have Ann paid")
+        expect(line.get_by_role("img", name="waiting")).to_be_visible()
         page = watched.open(f"/s/{session_id}")
         card = page.locator(".card")
         expect(card.locator(".badge")).to_have_text("its task waits for approval")

@@ -120,7 +120,8 @@ def _step(store: Sessions, session: Session, verb: str, number: int, text: str) 
 
 
 def _turn(session: Session, number: int, text: str) -> None:
-    with session.turn(text, calling="anthropic:m" if number % 2 else None, branch=7) as turn:
+    told = {"max_messages": number} if number % 3 == 0 else {}
+    with session.turn(text, calling="anthropic:m" if number % 2 else None, branch=7, **told) as turn:
         turn.answer(
             assistant(text, ToolCall("c", "tool", {"b": 1, "a": [text]})),
             usage=Usage(number, 2),

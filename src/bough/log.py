@@ -19,10 +19,10 @@ from msgspec.structs import replace
 from .changes import Appended, Cut, check, turn_status, with_data
 from .core.codec import from_json, to_json
 from .core.drafts import Draft, FurtherFact, Written, write
-from .core.entries import BranchSummary, Payload, Settings
+from .core.entries import BranchSummary, Entry, Payload, Settings
 from .core.messages import Message, as_input
 from .core.state import State, fold, merge, updates
-from .core.tree import Leaf, Range, standing
+from .core.tree import Leaf, Range, has_place
 from .core.turns import Cursor, cursor_behind
 from .core.usage import Call
 from .errors import BadMessage, BadPoint, LawBroken, NothingToRedo, Running
@@ -105,6 +105,24 @@ class Log:
                 nothing = self.store.path(self.session_id, leaf=self.leaf, first=self.leaf.seq + 1)
                 self._ranges = nothing.ranges
             return self._ranges
+
+    def every(self) -> list[Entry]:
+        """Every entry of its tree, each read once, by (branch, seq): its own, and what the path runs through.
+
+        Mostly the path is the whole tree; then nothing else is read.
+        """
+        reach = {part.branch: part.last for part in self.ranges()}
+        branches = self.store.branches(self.session_id)
+        own = [branch for branch in branches if branch.session_id == self.session_id]
+        if all(branch.tail <= max(reach.get(branch.branch, 0), branch.parent_seq) for branch in own):
+            found = self.path().entries
+        else:
+            below = max(reach.keys() - {branch.branch for branch in own}, default=None)
+            last = 0 if below is None else reach[below]
+            shared = self.store.path(self.session_id, leaf=self.leaf, last=last).entries if last else []
+            stored = self.store.entries(self.session_id)
+            found = [*shared, *(one.entry.opened(one.branch) for one in stored)]
+        return sorted(found, key=lambda entry: (entry.branch, entry.seq))
 
     def call_key(self, seq: int, index: int) -> str:
         """The idempotency key of a call: the same in every process, before and after a crash or a move elsewhere.
@@ -329,15 +347,10 @@ class Log:
             raise Running(self.session_id, row.holder, row.updated_at)
 
     def checkout(self, leaf: Leaf) -> Leaf:
-        """Go to any place of this session's tree that parts no call from its results.
-
-        Of branches that belong to others, its tree has what its own branches stand on and no more.
-        """
-        branches = {branch.branch: branch for branch in self.store.branches(self.session_id)}
-        own = [Leaf(b.branch, b.tail) for b in branches.values() if b.session_id == self.session_id]
-        held = branches.get(leaf.branch)
-        if held is None or not held.parent_seq <= leaf.seq <= standing(branches, own).get(leaf.branch, -1):
-            raise BadPoint(str(leaf), 0, max(tail.seq for tail in own))
+        """Go to any place of this session's tree that parts no call from its results."""
+        branches = self.store.branches(self.session_id)
+        if not has_place(branches, self.session_id, leaf):
+            raise BadPoint(str(leaf), 0, max(b.tail for b in branches if b.session_id == self.session_id))
         waiting = self.cursor_at(leaf).open_calls
         return self.move(Leaf(leaf.branch, waiting[0].seq - 1) if waiting else leaf)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from .core.messages import Message, user
 from .core.tree import Leaf
 from .core.turns import OpenCall
-from .errors import BadPoint, BadQuery, LawBroken, StaleLeaf, StoreError
+from .errors import BadPoint, BadQuery, LawBroken, StaleLeaf, StoreError, TaskTrashed
 from .log import Log
 
 if TYPE_CHECKING:
@@ -205,6 +205,8 @@ def _refuse_unseen(log: Log, call: OpenCall, *, allow: bool) -> None:
     known = read_calls(log)
     if allow and (call.seq, call.index) in known.denied:
         raise LawBroken(f"call {call.call.id} was denied already, and that stands; resume tells the model")
+    if (call.seq, call.index) in known.in_trash:
+        raise TaskTrashed(log.session_id, known.in_trash[call.seq, call.index])
     below = known.below.get((call.seq, call.index), ())
     if below:
         raise LawBroken(
@@ -214,7 +216,7 @@ def _refuse_unseen(log: Log, call: OpenCall, *, allow: bool) -> None:
 
 
 def _decide(log: Log, call: OpenCall, kind: str) -> None:
-    from .agent.tasks import above
+    from .agent.above import above
 
     data = {"seq": call.seq, "index": call.index}
     told = {"session": log.session_id, **data, "word": kind}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import compacting, forking, labels, ledger, wire
 from .changes import Appended, Cut
+from .core import arguments
 from .core import context as contexts
 from .core.codec import plain_text
 from .core.context import Context
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 Appendable = Payload | dict[str, Any]
 
 
+@arguments.guarded(arguments.SESSION)
 class Session(Runs, Replays, Exports):
     """A handle on one session. It stands at the leaf it last saw: what it reads is the path to that leaf, what it
     appends follows it, and if the session has moved meanwhile the append is refused (`StaleLeaf`).
@@ -229,8 +231,7 @@ class Session(Runs, Replays, Exports):
 
     def tree(self, *, width: int = 100) -> str:
         """The whole tree as text, the leaf marked."""
-        own = {(entry.branch, entry.seq): entry for entry in [*self.path(), *self.entries()]}
-        return draw(own.values(), self.branches(), self.leaf, width=width, labels=self.labels())
+        return draw(self.log.every(), self.branches(), self.leaf, width=width, labels=self.labels())
 
     def journal(self, after: int = 0, limit: int | None = None) -> list[Fact]:
         """The numbered facts of the session: started, appended, moved, …; those after number `after`."""

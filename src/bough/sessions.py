@@ -5,38 +5,38 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
-import msgspec
 from msgspec.structs import replace
 
-from .core.codec import check_json, plain_text, read_back_as, to_json
-from .core.drafts import Blob, Draft, write
-from .core.entries import Note
+from .core import arguments
+from .core.codec import plain_text
+from .core.drafts import Blob
 from .core.media import digest
-from .core.messages import Media, Message
+from .core.messages import Media
 from .core.redact import Redactor
 from .core.search import parse
-from .core.state import merge
 from .core.turns import Cursor
-from .core.usage import MOST
-from .errors import BadCount, BadText, OtherSpace, StoreError, WrongStore
+from .errors import OtherSpace, StoreError, WrongStore
 from .hydrate import Hydrated, hydrate
 from .log import Log
 from .session import Appendable, Session, drafts
+from .starting import new_session
+from .stores.gone import Purged
 from .stores.hits import Progress, SearchPage
-from .stores.store import Detail, NewSession, Page, Purged, Query, SessionRow, Store
+from .stores.store import NewSession, Page, Query, SessionRow, Store
 from .verify import Problem, verify
-from .workspace import Workspace
 from .world import World, environment_secrets, real_world
 
 if TYPE_CHECKING:
     from .exchange.bundle import Imported, Place
     from .exchange.bundle_write import Tell
+    from .exchange.importers.taking import Taken
 
 GRACE_MICROSECONDS = 3_600 * 1_000_000
 
 
+@arguments.guarded(arguments.SESSIONS)
 class Sessions:
     """A store opened for one space and, if given, one owner. Safe to use from several threads."""
 
@@ -110,46 +110,8 @@ class Sessions:
     def _new(
         self, agent: str | None, seeds: Iterable[Appendable], session_id: str | None, about: dict[str, Any]
     ) -> tuple[NewSession, Cursor]:
-        workspace = cast(Workspace | None, about.pop("workspace", None))
-        for name in ("spec", "policy", "state"):
-            check_json(about.get(name), name)
-        about = self.world.redactor.json(about)
-        wide = {name: about.pop(name, None) for name in ("spec", "policy", "state")}
-        opening = drafts(seeds)
-        if workspace is not None:
-            opening = [_filled(draft, workspace) for draft in opening]
-        if wide["state"] is not None:
-            opening.append(Draft(Note(state=wide["state"])))
-        now = self.world.now()
-        written = write(Cursor(), opening, now, seed=True, redactor=self.world.redactor)
-        row = self._row(agent, session_id, len(written.entries), now, about)
-        detail = Detail(
-            spec=None if wide["spec"] is None else to_json(wide["spec"], "spec"),
-            policy=None if wide["policy"] is None else to_json(wide["policy"], "policy"),
-            workspace=None if workspace is None else _workspace_json(workspace),
-            state=None if wide["state"] is None else to_json(merge({}, wide["state"]), "state"),
-        )
-        return NewSession(row, self.world.new_id(""), detail, written.entries, written.blobs), written.cursor
-
-    def _row(
-        self, agent: str | None, session_id: str | None, seeds: int, now: int, about: dict[str, Any]
-    ) -> SessionRow:
         about.setdefault("owner", self.store.owner)
-        names = about.get("tool_names", ())
-        if isinstance(names, list | tuple):
-            about["tool_names"] = tuple(names)
-        row = SessionRow(
-            session_id=session_id or self.world.new_id("ses"),
-            space=self.store.space,
-            conversation_id=about.pop("conversation_id", None) or self.world.new_id("con"),
-            agent=agent,
-            seed_count=seeds,
-            started_at=now,
-            updated_at=now,
-            **about,
-        )
-        check_row(row)
-        return row
+        return new_session(self.world, self.store.space, agent, drafts(seeds), session_id, about)
 
     # -- finding -----------------------------------------------------------------------------------
 
@@ -223,6 +185,17 @@ class Sessions:
 
         return bundle.import_bundle(self.store, self.world, source, new_id=new_id, progress=progress)
 
+    def import_from(self, tool: str, place: str | None = None, *, new_id: bool = False) -> Iterator[Taken]:
+        """Take in the sessions another tool keeps at a place, or where it keeps them by itself; one after the other.
+
+        Each is taken in whole or not at all. Twice adds nothing, and one that has gone on since adds what it grew by.
+        What could not be taken over as it was is told with it. The source is only read.
+        """
+        from .exchange.importers import told_by
+        from .exchange.importers.taking import take
+
+        return (take(self.store, self.world, told, new_id=new_id) for told in told_by(tool, place))
+
     def copy(self, session: Session | str, to: Sessions, *, new_id: bool = False) -> Session:
         """A deep copy of a session and its tasks in another store or space; to share entries here, fork."""
         from .exchange import moving
@@ -294,6 +267,7 @@ class Sessions:
                 yield from verify(self.store, row.session_id)
 
 
+@arguments.looking(arguments.OPEN)
 def open(
     url: str | os.PathLike[str],
     *,
@@ -301,11 +275,13 @@ def open(
     owner: str | None = None,
     synchronous: str = "full",
     secrets: Mapping[str, str] | Iterable[str] = (),
+    key: str | None = None,
 ) -> Sessions:
     """Open a store by a path, `memory:` or `postgresql://…`.
 
     `secrets` (values, or names and values) never become durable: wherever they appear they are hidden, as are the
     environment's own (by their names) and what looks like a key for certain. `synchronous="normal"` is faster and safe against a killed process, but a power cut may take the last commits.
+    `key` encrypts a file, with `apsw-sqlite3mc` in place of `apsw`; it is needed again at every opening.
     """
     plain_text(space, "space")
     if synchronous not in ("full", "normal"):
@@ -316,6 +292,8 @@ def open(
         if isinstance(secrets, Mapping)
         else {f"secret {n}": value for n, value in enumerate(secrets, 1)}
     )
+    if key is not None and (where == "memory:" or "://" in where):
+        raise StoreError("key= is for files; PostgreSQL is encrypted by its server's disk and by TLS")
     world = real_world(Redactor({**environment_secrets(), **named}))
     if where == "memory:":
         from .stores.memory import MemoryStore
@@ -331,7 +309,7 @@ def open(
         raise WrongStore(where, "only paths, memory: and postgresql:// are known")
     from .stores.sqlite import SqliteStore
 
-    return Sessions(SqliteStore(where, space=space, owner=owner, synchronous=synchronous), world)
+    return Sessions(SqliteStore(where, space=space, owner=owner, synchronous=synchronous, key=key), world)
 
 
 def _postgres(url: str, space: str, owner: str | None) -> Store:
@@ -340,34 +318,6 @@ def _postgres(url: str, space: str, owner: str | None) -> Store:
     except ModuleNotFoundError as error:
         raise StoreError(f"{error.name} is not installed; pip install 'bough[postgres]' brings it") from None
     return PostgresStore(url, space=space, owner=owner)
-
-
-_rows = msgspec.json.Decoder(SessionRow)
-TEXT_COLUMNS = (
-    *("session_id", "space", "owner", "conversation_id", "agent", "title", "status", "relation"),
-    *("parent_session", "trigger_type", "trigger_id", "model", "holder", "error"),
-)
-
-
-def check_row(row: SessionRow) -> None:
-    """Refuse a row that not every store could keep: types first, then text for plain columns."""
-    for name in TEXT_COLUMNS:
-        plain_text(getattr(row, name), name)
-    read_back_as(_rows, to_json(msgspec.to_builtins(row), "session"), "session")
-    if not row.session_id.isprintable() or row.session_id != row.session_id.strip() or not row.session_id:
-        raise BadText("session id", "nothing, a blank at its ends, or what cannot be printed")
-    for text in (*row.tags, *row.tags.values(), *row.tool_names):
-        plain_text(text, "a tag or tool name")
-    if row.context_window is not None and not 0 <= row.context_window <= MOST:
-        raise BadCount("context_window", row.context_window)
-
-
-def _filled(draft: Draft, workspace: Workspace) -> Draft:
-    return Draft(workspace.fill(draft.payload)) if isinstance(draft.payload, Message) else draft
-
-
-def _workspace_json(workspace: Workspace) -> bytes:
-    return to_json(msgspec.to_builtins(workspace), "workspace")
 
 
 __all__ = ["Sessions", "open"]

@@ -36,6 +36,10 @@ _WORDS: dict[type[errors.BoughError], Callable[[Any], Told]] = {
     errors.Trashed: lambda e: Told(
         f"session {e.session_id} is in the trash", f"bough restore {e.session_id} brings it back"
     ),
+    errors.TaskTrashed: lambda e: Told(
+        f"session {e.waits} waits for its task {e.session_id}, which is in the trash",
+        f"bough restore {e.session_id} brings it back",
+    ),
     errors.NotTrashed: lambda e: Told(
         f"session {e.session_id} is not in the trash", f"bough rm {e.session_id} puts it there first"
     ),

@@ -236,8 +236,8 @@ class _Audit:
         cursor = retrace(reading.entries)
         if reading.row.status not in STATUSES:
             self.wrong("status", f"is {reading.row.status!r}, which is none")
-        if reading.row.status == "running" and not cursor.turn:
-            self.wrong("status", "is running, but no turn is open")
+        if reading.row.status in ("running", "waiting") and not cursor.turn:
+            self.wrong("status", f"is {reading.row.status}, but no turn is open")
 
     def check_projections(self) -> None:
         entries: list[Entry] = self.store.path(self.row.session_id).entries

@@ -15,6 +15,7 @@ from ..core.turns import OpenCall
 from ..errors import NotFound
 from ..log import Log
 from ..stores.store import Fact
+from .above import in_trash
 from .asked import Asked
 from .tools import Tool
 
@@ -30,6 +31,8 @@ class Calls(Struct, frozen=True):
     denied: frozenset[Place] = frozenset()
     below: Mapping[Place, tuple[Asked, ...]] = {}
     """What the tasks of a call wait for."""
+    in_trash: Mapping[Place, str] = {}
+    """Calls that have a task which lies in the trash, and what brings it back when it is restored."""
     answered_below: frozenset[Place] = frozenset()
     """Calls that have a task which was given a word and has not gone on yet."""
     tasks: tuple[str, ...] = ()
@@ -43,14 +46,14 @@ class Calls(Struct, frozen=True):
     def is_waiting(self, call: OpenCall, tools: Mapping[str, Tool]) -> bool:
         """Whether a person must say yes or no first, to it or to what its tasks want."""
         tool, place = tools.get(call.call.name), (call.seq, call.index)
-        if place in self.below and place not in self.answered_below:
+        if place in self.in_trash or (place in self.below and place not in self.answered_below):
             return True
         if place in self.settled:
             return False
         return place in self.asked or (tool is not None and tool.approval)
 
     def to_ask(self, waiting: Sequence[OpenCall], tools: Mapping[str, Tool]) -> list[OpenCall]:
-        known = self.asked.union(self.below)
+        known = self.asked.union(self.below, self.in_trash)
         return [c for c in waiting if self.is_waiting(c, tools) and (c.seq, c.index) not in known]
 
     def about(self, waiting: Sequence[OpenCall], session_id: str) -> Iterator[Asked]:
@@ -67,8 +70,7 @@ def read_calls(log: Log) -> Calls:
     known, waits = _told(log)
     if not waits:
         return known
-    below, answered = _below(log, waits)
-    return replace(known, below=below, answered_below=answered)
+    return _below(log, known, waits)
 
 
 def _told(log: Log) -> tuple[Calls, list[Fact]]:
@@ -96,28 +98,32 @@ def _told(log: Log) -> tuple[Calls, list[Fact]]:
     return Calls(started, asked, approved, denied, tasks=tuple(reversed(tasks))), waits[::-1]
 
 
-def _below(log: Log, waits: Iterable[Fact]) -> tuple[dict[Place, tuple[Asked, ...]], frozenset[Place]]:
-    """Of what tasks were waiting for: what still waits, and which calls can go on because there was a word."""
+def _below(log: Log, known: Calls, waits: Iterable[Fact]) -> Calls:
+    """Of what tasks were waiting for: what still waits, what can go on because there was a word, what is in the trash."""
     below: dict[Place, tuple[Asked, ...]] = {}
+    trashed: dict[Place, str] = {}
     answered: set[Place] = set()
     for fact in waits:
         place, asked = (fact.data["seq"], fact.data["index"]), fact.data["asked"]
-        for call, known in _open_in(log, fact.data["session"]):
+        try:
+            row = log.store.session(fact.data["session"])
+        except NotFound:
+            continue
+        lies = in_trash(log, row)
+        for call, in_task in _open_in(Log(log.store, row, log.world)):
             if (call.seq, call.index) != (asked["seq"], asked["index"]):
                 continue
-            if (call.seq, call.index) in known.settled:
+            if lies is not None:
+                trashed[place] = lies
+            elif (call.seq, call.index) in in_task.settled:
                 answered.add(place)
             else:
-                waiting = Asked(call.seq, call.index, call.call, fact.data["session"])
+                waiting = Asked(call.seq, call.index, call.call, row.session_id)
                 below[place] = (*below.get(place, ()), waiting)
-    return below, frozenset(answered)
+    return replace(known, below=below, in_trash=trashed, answered_below=frozenset(answered))
 
 
-def _open_in(log: Log, session_id: str) -> Iterator[tuple[OpenCall, Calls]]:
-    try:
-        task = Log(log.store, log.store.session(session_id), log.world)
-    except NotFound:
-        return
+def _open_in(task: Log) -> Iterator[tuple[OpenCall, Calls]]:
     known, _ = _told(task)  # of what it was named for; journals that name each other would have no end
     yield from ((call, known) for call in task.cursor.open_calls)
 

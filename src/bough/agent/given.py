@@ -1,18 +1,18 @@
 """What a model was given: the context of a place, with as many messages as the turn that asked was to give.
 
-Knows the facts that tell it. Does not know providers.
+Knows how to trim it so. Does not know providers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ..core import context as contexts
 from ..core.context import Context
 from ..core.entries import Entry
 from ..core.tree import Leaf
 from ..log import Log
-from ..stores.store import Fact
+from ..stores.given import most_messages
 from .limits import trimmed
 
 Most = Mapping[Leaf, int]
@@ -26,23 +26,13 @@ def given(path: Sequence[Entry], most: Most) -> Context:
     return trimmed(contexts.build(path), most.get(asked))
 
 
-def most_messages(facts: Iterable[Fact]) -> dict[Leaf, int]:
-    """Of one journal. The input of a turn was appended by the fact before; who goes on with it may give another number."""
-    found: dict[Leaf, int | None] = {}
-    inputs: dict[int, Leaf] = {}
-    branch = 0
-    for fact in facts:
-        if fact.kind == "appended":
-            branch = fact.data["branch"]
-        elif fact.kind == "turn_started":
-            inputs[fact.data["turn"]] = Leaf(branch, fact.data["turn"])
-        if fact.kind in ("turn_started", "turn_resumed") and (turn := fact.data.get("turn")) in inputs:
-            found[inputs[turn]] = fact.data.get("max_messages")
-    return {place: most for place, most in found.items() if most is not None}
-
-
 def most_on_tree(log: Log) -> dict[Leaf, int]:
-    """Of the session and of those it was forked from, as far as they are still there."""
-    owners = dict.fromkeys(branch.session_id for branch in log.store.branches(log.session_id))
-    journals = [log.store.journal(owner) for owner in owners if owner is not None]
-    return {place: most for journal in journals for place, most in most_messages(journal).items()}
+    """Of the session, and of the turns it stands on, whoever ran them."""
+    found = most_messages(log.store.journal(log.session_id))
+    branches = log.store.branches(log.session_id)
+    if all(branch.session_id == log.session_id for branch in branches):
+        return found
+    numbers = dict(enumerate(sorted(branch.branch for branch in branches), 1))
+    with log.store.dump(log.session_id) as dumps:
+        below = next(iter(dumps.sessions)).given
+    return {**{Leaf(numbers[one.branch], one.turn): one.most for one in below}, **found}

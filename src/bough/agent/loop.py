@@ -24,6 +24,7 @@ from ..errors import (
     Overflow,
     Overloaded,
     StaleLeaf,
+    TaskTrashed,
 )
 from ..log import Log
 from ..models.model import Model
@@ -53,8 +54,11 @@ class Loop(Asking):
         tools: Mapping[str, Tool],
         limits: Limits,
         parent: Loop | None = None,
+        *,
+        is_one_shot: bool = False,
     ) -> None:
         super().__init__(log, models, tools, limits)
+        self.is_one_shot = is_one_shot
         self.parent = parent
         """Who started it as a task: a child spends its parent's money."""
         self.warnings: list[Event] = []
@@ -92,8 +96,8 @@ class Loop(Asking):
         except asyncio.CancelledError:
             await to_its_end(self._cancelled())
             raise
-        except Fenced:
-            raise  # it is another's now
+        except (Fenced, TaskTrashed):
+            raise  # it is another's now, or waits as before
         except Exception as error:
             await self._broke(error)
             raise
@@ -222,18 +226,27 @@ class Loop(Asking):
                 case RunTools(calls=waiting, started=started):
                     async for event in run_batch(self, waiting, started, calls):
                         yield event
-                    if await self._must_wait():
-                        await self.record("waiting", row={"status": "idle"})
+                    waits = await self._must_wait()
+                    if waits is not None:
+                        await self.record("waiting", row={"status": "waiting"})
+                        self._refuse_trashed(waits)
                         return
                 case Rest(why=why):
                     yield Event("session:turn_completed", {"stop_reason": why}, self.n)
                     return
 
-    async def _must_wait(self) -> bool:
-        """Whether all that is open waits for a person; a word may have come while siblings ran."""
+    async def _must_wait(self) -> Calls | None:
+        """What is known, if all that is open waits for a person; a word may have come while siblings ran."""
         waiting = self.log.cursor.open_calls
-        calls = await self.cross(read_calls, self.log) if waiting else Calls()
-        return bool(waiting) and all(calls.is_waiting(call, self.tools) for call in waiting)
+        if not waiting:
+            return None
+        calls = await self.cross(read_calls, self.log)
+        return calls if all(calls.is_waiting(call, self.tools) for call in waiting) else None
+
+    def _refuse_trashed(self, calls: Calls) -> None:
+        """Who resumes what no word can help must hear why: it waits for a task that lies in the trash."""
+        if calls.in_trash and not any(calls.about(self.log.cursor.open_calls, self.log.session_id)):
+            raise TaskTrashed(self.log.session_id, next(iter(calls.in_trash.values())))
 
     def _is_too_long(self) -> bool:
         """Whether the next call would be given more than it should."""

@@ -19,6 +19,7 @@ from ..errors import LawBroken, NotFound, Running, Trashed
 from ..log import Log
 from ..models.model import Model
 from ..stores.store import NewSession, SessionRow
+from .above import DEEPEST, above
 from .asked import TaskWaits
 from .calls import asked_about
 from .limits import Limits
@@ -26,8 +27,6 @@ from .tools import Tool
 
 if TYPE_CHECKING:
     from .loop import Loop
-
-DEEPEST = 4
 
 
 async def run_task(
@@ -140,16 +139,3 @@ def _find_or_start(log: Log, key: str, agent: str | None, seeds: Sequence[Messag
     )
     new = NewSession(row, log.world.new_id(""), seeds=written.entries, blobs=written.blobs)
     return log.store.create(new)[0]
-
-
-def above(log: Log) -> list[Log]:
-    """The sessions it is a task of: its parent first, the one that is no task last."""
-    found: list[Log] = []
-    row = log.store.session(log.session_id)
-    while row.relation == "task" and row.parent_session is not None and len(found) <= DEEPEST:
-        try:
-            row = log.store.session(row.parent_session)
-        except NotFound:
-            break
-        found.append(Log(log.store, row, log.world))
-    return found

@@ -222,7 +222,9 @@ def tool(function: Callable[..., Any] | None = None, **how: Any) -> Any:
 
 
 def _made(function: Callable[..., Any], *, name: str | None = None, **how: Any) -> Tool:
-    spoken = name or function.__name__
+    spoken = name or getattr(function, "__name__", None)
+    if not callable(function) or spoken is None:
+        raise BadTool(repr(function)[:80], "it is no function with a name")
     effect = how.get("effect", "unsafe")
     if effect not in ("read", "idempotent", "unsafe"):
         raise BadTool(spoken, f"effect {effect!r} is unknown; use read, idempotent or unsafe")

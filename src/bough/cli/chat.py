@@ -15,10 +15,9 @@ import click
 from ..core.entries import Entry
 from ..core.tree import Leaf
 from ..core.turns import OpenCall
-from ..core.usage import spoken_cost
+from ..core.usage import difference, spoken_cost
 from ..errors import BoughError, Fenced, Running, StaleLeaf
 from ..session import Session
-from ..stores.store import difference
 from .agents import Agent, Asked, agent_for, refuse_without, say_lost, start_options
 from .driving import Driver, End, carry_out
 from .here import Here, here

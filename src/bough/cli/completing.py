@@ -22,4 +22,6 @@ def completion(ctx: click.Context, shell: str) -> None:
     """
     made = get_completion_class(shell)
     assert made is not None
-    click.echo(made(ctx.find_root().command, {}, "bough", "_BOUGH_COMPLETE").source())
+    source = made(ctx.find_root().command, {}, "bough", "_BOUGH_COMPLETE").source()
+    # click's own for fish ends a title, and what is told of an option, at the first comma.
+    click.echo(source.replace('string split ","', 'string split --max 1 ","'))

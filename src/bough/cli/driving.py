@@ -22,7 +22,7 @@ from ..agent.events import Event
 from ..core.messages import Message
 from ..core.turns import OpenCall
 from ..engines.local import Run
-from ..errors import NotFound, Trashed
+from ..errors import NotFound, TaskTrashed, Trashed
 from ..session import Session
 from ..telling import tell
 from .agents import Agent
@@ -119,6 +119,8 @@ def carry_out(
     while True:
         try:
             last = driver.drive(run, watcher)
+        except TaskTrashed:
+            raise  # not this one: what it waits for
         except (NotFound, Trashed) as gone:
             raise Lost(f"taken away in the middle of the turn: {tell(gone).text}") from gone
         waiting = waiting_calls(session)

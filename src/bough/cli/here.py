@@ -28,6 +28,18 @@ class Here:
         self.space, self.owner = space, owner
         self._opened: list[Sessions] = []
 
+    def unlock(self, key_file: Path | None) -> None:
+        """The store is encrypted, or to be made so, with what the file's first line says."""
+        if key_file is None or not self.is_file:
+            return
+        from ..stores.sqlite_key import hold
+
+        try:
+            lines = key_file.read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise Refused(f"the key in {key_file} cannot be read ({error})") from None
+        hold(self.url, lines[0] if lines else "")
+
     @property
     def is_file(self) -> bool:
         return self.url != "memory:" and "://" not in self.url

@@ -10,7 +10,9 @@ from pathlib import Path
 import click
 
 from ..errors import NotFound
+from ..exchange.importers import TOOLS
 from ..sessions import Sessions
+from .foreign import import_foreign
 from .here import Here, here
 from .printing import as_json, confirmed, many, plain, say, say_json
 from .progress import bar
@@ -19,19 +21,38 @@ from .words import Refused
 
 
 @click.command("import")
-@click.argument("files", nargs=-1, required=True, type=click.Path(allow_dash=True), metavar="FILE…")
+@click.argument("files", nargs=-1, type=click.Path(allow_dash=True), metavar="[FILE]…")
+@click.option(
+    "--from",
+    "tool",
+    type=click.Choice(list(TOOLS)),
+    help=f"Sessions of another tool instead. Its place: {'; '.join(f'{t.name}: {t.what}' for t in TOOLS.values())}.",
+)
+@click.option(
+    "-n", "--dry-run", is_flag=True, help="With --from: only say what there is and what would be lost."
+)
 @click.option("--new-id", is_flag=True, help="Under a fresh id, beside what has its own.")
 @as_json
 @here
-def import_(place: Here, files: tuple[str, ...], new_id: bool, is_json: bool) -> None:
-    """Take a bundle in.
+def import_(
+    place: Here, files: tuple[str, ...], tool: str | None, dry_run: bool, new_id: bool, is_json: bool
+) -> int:
+    """Take a bundle in, or the sessions of another tool.
 
-    All of it or nothing; importing it twice adds nothing. A FILE of - is read from stdin.
+    All of it or nothing; importing it twice adds nothing. A FILE of - is read from stdin. With --from a FILE is a
+    place of that tool, by default its own; it is only read, and what cannot be taken over is told.
 
     \b
     bough import case.bough
     ssh host bough export latest -o - | bough import -
+    bough import --from chat log.jsonl
     """
+    if tool is not None:
+        return import_foreign(place, tool, files, new_id=new_id, is_dry=dry_run, is_json=is_json)
+    if dry_run:
+        raise Refused("--dry-run wants --from TOOL; bough show FILE looks into a bundle")
+    if not files:
+        raise Refused("name a bundle, or --from TOOL")
     for name in files:  # before a store is made for what cannot be taken in
         if name != "-" and not Path(name).exists():
             raise Refused(f"{name}: there is no such file; bough export REFERENCE -o FILE writes one")
@@ -51,11 +72,17 @@ def import_(place: Here, files: tuple[str, ...], new_id: bool, is_json: bool) ->
             click.echo(report.session_id)
     if is_json:
         say_json(imported=plain(reports))
+    return 0
 
 
 @click.command()
 @click.argument("references", nargs=-1, metavar="[REFERENCE]…", shell_complete=complete)
 @click.option("--to", required=True, metavar="URL", help="The other store.")
+@click.option(
+    "--to-key-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Holds the key of the other store, if that is encrypted or to be.",
+)
 @click.option("--to-space", metavar="SPACE", help="Its space; default: the same.")
 @click.option("--all", "is_all", is_flag=True, help="Every session that is not in the trash.")
 @click.option("--new-id", is_flag=True, help="Under fresh ids.")
@@ -66,6 +93,7 @@ def copy(
     place: Here,
     references: tuple[str, ...],
     to: str,
+    to_key_file: Path | None,
     to_space: str | None,
     is_all: bool,
     new_id: bool,
@@ -84,6 +112,7 @@ def copy(
         raise Refused("name the sessions to copy, or --all of them")
     sessions = place.sessions()
     target = Here(to, to_space or place.space, place.owner)
+    target.unlock(to_key_file)
     if is_all:
         # Oldest first, so that a fork finds what it stands on.
         names = [row.session_id for row in sessions.every(limit=500) if row.relation != "task"][::-1]

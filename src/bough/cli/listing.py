@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -11,7 +11,7 @@ from ..core.times import moment
 from ..core.usage import spoken_cost
 from ..errors import NotFound
 from ..sessions import Sessions
-from ..stores.store import Page, SessionRow
+from ..stores.store import Page, SessionRow, Status
 from .here import Here, here
 from .paging import say_more, turning
 from .printing import ago, as_json, clipped, plain, say, say_json, table, when
@@ -23,9 +23,7 @@ _MARKS = {"fork": "⑂ fork of {}", "task": "↳ task of {}", "replay": "↻ rep
 
 
 @click.command()
-@click.option(
-    "--status", type=click.Choice(["idle", "running", "completed", "failed", "cancelled", "interrupted"])
-)
+@click.option("--status", type=click.Choice(get_args(Status)))
 @click.option("--agent")
 @click.option("--owner", metavar="NAME", help="Within the --owner the store is opened for, if any.")
 @click.option("--conversation", "conversation_id", metavar="ID")
@@ -134,7 +132,13 @@ def _line(row: SessionRow, now: int) -> tuple[str, ...]:
     )
 
 
-_COLOURS = {"running": "green", "failed": "red", "interrupted": "yellow", "cancelled": "yellow"}
+_COLOURS = {
+    "running": "green",
+    "waiting": "cyan",
+    "failed": "red",
+    "interrupted": "yellow",
+    "cancelled": "yellow",
+}
 
 
 def status(row: SessionRow) -> str:

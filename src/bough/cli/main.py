@@ -10,6 +10,7 @@ import os
 import sys
 from importlib import import_module
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Any
 
 import click
@@ -54,8 +55,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "diff": ("comparing", "Compare two sessions or places turn by turn."),
     },
     "Exchange": {
-        "export": ("exporting", "Write a session as a bundle, web page, Markdown, JSONL or workflow."),
-        "import": ("importing", "Take a bundle in."),
+        "export": ("exporting", "Write a session as a bundle, web page, Markdown, or for other tools."),
+        "import": ("importing", "Take a bundle in, or the sessions of another tool."),
         "copy": ("importing", "Copy sessions to another store."),
     },
     "Care": {
@@ -147,13 +148,26 @@ def _function(verb: str) -> str:
 @click.option("--space", default="default", show_default=True, help="The tenant whose sessions are meant.")
 @click.option("--owner", help="Only sessions of this owner.")
 @click.option(
+    "--key-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    envvar="BOUGH_KEY_FILE",
+    help="Holds the key of an encrypted store file. Default: $BOUGH_KEY_FILE.",
+)
+@click.option(
     "--no-pager",
     is_flag=True,
     help="Print at once what does not fit the terminal; else $BOUGH_PAGER, $PAGER or less shows it.",
 )
 @click.version_option(__version__, prog_name="bough", message="%(prog)s %(version)s")
 @click.pass_context
-def bough(ctx: click.Context, store: str | None, space: str, owner: str | None, no_pager: bool) -> None:
+def bough(
+    ctx: click.Context,
+    store: str | None,
+    space: str,
+    owner: str | None,
+    key_file: Path | None,
+    no_pager: bool,
+) -> None:
     """Sessions of LLM agents that cannot be lost.
 
     \b
@@ -168,6 +182,7 @@ def bough(ctx: click.Context, store: str | None, space: str, owner: str | None, 
     if os.environ.get("NO_COLOR"):
         ctx.color = False
     ctx.obj = Here(store, space, owner)
+    ctx.obj.unlock(key_file)
     ctx.call_on_close(ctx.obj.close)
     if ctx.invoked_subcommand in PAGED:
         from .paging import paged

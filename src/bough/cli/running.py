@@ -6,14 +6,14 @@ import sys
 
 import click
 
+from ..agent.above import above
 from ..agent.asked import Asked as AskedCall
-from ..agent.calls import is_awaited
-from ..agent.tasks import above
+from ..agent.calls import is_awaited, read_calls
 from ..core.turns import OpenCall
-from ..core.usage import Totals, spoken_cost
-from ..errors import Running
+from ..core.usage import Totals, difference, spoken_cost
+from ..errors import Running, TaskTrashed
 from ..session import Session
-from ..stores.store import difference
+from ..telling import tell
 from .agents import (
     Agent,
     Asked,
@@ -43,7 +43,7 @@ from .reference import needed
 from .sources import Source, find_driven, source_options
 from .texts import legible, piped
 from .watching import JsonLines, Plain, called, spelled_out
-from .words import PROBLEM, Refused, end_words
+from .words import PROBLEM, Refused, complain, end_words
 from .working import engine_option, queue_of, send_off
 
 
@@ -154,9 +154,12 @@ def approve(place: Here, reference: str, deny: bool, number: int | None, yes: bo
                 "" if call.session_id == session.session_id else f"  (asked by its task {call.session_id})"
             )
             click.echo(f"{n}. {spelled_out(call.call)}{where}")
+    lost = read_calls(session.log).in_trash
+    for task in dict.fromkeys(lost.values()):
+        complain(tell(TaskTrashed(session.session_id, task)).text)
     if not chosen:
         say(f"no call of {session.session_id} waits for a person")
-        return 0
+        return PROBLEM if lost else 0
     if is_json and not (yes or deny):
         return 0
     if not deny and not confirmed(f"allow {_many(chosen)}?", yes=yes):

@@ -100,7 +100,7 @@ def log(
         say_lines(encoded({"schema_version": 1, **plain(event)}).decode() for event in told)
         return
     if is_all:
-        entries = [entry for entry in _every(session) if entry.seq > since][-(last or 0) :]
+        entries = [entry for entry in session.log.every() if entry.seq > since][-(last or 0) :]
     else:
         entries = session.path(since=since, last=last)
     if not entries:
@@ -132,7 +132,7 @@ def tree(place: Here, reference: str, is_json: bool) -> None:
             labels={str(leaf): label for leaf, label in session.labels().items()},
             entries=[
                 {"branch": e.branch, "seq": e.seq, "kind": e.kind, "role": e.role, "id": e.entry_id.hex()}
-                for e in _every(session)
+                for e in session.log.every()
             ],
             related=[as_data(row) for row in related],
         )
@@ -190,11 +190,6 @@ def _explained(session: Session, provider: str, *, is_json: bool) -> int:
     else:
         click.echo(safe(str(difference)))
     return 0 if difference is None else 1
-
-
-def _every(session: Session) -> list[Entry]:
-    own = {(entry.branch, entry.seq): entry for entry in [*session.path(), *session.entries()]}
-    return [own[key] for key in sorted(own)]
 
 
 def entry_data(entry: Entry) -> dict[str, object]:
@@ -302,14 +297,17 @@ def _open(session: Session) -> Iterator[str]:
     for call in session.open_calls:
         place = (call.seq, call.index)
         mark = "waits for approval" if place in known.asked - known.approved - known.denied else "not started"
-        if place in known.below:
+        if place in known.in_trash:
+            mark = f"waits for its task {known.in_trash[place]}, which is in the trash"
+        elif place in known.below:
             mark = f"waits for approval in its task {known.below[place][0].session_id}"
         elif place in known.answered_below:
             mark = "its task has a word, and goes on with this session"
         elif place in known.started:
             mark = "outcome unknown: it was started, and nobody heard how it ended"
         yield f"      {click.style('?', fg='red', bold=True)} {bold(call.call.name)} {click.style(f'[{mark}]', fg='red')}"
-    first = f"bough approve {session.session_id}, then " if session.waiting() else ""
+    first = "".join(f"bough restore {task}, then " for task in dict.fromkeys(known.in_trash.values()))
+    first += f"bough approve {session.session_id}, then " if known.in_trash or session.waiting() else ""
     say(f"{first}bough resume {session.session_id} --tools … goes on")
 
 

@@ -24,6 +24,7 @@ MAX_DEPTH = 200  # msgspec and PostgreSQL go deeper, other readers of a bundle m
 
 _encode = msgspec.json.Encoder().encode
 _decoders = {kind: msgspec.json.Decoder(type_) for kind, type_ in KINDS.items()}
+decode_message = msgspec.json.Decoder(Message).decode
 _evidence = msgspec.json.Decoder(Evidence)
 _WRITTEN: dict[type, str] = {type_: kind for kind, type_ in KINDS.items()}
 

@@ -42,9 +42,12 @@ class _Drawing:
         self.leaf = self._held((leaf.branch, leaf.seq))
         self.children: dict[Point, list[Point]] = {}
         for branch, seq in sorted(self.entries):
-            parent = self._held((branch, seq - 1))
-            self.children.setdefault(parent, []).append((branch, seq))
+            self.children.setdefault(self._before(branch, seq), []).append((branch, seq))
         self.path = self._path()
+
+    def _before(self, branch: int, seq: int) -> Point:
+        before = (branch, seq - 1)
+        return before if before in self.entries else self._held(before)
 
     def _held(self, point: Point) -> Point:
         """The branch that really holds this place: one that left there shares it with its parent."""
@@ -60,7 +63,7 @@ class _Drawing:
         path, point = set(), self.leaf
         while point in self.entries:
             path.add(point)
-            point = self._held((point[0], point[1] - 1))
+            point = self._before(*point)
         return path
 
     def lines(self) -> Iterator[str]:
@@ -79,8 +82,8 @@ class _Drawing:
     def _following(self, point: Point, depth: int) -> list[tuple[Point, int, bool]]:
         """What grows from here, the last to be drawn first."""
         children = self.children.get(point, [])
-        if not children:
-            return []
+        if len(children) < 2:
+            return [(child, depth, False) for child in children]
         main = next((child for child in children if child in self.path), children[0])
         sides = [(child, depth + 1, True) for child in children if child != main]
         return [(main, depth, False), *reversed(sides)]
@@ -89,7 +92,7 @@ class _Drawing:
         entry = self.entries[point]
         mark = "●" if point == self.leaf else "│"
         text = f"{margin}{mark} {entry.seq:>3} {entry.role or entry.kind:<10} {describe(entry)}"
-        label = self.labels.get(Leaf(*point))
+        label = self.labels.get(Leaf(*point)) if self.labels else None
         room = self.width if label is None else max(self.width - len(label) - 4, self.width // 2)
         text = text if len(text) <= room else text[: room - 1] + "…"
         text = text if label is None else f"{text}  ⚑ {label}"

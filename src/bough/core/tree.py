@@ -83,3 +83,14 @@ def standing(branches: Mapping[int, Branch], feet: Iterable[Leaf]) -> dict[int, 
             node = branches[branch]
             branch, seq = node.parent, min(seq, node.parent_seq)
     return keep
+
+
+def has_place(branches: Iterable[Branch], session_id: str, leaf: Leaf) -> bool:
+    """Whether a place is of a session's tree, given its own branches and the ones they hang on.
+
+    Of branches that belong to others, its tree has what its own branches stand on and no more.
+    """
+    known = {branch.branch: branch for branch in branches}
+    own = [Leaf(branch.branch, branch.tail) for branch in known.values() if branch.session_id == session_id]
+    held = known.get(leaf.branch)
+    return held is not None and held.parent_seq <= leaf.seq <= standing(known, own).get(leaf.branch, -1)

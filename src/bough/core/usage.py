@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from ..errors import BadCount
 from .codec import plain_text
@@ -87,6 +88,15 @@ class Totals(Struct, frozen=True, gc=False):
     @property
     def cost_cents(self) -> float:
         return self.cost_microcents / 1_000_000
+
+
+def difference(new: Totals, old: Totals) -> Totals:
+    """What a row's totals grow by when `old` is replaced by `new`."""
+    return Totals(*(a - b for a, b in zip(astuple(new), astuple(old), strict=True)))
+
+
+def added(one: Totals, other: Totals) -> Totals:
+    return Totals(*(a + b for a, b in zip(astuple(one), astuple(other), strict=True)))
 
 
 def spoken_cost(totals: Totals) -> str:

@@ -59,13 +59,12 @@ class Line:
     @contextlib.contextmanager
     def pinned(self) -> Iterator[Connection]:
         """The same connection to the end, broken or not: half a transaction must not go on in another."""
-        kept = self._pool.take(PATIENCE_SECONDS)
-        self._here.connection = kept.connection
-        try:
-            yield kept.connection
-        finally:
-            self._here.connection = None
-            self._pool.give_back(kept)
+        with self._pool.lent(PATIENCE_SECONDS) as connection:
+            try:
+                self._here.connection = connection
+                yield connection
+            finally:
+                self._here.connection = None
 
     def ask(self, query: Any, values: Sequence[Any] = (), **how: Any) -> list[Any]:
         """In the transaction that is open in this thread, or in one of its own."""

@@ -29,7 +29,17 @@ from msgspec.structs import replace
 from ..agent.calls import read_calls
 from ..agent.tools import Tool, words
 from ..core.redact import Redactor
-from ..errors import BadQuery, BoughError, ClaimLost, NotFound, Running, Trashed, TurnFailed, UnknownAgent
+from ..errors import (
+    BadQuery,
+    BoughError,
+    ClaimLost,
+    NotFound,
+    Running,
+    TaskTrashed,
+    Trashed,
+    TurnFailed,
+    UnknownAgent,
+)
 from ..models.model import Model
 from ..stores.postgres import PostgresStore
 from ..stores.postgres_pool import Pool
@@ -371,6 +381,7 @@ async def _ended(threads: Iterable[Thread], seconds: float) -> None:
 
 async def _all(loop: ClaimedLoop) -> None:
     async with contextlib.aclosing(loop.run(None)) as events:  # type: ignore[type-var]
-        async for _ in events:
-            if loop.has_left:
-                return
+        with contextlib.suppress(TaskTrashed):  # it sleeps on: once that is restored, a word finds it
+            async for _ in events:
+                if loop.has_left:
+                    return

@@ -70,8 +70,7 @@ def start(
     limits: Limits | None = None,
     one_shot: bool = False,
 ) -> Run:
-    loop = Loop(log, known_models(model), known_tools(tools), limits or Limits())
-    loop.is_one_shot = one_shot
+    loop = Loop(log, known_models(model), known_tools(tools), limits or Limits(), is_one_shot=one_shot)
     return Run(loop, content)
 
 

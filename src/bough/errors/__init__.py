@@ -7,9 +7,12 @@
     │   └── ClaimLost           a task that another worker has now; nothing was written
     ├── Running                 the session is being driven; its leaf may not be moved
     ├── Trashed                 the session is in the trash
+    │   └── TaskTrashed         … and another waits for it
     ├── NotTrashed              purge wants the trash first
     ├── IdTaken                 that session id holds another history
     │   └── IdClash             what is to be taken in has an id that holds other content here
+    ├── UnknownTool             sessions of another program that cannot be read
+    ├── BadSource               a place that holds no sessions of the tool that was named
     ├── BadBundle               a file that is no bundle, or not a whole one; nothing was changed
     ├── PageTooLarge            more than one HTML file should hold; nothing was written
     ├── LawBroken               the entry may not stand here
@@ -56,6 +59,8 @@
         ├── NotOnPostgres       an engine that needs PostgreSQL
         ├── NoEngine            the database lacks the engine's schema or queue
         ├── Unsettled           the server went away in mid-commit and has not come back
+        ├── BadKey              a key that is none
+        ├── NoCipher            a key, and a SQLite that cannot encrypt
         ├── ReadOnly            no right to write
         ├── StoreFull           the disk took no more; nothing was written
         ├── IndexBehind         what is new cannot be indexed, so a search would miss it
@@ -67,7 +72,7 @@ Constructors take data, the message is made here: what happened, with the values
 
 from __future__ import annotations
 
-from .exchange import BadBundle, IdClash, PageTooLarge
+from .exchange import BadBundle, BadSource, IdClash, PageTooLarge, UnknownTool
 from .laws import (
     BadMessage,
     BadPoint,
@@ -104,12 +109,15 @@ from .sessions import (
     NotTrashed,
     Running,
     StaleLeaf,
+    TaskTrashed,
     Trashed,
 )
 from .stores import (
+    BadKey,
     Damaged,
     IndexBehind,
     NewerFormat,
+    NoCipher,
     NoEngine,
     NoRights,
     NoSchema,
@@ -139,7 +147,9 @@ from .values import (
 
 __all__ = [
     "BadBundle",
+    "BadSource",
     "BadCount",
+    "BadKey",
     "BadMessage",
     "BadPoint",
     "BadQuery",
@@ -163,6 +173,7 @@ __all__ = [
     "MissingBlob",
     "ModelError",
     "NewerFormat",
+    "NoCipher",
     "NoEngine",
     "NoModel",
     "NoRights",
@@ -191,11 +202,13 @@ __all__ = [
     "StoreFull",
     "StrayTask",
     "TooLarge",
+    "TaskTrashed",
     "Trashed",
     "TurnFailed",
     "Unguarded",
     "UnknownAgent",
     "UnknownProvider",
+    "UnknownTool",
     "Unsettled",
     "Widened",
     "WrongStore",

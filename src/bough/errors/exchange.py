@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .root import BoughError
 from .sessions import IdTaken
 
@@ -33,4 +35,23 @@ class PageTooLarge(BoughError):
             f"the session is more than the {most:,} bytes one HTML file should hold; nothing was written. Leave out "
             "the blobs or the tasks (blobs=False, children=False), write it with bough export --bundle, or show it "
             "with bough serve"
+        )
+
+
+class UnknownTool(BoughError):
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        self.name = name
+        super().__init__(f"sessions of {name!r} cannot be read; known are {', '.join(known)}")
+
+
+class BadSource(BoughError):
+    def __init__(self, where: str | None, tool: str, why: str) -> None:
+        self.where, self.tool, self.why = where, tool, why
+        what = (
+            f"sessions of {tool} cannot be read"
+            if where is None
+            else f"{where} cannot be read as sessions of {tool}"
+        )
+        super().__init__(
+            f"{what}: {why}; nothing was changed. bough import --help says what each tool's place is"
         )

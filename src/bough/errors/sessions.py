@@ -69,6 +69,18 @@ class Trashed(BoughError):
         super().__init__(f"session {session_id} is in the trash; call store.restore({session_id!r}) first")
 
 
+class TaskTrashed(Trashed):
+    """What a session waits for lies in the trash; it waits on, and nothing is lost."""
+
+    def __init__(self, waits: str, session_id: str) -> None:
+        self.waits, self.session_id = waits, session_id
+        BoughError.__init__(
+            self,
+            f"session {waits} waits for its task {session_id}, which is in the trash; "
+            f"call store.restore({session_id!r}), then resume",
+        )
+
+
 class NotTrashed(BoughError):
     def __init__(self, session_id: str) -> None:
         self.session_id = session_id

@@ -74,6 +74,20 @@ class Unsettled(StoreError):
         )
 
 
+class BadKey(StoreError):
+    def __init__(self) -> None:
+        super().__init__("a key is a text of at least one character, without NUL; the store was not opened")
+
+
+class NoCipher(StoreError):
+    def __init__(self, path: str) -> None:
+        self.path = path
+        super().__init__(
+            f"{path} was not opened: the SQLite of this Python cannot encrypt. Put the one that can in its place: "
+            "pip uninstall apsw, then pip install apsw-sqlite3mc"
+        )
+
+
 class ReadOnly(StoreError):
     def __init__(self, where: str) -> None:
         super().__init__(f"{where} cannot be written; check the rights of the file and its folder")

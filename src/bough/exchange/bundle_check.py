@@ -18,11 +18,11 @@ from ..core.messages import Message
 from ..core.state import State, merge, updates
 from ..core.tree import Branch
 from ..core.turns import Cursor, follow
-from ..core.usage import MOST, Call, Totals, total
+from ..core.usage import MOST, Call, Totals, added, total
 from ..core.usage import check as check_call
 from ..errors import BoughError
 from ..stores.dump import Dump
-from ..stores.store import Detail, Fact, Queued, SessionRow, Stored, added
+from ..stores.store import Detail, Fact, Queued, SessionRow, Stored
 from .bundle_lines import UNREADABLE
 
 FIRST_SEQ_TOO_LARGE = 2**32
@@ -53,6 +53,7 @@ class _Check:
         self._check_branches()
         for call in dump.below:
             self._check_call(call, below=True)
+        self._check_given()
         self.anchors = {(b.parent, b.parent_seq) for b in dump.branches}
         self.anchors.add((self.row.leaf.branch, self.row.leaf.seq))
         self.passed: dict[tuple[int | None, int], tuple[Cursor, State]] = {(None, 0): (Cursor(), {})}
@@ -102,6 +103,10 @@ class _Check:
             if current.branch != stored.branch or cursor.seq >= current.tail:
                 raise NotWhole(
                     f"entry {stored.branch}:{stored.entry.seq} stands behind {current.branch}:{cursor.seq}"
+                )
+            if (stored.branch, stored.entry.seq) in self.given and stored.entry.turn != stored.entry.seq:
+                raise NotWhole(
+                    f"{stored.branch}:{stored.entry.seq} is told as the input of a turn, and is none"
                 )
             cursor, state = self._step(current, cursor, state, stored.entry)
             self._pass(current, cursor, state)
@@ -185,6 +190,21 @@ class _Check:
             raise NotWhole(f"call {call.call_id}: {error}") from None
         for count in (call.after_seq, call.answer_seq or 0, call.at):
             _check_count(f"call {call.call_id}", count)
+
+    def _check_given(self) -> None:
+        told = [(one.branch, one.turn) for one in self.dump.given]
+        self.given = set(told)
+        if told != sorted(self.given):
+            raise NotWhole("what turns were given is not in the order of their places, each once")
+        for one in self.dump.given:
+            branch = self.branches.get(one.branch)
+            if (
+                branch is None
+                or branch.session_id is not None
+                or not branch.parent_seq < one.turn <= branch.tail
+            ):
+                raise NotWhole(f"turn {one.branch}:{one.turn} is none of what it stands on")
+            _check_count(f"turn {one.branch}:{one.turn}", one.most)
 
     def facts(self) -> Iterator[Fact]:
         count = 0

@@ -16,6 +16,7 @@ from ..core.drafts import NewEntry
 from ..core.messages import Role
 from ..core.tree import Branch
 from ..core.usage import Call
+from ..stores.given import Given
 from ..stores.store import Detail, Fact, Queued, SessionRow, Stored
 
 MAJOR, MINOR = 1, 0
@@ -74,6 +75,12 @@ class CallLine(Line, frozen=True, tag="call"):
     below: bool = False
 
 
+class GivenLine(Line, frozen=True, tag="given"):
+    """Of a turn that it stands on: how many messages its calls were given at the most."""
+
+    given: Given
+
+
 class FactLine(Line, frozen=True, tag="fact"):
     n: int
     kind: str
@@ -118,6 +125,7 @@ AnyLine = (
     | BranchLine
     | EntryLine
     | CallLine
+    | GivenLine
     | FactLine
     | QueuedLine
     | BlobLine

@@ -32,6 +32,7 @@ from .bundle_lines import (
     EndLine,
     EntryLine,
     FactLine,
+    GivenLine,
     Header,
     PieceLine,
     QueuedLine,
@@ -157,11 +158,13 @@ class Reader:
         while isinstance(self.line, CallLine) and self.line.below:
             below.append(self.line.call)
             self._next()
+        given = tuple(line.given for line in self._run(GivenLine))
         return Dump(
             row=row,
             detail=detail,
             branches=branches,
             below=tuple(below),
+            given=given,
             entries=self._entries(),
             calls=self._calls(),
             facts=self._facts(),
@@ -257,7 +260,7 @@ def _drained(dump: Dump, naming: Naming) -> bytes:
             if stored.branch in foreign:
                 yield stored
 
-    found = hash_below(stood_on(), dump.below)
+    found = hash_below(stood_on(), dump.below, dump.given)
     for part in (dump.calls, dump.facts, naming.inbox(dump.inbox)):
         for _ in part:
             pass

@@ -21,6 +21,7 @@ from .bundle_lines import (
     CallLine,
     Counts,
     EndLine,
+    GivenLine,
     Header,
     Line,
     PieceLine,
@@ -100,6 +101,8 @@ class Writer:
             self.put(branch_line(branch))
         for call in dump.below:
             self.put(CallLine(call, below=True))
+        for given in dump.given:
+            self.put(GivenLine(given))
         for stored in dump.entries:
             self.naming.note(stored.entry.kind, stored.entry.body)
             self.put(entry_line(stored))

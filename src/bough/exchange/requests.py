@@ -15,13 +15,14 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from .. import wire
-from ..agent.given import Most, given, most_messages
+from ..agent.given import Most, given
 from ..core.context import Context
 from ..core.entries import Entry
 from ..core.fit import BYTES_PER_TOKEN, MEDIA_TOKENS, measure
 from ..core.tree import Leaf, lineage
 from ..core.usage import Call
 from ..stores.dump import Dump
+from ..stores.given import most_messages
 from .bundle_read import Reader
 
 MOST_WORK = 200_000
@@ -116,7 +117,8 @@ def _tree(dump: Dump) -> _Tree:
     """In the order of a dump's fields: it streams."""
     entries = {(one.branch, one.entry.seq): one.entry.opened(one.branch) for one in dump.entries}
     calls = _answered([*dump.below, *dump.calls])
-    most = most_messages(dump.facts)
+    below = {Leaf(one.branch, one.turn): one.most for one in dump.given}
+    most = {**below, **most_messages(dump.facts)}
     for _ in dump.inbox:
         pass
     return _Tree(dump, entries, calls, most)

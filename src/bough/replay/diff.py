@@ -20,9 +20,9 @@ from ..core import context as contexts
 from ..core.entries import Entry
 from ..core.state import fold
 from ..core.tree import Leaf
-from ..core.usage import Totals, total
+from ..core.usage import Totals, added, total
+from ..errors import BadQuery
 from ..log import Log
-from ..stores.store import added
 from .comparing import Divergence, Kind, align, heaviest
 from .reading import Read, read, told_message
 
@@ -115,10 +115,13 @@ def diff(a: Place, b: Place) -> Diff:
 
 
 def _line(place: Place) -> Line:
-    session, at = place if isinstance(place, tuple) else (place, place.leaf)
-    log = session.log
-    leaf = log.place(at) if isinstance(at, int) else at
-    return line(log, leaf)
+    session, at = (
+        place if isinstance(place, tuple) and len(place) == 2 else (place, getattr(place, "leaf", None))
+    )
+    log = getattr(session, "log", None)
+    if not isinstance(log, Log) or not (type(at) is int or isinstance(at, Leaf)):
+        raise BadQuery("a place", place, "a session, (session, seq) or (session, Leaf(branch, seq))")
+    return line(log, log.place(at) if isinstance(at, int) else at)
 
 
 def line(log: Log, leaf: Leaf) -> Line:

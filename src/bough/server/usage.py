@@ -10,10 +10,10 @@ from litestar import get
 from litestar.params import FromPath, QueryParameter
 from msgspec.structs import astuple
 
-from ..core.usage import Call, Totals, total
+from ..core.usage import Call, Totals, added, total
 from ..errors import NotFound
 from ..stores.counts import Held, Spent
-from ..stores.store import Query, SessionRow, added
+from ..stores.store import Query, SessionRow
 from .answers import Json, SessionUsage, SpaceStorage, SpaceUsage, Storage
 from .desk import Asked, asked_by, threaded
 from .sessions import moment

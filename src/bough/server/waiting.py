@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..agent.above import above
 from ..agent.calls import Calls, Place, read_calls
-from ..agent.tasks import above
 from ..core.turns import OpenCall
 from ..session import Session
 from .answers import Json
@@ -42,6 +42,8 @@ def waiting(session: Session, known: Calls) -> list[Json]:
 
 
 def _state(known: Calls, place: Place, is_driven: bool) -> str:
+    if place in known.in_trash:
+        return "task_in_trash"
     if place in known.below:
         return "waits_for_task"
     if place in known.started:

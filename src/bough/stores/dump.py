@@ -23,6 +23,7 @@ from ..core.messages import Message
 from ..core.tree import Branch, Leaf, standing
 from ..core.usage import Call
 from ..errors import Damaged, IdClash, NotFound
+from .given import Given
 from .store import Detail, Fact, Queued, SessionRow, Stored
 
 _REFERENCE = b"bough-blob:"
@@ -42,12 +43,14 @@ class Dump(Struct, frozen=True, kw_only=True):
     """First those it stands on (`session_id` None, `tail` as far as it stands on them), then its own."""
     below: tuple[Call, ...]
     """The calls that the entries it stands on cost."""
+    given: tuple[Given, ...] = ()
+    """How much the calls of turns that it stands on were given."""
     entries: Iterable[Stored]
     calls: Iterable[Call]
     facts: Iterable[Fact]
     inbox: Iterable[Queued]
     stands_on: Callable[[], bytes]
-    """A hash of all it stands on: equal hashes, equal entries and calls below."""
+    """A hash of all it stands on: equal hashes, equal entries, calls below and what they were given."""
 
 
 class Pieces(Struct, frozen=True):
@@ -144,12 +147,12 @@ def _seq_of(call: Call) -> int:
     return call.after_seq if call.answer_seq is None else call.answer_seq
 
 
-def hash_below(entries: Iterable[Stored], below: Sequence[Call]) -> bytes:
+def hash_below(entries: Iterable[Stored], below: Sequence[Call], given: Sequence[Given]) -> bytes:
     """The hash behind `Dump.stands_on`; the entries are those of the branches it does not own."""
     found = sha256()
     for stored in entries:
         found.update(msgspec.msgpack.encode(_told(stored)))
-    found.update(msgspec.msgpack.encode(below))
+    found.update(msgspec.msgpack.encode((below, given)))
     return found.digest()
 
 

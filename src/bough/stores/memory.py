@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from ..core.drafts import Blob, NewEntry
 from ..core.entries import Entry
-from ..core.tree import Branch, Leaf, lineage, window
-from ..core.usage import Call, total
+from ..core.tree import Branch, Leaf, has_place, lineage, window
+from ..core.usage import Call, added, difference, total
 from ..errors import BadPoint, Fenced, IdTaken, MissingBlob, NotFound, Running, Trashed
 from .memory_dump import MemoryDumping
 from .memory_kept import Kept, matches, repeated
@@ -32,8 +32,6 @@ from .store import (
     Reading,
     SessionRow,
     Stored,
-    added,
-    difference,
 )
 
 
@@ -46,6 +44,7 @@ class MemoryStore(MemorySearching, MemoryDumping, MemoryForgetting):
         self._entries: dict[tuple[int, int], NewEntry] = {}
         self._blobs: dict[tuple[str, str], tuple[Blob, int]] = {}
         self._left: dict[str, list[Call]] = {}  # calls of purged sessions whose answers a fork stands on
+        self._told_once: dict[str, list[Fact]] = {}  # and what they were given
         self._numbers = {"session": 0, "branch": 0}
         self._drafts: dict[str, tuple[Leaf, str]] = {}
 
@@ -284,11 +283,20 @@ class MemoryStore(MemorySearching, MemoryDumping, MemoryForgetting):
         with self._lock:
             kept = self._kept(session_id)
             end = kept.row.leaf if leaf is None else leaf
+            self._refuse_stray(kept.row, end)
             first = first if newest is None else max(first, end.seq - newest + 1)
             entries = self._path(end, first, end.seq if last is None else last)
             entries = [entry for entry in entries if not (public and entry.internal)]
             ranges = tuple(lineage(self._branches, end))
             return Reading(kept.row, ranges, entries, kept.detail if detail else None)
+
+    def _refuse_stray(self, row: SessionRow, leaf: Leaf) -> None:
+        if leaf == row.leaf:
+            return
+        held = self._branches.get(leaf.branch)
+        is_own = held is not None and held.session_id == row.session_id
+        if not is_own and not has_place(self.branches(row.session_id), row.session_id, leaf):
+            raise BadPoint(str(leaf), 0, row.leaf.seq)
 
     def entries(self, session_id: str) -> list[Stored]:
         with self._lock:

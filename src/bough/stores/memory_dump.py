@@ -28,8 +28,9 @@ from .dump import (
     refuse_other,
     spoken_row,
 )
+from .given import Given, as_facts, given_of
 from .memory_kept import Kept
-from .store import Store, Stored
+from .store import Fact, Store, Stored
 
 
 class MemoryDumping(Store):
@@ -41,6 +42,7 @@ class MemoryDumping(Store):
     _entries: dict[tuple[int, int], NewEntry]
     _blobs: dict[tuple[str, str], tuple[Blob, int]]
     _left: dict[str, list[Call]]
+    _told_once: dict[str, list[Fact]]
     _numbers: dict[str, int]
 
     @abstractmethod
@@ -68,17 +70,18 @@ class MemoryDumping(Store):
         branches, numbers = numbered(self.branches(session_id), session_id, self.where)
         foreign = [branch for branch in branches if branch.session_id is None]
         below = self._below_of(foreign, numbers)
-        stood = self._told(foreign, numbers)
+        stood, given = self._told(foreign, numbers), self._given_of(foreign, numbers)
         dump = Dump(
             row=spoken_row(kept.row, numbers),
             detail=kept.detail,
             branches=branches,
             below=tuple(below),
+            given=given,
             entries=self._told(branches, numbers),
             calls=[replace(call, branch=numbers[call.branch]) for call in kept.calls],
             facts=[placed(fact, numbers) for fact in kept.journal],
             inbox=list(kept.inbox),
-            stands_on=lambda: hash_below(stood, below),
+            stands_on=lambda: hash_below(stood, below, given),
         )
         return dump, numbers
 
@@ -91,17 +94,28 @@ class MemoryDumping(Store):
         ]
 
     def _below_of(self, foreign: Iterable[Branch], numbers: Mapping[int, int]) -> list[Call]:
-        own = {n: number for number, n in numbers.items()}
-        owners = dict.fromkeys(self._branches[own[branch.branch]].session_id for branch in foreign)
+        foreign = list(foreign)
         calls: list[Call] = []
-        for name in owners:
-            if name is not None:
-                calls += self._sessions[name].calls if name in self._sessions else self._left[name]
+        for name in self._owners(foreign, numbers):
+            calls += self._sessions[name].calls if name in self._sessions else self._left[name]
         return below_of(calls, foreign, numbers)
+
+    def _given_of(self, foreign: Iterable[Branch], numbers: Mapping[int, int]) -> tuple[Given, ...]:
+        foreign = list(foreign)
+        return given_of(map(self._told_by, self._owners(foreign, numbers)), foreign, numbers)
+
+    def _told_by(self, name: str) -> list[Fact]:
+        return self._sessions[name].journal if name in self._sessions else self._told_once.get(name, [])
+
+    def _owners(self, foreign: Iterable[Branch], numbers: Mapping[int, int]) -> list[str]:
+        """Whose branches they are, or were."""
+        own = {n: number for number, n in numbers.items()}
+        names = dict.fromkeys(self._branches[own[branch.branch]].session_id for branch in foreign)
+        return [name for name in names if name is not None]
 
     def take_in(self, dumps: Dumps, at: int) -> TakenIn:
         with self._lock:
-            names = ("_sessions", "_branches", "_entries", "_blobs", "_left", "_numbers")
+            names = ("_sessions", "_branches", "_entries", "_blobs", "_left", "_told_once", "_numbers")
             before = {name: dict(getattr(self, name)) for name in names}
             try:
                 return TakingIn(self).all_of(dumps, at)
@@ -161,6 +175,9 @@ class TakingIn:
             for branch in foreign:
                 self._write_branch(gone, branch, numbers)
             store._left[gone] = [replace(call, branch=numbers[call.branch]) for call in dump.below]
+            store._told_once[gone] = list(
+                as_facts(replace(one, branch=numbers[one.branch]) for one in dump.given)
+            )
         no = self._next("session")
         for branch in dump.branches:
             if branch.session_id is not None:
@@ -188,7 +205,8 @@ class TakingIn:
         return footing(dump, branches, self._hash_of) or {}
 
     def _hash_of(self, line: tuple[Branch, ...], numbers: dict[int, int]) -> bytes:
-        return hash_below(self.store._told(line, numbers), self.store._below_of(line, numbers))
+        below, given = self.store._below_of(line, numbers), self.store._given_of(line, numbers)
+        return hash_below(self.store._told(line, numbers), below, given)
 
     def _write_branch(self, name: str, branch: Branch, numbers: dict[int, int]) -> None:
         number = self._next("branch")

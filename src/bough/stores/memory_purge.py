@@ -12,8 +12,10 @@ from ..core.drafts import Blob, NewEntry
 from ..core.tree import Branch, Leaf, standing
 from ..core.usage import Call
 from ..errors import NotTrashed
+from .given import left_of
+from .gone import Loose, Purged
 from .memory_kept import Kept
-from .store import Loose, Purged, Store
+from .store import Fact, Store
 
 
 class MemoryForgetting(Store):
@@ -25,6 +27,7 @@ class MemoryForgetting(Store):
     _entries: dict[tuple[int, int], NewEntry]
     _blobs: dict[tuple[str, str], tuple[Blob, int]]
     _left: dict[str, list[Call]]
+    _told_once: dict[str, list[Fact]]
     _drafts: dict[str, tuple[Leaf, str]]
 
     @abstractmethod
@@ -64,7 +67,8 @@ class MemoryForgetting(Store):
                 raise NotTrashed(session_id)
             ids = [*self._below(session_id, forks=with_forks, trashed=not with_forks), session_id]
             for name in ids:
-                self._left[name] = self._sessions.pop(name).calls
+                kept = self._sessions.pop(name)
+                self._left[name], self._told_once[name] = kept.calls, kept.journal
                 self._drafts.pop(name, None)
             doomed = {n: b for n, b in self._branches.items() if b.session_id in ids}
             for branch in list(doomed.values()):
@@ -86,13 +90,17 @@ class MemoryForgetting(Store):
             if number not in keep:
                 del self._branches[number]
         for name in {*ids, *(branch.session_id or "" for branch in doomed.values())}:
+
+            def stays(place: Leaf, name: str = name) -> bool:
+                is_kept = place.seq <= keep.get(place.branch, -1)
+                return is_kept or (name not in ids and place.branch not in doomed)  # others may stand there
+
             self._left[name] = [
                 call
                 for call in self._left[name]
-                if (call.after_seq if call.answer_seq is None else call.answer_seq)
-                <= keep.get(call.branch, -1)
-                or (name not in ids and call.branch not in doomed)  # other forks may stand there
+                if stays(Leaf(call.branch, call.after_seq if call.answer_seq is None else call.answer_seq))
             ]
+            self._told_once[name] = left_of(self._told_once.get(name, ()), stays)
         kept = sum(1 for branch, _ in self._entries if branch in doomed)
         return Purged(tuple(ids), len(gone), kept, self._drop_blobs(used))
 

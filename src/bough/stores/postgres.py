@@ -20,6 +20,7 @@ from ..core.tree import Leaf
 from ..errors import Fenced, IdTaken, NotFound, Running, Trashed
 from . import postgres_create as creating
 from . import postgres_step as step
+from .gone import Loose, Purged
 from .postgres_connections import GATE, NAMED_GATE, PATIENT, Connections, Lost
 from .postgres_counts import PostgresCounting
 from .postgres_dump import MINE, SELECT_SESSION
@@ -35,9 +36,7 @@ from .rows import session_from
 from .store import (
     Change,
     Committed,
-    Loose,
     NewSession,
-    Purged,
     Queued,
     SessionRow,
 )

@@ -35,7 +35,6 @@ from psycopg.errors import (
 from psycopg.pq import TransactionStatus
 
 from ..errors import (
-    BoughError,
     NoRights,
     NoSchema,
     NoServer,
@@ -134,22 +133,13 @@ class Connections:
         if self._pid != os.getpid():
             _INHERITED.append(self._pool)  # the parent's: not to be used, closed nor collected here
             self._open()
-        pool = self._pool
-        kept = pool.take(PATIENCE_SECONDS)
-        try:
-            yield kept.connection
-        except psycopg.Error as error:
-            if kept.connection.closed or error.diag.severity_nonlocalized in ("FATAL", "PANIC"):
-                raise Lost(first_line(error)) from error
-            raise
-        except BoughError:
-            raise
-        except BaseException:
-            # An interrupt, or what a signal's handler raises: nobody knows what the server has heard and prepared.
-            kept.connection.close()
-            raise
-        finally:
-            pool.give_back(kept)
+        with self._pool.lent(PATIENCE_SECONDS) as connection:
+            try:
+                yield connection
+            except psycopg.Error as error:
+                if connection.closed or error.diag.severity_nonlocalized in ("FATAL", "PANIC"):
+                    raise Lost(first_line(error)) from error
+                raise
 
     # -- one statement -----------------------------------------------------------------------------
 

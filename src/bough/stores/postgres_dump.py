@@ -14,6 +14,7 @@ from ..core.tree import Branch
 from ..core.usage import Call
 from ..errors import Damaged, NotFound
 from .dump import PIECE, Dump, Dumps, Pieces, below_of, family, hash_below, numbered, placed, spoken_row
+from .given import KINDS, Given, given_of
 from .postgres_connections import NAMED_GATE, Connection, Row
 from .postgres_rows import CALL_COLUMNS, ENTRY_COLUMNS, FACT_COLUMNS, SESSION_COLUMNS, detail_from
 from .rows import call_from, fact_from, session_from, stored_from
@@ -52,6 +53,9 @@ select {ENTRY_COLUMNS}, entry.role, null from bough.entry where branch = %s and 
 """
 SELECT_CALLS = f"select {CALL_COLUMNS} from bough.usage where session_no = %s order by n"
 SELECT_FACTS = f"select {FACT_COLUMNS} from bough.journal where session_no = %s order by n"
+SELECT_TOLD = f"""
+select {FACT_COLUMNS} from bough.journal where session_no = %s and kind = any(%s) order by n
+"""
 SELECT_QUEUED = "select n, body, at from bough.inbox where no = %s order by n"
 SELECT_BLOB = "select no, size from bough.blob where space = %s and hash = %s"
 SELECT_PIECE = "select substring(bytes from %s::integer for %s::integer) from bough.blob where no = %s"
@@ -84,16 +88,18 @@ class Snapshot:
         branches, numbers = numbered(self.branches(session_id), session_id, self.where)
         below = self.calls_below(branches, numbers)
         foreign = [branch for branch in branches if branch.session_id is None]
+        given = self.given_below(foreign, numbers)
         dump = Dump(
             row=spoken_row(row, numbers),
             detail=detail_from(self._rows(SELECT_DETAIL, (no,))[0]),
             branches=branches,
             below=tuple(below),
+            given=given,
             entries=self.entries(branches, numbers),
             calls=self._calls(no, numbers),
             facts=self._facts(no, numbers),
             inbox=(Queued(*row) for row in self._rows(SELECT_QUEUED, (no,))),
-            stands_on=lambda: hash_below(self.entries(foreign, numbers), below),
+            stands_on=lambda: hash_below(self.entries(foreign, numbers), below, given),
         )
         return dump, numbers
 
@@ -120,12 +126,23 @@ class Snapshot:
                 yield Stored(branch.branch, stored_from(row).entry)
 
     def calls_below(self, branches: Iterable[Branch], numbers: Mapping[int, int]) -> list[Call]:
-        own = {n: number for number, n in numbers.items()}
         foreign = [branch for branch in branches if branch.session_id is None]
-        held = [own[branch.branch] for branch in foreign]
-        owners = self._rows(SELECT_OWNERS, (held,)) if held else []
-        rows = (row for (no,) in owners for row in self._stream(SELECT_CALLS, (no,)))
+        rows = (row for no in self._owners(foreign, numbers) for row in self._stream(SELECT_CALLS, (no,)))
         return below_of(map(call_from, rows), foreign, numbers)
+
+    def given_below(self, foreign: Iterable[Branch], numbers: Mapping[int, int]) -> tuple[Given, ...]:
+        foreign = list(foreign)
+        return given_of(map(self._told, self._owners(foreign, numbers)), foreign, numbers)
+
+    def _told(self, no: int) -> list[Fact]:
+        """The facts of a journal that tell how much calls were given."""
+        return list(map(fact_from, self._rows(SELECT_TOLD, (no, list(KINDS)))))
+
+    def _owners(self, foreign: Iterable[Branch], numbers: Mapping[int, int]) -> list[int]:
+        """Whose branches they are, or were."""
+        own = {n: number for number, n in numbers.items()}
+        held = [own[branch.branch] for branch in foreign]
+        return [no for (no,) in self._rows(SELECT_OWNERS, (held,))] if held else []
 
     def _calls(self, no: int, numbers: Mapping[int, int]) -> Iterator[Call]:
         for row in self._stream(SELECT_CALLS, (no,)):
@@ -155,4 +172,5 @@ class Snapshot:
 
     def hash_of(self, line: Sequence[Branch], numbers: dict[int, int]) -> bytes:
         """What these branches hold, told by those numbers; for `footing`."""
-        return hash_below(self.entries(line, numbers), self.calls_below(line, numbers))
+        below, given = self.calls_below(line, numbers), self.given_below(line, numbers)
+        return hash_below(self.entries(line, numbers), below, given)

@@ -11,8 +11,10 @@ somebody must not forget to lower: it is how many places are still held.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
+from collections.abc import Iterator
 from threading import Lock
 from weakref import ref
 
@@ -20,7 +22,7 @@ import psycopg
 from msgspec import Struct
 from psycopg.pq import TransactionStatus
 
-from ..errors import NoServer, StoreClosed, StoreError
+from ..errors import BoughError, NoServer, StoreClosed, StoreError
 from .postgres_url import Address
 
 IDLE_SECONDS = 600.0
@@ -57,6 +59,21 @@ class Pool:
         self._bells: deque[Lock] = deque()
         self._is_closed = False
         self._lock = Lock()
+
+    @contextlib.contextmanager
+    def lent(self, patience: float) -> Iterator[psycopg.Connection]:
+        """One of them, given back at the end."""
+        kept = self.take(patience)
+        try:
+            yield kept.connection
+        except (psycopg.Error, BoughError):
+            raise
+        except BaseException:
+            # An interrupt, or what a signal's handler raises: nobody knows what the server has heard and prepared.
+            kept.connection.close()
+            raise
+        finally:
+            self.give_back(kept)
 
     def take(self, patience: float) -> Kept:
         deadline = time.monotonic() + patience

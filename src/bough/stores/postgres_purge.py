@@ -7,16 +7,22 @@ written anew (`postgres_schema.scrub`, by their owner).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
 from ..core.tree import Branch, Leaf, standing
 from ..errors import NotTrashed
+from .given import KINDS, left_of
+from .gone import Purged
 from .postgres_connections import Connection
+from .postgres_dump import SELECT_TOLD
 from .postgres_index import forget
+from .postgres_rows import text_of
 from .postgres_write import Head
-from .store import Purged
+from .rows import fact_from
+from .store import Fact
 
 SELECT_CHILDREN = """
 select id, parent_session from bough.session where parent_session = any(%s) and relation = 'task' order by no
@@ -57,6 +63,9 @@ where entry.branch = cut.branch and entry.seq > cut.last
 DELETE_BLOBS = """
 delete from bough.blob where no = any(%s) and not exists (select 1 from bough.blob_use where blob_no = blob.no)
 """
+INSERT_LEFT = """
+insert into bough.journal (session_no, space, owner, n, kind, branch, data, at) values (%s, %s, %s, %s, %s, %s, %s, %s)
+"""
 OF_SESSION = ("draft", "inbox", "session_detail")
 
 
@@ -88,16 +97,42 @@ def purge(writer: Connection, head: Head, session_id: str, *, with_forks: bool) 
     feet = [Leaf(*row) for row in writer.execute(SELECT_FEET, {"held": list(doomed)})]
     keep = standing({number: branch for number, (branch, _) in doomed.items()}, feet)
     forget(writer, list(doomed), numbers)
-    writer.execute("delete from bough.journal where session_no = any(%s)", (numbers,))
+    owners = {*numbers, *(session_no for _, session_no in doomed.values())}
+    for no in owners:
+        _forget_facts(writer, no, partial(_stays, keep, () if no in numbers else doomed.keys()))
     for table in OF_SESSION:
         gone: Any = f"delete from bough.{table} where no = any(%s)"
         writer.execute(gone, (numbers,))
     writer.execute("delete from bough.session where no = any(%s)", (numbers,))
-    owners = {*numbers, *(session_no for _, session_no in doomed.values())}
     writer.execute(DELETE_CALLS, (list(owners), list(keep), list(keep.values())))
     entries, kept, blobs = _forget_branches(writer, [branch for branch, _ in doomed.values()], keep)
     dropped = writer.execute(DELETE_BLOBS, (blobs,)).rowcount
     return Purged(tuple(ids), entries, kept, dropped)
+
+
+def _stays(keep: Mapping[int, int], looked_at: Collection[int], place: Leaf) -> bool:
+    """Of one that was gone before, others may stand on branches that are not looked at now."""
+    is_elsewhere = bool(looked_at) and place.branch not in looked_at
+    return is_elsewhere or place.seq <= keep.get(place.branch, -1)
+
+
+def _forget_facts(writer: Connection, no: int, stays: Callable[[Leaf], bool]) -> None:
+    """A journal goes, but for how much the calls of turns were given that stay."""
+    told = writer.execute(SELECT_TOLD, (no, list(KINDS)), binary=True).fetchall()
+    left = left_of(map(fact_from, told), stays)
+    of = writer.execute(
+        "select space, owner from bough.journal where session_no = %s limit 1", (no,)
+    ).fetchone()
+    writer.execute("delete from bough.journal where session_no = %s", (no,))
+    for fact in left:
+        assert of is not None  # it had facts
+        writer.execute(
+            INSERT_LEFT, (no, *of, fact.n, fact.kind, fact.data.get("branch"), _rest(fact), fact.at)
+        )
+
+
+def _rest(fact: Fact) -> str | None:
+    return text_of({name: value for name, value in fact.data.items() if name != "branch"}, "journal data")
 
 
 def _forget_branches(

@@ -14,14 +14,14 @@ import msgspec
 
 from ..core.codec import from_json
 from ..core.entries import Entry
-from ..core.tree import Branch, Leaf, Range, lineage
+from ..core.tree import Branch, Leaf, Range, has_place, lineage
 from ..core.usage import Call
-from ..errors import Damaged, NotFound
+from ..errors import BadPoint, Damaged, NotFound
 from .postgres_connections import NAMED_GATE, Connection, Connections, Row
 from .postgres_dump import MINE, SELECT_BRANCHES, SELECT_SESSION, SELECT_STORED
 from .postgres_query import conditions
 from .postgres_rows import CALL_COLUMNS, ENTRY_COLUMNS, FACT_COLUMNS, SESSION_COLUMNS, detail_from
-from .rows import call_from, entry_from, fact_from, session_from, stored_from
+from .rows import call_from, entries_from, fact_from, session_from, stored_from
 from .store import Detail, Fact, Page, Query, Reading, SessionRow, Store, Stored
 
 # A path is one statement: the head, which is the row, the branches the path crosses and, if asked for, the wide part,
@@ -36,19 +36,19 @@ with recursive me as materialized (
            greatest(%(first)s::bigint, coalesce(%(seq)s::bigint, seq) - %(newest)s::bigint + 1) as first,
            coalesce(%(last)s::bigint, %(seq)s::bigint, seq) as last
     from me
-), line (id, parent, parent_seq, last) as (
-    select id, parent, parent_seq, (select seq from asked) from bough.branch
+), line (id, parent, parent_seq, session_no, last) as (
+    select id, parent, parent_seq, session_no, (select seq from asked) from bough.branch
     where {NAMED_GATE} and branch.id = (select branch from asked)
     union all
     select under.*, least(line.last, line.parent_seq) from line cross join lateral (
         -- Fenced, so that it is a probe for each step; joined, PostgreSQL may read the whole table for each.
-        select id, parent, parent_seq from bough.branch
+        select id, parent, parent_seq, session_no from bough.branch
         where branch.id = line.parent and branch.id < line.id offset 0 -- a forged ring ends here
     ) as under
 )
 select null::bigint, null::bigint, null::bigint, null, null::boolean, null, null, null::bytea, null::bigint, null::bytea,
     convert_to(json_build_array(to_json(me), (
-        select json_agg(json_build_array(id, parent, parent_seq)) from line
+        select json_agg(json_build_array(id, parent, parent_seq, session_no)) from line
     ){{wide}})::text, 'UTF8')
 from me
 union all
@@ -181,12 +181,24 @@ class PostgresReading(Store):
         head, entries = self._line(query, session_id, leaf, part)
         told, branches, *wide = from_json(head)
         row = session_from(tuple(told.values()))
+        self._refuse_stray(told, branches or (), leaf)
         ranges = self._ranges(branches or (), row.leaf if leaf is None else leaf)
         return Reading(row, tuple(ranges), entries, detail_from(tuple(wide)) if detail else None)
 
     def asides(self, session_id: str, *, leaf: Leaf | None = None) -> list[Entry]:
         part = {"first": 1, "last": None, "newest": None}
-        return self._line(_line_of("", ASIDE), session_id, leaf, part)[1]
+        head, entries = self._line(_line_of("", ASIDE), session_id, leaf, part)
+        told, branches = from_json(head)
+        self._refuse_stray(told, branches or (), leaf)
+        return entries
+
+    def _refuse_stray(self, me: dict[str, Any], branches: Sequence[Sequence[Any]], leaf: Leaf | None) -> None:
+        """What the policy does not hide may be another session's of this tenant: only what it stands on is its own."""
+        is_present = leaf is None or (me["branch"], me["seq"]) == (leaf.branch, leaf.seq)
+        if leaf is None or is_present or any(n == leaf.branch and no == me["no"] for n, _, _, no in branches):
+            return
+        if not has_place(self.branches(me["id"]), me["id"], leaf):
+            raise BadPoint(str(leaf), 0, me["seq"])
 
     def _line(
         self, query: str, session_id: str, leaf: Leaf | None, part: dict[str, int | None]
@@ -199,7 +211,7 @@ class PostgresReading(Store):
             raise NotFound(session_id)
         head: bytes = rows.pop(heads[0])[-1]
         try:
-            found = list(map(entry_from, rows))
+            found = entries_from(rows)
         except (msgspec.DecodeError, TypeError) as error:
             why = f"an entry of session {session_id} cannot be read ({error}); session.verify() names it"
             raise Damaged(self.where, why) from None
@@ -208,7 +220,7 @@ class PostgresReading(Store):
 
     def _ranges(self, branches: Iterable[Sequence[Any]], leaf: Leaf) -> list[Range]:
         try:
-            return lineage({n: Branch(n, None, parent, seq) for n, parent, seq in branches}, leaf)
+            return lineage({n: Branch(n, None, parent, seq) for n, parent, seq, _ in branches}, leaf)
         except KeyError as error:
             why = f"branch {error} is missing on the way to {leaf}; session.verify() tells more"
             raise Damaged(self.where, why) from None

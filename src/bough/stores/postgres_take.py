@@ -18,6 +18,7 @@ from ..core.tree import Branch, Leaf
 from ..core.usage import Call
 from ..errors import IdClash, NoServer, NotFound
 from .dump import Dump, Dumps, Naming, Pieces, TakenIn, footing, placed, refuse_other
+from .given import as_facts
 from .postgres_connections import Connection, Connections, Lost
 from .postgres_create import SHARE_LOCK, lock
 from .postgres_dump import Snapshot
@@ -186,6 +187,10 @@ class TakingIn:
             for branch in foreign:
                 self._write_branch(found[0], branch, numbers)
             self._write_calls(found[0], dump.row.owner, dump.below, numbers)
+            given = (replace(one, branch=numbers[one.branch]) for one in dump.given)
+            self._at_once(
+                INSERT_FACTS, (self._fact_row(found[0], dump.row.owner, fact) for fact in as_facts(given))
+            )
 
     def _write_branch(self, no: int, branch: Branch, numbers: dict[int, int]) -> None:
         under = None if branch.parent is None else Leaf(numbers[branch.parent], branch.parent_seq)

@@ -13,7 +13,7 @@ from msgspec import UNSET, Struct
 
 from ..core.drafts import Blob, NewEntry
 from ..core.tree import Leaf
-from ..core.usage import Totals, total
+from ..core.usage import Totals, difference, total
 from ..errors import BadPoint, Fenced, MissingBlob, NotFound, StaleLeaf, Trashed
 from .postgres_connections import Connection, Row
 from .postgres_rows import (
@@ -25,7 +25,7 @@ from .postgres_rows import (
 )
 from .postgres_step import GROWTH, TOTALS, row_values, sets_of
 from .rows import call_from, call_row, entry_row
-from .store import Change, Committed, difference
+from .store import Change, Committed
 
 SELECT_HEAD = """
 select no, branch, seq, facts, calls, fence, trashed_at, owner,

@@ -16,23 +16,26 @@ import msgspec
 
 from ..core.drafts import Blob
 from ..core.entries import Entry
-from ..core.tree import Branch, Leaf, Range, lineage, window
+from ..core.tree import Branch, Leaf, Range, has_place, lineage, window
 from ..core.usage import Call
-from ..errors import Damaged, Fenced, IdTaken, NotFound, Running, Trashed
+from ..errors import BadPoint, Damaged, IdTaken, NotFound
+from .gone import Loose, Purged
 from .rows import (
     CALL_COLUMNS,
     ENTRY_COLUMNS,
     FACT_COLUMNS,
     SESSION_COLUMNS,
     call_from,
-    entry_from,
+    entries_from,
     fact_from,
     session_from,
     stored_from,
 )
 from .sqlite_connections import Connections
 from .sqlite_counts import SqliteCounting
+from .sqlite_driving import SqliteDriving
 from .sqlite_dump import SELECT_BRANCHES, SELECT_DETAIL, SELECT_SESSION
+from .sqlite_key import hold
 from .sqlite_purge import below, purge
 from .sqlite_query import conditions
 from .sqlite_search import SqliteSearching
@@ -43,12 +46,9 @@ from .store import (
     Committed,
     Detail,
     Fact,
-    Loose,
     NewSession,
     Page,
-    Purged,
     Query,
-    Queued,
     Reading,
     SessionRow,
     Stored,
@@ -68,6 +68,10 @@ with recursive line (id, session_no, parent, parent_seq) as (
     from line join branch on branch.id = line.parent and branch.id < line.id -- a forged ring ends here
 )
 select id, parent, parent_seq from line
+"""
+SELECT_BRANCH = "select parent, parent_seq from branch where id = ?"
+SELECT_OWN = """
+select 1 from branch join session on session.no = branch.session_no where branch.id = ? and session.id = ?
 """
 SELECT_ENTRIES = f"select {ENTRY_COLUMNS} from entry where id between ? and ? order by id"
 SELECT_PUBLIC = f"""
@@ -95,7 +99,7 @@ select distinct session_no from line join branch on branch.id = line.id where se
 """
 
 
-class SqliteStore(SqliteSearching, SqliteDumping, SqliteCounting):
+class SqliteStore(SqliteSearching, SqliteDumping, SqliteCounting, SqliteDriving):
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -103,8 +107,11 @@ class SqliteStore(SqliteSearching, SqliteDumping, SqliteCounting):
         space: str = "default",
         owner: str | None = None,
         synchronous: str = "full",
+        key: str | None = None,
     ) -> None:
         self.where = str(Path(path))
+        if key is not None:
+            hold(self.where, key)
         self.space, self.owner = space, owner
         self._connections = Connections(self.where, synchronous)
         self._heads = Heads(space, owner)
@@ -179,67 +186,6 @@ class SqliteStore(SqliteSearching, SqliteDumping, SqliteCounting):
             purged.sessions, purged.entries, purged.kept_entries, purged.blobs, self._connections.scrub()
         )
 
-    def lease(self, session_id: str, holder: str, until: int, at: int) -> int:
-        def work(writer: apsw.Connection) -> int:
-            row = self._row(writer, session_id)
-            if row.trashed_at is not None:
-                raise Trashed(session_id)
-            is_held = row.holder is not None and (row.lease_until or 0) > at
-            if is_held and row.holder != holder:
-                raise Running(session_id, row.holder, row.updated_at)
-            fence = row.fence if row.holder == holder else row.fence + 1
-            writer.execute(
-                "update session set holder = ?, lease_until = ?, fence = ? where id = ?",
-                (holder, until, fence, session_id),
-            )
-            return fence
-
-        return self._connections.write(work)
-
-    def release(self, session_id: str, fence: int) -> None:
-        def work(writer: apsw.Connection) -> None:
-            self._row(writer, session_id)
-            writer.execute(
-                "update session set holder = null, lease_until = null where id = ? and fence = ?",
-                (session_id, fence),
-            )
-
-        self._connections.write(work)
-
-    def save_draft(self, session_id: str, leaf: Leaf, text: str, fence: int, at: int) -> None:
-        def work(writer: apsw.Connection) -> None:
-            row = self._row(writer, session_id)
-            if row.fence != fence:
-                raise Fenced(session_id, fence, row.fence)
-            bindings = (self._no(writer, session_id), leaf.branch, leaf.seq, fence, text, at)
-            writer.execute("insert or replace into draft values (?, ?, ?, ?, ?, ?)", bindings)
-
-        self._connections.write(work)
-
-    def draft(self, session_id: str) -> str | None:
-        with self._connections.reading() as reader:
-            found: tuple[Any, ...] | None = reader.execute(
-                "select text from draft join session using (no, branch, seq) where no = ?",
-                (self._no(reader, session_id),),
-            ).fetchone()
-        return None if found is None else found[0]
-
-    def enqueue(self, session_id: str, body: bytes, at: int) -> int:
-        def work(writer: apsw.Connection) -> int:
-            if self._row(writer, session_id).trashed_at is not None:
-                raise Trashed(session_id)
-            no = self._no(writer, session_id)
-            n = int(writer.execute("select coalesce(max(n), 0) + 1 from inbox where no = ?", (no,)).get)
-            writer.execute("insert into inbox values (?, ?, ?, ?)", (no, n, body, at))
-            return n
-
-        return self._connections.write(work)
-
-    def inbox(self, session_id: str) -> list[Queued]:
-        with self._connections.reading() as reader:
-            query = "select n, body, at from inbox where no = ? order by n"
-            return [Queued(*row) for row in reader.execute(query, (self._no(reader, session_id),))]
-
     def put_blob(self, blob: Blob, at: int) -> None:
         self._connections.write(lambda writer: insert_blobs(writer, self.space, (blob,), at))
 
@@ -277,12 +223,28 @@ class SqliteStore(SqliteSearching, SqliteDumping, SqliteCounting):
         return int(self._raw(connection, session_id)[0])
 
     def _line(self, connection: apsw.Connection, leaf: Leaf) -> list[Range]:
+        root = connection.execute(SELECT_BRANCH, (leaf.branch,)).fetchone()
+        if (
+            root is not None and root[0] is None
+        ):  # never forked nor rewound, as most: a walk costs thrice as much
+            return lineage({leaf.branch: Branch(leaf.branch, None, *root)}, leaf)
         found: list[tuple[Any, ...]] = connection.execute(SELECT_LINE, (leaf.branch,)).fetchall()
         try:
             return lineage({no: Branch(no, None, parent, seq) for no, parent, seq in found}, leaf)
         except KeyError as error:
             why = f"branch {error} is missing on the way to {leaf}; session.verify() tells more"
             raise Damaged(self.where, why) from None
+
+    def _refuse_stray(self, connection: apsw.Connection, row: SessionRow, leaf: Leaf) -> None:
+        """Another session's branch, and another tenant's, is in the same table: only what it stands on is its own."""
+        if leaf == row.leaf or connection.execute(SELECT_OWN, (leaf.branch, row.session_id)).fetchone():
+            return
+        branches = self._branches(connection, self._no(connection, row.session_id))
+        if not has_place(branches, row.session_id, leaf):
+            raise BadPoint(str(leaf), 0, row.leaf.seq)
+
+    def _branches(self, connection: apsw.Connection, no: int) -> list[Branch]:
+        return [Branch(*row) for row in connection.execute(SELECT_BRANCHES, {"no": no})]
 
     def _entries(
         self, connection: apsw.Connection, ranges: Sequence[Range], first: int, last: int, *, public: bool
@@ -293,7 +255,7 @@ class SqliteStore(SqliteSearching, SqliteDumping, SqliteCounting):
             base = part.branch << 32
             rows = connection.execute(query, (base | part.first, base | part.last)).fetchall()
             try:
-                found.extend(map(entry_from, rows))
+                found += entries_from(rows)
             except (msgspec.DecodeError, TypeError) as error:
                 why = f"an entry of branch {part.branch} cannot be read ({error}); session.verify() names it"
                 raise Damaged(self.where, why) from None
@@ -338,6 +300,7 @@ class SqliteStore(SqliteSearching, SqliteDumping, SqliteCounting):
         with self._connections.reading() as reader:
             row = self._row(reader, session_id)
             end = row.leaf if leaf is None else leaf
+            self._refuse_stray(reader, row, end)
             ranges = self._line(reader, end)
             first = first if newest is None else max(first, end.seq - newest + 1)
             entries = self._entries(reader, ranges, first, end.seq if last is None else last, public=public)
@@ -352,8 +315,7 @@ class SqliteStore(SqliteSearching, SqliteDumping, SqliteCounting):
 
     def branches(self, session_id: str) -> list[Branch]:
         with self._connections.reading() as reader:
-            no = self._no(reader, session_id)
-            return [Branch(*row) for row in reader.execute(SELECT_BRANCHES, {"no": no})]
+            return self._branches(reader, self._no(reader, session_id))
 
     def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[Fact]:
         with self._connections.reading() as reader:

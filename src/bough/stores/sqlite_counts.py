@@ -12,7 +12,7 @@ from ..core.tree import Leaf, Range
 from ..core.usage import Totals
 from ..errors import BadQuery
 from .counts import DAY, Column, Held, Spent
-from .rows import ENTRY_COLUMNS, entry_from
+from .rows import ENTRY_COLUMNS, entries_from
 from .sqlite_connections import Connections
 from .sqlite_query import conditions
 from .store import Query, SessionRow, Store
@@ -55,6 +55,9 @@ class SqliteCounting(Store):
     def _line(self, connection: apsw.Connection, leaf: Leaf) -> list[Range]: ...
 
     @abstractmethod
+    def _refuse_stray(self, connection: apsw.Connection, row: SessionRow, leaf: Leaf) -> None: ...
+
+    @abstractmethod
     def _row(self, connection: apsw.Connection, session_id: str) -> SessionRow: ...
 
     @abstractmethod
@@ -87,7 +90,9 @@ class SqliteCounting(Store):
         with self._connections.reading() as reader:
             row = self._row(reader, session_id)
             rows: list[tuple[Any, ...]] = []
-            for part in self._line(reader, row.leaf if leaf is None else leaf):
+            end = row.leaf if leaf is None else leaf
+            self._refuse_stray(reader, row, end)
+            for part in self._line(reader, end):
                 base = part.branch << 32
                 rows += reader.execute(SELECT_ASIDES, (base | part.first, base | part.last)).fetchall()
-        return [entry_from(row) for row in rows]
+        return entries_from(rows)

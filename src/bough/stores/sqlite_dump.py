@@ -16,6 +16,7 @@ from ..core.tree import Branch
 from ..core.usage import Call
 from ..errors import Damaged, NotFound
 from .dump import PIECE, Dump, Dumps, Pieces, below_of, family, hash_below, numbered, placed, spoken_row
+from .given import KINDS, Given, given_of
 from .rows import (
     CALL_COLUMNS,
     ENTRY_COLUMNS,
@@ -54,6 +55,10 @@ select started_at, id from session where parent_session = :id and relation = 'ta
 SELECT_SPAN = f"select {ENTRY_COLUMNS}, role, null from entry where id between ? and ? order by id"
 SELECT_CALLS = f"select {CALL_COLUMNS} from usage where id > ? and id < ? order by id"
 SELECT_FACTS = f"select {FACT_COLUMNS} from journal where id > ? and id < ? order by id"
+SELECT_TOLD = f"""
+select {FACT_COLUMNS} from journal where id > ? and id < ? and kind in ({", ".join(f"'{kind}'" for kind in KINDS)})
+order by id
+"""
 SELECT_QUEUED = "select n, body, at from inbox where no = ? order by n"
 SELECT_BLOB = "select no, size from blob where space = ? and hash = ?"
 
@@ -77,17 +82,19 @@ class Snapshot:
         branches, numbers = numbered(self.branches(no), session_id, self.where)
         below = self.calls_below(branches, numbers)
         foreign = [branch for branch in branches if branch.session_id is None]
+        given = self.given_below(foreign, numbers)
         wide: tuple[Any, ...] = self.connection.execute(SELECT_DETAIL, (no,)).get
         dump = Dump(
             row=spoken_row(row, numbers),
             detail=Detail(*(None if text is None else text.encode() for text in wide)),
             branches=branches,
             below=tuple(below),
+            given=given,
             entries=self.entries(branches, numbers),
             calls=self._calls(no, numbers),
             facts=self._facts(no, numbers),
             inbox=(Queued(*row) for row in self.connection.execute(SELECT_QUEUED, (no,))),
-            stands_on=lambda: hash_below(self.entries(foreign, numbers), below),
+            stands_on=lambda: hash_below(self.entries(foreign, numbers), below, given),
         )
         return dump, numbers
 
@@ -115,12 +122,25 @@ class Snapshot:
                 yield Stored(branch.branch, stored_from(row).entry)
 
     def calls_below(self, branches: Iterable[Branch], numbers: Mapping[int, int]) -> list[Call]:
-        own = {n: number for number, n in numbers.items()}
         foreign = [branch for branch in branches if branch.session_id is None]
+        rows = (row for no in self._owners(foreign, numbers) for row in self._call_rows(no))
+        return below_of(map(call_from, rows), foreign, numbers)
+
+    def given_below(self, foreign: Iterable[Branch], numbers: Mapping[int, int]) -> tuple[Given, ...]:
+        foreign = list(foreign)
+        return given_of(map(self.told, self._owners(foreign, numbers)), foreign, numbers)
+
+    def told(self, no: int) -> list[Fact]:
+        """The facts of a journal that tell how much calls were given."""
+        rows: list[Any] = self.connection.execute(SELECT_TOLD, (no << 32, (no + 1) << 32)).fetchall()
+        return list(map(fact_from, rows))
+
+    def _owners(self, foreign: Iterable[Branch], numbers: Mapping[int, int]) -> list[int]:
+        """Whose branches they are, or were."""
+        own = {n: number for number, n in numbers.items()}
         held = str([own[branch.branch] for branch in foreign])
         owners: list[Any] = self.connection.execute(SELECT_OWNERS, (held,)).fetchall()
-        rows = (row for (no,) in owners for row in self._call_rows(no))
-        return below_of(map(call_from, rows), foreign, numbers)
+        return [no for (no,) in owners]
 
     def _call_rows(self, no: int) -> Iterable[tuple[Any, ...]]:
         rows: Iterable[Any] = self.connection.execute(SELECT_CALLS, (no << 32, (no + 1) << 32))
@@ -155,4 +175,5 @@ class Snapshot:
 
     def hash_of(self, line: Sequence[Branch], numbers: dict[int, int]) -> bytes:
         """What these branches hold, told by those numbers; for `footing`."""
-        return hash_below(self.entries(line, numbers), self.calls_below(line, numbers))
+        below, given = self.calls_below(line, numbers), self.given_below(line, numbers)
+        return hash_below(self.entries(line, numbers), below, given)

@@ -21,6 +21,7 @@ from weakref import WeakSet
 import apsw
 
 from ..errors import Damaged, NewerFormat, ReadOnly, StoreError, StoreFull, WrongStore
+from .sqlite_key import is_held, unlock
 
 try:
     import fcntl
@@ -30,6 +31,8 @@ except ImportError:  # Windows: SQLite's own busy timeout does the queueing, les
 APPLICATION_ID = 0x426F7567  # "Boug"
 FORMAT = 1_000
 BUSY_MS = 60_000
+UNREADABLE = "it is not a SQLite file, or an encrypted one (key=…, bough --key-file FILE)"
+LOCKED = "the key is not the one it was encrypted with, or it is not encrypted at all"
 
 OPENED: WeakSet[apsw.Connection] = WeakSet()
 """Every connection of this process. They must not cross fork(): see `sqlite_connections`."""
@@ -42,6 +45,7 @@ def connect(path: str, *, synchronous: str, read_only: bool = False) -> apsw.Con
     flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
     connection = apsw.Connection(path, flags=flags | apsw.SQLITE_OPEN_NOMUTEX, statementcachesize=200)
     OPENED.add(connection)
+    unlock(connection, path)
     connection.set_busy_timeout(BUSY_MS)
     # A statement keeps its plan whatever is bound to it. Without this SQLite prepares some of them anew for
     # each binding: measured 20-50 µs instead of 2.5 for the query every append begins with.
@@ -56,7 +60,9 @@ def connect(path: str, *, synchronous: str, read_only: bool = False) -> apsw.Con
 def connect_still(path: str) -> apsw.Connection:
     """Reads the file alone, as one that nobody changes: no lock is taken, and nothing appears beside it."""
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_NOMUTEX
-    return apsw.Connection(f"{Path(path).absolute().as_uri()}?immutable=1", flags=flags)
+    connection = apsw.Connection(f"{Path(path).absolute().as_uri()}?immutable=1", flags=flags)
+    unlock(connection, path)
+    return connection
 
 
 def prepare(path: str, *, synchronous: str, migrations: Mapping[int, Migration] = MIGRATIONS) -> None:
@@ -156,19 +162,35 @@ def _spoken(version: int) -> str:
 
 
 def backup(connection: apsw.Connection, to: str, check: Callable[[], None] = lambda: None) -> None:
-    """A whole copy while others read and write, made beside its name, checked and then moved there."""
+    """A whole copy while others read and write, made beside its name, checked and then moved there; or nothing."""
     half = f"{to}.part"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(half)
+    _drop(half)  # of a process that was killed
     os.close(os.open(half, os.O_CREAT | os.O_EXCL | os.O_RDWR, stat.S_IRUSR | stat.S_IWUSR))
-    with (
-        contextlib.closing(apsw.Connection(half)) as target,
-        target.backup("main", connection, "main") as copy,
-    ):
-        while not copy.done:
-            copy.step(1_000)
-    check()
-    os.replace(half, to)
+    try:
+        with (
+            contextlib.closing(apsw.Connection(half)) as target,
+            _unlocked(target, connection).backup("main", connection, "main") as copy,
+        ):
+            while not copy.done:
+                copy.step(1_000)
+        check()
+        os.replace(half, to)
+    except BaseException:
+        _drop(half)  # a full disk wants its room back
+        raise
+
+
+def _drop(half: str) -> None:
+    for name in (half, f"{half}-journal"):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+
+
+def _unlocked(target: apsw.Connection, source: apsw.Connection) -> apsw.Connection:
+    """With the key and the pages of what it is to be a copy of; encrypted ones are copied only as they are."""
+    unlock(target, source.filename)
+    target.execute(f"pragma page_size = {source.execute('pragma page_size').get}")
+    return target
 
 
 class Queue:
@@ -223,7 +245,7 @@ def explain(path: str, error: apsw.Error) -> StoreError:
     """SQLite's error in our words."""
     match error:
         case apsw.NotADBError():
-            return WrongStore(path, "it is not a SQLite file")
+            return WrongStore(path, LOCKED if is_held(path) else UNREADABLE)
         case apsw.FullError():
             return StoreFull(path)
         case apsw.ReadOnlyError() | apsw.PermissionsError():

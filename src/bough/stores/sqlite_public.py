@@ -19,6 +19,7 @@ from msgspec import Struct
 from ..core.codec import plain_text
 from ..errors import NotFound, StoreError, WrongStore
 from . import sqlite_file as file
+from .sqlite_key import hold
 from .sqlite_still import Sight, look
 
 # SQLite tells its authorizer through which view, or common table expression, a column is read. A query can
@@ -76,9 +77,11 @@ class PublicMessage(Struct, frozen=True):
 class PublicReader:
     """Opens a SQLite store for reading what the public may see of one owner's sessions."""
 
-    def __init__(self, path: str, *, owner: str, space: str = "default") -> None:
+    def __init__(self, path: str, *, owner: str, space: str = "default", key: str | None = None) -> None:
         if not Path(path).is_file():
             raise WrongStore(path, "there is no such file")
+        if key is not None:
+            hold(path, key)
         self.where = path
         self._told = {"space": _literal(space, "space"), "owner": _literal(owner, "owner")}
         self._sight = self._look()

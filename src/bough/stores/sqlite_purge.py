@@ -5,15 +5,20 @@ Runs inside one transaction, so a crash half-way leaves everything as it was.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import apsw
 
 from ..core.tree import Branch, Leaf, standing
 from ..errors import NotTrashed
+from .given import left_of
+from .gone import Purged
+from .rows import fact_from
+from .sqlite_dump import SELECT_TOLD
 from .sqlite_index import forget
-from .store import Purged, SessionRow
+from .sqlite_take import INSERT_FACT, fact_row
+from .store import SessionRow
 
 SELECT_CHILDREN = "select id from session where parent_session = ? and relation = 'task' order by no"
 SELECT_TRASHED = """
@@ -64,10 +69,16 @@ def purge(writer: apsw.Connection, row: SessionRow, *, with_forks: bool) -> Purg
     }
     keep = standing({number: branch for number, (branch, _) in doomed.items()}, _feet(writer, doomed))
     forget(writer, list(doomed), numbers)
+    gone = {session_no for _, session_no in doomed.values()}.difference(numbers)
+    _forget_facts(writer, numbers, lambda place: place.seq <= keep.get(place.branch, -1))
+    _forget_facts(
+        writer,
+        gone,
+        lambda place: place.branch not in doomed or place.seq <= keep.get(place.branch, -1),
+    )
     for no in numbers:
         _forget_session(writer, no)
     _forget_calls(writer, numbers, keep, None)
-    gone = {session_no for _, session_no in doomed.values()}.difference(numbers)
     _forget_calls(writer, gone, keep, str(list(doomed)))  # other forks may stand on its other branches
     entries, kept, blobs = _forget_branches(writer, doomed, keep)
     writer.execute(DELETE_BLOBS, (str(blobs),))
@@ -86,11 +97,19 @@ def _feet(writer: apsw.Connection, doomed: Iterable[int]) -> list[Leaf]:
 
 
 def _forget_session(writer: apsw.Connection, no: int) -> None:
-    writer.execute("delete from journal where id > ? and id < ?", (no << 32, (no + 1) << 32))
     writer.execute("delete from session_detail where no = ?", (no,))
     writer.execute("delete from draft where no = ?", (no,))
     writer.execute("delete from inbox where no = ?", (no,))
     writer.execute("delete from session where no = ?", (no,))
+
+
+def _forget_facts(writer: apsw.Connection, numbers: Iterable[int], stays: Callable[[Leaf], bool]) -> None:
+    """Journals go, but for how much the calls of turns were given that stay."""
+    for no in numbers:
+        span = (no << 32, (no + 1) << 32)
+        left = left_of(map(fact_from, writer.execute(SELECT_TOLD, span).fetchall()), stays)
+        writer.execute("delete from journal where id > ? and id < ?", span)
+        writer.executemany(INSERT_FACT, (fact_row(no, fact) for fact in left))
 
 
 def _forget_calls(

@@ -18,6 +18,7 @@ from ..core.codec import to_json
 from ..core.tree import Branch, Leaf
 from ..core.usage import Call
 from .dump import Dump, Dumps, Naming, Pieces, TakenIn, footing, placed, refuse_other
+from .given import as_facts
 from .rows import CALL_COLUMNS, FACT_COLUMNS, SESSION_COLUMNS, call_row, entry_row
 from .sqlite_connections import Connections
 from .sqlite_dump import Snapshot
@@ -108,7 +109,7 @@ class TakingIn:
         hung = {branch.branch for branch in dump.branches if is_hung and branch.session_id is None}
         self.writer.executemany(INSERT_ENTRY, self._entry_rows(dump.entries, numbers, hung))
         self._write_calls(no, dump.calls, numbers)
-        self.writer.executemany(INSERT_FACT, (_fact_row(no, placed(fact, numbers)) for fact in dump.facts))
+        self.writer.executemany(INSERT_FACT, (fact_row(no, placed(fact, numbers)) for fact in dump.facts))
         queued = ((no, one.n, one.body, one.at) for one in self.naming.inbox(dump.inbox))
         self.writer.executemany(INSERT_QUEUED, queued)
 
@@ -133,6 +134,8 @@ class TakingIn:
             for branch in foreign:
                 self._write_branch(gone, branch, numbers)
             self._write_calls(gone, dump.below, numbers)
+            given = (replace(one, branch=numbers[one.branch]) for one in dump.given)
+            self.writer.executemany(INSERT_FACT, (fact_row(gone, fact) for fact in as_facts(given)))
 
     def _reserved(self) -> int:
         found: Any = self.writer.execute(RESERVE_NUMBER).get
@@ -193,7 +196,7 @@ class TakingIn:
         return 1
 
 
-def _fact_row(no: int, fact: Fact) -> tuple[Any, ...]:
+def fact_row(no: int, fact: Fact) -> tuple[Any, ...]:
     place, rest = _parted(fact.data)
     data = to_json(rest, "journal data").decode() if rest else None
     return (no << 32 | fact.n, fact.kind, fact.key, *place, data, fact.at)

@@ -18,10 +18,10 @@ from msgspec.structs import astuple
 from ..core.codec import to_json
 from ..core.drafts import Blob, NewEntry
 from ..core.tree import Leaf
-from ..core.usage import Call, Totals, total
+from ..core.usage import Call, Totals, difference, total
 from ..errors import BadPoint, Fenced, MissingBlob, NotFound, StaleLeaf, Trashed
 from .rows import CALL_COLUMNS, FACT_COLUMNS, call_from, call_row, fact_from
-from .store import SETTABLE, Change, Committed, NewSession, SessionRow, difference
+from .store import SETTABLE, Change, Committed, NewSession, SessionRow
 
 SELECT_HEAD = """
 select no, branch, seq, facts, calls, fence, trashed_at,

@@ -19,7 +19,8 @@ The laws, in prose; `bough.stores.conformance` is the same list as tests.
   its parent is here and holds the same.
 - **Search.** What was indexed is found, by the words of `core.words`, once, under the session that owns it.
   Appending does not index; `index` does, and what it has not reached yet is told as `behind`.
-- **Purge.** What no surviving branch stands on goes; what one stands on stays, with the calls it cost.
+- **Purge.** What no surviving branch stands on goes; what one stands on stays, with the calls it cost and how
+  much they were given.
 
 Stores are synchronous and safe to use from several threads. They do not read the clock, make no ids and
 know nothing of turns, providers or prices: the log decides, the store keeps.
@@ -33,7 +34,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from msgspec import UNSET, Struct, UnsetType, field
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from ..core.drafts import Blob, FurtherFact, NewEntry
 from ..core.entries import Entry
@@ -42,12 +43,14 @@ from ..core.tree import Branch, Leaf, Range
 from ..core.usage import Call, Totals
 from ..errors import BadQuery
 from .counts import Column, Held, Spent, counted, held, summed
+from .gone import Loose, Purged
 from .hits import Progress, SearchPage
 
 if TYPE_CHECKING:
     from .dump import Dumps, TakenIn
 
-Status = Literal["idle", "running", "completed", "failed", "cancelled", "interrupted"]
+Status = Literal["idle", "running", "waiting", "completed", "failed", "cancelled", "interrupted"]
+"""Waiting: its turn is open, and wants a person: his word on a call or, after it, that he resumes it."""
 Relation = Literal["fork", "task", "replay", "import"]
 
 
@@ -221,23 +224,6 @@ class Page(Struct, frozen=True):
     """Hand it in as `before` to read on; None: this was the last page."""
 
 
-class Purged(Struct, frozen=True):
-    sessions: tuple[str, ...]
-    entries: int
-    kept_entries: int
-    """Entries a surviving fork stands on; they go with it."""
-    blobs: int
-    scrubbed: bool = True
-    """False if another reader held the write-ahead log open; the next purge or gc cleans it."""
-
-
-class Loose(Struct, frozen=True):
-    """Blobs that no entry points to."""
-
-    blobs: int
-    bytes: int
-
-
 class Store(ABC):
     """A store opened for one space and, if given, one owner."""
 
@@ -289,7 +275,10 @@ class Store(ABC):
         public: bool = False,
         detail: bool = False,
     ) -> Reading:
-        """Entries of the path to `leaf` (default: the session's) from seq `first` to `last`, or the newest n."""
+        """Entries of the path to `leaf` (default: the session's) from seq `first` to `last`, or the newest n.
+
+        `BadPoint` if the leaf is on a branch that neither is the session's own nor carries one of its own there.
+        """
 
     @abstractmethod
     def entries(self, session_id: str) -> list[Stored]:
@@ -392,12 +381,3 @@ class Store(ABC):
 
     @abstractmethod
     def close(self) -> None: ...
-
-
-def difference(new: Totals, old: Totals) -> Totals:
-    """What a row's totals grow by when `old` is replaced by `new`."""
-    return Totals(*(a - b for a, b in zip(astuple(new), astuple(old), strict=True)))
-
-
-def added(one: Totals, other: Totals) -> Totals:
-    return Totals(*(a + b for a, b in zip(astuple(one), astuple(other), strict=True)))

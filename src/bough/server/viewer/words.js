@@ -89,6 +89,7 @@ export function compact(value, most = 200) {
 export const STATUSES = {
   idle: ["idle", "at rest"],
   running: ["running", "running now"],
+  waiting: ["waiting", "waits for a person"],
   completed: ["completed", "completed"],
   failed: ["failed", "failed"],
   cancelled: ["cancelled", "cancelled"],
@@ -106,6 +107,7 @@ export const OUTCOMES = {
   not_recorded: ["not recorded", "not_recorded"],
   waits_for_approval: ["waits for approval", "wait"],
   waits_for_task: ["its task waits for approval", "wait"],
+  task_in_trash: ["its task is in the trash", "wait"],
   task_decided: ["its task has a word", "check"],
   approved: ["approved", "check"],
   not_started: ["not started", "wait"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from ...core.drafts import Draft, write
@@ -30,6 +31,22 @@ class Branching(Opening):
         assert pen.texts() == ["1", "other 2"]
         assert [e.message.text for e in pen.store.path("ses_a", leaf=left).entries if e.message] == ["1", "2"]
         assert len(pen.store.entries("ses_a")) == 3
+
+    def test_a_place_it_does_not_stand_on_is_refused_and_one_it_stands_on_is_not(self) -> None:
+        store = self.opened()
+        source, stranger = Pen(store), Pen(self.opened(space="other"), "ses_s")
+        source.append(user("1"))
+        under, cursor = source.leaf, source.cursor
+        source.append(assistant("2"))
+        fork = Pen(store, "ses_f", fork_of=(under, cursor))
+        fork.append(assistant("mine"))
+        stranger.append(user("theirs"))
+        for stray in (source.leaf, stranger.leaf, Leaf(999, 1)):
+            refused(BadPoint, partial(store.path, "ses_f", leaf=stray))
+            refused(BadPoint, partial(store.asides, "ses_f", leaf=stray))
+        refused(BadPoint, lambda: store.path("ses_a", leaf=fork.leaf))
+        assert [entry.seq for entry in store.path("ses_f", leaf=under).entries] == [1]
+        assert [entry.seq for entry in store.path("ses_f", leaf=Leaf(under.branch, 0)).entries] == []
 
     def test_a_move_back_to_a_tail_goes_on_in_its_branch(self) -> None:
         pen = Pen(self.opened())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...core.drafts import FurtherFact
 from ...core.messages import assistant, user
 from ...errors import (
     BadPoint,
@@ -15,7 +16,9 @@ from ...errors import (
     StaleLeaf,
     Trashed,
 )
-from ..store import Loose, Query, Store
+from ..given import Given
+from ..gone import Loose
+from ..store import Query, Store
 from .pen import Opening, Pen, call, everything, handle_of, make_blob, refused
 
 
@@ -165,6 +168,21 @@ class Deleting(Opening):
         pen.store.trash("ses_f", 600)
         assert pen.store.purge("ses_f").entries == 3
 
+    def test_how_much_models_were_given_below_a_fork_is_told_also_when_its_source_is_gone(self) -> None:
+        pen = Pen(self.opened())
+        started = [FurtherFact("turn_started", {"turn": n, "max_messages": n + 4}) for n in (1, 3)]
+        pen.append(user("1"), facts=(started[0],))
+        pen.append(assistant("2"))
+        at, cursor = pen.leaf, pen.cursor
+        pen.append(user("3"), facts=(started[1],))
+        for name in ("ses_f", "ses_g"):
+            Pen(pen.store, name, fork_of=(at, cursor), relation="fork", parent_session="ses_a", parent_seq=2)
+        for gone in ("ses_a", "ses_f"):
+            assert _given(pen.store, "ses_g") == (Given(1, 1, 5),)
+            pen.store.trash(gone, 500)
+            pen.store.purge(gone)
+        assert _given(pen.store, "ses_g") == (Given(1, 1, 5),)
+
     def test_nothing_is_forked_where_what_it_would_stand_on_is_gone(self) -> None:
         """The branch is still there: another fork stands on the beginning of it."""
         pen, fork = self._forked()
@@ -285,3 +303,8 @@ class KeepingBlobs(Opening):
         pen.store.trash("ses_a", 500)
         assert pen.store.purge("ses_a").blobs == 1
         assert pen.store.blob(used.hash) is None
+
+
+def _given(store: Store, session_id: str) -> tuple[Given, ...]:
+    with store.dump(session_id) as dumps:
+        return next(iter(dumps.sessions)).given

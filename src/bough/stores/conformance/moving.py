@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ...core.drafts import FurtherFact
 from ...core.messages import assistant, user
 from ...core.tree import Leaf
 from ...core.turns import Cursor
@@ -22,7 +23,7 @@ def told(store: Store, *session_ids: str, children: bool = False) -> list[Any]:
     with store.dump(*session_ids, children=children) as dumps:
         return [
             (
-                *(replace(dump.row, space=""), dump.detail, dump.branches, dump.below),
+                *(replace(dump.row, space=""), dump.detail, dump.branches, dump.below, dump.given),
                 *map(list, (dump.entries, dump.calls, dump.facts, dump.inbox)),
                 dump.stands_on(),
             )
@@ -39,7 +40,7 @@ class Moving(Opening):
     def _session_to_move(self) -> Pen:
         """A session with an abandoned branch, calls on both, a blob and queued input."""
         pen = Pen(self.opened(), seeds=[user("seed")], tags={"b": "2", "a": "1"})
-        pen.append(user("q"))
+        pen.append(user("q"), facts=(FurtherFact("turn_started", {"turn": 2, "max_messages": 9}),))
         cursor, leaf = pen.cursor, pen.leaf
         blob = make_blob(b"picture")
         pen.append(assistant("a"), calls=(call("c1", 2, 3),), state=b'{"a":1}')

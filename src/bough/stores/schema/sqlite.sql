@@ -17,7 +17,7 @@ create table session (
     conversation_id     text not null,                     -- groups sessions over time; a fork has one of its own
     agent               text,                              -- the agent's name; its frozen form is detail.spec
     title               text,
-    status              text not null,                     -- idle running completed failed cancelled interrupted: a cache of the journal
+    status              text not null,                     -- idle running waiting completed failed cancelled interrupted: a cache of the journal
     relation            text,                              -- fork task replay import; null: started by itself
     parent_session      text,                              -- by id and not by reference: the parent may be purged
     parent_seq          integer,                           -- where in the parent it hangs
