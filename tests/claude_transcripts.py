@@ -1,0 +1,116 @@
+"""Transcripts as Claude Code writes them, line by line: each behind the one before, unless it says another."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+Line = dict[str, Any]
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}
+USAGE = {
+    "input_tokens": 10,
+    "output_tokens": 5,
+    "cache_read_input_tokens": 100,
+    "cache_creation_input_tokens": 7,
+}
+MODEL = "claude-sonnet-4-5"
+
+
+def text(words: str) -> Line:
+    return {"type": "text", "text": words}
+
+
+def thought(words: str, signature: str = "c2lnbmVk") -> Line:
+    return {"type": "thinking", "thinking": words, "signature": signature}
+
+
+def use(name: str, tool: str = "Bash", **arguments: Any) -> Line:
+    return {"type": "tool_use", "id": name, "name": tool, "input": arguments}
+
+
+def result(name: str, content: Any = "done", **more: Any) -> Line:
+    return {"tool_use_id": name, "type": "tool_result", "content": content, **more}
+
+
+class Transcript:
+    """The lines of one session; what each method adds it returns."""
+
+    def __init__(self, session_id: str = "11111111-2222-4333-8444-555555555555", mark: str = "u") -> None:
+        self.session_id, self.lines = session_id, list[Line]()
+        self._mark, self._ids, self._answers = mark, count(1), count(1)
+        self._tip: str | None = None
+
+    def line(self, kind: str, parent: str | bool | None = True, **more: Any) -> Line:
+        uuid = f"{self._mark}-{next(self._ids)}"
+        at = f"2026-03-01T10:00:{len(self.lines) % 60:02d}.250Z"
+        above = self._tip if parent is True else parent
+        about = {"cwd": "/home/ann/shop", "gitBranch": "main", "version": "2.1.300", "userType": "external"}
+        made = {"parentUuid": above, "isSidechain": False, "type": kind, "uuid": uuid, "timestamp": at}
+        self.lines.append({**made, "sessionId": self.session_id, **about, **more})
+        self._tip = uuid
+        return self.lines[-1]
+
+    def aside(self, kind: str, **more: Any) -> Line:
+        """A line that hangs on nothing and has no uuid."""
+        self.lines.append({"type": kind, "sessionId": self.session_id, **more})
+        return self.lines[-1]
+
+    def user(self, content: Any, **more: Any) -> Line:
+        return self.line("user", message={"role": "user", "content": content}, **more)
+
+    def answer(
+        self, *blocks: Line, name: str | None = None, stop: str | None = "end_turn", **more: Any
+    ) -> list[Line]:
+        """A line for each block, all with the same id and usage."""
+        known = name or f"msg_{self._mark}{next(self._answers)}"
+        made = {"id": known, "type": "message", "role": "assistant", "model": MODEL, "stop_sequence": None}
+        stopped = "tool_use" if stop == "end_turn" and any(b["type"] == "tool_use" for b in blocks) else stop
+        told = {"stop_reason": stopped, "usage": USAGE}
+        return [
+            self.line("assistant", message={**made, "content": [block], **told}, requestId="req_1", **more)
+            for block in blocks
+        ]
+
+    def results(self, *blocks: Line, **more: Any) -> list[Line]:
+        return [self.user([block], toolUseResult={"stdout": "done"}, **more) for block in blocks]
+
+    def compact(self, words: str, *, keeps: str | None = None, **more: Any) -> Line:
+        before = self._tip
+        kept = {"preservedSegment": {"headUuid": keeps}} if keeps else {}
+        about = {"trigger": "auto", "preTokens": 9_000, **kept}
+        told = {"subtype": "compact_boundary", "logicalParentUuid": before, "compactMetadata": about}
+        self.line("system", None, content="Conversation compacted", **told)
+        return self.user(words, isCompactSummary=True, isVisibleInTranscriptOnly=True, **more)
+
+    def written(self, place: Path) -> Path:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
+        return place
+
+
+def shop() -> Transcript:
+    """A turn with reasoning and two calls at once, and one with a picture."""
+    made = Transcript()
+    made.aside(
+        "queue-operation", operation="enqueue", timestamp="2026-03-01T10:00:00.000Z", content="Fix the shop"
+    )
+    made.user("Fix the shop", permissionMode="default")
+    made.line(
+        "attachment",
+        attachment={"type": "date"},
+        rendered=[{"content": "It is March."}],
+        renderedRole="system",
+    )
+    made.aside("file-history-snapshot", messageId="u-1", snapshot={"trackedFileBackups": {}})
+    made.answer(
+        thought("two files"), text("I look."), use("toolu_1", command="ls"), use("toolu_2", "Read", path="a")
+    )
+    made.results(result("toolu_1", "a b"), result("toolu_2", [text("x = 1")], is_error=False))
+    made.answer(text("Fixed."))
+    made.user([text("And this?"), PICTURE])
+    made.answer(text("A dot."))
+    made.aside("ai-title", aiTitle="Fixing the shop")
+    return made
