@@ -92,6 +92,10 @@ class TestVerbs:
     def test_a_shell_learns_to_complete(self, shell: str) -> None:
         assert "_BOUGH_COMPLETE" in bough("completion", shell, store=None).out
 
+    def test_fish_is_told_what_stands_behind_a_comma(self) -> None:
+        """It ended titles and the help of options there: `one,two` was completed to `one`."""
+        assert 'string split --max 1 ","' in bough("completion", "fish", store=None).out
+
     def test_the_shell_completes_verbs_and_references(self, shelf: Path) -> None:
         def completed(words: str) -> list[str]:
             asked = {

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import Any, Self
 
 import pytest
 
@@ -209,7 +213,9 @@ class TestExport:
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip() == "ses_case"
 
-    @pytest.mark.parametrize("format_", ["--markdown", "--jsonl", "--events", "--finetune", "--workflow"])
+    @pytest.mark.parametrize(
+        "format_", ["--markdown", "--jsonl", "--events", "--finetune", "--workflow", "--inspect"]
+    )
     def test_what_people_and_tools_read_goes_to_stdout_or_a_file(
         self, shelf: Path, tmp_path: Path, format_: str
     ) -> None:
@@ -225,13 +231,16 @@ class TestExport:
             "export ses_case --bundle --jsonl",
             "export ses_case --jsonl --blobs",
             "export ses_case --markdown --no-children",
+            "export ses_case --otel --blobs",
+            "export ses_case --html --content",
+            "export ses_case --markdown --to http://localhost:4318",
             "diff ses_case ses_other --json --markdown",
             "replay ses_case --json --markdown",
             "usage --view tree",
         ):
             done = bough(*line.split(), store=shelf)
             assert (done.code, done.out) == (2, ""), line
-            assert line.split()[-1] in done.err, line
+            assert re.findall("--[a-z-]+", line)[-1] in done.err, line
 
     def test_it_is_named_after_the_session(self, shelf: Path, tmp_path: Path) -> None:
         assert bough("export", "ses_case", store=shelf, home=tmp_path).code == 0
@@ -251,6 +260,134 @@ class TestExport:
         assert "masked 1" in done.err
         assert b"xyzzy" not in (tmp_path / "x.bough").read_bytes()
         assert key not in done.err
+
+
+class Collector:
+    """Takes traces as any collector does: OTLP over HTTP, in JSON. Says what it is told to."""
+
+    def __init__(self, status: int = 200, says: str = "{}") -> None:
+        self.taken: list[tuple[str, str | None, dict[str, Any]]] = []
+        taken = self.taken
+
+        class Door(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                assert self.headers["Content-Type"] == "application/json"
+                taken.append((self.path, self.headers["X-Key"], json.loads(body)))
+                self.send_response(status)
+                self.send_header("Location", "/elsewhere")
+                self.end_headers()
+                self.wfile.write(says.encode())
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = HTTPServer(("127.0.0.1", 0), Door)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Self:
+        self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class TestSpans:
+    def test_a_collector_takes_what_is_sent(self, shelf: Path) -> None:
+        with Collector() as collector:
+            done = bough(
+                *("export", "ses_case", "--otel", "--to", collector.url, "--json"),
+                store=shelf,
+                OTEL_EXPORTER_OTLP_HEADERS="x-key=a%20key",
+            )
+        assert done.code == 0, done.err
+        assert done.json == {
+            "schema_version": 1,
+            "url": f"{collector.url}/v1/traces",
+            "requests": 1,
+            "spans": 9,
+        }
+        ((path, key, request),) = collector.taken
+        assert (path, key) == ("/v1/traces", "a key")
+        assert "Where is order 41?" not in json.dumps(request)
+        written = bough("export", "ses_case", "--otel", store=shelf).out
+        assert [json.loads(line) for line in written.splitlines()] == [request]
+
+    def test_content_is_sent_if_asked_for(self, shelf: Path) -> None:
+        with Collector() as collector:
+            done = bough(
+                "export", "ses_case", "--otel", "--content", "--to", f"{collector.url}/v1/traces", store=shelf
+            )
+        assert (done.code, done.out) == (0, "")
+        assert "9 spans in 1 request" in done.err
+        assert "Where is order 41?" in json.dumps(collector.taken)
+
+    def test_where_nobody_listens_it_says_so_and_what_to_do(self, shelf: Path) -> None:
+        with Collector() as collector:
+            pass
+        done = bough("export", "ses_case", "--otel", "--to", collector.url, store=shelf)
+        assert (done.code, done.out) == (1, "")
+        assert f"nobody takes spans at {collector.url}/v1/traces: Connection refused" in done.err
+        assert "-o FILE" in done.err
+
+    @pytest.mark.parametrize(
+        ("status", "says", "words"),
+        [
+            (401, "who are you?", "401 Unauthorized: who are you?"),
+            (302, "", "302 Found"),
+            (
+                200,
+                '{"partialSuccess":{"rejectedSpans":"2","errorMessage":"too old"}}',
+                "rejected 2 spans: too old",
+            ),
+        ],
+    )
+    def test_what_a_collector_refuses_is_not_taken_for_sent(
+        self, shelf: Path, status: int, says: str, words: str
+    ) -> None:
+        with Collector(status, says) as collector:
+            done = bough("export", "ses_case", "--otel", "--to", collector.url, store=shelf)
+        assert (done.code, len(collector.taken)) == (1, 1)
+        assert words in done.err
+
+    @pytest.mark.parametrize(
+        "says", ['{"partialSuccess":{}}', "", "thanks", '{"partialSuccess":{"rejectedSpans":0}}']
+    )
+    def test_however_it_says_that_it_took_them(self, shelf: Path, says: str) -> None:
+        with Collector(says=says) as collector:
+            assert bough("export", "ses_case", "--otel", "--to", collector.url, store=shelf).code == 0
+
+    @pytest.mark.parametrize(
+        "typed",
+        [
+            "--to ftp://localhost",
+            "--to localhost:4318",
+            "--to http://",
+            "--to http://[::1",
+            "--to http://localhost:99999",
+            "--to http://me:word@localhost",
+            "--to http://localhost -o x",
+        ],
+    )
+    def test_what_is_no_address_is_refused(self, shelf: Path, typed: str) -> None:
+        done = bough("export", "ses_case", "--otel", *typed.split(), store=shelf, home=shelf.parent)
+        assert (done.code, done.out) == (2, "")
+
+    def test_a_header_that_is_none_is_refused_without_telling_it(self, shelf: Path) -> None:
+        line = ("export", "ses_case", "--otel", "--to", "http://localhost:1")
+        done = bough(*line, store=shelf, OTEL_EXPORTER_OTLP_HEADERS="xyzzy")
+        assert done.code == 2
+        assert "NAME=VALUE" in done.err
+        assert "xyzzy" not in done.err
+
+    def test_a_place_has_no_spans_of_its_own(self, shelf: Path) -> None:
+        done = bough("export", "ses_case@3", "--otel", store=shelf)
+        assert (done.code, done.out) == (2, "")
+        assert "without a place" in done.err
 
 
 class TestImport:

@@ -1,10 +1,10 @@
-"""`bough export`: a session as a bundle, web page, Markdown, JSONL, fine-tuning line or workflow."""
+"""`bough export`: a session as a bundle, web page or Markdown, or in the formats of other tools."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -12,6 +12,7 @@ import click
 from msgspec.structs import replace
 
 from ..exchange.bundle_write import Exported, Tell, whole_file
+from ..exchange.reading import iso
 from ..session import Session
 from .here import Here, here
 from .printing import is_terminal, many, one_of, plain, say, say_json, shown
@@ -27,9 +28,20 @@ _ENDINGS = {
     "events": ".jsonl",
     "finetune": ".jsonl",
     "workflow": ".relavium.yaml",
+    "inspect": ".json",
+    "otel": ".jsonl",
 }
 _WHOLE = ("bundle", "html")
-"""Those that hold the whole session, and are files of their own."""
+"""Those that are files of their own, and not for the screen."""
+_WITHOUT_PLACE = (*_WHOLE, "otel")
+"""Those that hold more than one path."""
+_FOR = {
+    "--blobs": _WHOLE,
+    "--no-children": _WITHOUT_PLACE,
+    "--content": ("otel",),
+    "--to": ("otel",),
+}
+"""Which formats an option is for."""
 
 
 @click.command()
@@ -43,6 +55,8 @@ _WHOLE = ("bundle", "html")
     events="The path as the five event types.",
     finetune="OpenAI's chat fine-tuning format; whole turns only.",
     workflow="A .relavium.yaml scaffold, one node per turn.",
+    inspect="An evaluation log of Inspect: the path as one sample.",
+    otel="OpenTelemetry GenAI spans, as lines of OTLP JSON.",
 )
 @click.option(
     "-o",
@@ -51,7 +65,9 @@ _WHOLE = ("bundle", "html")
     help="A file, a folder, or - for stdout. Default: named after the session.",
 )
 @click.option("--blobs", is_flag=True, help="Bundle, HTML: images and other attachments too.")
-@click.option("--no-children", is_flag=True, help="Bundle, HTML: leave out the tasks it started.")
+@click.option("--no-children", is_flag=True, help="Bundle, HTML, spans: leave out the tasks it started.")
+@click.option("--content", is_flag=True, help="Spans: what was said, asked for and found, too.")
+@click.option("--to", metavar="URL", help="Spans: send them to a collector, such as http://localhost:4318.")
 @click.option(
     "--redact/--no-redact", default=None, help="Mask secrets; what is made for sharing does so anyway."
 )
@@ -64,47 +80,68 @@ def export(
     output: str | None,
     blobs: bool,
     no_children: bool,
+    content: bool,
+    to: str | None,
     redact: bool | None,
     is_json: bool,
 ) -> None:
-    """Write a session as a bundle, web page, Markdown, JSONL or workflow.
+    """Write a session as a bundle, web page, Markdown, or for other tools.
 
     A bundle is one file that bough import takes in anywhere, the same bytes for the same session. --html puts it into a
-    page that any browser opens from disk, as the viewer shows it. The other formats tell the path to where the
-    reference stands.
+    page that any browser opens from disk, as the viewer shows it. --otel tells all the session did itself, in any branch.
+    The other formats tell the path to where the reference stands.
 
     \b
     bough export latest -o case.bough
     bough export ses_3f --html -o case.html
     bough export ses_3f@7 --markdown
+    bough export ses_3f --otel --to http://localhost:4318
     """
-    _refuse_mixed(format_, output, has_parts=blobs or no_children, is_json=is_json)
+    typed = {"--blobs": blobs, "--no-children": no_children, "--content": content, "--to": to is not None}
+    _refuse_mixed(format_, output, [name for name in typed if typed[name]], is_json=is_json)
     found = find(place, reference)
-    if format_ not in _WHOLE:
-        _write_text(found.standing(), format_, output, redact is not False, is_json=is_json)
+    if found.leaf is not None and format_ in _WITHOUT_PLACE:
+        raise Refused(f"this format holds the whole session; {_instead(format_, reference)}")
+    if format_ in _WHOLE:
+        hides = format_ == "html" if redact is None else redact
+        how = {"blobs": blobs, "children": not no_children, "redact": hides}
+        _export_whole(found.session, format_, output, how, is_json=is_json)
         return
-    if found.leaf is not None:
-        raise Refused(
-            f"this format holds the whole session; bough fork {reference} makes one that ends there"
-        )
-    hides = format_ == "html" if redact is None else redact
-    _export_whole(
-        found.session,
-        format_,
-        output,
-        {"blobs": blobs, "children": not no_children, "redact": hides},
-        is_json=is_json,
-    )
+    how = {"content": content, "children": not no_children} if format_ == "otel" else {}
+    pieces = _pieces(found.standing(), format_, {**how, "redact": redact is not False})
+    if to is not None:
+        _send(pieces, to, is_json=is_json)
+    else:
+        _write_text(found.session, format_, output, pieces, is_json=is_json)
 
 
-def _refuse_mixed(format_: str, output: str | None, *, has_parts: bool, is_json: bool) -> None:
+def _instead(format_: str, reference: str) -> str:
+    if format_ == "otel":
+        return "ask for it without a place"
+    return f"bough fork {reference} makes one that ends there"
+
+
+def _refuse_mixed(format_: str, output: str | None, typed: Sequence[str], *, is_json: bool) -> None:
     """What was typed for another format, and two things on one stream."""
-    if is_json and (output == "-" or (output is None and format_ not in _WHOLE)):
+    for option in typed:
+        if format_ not in _FOR[option]:
+            those = " and ".join(f"--{name}" for name in _FOR[option])
+            raise Refused(f"{option} is for {those}; --{format_} has no use for it")
+    if "--to" in typed:
+        if output is not None:
+            raise Refused("-o writes the spans and --to sends them; ask for one at a time")
+    elif is_json and (output == "-" or (output is None and format_ not in _WHOLE)):
         raise Refused("--json and what is exported would both go to stdout; name a file with -o FILE")
-    if format_ not in _WHOLE and has_parts:
-        raise Refused(
-            f"--blobs and --no-children are for a bundle or a page; --{format_} holds neither attachments nor tasks"
-        )
+
+
+def _send(pieces: Iterable[str], to: str, *, is_json: bool) -> None:
+    from .sending import send  # late: no other export opens a connection
+
+    sent = send(pieces, to)
+    if is_json:
+        say_json(**plain(sent))
+    else:
+        say(f"{sent.url}: {many(sent.spans, 'span')} in {many(sent.requests, 'request')}")
 
 
 def _export_whole(
@@ -149,11 +186,21 @@ def _target(session: Session, format_: str, output: str | None) -> Path | Binary
                 f"{_ENDINGS[format_]} is not for the screen; name a file with -o, or pipe it somewhere"
             )
         return sys.stdout.buffer
-    name = file_name(session.session_id, _ENDINGS[format_])
+    name = file_name(_stem(session, format_), _ENDINGS[format_])
     if output is None:
         return Path(name)
     check_folder(Path(output))
     return Path(output) / name if Path(output).is_dir() else Path(output)
+
+
+def _stem(session: Session, format_: str) -> str:
+    """Inspect lists the logs of a folder by their names: a time, a task and an id, with `_` between them alone."""
+    if format_ != "inspect":
+        return session.session_id
+    row, hide = session.row, session.log.world.redactor.text
+    when = iso(row.started_at).partition(".")[0].replace(":", "-")
+    words = (hide(row.agent or "session")[:40], session.session_id)
+    return "_".join([when, *(re.sub(r"[^A-Za-z0-9.-]+", "-", word) for word in words)])
 
 
 def file_name(session_id: str, ending: str) -> str:
@@ -161,10 +208,11 @@ def file_name(session_id: str, ending: str) -> str:
     return re.sub(r"[^\w.-]|^\.+", "_", session_id)[:100] + ending
 
 
-def _write_text(session: Session, format_: str, output: str | None, redact: bool, *, is_json: bool) -> None:
+def _write_text(
+    session: Session, format_: str, output: str | None, pieces: Iterable[str], *, is_json: bool
+) -> None:
     """Formats for people and tools go to stdout unless a file is named: they are read at once more often than kept."""
     target = _target(session, format_, output or "-")
-    pieces = _pieces(session, format_, redact)
     if not isinstance(target, Path):
         for piece in pieces:
             click.echo(shown(piece).encode(), nl=False)
@@ -176,16 +224,28 @@ def _write_text(session: Session, format_: str, output: str | None, redact: bool
     say_json(path=str(target), bytes=size) if is_json else say(f"{target}: {size:,} bytes")
 
 
-def _pieces(session: Session, format_: str, redact: bool) -> Iterable[str]:
-    if format_ == "markdown":
-        return session.markdown(redact=redact)
-    if format_ == "workflow":
-        return [session.workflow(redact=redact)]
-    if format_ == "finetune":
-        made = session.finetune(redact=redact)
-        for skipped in made.skipped:
-            say(f"skipped at {skipped.seq}: {skipped.why}")
-        if not made.text:
-            say("no turn is whole, so there is nothing to learn from")
-        return [made.text]
-    return session.jsonl("events" if format_ == "events" else "path", redact=redact)
+def _pieces(session: Session, format_: str, how: dict[str, bool]) -> Iterable[str]:
+    match format_:
+        case "markdown":
+            return session.markdown(**how)
+        case "otel":
+            return session.spans(**how)
+        case "workflow":
+            return [session.workflow(**how)]
+        case "inspect":
+            return [session.inspect(**how)]
+        case "finetune":
+            return [_learned(session, how)]
+        case "events":
+            return session.jsonl("events", **how)
+        case _:
+            return session.jsonl("path", **how)
+
+
+def _learned(session: Session, how: dict[str, bool]) -> str:
+    made = session.finetune(redact=how["redact"])
+    for skipped in made.skipped:
+        say(f"skipped at {skipped.seq}: {skipped.why}")
+    if not made.text:
+        say("no turn is whole, so there is nothing to learn from")
+    return made.text

@@ -1,8 +1,8 @@
 """The verbs of a session that write it out for people and tools. What they need is loaded when first used.
 
-HTML holds the whole session, as a bundle does; all others tell the path to where the handle stands. None ever holds
-evidence. All are redacted by what the store's opener named as secrets and by what looks like one; `redact=False`
-tells the log as it is kept.
+HTML holds the whole session, as a bundle does, and spans tell all it did itself; the others tell the path to where the
+handle stands. None ever holds evidence. All are redacted by what the store's opener named as secrets and by what looks
+like one; `redact=False` tells the log as it is kept.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Exports:
-    """Part of a `Session`: html, markdown, jsonl, finetune and workflow."""
+    """Part of a `Session`: html, markdown, jsonl, finetune, workflow, inspect and spans."""
 
     log: Log
 
@@ -89,6 +89,34 @@ class Exports:
         redactor = self._redactor(redact)
         agent = agent if redactor is None else redactor.json(agent)
         return to_yaml(workflow(self._row(redact), list(self._entries(0, redact)), agent))
+
+    def inspect(self, *, redact: bool = True) -> str:
+        """An evaluation log of Inspect, as JSON: the path as one sample, to look at and to score."""
+        import msgspec
+
+        from ..agent.given import most_on_tree
+        from ..ledger import calls
+        from .inspect_log import inspect_log, until
+        from .moments import moments
+
+        log, row, path = self.log, self._row(redact), list(self._entries(0, redact))
+        on_path = calls(log, "path", None)
+        told = moments(log.store.journal(log.session_id), on_path, self._redactor(redact))
+        if row.leaf != log.leaf:
+            row, told = until(path, row, told)
+        return msgspec.json.encode(inspect_log(row, path, on_path, told, most_on_tree(log))).decode() + "\n"
+
+    def spans(self, *, content: bool = False, children: bool = True, redact: bool = True) -> Iterator[str]:
+        """Spans of OpenTelemetry, as lines of OTLP JSON: all the session did itself, with its tasks.
+
+        Each line is a request that a collector takes. `content` adds what was said, given and found.
+        """
+        from .otel import session_span
+        from .otlp import lines
+
+        return lines(
+            session_span(self.log, content=content, children=children, redactor=self._redactor(redact))
+        )
 
     def _redactor(self, redact: bool) -> Redactor | None:
         return self.log.world.redactor if redact else None
