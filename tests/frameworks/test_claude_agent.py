@@ -1,0 +1,790 @@
+"""The session store of the Claude Agent SDK on Bough: every line comes back as it was, and they are a real session."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from base64 import b64encode
+from itertools import count, pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from claude_agent_sdk import (
+    ClaudeAgentOptions,
+    InMemorySessionStore,
+    delete_session_via_store,
+    fork_session_via_store,
+    get_session_messages_from_store,
+    get_subagent_messages_from_store,
+    import_session_to_store,
+    list_sessions_from_store,
+    list_subagents_from_store,
+    project_key_for_directory,
+    rename_session_via_store,
+)
+from claude_agent_sdk._internal.session_resume import materialize_resume_session
+from claude_agent_sdk._internal.transcript_mirror_batcher import TranscriptMirrorBatcher
+from claude_agent_sdk.testing import run_session_store_conformance
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bough
+import loopback
+from bough import BoughError, Session, Usage, wire
+from bough.adapters import claude_agent
+from bough.adapters.claude_agent import BoughSessionStore
+from bough.adapters.claude_agent_lines import MISSING
+from bough.adapters.claude_agent_notes import about, held
+from bough.adapters.claude_agent_writing import CUT_OFF
+from bough.cli.main import bough as command
+from bough.core.entries import Compaction, Settings
+from bough.errors import BadMessage
+from bough.sessions import Sessions
+from claude_transcripts import MODEL, PICTURE, PNG, Line, Transcript, result, shop, text, thought, use
+from logs import SOAK
+from loopback import Call, Loopback, Say
+
+FEW = settings(max_examples=1_000 if SOAK else 20)
+KEY: Any = {"project_key": "-home-ann", "session_id": "11111111-2222-4333-8444-555555555555"}
+BELOW: Any = {**KEY, "subpath": "subagents/agent-abc"}
+
+
+def appended(sessions: Sessions, *batches: list[Line], key: Any = KEY) -> Session:
+    """The Bough session behind these batches: sound, fit for every provider, and without a line lost."""
+
+    async def append() -> tuple[list[Any] | None, Session | None]:
+        store = BoughSessionStore(sessions)
+        for batch in batches:
+            await store.append(key, batch)
+        return await BoughSessionStore(sessions).load(key), await store.opened(key)
+
+    loaded, session = asyncio.run(append())
+    assert loaded == [line for batch in batches for line in batch]
+    assert session is not None
+    return sound(session)
+
+
+def sound(session: Session) -> Session:
+    assert session.verify() == []
+    for provider in wire.PROVIDERS:
+        assert wire.wire(provider).violations(session.request(provider)) == []
+    return session
+
+
+def roles(session: Session) -> list[str]:
+    """What was said; notes are between."""
+    return [entry.role or entry.kind for entry in session.path() if entry.kind != "note"]
+
+
+def shown(sessions: Sessions, session: Session) -> str:
+    return str(
+        CliRunner().invoke(command, ["--store", sessions.store.where, "show", session.session_id]).output
+    )
+
+
+@pytest.fixture
+def memory() -> Sessions:
+    return bough.open("memory:")
+
+
+class TestProtocol:
+    def test_the_sdks_own_suite_is_met_on_every_store(self, store: Sessions) -> None:
+        spaces = count(1)
+        opened: list[Sessions] = []
+
+        def fresh() -> BoughSessionStore:
+            opened.append(bough.open(store.store.where, space=f"space-{next(spaces)}", synchronous="full"))
+            return BoughSessionStore(opened[-1])
+
+        asyncio.run(run_session_store_conformance(fresh))
+        for sessions in opened:
+            assert list(sessions.verify()) == []
+            sessions.close()
+
+    def test_what_the_sdk_keeps_in_memory_and_what_bough_keeps_is_the_same(self, memory: Sessions) -> None:
+        async def listed(store: Any) -> list[Any]:
+            await store.append(KEY, shop().lines)
+            await store.append(KEY, [{"type": "tag", "tag": "x", "sessionId": KEY["session_id"]}])
+            await store.append(KEY, [{"type": "tag", "tag": "", "sessionId": KEY["session_id"]}])
+            return [{**one, "mtime": 0} for one in await store.list_session_summaries(KEY["project_key"])]
+
+        assert asyncio.run(listed(BoughSessionStore(memory))) == asyncio.run(listed(InMemorySessionStore()))
+
+    def test_an_entry_that_is_no_object_is_refused_and_nothing_is_written(self, memory: Sessions) -> None:
+        with pytest.raises(BadMessage, match="not str"):
+            asyncio.run(BoughSessionStore(memory).append(KEY, [{"type": "x"}, "y"]))
+        assert asyncio.run(BoughSessionStore(memory).load(KEY)) is None
+
+
+class TestSession:
+    def test_the_lines_are_messages_calls_results_and_usage(self, store: Sessions) -> None:
+        session = appended(store, shop().lines)
+        first = ["user", "system", "assistant", "tool", "tool", "assistant"]
+        assert roles(session) == [*first, "user", "assistant"]
+        assert [call.usage for call in session.calls()] == [Usage(117, 5, 100, 7)] * 3
+        assert session.row.title == "Fixing the shop"
+        assert session.row.tags == {"claude_project": "-home-ann", "claude_session": KEY["session_id"]}
+        assert session.messages("anthropic")[1]["content"][0] == thought("two files")
+
+    def test_what_a_message_tells_is_not_kept_a_second_time(self, memory: Sessions) -> None:
+        made = Transcript()
+        made.user("q" * 10_000)
+        made.answer(thought("t" * 10_000, "s" * 10_000), text("a" * 10_000), use("a", path="p" * 10_000))
+        made.results(result("a", "r" * 10_000))
+        made.user(
+            [
+                text("see"),
+                {**PICTURE, "source": {**PICTURE["source"], "data": b64encode(bytes(10_000)).decode()}},
+            ]
+        )
+        session = appended(memory, made.lines)
+        held = [stored.entry for stored in memory.store.entries(session.session_id)]
+        size = sum(len(entry.body) + len(entry.evidence or b"") for entry in held)
+        assert 60_000 < size < 67_000
+
+    def test_a_prompt_and_a_compaction_are_entries_of_their_own(self, memory: Sessions) -> None:
+        made = shop()
+        prompt = {"type": "prompt_snapshot", "systemPrompt": ["You fix shops."]}
+        made.line("attachment", attachment=prompt)
+        made.compact("They fixed it.", keeps=made.lines[-4]["uuid"])
+        made.line("attachment", attachment=prompt)
+        session = appended(memory, made.lines)
+        (told,) = [entry.payload for entry in session.path() if isinstance(entry.payload, Settings)]
+        assert told.prompt == "You fix shops."
+        (compaction,) = [entry.payload for entry in session.path() if isinstance(entry.payload, Compaction)]
+        assert (compaction.summary, compaction.tokens_before) == ("They fixed it.", 9_000)
+        kept = session.path()[compaction.first_kept - 1].message
+        assert kept is not None
+        assert kept.text == "And this?"
+
+    def test_what_was_rewound_is_a_branch_and_every_line_comes_back(self, store: Sessions) -> None:
+        made = Transcript()
+        made.user("go")
+        (answer,) = made.answer(text("gone"))
+        made.user("left")
+        made.answer(text("left too"))
+        made.user("right", parent=answer["uuid"])
+        session = appended(store, made.lines[:3], made.lines[3:])
+        assert [e.message.text for e in session.path() if e.message] == ["go", "gone", "right"]
+        assert len(session.branches()) == 2
+
+    def test_a_sub_agent_is_a_task(self, store: Sessions) -> None:
+        made = Transcript(mark="a")
+        made.aside("agent_metadata", agentType="Explore", toolUseId="toolu_1")
+        made.user("look", isSidechain=True)
+        made.answer(text("found"), isSidechain=True)
+        parent = appended(store, shop().lines)
+        task = appended(store, made.lines, key=BELOW)
+        assert [child.session_id for child in parent.children()] == [task.session_id]
+        assert parent.usage("tree").calls == 4
+
+    def test_show_tells_the_conversation(self, tmp_path: Path) -> None:
+        with bough.open(tmp_path / "agent.db") as sessions:
+            told = shown(sessions, appended(sessions, shop().lines))
+        for words in ("Fix the shop", "I look.", "ls", "a b", "x = 1", "Fixed.", "A dot."):
+            assert words in told
+
+    def test_it_can_be_forked_and_its_transcript_stays_what_it_was(self, memory: Sessions) -> None:
+        session = appended(memory, shop().lines)
+        fork = session.fork(3)
+        fork.append([bough.assistant("another end")])
+        assert sound(fork).path()[2].role == "assistant"
+        store = BoughSessionStore(memory)
+        assert len(asyncio.run(store.list_sessions("-home-ann"))) == 1
+        assert asyncio.run(store.load(KEY)) == shop().lines
+
+    @pytest.mark.parametrize("is_known", [True, False])
+    @pytest.mark.parametrize("by_hand", ["rewind", "chat", "compact"])
+    def test_what_is_done_to_it_by_hand_does_not_lead_the_transcript_astray(
+        self, memory: Sessions, by_hand: str, is_known: bool
+    ) -> None:
+        lines = shop().lines
+        store = BoughSessionStore(memory)
+        asyncio.run(store.append(KEY, lines[:11]))
+        session = asyncio.run(store.opened(KEY))
+        assert session is not None
+        match by_hand:
+            case "rewind":
+                session.rewind(2)
+            case "chat":
+                session.append([bough.user("by hand"), bough.assistant("yes")])
+            case _:
+                session.compact("All.", first_kept=6)
+        again = store if is_known else BoughSessionStore(memory)
+        asyncio.run(again.append(KEY, lines[11:]))
+        session.refresh()
+        told = [entry.message.text for entry in sound(session).transcript() if entry.message]
+        assert told == ["Fix the shop", "Fixed.", "And this?", "A dot."]
+        assert len(session.branches()) == (1 if by_hand == "rewind" else 2)
+        assert asyncio.run(again.load(KEY)) == lines
+
+    def test_a_bundle_of_it_goes_on_in_another_store_and_for_another_owner(self, memory: Sessions) -> None:
+        session = appended(memory, shop().lines[:11])
+        appended(memory, [{"type": "agent_metadata", "agentType": "Explore"}], key=BELOW)
+        bundle = io.BytesIO()
+        session.export(bundle, blobs=True)
+        bundle.seek(0)
+        elsewhere = bough.open("memory:", space="elsewhere")
+        elsewhere.import_bundle(bundle)
+        store = BoughSessionStore(elsewhere)
+        asyncio.run(store.append(KEY, shop().lines[11:]))
+        assert asyncio.run(store.load(KEY)) == without_thoughts(shop().lines)
+        assert asyncio.run(store.list_subkeys(KEY)) == [BELOW["subpath"]]
+        assert {row.agent for row in elsewhere.every()} == {"claude-agent", "Explore"}
+
+    def test_the_importer_reads_the_same_conversation(self, memory: Sessions, tmp_path: Path) -> None:
+        made = shop()
+        made.compact("So far.", keeps="u-3")
+        made.user("on")
+        (taken,) = memory.import_from("claude-code", str(made.written(tmp_path / "s.jsonl")))
+        for provider in wire.PROVIDERS:
+            told = [
+                appended(memory, made.lines, key={**KEY, "session_id": provider}),
+                memory.session(taken.session_id),
+            ]
+            assert told[0].messages(provider) == told[1].messages(provider)
+        assert told[0].usage() == told[1].usage()
+
+    def test_signatures_and_bytes_that_did_not_come_along_leave_a_transcript_that_can_be_resumed(
+        self, memory: Sessions
+    ) -> None:
+        """A thought without its signature is refused by Anthropic, and so is a picture without its bytes."""
+        made = Transcript()
+        made.user([text("look"), PICTURE])
+        made.answer(thought("seen"), {"type": "redacted_thinking", "data": "sealed"}, text("A dot."))
+        made.answer(thought("not the end yet"), stop=None)
+        session = appended(memory, made.lines)
+        assert "c2lnbmVk" not in "".join(
+            str(stored.entry.body) for stored in memory.store.entries(session.session_id)
+        )
+        bundle = io.BytesIO()
+        session.export(bundle)
+        bundle.seek(0)
+        elsewhere = bough.open("memory:")
+        elsewhere.import_bundle(bundle)
+        loaded = without_thoughts(made.lines)
+        loaded[0]["message"]["content"][1] = text(MISSING)
+        assert asyncio.run(BoughSessionStore(elsewhere).load(KEY)) == loaded
+
+
+def without_thoughts(lines: list[Line]) -> list[Line]:
+    """As they are where evidence was left out."""
+    found = copy.deepcopy(lines)
+    for line in found:
+        content = line.get("message", {}).get("content")
+        if isinstance(content, list):
+            line["message"]["content"] = [block for block in content if "thinking" not in block["type"]]
+    return found
+
+
+class TestBatches:
+    @FEW
+    @given(cuts=st.lists(st.integers(0, 18), max_size=6))
+    def test_wherever_they_are_cut_the_conversation_is_the_same(self, cuts: list[int]) -> None:
+        made = shop()
+        made.compact("So far.", keeps="u-3")
+        made.user("on")
+        (last,) = made.answer(text("ok"))
+        made.user("another way", parent=made.lines[1]["uuid"])
+        made.user("back", parent=last["uuid"])
+        ends = [0, *sorted(cuts), len(made.lines)]
+        batches = [made.lines[start:end] for start, end in pairwise(ends)]
+        session = appended(bough.open("memory:"), *batches)
+        calls = {call.id for entry in session.path() if entry.message for call in entry.message.calls}
+        results = [one.call_id for entry in session.path() if entry.message for one in entry.message.results]
+        assert (calls, sorted(results)) == ({"toolu_1", "toolu_2"}, ["toolu_1", "toolu_2"])
+        assert CUT_OFF not in json.dumps(session.messages("anthropic"))
+        assert [entry.message.text for entry in session.transcript() if entry.message] == [
+            *("Fix the shop", "Fixed.", "And this?", "A dot.", "on", "ok", "back")
+        ]
+        assert (session.usage().calls, session.usage().output_tokens, len(session.branches())) == (4, 20, 2)
+
+    def test_an_answer_waits_until_its_end_has_come_and_is_durable_meanwhile(self, store: Sessions) -> None:
+        made = Transcript()
+        made.user("go")
+        made.answer(thought("hm"), text("I look."), use("a"), stop=None)
+        batches = [[line] for line in made.lines]
+        assert roles(appended(store, *batches)) == ["user"]
+        made.results(result("a"))
+        store_again = BoughSessionStore(store)
+        asyncio.run(store_again.append(KEY, made.lines[4:]))
+        session = asyncio.run(store_again.opened(KEY))
+        assert session is not None
+        assert roles(sound(session)) == ["user", "assistant", "tool"]
+        assert asyncio.run(store_again.load(KEY)) == made.lines
+
+    def test_a_reminder_between_results_is_told_behind_them(self, memory: Sessions) -> None:
+        made = Transcript()
+        made.user("go")
+        made.answer(use("a"), use("b"))
+        made.results(result("b"))
+        made.line("attachment", attachment={"type": "hook"}, rendered=[{"content": "Mind the gap."}])
+        made.results(result("a"))
+        session = appended(memory, made.lines[:4], made.lines[4:5], made.lines[5:])
+        assert roles(session) == ["user", "assistant", "tool", "tool", "system"]
+
+    def test_what_waits_on_a_branch_that_was_left_does_not_lead_back_to_it(self, memory: Sessions) -> None:
+        made = Transcript()
+        made.user("go")
+        (call,) = made.answer(use("a"))
+        made.line("attachment", attachment={"type": "hook"}, rendered=[{"content": "Mind the gap."}])
+        made.user("elsewhere", parent="u-1")
+        made.answer(text("there"))
+        made.user([result("a")], parent=call["uuid"])
+        for batches in ([made.lines], [[line] for line in made.lines]):
+            session = appended(bough.open("memory:"), *batches)
+            assert roles(session) == ["user", "user", "assistant"]
+
+    def test_a_line_is_durable_with_the_message_that_tells_it(self, memory: Sessions) -> None:
+        """A move in the middle of a batch is a commit of its own, and a crash may follow it."""
+        made = Transcript()
+        made.user("go")
+        made.answer(use("a"), use("b"))
+        made.user([result("a"), result("b")])  # two messages, so the line lies in a note
+        made.user("elsewhere", parent="u-1")
+        session = appended(memory, made.lines)
+        told = {n: entry.branch for entry in session.entries() for n in about(entry).get("of", ())}
+        kept = {n: entry.branch for entry in session.entries() for n, _ in held(entry, session.read_blob)}
+        assert told == {3: kept[3]}
+
+    def test_a_call_the_conversation_went_on_without_is_told_so(self, memory: Sessions) -> None:
+        made = Transcript()
+        made.user("go")
+        made.answer(use("a"))
+        made.user("never mind")
+        made.results(result("a", "late"))
+        session = appended(memory, made.lines[:2], made.lines[2:3], made.lines[3:])
+        assert roles(session) == ["user", "assistant", "tool", "user"]
+        assert CUT_OFF in json.dumps(session.messages("anthropic"))
+
+    def test_a_batch_that_comes_again_adds_nothing(self, store: Sessions) -> None:
+        lines = [line for line in shop().lines if "uuid" in line]
+        session = appended(store, lines)
+        before = session.row
+        for adapter in (BoughSessionStore(store), BoughSessionStore(store)):
+            asyncio.run(adapter.append(KEY, [*lines, *lines]))
+        assert session.row == before
+
+    def test_two_processes_may_write_one_transcript(self, tmp_path: Path) -> None:
+        """Each knows only its own lines: the one that comes late reads what is there and goes on behind it."""
+
+        async def write() -> None:
+            for at in range(0, 10, 2):
+                await here.append(KEY, lines[at : at + 1])
+                await there.append(KEY, lines[at : at + 2])
+
+        lines = [
+            {"type": "user", "uuid": f"u{n}", "message": {"role": "user", "content": f"{n}"}}
+            for n in range(10)
+        ]
+        with bough.open(tmp_path / "agent.db") as one, bough.open(tmp_path / "agent.db") as other:
+            here, there = BoughSessionStore(one), BoughSessionStore(other)
+            asyncio.run(write())
+            assert asyncio.run(here.load(KEY)) == lines
+
+    def test_batches_at_the_same_moment_land_one_after_the_other(self, store: Sessions) -> None:
+        async def write() -> list[Any] | None:
+            adapter = BoughSessionStore(store)
+            batches = ([{"type": "x", "n": n, "i": i} for i in range(5)] for n in range(8))
+            await asyncio.gather(*(adapter.append(KEY, batch) for batch in batches))
+            return await adapter.load(KEY)
+
+        loaded = asyncio.run(write())
+        assert loaded is not None
+        runs = [loaded[at : at + 5] for at in range(0, 40, 5)]
+        assert sorted(run[0]["n"] for run in runs) == list(range(8))
+        assert all([line["i"] for line in run] == [0, 1, 2, 3, 4] for run in runs)
+
+    def test_a_transcript_that_was_forgotten_is_read_again(
+        self, memory: Sessions, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(claude_agent, "KNOWN", 1)
+        adapter = BoughSessionStore(memory)
+        for batch in ([{"type": "x", "uuid": "a"}], [{"type": "x", "uuid": "a"}, {"type": "x", "uuid": "b"}]):
+            for name in ("one", "two"):
+                asyncio.run(adapter.append({**KEY, "session_id": name}, batch))
+        assert [one["uuid"] for one in asyncio.run(adapter.load({**KEY, "session_id": "one"})) or ()] == [
+            "a",
+            "b",
+        ]
+
+
+def answer_of(*blocks: Any) -> Line:
+    message = {
+        "id": "m",
+        "role": "assistant",
+        "model": "c",
+        "stop_reason": "end_turn",
+        "content": list(blocks),
+    }
+    return {"type": "assistant", "uuid": "odd", "message": message}
+
+
+def user_of(content: Any, **more: Any) -> Line:
+    return {
+        "type": "user",
+        "uuid": "odd",
+        "message": {"role": "user", "content": content},
+        **more,
+    }
+
+
+deep: Any = "bottom"
+for _ in range(300):
+    deep = [deep]
+ODD: dict[str, Line] = {
+    "nothing but a type": {"type": "user"},
+    "no message": {"type": "assistant", "uuid": "odd", "message": 7},
+    "no text": user_of(None),
+    "content of another kind": user_of({"text": "x"}),
+    "a block that is no block": user_of(["x", 7, None]),
+    "a block we do not know": answer_of(text("x"), {"type": "server_tool_use", "id": "s", "input": {}}),
+    "more than a block tells": answer_of({**text("x"), "citations": [{"n": 1}]}),
+    "a call with no object": answer_of({"type": "tool_use", "id": "a", "name": "b", "input": "c"}),
+    "two calls of one id": answer_of(use("a"), use("a")),
+    "a result without its call": user_of([result("nobody")]),
+    "a result with pieces we do not know": user_of([result("n", [{"type": "reference"}, PICTURE])]),
+    "half a character": user_of("cut \ud83d here"),
+    "half a character in a key": user_of("x", extra={"\udc00": 1}),
+    "NUL": user_of("a\x00b", toolUseResult="\x00"),
+    "numbers that are none": {**user_of("x"), "cost": float("inf")},
+    "a large number": user_of("x", n=2**9000),
+    "bytes within text": user_of(f"see data:image/png;base64,{PNG} here"),
+    "bytes within arguments": answer_of(use("a", url=f"data:image/png;base64,{PNG}")),
+    "depth": user_of("x", toolUseResult=deep),
+    "size": user_of("x" * 10_000_000),
+    "a picture that is none": user_of([{**PICTURE, "source": {"type": "base64", "data": "?"}}]),
+    "a mime type of its own": user_of([{**PICTURE, "source": {**PICTURE["source"], "media_type": "a\x00b"}}]),
+    "usage that is none": {
+        **answer_of(text("x")),
+        "message": {**answer_of()["message"], "usage": {"input_tokens": -1}},
+    },
+    "reminders of every kind": {"type": "attachment", "uuid": "odd", "rendered": [{"content": 7}, "x", {}]},
+    "keys of ours": user_of([{**text("x"), "held": 1}], details={"claude": {"n": [7]}}),
+    "a title": {"type": "custom-title", "customTitle": "a\x00b \ud800"},
+    "a summary without words": user_of(" ", isCompactSummary=True),
+}
+
+jsons = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+names = st.sampled_from(["u-1", "u-3", "u-9", "x", "y"])
+blocks = st.sampled_from([text("t"), thought("h"), use("a"), use("b"), result("a"), result("b"), PICTURE, 7])
+anything = st.fixed_dictionaries(
+    {"type": st.sampled_from(["user", "assistant", "attachment", "system", "custom-title", "x"])},
+    optional={
+        "uuid": names,
+        "parentUuid": st.none() | names,
+        "message": jsons
+        | st.fixed_dictionaries(
+            {"content": st.lists(blocks, max_size=3) | jsons},
+            optional={
+                "id": names,
+                "stop_reason": st.none() | st.just("tool_use"),
+                "model": st.text(max_size=3),
+            },
+        ),
+        "isCompactSummary": st.booleans(),
+        "attachment": jsons,
+        "rendered": jsons,
+    },
+)
+
+
+class TestHostile:
+    @pytest.mark.parametrize("name", ODD)
+    def test_whatever_a_line_holds_it_comes_back(self, memory: Sessions, name: str) -> None:
+        session = appended(
+            memory, shop().lines[:11], [ODD[name]], [{"type": "user", "message": {"content": "on"}}]
+        )
+        assert roles(session)[:6] == ["user", "system", "assistant", "tool", "tool", "assistant"]
+        assert roles(session)[-1] == "user"
+
+    @FEW
+    @given(lines=st.lists(anything, max_size=8), cut=st.integers(0, 8))
+    def test_any_lines_come_back_from_a_sound_session(self, lines: list[Line], cut: int) -> None:
+        known: set[str] = {"u-1", "u-3"}
+        fresh = []
+        for line in lines:
+            if line.get("uuid") not in known:
+                fresh.append(line)
+            known |= {line["uuid"]} if "uuid" in line else set()
+        appended(bough.open("memory:"), shop().lines[:6], fresh[:cut], fresh[cut:])
+
+    def test_a_secret_is_hidden_here_too(self) -> None:
+        sessions = bough.open("memory:", secrets=["hunter2-hunter2"])
+        store = BoughSessionStore(sessions)
+        asyncio.run(store.append(KEY, [user_of("it is hunter2-hunter2", toolUseResult="hunter2-hunter2")]))
+        assert "hunter2" not in json.dumps(asyncio.run(store.load(KEY)))
+
+
+class TestTenants:
+    def test_what_is_anothers_is_not_there(self, tmp_path: Path) -> None:
+        tenants = [("default", "ann"), ("default", "bob"), ("other", None)]
+        opened = [bough.open(tmp_path / "agent.db", space=space, owner=owner) for space, owner in tenants]
+        stores = [BoughSessionStore(sessions) for sessions in opened]
+        for number, store in enumerate(stores):
+            assert asyncio.run(store.load(KEY)) is None
+            asyncio.run(store.append(KEY, [{"type": "x", "n": number}]))
+        for number, store in enumerate(stores):
+            assert asyncio.run(store.load(KEY)) == [{"type": "x", "n": number}]
+            assert len(asyncio.run(store.list_sessions("-home-ann"))) == 1
+        for sessions in opened:
+            sessions.close()
+
+
+class TestDeleting:
+    def test_it_goes_to_the_trash_with_its_sub_agents_and_can_be_restored(self, store: Sessions) -> None:
+        adapter = BoughSessionStore(store)
+        session = appended(store, shop().lines)
+        task = appended(store, [{"type": "x"}], key=BELOW)
+        asyncio.run(adapter.delete(KEY))
+        assert asyncio.run(adapter.load(KEY)) is None
+        assert set(store.restore(session.session_id)) == {session.session_id, task.session_id}
+        assert asyncio.run(adapter.load(KEY)) == shop().lines
+        assert asyncio.run(adapter.load(BELOW)) == [{"type": "x"}]
+
+    def test_what_is_appended_afterwards_is_another_session(self, store: Sessions) -> None:
+        adapter = BoughSessionStore(store)
+        for number in range(3):
+            asyncio.run(adapter.append(KEY, [{"type": "x", "uuid": "u", "n": number}]))
+            assert asyncio.run(adapter.load(KEY)) == [{"type": "x", "uuid": "u", "n": number}]
+            asyncio.run(adapter.delete(KEY))
+        assert len(list(store.every(trashed=True))) == 3
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A place of Claude Code's own with one session and a sub-agent of it, the working folder of which is `work`."""
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "config"))
+    (tmp_path / "work").mkdir()
+    project = tmp_path / "config" / "projects" / project_key_for_directory(tmp_path / "work")
+    shop().written(project / f"{KEY['session_id']}.jsonl")
+    below = project / KEY["session_id"] / "subagents"
+    inner = Transcript(mark="a")
+    inner.user("look", isSidechain=True, agentId="abc")
+    inner.answer(text("found"), isSidechain=True, agentId="abc")
+    inner.written(below / "agent-abc.jsonl")
+    (below / "agent-abc.meta.json").write_text('{"agentType": "Explore"}')
+    return project
+
+
+class TestSdk:
+    """The SDK's own functions and classes, as it drives a store itself."""
+
+    def test_its_batcher_mirrors_a_transcript(self, memory: Sessions, tmp_path: Path) -> None:
+        errors: list[str] = []
+
+        async def mirror() -> None:
+            async def failed(_: Any, why: str) -> None:
+                errors.append(why)
+
+            batcher = TranscriptMirrorBatcher(BoughSessionStore(memory), str(tmp_path), failed)
+            for line in shop().lines:
+                batcher.enqueue(str(tmp_path / "-home-ann" / f"{KEY['session_id']}.jsonl"), [line])
+            await batcher.flush()
+
+        asyncio.run(mirror())
+        assert errors == []
+        assert asyncio.run(BoughSessionStore(memory).load(KEY)) == shop().lines
+
+    def test_a_session_on_disk_is_imported_listed_read_and_resumed(
+        self, memory: Sessions, home: Path
+    ) -> None:
+        store, name, work = BoughSessionStore(memory), KEY["session_id"], str(home.parents[2] / "work")
+
+        async def drive() -> None:
+            for _ in range(2):  # a second time adds what has no uuid: titles, snapshots
+                await import_session_to_store(name, store, directory=work)
+            (listed,) = await list_sessions_from_store(store, directory=work)
+            assert (listed.session_id, listed.summary) == (name, "Fixing the shop")
+            assert listed.first_prompt == "Fix the shop"
+            messages = await get_session_messages_from_store(store, name, directory=work)
+            assert [one.type for one in messages][:2] == ["user", "assistant"]
+            assert await list_subagents_from_store(store, name, directory=work) == ["abc"]
+            inner = await get_subagent_messages_from_store(store, name, "abc", directory=work)
+            assert [one.type for one in inner] == ["user", "assistant"]
+
+            resumed = await materialize_resume_session(
+                ClaudeAgentOptions(session_store=store, resume=name, cwd=work)
+            )
+            assert resumed is not None
+            found = resumed.config_dir / "projects" / home.name / f"{name}.jsonl"
+            lines = [json.loads(line) for line in found.read_text().splitlines()]
+            assert [line for line in lines if "uuid" in line] == [
+                one for one in shop().lines if "uuid" in one
+            ]
+            sidecar = found.with_suffix("") / "subagents" / "agent-abc.meta.json"
+            assert json.loads(sidecar.read_text()) == {"agentType": "Explore"}
+            await resumed.cleanup()
+
+        asyncio.run(drive())
+
+    def test_a_session_is_renamed_forked_and_deleted(self, memory: Sessions, home: Path) -> None:
+        store, name, work = BoughSessionStore(memory), KEY["session_id"], str(home.parents[2] / "work")
+
+        async def drive() -> str:
+            await import_session_to_store(name, store, directory=work)
+            await rename_session_via_store(store, name, "Shop", directory=work)
+            forked = await fork_session_via_store(store, name, directory=work)
+            await delete_session_via_store(store, name, directory=work)
+            (left,) = await list_sessions_from_store(store, directory=work)
+            assert left.session_id == forked.session_id
+            return forked.session_id
+
+        key: Any = {"project_key": home.name, "session_id": asyncio.run(drive())}
+        session = asyncio.run(store.opened(key))
+        assert session is not None
+        assert roles(sound(session))[-1] == "assistant"
+        assert session.row.title == "Shop (fork)"
+        assert [row.title for row in memory.every(trashed=True, children=False)] == ["Shop"]
+
+
+class Claude(loopback._Handler):
+    """Claude Code asks with a query in the address, and looks first whether anybody is there."""
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def do_POST(self) -> None:
+        self.path = self.path.partition("?")[0]
+        super().do_POST()
+
+
+class ClaudeLoopback(Loopback):
+    def __init__(self, *replies: Say) -> None:
+        super().__init__(*replies)
+        self._server.RequestHandlerClass = Claude
+
+
+CLIENT = """
+import asyncio, sys
+import bough
+from bough.adapters.claude_agent import BoughSessionStore
+from claude_agent_sdk import ClaudeAgentOptions, query
+
+folder, prompt, resume = sys.argv[1:]
+
+class Telling(BoughSessionStore):
+    async def append(self, key, entries):
+        await super().append(key, entries)
+        print("durable:", *(entry["type"] for entry in entries), flush=True)
+
+async def main():
+    with bough.open(folder + "/agent.db") as sessions:
+        options = ClaudeAgentOptions(
+            session_store=Telling(sessions),
+            session_store_flush="eager",
+            cwd=folder,
+            allowed_tools=["Bash"],
+            setting_sources=[],
+            resume=resume or None,
+        )
+        async for message in query(prompt=prompt, options=options):
+            pass
+
+asyncio.run(main())
+"""
+
+
+def away(folder: Path) -> dict[str, str]:
+    """An environment that knows nothing of who runs the tests."""
+    config = str(folder / "config")
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "TMPDIR": str(folder),
+        "CLAUDE_CONFIG_DIR": config,
+    }
+
+
+def spoken_to(url: str) -> dict[str, str]:
+    quiet = "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"
+    return {"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "none", "ANTHROPIC_MODEL": MODEL, quiet: "1"}
+
+
+def client(url: str, folder: Path, prompt: str, resume: str = "") -> subprocess.Popen[bytes]:
+    """The SDK's real client with the program it brings, in a process group of its own."""
+    line = [sys.executable, "-c", CLIENT, str(folder), prompt, resume]
+    env = {**away(folder), **spoken_to(url)}
+    return subprocess.Popen(line, env=env, stdout=subprocess.PIPE, start_new_session=True)
+
+
+class TestClient:
+    def test_killed_in_the_middle_of_a_tool_the_next_process_goes_on(self, tmp_path: Path) -> None:
+        ran = tmp_path / "ran"
+        waits = Call("toolu_1", "Bash", json.dumps({"command": f"echo $$ > {ran}; exec sleep 60"}))
+        quick = Call("toolu_2", "Bash", json.dumps({"command": "echo over"}))
+        replies = (
+            Say("I wait.", "a thought", (waits,)),
+            Say("I look.", "another", (quick,)),
+            Say("It is over."),
+        )
+        with ClaudeLoopback(*replies) as server:
+            first = client(server.url, tmp_path, "Wait for it")
+            assert first.stdout is not None
+            try:
+                heard = next(line for line in first.stdout if b"assistant" in line)
+                assert heard.startswith(b"durable:")
+                while not ran.exists() or not ran.read_text().strip():
+                    assert first.poll() is None
+            finally:
+                os.killpg(first.pid, signal.SIGKILL)
+                first.communicate()
+            os.kill(int(ran.read_text()), signal.SIGKILL)  # the tool runs in a group of its own
+            with bough.open(tmp_path / "agent.db") as sessions:
+                (row,) = sessions.every()
+                assert roles(sound(sessions.session(row.session_id)))[-1] == "assistant"
+            shutil.rmtree(tmp_path / "config")  # the store is all there is
+            second = client(server.url, tmp_path, "Are you there?", row.tags["claude_session"])
+            second.communicate()
+            assert second.returncode == 0
+            assert [seen.problems for seen in server.seen] == [[], [], []]
+        with bough.open(tmp_path / "agent.db") as sessions:
+            session = sound(sessions.session(row.session_id))
+            told = shown(sessions, session)
+            assert [call.usage for call in session.calls()] == [Usage(14, 7, 3, 0)] * 3
+            assert session.row.status == "idle"
+        for words in ("Wait for it", "I wait.", "Are you there?", "I look.", "over", "It is over."):
+            assert words in told
+        assert "outcome is unknown" in json.dumps(server.seen[1].body["messages"])
+
+
+class TestPage:
+    def test_the_code_of_the_docs_runs_with_the_real_client(self, tmp_path: Path) -> None:
+        page = (Path(__file__).parents[2] / "docs" / "frameworks" / "claude-agent.md").read_text()
+        (code,) = re.findall(r"^```py\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+        with ClaudeLoopback(Say("On its way."), Say("Lost.")) as server:
+            env = {**away(tmp_path), **spoken_to(server.url)}
+            done = subprocess.run(
+                [sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, check=False
+            )
+        assert done.returncode == 0, done.stderr.decode()
+        for words in (b"Where is order 41?", b"On its way.", b"And order 42?", b"Lost."):
+            assert words in done.stdout
+        (taken,) = bough.open("memory:").import_from("claude-code", str(tmp_path / "config" / "projects"))
+        assert (taken.refused, taken.entries > 2) == (None, True)  # what Claude Code wrote beside it
+
+
+def test_the_errors_of_the_store_are_boughs(tmp_path: Path) -> None:
+    with bough.open(tmp_path / "agent.db") as sessions:
+        store = BoughSessionStore(sessions)
+    with pytest.raises(BoughError):
+        asyncio.run(store.load(KEY))

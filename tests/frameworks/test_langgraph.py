@@ -1,0 +1,797 @@
+"""Bough under LangGraph: its own conformance suite, its own saver beside ours, and the session that is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import os
+import re
+import signal
+import subprocess
+import sys
+from base64 import b64encode
+from pathlib import Path
+from threading import Barrier, Thread
+from typing import Annotated, Any
+
+import langgraph_graphs
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    ChatMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
+)
+from langgraph.channels.delta import DeltaChannel
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.checkpoint.conformance import checkpointer_test, validate
+from langgraph.checkpoint.conformance.capabilities import Capability
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.func import entrypoint, task
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Command, Send
+from langgraph_graphs import Twin, agent, asking, asks_a_person, on, told, with_a_subgraph
+from typing_extensions import TypedDict
+
+import bough
+from bough.adapters.langgraph import BoughSaver
+from bough.adapters.langgraph_values import Values
+from bough.cli.main import bough as command
+from bough.core.codec import from_json, to_json
+from bough.core.redact import Redactor
+from bough.errors import BadQuery, BadText
+from bough.session import Session
+from bough.sessions import Sessions
+from bough.stores.memory import MemoryStore
+from worlds import counted_world
+
+HELLO = {"messages": [HumanMessage("Weather in Bonn?", id="h1")]}
+ANSWERS = [asking("1", "Bonn"), AIMessage("It is sunny.", id="a1")]
+GRAPHS = langgraph_graphs.__file__
+TALK = ["Weather in Bonn?", "", "sunny in Bonn", "It is sunny."]
+
+
+@pytest.fixture
+def saver(store: Sessions) -> BoughSaver:
+    return BoughSaver(store)
+
+
+def session_of(store: Sessions, thread: str) -> Session:
+    found = store.latest(thread)
+    assert found is not None
+    return found
+
+
+def said(session: Session) -> list[tuple[str | None, str]]:
+    """Role and words of what stands on the path."""
+    session.refresh()
+    messages = [entry.message for entry in session.path() if entry.message is not None]
+    return [(m.role, m.text or "".join(p.text for r in m.results for p in r.content)) for m in messages]  # type: ignore[union-attr]
+
+
+def texts(found: Any) -> list[str]:
+    return [message.content for message in found["messages"]]
+
+
+def put(saver: BoughSaver, thread: str, values: dict[str, Any], parent: Any = None, **meta: Any) -> Any:
+    """One checkpoint with these values, all of them new."""
+    checkpoint = empty_checkpoint()
+    checkpoint["channel_values"] = values
+    checkpoint["channel_versions"] = dict.fromkeys(values, 1)
+    given = parent or on(thread, checkpoint_ns="")
+    return saver.put(given, checkpoint, {"source": "loop", "step": 1, **meta}, dict.fromkeys(values, 1))  # type: ignore[typeddict-item]
+
+
+class TestSuite:
+    def test_every_capability_of_the_conformance_suite_holds(self, store: Sessions) -> None:
+        @checkpointer_test(name="bough")
+        async def made() -> Any:
+            yield BoughSaver(store)
+
+        report = asyncio.run(validate(made))
+        failed = {name: result.failures for name, result in report.results.items() if not result.passed}
+        assert failed == {}
+        assert set(report.results) == {capability.value for capability in Capability}
+        assert sum(result.tests_passed for result in report.results.values()) >= 81
+        assert list(store.verify()) == []
+
+
+def extended(state: list[str], writes: Any) -> list[str]:
+    return [*(state or []), *(word for write in writes for word in write)]
+
+
+class TestBesideLangGraphsOwn:
+    """Each graph runs on both savers at once; whatever it reads must be the same from both."""
+
+    def test_an_agent_with_a_tool(self, store: Sessions, saver: BoughSaver) -> None:
+        both = Twin(saver)
+        graph = agent(ANSWERS).compile(checkpointer=both)
+        assert texts(graph.invoke(HELLO, on("1"))) == TALK
+        assert len(list(graph.get_state_history(on("1")))) == 5
+        assert len(list(both.list(on("1"), filter={"source": "loop"}, limit=2))) == 2
+        assert list(store.verify()) == []
+
+    @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+    def test_an_agent_whatever_the_durability(self, saver: BoughSaver, durability: Any) -> None:
+        graph = agent(ANSWERS).compile(checkpointer=Twin(saver))
+        graph.invoke(HELLO, on("1"), durability=durability)
+        assert texts(graph.get_state(on("1")).values) == TALK
+
+    def test_interrupts_and_what_they_are_resumed_with(self, store: Sessions, saver: BoughSaver) -> None:
+        graph = asks_a_person().compile(checkpointer=Twin(saver))
+        graph.invoke(HELLO, on("1"))
+        assert graph.get_state(on("1")).interrupts[0].value == {"what": "name"}
+        graph.invoke(Command(resume="Ada"), on("1"))
+        assert graph.get_state(on("1")).interrupts[0].value == "age"
+        assert texts(graph.invoke(Command(resume=36), on("1")))[-1] == "Ada is 36"
+        assert list(store.verify()) == []
+
+    def test_a_state_that_is_edited_in_every_way(self, store: Sessions, saver: BoughSaver) -> None:
+        both = Twin(saver)
+        graph = agent(ANSWERS).compile(checkpointer=both)
+        graph.invoke(HELLO, on("1"))
+        past = list(graph.get_state_history(on("1")))
+        graph.invoke(None, past[2].config)  # again from before the tool
+        graph.update_state(on("1"), {"messages": [HumanMessage("Weather in Rome?", id="h1")]})
+        graph.update_state(on("1"), {"messages": [RemoveMessage("h1")]})
+        graph.update_state(past[3].config, {"messages": [AIMessage("Never mind.", id="n")]}, as_node="model")
+        graph.invoke({"messages": [HumanMessage("Again.", id="h2")]}, on("1"))
+        assert len(list(both.list(on("1")))) == len(list(graph.get_state_history(on("1")))) > 10
+        assert list(store.verify()) == []
+
+    def test_subgraphs_each_in_a_namespace_of_its_own(self, store: Sessions, saver: BoughSaver) -> None:
+        both = Twin(saver)
+        graph = with_a_subgraph(ANSWERS).compile(checkpointer=both)
+        assert texts(graph.invoke(HELLO, on("1"))) == [*TALK, "Goodbye."]
+        assert len({one.config["configurable"]["checkpoint_ns"] for one in both.list(on("1"))}) == 2
+        assert list(store.verify()) == []
+
+    def test_tasks_that_run_beside_each_other(self, store: Sessions, saver: BoughSaver) -> None:
+        class Sums(TypedDict):
+            numbers: list[int]
+            sums: Annotated[list[int], operator.add]
+
+        def add(state: Any) -> Any:
+            return {"sums": [state["n"] + 1]}
+
+        builder = StateGraph(Sums)
+        builder.add_node("add", add)
+        builder.add_conditional_edges(START, lambda state: [Send("add", {"n": n}) for n in state["numbers"]])
+        graph = builder.add_edge("add", END).compile(checkpointer=Twin(saver))
+        assert graph.invoke({"numbers": list(range(12))}, on("1"))["sums"] == list(range(1, 13))
+        assert graph.get_state(on("1")).values["sums"] == list(range(1, 13))
+        assert list(store.verify()) == []
+
+    def test_a_function_with_tasks(self, saver: BoughSaver) -> None:
+        @task
+        def double(n: int) -> int:
+            return n * 2
+
+        @entrypoint(checkpointer=Twin(saver))
+        def work(n: int, *, previous: int | None = None) -> int:
+            return (previous or 0) + double(n).result()
+
+        assert [work.invoke(n, on("1")) for n in (1, 2, 3)] == [2, 6, 12]
+
+    def test_channels_that_keep_what_was_added(self, saver: BoughSaver) -> None:
+        class Words(TypedDict):
+            words: Annotated[list[str], DeltaChannel(extended, snapshot_frequency=3)]
+
+        def echo(state: Any) -> Any:
+            return {"words": [f"{len(state['words'])} words"]}
+
+        def history(checkpointer: Any) -> list[Any]:
+            graph = StateGraph(Words).add_node("echo", echo).add_edge(START, "echo").compile(checkpointer)
+            for n in range(5):
+                graph.invoke({"words": [f"word {n}"]}, on("1"))
+            graph.update_state(list(graph.get_state_history(on("1")))[5].config, {"words": ["and back"]})
+            return [state.values for state in graph.get_state_history(on("1"))]
+
+        found = history(saver)
+        assert found == history(InMemorySaver())
+        saver.prune(["1"])
+        pruned = StateGraph(Words).add_node("echo", echo).add_edge(START, "echo").compile(saver)
+        assert pruned.get_state(on("1")).values == found[0], "pruning cuts no line"
+
+    def test_an_agent_that_runs_in_an_event_loop(self, store: Sessions, saver: BoughSaver) -> None:
+        graph = with_a_subgraph(ANSWERS).compile(checkpointer=Twin(saver))
+
+        async def run() -> Any:
+            found = await graph.ainvoke(HELLO, on("1"))
+            return found, [one async for one in graph.aget_state_history(on("1"))]
+
+        found, past = asyncio.run(run())
+        assert texts(found) == [*TALK, "Goodbye."]
+        assert len(past) == 4
+        assert list(store.verify()) == []
+
+
+def grown(messages: list[BaseMessage], n: int, how: str) -> list[BaseMessage]:
+    """The messages after one more step of a graph that does as it likes with them."""
+    match how:
+        case "removes":
+            return messages[: n % 3] + messages[n % 3 + 1 :]
+        case "edits" if messages:
+            at = n % len(messages)
+            return [*messages[:at], HumanMessage(f"edited {n}", id=messages[at].id), *messages[at + 1 :]]
+        case "asks":
+            return [
+                *messages,
+                AIMessage("", id=f"{n}", tool_calls=[{"name": "f", "args": {}, "id": f"c{n % 3}"}]),
+            ]
+        case "answers":
+            return [*messages, ToolMessage("done", tool_call_id=f"c{n % 3}", id=f"{n}")]
+        case _:
+            return [*messages, HumanMessage(f"{n}", id=f"{n}"), AIMessage("yes", id=f"{n} yes")][
+                : len(messages) + 1 + n % 2
+            ]
+
+
+HOW = st.sampled_from(["says", "asks", "answers", "removes", "edits", "writes", "turns to the other"])
+
+
+class TestAnyHistory:
+    @given(st.lists(st.tuples(HOW, st.integers(0, 9), st.booleans()), max_size=16))
+    def test_whatever_is_put_behind_whatever_is_told_as_langgraphs_own_tells_it(self, steps: Any) -> None:
+        store = Sessions(MemoryStore(), counted_world())
+        savers = [BoughSaver(store), BoughSaver(store)]  # two processes, as far as each knows
+        both, made = Twin(savers[0]), list[tuple[Any, list[BaseMessage]]]()
+        for n, (how, back, is_next) in enumerate(steps):
+            parent, messages = made[-1 if is_next else -(back % len(made)) - 1] if made else (None, [])
+            if how == "turns to the other":
+                both.ours = savers[both.ours is savers[0]]
+                both.get_tuple(on("1"))
+            elif how == "writes" and parent is not None:
+                writes = [("messages", [n]), ("__error__", f"no {n}")][: 1 + back % 2]
+                both.put_writes(parent, writes, f"task {back}", f"path {9 - back}")
+            else:
+                said = grown(messages, n, how)
+                checkpoint, new = empty_checkpoint(), {"messages": f"{n}.1", "n": f"{n}.1"}
+                checkpoint["channel_values"] = {"messages": said, "n": n, "kept": "as it was"}
+                checkpoint["channel_versions"] = {**new, "kept": "0.1"}
+                given = parent or on("1", checkpoint_ns="")
+                fresh = new if parent else checkpoint["channel_versions"]
+                made.append((both.put(given, checkpoint, {"source": "loop", "step": n}, fresh), said))
+        for saver in (*savers, BoughSaver(store)):
+            both.ours = saver
+            both.get_tuple(on("1"))
+            assert len(list(both.list(on("1")))) == len(made)
+        both.ours.copy_thread("1", "2")
+        assert [told(one) for one in saver.list(on("2"))] == [told(one) for one in saver.list(on("1"))]
+        assert list(store.verify()) == []
+
+
+class TestConversation:
+    def test_the_messages_of_a_state_are_entries_once_each(self, store: Sessions, saver: BoughSaver) -> None:
+        graph = agent(ANSWERS).compile(checkpointer=saver)
+        graph.invoke(HELLO, on("1"))
+        session = session_of(store, "1")
+        assert said(session) == list(zip(["user", "assistant", "tool", "assistant"], TALK, strict=True))
+        assert len([entry for entry in session.entries() if entry.message is not None]) == 4
+        assert session.path()[-1].turn == 0, "the turn is over"
+
+    def test_what_a_provider_reports_goes_to_the_ledger(self, store: Sessions, saver: BoughSaver) -> None:
+        agent(ANSWERS).compile(checkpointer=saver).invoke(HELLO, on("1"))
+        (call,) = session_of(store, "1").calls()
+        assert (call.model, call.provider) == ("m-1", "acme")
+        assert (call.usage.input_tokens, call.usage.output_tokens, call.usage.cache_read_tokens) == (10, 5, 4)
+
+    def test_a_call_of_a_subgraph_is_counted_once(self, store: Sessions, saver: BoughSaver) -> None:
+        with_a_subgraph(ANSWERS).compile(checkpointer=saver).invoke(HELLO, on("1"))
+        session = session_of(store, "1")
+        assert len(session.calls("tree")) == 1
+        assert [child.row.title for child in session.children()] == ["helper"]
+
+    def test_what_is_given_to_a_graph_was_not_said_by_its_model(
+        self, store: Sessions, saver: BoughSaver
+    ) -> None:
+        graph = agent([AIMessage("Fine.", id="a")]).compile(checkpointer=saver)
+        graph.invoke({"messages": [asking("9", "Oslo"), HumanMessage("How are you?", id="h")]}, on("1"))
+        assert session_of(store, "1").calls() == []
+
+    def test_an_edited_message_is_a_branch_and_the_old_one_stays(
+        self, store: Sessions, saver: BoughSaver
+    ) -> None:
+        graph = agent(ANSWERS).compile(checkpointer=saver)
+        graph.invoke(HELLO, on("1"))
+        graph.update_state(on("1"), {"messages": [AIMessage("It rains.", id="a1")]})
+        session = session_of(store, "1")
+        assert [words for _, words in said(session)] == [*TALK[:3], "It rains."]
+        assert sum(e.message is not None and e.message.text == TALK[3] for e in session.entries()) == 1
+        assert len(session.calls()) == 1, "what was written again was paid once"
+        assert session.verify() == []
+
+    def test_a_call_that_was_left_open_is_closed_and_the_graph_does_not_see_it(
+        self, store: Sessions, saver: BoughSaver
+    ) -> None:
+        messages = [*HELLO["messages"], asking("1", "Bonn"), HumanMessage("Stop.", id="h2")]
+        late = [*messages, ToolMessage("sunny", tool_call_id="call-1", id="t")]
+        first = put(saver, "1", {"messages": messages})
+        second = put(saver, "1", {"messages": late}, first)
+        for config, wanted in ((first, messages), (second, late)):
+            found = saver.get_tuple(config)
+            assert found is not None
+            assert found.checkpoint["channel_values"]["messages"] == wanted
+        session = session_of(store, "1")
+        assert [role for role, _ in said(session)] == ["user", "assistant", "tool", "user"]
+        assert session.path()[2].message.results[0].outcome == "interrupted"  # type: ignore[union-attr]
+        assert session.verify() == []
+
+    def test_a_long_talk_grows_by_what_is_said(self, tmp_path: Path) -> None:
+        def held(turns: int) -> int:
+            with bough.open(tmp_path / f"{turns}.db", synchronous="normal") as store:
+                saver, config, messages = BoughSaver(store), None, list[BaseMessage]()
+                for n in range(turns):
+                    messages.append(HumanMessage("word " * 50, id=f"h{n}"))
+                    config = put(saver, "1", {"messages": list(messages)}, config)
+                return sum(
+                    len(stored.entry.body)
+                    for stored in store.store.entries(session_of(store, "1").session_id)
+                )
+
+        assert held(80) < 2.2 * held(40)
+
+    def test_show_reads_as_a_conversation(self, tmp_path: Path) -> None:
+        with bough.open(tmp_path / "a.db") as store:
+            agent(ANSWERS).compile(checkpointer=BoughSaver(store)).invoke(HELLO, on("1"))
+        shown = CliRunner().invoke(command, ["--store", str(tmp_path / "a.db"), "show", "latest"])
+        assert shown.exit_code == 0
+        for words in ("Weather in Bonn?", "weather", "sunny in Bonn", "It is sunny."):
+            assert words in shown.output
+        assert "checkpoint" not in shown.output
+
+
+SERDE = JsonPlusSerializer()
+ODD: list[BaseMessage] = [
+    HumanMessage(""),
+    HumanMessage("named", name="Ada", id="1", additional_kwargs={"a": [1, None, {"b": 1.5}]}),
+    HumanMessage([{"type": "text", "text": "one"}, {"type": "text", "text": "two"}], id="2"),
+    HumanMessage(["bare", {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}], id="3"),
+    HumanMessage([{"type": "image", "base64": "aGk=", "mime_type": "image/png"}], id="4"),
+    HumanMessage([{"type": "image_url", "image_url": {"url": "data:image/png;base64," + "aGk0" * 40}}], id="5"),
+    HumanMessage("a link in words data:image/png;base64," + "aGk0" * 40, id="6"),
+    HumanMessage("\0 and \u2028 and 😀", id="7"),
+    HumanMessage("tuple beside", id="8", additional_kwargs={"t": (1, 2), "f": float("inf")}),
+    HumanMessage("extra field", id="9", favourite="blue"),
+    SystemMessage("Be kind.", id="10"),
+    AIMessage([{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "Yes"}], id="11"),
+    AIMessage("", id="12", invalid_tool_calls=[{"name": "f", "args": "{", "id": "x", "error": "no", "type": "invalid_tool_call"}]),
+    AIMessageChunk(content="a part", id="13"),
+    ChatMessage(role="critic", content="Not so good.", id="14"),
+    AIMessage("", id="15", tool_calls=[{"name": "f", "args": {"x": [1, {"y": None}]}, "id": None}]),
+]  # fmt: skip
+
+
+class TestMessages:
+    def test_a_message_comes_back_equal_and_is_written_once(self, store: Sessions) -> None:
+        more = HumanMessage("more", id="m")
+        first = put(BoughSaver(store), "1", {"messages": ODD})
+        second = put(BoughSaver(store), "1", {"messages": [*ODD, more]}, first)
+        found = BoughSaver(store).get_tuple(second)
+        assert found is not None
+        wanted = [
+            SERDE.loads_typed(SERDE.dumps_typed(message)) for message in ODD
+        ]  # of tuples it makes lists
+        for one, other in zip(found.checkpoint["channel_values"]["messages"], [*wanted, more], strict=True):
+            assert one == other
+            assert type(one) is type(other)
+        session = session_of(store, "1")
+        assert len(session.branches()) == 1
+        assert session.verify() == []
+
+    def test_a_result_keeps_its_status_and_its_artifact(self, store: Sessions, saver: BoughSaver) -> None:
+        artifact = {"page": "a page", "size": 1}
+        result = ToolMessage(
+            "no", tool_call_id="call-1", status="error", artifact=artifact, id="t", name="weather"
+        )
+        config = put(saver, "1", {"messages": [asking("1", "Bonn"), result]})
+        found = BoughSaver(store).get_tuple(config)
+        assert found is not None
+        assert found.checkpoint["channel_values"]["messages"][1] == result
+        assert session_of(store, "1").path()[1].message.results[0].error  # type: ignore[union-attr]
+
+    def test_a_message_that_a_node_changed_in_place_is_written_anew(self, saver: BoughSaver) -> None:
+        asked, said = HumanMessage("before", id="h"), asking("1", "Bonn")
+        steps = [put(saver, "1", {"messages": [asked, said]})]
+        said.tool_calls[0]["args"]["city"] = "Rome"
+        steps.append(put(saver, "1", {"messages": [asked, said]}, steps[-1]))
+        asked.content = "after"
+        steps.append(put(saver, "1", {"messages": [asked, said]}, steps[-1]))
+        found = [saver.get_tuple(step).checkpoint["channel_values"]["messages"] for step in steps]  # type: ignore[union-attr]
+        assert [(one.content, other.tool_calls[0]["args"]["city"]) for one, other in found] == [
+            ("before", "Bonn"),
+            ("before", "Rome"),
+            ("after", "Rome"),
+        ]
+
+    def test_what_is_done_to_a_message_that_was_read_reaches_nobody_else(self, saver: BoughSaver) -> None:
+        said = HumanMessage("hello", id="h", additional_kwargs={"deep": {"down": [1]}})
+        config = put(saver, "1", {"messages": [said]})
+        for one in (said, saver.get_tuple(config).checkpoint["channel_values"]["messages"][0]):  # type: ignore[union-attr]
+            one.additional_kwargs["deep"]["down"].append(2)
+        again = saver.get_tuple(config).checkpoint["channel_values"]["messages"][0]  # type: ignore[union-attr]
+        assert again.additional_kwargs == {"deep": {"down": [1]}}
+
+    def test_a_picture_is_shown(self, store: Sessions, saver: BoughSaver) -> None:
+        put(saver, "1", {"messages": [ODD[4]]})
+        (media,) = session_of(store, "1").path()[0].message.media  # type: ignore[union-attr]
+        assert store.blob(media) == b"hi"
+
+    def test_half_a_character_is_refused_and_nothing_is_lost(
+        self, store: Sessions, saver: BoughSaver
+    ) -> None:
+        first = put(saver, "1", {"messages": HELLO["messages"]})
+        with pytest.raises(BadText):
+            put(saver, "1", {"messages": [*HELLO["messages"], HumanMessage("\ud800")]}, first)
+        with pytest.raises(BadText):
+            put(saver, "1", {"messages": [HumanMessage("\ud800")]}, first)
+        assert said(session_of(store, "1")) == [("user", "Weather in Bonn?")]
+        put(saver, "1", {"messages": [*HELLO["messages"], HumanMessage("on", id="h2")]}, first)
+        assert [words for _, words in said(session_of(store, "1"))] == ["Weather in Bonn?", "on"]
+
+
+WHOLE = st.integers(-(2**63), 2**64 - 1)
+ANY = st.recursive(
+    st.none() | st.booleans() | WHOLE | st.floats() | st.text() | st.binary() | st.uuids() | st.datetimes(),
+    lambda inner: (
+        st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner, inner) | st.sets(WHOLE)
+    ),
+)
+
+
+class TestValues:
+    @given(ANY)
+    def test_a_value_comes_back_as_from_the_serde_itself(self, value: Any) -> None:
+        values = Values(SERDE)
+        found = values.decode(from_json(to_json(values.encode(value), "value")))
+        assert repr(found) == repr(SERDE.loads_typed(SERDE.dumps_typed(value)))
+
+    def test_bytes_are_never_taken_for_a_key(self) -> None:
+        values = Values(SERDE)
+        looks = b"\x00\x8c\xda" * 40
+        assert Redactor().may_concern(b64encode(looks))
+        assert not Redactor().may_concern(to_json(values.encode({"bytes": looks}), "value"))
+
+    def test_an_unchanged_value_is_stored_once(self, store: Sessions, saver: BoughSaver) -> None:
+        pages = ["x" * 10_000]
+        config: Any = on("1", checkpoint_ns="")
+        for n in range(5):
+            checkpoint = empty_checkpoint()
+            checkpoint["channel_values"] = {"pages": pages, "n": n}
+            checkpoint["channel_versions"] = {"pages": 1, "n": n + 1}
+            new = {"n": n + 1} if n else {"n": 1, "pages": 1}
+            config = saver.put(config, checkpoint, {"source": "loop", "step": n}, new)
+        bodies = [stored.entry.body for stored in store.store.entries(session_of(store, "1").session_id)]
+        assert sum(len(body) for body in bodies) < 15_000
+        assert [one.checkpoint["channel_values"] for one in BoughSaver(store).list(on("1"))] == [
+            {"pages": pages, "n": n} for n in (4, 3, 2, 1, 0)
+        ]
+
+    def test_a_secret_never_becomes_durable(self) -> None:
+        world = bough.world.World(*(getattr(counted_world(), name) for name in ("now", "new_id", "holder", "is_gone")), Redactor(["hunter2hunter2"]))  # fmt: skip
+        store = Sessions(MemoryStore(), world)
+        saver = BoughSaver(store)
+        graph = agent([AIMessage("hunter2hunter2 it is", id="a")]).compile(checkpointer=saver)
+        graph.invoke({"messages": [HumanMessage("it is hunter2hunter2", id="h")]}, on("1"))
+        graph.invoke({"messages": [HumanMessage("again", id="h2")]}, on("1"))
+        messages = [*saver.get_tuple(on("1")).checkpoint["channel_values"]["messages"]]  # type: ignore[union-attr]
+        messages.append(ToolMessage("hunter2hunter2", tool_call_id="of no call", id="t"))
+        config = put(saver, "1", {"messages": messages}, saver.get_tuple(on("1")).config)  # type: ignore[union-attr]
+        assert told(saver.get_tuple(config)) == told(BoughSaver(store).get_tuple(config))
+        session = session_of(store, "1")
+        assert all(b"hunter2" not in stored.entry.body for stored in store.store.entries(session.session_id))
+        assert len(session.branches()) == 1
+
+    def test_a_serde_that_encrypts_leaves_nothing_in_clear(self, store: Sessions) -> None:
+        class Rot:
+            def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
+                return "rot", bytes(255 - byte for byte in plaintext)
+
+            def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
+                return bytes(255 - byte for byte in ciphertext)
+
+        saver = BoughSaver(store, serde=EncryptedSerializer(Rot()))
+        graph = agent(ANSWERS).compile(checkpointer=Twin(saver))
+        assert texts(graph.invoke(HELLO, on("1"))) == TALK
+        bodies = b"".join(one.entry.body for one in store.store.entries(session_of(store, "1").session_id))
+        assert b"Bonn" not in bodies
+        assert b"sunny" not in bodies
+
+
+class TestTree:
+    def test_rewinding_the_session_moves_the_thread(self, store: Sessions, saver: BoughSaver) -> None:
+        graph = agent([*ANSWERS, AIMessage("Hello again.", id="a2")]).compile(checkpointer=saver)
+        graph.invoke(HELLO, on("1"))
+        graph.invoke({"messages": [HumanMessage("And now?", id="h2")]}, on("1"))
+        session_of(store, "1").undo()
+        stands = graph.get_state(on("1"))
+        assert texts(stands.values) == TALK
+        saver.put_writes(stands.config, [("messages", [])], "a task")
+        session_of(store, "1").tag(a="fact between")
+        for other in (saver, BoughSaver(store)):
+            assert other.get_tuple(on("1")).checkpoint["id"] == stands.config["configurable"]["checkpoint_id"]  # type: ignore[union-attr]
+        graph.update_state(on("1"), {"messages": [HumanMessage("Else?", id="h3")]})
+        session = session_of(store, "1")
+        assert [words for _, words in said(session)] == [*TALK, "Else?"]
+        assert session.verify() == []
+
+    def test_a_thread_that_is_rewound_to_its_beginning_begins_anew(
+        self, store: Sessions, saver: BoughSaver
+    ) -> None:
+        graph = agent([*ANSWERS, AIMessage("Hello.", id="a2")]).compile(checkpointer=saver)
+        graph.invoke(HELLO, on("1"))
+        session_of(store, "1").undo()
+        assert graph.get_state(on("1")).values == {}
+        assert texts(graph.invoke({"messages": [HumanMessage("Hi.", id="h2")]}, on("1"))) == ["Hi.", "Hello."]
+        assert [words for _, words in said(session_of(store, "1"))] == ["Hi.", "Hello."]
+        assert list(store.verify()) == []
+
+    def test_a_fork_made_by_bough_is_a_thread_of_its_own(self, store: Sessions, saver: BoughSaver) -> None:
+        graph = agent([*ANSWERS, AIMessage("Here.", id="a2"), AIMessage("There.", id="a3")]).compile(saver)
+        graph.invoke(HELLO, on("1"))
+        fork = session_of(store, "1").fork()
+        other = on(fork.row.conversation_id)
+        graph.invoke({"messages": [HumanMessage("Where?", id="h2")]}, on("1"))
+        graph.invoke({"messages": [HumanMessage("Where?", id="h2")]}, other)
+        assert texts(graph.get_state(on("1")).values)[-1] == "Here."
+        assert texts(graph.get_state(other).values) == [*TALK, "Where?", "There."]
+        assert len(list(graph.get_state_history(other))) == 8
+        assert list(store.verify()) == []
+
+    def test_what_others_append_to_the_session_is_not_the_graphs(
+        self, store: Sessions, saver: BoughSaver
+    ) -> None:
+        graph = agent([*ANSWERS, AIMessage("Bye.", id="a2")]).compile(checkpointer=saver)
+        graph.invoke(HELLO, on("1"))
+        session_of(store, "1").append([bough.user("Not for the graph."), bough.assistant("Indeed.")])
+        assert texts(graph.invoke({"messages": [HumanMessage("So?", id="h2")]}, on("1"))) == [
+            *TALK,
+            "So?",
+            "Bye.",
+        ]
+        session = session_of(store, "1")
+        assert [words for _, words in said(session)] == [*TALK, "So?", "Bye."]
+        assert len([entry for entry in session.entries() if entry.message is not None]) == 8
+        assert session.verify() == []
+
+    def test_a_bundle_goes_on_in_another_store(
+        self, saver: BoughSaver, store: Sessions, tmp_path: Path
+    ) -> None:
+        graph = asks_a_person().compile(checkpointer=saver)
+        graph.invoke(HELLO, on("1"))
+        session_of(store, "1").export(tmp_path / "s.bough")
+        with bough.open("memory:") as elsewhere:
+            elsewhere.import_bundle(tmp_path / "s.bough")
+            there = asks_a_person().compile(checkpointer=BoughSaver(elsewhere))
+            there.invoke(Command(resume="Ada"), on("1"))
+            assert texts(there.invoke(Command(resume=36), on("1")))[-1] == "Ada is 36"
+            assert list(elsewhere.verify()) == []
+
+    def test_a_copied_thread_shares_its_path_and_has_what_lies_beside_it(
+        self, store: Sessions, saver: BoughSaver
+    ) -> None:
+        graph = with_a_subgraph(ANSWERS).compile(checkpointer=saver)
+        graph.invoke(HELLO, on("1"))
+        graph.update_state(on("1"), {"messages": [HumanMessage("Weather in Rome?", id="h1")]})
+        saver.copy_thread("1", "2")
+        assert [told(one) for one in saver.list(on("2"))] == [told(one) for one in saver.list(on("1"))]
+        copy = next(row for row in store.every(conversation_id="2") if row.relation == "fork")
+        assert copy.parent_session == session_of(store, "1").session_id
+        assert graph.get_state(on("2")).config["configurable"]["checkpoint_id"] == graph.get_state(on("1")).config["configurable"]["checkpoint_id"]  # fmt: skip
+        saver.delete_thread("1")
+        graph.update_state(on("2"), {"messages": [AIMessage("On.", id="on")]}, as_node="close")
+        assert texts(graph.get_state(on("2")).values)[-1] == "On."
+        assert list(store.verify()) == []
+        assert store.session(copy.session_id).calls() == [], "copied calls are not paid again"
+
+    def test_a_thread_that_waits_before_a_tool_is_copied_whole(
+        self, store: Sessions, saver: BoughSaver
+    ) -> None:
+        graph = agent(ANSWERS).compile(checkpointer=saver, interrupt_before=["tools"])
+        graph.invoke(HELLO, on("1"))
+        saver.copy_thread("1", "2")
+        assert [told(one) for one in saver.list(on("2"))] == [told(one) for one in saver.list(on("1"))]
+        assert texts(graph.invoke(None, on("2"))) == TALK
+        assert list(store.verify()) == []
+
+    def test_what_was_pruned_is_not_told_by_a_copy(self, store: Sessions, saver: BoughSaver) -> None:
+        graph = agent(ANSWERS).compile(checkpointer=saver)
+        graph.invoke(HELLO, on("1"))
+        saver.prune(["1"])
+        graph.update_state(
+            on("1"), {"messages": [AIMessage("It rains.", id="a1")]}
+        )  # from before the note says so
+        saver.copy_thread("1", "2")
+        assert len(list(BoughSaver(store).list(on("2")))) == 2
+        assert texts(graph.get_state(on("2")).values) == [*TALK[:3], "It rains."]
+
+    def test_what_a_deleted_run_said_is_no_longer_shown(self, store: Sessions, saver: BoughSaver) -> None:
+        graph = agent([*ANSWERS, AIMessage("Oops.", id="a2")]).compile(checkpointer=saver)
+        graph.invoke(HELLO, on("1"))
+        graph.invoke({"messages": [HumanMessage("And?", id="h2")]}, on("1", run_id="run-2"))
+        saver.delete_for_runs(["run-2"])
+        assert texts(graph.get_state(on("1")).values) == TALK
+        session = session_of(store, "1")
+        assert [words for _, words in said(session)] == TALK
+        session.redo()
+        assert [words for _, words in said(session)] == [*TALK, "And?", "Oops."], "nothing is gone"
+
+    def test_a_deleted_thread_lies_in_the_trash_and_its_name_is_free(
+        self, store: Sessions, saver: BoughSaver
+    ) -> None:
+        graph = with_a_subgraph(ANSWERS).compile(checkpointer=saver)
+        graph.invoke(HELLO, on("1"))
+        first = session_of(store, "1")
+        BoughSaver(store).delete_thread("1")  # another process does
+        assert graph.get_state(on("1")).values == {}
+        with_a_subgraph(ANSWERS).compile(checkpointer=saver).invoke(HELLO, on("1"))
+        assert session_of(store, "1").session_id != first.session_id
+        assert first.row.trashed_at is not None
+        assert len(list(saver.list(on("1"), filter={"source": "input"}))) == 2
+
+    def test_a_thread_that_is_deleted_while_it_runs_begins_anew(
+        self, store: Sessions, saver: BoughSaver
+    ) -> None:
+        first = put(saver, "1", {"n": 1})
+        BoughSaver(store).delete_thread("1")
+        put(saver, "1", {"n": 2}, first)
+        assert [one.checkpoint["channel_values"] for one in saver.list(on("1"))] == [{"n": 2}]
+
+
+class TestWriters:
+    def test_two_who_write_at_once_both_keep_what_they_wrote(self, store: Sessions) -> None:
+        first = put(BoughSaver(store), "1", {"messages": HELLO["messages"]})
+        savers = [BoughSaver(store), BoughSaver(store)]
+        gate = Barrier(2)
+
+        def write(n: int) -> None:
+            config, messages = first, list(HELLO["messages"])
+            gate.wait()
+            for step in range(8):
+                messages = [*messages, HumanMessage(f"{n} {step}", id=f"{n} {step}")]
+                config = put(savers[n], "1", {"messages": messages}, config)
+                savers[n].put_writes(config, [("messages", [step])], f"task {n}")
+
+        writers = [Thread(target=write, args=(n,)) for n in range(2)]
+        for writer in writers:
+            writer.start()
+        for writer in writers:
+            writer.join()
+        lines = [
+            one
+            for one in BoughSaver(store).list(on("1"))
+            if len(one.checkpoint["channel_values"]["messages"]) == 9
+        ]
+        assert sorted(
+            m.content for one in lines for m in one.checkpoint["channel_values"]["messages"][1:]
+        ) == sorted(f"{n} {step}" for n in range(2) for step in range(8))
+        assert all(one.pending_writes for one in lines)
+        assert [told(one) for one in savers[0].list(on("1"))] == [
+            told(one) for one in savers[1].list(on("1"))
+        ]
+        assert list(store.verify()) == []
+
+    def test_writes_may_come_before_their_checkpoint(self, saver: BoughSaver) -> None:
+        checkpoint = empty_checkpoint()
+        saver.put_writes(on("1", checkpoint_ns="", checkpoint_id=checkpoint["id"]), [("a", 1)], "t")
+        assert saver.get_tuple(on("1")) is None
+        config = saver.put(on("1", checkpoint_ns=""), checkpoint, {"source": "loop", "step": 0}, {})
+        assert saver.get_tuple(config).pending_writes == [("t", "a", 1)]  # type: ignore[union-attr]
+
+    def test_one_who_is_killed_in_a_tool_loses_nothing_and_the_next_goes_on(self, tmp_path: Path) -> None:
+        url = str(tmp_path / "a.db")
+        runs = subprocess.Popen([sys.executable, GRAPHS, "worked", url], stdout=subprocess.PIPE, text=True)
+        assert runs.stdout is not None
+        for line in runs.stdout:
+            if line == "in Rome\n":
+                os.kill(runs.pid, signal.SIGKILL)
+        runs.wait()
+        runs.stdout.close()
+        with bough.open(url) as store:
+            session = session_of(store, "killed")
+            assert [words for _, words in said(session)] == [
+                "Question 1",
+                "",
+                "sunny in Bonn",
+                "Sunny.",
+                "Question 2",
+                "",
+            ]
+            assert [call.call.id for call in session.open_calls] == ["call-2"]
+            graph = agent([AIMessage("Sunny too.", id="said-2")]).compile(checkpointer=BoughSaver(store))
+            assert texts(graph.invoke(None, on("killed")))[-2:] == ["sunny in Rome", "Sunny too."]
+            assert session.verify() == []
+            assert len(session.calls()) == 2
+        shown = CliRunner().invoke(command, ["--store", url, "show", "latest"])
+        assert "Sunny too." in shown.output
+
+    def test_one_who_is_killed_between_a_move_and_its_append_has_not_moved_the_thread(
+        self, tmp_path: Path
+    ) -> None:
+        url = str(tmp_path / "a.db")
+        done = subprocess.run([sys.executable, GRAPHS, "edited", url], check=False)
+        assert done.returncode == -signal.SIGKILL
+        with bough.open(url) as store:
+            graph = agent([AIMessage("Yes.", id="yes")]).compile(checkpointer=BoughSaver(store))
+            assert texts(graph.get_state(on("killed")).values) == ["Bonn?", "Sunny."]
+            assert texts(graph.invoke({"messages": [HumanMessage("Sure?", id="sure")]}, on("killed"))) == [
+                *("Bonn?", "Sunny.", "Sure?", "Yes.")
+            ]
+            session = session_of(store, "killed")
+            assert [words for _, words in said(session)] == ["Bonn?", "Sunny.", "Sure?", "Yes."]
+            assert session.verify() == []
+
+
+class TestDocs:
+    def test_the_code_of_the_page_runs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        page = Path(__file__).parents[2] / "docs" / "frameworks" / "langgraph.md"
+        blocks = re.findall(r"^```py\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+        monkeypatch.chdir(tmp_path)
+        known: dict[str, Any] = {"__name__": "page"}
+        exec("\n".join(blocks), known)
+        known["store"].close()
+
+
+class TestNames:
+    @pytest.mark.parametrize("name", [None, ""])
+    def test_a_thread_has_a_name(self, saver: BoughSaver, name: Any) -> None:
+        with pytest.raises(BadQuery, match="thread_id"):
+            saver.get_tuple(on(name))
+        with pytest.raises(BadQuery, match="thread_id"):
+            put(saver, name, {})
+
+    @pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+    def test_a_name_no_store_could_keep_is_refused(self, saver: BoughSaver, name: str) -> None:
+        with pytest.raises(BadText):
+            put(saver, name, {})
+
+    def test_a_number_is_a_name(self, saver: BoughSaver) -> None:
+        config = put(saver, 7, {"n": 1})  # type: ignore[arg-type]
+        assert config["configurable"]["thread_id"] == 7
+        assert saver.get_tuple(on("7")) is not None
+
+    def test_a_strategy_that_is_none_deletes_nothing(self, saver: BoughSaver) -> None:
+        put(saver, "1", {"n": 1})
+        with pytest.raises(BadQuery, match="strategy"):
+            saver.prune(["1"], strategy="all")
+        assert saver.get_tuple(on("1")) is not None
+
+    def test_a_stranger_sees_nothing(self, tmp_path: Path) -> None:
+        with (
+            bough.open(tmp_path / "a.db", space="a") as mine,
+            bough.open(tmp_path / "a.db", space="b") as yours,
+        ):
+            put(BoughSaver(mine), "1", {"n": 1})
+            stranger = BoughSaver(yours)
+            assert stranger.get_tuple(on("1")) is None
+            assert list(stranger.list(None)) == []
+            stranger.delete_thread("1")
+            stranger.delete_for_runs(["r"])
+            assert BoughSaver(mine).get_tuple(on("1")) is not None
+
+    def test_threads_are_brought_from_another_saver_in_any_order(
+        self, store: Sessions, saver: BoughSaver
+    ) -> None:
+        old = InMemorySaver()
+        agent(ANSWERS).compile(checkpointer=old).invoke(HELLO, on("1"))
+        for one in old.list(None):  # newest first
+            parent = one.parent_config or on("1", checkpoint_ns="")
+            saver.put(parent, one.checkpoint, one.metadata, one.checkpoint["channel_versions"])
+            for task_id, channel, value in one.pending_writes or []:
+                saver.put_writes(one.config, [(channel, value)], f"{task_id} {channel}")
+        graph = agent([AIMessage("Moved.", id="moved")]).compile(checkpointer=saver)
+        assert texts(graph.get_state(on("1")).values) == TALK
+        assert texts(graph.invoke({"messages": [HumanMessage("On?", id="h2")]}, on("1")))[-1] == "Moved."
+        assert [one.checkpoint["id"] for one in saver.list(on("1"))][3:] == [
+            one.checkpoint["id"] for one in old.list(None)
+        ]
+        assert list(store.verify()) == []

@@ -1,0 +1,807 @@
+"""The session of OpenAI's Agents SDK on Bough: what the SDK puts in comes back, and it is a real session all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import multiprocessing
+import os
+import re
+import signal
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents import (
+    Agent,
+    GuardrailFunctionOutput,
+    ModelSettings,
+    OpenAIResponsesModel,
+    OutputGuardrailTripwireTriggered,
+    Runner,
+    RunState,
+    SQLiteSession,
+    Usage,
+    function_tool,
+    output_guardrail,
+    set_tracing_disabled,
+)
+from agents.memory import OpenAIResponsesCompactionSession, Session
+from agents.testing import ScriptedModel, assistant_message, function_call
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openai import AsyncOpenAI
+
+import bough
+from bough import StaleLeaf, assistant, user
+from bough.adapters.openai_agents import BoughHooks, BoughSession
+from bough.cli.main import bough as command
+from bough.errors import BadText, NotAnAnswer, NotJson, StoreError
+from bough.sessions import Sessions
+from bough.stores.memory import MemoryStore
+from loopback import Call, Loopback, Say
+
+set_tracing_disabled(True)  # its exporter would look for a network
+
+PNG = "data:image/png;base64,iVBORw0KGgo="
+SPENT = Usage(requests=1, input_tokens=11, output_tokens=7, total_tokens=18)
+
+
+def said(text: str, item_id: str = "msg_1") -> Any:
+    content = [{"annotations": [], "text": text, "type": "output_text", "logprobs": []}]
+    return {
+        "id": item_id,
+        "content": content,
+        "role": "assistant",
+        "status": "completed",
+        "type": "message",
+    }
+
+
+def asked(call_id: str, arguments: str = '{"order":41}', **more: Any) -> Any:
+    call = {"arguments": arguments, "call_id": call_id, "name": "lookup", "type": "function_call"}
+    return call | {"id": f"fc_{call_id}"} | more
+
+
+def got(call_id: str, output: Any = "lost", **more: Any) -> Any:
+    return {"call_id": call_id, "output": output, "type": "function_call_output"} | more
+
+
+QUESTION: Any = {"content": "Where is it?", "role": "user"}
+THOUGHT: Any = {
+    "id": "rs_1",
+    "summary": [{"text": "I should look.", "type": "summary_text"}],
+    "type": "reasoning",
+    "encrypted_content": "gAAAAsealed",
+}
+ORDINARY: list[Any] = [
+    QUESTION,
+    THOUGHT,
+    said("Let me see."),
+    asked("a"),
+    asked("b"),
+    got("a"),
+    got("b"),
+    said("Lost."),
+]
+ODD: list[Any] = [
+    {"role": "developer", "content": "Be brief."},
+    {"role": "system", "content": [{"type": "input_text", "text": "Be kind."}]},
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "one block"}]},
+    {
+        "role": "user",
+        "content": [{"type": "input_text", "text": "this?"}, {"type": "input_image", "image_url": PNG}],
+    },
+    {
+        "role": "user",
+        "content": [{"type": "input_image", "image_url": "https://x.test/a.png", "detail": "low"}],
+    },
+    {"role": "user", "content": [{"type": "input_image", "file_id": "file-1", "detail": "auto"}]},
+    {"role": "user", "content": [{"type": "input_hologram", "depth": 3}]},
+    {"role": "user", "content": ""},
+    {"role": "user", "content": []},
+    {"role": "assistant", "content": "bare words"},
+    {"role": "assistant", "content": ""},
+    {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
+    said("two") | {"content": [*said("one")["content"], *said("two")["content"]], "status": "incomplete"},
+    said("cited") | {"content": [said("x")["content"][0] | {"annotations": [{"type": "url_citation"}]}]},
+    said("of another provider", "__fake_id__") | {"provider_data": {"model": "litellm/x", "n": 1.0}},
+    {"id": "rs_2", "summary": [], "type": "reasoning", "content": None, "status": None},
+    asked("spaced", '{"order": 41, "deep": {"a": [1, 2.0, null]}}', status="completed"),
+    asked("malformed", '{"order": '),
+    asked("list", "[1]"),
+    asked("nothing", ""),
+    asked("named", namespace="shop", id=None),
+    got(
+        "spaced",
+        [{"type": "input_text", "text": "x"}, {"type": "input_image", "image_url": PNG, "detail": "auto"}],
+    ),
+    got("list", [{"type": "input_text", "text": "one block"}], id="fco_1", status="completed"),
+    got("nobody asked for this"),
+    got("nothing", {"neither": "text nor a list"}),
+    {
+        "type": "web_search_call",
+        "id": "ws_1",
+        "status": "completed",
+        "action": {"type": "search", "query": "q"},
+    },
+    {
+        "type": "computer_call",
+        "id": "cu_1",
+        "call_id": "c",
+        "action": {"type": "wait"},
+        "pending_safety_checks": [],
+    },
+    {
+        "type": "computer_call_output",
+        "call_id": "c",
+        "output": {"type": "computer_screenshot", "image_url": PNG},
+    },
+    {"type": "custom_tool_call", "call_id": "d", "name": "grammar", "input": "free text"},
+    {"type": "custom_tool_call_output", "call_id": "d", "output": "done"},
+    {"type": "apply_patch_call_output", "call_id": "e", "status": "failed"},
+    {"type": "mcp_approval_request", "id": "mcpr_1", "arguments": "{}", "name": "n", "server_label": "s"},
+    {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True},
+    {"type": "compaction", "id": "cmp_1", "encrypted_content": "sealed"},
+    {"type": "item_reference", "id": "msg_0"},
+    {"type": "from a later version", "n": 1, "is": True, "deep": [[{}]]},
+    {"type": 7},
+    {},
+]
+
+
+def on_a_loop(law: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(law)
+    def test(*given: Any, **named: Any) -> None:
+        asyncio.run(law(*given, **named))
+
+    return test
+
+
+def on_memory() -> BoughSession:
+    return BoughSession("user-42", Sessions(MemoryStore()))
+
+
+async def stored(session: BoughSession) -> bough.Session:
+    found = await session.opened()
+    assert found.verify() == []
+    return found
+
+
+class TestAnItem:
+    @pytest.mark.parametrize(
+        "item", [*ORDINARY, *ODD], ids=lambda item: f"{item.get('type', item.get('role'))}"
+    )
+    @on_a_loop
+    async def test_comes_back_as_it_was_handed_in(self, item: dict[str, Any]) -> None:
+        session = on_memory()
+        await session.add_items([QUESTION, item])
+        assert json.dumps(await session.get_items(), sort_keys=True) == json.dumps(
+            [QUESTION, item], sort_keys=True
+        )
+        assert await session.pop_item() == item
+        await stored(session)
+
+    @on_a_loop
+    async def test_is_not_stored_twice_where_a_message_says_it_all(self) -> None:
+        session = on_memory()
+        await session.add_items(ORDINARY)
+        path = (await stored(session)).path()
+        assert [entry.role for entry in path] == ["user", "assistant", "tool", "tool", "assistant"]
+        assert [entry.message.details for entry in path if entry.message] == [None] * 5
+
+    @on_a_loop
+    async def test_keeps_what_is_sealed_from_everybody_but_its_issuer(self) -> None:
+        session = on_memory()
+        await session.add_items(
+            [*ORDINARY, {"type": "reasoning", **THOUGHT, "status": None}, said("Bye.", "msg_2")]
+        )
+        found = await stored(session)
+        assert "gAAAA" not in "".join(found.jsonl())
+        assert "gAAAA" not in json.dumps(found.messages("anthropic"))
+        assert THOUGHT in found.messages("openai")
+
+    @on_a_loop
+    async def test_of_a_picture_is_kept_once_as_a_blob(self) -> None:
+        session = on_memory()
+        picture = {"type": "input_image", "image_url": PNG, "detail": "low"}
+        await session.add_items([{"role": "user", "content": [picture]}])
+        (entry,) = (await stored(session)).path()
+        assert entry.message is not None
+        assert [media.mime for media in entry.message.media] == ["image/png"]
+        assert "iVBOR" not in json.dumps(entry.message.details)
+
+    @pytest.mark.parametrize(
+        ("item", "error"),
+        [
+            ("not an item", NotAnAnswer),
+            (None, NotAnAnswer),
+            ({"role": "user", "content": "half a character \ud800"}, BadText),
+            (said("x") | {"status": object()}, NotJson),
+            ({"type": "later", "n": float("nan")}, NotJson),
+        ],
+    )
+    @on_a_loop
+    async def test_that_cannot_be_kept_is_refused_and_nothing_is_written(
+        self, item: Any, error: type[Exception]
+    ) -> None:
+        session = on_memory()
+        await session.add_items([QUESTION])
+        with pytest.raises(error):
+            await session.add_items([said("fine"), item])
+        assert await session.get_items() == [QUESTION]
+
+    @on_a_loop
+    async def test_may_be_long_and_hostile(self) -> None:
+        session = on_memory()
+        items = [
+            {"role": "user", "content": "x\0y" * 3_000_000},
+            {"role": "user", "content": "'; drop table"},
+        ]
+        await session.add_items(items)
+        assert await session.get_items() == items
+
+
+ACTS = st.one_of(
+    st.lists(st.sampled_from([*ORDINARY, *ODD]), max_size=5),
+    st.sampled_from(["pop", "pop", "clear"]),
+    st.integers(-1, 9),
+)
+
+
+class TestAnySequence:
+    @settings(max_examples=150)
+    @given(st.lists(ACTS, max_size=8))
+    @on_a_loop
+    async def test_leaves_what_a_list_would_hold(self, acts: list[Any]) -> None:
+        session, held = on_memory(), list[dict[str, Any]]()
+        for act in acts:
+            if isinstance(act, list):
+                await session.add_items(act)
+                held += act
+            elif isinstance(act, int):
+                assert await session.get_items(act) == (held[-act:] if act > 0 else held if act else [])
+            elif act == "pop":
+                assert await session.pop_item() == (held.pop() if held else None)
+            else:
+                await session.clear_session()
+                held.clear()
+        assert await session.get_items() == held
+        await stored(session)
+
+
+class TestASession:
+    def test_stands_on_a_store_and_on_nothing_else(self) -> None:
+        with pytest.raises(StoreError, match=r"bough\.open"):
+            BoughSession("user-42", "agent.db")
+
+    def test_is_one_to_the_sdk(self) -> None:
+        assert isinstance(on_memory(), Session)
+
+    @on_a_loop
+    async def test_goes_on_in_another_object_under_its_name(self, store: Sessions) -> None:
+        await BoughSession("user-42", store, agent="support").add_items(ORDINARY)
+        again = BoughSession("user-42", store)
+        assert await again.get_items() == ORDINARY
+        assert await BoughSession("user-43", store).get_items() == []
+        found = await stored(again)
+        assert (found.row.conversation_id, found.row.title, found.row.agent) == (
+            "user-42",
+            "user-42",
+            "support",
+        )
+
+    @on_a_loop
+    async def test_of_another_space_or_owner_is_another(self, tmp_path: Path) -> None:
+        for who in ({}, {"space": "elsewhere"}, {"owner": "ann"}):
+            with bough.open(tmp_path / "agent.db", **who) as store:
+                session = BoughSession("user-42", store)
+                await session.add_items([QUESTION])
+                assert await session.get_items() == [QUESTION]
+
+    @on_a_loop
+    async def test_gives_the_latest_items_of_its_settings(self, store: Sessions) -> None:
+        session = BoughSession("user-42", store, session_settings={"limit": 2})
+        await session.add_items(ORDINARY)
+        assert await session.get_items() == ORDINARY[-2:]
+        assert await session.get_items(limit=3) == ORDINARY[-3:]
+        assert await session.get_items(limit=0) == []
+
+    @on_a_loop
+    async def test_that_is_cleared_is_all_there_and_comes_back(self, store: Sessions) -> None:
+        session = BoughSession("user-42", store)
+        await session.add_items(ORDINARY)
+        await session.clear_session()
+        await session.clear_session()
+        assert await session.get_items() == []
+        found = await stored(session)
+        assert len(found.entries()) == 5
+        found.redo()
+        assert await session.get_items() == ORDINARY
+
+    @on_a_loop
+    async def test_that_is_popped_from_loses_nothing(self, store: Sessions) -> None:
+        session = BoughSession("user-42", store)
+        await session.add_items(ORDINARY)
+        left = (await session.opened()).leaf
+        for items in (ORDINARY[:length] for length in range(len(ORDINARY) - 1, -1, -1)):
+            await session.pop_item()
+            assert await session.get_items() == items
+        assert await session.pop_item() is None
+        found = await stored(session)
+        found.checkout(left)
+        assert await session.get_items() == ORDINARY
+
+    @on_a_loop
+    async def test_goes_on_after_a_pop_on_a_branch(self, store: Sessions) -> None:
+        session = BoughSession("user-42", store)
+        await session.add_items(ORDINARY)
+        await session.pop_item()
+        await session.add_items([said("Found!", "msg_3")])
+        assert [branch.parent_seq for branch in (await stored(session)).branches()] == [0, 4]
+
+    @on_a_loop
+    async def test_refuses_a_writer_that_has_not_read_what_another_wrote(self, store: Sessions) -> None:
+        here, there = BoughSession("user-42", store), BoughSession("user-42", store)
+        assert await here.get_items() == await there.get_items() == []
+        await here.add_items([QUESTION])
+        with pytest.raises(StaleLeaf):
+            await there.add_items([{"role": "user", "content": "second"}])
+        assert await there.get_items() == [QUESTION]
+        await there.add_items([said("Now I know.")])
+
+    @on_a_loop
+    async def test_closes_what_was_left_open_and_does_not_make_it_up_to_the_sdk(
+        self, store: Sessions
+    ) -> None:
+        session = BoughSession("user-42", store)
+        items = [
+            QUESTION,
+            asked("a"),
+            asked("b"),
+            got("b"),
+            {"role": "user", "content": "Never mind."},
+            got("a"),
+        ]
+        await session.add_items(items)
+        assert await session.get_items() == items
+        closed = [
+            entry.message.results[0] for entry in (await stored(session)).path() if entry.role == "tool"
+        ]
+        assert [(result.call_id, result.outcome) for result in closed] == [
+            ("b", "done"),
+            ("a", "interrupted"),
+        ]
+
+    @on_a_loop
+    async def test_shows_the_sdk_a_summary_in_place_of_what_was_compacted(self, store: Sessions) -> None:
+        session = BoughSession("user-42", store)
+        await session.add_items([*ORDINARY, {"role": "user", "content": "And 42?"}, said("Here.", "msg_4")])
+        found = await stored(session)
+        found.compact("Order 41 is lost.")
+        first, *kept = await session.get_items()
+        assert "Order 41 is lost." in first["content"]
+        assert kept == [{"role": "user", "content": "And 42?"}, said("Here.", "msg_4")]
+        assert await session.get_items(limit=1) == kept[-1:]
+        found.uncompact()
+        assert (await session.get_items())[: len(ORDINARY)] == ORDINARY
+
+    @on_a_loop
+    async def test_may_stand_on_a_fork_or_on_any_session_of_boughs(self, store: Sessions) -> None:
+        source = store.start("support", [bough.system("You help.")])
+        source.append([user("Hi"), assistant("Hello.", bough.ToolCall("c", "look", {"n": 1}))])
+        source.append([bough.tool_result("c", "seen"), assistant("Seen.")])
+        session = BoughSession("a try", source.fork())
+        kinds = [item.get("type", item.get("role")) for item in await session.get_items()]
+        assert kinds == ["system", "user", "message", "function_call", "function_call_output", "message"]
+        await session.add_items([QUESTION])
+        assert len(source.path()) == 5
+        assert len((await stored(session)).path()) == 6
+
+    @on_a_loop
+    async def test_takes_a_compaction_of_openais_as_a_branch(self, store: Sessions) -> None:
+        session = BoughSession("user-42", store)
+        await session.add_items(ORDINARY)
+        compacting = OpenAIResponsesCompactionSession("user-42", session, client=Compacts(), model="gpt-4.1")
+        await compacting.run_compaction({"force": True, "compaction_mode": "input"})
+        assert [item["type"] for item in await session.get_items()] == ["compaction"]
+        assert len((await stored(session)).entries()) == 6
+
+    @on_a_loop
+    async def test_moves_in_a_bundle_without_what_is_sealed(self, store: Sessions) -> None:
+        session = BoughSession("user-42", store)
+        items = [
+            *ORDINARY,
+            said("two") | {"status": "incomplete"},
+            asked("spaced", '{"a": 1}', status="completed"),
+        ]
+        await session.add_items(items)
+        bundle = io.BytesIO()
+        (await stored(session)).export(bundle)
+        elsewhere = Sessions(MemoryStore())
+        elsewhere.import_bundle(io.BytesIO(bundle.getvalue()))
+        left = [{k: v for k, v in item.items() if k not in ("id", "encrypted_content")} for item in items]
+        assert await BoughSession("user-42", elsewhere).get_items() == left
+
+    @on_a_loop
+    async def test_finishes_a_write_whose_caller_is_cancelled(self, store: Sessions) -> None:
+        session = BoughSession("user-42", store)
+        writing = asyncio.create_task(session.add_items(ORDINARY))
+        await asyncio.sleep(0)
+        writing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+        assert (await session.opened()).leaf.seq == 5
+        assert await session.get_items() == ORDINARY
+
+
+class Compacts:
+    """OpenAI's client as far as a compaction needs it."""
+
+    @property
+    def responses(self) -> Compacts:
+        return self
+
+    async def compact(self, **asked: Any) -> Any:
+        assert asked["model"] == "gpt-4.1"
+        return type(
+            "Compacted",
+            (),
+            {"usage": None, "output": [{"type": "compaction", "id": "cmp_1", "encrypted_content": "s"}]},
+        )
+
+
+# -- runs ------------------------------------------------------------------------------------------
+
+
+def answers(*more: Any) -> ScriptedModel:
+    calls = [function_call("lookup", {"order": order}, call_id=f"c{order}") for order in (41, 42)]
+    return ScriptedModel(
+        [[assistant_message("let me see"), *calls], *(more or ([assistant_message("lost")],))],
+        default_usage=SPENT,
+    )
+
+
+def lookup() -> Any:
+    """Of two calls at once the later is the faster."""
+    is_done = asyncio.Event()
+
+    @function_tool
+    async def lookup(order: int) -> str:
+        if order == 41:
+            await is_done.wait()
+        is_done.set()
+        return f"{order} is lost"
+
+    return lookup
+
+
+def support(tool: Any = None, *more: Any, **about: Any) -> Agent[Any]:
+    return Agent("support", model=answers(*more), tools=[tool or lookup()], **about)
+
+
+async def run_whole(agent: Agent[Any], session: Any, hooks: BoughHooks | None, *, is_streamed: bool) -> None:
+    if not is_streamed:
+        await Runner.run(agent, "Where?", session=session, hooks=hooks)
+        return
+    streamed = Runner.run_streamed(agent, "Where?", session=session, hooks=hooks)
+    async for _ in streamed.stream_events():
+        pass
+
+
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["at once", "streamed"])
+@pytest.mark.parametrize("is_hooked", [False, True], ids=["session", "session and hooks"])
+class TestARun:
+    @on_a_loop
+    async def test_leaves_what_it_leaves_in_the_sdks_own_session(
+        self, store: Sessions, is_hooked: bool, is_streamed: bool
+    ) -> None:
+        session, own = BoughSession("user-42", store), SQLiteSession("user-42")
+        hooks = BoughHooks(session) if is_hooked else None
+        for _ in range(2):
+            await run_whole(support(), session, hooks, is_streamed=is_streamed)
+            await run_whole(support(), own, None, is_streamed=is_streamed)
+        assert await session.get_items() == await own.get_items()
+        for most in range(8):
+            assert await session.get_items(most) == await own.get_items(most)
+        found = await stored(session)
+        assert [entry.role for entry in found.transcript()] == ["user", "assistant"] * 2
+        assert (len(found.branches()), found.row.status) == (1, "idle")
+        while popped := await own.pop_item():
+            assert await session.pop_item() == popped
+            assert await session.get_items() == await own.get_items()
+        await stored(session)
+
+
+class TestOverHttp:
+    @on_a_loop
+    async def test_a_run_of_the_real_client_is_kept_and_its_history_is_taken_back(
+        self, store: Sessions
+    ) -> None:
+        answer = Say("let me see", "I think", (Call("call_1", "lookup", '{"order":42}'),))
+        session, own = BoughSession("user-42", store), SQLiteSession("user-42")
+        for kept, hooks in ((session, BoughHooks(session)), (own, None)):
+            with Loopback(answer, Say("It is lost."), Say("It still is.")) as vendor:
+                client = AsyncOpenAI(base_url=vendor.url_for("openai"), api_key="none")
+                settings = ModelSettings(store=False, response_include=["reasoning.encrypted_content"])
+                model = OpenAIResponsesModel("gpt-5", client)
+                agent = Agent("support", model=model, tools=[lookup()], model_settings=settings)
+                for _ in range(2):
+                    await run_whole(agent, kept, hooks, is_streamed=True)
+                assert [seen.problems for seen in vendor.seen] == [[]] * 3
+                await client.close()
+        assert await session.get_items() == await own.get_items()
+        found = await stored(session)
+        assert "SIG-openai" in json.dumps(await session.get_items())
+        assert "SIG-openai" not in "".join(found.jsonl())
+        assert (found.usage().calls, found.usage().unpriced_calls) == (3, 0)
+
+
+class TestHooks:
+    @on_a_loop
+    async def test_make_a_call_durable_before_it_runs_and_each_result_as_it_lands(
+        self, store: Sessions
+    ) -> None:
+        seen: dict[int, list[str | None]] = {}
+
+        session = BoughSession("user-42", store)
+        found = await session.opened()
+
+        @function_tool
+        async def looking(order: int) -> str:
+            while order == 42 and store.session(found.session_id).leaf.seq < 3:
+                await asyncio.sleep(0.001)  # until the other's result is there
+            seen[order] = [entry.role for entry in store.session(found.session_id).path()]
+            return "lost"
+
+        calls = [function_call("looking", {"order": order}, call_id=f"c{order}") for order in (41, 42)]
+        model = ScriptedModel([calls, [assistant_message("both")]])
+        agent = Agent("support", model=model, tools=[looking])
+        await asyncio.wait_for(Runner.run(agent, "Where?", session=session, hooks=BoughHooks(session)), 10)
+        assert seen == {41: ["user", "assistant"], 42: ["user", "assistant", "tool"]}
+        started = [fact.data for fact in found.journal() if fact.kind == "calls_started"]
+        assert started == [{"seq": 2, "indexes": [0, 1]}]
+
+    @on_a_loop
+    async def test_tell_the_ledger_of_each_call_beside_its_answer(self, store: Sessions) -> None:
+        session = BoughSession("user-42", store)
+        agent = support()
+        agent.model.model = "anthropic/claude-sonnet-4-5"
+        await Runner.run(agent, "Where?", session=session, hooks=BoughHooks(session))
+        found = await stored(session)
+        assert [(call.after_seq, call.answer_seq) for call in found.calls()] == [(1, 2), (4, 5)]
+        assert {(call.provider, call.model) for call in found.calls()} == {("anthropic", "claude-sonnet-4-5")}
+        assert [entry.model for entry in found.path() if entry.role == "assistant"] == [
+            "claude-sonnet-4-5"
+        ] * 2
+        total = found.usage()
+        assert (total.input_tokens, total.output_tokens, total.unpriced_calls) == (22, 14, 0)
+        assert total.cost_microcents == 2 * (11 * 300 + 7 * 1500)
+
+    @on_a_loop
+    async def test_count_an_answer_a_guardrail_blocks_and_keep_it_off_the_path(self, store: Sessions) -> None:
+        @output_guardrail
+        async def never(context: Any, agent: Any, output: Any) -> GuardrailFunctionOutput:
+            return GuardrailFunctionOutput(None, tripwire_triggered=True)
+
+        session, own = BoughSession("user-42", store), SQLiteSession("user-42")
+        for kept, hooks in ((session, BoughHooks(session)), (own, None)):
+            agent = support(None, [assistant_message("a secret")], output_guardrails=[never])
+            with pytest.raises(OutputGuardrailTripwireTriggered):
+                await Runner.run(agent, "Where?", session=kept, hooks=hooks)
+        assert await session.get_items() == await own.get_items()
+        found = await stored(session)
+        assert "a secret" not in "".join(found.jsonl("all"))
+        assert [call.answer_seq for call in found.calls()] == [2, None]
+
+    @on_a_loop
+    async def test_leave_the_last_word_to_the_sdk(self, store: Sessions) -> None:
+        session = BoughSession("user-42", store)
+        hooks = Shouts(session)
+        await Runner.run(support(), "Where?", session=session, hooks=hooks)
+        assert got("c41", "41 is lost") in await session.get_items()
+        found = await stored(session)
+        assert "41 IS LOST" in "".join(found.jsonl("all"))  # what was written ahead is a branch
+        assert [call.answer_seq for call in found.calls("path")] == [5]
+
+    @pytest.mark.parametrize("is_hooked", [False, True])
+    @on_a_loop
+    async def test_let_a_run_that_waits_for_approval_go_on_elsewhere(
+        self, store: Sessions, is_hooked: bool
+    ) -> None:
+        asking = function_tool(found, name_override="lookup", needs_approval=True)
+        own = SQLiteSession("user-42")
+        kept: list[list[Any]] = []
+        for make in (lambda: BoughSession("user-42", store), lambda: own):
+            agent = support(asking)
+            session: Any = make()
+            waits = await Runner.run(agent, "Where?", session=session, hooks=_hooks(session, is_hooked))
+            assert len(waits.interruptions) == 2
+            state = await RunState.from_json(agent, waits.to_state().to_json())
+            for call in state.get_interruptions():
+                state.approve(call)
+            session = make()
+            done = await Runner.run(agent, state, session=session, hooks=_hooks(session, is_hooked))
+            assert done.final_output == "lost"
+            kept.append(await session.get_items())
+        assert kept[0] == kept[1]
+        kept_session = await stored(BoughSession("user-42", store))
+        path, journal = kept_session.path(), kept_session.journal()
+        assert [entry.role for entry in path] == ["user", "assistant", "tool", "tool", "assistant"]
+        told = [fact for fact in journal if fact.kind == "calls_started"]
+        assert sorted(fact.data["indexes"] for fact in told) == ([[0], [1]] if is_hooked else [])
+
+    @on_a_loop
+    async def test_keep_what_a_run_did_that_failed(self, store: Sessions) -> None:
+        @function_tool(name_override="lookup", failure_error_function=None)
+        async def failing(order: int) -> str:
+            raise ZeroDivisionError
+
+        session = BoughSession("user-42", store)
+        with pytest.raises(Exception, match="lookup"):
+            await Runner.run(support(failing), "Where?", session=session, hooks=BoughHooks(session))
+        for text in ("And?", "Well?"):
+            model = ScriptedModel([[assistant_message("I cannot tell")]])
+            await Runner.run(Agent("support", model=model), text, session=session, hooks=BoughHooks(session))
+        assert "may or may not have happened" in json.dumps(model.calls[0].input)
+        path = (await stored(session)).path()
+        roles = ["user", "assistant", "tool", "tool", "user", "assistant", "user", "assistant"]
+        assert [entry.role for entry in path] == roles
+
+    @on_a_loop
+    async def test_take_many_results_back_in_the_order_of_their_calls(self, store: Sessions) -> None:
+        count, done = 20, list[asyncio.Event]()
+
+        @function_tool
+        async def looking(order: int) -> str:
+            if order < count - 1:
+                await done[order + 1].wait()  # the last is the first
+            done[order].set()
+            return f"{order}"
+
+        done.extend(asyncio.Event() for _ in range(count))
+        asking = [function_call("looking", {"order": n}, call_id=f"c{n}") for n in range(count)]
+        model = ScriptedModel([asking, [assistant_message("all")]])
+        session = BoughSession("user-42", store)
+        agent = Agent("support", model=model, tools=[looking])
+        await Runner.run(agent, "Where?", session=session, hooks=BoughHooks(session))
+        await session.pop_item()
+        assert await session.get_items(2) == [got("c18", "18"), got("c19", "19")]
+        for n in reversed(range(count)):
+            assert await session.pop_item() == got(f"c{n}", f"{n}")
+
+    @on_a_loop
+    async def test_stop_a_run_that_was_overtaken_before_its_tools_run(self, store: Sessions) -> None:
+        ran: list[int] = []
+
+        @function_tool
+        def looking(order: int) -> str:
+            ran.append(order)
+            return "lost"
+
+        class Overtaken(BoughHooks):
+            async def on_llm_end(self, *given: Any) -> None:
+                other = BoughSession("user-42", store)
+                await other.add_items([QUESTION])
+                await super().on_llm_end(*given)
+
+        session = BoughSession("user-42", store)
+        model = ScriptedModel([[function_call("looking", {"order": 1}, call_id="c")]])
+        agent = Agent("support", model=model, tools=[looking])
+        with pytest.raises(StaleLeaf):
+            await Runner.run(agent, "Where?", session=session, hooks=Overtaken(session))
+        assert ran == []
+
+
+def found(order: int) -> str:
+    return f"{order} is lost"
+
+
+def _hooks(session: Any, is_hooked: bool) -> BoughHooks | None:
+    return BoughHooks(session) if is_hooked and isinstance(session, BoughSession) else None
+
+
+class Shouts(BoughHooks):
+    """Writes another result ahead than the SDK makes of it."""
+
+    async def on_tool_end(self, context: Any, agent: Any, tool: Any, result: object) -> None:
+        await super().on_tool_end(context, agent, tool, str(result).upper())
+
+
+class TestUsage:
+    @on_a_loop
+    async def test_of_a_run_without_hooks_is_told_afterwards(self, store: Sessions) -> None:
+        session = BoughSession("user-42", store)
+        await session.store_run_usage(await Runner.run(support(), "Where?", session=session))
+        found = await stored(session)
+        assert (
+            found.usage().calls,
+            found.usage().input_tokens,
+            found.usage_by_turn()[1].output_tokens,
+        ) == (2, 22, 14)
+
+
+# -- a killed process ------------------------------------------------------------------------------
+
+
+def in_a_process_of_its_own(work: Callable[..., None], *given: Any) -> int | None:
+    """Forked: it need not load the SDK again, which takes seconds."""
+    child = multiprocessing.get_context("fork").Process(target=work, args=given)
+    child.start()
+    child.join(60)
+    return child.exitcode
+
+
+def is_killed_in_its_second_tool(path: Path) -> None:
+    @function_tool(name_override="lookup")
+    async def dying(order: int) -> str:
+        while order == 42 and session_of(path).leaf.seq < 3:
+            await asyncio.sleep(0.001)
+        if order == 42:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return f"{order} is lost"
+
+    with bough.open(path) as store:
+        session = BoughSession("user-42", store)
+        asyncio.run(Runner.run(support(dying), "Where?", session=session, hooks=BoughHooks(session)))
+
+
+def session_of(path: Path) -> bough.Session:
+    found = bough.open(path).latest("user-42")
+    assert found is not None
+    return found
+
+
+class TestAKilledProcess:
+    @pytest.fixture
+    def killed(self, tmp_path: Path) -> Path:
+        path = tmp_path / "agent.db"
+        assert in_a_process_of_its_own(is_killed_in_its_second_tool, path) == -signal.SIGKILL
+        return path
+
+    def test_has_lost_nothing_that_had_happened(self, killed: Path) -> None:
+        found = session_of(killed)
+        assert [entry.role for entry in found.path()] == ["user", "assistant", "tool"]
+        assert [call.call.id for call in found.open_calls] == ["c42"]
+        assert found.usage().input_tokens == 11
+        assert found.verify() == []
+
+    @on_a_loop
+    async def test_is_followed_by_one_that_goes_on_and_tells_the_model(self, killed: Path) -> None:
+        session = BoughSession("user-42", bough.open(killed))
+        assert await session.close_batch() == 1
+        assert await session.close_batch() == 0
+        model = ScriptedModel([[assistant_message("41 is lost, 42 I cannot tell")]])
+        await Runner.run(Agent("support", model=model), "And?", session=session, hooks=BoughHooks(session))
+        told = model.calls[0].input
+        assert [item.get("type", "input") for item in told].count("function_call_output") == 2
+        assert "may or may not have happened" in json.dumps(told)
+        await stored(session)
+
+    @on_a_loop
+    async def test_is_followed_by_one_that_goes_on_without_a_word_of_it(self, killed: Path) -> None:
+        session = BoughSession("user-42", bough.open(killed))
+        for text in ("And?", "Well?"):
+            model = ScriptedModel([[assistant_message("let me think")]])
+            await Runner.run(Agent("support", model=model), text, session=session, hooks=BoughHooks(session))
+        assert "may or may not have happened" in json.dumps(model.calls[0].input)
+        await stored(session)
+
+    def test_is_told_whole_at_the_command_line(self, killed: Path) -> None:
+        shown = CliRunner().invoke(command, ["--store", str(killed), "show", "user-42"])
+        assert shown.exit_code == 0, shown.output
+        for word in ("Where?", "let me see", "lookup", "41 is lost"):
+            assert word in shown.output
+
+
+class TestThePage:
+    def test_runs_as_it_stands(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        page = Path(__file__).parents[2] / "docs" / "frameworks" / "openai-agents.md"
+        blocks = re.findall(r"^```py\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+        monkeypatch.chdir(tmp_path)
+        assert blocks
+        exec(compile("\n".join(blocks), page.name, "exec"), {"__name__": "page"})

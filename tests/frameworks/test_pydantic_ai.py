@@ -1,0 +1,770 @@
+"""The conversation store of Pydantic AI on Bough: what the framework saves comes back, and it is a real session all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import multiprocessing
+import os
+import re
+import signal
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import UTC, datetime
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openai import AsyncOpenAI
+from pydantic_ai import Agent, BinaryContent, DeferredToolRequests, ToolReturn
+from pydantic_ai.conversation import Conversation
+from pydantic_ai.conversation_store import ConversationConflict, ConversationStore, InMemoryConversationStore
+from pydantic_ai.messages import (
+    CachePoint,
+    CompactionPart,
+    FilePart,
+    ImageUrl,
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    ModelRequest,
+    ModelResponse,
+    NativeToolCallPart,
+    NativeToolReturnPart,
+    RetryFeedbackPart,
+    RetryInfo,
+    SystemPromptPart,
+    TextContent,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.openai import OpenAIResponsesModel
+from pydantic_ai.models.test import TestModel
+from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.usage import RequestUsage
+
+import bough
+from bough import Settings, assistant, user
+from bough.adapters.pydantic_ai import BoughConversationStore, BoughSteps
+from bough.cli.main import bough as command
+from bough.errors import BadText, StoreError
+from bough.sessions import Sessions
+from bough.stores.memory import MemoryStore
+from loopback import Loopback, Say
+
+WHEN = datetime(2026, 11, 16, 9, tzinfo=UTC)
+PNG = BinaryContent(b"\x89PNG\r\n\x1a\n\0\0\xff\xfe", media_type="image/png")
+
+
+def asked(*parts: Any, **about: Any) -> ModelRequest:
+    return ModelRequest(
+        [UserPromptPart(part, timestamp=WHEN) if isinstance(part, str) else part for part in parts], **about
+    )
+
+
+def said(*parts: Any, **about: Any) -> ModelResponse:
+    return ModelResponse(
+        [TextPart(part) if isinstance(part, str) else part for part in parts], timestamp=WHEN, **about
+    )
+
+
+def calls(call_id: str, arguments: Any = None) -> ToolCallPart[Any]:
+    return ToolCallPart("lookup", {"order": 41} if arguments is None else arguments, call_id)
+
+
+def got(call_id: str, content: Any = "lost", **about: Any) -> ToolReturnPart[Any]:
+    return ToolReturnPart("lookup", content, call_id, timestamp=WHEN, **about)
+
+
+SPENT = RequestUsage(input_tokens=11, output_tokens=7, cache_read_tokens=3, details={"reasoning": 2})
+ORDINARY: list[ModelMessage] = [
+    asked("Where is it?", instructions="You help.", run_id="run-1", conversation_id="con-1", timestamp=WHEN),
+    said(
+        ThinkingPart("hm", signature="sealed-by-its-issuer", provider_name="anthropic"),
+        "Let me see.",
+        calls("a"),
+        calls("b"),
+        usage=SPENT,
+        model_name="claude-sonnet-4-5",
+        provider_name="anthropic",
+        provider_response_id="msg_1",
+        finish_reason="tool_call",
+    ),
+    asked(got("a"), got("b", {"status": ["lost"]}), instructions="You help."),
+    said(
+        "It is lost.",
+        usage=SPENT,
+        model_name="claude-sonnet-4-5",
+        provider_name="anthropic",
+        finish_reason="stop",
+    ),
+]
+ODD: list[ModelMessage] = [
+    asked(SystemPromptPart("Be brief.", timestamp=WHEN), "and now", metadata={"mine": 1}),
+    asked(UserPromptPart(["one"], timestamp=WHEN)),
+    asked(
+        UserPromptPart(
+            ["this?", PNG, ImageUrl("https://x.test/a.png"), CachePoint(), TextContent("t")], timestamp=WHEN
+        )
+    ),
+    asked(UserPromptPart([], timestamp=WHEN)),
+    asked(),
+    asked("", instructions="Now you are rude."),
+    asked(RetryFeedbackPart("try again", retry=RetryInfo("model_retry", attempt=1), timestamp=WHEN)),
+    said(),
+    said("", calls("text", '{"order": 41}'), calls("compact", '{"order":41}'), calls("cut", '{"order": ')),
+    said(calls("nothing", "")),
+    said(
+        ThinkingPart("", id="rs_1", signature="s", provider_details={"k": [1]}),
+        TextPart("x", id="msg_2"),
+        state="interrupted",
+    ),
+    said(FilePart(PNG, id="f", provider_name="openai")),
+    said(
+        NativeToolCallPart("web_search", {"q": 1}, "n"),
+        NativeToolReturnPart("web_search", {"r": []}, "n", timestamp=WHEN),
+    ),
+    said(
+        CompactionPart(
+            "short", id="cmp_1", provider_name="openai", provider_details={"encrypted_content": "e"}
+        )
+    ),
+    asked(got("text", [1, {"a": None}]), got("cut", 1.5, outcome="failed"), "and a word"),
+    asked(got("compact", None, outcome="denied", metadata={"by": "ann"})),
+    asked(got("nobody asked", PNG)),
+]
+
+
+def dumped(messages: Sequence[ModelMessage]) -> Any:
+    return ModelMessagesTypeAdapter.dump_python(list(messages), mode="json")
+
+
+def on_a_loop(law: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(law)
+    def test(*given: Any, **named: Any) -> None:
+        asyncio.run(law(*given, **named))
+
+    return test
+
+
+def on_memory() -> BoughConversationStore:
+    return BoughConversationStore(Sessions(MemoryStore()))
+
+
+def talk(*messages: ModelMessage, name: str = "con-1") -> Conversation:
+    return Conversation(messages=list(messages), conversation_id=name)
+
+
+async def loaded(store: ConversationStore, name: str = "con-1") -> Conversation:
+    found = await store.load(name)
+    assert found is not None
+    return found
+
+
+async def stored(store: BoughConversationStore, name: str = "con-1") -> bough.Session:
+    found = await store.opened(name)
+    assert found is not None
+    assert found.verify() == []
+    return found
+
+
+class TestAMessage:
+    @pytest.mark.parametrize("n", range(len(ORDINARY) + len(ODD)))
+    @on_a_loop
+    async def test_comes_back_as_it_was_saved(self, n: int) -> None:
+        store, message = on_memory(), [*ORDINARY, *ODD][n]
+        await store.save(talk(*ORDINARY, message))
+        assert dumped((await loaded(store)).messages) == dumped([*ORDINARY, message])
+        await stored(store)
+
+    @settings(max_examples=100)
+    @given(st.lists(st.lists(st.sampled_from([*ORDINARY, *ODD]), max_size=5), max_size=4), st.integers(0, 9))
+    @on_a_loop
+    async def test_comes_back_in_any_order(self, saves: list[list[ModelMessage]], most: int) -> None:
+        store, conversation = on_memory(), talk()
+        for messages in saves:
+            conversation.messages.extend(messages)
+            await store.save(conversation)
+        if saves:
+            assert dumped((await loaded(store)).messages) == dumped(conversation.messages)
+            last = await store.load("con-1", limit=most)
+            assert last is not None
+            assert dumped(last.messages) == dumped(
+                conversation.messages[max(0, len(conversation.messages) - most) :]
+            )
+            await stored(store)
+
+    @on_a_loop
+    async def test_is_an_ordinary_entry(self) -> None:
+        store = on_memory()
+        await store.save(talk(*ORDINARY))
+        found = await stored(store)
+        assert [entry.role or entry.kind for entry in found.path()] == [
+            "settings",
+            "user",
+            "assistant",
+            "tool",
+            "tool",
+            "assistant",
+        ]
+        assert found.path()[0].payload == Settings(prompt="You help.")
+        assert [entry.role for entry in found.transcript()] == ["user", "assistant"]
+        assert [call.arguments for call in found.path()[2].message.calls] == [{"order": 41}] * 2
+
+    @on_a_loop
+    async def test_keeps_its_words_once(self) -> None:
+        store = on_memory()
+        long = [
+            asked("question " * 99, instructions="rules " * 99),
+            said("answer " * 99),
+            asked("again", instructions="rules " * 99),
+        ]
+        await store.save(talk(*long))
+        kept = "".join((await stored(store)).jsonl())
+        assert [kept.count(word * 9) for word in ("question ", "rules ", "answer ")] == [11] * 3
+
+    @on_a_loop
+    async def test_keeps_what_is_sealed_from_everybody_but_its_issuer(self) -> None:
+        store = on_memory()
+        await store.save(talk(*ORDINARY))
+        found = await stored(store)
+        assert "sealed-by" not in "".join(found.jsonl())
+        assert "sealed-by" not in json.dumps(found.messages("openai"))
+        assert "sealed-by" in json.dumps(found.messages("anthropic"))
+
+    @on_a_loop
+    async def test_tells_the_ledger_what_it_cost(self) -> None:
+        store = on_memory()
+        await store.save(talk(*ORDINARY))
+        found = await stored(store)
+        assert [(call.answer_seq, call.model, call.provider) for call in found.calls()] == [
+            (3, "claude-sonnet-4-5", "anthropic"),
+            (6, "claude-sonnet-4-5", "anthropic"),
+        ]
+        assert (
+            found.usage().input_tokens,
+            found.usage().cache_read_tokens,
+            found.usage().unpriced_calls,
+        ) == (22, 6, 0)
+
+    @on_a_loop
+    async def test_that_cannot_be_kept_is_refused_and_nothing_is_written(self) -> None:
+        store = on_memory()
+        conversation = talk(*ORDINARY)
+        await store.save(conversation)
+        conversation.messages.append(asked("half a character \ud800"))
+        with pytest.raises((BadText, UnicodeError, ValueError)):
+            await store.save(conversation)
+        assert dumped((await loaded(store)).messages) == dumped(ORDINARY)
+
+    @on_a_loop
+    async def test_may_be_long_and_hostile(self) -> None:
+        store, messages = on_memory(), [asked("x\0y" * 3_000_000), said("'; drop table entry --")]
+        await store.save(talk(*messages))
+        assert dumped((await loaded(store)).messages) == dumped(messages)
+
+
+ACTS = st.one_of(
+    st.tuples(st.just("say"), st.lists(st.sampled_from([*ORDINARY, *ODD]), min_size=1, max_size=3)),
+    st.tuples(st.sampled_from(["branch", "fork", "rewrite", "back"]), st.integers(0, 6)),
+    st.tuples(st.sampled_from(["delete"]), st.just(0)),
+)
+
+
+class TestTheStore:
+    def test_stands_on_a_store_and_on_nothing_else(self) -> None:
+        with pytest.raises(StoreError, match=r"bough\.open"):
+            BoughConversationStore("agent.db")
+
+    @settings(max_examples=60)
+    @given(st.lists(ACTS, max_size=7))
+    @on_a_loop
+    async def test_does_what_the_frameworks_own_does(self, acts: list[tuple[str, Any]]) -> None:
+        ours, theirs = on_memory(), InMemoryConversationStore()
+        for act, what in acts:
+            outcomes = [await acted(store, act, what) for store in (ours, theirs)]
+            assert outcomes[0] == outcomes[1]
+        names = [
+            sorted(r.conversation_id for r in await store.list_conversations()) for store in (ours, theirs)
+        ]
+        assert names[0] == names[1]
+        for name in names[0]:
+            await stored(ours, name)
+
+    @on_a_loop
+    async def test_goes_on_where_another_object_stopped(self, store: Sessions) -> None:
+        entries = await BoughConversationStore(store, agent="support").save(talk(*ORDINARY), scope="ann")
+        again = BoughConversationStore(store)
+        conversation = await loaded(again)
+        conversation.messages.append(asked("And 42?"))
+        entries += await again.save(conversation)
+        held = await again.load_entries("con-1")
+        assert held is not None
+        assert [(one.id, one.parent_id) for one in held] == [(one.id, one.parent_id) for one in entries]
+        row = (await stored(again)).row
+        assert (row.conversation_id, row.title, row.agent, row.tags) == (
+            "con-1",
+            "con-1",
+            "support",
+            {"scope": "ann"},
+        )
+
+    @on_a_loop
+    async def test_refuses_who_has_not_seen_what_another_saved(self, store: Sessions) -> None:
+        kept = BoughConversationStore(store)
+        first = talk(*ORDINARY[:1])
+        await kept.save(first)
+        with pytest.raises(ConversationConflict):
+            await kept.save(talk(said("never loaded")))
+        late = await loaded(BoughConversationStore(store))
+        first.messages.append(said("one"))
+        await kept.save(first)
+        late.messages.append(said("two"))
+        with pytest.raises(ConversationConflict):
+            await BoughConversationStore(store).save(late)
+        assert dumped((await loaded(kept)).messages) == dumped(first.messages)
+
+    @on_a_loop
+    async def test_lets_one_of_many_win_who_save_at_once(self, store: Sessions) -> None:
+        first = talk(*ORDINARY)
+        await BoughConversationStore(store).save(first)
+        for n in range(5):
+            stores = [BoughConversationStore(store) for _ in range(4)]
+            seen = [await loaded(one) for one in stores]
+            for conversation in seen:
+                conversation.messages.append(asked(f"round {n}"))
+            done = await asyncio.gather(
+                *map(BoughConversationStore.save, stores, seen), return_exceptions=True
+            )
+            assert sorted(type(one).__name__ for one in done) == [*["ConversationConflict"] * 3, "list"]
+        assert len((await loaded(BoughConversationStore(store))).messages) == 9
+
+    @on_a_loop
+    async def test_lists_the_newest_first_and_by_scope(self, store: Sessions) -> None:
+        kept = BoughConversationStore(store)
+        for name, scope in (("a", "ann"), ("b", "bob"), ("c", "ann")):
+            await kept.save(talk(asked("hi"), name=name), scope=scope)
+        again = await loaded(kept, "a")
+        again.messages.append(said("hello"))
+        await kept.save(again)
+        assert [record.conversation_id for record in await kept.list_conversations()] == ["a", "c", "b"]
+        assert [r.conversation_id for r in await kept.list_conversations(scope="ann", limit=1)] == ["a"]
+        assert await kept.load("b", scope="ann") is None
+
+    @on_a_loop
+    async def test_leaves_a_branch_and_comes_back_to_it(self, store: Sessions) -> None:
+        kept = BoughConversationStore(store)
+        conversation = talk(*ORDINARY)
+        entries = await kept.save(conversation)
+        branched = await kept.branch("con-1", at=2, expected_revision=conversation.revision)
+        branched.messages.append(asked(got("a", "found!"), got("b")))
+        await kept.save(branched)
+        (record,) = await kept.list_conversations()
+        assert record.branches == [entries[-1].id]
+        back = await kept.branch("con-1", from_entry=record.branches[0], expected_revision=branched.revision)
+        assert dumped(back.messages) == dumped(ORDINARY)
+        assert len((await stored(kept)).branches()) == 2
+
+    @on_a_loop
+    async def test_forks_without_copying(self, store: Sessions) -> None:
+        kept = BoughConversationStore(store)
+        await kept.save(talk(*ORDINARY), scope="ann")
+        fork = await kept.fork("con-1", at=2, new_conversation_id="a try")
+        assert dumped(fork.messages) == dumped(ORDINARY[:2])
+        found = await stored(kept, "a try")
+        assert (found.row.relation, len(found.entries()), len(found.path())) == ("fork", 1, 4)
+        fork.messages.append(asked(got("a"), got("b")))
+        await kept.save(fork)
+        await kept.delete("con-1")
+        assert dumped((await loaded(kept, "a try")).messages) == dumped(fork.messages)
+        with pytest.raises(ConversationConflict):
+            await kept.save(talk(asked("x"), name="a try"))
+
+    @on_a_loop
+    async def test_deletes_into_the_trash(self, store: Sessions) -> None:
+        kept = BoughConversationStore(store)
+        conversation = talk(*ORDINARY)
+        await kept.save(conversation)
+        session_id = (await stored(kept)).session_id
+        await kept.delete("con-1")
+        assert await kept.load("con-1") is None
+        with pytest.raises(ConversationConflict):
+            await kept.save(conversation)
+        store.restore(session_id)
+        assert dumped((await loaded(kept)).messages) == dumped(ORDINARY)
+
+    @on_a_loop
+    async def test_knows_what_bough_has_said_in_between(self, store: Sessions) -> None:
+        kept = BoughConversationStore(store)
+        conversation = talk(*ORDINARY)
+        await kept.save(conversation)
+        (await stored(kept)).append([user("by hand"), assistant("noted"), user("and more")])
+        conversation.messages.append(asked("late"))
+        with pytest.raises(ConversationConflict):
+            await kept.save(conversation)
+        seen = await loaded(kept)
+        assert [message.kind for message in seen.messages[-3:]] == ["request", "response", "request"]
+        seen.messages.append(asked("now I know"))
+        await kept.save(seen)
+        assert dumped((await loaded(kept)).messages) == dumped(seen.messages)
+
+    @on_a_loop
+    async def test_goes_on_with_any_session_of_boughs(self, store: Sessions) -> None:
+        session = store.start("support", [bough.system("You help.")], conversation_id="con-1")
+        session.append([user("Hi"), assistant("Hello.", bough.ToolCall("c", "look", {"n": 1}))])
+        session.append([bough.tool_result("c", "seen"), assistant("Seen.")])
+        kept = BoughConversationStore(store)
+        conversation = await loaded(kept)
+        kinds = [[part.part_kind for part in message.parts] for message in conversation.messages]
+        assert kinds == [["system-prompt", "user-prompt"], ["text", "tool-call"], ["tool-return"], ["text"]]
+        conversation.messages.append(asked("And?"))
+        await kept.save(conversation)
+        assert dumped((await loaded(kept)).messages) == dumped(conversation.messages)
+        assert (await stored(kept)).session_id == session.session_id
+
+    @on_a_loop
+    async def test_moves_in_a_bundle_without_what_is_sealed(self, store: Sessions) -> None:
+        await BoughConversationStore(store).save(talk(*ORDINARY))
+        bundle = io.BytesIO()
+        (await stored(BoughConversationStore(store))).export(bundle)
+        elsewhere = Sessions(MemoryStore())
+        elsewhere.import_bundle(io.BytesIO(bundle.getvalue()))
+        left = dumped(ORDINARY)
+        left[1]["parts"][0]["signature"] = None
+        assert dumped((await loaded(BoughConversationStore(elsewhere))).messages) == left
+
+    @on_a_loop
+    async def test_of_another_space_or_owner_is_another(self, tmp_path: Path) -> None:
+        for who in ({}, {"space": "elsewhere"}, {"owner": "ann"}):
+            with bough.open(tmp_path / "agent.db", **who) as store:
+                kept = BoughConversationStore(store)
+                await kept.save(talk(asked(str(who))))
+                assert len((await loaded(kept)).messages) == 1
+
+
+async def acted(store: ConversationStore, act: str, what: Any) -> Any:
+    """One thing done to a conversation, and what it holds then: or what refused it."""
+    conversation = await store.load("con-1") or talk()
+    if act == "say":
+        conversation.messages.extend(what)
+    if act in ("say", "rewrite"):
+        if act == "rewrite":
+            conversation.messages[what:] = [said(f"rewritten {what}")]
+        await store.save(conversation)
+    elif conversation.revision is None:
+        return None
+    elif act == "branch" and what <= len(conversation.messages):
+        await store.branch("con-1", at=what, expected_revision=conversation.revision)
+    elif act == "back":
+        record = next(r for r in await store.list_conversations() if r.conversation_id == "con-1")
+        if what < len(record.branches):
+            await store.branch("con-1", from_entry=record.branches[what], expected_revision=record.revision)
+    elif act == "fork" and what <= len(conversation.messages):
+        name = f"fork {len(await store.list_conversations())} {what}"
+        if await store.load(name) is None:
+            await store.fork("con-1", at=what, new_conversation_id=name)
+    elif act == "delete":
+        await store.delete("con-1")
+    found = await store.load("con-1")
+    if found is None:
+        return None
+    (record,) = (r for r in await store.list_conversations() if r.conversation_id == "con-1")
+    branches = [dumped([e.message for e in await store.read_history(tip)]) for tip in record.branches]
+    return dumped(found.messages), found.usage, branches
+
+
+# -- runs ------------------------------------------------------------------------------------------
+
+
+def answers(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    if any(isinstance(part, ToolReturnPart) for part in messages[-1].parts):
+        return ModelResponse([TextPart("lost")], usage=SPENT)
+    return ModelResponse(
+        [TextPart("let me see"), *(calls(f"c{n}", {"order": n}) for n in (41, 42))], usage=SPENT
+    )
+
+
+def support(*capabilities: Any, lookup: Any = None, **about: Any) -> Agent[None, Any]:
+    agent = Agent(FunctionModel(answers), instructions="You help.", capabilities=capabilities, **about)
+    agent.tool_plain(lookup or slow_and_fast(), name="lookup")
+    return agent
+
+
+def slow_and_fast() -> Callable[[int], Coroutine[Any, Any, dict[str, int]]]:
+    """Of two calls at once the later is the faster."""
+    is_done = asyncio.Event()
+
+    async def lookup(order: int) -> dict[str, int]:
+        if order == 41:
+            await is_done.wait()
+        is_done.set()
+        return {"lost": order}
+
+    return lookup
+
+
+class TestARun:
+    @pytest.mark.parametrize("is_stepwise", [False, True], ids=["saved", "step by step"])
+    @on_a_loop
+    async def test_is_kept_whole_and_goes_on(self, store: Sessions, is_stepwise: bool) -> None:
+        kept = BoughConversationStore(store)
+        steps = [BoughSteps(kept)] if is_stepwise else []
+        conversation = talk()
+        for n in (1, 2):
+            result = await support(*steps).run("Where?", conversation=conversation)
+            if not is_stepwise:
+                await kept.save(result)
+            conversation = await loaded(kept)
+            assert dumped(conversation.messages) == dumped(result.all_messages())
+            assert (conversation.usage.requests, conversation.usage.tool_calls) == (2 * n, 2 * n)
+            assert result.conversation.revision == conversation.revision
+        found = await stored(kept)
+        assert [entry.role for entry in found.transcript()] == ["user", "assistant"] * 2
+        assert found.usage().input_tokens == 44
+        assert len(found.branches()) == 1
+
+    @on_a_loop
+    async def test_may_go_on_with_its_result(self, store: Sessions) -> None:
+        kept = BoughConversationStore(store)
+        agent = support(BoughSteps(kept))
+        result = await agent.run("Where?", conversation=talk())
+        await kept.save(result)  # not needed, and no harm
+        await support(BoughSteps(kept)).run("And?", conversation=result.conversation)
+        assert len((await loaded(kept)).messages) == 8
+
+    @on_a_loop
+    async def test_may_be_streamed_or_walked_through(self, store: Sessions) -> None:
+        kept = BoughConversationStore(store)
+        agent = Agent(TestModel(), capabilities=[BoughSteps(kept)])
+        agent.tool_plain(found, name="lookup")
+        async with agent.run_stream("Where?", conversation=talk()) as streamed:
+            assert "lost" in await streamed.get_output()
+        assert dumped((await loaded(kept)).messages) == dumped(streamed.all_messages())
+        async with agent.iter("And?", conversation=await loaded(kept)) as walk:
+            async for _ in walk:
+                pass
+        assert walk.result is not None
+        assert dumped((await loaded(kept)).messages) == dumped(walk.result.all_messages())
+        assert len((await stored(kept)).branches()) == 1
+
+    @on_a_loop
+    async def test_waits_for_a_person_and_goes_on_elsewhere(self, store: Sessions) -> None:
+        kept = BoughConversationStore(store)
+        for steps in ([], [BoughSteps(kept)]):
+            name = f"con-{len(steps)}"
+            agent: Agent[None, Any] = Agent(
+                FunctionModel(answers), capabilities=steps, output_type=[str, DeferredToolRequests]
+            )
+            agent.tool_plain(found, name="lookup", requires_approval=True)
+            waits = await agent.run("Where?", conversation=talk(name=name))
+            if not steps:
+                await kept.save(waits)
+            conversation = await loaded(BoughConversationStore(store), name)
+            requests = conversation.deferred_tool_requests
+            assert requests is not None
+            assert [call.tool_call_id for call in requests.approvals] == ["c41", "c42"]
+            done = await agent.run(
+                conversation=conversation, deferred_tool_results=requests.build_results(approve_all=True)
+            )
+            if not steps:
+                await kept.save(done)
+            assert (await loaded(kept, name)).deferred_tool_requests is None
+            path = (await stored(kept, name)).path()
+            assert [entry.role for entry in path if entry.role] == [
+                "user",
+                "assistant",
+                "tool",
+                "tool",
+                "assistant",
+            ]
+
+
+async def found(order: int) -> dict[str, int]:
+    return {"lost": order}
+
+
+class TestOverHttp:
+    @on_a_loop
+    async def test_a_run_of_a_real_client_is_kept_and_its_history_is_taken_back(
+        self, store: Sessions
+    ) -> None:
+        kept = BoughConversationStore(store)
+        with Loopback(Say("It is lost.", "I think"), Say("It still is.", "I think again")) as vendor:
+            client = AsyncOpenAI(base_url=vendor.url_for("openai"), api_key="none")
+            model = OpenAIResponsesModel("gpt-5", provider=OpenAIProvider(openai_client=client))
+            agent = Agent(model, instructions="You help.", capabilities=[BoughSteps(kept)])
+            for text in ("Where?", "And?"):
+                conversation = await kept.load("con-1") or talk()
+                async with agent.run_stream(text, conversation=conversation) as streamed:
+                    await streamed.get_output()
+                assert dumped((await loaded(kept)).messages) == dumped(streamed.all_messages())
+            await client.close()
+            assert [seen.problems for seen in vendor.seen] == [[]] * 2
+            assert "SIG-openai" in json.dumps(vendor.bodies("openai")[1])
+        session = await stored(kept)
+        assert "SIG-openai" not in "".join(session.jsonl())
+        assert (session.usage().calls, session.usage().input_tokens) == (2, 22)
+
+
+class TestSteps:
+    @on_a_loop
+    async def test_are_durable_before_what_follows_them(self, store: Sessions) -> None:
+        kept, seen = BoughConversationStore(store), list[tuple[str, list[str]]]()
+
+        def roles() -> list[str]:
+            session = store.latest("con-1")
+            return [] if session is None else [entry.role for entry in session.path() if entry.role]
+
+        def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+            seen.append(("model", roles()))
+            return answers(messages, info)
+
+        async def lookup(order: int) -> str:
+            while order == 42 and "tool" not in roles():
+                await asyncio.sleep(0.001)  # until the other's result is there
+            seen.append((f"tool {order}", roles()))
+            return "lost"
+
+        agent: Agent[None, str] = Agent(FunctionModel(model), capabilities=[BoughSteps(kept)])
+        agent.tool_plain(lookup)
+        await asyncio.wait_for(agent.run("Where?", conversation=talk()), 10)
+        asked_first = ["user", "assistant"]
+        assert seen == [
+            ("model", ["user"]),
+            ("tool 41", asked_first),
+            ("tool 42", [*asked_first, "tool"]),
+            ("model", [*asked_first, "tool", "tool"]),
+        ]
+
+    @on_a_loop
+    async def test_of_a_run_that_was_given_an_old_conversation_are_refused_before_the_model_is_called(
+        self, store: Sessions
+    ) -> None:
+        kept = BoughConversationStore(store)
+        await kept.save(talk(*ORDINARY))
+        called: list[int] = []
+
+        def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+            called.append(len(messages))
+            return ModelResponse([TextPart("hm")])
+
+        for old in (talk(), talk(*ORDINARY[:2], said("other"))):
+            agent = Agent(FunctionModel(model), capabilities=[BoughSteps(kept)])
+            with pytest.raises(ConversationConflict):
+                await agent.run("Where?", conversation=old)
+        assert called == []
+        window = await kept.load("con-1", limit=2)
+        await Agent(FunctionModel(model), capabilities=[BoughSteps(kept)]).run("And?", conversation=window)
+        assert dumped((await loaded(kept)).messages[:4]) == dumped(ORDINARY)
+        assert len((await loaded(kept)).messages) == 6
+
+    @on_a_loop
+    async def test_keep_what_a_tool_says_beside_its_result(self, store: Sessions) -> None:
+        async def lookup(order: int) -> Any:
+            return ToolReturn({"lost": order}, content=["look", PNG], metadata={"order": order})
+
+        kept = BoughConversationStore(store)
+        result = await support(BoughSteps(kept), lookup=lookup).run("Where?", conversation=talk())
+        assert dumped((await loaded(kept)).messages) == dumped(result.all_messages())
+        await stored(kept)
+
+    @on_a_loop
+    async def test_keep_a_result_once_in_whatever_order_it_landed(self, store: Sessions) -> None:
+        kept = BoughConversationStore(store)
+
+        async def lookup(order: int) -> dict[str, int]:
+            session = store.latest("con-1")
+            assert session is not None
+            while order == 41 and not any(entry.role == "tool" for entry in session.path()):
+                await asyncio.sleep(0.001)  # until the other's result is there
+                session.refresh()
+            return {"lost": order}
+
+        agent = support(BoughSteps(kept), lookup=lookup)
+        await asyncio.wait_for(agent.run("Where?", conversation=talk()), 10)
+        path = (await stored(kept)).path()
+        landed = [
+            entry.message.results[0].call_id for entry in path if entry.role == "tool" and entry.message
+        ]
+        assert landed == ["c42", "c41"]
+        assert not any("content" in step for note in path for step in _steps_of_edits(note.payload))
+
+
+def _steps_of_edits(payload: Any) -> set[str]:
+    data = payload.data.get("pydantic_ai", {}) if isinstance(payload, bough.Note) else {}
+    return {str(step) for path, *_ in data.get("rest", []) for step in path}
+
+
+# -- a killed process ------------------------------------------------------------------------------
+
+
+def is_killed_in_its_second_tool(path: Path) -> None:
+    store = bough.open(path)
+
+    async def lookup(order: int) -> str:
+        session = store.latest("con-1")
+        assert session is not None
+        while order == 42 and session.refresh().leaf.seq < 4:
+            await asyncio.sleep(0.001)
+        if order == 42:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return f"{order} is lost"
+
+    agent = support(BoughSteps(BoughConversationStore(store)), lookup=lookup)
+    asyncio.run(agent.run("Where?", conversation=talk()))
+
+
+class TestAKilledProcess:
+    @pytest.fixture
+    def killed(self, tmp_path: Path) -> Path:
+        """Forked: it need not load the framework again, which takes seconds."""
+        path = tmp_path / "agent.db"
+        child = multiprocessing.get_context("fork").Process(target=is_killed_in_its_second_tool, args=[path])
+        child.start()
+        child.join(60)
+        assert child.exitcode == -signal.SIGKILL
+        return path
+
+    @on_a_loop
+    async def test_has_lost_nothing_that_had_happened(self, killed: Path) -> None:
+        session = await stored(BoughConversationStore(bough.open(killed)))
+        assert [entry.role for entry in session.path() if entry.role] == ["user", "assistant", "tool"]
+        assert [call.call.id for call in session.open_calls] == ["c42"]
+        assert session.usage().input_tokens == 11
+
+    @pytest.mark.parametrize("prompt", [None, "And?"])
+    @on_a_loop
+    async def test_is_followed_by_one_that_goes_on(self, killed: Path, prompt: str | None) -> None:
+        kept = BoughConversationStore(bough.open(killed))
+        conversation = await loaded(kept)
+        if prompt is not None:
+            (await stored(kept)).close_batch("the run was cut off: it may have happened", outcome="unknown")
+            conversation = await loaded(kept)
+        result = await support(BoughSteps(kept), lookup=found).run(prompt, conversation=conversation)
+        assert dumped((await loaded(kept)).messages) == dumped(result.all_messages())
+        told = json.dumps(dumped(result.all_messages()))
+        assert "41 is lost" in told
+        assert ("may have happened" in told) == (prompt is not None)
+        await stored(kept)
+
+    def test_is_told_whole_at_the_command_line(self, killed: Path) -> None:
+        shown = CliRunner().invoke(command, ["--store", str(killed), "show", "con-1"])
+        assert shown.exit_code == 0, shown.output
+        for word in ("Where?", "let me see", "lookup", "41 is lost"):
+            assert word in shown.output
+
+
+class TestThePage:
+    def test_runs_as_it_stands(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        page = Path(__file__).parents[2] / "docs" / "frameworks" / "pydantic-ai.md"
+        blocks = re.findall(r"^```py\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+        monkeypatch.chdir(tmp_path)
+        assert blocks
+        exec(compile("\n".join(blocks), page.name, "exec"), {"__name__": "page"})
