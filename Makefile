@@ -8,6 +8,8 @@ UV := $(BIN)/python -m uv pip install --quiet --python $(BIN)/python --constrain
 WORKERS ?= auto
 FRAMEWORKS := .venv-frameworks
 ENCRYPTED := .venv-encrypted
+SUITES = $(BIN)/python tests/every.py $(WORKERS) tests=$(BIN)/python tests/frameworks=$(FRAMEWORKS)/bin/python \
+	tests/encrypted=$(ENCRYPTED)/bin/python
 
 .PHONY: help demo replay export-session test check format docs bench soak clean
 .DEFAULT_GOAL := help
@@ -64,9 +66,7 @@ $(ENCRYPTED)/.test: $(BIN)/uv constraints.txt
 	@touch $@
 
 test: $(VENV)/.test $(VENV)/.browser $(VENV)/.bouncer $(FRAMEWORKS)/.test $(ENCRYPTED)/.test ## every test, on every store and under every framework
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
-	@$(FRAMEWORKS)/bin/python -m pytest -n $(WORKERS) --dist worksteal tests/frameworks
-	@$(ENCRYPTED)/bin/python -m pytest -n $(WORKERS) --dist worksteal tests/encrypted
+	@$(SUITES)
 
 check: $(VENV)/.test $(FRAMEWORKS)/.test ## format, lint, types, layers
 	@$(BIN)/ruff format --check .
@@ -86,9 +86,8 @@ docs: $(VENV)/.test $(VENV)/.browser ## write what the program says and shows of
 bench: $(VENV)/.test ## Bough against the bare driver, in one run; writes bench/result.json
 	@$(BIN)/python -m bench
 
-soak: $(VENV)/.test $(VENV)/.browser $(VENV)/.bouncer $(FRAMEWORKS)/.test ## the long forms: fuzz, state machine, kill storms
-	@BOUGH_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
-	@BOUGH_SOAK=1 $(FRAMEWORKS)/bin/python -m pytest -n $(WORKERS) --dist worksteal tests/frameworks
+soak: $(VENV)/.test $(VENV)/.browser $(VENV)/.bouncer $(FRAMEWORKS)/.test $(ENCRYPTED)/.test ## the long forms: fuzz, state machine, kill storms
+	@BOUGH_SOAK=1 $(SUITES)
 
 clean: ## remove what was made
 	@rm -rf $(VENV) $(FRAMEWORKS) $(ENCRYPTED) bench/result.json

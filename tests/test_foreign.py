@@ -69,7 +69,9 @@ class TestFaults:
     @given(
         st.lists(
             st.recursive(
-                st.none() | st.text() | st.integers(), lambda v: st.lists(v) | st.dictionaries(st.text(), v)
+                st.none() | st.text() | st.integers(),
+                lambda v: st.lists(v) | st.dictionaries(st.text(), v),
+                max_leaves=20,
             )
         )
     )

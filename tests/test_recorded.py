@@ -43,7 +43,7 @@ def test_every_answer_is_found_by_what_came_before_it(session: Session) -> None:
         assert found(model, path[: entry.seq - 1]) == entry
 
 
-@settings(max_examples=2_000 if SOAK else 100, deadline=None)
+@settings(max_examples=2_000 if SOAK else 50, deadline=None)
 @given(paths())
 def test_a_history_followed_entry_by_entry_finds_what_the_whole_context_finds(path: list[Entry]) -> None:
     model, history = RecordedModel(path), History()

@@ -239,7 +239,7 @@ def change(store: Sessions, verb: int, which: int, number: int) -> None:
 
 
 class TestStores:
-    @settings(max_examples=100)
+    @settings(max_examples=50)
     @given(texts=st.lists(SAID, min_size=1, max_size=4), typed=TYPED)
     def test_they_find_the_same_and_nothing_typed_is_an_error_of_sql(
         self, texts: list[str], typed: str
