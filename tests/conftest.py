@@ -24,7 +24,7 @@ sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 SOAK = os.environ.get("BOUGH_SOAK") == "1"
-settings.register_profile("bough", deadline=None, max_examples=2_000 if SOAK else 40)
+settings.register_profile("bough", deadline=None, max_examples=2_000 if SOAK else 30)
 settings.load_profile("bough")
 
 

@@ -32,7 +32,7 @@ from bough.core.turns import Cursor, OpenCall, follow
 
 SOAK = os.environ.get("BOUGH_SOAK") == "1"
 thorough = settings(
-    max_examples=10_000 if SOAK else 40,
+    max_examples=10_000 if SOAK else 30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

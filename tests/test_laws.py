@@ -183,7 +183,19 @@ class TestCancel:
             return await ctx.task("do it", models=[ScriptedModel([Slow(60, "late")])])
 
         run = session.send("q", model=ScriptedModel([ask("delegate")]), tools=[delegate])
-        run_and_cancel(run, "session:answer", 0.1)
+
+        async def cancel_once_the_child_runs() -> None:
+            while [child.row.status for child in session.children()] != ["running"]:
+                await asyncio.sleep(0.01)
+            run.cancel()
+
+        async def both() -> None:
+            other = asyncio.create_task(cancel_once_the_child_runs())
+            async for _ in run:
+                pass
+            await other
+
+        asyncio.run(both())
         (child,) = session.children()
         assert (session.row.status, child.row.status) == ("cancelled", "cancelled")
         assert (child.row.holder, child.path()[-1].finish) == (None, "cancelled")

@@ -678,10 +678,16 @@ class TestCancel:
 
     def test_from_another_thread(self, session: Session) -> None:
         session.cancel()  # nothing runs, nothing happens
-        timer = threading.Timer(0.1, session.cancel)
-        timer.start()
+
+        def cancel_once_it_runs() -> None:
+            while session.row.status != "running":
+                time.sleep(0.01)
+            session.cancel()
+
+        other = threading.Thread(target=cancel_once_it_runs)
+        other.start()
         events = session.send_sync("q", model=ScriptedModel([Slow(30)]))
-        timer.join()
+        other.join()
         assert events[-1].data == {"stop_reason": "cancelled"}
         assert session.row.status == "cancelled"
         assert is_valid(session)
