@@ -287,14 +287,9 @@ def open(
     if synchronous not in ("full", "normal"):
         raise StoreError(f"synchronous={synchronous!r} is unknown; use 'full' or 'normal'")
     where = os.fspath(url)
-    named = (
-        dict(secrets)
-        if isinstance(secrets, Mapping)
-        else {f"secret {n}": value for n, value in enumerate(secrets, 1)}
-    )
     if key is not None and (where == "memory:" or "://" in where):
         raise StoreError("key= is for files; PostgreSQL is encrypted by its server's disk and by TLS")
-    world = real_world(Redactor({**environment_secrets(), **named}))
+    world = real_world(Redactor({**environment_secrets(), **_named(secrets)}))
     if where == "memory:":
         from .stores.memory import MemoryStore
 
@@ -310,6 +305,12 @@ def open(
     from .stores.sqlite import SqliteStore
 
     return Sessions(SqliteStore(where, space=space, owner=owner, synchronous=synchronous, key=key), world)
+
+
+def _named(secrets: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
+    if isinstance(secrets, Mapping):
+        return dict(secrets)
+    return {f"secret {n}": value for n, value in enumerate(secrets, 1)}
 
 
 def _postgres(url: str, space: str, owner: str | None) -> Store:

@@ -37,9 +37,7 @@ _MOMENT = re.compile(r"[0-9A-Za-z:.+-]{1,40}")
 
 def read_query(
     request: Asked,
-    status: Annotated[
-        str | None, QueryParameter(description="idle, running, waiting, completed, failed, …")
-    ] = None,
+    status: Annotated[str | None, QueryParameter(description="idle, running, waiting, …")] = None,
     owner: FromQuery[str | None] = None,
     agent: FromQuery[str | None] = None,
     model: FromQuery[str | None] = None,
