@@ -8,7 +8,7 @@ UV := $(BIN)/python -m uv pip install --quiet --python $(BIN)/python --constrain
 WORKERS ?= auto
 FRAMEWORKS := .venv-frameworks
 ENCRYPTED := .venv-encrypted
-SUITES = $(BIN)/python tests/every.py $(WORKERS) tests=$(BIN)/python tests/frameworks=$(FRAMEWORKS)/bin/python \
+SUITES = $(BIN)/python tests/support/run_suites.py $(WORKERS) tests=$(BIN)/python tests/frameworks=$(FRAMEWORKS)/bin/python \
 	tests/encrypted=$(ENCRYPTED)/bin/python
 
 .PHONY: help demo replay export-session test check format docs bench soak clean
@@ -43,12 +43,12 @@ replay: $(VENV)/.demo ## SESSION_ID=… [MODEL=…] [PROMPT=…] [FROM_MESSAGE=N
 export-session: $(VENV)/.demo ## SESSION_ID=… [OUTPUT=FILE]: write a session as a bundle
 	@$(BIN)/bough export "$(or $(SESSION_ID),$(SESSION),latest)" $(if $(OUTPUT),-o "$(OUTPUT)")
 
-$(VENV)/.browser: $(VENV)/.test tests/browser.py
-	@$(BIN)/python tests/browser.py
+$(VENV)/.browser: $(VENV)/.test tests/support/browser.py
+	@$(BIN)/python tests/support/browser.py
 	@touch $@
 
-$(VENV)/.bouncer: $(VENV)/.test tests/bouncer.py
-	@$(BIN)/python tests/bouncer.py
+$(VENV)/.bouncer: $(VENV)/.test tests/support/pgbouncer.py
+	@$(BIN)/python tests/support/pgbouncer.py
 	@touch $@
 
 $(FRAMEWORKS)/.test: $(BIN)/uv pyproject.toml constraints-frameworks.txt
@@ -72,7 +72,7 @@ check: $(VENV)/.test $(FRAMEWORKS)/.test ## format, lint, types, layers
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(FRAMEWORKS)/bin/mypy $(wildcard src/bough/adapters/*.py)
+	@$(FRAMEWORKS)/bin/mypy $(shell find src/bough/adapters -name "*.py")
 	@$(BIN)/lint-imports
 
 format: $(VENV)/.test ## put the code in order

@@ -11,7 +11,7 @@ from bough.core.drafts import Draft
 from bough.core.entries import Payload
 from bough.core.tree import Leaf
 from bough.core.usage import Call, Price, Usage
-from bough.sessions import Sessions
+from bough.store import Store
 
 SENTENCE = "the parcel of order 41 was last seen in the module of zanzibar and nobody knows what became of it"
 WORDS = SENTENCE.split()
@@ -27,7 +27,7 @@ def turn(n: int, random: Random) -> Iterator[Payload]:
     yield assistant(f"Answer {n}: {said}")
 
 
-def large_session(store: Sessions, entries: int = 100_000, branches: int = 5_000) -> bough.Session:
+def large_session(store: Store, entries: int = 100_000, branches: int = 5_000) -> bough.Session:
     """So many entries, so many branches; a fifth of the branches each hang on the one before."""
     random = Random(7)
     session = store.start(agent="large", seeds=[bough.system("You find parcels.")], title="The large one")
@@ -72,7 +72,7 @@ def _append(session: bough.Session, payloads: list[Payload]) -> None:
     session.log.append([Draft(payload) for payload in payloads], calls=calls)
 
 
-def many_sessions(store: Sessions, count: int) -> None:
+def many_sessions(store: Store, count: int) -> None:
     agents = ("support", "sales", "research", "billing")
     for n in range(count):
         session = store.start(

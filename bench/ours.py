@@ -50,7 +50,7 @@ def add(session: bough.Session, step: Step) -> None:
     calls = []
     if step.usage is not None:
         after = log.leaf.seq
-        calls.append(Call(log.world.new_id(""), 0, after, after + 1, log.world.now(), step.usage))
+        calls.append(Call(log.runtime.new_id(""), 0, after, after + 1, log.runtime.now(), step.usage))
     log.append([Draft(message) for message in step.messages], calls=calls)
 
 

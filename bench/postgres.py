@@ -17,7 +17,7 @@ import psycopg
 
 import bough
 from bough.core.messages import Message
-from tests.postgres import Cluster, Database, Server
+from tests.support.postgres import Cluster, Database, Server
 
 from .bare import decode, encode
 from .floor import Rows, counts, new_key

@@ -16,8 +16,8 @@ from time import perf_counter_ns, process_time_ns
 import apsw
 
 import bough
+from bough.stores.base import Status
 from bough.stores.rows import SESSION_COLUMNS
-from bough.stores.store import Status
 
 from .bare import encode
 from .measure import Plan, System, alternate, middle, ms, percentile, size_on_disk, step_by_step
@@ -75,7 +75,7 @@ def _fill(path: Path, entries: int, sessions: int) -> int:
     return size
 
 
-def _build(store: bough.Sessions) -> Figure:
+def _build(store: bough.Store) -> Figure:
     began, worked = perf_counter_ns(), process_time_ns()
     indexed = store.index()
     lasted, cpu = perf_counter_ns() - began, process_time_ns() - worked
@@ -83,7 +83,7 @@ def _build(store: bough.Sessions) -> Figure:
     return Figure("search_build", "indexing all of it", indexed / (lasted / 1e9), "entries/s", None, beside)
 
 
-def _held_up(store: bough.Sessions) -> Figure:
+def _held_up(store: bough.Store) -> Figure:
     """Another session of the same store appends meanwhile, durably."""
     session, load, done = store.start("other"), Workload(5), list[bool]()
     times: dict[bool, list[int]] = {True: [], False: []}
@@ -128,7 +128,7 @@ def _size(path: Path, before: int, text: int) -> Figure:
     )
 
 
-def _ask(store: bough.Sessions, plan: Plan) -> Iterator[Figure]:
+def _ask(store: bough.Store, plan: Plan) -> Iterator[Figure]:
     rounds = plan.pick(30, 10)
     works: dict[str, Work] = {name: partial(store.search, typed) for name, (_, typed) in QUERIES.items()}
     works["nothing new"] = store.index  # timed alone, for each search begins with it
@@ -147,7 +147,7 @@ def _ask(store: bough.Sessions, plan: Plan) -> Iterator[Figure]:
     )
 
 
-def _news(store: bough.Sessions, plan: Plan) -> Figure:
+def _news(store: bough.Store, plan: Plan) -> Figure:
     load, session = Workload(9), store.session(store.sessions(agent="sales").sessions[0].session_id)
     times = []
     for _ in range(plan.pick(30, 10)):

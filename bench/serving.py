@@ -23,8 +23,8 @@ class Served:
 
     def __init__(self, place: Path) -> None:
         from bough.server import app
-        from bough.server.desk import Desk
-        from bough.server.trust import Rules
+        from bough.server.auth import Rules
+        from bough.server.context import Desk
 
         self.store = bough.open(place, synchronous="normal")
         self._listener = app.listening("127.0.0.1", 0)

@@ -30,12 +30,12 @@ from absurd_sdk import Absurd, TaskContext
 import bough
 from bough import Message, ScriptedModel, ToolCall, assistant, tool_result, user
 from bough.core.context import Context, Item
-from bough.engines import absurd_schema
-from bough.engines.absurd import Agent
-from bough.engines.absurd_worker import Worker
+from bough.engines.absurd import schema as absurd_schema
+from bough.engines.absurd.engine import Agent
+from bough.engines.absurd.worker import Worker
 from bough.models.model import Request
 from bough.wire import Answer
-from tests.postgres import APP, Database
+from tests.support.postgres import APP, Database
 
 from .measure import Plan
 from .postgres import DurableCluster

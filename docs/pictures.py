@@ -16,8 +16,8 @@ import bough
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
-from browser import Process, launched  # noqa: E402 - the tests' own, found through the path above
-from gallery import CASE, build, case, waiting  # noqa: E402
+from support.browser import Process, launched  # noqa: E402 - the tests' own, found through the path above
+from support.sample_store import CASE, build, case, waiting  # noqa: E402
 
 Size = tuple[int, int]
 

@@ -99,7 +99,7 @@ def fork_it(session: Session) -> Session:
     return fork
 
 
-def look(store: bough.Sessions, session: Session, fork: Session) -> None:
+def look(store: bough.Store, session: Session, fork: Session) -> None:
     show("4. Rewind, go another way, and look at the tree:")
     session.rewind(to=4)
     with session.turn() as turn:

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from bough.sessions import Sessions
-from bough.stores.memory import MemoryStore
-from bough.stores.postgres import PostgresStore
-from bough.stores.sqlite import SqliteStore
-from bough.stores.store import Store
-from postgres import Cluster, Database, cluster
-from worlds import counted_world
+from bough.store import Store
+from bough.stores.base import StoreBackend
+from bough.stores.memory.store import MemoryStore
+from bough.stores.postgres.store import PostgresStore
+from bough.stores.sqlite.store import SqliteStore
+from support.postgres import Cluster, Database, cluster
+from support.runtime import counted_runtime
 
 # Containers often forbid it. Then every process the tests start compiles all it loads anew: most of its time.
 sys.dont_write_bytecode = False
@@ -99,14 +99,14 @@ def postgres_store(database: Database, kept: Kept) -> PostgresStore:
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Sessions]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     match request.param:
         case "memory":
-            opened: Store = MemoryStore()
+            opened: StoreBackend = MemoryStore()
         case "sqlite":
             opened = SqliteStore(tmp_path / "agent.db", synchronous="normal")
         case _:
-            yield Sessions(request.getfixturevalue("postgres_store"), counted_world())
+            yield Store(request.getfixturevalue("postgres_store"), counted_runtime())
             return
-    with Sessions(opened, counted_world()) as sessions:
+    with Store(opened, counted_runtime()) as sessions:
         yield sessions

@@ -32,7 +32,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 def test_every_file_the_readme_names_is_there() -> None:
     text = (ROOT / "README.md").read_text()
-    for name in re.findall(r"`(tests/[\w.]+|examples/[\w.]+|docs/[\w.]+)`", text):
+    for name in re.findall(r"`(tests/[\w./]+|examples/[\w.]+|docs/[\w.]+)`", text):
         assert (ROOT / name).exists(), name
 
 

@@ -34,18 +34,18 @@ from bough import (
 from bough.core.turns import CallModel
 from bough.errors import (
     BadMessage,
-    BadPoint,
     BadSummary,
-    LawBroken,
+    InvalidOperation,
+    InvalidPosition,
     NothingToRedo,
     OpenBatch,
     OrphanResult,
     Running,
-    Widened,
+    ToolsNotAllowed,
 )
-from bough.stores.conformance.pen import everything
+from bough.stores.conformance.writer import everything
 from bough.wire import PROVIDERS, render, wire
-from conftest import Sessions
+from conftest import Store
 
 
 def texts(session: Session) -> list[str]:
@@ -58,7 +58,7 @@ def talk(session: Session, *words: str) -> None:
 
 
 @pytest.fixture
-def session(store: Sessions) -> Session:
+def session(store: Store) -> Session:
     return store.start("support", [system("You help.")])
 
 
@@ -79,7 +79,7 @@ class TestAppend:
         assert done.entries == session.path(since=1)
         assert done.entries[1].payload == Note({"pair": [1, 2]})  # what you hold is what was written
 
-    def test_a_stale_handle_is_told_and_nothing_is_merged(self, store: Sessions, session: Session) -> None:
+    def test_a_stale_handle_is_told_and_nothing_is_merged(self, store: Store, session: Session) -> None:
         other = store.session(session.session_id)
         session.append([user("first")])
         before = everything(store.store, session.session_id)
@@ -91,7 +91,7 @@ class TestAppend:
         other.append([user("second")])
         assert texts(other) == ["You help.", "first", "second"]
 
-    def test_a_retry_by_key_returns_the_recorded_outcome(self, store: Sessions, session: Session) -> None:
+    def test_a_retry_by_key_returns_the_recorded_outcome(self, store: Store, session: Session) -> None:
         leaf = session.leaf
         first = session.append([user("once")], key="step 1")
         again = store.session(session.session_id).append([user("once")], after=leaf, key="step 1")
@@ -99,14 +99,14 @@ class TestAppend:
         assert texts(session) == ["You help.", "once"]
 
     def test_a_law_broken_in_the_middle_of_a_batch_writes_nothing(
-        self, store: Sessions, session: Session
+        self, store: Store, session: Session
     ) -> None:
         before = everything(store.store, session.session_id)
         for batch, error in [
             ([user("q"), tool_result("nobody")], OrphanResult),
             ([user("q"), assistant(ToolCall("a", "t")), user("too early")], OpenBatch),
             ([user("q"), Note({"x": float("nan")})], Exception),
-            ([], LawBroken),
+            ([], InvalidOperation),
         ]:
             with pytest.raises(error):
                 session.append(batch)
@@ -128,14 +128,14 @@ class TestAppend:
         )
         assert [entry.role for entry in session.path()] == ["system", "user", "assistant", "tool"]
 
-    def test_bytes_are_lifted_out_into_blobs(self, store: Sessions, session: Session) -> None:
+    def test_bytes_are_lifted_out_into_blobs(self, store: Store, session: Session) -> None:
         session.append([user("see", Attachment(b"\x89PNG", "image/png", "a.png"))])
         media = session.path()[-1].message.parts[1]
         assert isinstance(media, Media)
         assert (media.mime, media.size, media.name) == ("image/png", 4, "a.png")
         assert store.blob(media) == b"\x89PNG"
 
-    def test_a_data_url_in_text_or_json_is_lifted_out_too(self, store: Sessions, session: Session) -> None:
+    def test_a_data_url_in_text_or_json_is_lifted_out_too(self, store: Store, session: Session) -> None:
         import base64
 
         url = "data:image/png;base64," + base64.b64encode(b"\x89PNG" * 40).decode()
@@ -158,7 +158,7 @@ class TestAppend:
         assert session.close_batch("nothing open") is None
         session.append([user("next")])
 
-    def test_each_call_has_an_idempotency_key_that_survives(self, store: Sessions, session: Session) -> None:
+    def test_each_call_has_an_idempotency_key_that_survives(self, store: Store, session: Session) -> None:
         session.append([user("q"), assistant(ToolCall("same", "t"), ToolCall("same", "t"))])
         keys = [session.call_key(call) for call in session.open_calls]
         again = store.session(session.session_id)
@@ -216,14 +216,14 @@ class TestRewind:
 
     def test_a_place_that_is_not_there_is_refused(self, asked: Session) -> None:
         for nowhere in (-1, 7):
-            with pytest.raises(BadPoint):
+            with pytest.raises(InvalidPosition):
                 asked.rewind(to=nowhere)
-            with pytest.raises(BadPoint):
+            with pytest.raises(InvalidPosition):
                 asked.fork(at=nowhere)
-        with pytest.raises(BadPoint):
+        with pytest.raises(InvalidPosition):
             asked.checkout(Leaf(99, 1))
 
-    def test_moves_are_refused_while_the_session_runs(self, store: Sessions, session: Session) -> None:
+    def test_moves_are_refused_while_the_session_runs(self, store: Store, session: Session) -> None:
         with session.turn("q") as turn:
             other = store.session(session.session_id)
             with pytest.raises(Running, match="here:1"):
@@ -233,7 +233,7 @@ class TestRewind:
         other.rewind(to=1)
 
     def test_a_session_whose_runner_is_gone_can_be_marked_and_moved(
-        self, store: Sessions, session: Session
+        self, store: Store, session: Session
     ) -> None:
         session.turn("q").__enter__()
         other = store.session(session.session_id)
@@ -243,7 +243,7 @@ class TestRewind:
 
 
 class TestFork:
-    def test_it_does_not_touch_its_source(self, store: Sessions, asked: Session) -> None:
+    def test_it_does_not_touch_its_source(self, store: Store, asked: Session) -> None:
         before = everything(store.store, asked.session_id)
         fork = asked.fork(at=2)
         fork.append([assistant("another way")])
@@ -293,7 +293,7 @@ class TestFork:
         assert again.verify() == []
 
     def test_it_holds_the_agent_the_policy_and_the_workspace_of_its_source(
-        self, store: Sessions, tmp_path: Path
+        self, store: Store, tmp_path: Path
     ) -> None:
         workspace = Workspace(working_dir="/w", variables={"team": "blue"})
         about = {
@@ -346,7 +346,7 @@ class TestFork:
         assert fork.context().settings.tools == fork.row.tool_names == ("look",)
         before = fork.row
         for source, tools in ((asked, ["look", "delete"]), (fork, ["refund"])):
-            with pytest.raises(Widened):
+            with pytest.raises(ToolsNotAllowed):
                 source.fork(tools=tools)
         assert fork.row == before
         assert asked.fork(at=asked.leaf.seq - 1, tools=["delete"]).row.tool_names == ("delete",)
@@ -377,13 +377,13 @@ class TestSet:
             lambda: asked.append([Settings(tools=("delete",))]),
             lambda: asked.append([Settings(tools=()), Settings(tools=("look",))]),
         ):
-            with pytest.raises(Widened):
+            with pytest.raises(ToolsNotAllowed):
                 attempt()
-        with pytest.raises(Widened, match=r"refund.*may use look\b"):
+        with pytest.raises(ToolsNotAllowed, match=r"refund.*may use look\b"):
             asked.set(tools=("look", "refund"))
         assert asked.leaf == before
         asked.set(tools=())
-        with pytest.raises(Widened, match="no tool"):
+        with pytest.raises(ToolsNotAllowed, match="no tool"):
             asked.set(tools=("look",))
 
     def test_a_rewind_goes_back_behind_the_narrowing(self, asked: Session) -> None:
@@ -420,7 +420,7 @@ class TestCompact:
         assert long.request("anthropic") == before
 
     def test_without_a_summary_one_is_made_without_a_model_the_same_every_time(
-        self, store: Sessions, long: Session
+        self, store: Store, long: Session
     ) -> None:
         made = long.compact()
         assert made.first_kept == 6
@@ -430,7 +430,7 @@ class TestCompact:
         assert long.compact() == replace(made, tokens_before=ANY)
         assert long.verify() == []
 
-    def test_what_a_summary_made_without_a_model_stands_for_is_in_it(self, store: Sessions) -> None:
+    def test_what_a_summary_made_without_a_model_stands_for_is_in_it(self, store: Store) -> None:
         """Seeds that are messages went without a word."""
         session = store.start("a", [system("You help."), user("the mail " * 60), assistant("noted " * 60)])
         talk(session, "one " * 100, "two")
@@ -484,7 +484,7 @@ class TestCompact:
             session.compact("sum")
 
     def test_uncompact_without_compaction_is_refused(self, session: Session) -> None:
-        with pytest.raises(LawBroken, match="no compaction"):
+        with pytest.raises(InvalidOperation, match="no compaction"):
             session.uncompact()
 
     def test_a_compaction_waits_for_an_open_batch(self, session: Session) -> None:
@@ -509,7 +509,7 @@ class TestReading:
         assert [entry.seq for entry in asked.transcript()] == [2, 6]
         assert len(asked.trace()) == 6
 
-    def test_hydrate_gives_row_seeds_messages_state_and_totals(self, store: Sessions, asked: Session) -> None:
+    def test_hydrate_gives_row_seeds_messages_state_and_totals(self, store: Store, asked: Session) -> None:
         asked.note(state={"a": 1})
         found = store.hydrate(asked.session_id)
         assert [entry.seq for entry in found.seeds] == [1]
@@ -533,9 +533,7 @@ class TestReading:
         assert len(session.messages("anthropic", Budget(tokens=200))) == 2
         assert session.fit(Budget(tokens=200)).dropped == (2, 3)
 
-    def test_the_projection_is_the_same_bytes_from_another_handle(
-        self, store: Sessions, asked: Session
-    ) -> None:
+    def test_the_projection_is_the_same_bytes_from_another_handle(self, store: Store, asked: Session) -> None:
         from bough.wire import render
 
         for provider in ("anthropic", "openai-chat"):
@@ -585,7 +583,7 @@ class TestReading:
 
 
 class TestCare:
-    def test_title_and_tags_do_not_move_the_leaf(self, store: Sessions, asked: Session) -> None:
+    def test_title_and_tags_do_not_move_the_leaf(self, store: Store, asked: Session) -> None:
         leaf = asked.leaf
         asked.title("Order 41")
         assert asked.tag(colour="red", size="l") == {"colour": "red", "size": "l"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bough import Session, ToolCall, Turn, Usage, assistant, system
-from bough.errors import Fenced, LawBroken, NotAnAnswer
-from conftest import Sessions
+from bough.errors import Fenced, InvalidOperation, UnrecognizedReply
+from conftest import Store
 
 REPLY = {
     "id": "msg_1",
@@ -28,7 +28,7 @@ REPLY = {
 
 
 @pytest.fixture
-def session(store: Sessions) -> Session:
+def session(store: Store) -> Session:
     return store.start("support", [system("You help.")])
 
 
@@ -71,7 +71,7 @@ def test_the_journal_tells_when_a_turn_started_and_how_it_ended(session: Session
     [(ValueError("boom\0"), "failed"), (KeyboardInterrupt(), "cancelled"), (None, "interrupted")],
 )
 def test_leaving_early_marks_the_session_and_the_turn_goes_on_later(
-    store: Sessions, session: Session, error: BaseException | None, status: str
+    store: Store, session: Session, error: BaseException | None, status: str
 ) -> None:
     try:
         with session.turn("q") as turn:
@@ -92,14 +92,14 @@ def test_leaving_early_marks_the_session_and_the_turn_goes_on_later(
     assert again.verify() == []
 
 
-def taken_over(store: Sessions, session: Session, *, until: int) -> None:
+def taken_over(store: Store, session: Session, *, until: int) -> None:
     """Another runner takes the session when the turn's hold on it is over."""
     later = (session.row.lease_until or 0) + 1
     store.store.lease(session.session_id, "another:2#1", later + until, later)
 
 
 @pytest.mark.parametrize("late", ["answer", "result", "failed"])
-def test_a_turn_that_was_taken_over_writes_nothing(store: Sessions, session: Session, late: str) -> None:
+def test_a_turn_that_was_taken_over_writes_nothing(store: Store, session: Session, late: str) -> None:
     def write(turn: Turn) -> None:
         if late == "answer":
             turn.answer(assistant("late"))
@@ -121,7 +121,7 @@ def test_a_turn_that_was_taken_over_writes_nothing(store: Sessions, session: Ses
 
 
 def test_a_turn_left_after_another_has_driven_the_session_does_not_touch_its_status(
-    store: Sessions, session: Session
+    store: Store, session: Session
 ) -> None:
     with session.turn("q"):
         taken_over(store, session, until=10**12)
@@ -130,7 +130,7 @@ def test_a_turn_left_after_another_has_driven_the_session_does_not_touch_its_sta
     assert session.row == before
 
 
-def test_a_turn_may_be_opened_again_after_it_was_taken_over(store: Sessions, session: Session) -> None:
+def test_a_turn_may_be_opened_again_after_it_was_taken_over(store: Store, session: Session) -> None:
     with session.turn("q") as turn:
         taken_over(store, session, until=10**12)
         store.store.release(session.session_id, session.row.fence)
@@ -143,7 +143,7 @@ def test_a_turn_may_be_opened_again_after_it_was_taken_over(store: Sessions, ses
 
 
 def test_there_must_be_a_turn_to_go_on_with(session: Session) -> None:
-    with pytest.raises(LawBroken, match="no turn is open"), session.turn():
+    with pytest.raises(InvalidOperation, match="no turn is open"), session.turn():
         pass
 
 
@@ -164,7 +164,7 @@ def test_a_failed_call_is_counted_and_leaves_no_entry(session: Session) -> None:
     assert len(session.path()) == 3
 
 
-def test_a_call_cut_off_by_a_crash_is_counted_with_unknown_tokens(store: Sessions, session: Session) -> None:
+def test_a_call_cut_off_by_a_crash_is_counted_with_unknown_tokens(store: Store, session: Session) -> None:
     turn = session.turn("q", calling="anthropic:claude-opus-4-5")
     turn.__enter__()  # and the process dies while the model thinks
     again = store.session(session.session_id)
@@ -195,7 +195,7 @@ def test_one_input_counts_once_however_many_entries_it_made(session: Session) ->
 def test_what_is_no_answer_is_refused_and_nothing_is_written(session: Session, reply: object) -> None:
     with session.turn("q") as turn:
         leaf = session.leaf
-        with pytest.raises(NotAnAnswer):
+        with pytest.raises(UnrecognizedReply):
             turn.answer(reply)
         assert session.leaf == leaf == session.row.leaf
         turn.answer(assistant("a"))

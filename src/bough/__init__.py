@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "agent.events": ["Event"],
     "agent.limits": ["Limits"],
-    "agent.tools": ["Happened", "NeverHappened", "Tool", "ToolContext", "tool"],
+    "agent.tools.tool": ["Happened", "NeverHappened", "Tool", "ToolContext", "tool"],
     "core.context": ["Context"],
     "core.entries": ["BranchSummary", "Compaction", "Entry", "Evidence", "Note", "Settings", "Uncompaction"],
     "core.fit": ["Budget", "Fitted"],
@@ -37,24 +37,24 @@ _HOMES = {
     "core.turns": ["CallModel", "OpenCall", "Rest", "RunTools"],
     "core.usage": ["Call", "Price", "Totals", "Usage"],
     "errors": ["BoughError", "NotFound", "StaleLeaf"],
-    "changes": ["Appended", "Cut"],
-    "exchange.bundle": ["Imported"],
-    "exchange.bundle_write": ["Exported"],
-    "exchange.finetune": ["FineTuning"],
+    "log.changes": ["Appended", "Cut"],
+    "exchange.bundle.transfer": ["Imported"],
+    "exchange.bundle.write": ["Exported"],
+    "exchange.exports.finetune": ["FineTuning"],
     "models.prices": ["Rates"],
     "models.recorded": ["RecordedModel"],
     "models.scripted": ["Broken", "ScriptedModel", "Slow"],
-    "hydrate": ["Hydrated"],
-    "replay.comparing": ["Divergence"],
+    "log.hydrate": ["Hydrated"],
+    "replay.turn_comparison": ["Divergence"],
     "replay.diff": ["Diff", "diff"],
     "replay.report": ["Replayed"],
     "session": ["Session"],
-    "sessions": ["Sessions", "open"],
-    "stores.hits": ["Hit", "SearchPage"],
-    "stores.store": ["Page", "SessionRow"],
+    "store": ["Store", "open"],
+    "stores.search_types": ["Hit", "SearchPage"],
+    "stores.base": ["Page", "SessionRow"],
     "turn": ["Turn"],
-    "verify": ["Problem"],
-    "workspace": ["Workspace"],
+    "log.verify": ["Problem"],
+    "log.workspace": ["Workspace"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -63,13 +63,11 @@ __all__ = sorted(_HOME_OF)
 if TYPE_CHECKING:
     from .agent.events import Event as Event
     from .agent.limits import Limits as Limits
-    from .agent.tools import Happened as Happened
-    from .agent.tools import NeverHappened as NeverHappened
-    from .agent.tools import Tool as Tool
-    from .agent.tools import ToolContext as ToolContext
-    from .agent.tools import tool as tool
-    from .changes import Appended as Appended
-    from .changes import Cut as Cut
+    from .agent.tools.tool import Happened as Happened
+    from .agent.tools.tool import NeverHappened as NeverHappened
+    from .agent.tools.tool import Tool as Tool
+    from .agent.tools.tool import ToolContext as ToolContext
+    from .agent.tools.tool import tool as tool
     from .core.context import Context as Context
     from .core.entries import BranchSummary as BranchSummary
     from .core.entries import Compaction as Compaction
@@ -104,29 +102,31 @@ if TYPE_CHECKING:
     from .errors import BoughError as BoughError
     from .errors import NotFound as NotFound
     from .errors import StaleLeaf as StaleLeaf
-    from .exchange.bundle import Imported as Imported
-    from .exchange.bundle_write import Exported as Exported
-    from .exchange.finetune import FineTuning as FineTuning
-    from .hydrate import Hydrated as Hydrated
+    from .exchange.bundle.transfer import Imported as Imported
+    from .exchange.bundle.write import Exported as Exported
+    from .exchange.exports.finetune import FineTuning as FineTuning
+    from .log.changes import Appended as Appended
+    from .log.changes import Cut as Cut
+    from .log.hydrate import Hydrated as Hydrated
+    from .log.verify import Problem as Problem
+    from .log.workspace import Workspace as Workspace
     from .models.prices import Rates as Rates
     from .models.recorded import RecordedModel as RecordedModel
     from .models.scripted import Broken as Broken
     from .models.scripted import ScriptedModel as ScriptedModel
     from .models.scripted import Slow as Slow
-    from .replay.comparing import Divergence as Divergence
     from .replay.diff import Diff as Diff
     from .replay.diff import diff as diff
     from .replay.report import Replayed as Replayed
+    from .replay.turn_comparison import Divergence as Divergence
     from .session import Session as Session
-    from .sessions import Sessions as Sessions
-    from .sessions import open as open
-    from .stores.hits import Hit as Hit
-    from .stores.hits import SearchPage as SearchPage
-    from .stores.store import Page as Page
-    from .stores.store import SessionRow as SessionRow
+    from .store import Store as Store
+    from .store import open as open
+    from .stores.base import Page as Page
+    from .stores.base import SessionRow as SessionRow
+    from .stores.search_types import Hit as Hit
+    from .stores.search_types import SearchPage as SearchPage
     from .turn import Turn as Turn
-    from .verify import Problem as Problem
-    from .workspace import Workspace as Workspace
 
 
 def __getattr__(name: str) -> Any:

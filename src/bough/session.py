@@ -11,41 +11,42 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from . import compacting, forking, labels, ledger, wire
-from .changes import Appended, Cut
-from .core import arguments
+from . import wire
+from .agent import manual_compaction as compacting
 from .core import context as contexts
 from .core.codec import plain_text
 from .core.context import Context
 from .core.drafts import Draft
-from .core.drawing import draw
 from .core.entries import BranchSummary, Compaction, Entry, Note, Payload, Settings, Uncompaction
-from .core.events import Event, events
 from .core.fit import Budget, Fitted, fit
+from .core.log_events import Event, events
 from .core.messages import Message, Outcome, tool_result
 from .core.state import State
 from .core.tree import Branch, Leaf
+from .core.tree_text import draw
 from .core.turns import Action, OpenCall, next_action
 from .core.usage import Call, Totals, total
-from .errors import BadPoint, BadSummary, LawBroken, NotFound
-from .exchange.exports import Exports
-from .hydrate import Hydrated, hydrate
-from .log import Log
-from .replay.replays import Replays
-from .runs import Runs
-from .stores.store import Fact, Query, SessionRow, Status
+from .errors import BadSummary, InvalidOperation, InvalidPosition, NotFound
+from .log import fork as forking
+from .log import labels, ledger
+from .log.changes import Appended, Cut
+from .log.hydrate import Hydrated, hydrate
+from .log.log import Log
+from .log.verify import Problem, verify
+from .session_exports import Exports
+from .session_replays import Replays
+from .session_runs import Runs
+from .stores.base import Fact, Query, SessionRow, Status
 from .turn import Turn
-from .verify import Problem, verify
 from .wire.explain import Difference, first_difference
 
 if TYPE_CHECKING:
-    from .exchange.bundle import Place
-    from .exchange.bundle_write import Exported, Tell
+    from .exchange.bundle.transfer import Place
+    from .exchange.bundle.write import Exported, Tell
 
 Appendable = Payload | dict[str, Any]
 
 
-@arguments.guarded(arguments.SESSION)
 class Session(Runs, Replays, Exports):
     """A handle on one session. It stands at the leaf it last saw: what it reads is the path to that leaf, what it
     appends follows it, and if the session has moved meanwhile the append is refused (`StaleLeaf`).
@@ -111,7 +112,7 @@ class Session(Runs, Replays, Exports):
         return self.append([Note(data or {}, state)])
 
     def set(self, **settings: Any) -> Appended:
-        """What holds from here on: model, prompt, prompt_patch, tools (narrowed only: `Widened`), limits."""
+        """What holds from here on: model, prompt, prompt_patch, tools (narrowed only: `ToolsNotAllowed`), limits."""
         return self.append([Settings(**settings)])
 
     def close_batch(self, why: str, *, outcome: Outcome = "interrupted") -> Appended | None:
@@ -144,7 +145,7 @@ class Session(Runs, Replays, Exports):
 
     def end(self, status: Status = "completed", error: str | None = None) -> None:
         """Say that it is over, and how. It may be sent to again all the same."""
-        now = self.log.world.now()
+        now = self.log.runtime.now()
         plain_text(error, "error")
         row = {"status": status, "error": error, "completed_at": now, "holder": None, "lease_until": None}
         self.log.record("ended", data={"status": status, "error": error}, row=row)
@@ -174,7 +175,7 @@ class Session(Runs, Replays, Exports):
         """Rewind to before the latest input."""
         inputs = [entry.seq for entry in self.path() if entry.turn == entry.seq]
         if not inputs:
-            raise BadPoint("undo", 0, self.leaf.seq)
+            raise InvalidPosition("undo", 0, self.leaf.seq)
         return self.rewind(inputs[-1] - 1)
 
     def redo(self) -> Leaf:
@@ -281,7 +282,7 @@ class Session(Runs, Replays, Exports):
 
     def explain(self, provider: str, sent: dict[str, Any] | None = None) -> Difference | None:
         """The first difference to what was last sent (or to `sent`); None: the cache stays warm."""
-        from .agent.given import given, most_on_tree  # late: few ask
+        from .agent.prompt_window import given, most_on_tree  # late: few ask
 
         path, most = self.path(), most_on_tree(self.log)
         calls = [call.after_seq for call in self.calls("path") if call.purpose == "answer"]
@@ -313,7 +314,9 @@ class Session(Runs, Replays, Exports):
         """Cancel the latest compaction: the exact earlier context is back."""
         active = contexts.active_compactions(self.path())
         if not active:
-            raise LawBroken(f"no compaction is in force at {self.leaf}; session.compact(summary) makes one")
+            raise InvalidOperation(
+                f"no compaction is in force at {self.leaf}; session.compact(summary) makes one"
+            )
         cancel = Uncompaction(active[-1][0])
         self.append([cancel])
         return cancel
@@ -348,11 +351,11 @@ class Session(Runs, Replays, Exports):
         `blobs` puts the media in, so that nothing else is needed. `redact` hides what is known to be secret now,
         under another id: for showing it to others.
         """
-        from .exchange import bundle  # late: few sessions leave, all are opened
+        from .exchange.bundle import transfer as bundle  # late: few sessions leave, all are opened
 
-        store, world = self.log.store, self.log.world
+        store, runtime = self.log.store, self.log.runtime
         how = {"blobs": blobs, "children": children, "redact": redact}
-        return bundle.export(store, world, self.session_id, to, **how, progress=progress)
+        return bundle.export(store, runtime, self.session_id, to, **how, progress=progress)
 
     # -- relations and care ------------------------------------------------------------------------
 
@@ -360,7 +363,7 @@ class Session(Runs, Replays, Exports):
         """Its task sessions; one that was recorded and is missing is passed over."""
         query = Query(parent_session=self.session_id, relation="task", limit=1_000)
         rows = self.log.store.sessions(query).sessions
-        return [Session(Log(self.log.store, row, self.log.world)) for row in rows]
+        return [Session(Log(self.log.store, row, self.log.runtime)) for row in rows]
 
     def parent(self) -> Session | None:
         """The session it was forked from, replays, or is a task of; None if it has none, or none that is here."""
@@ -371,7 +374,7 @@ class Session(Runs, Replays, Exports):
             found = self.log.store.session(row.parent_session)
         except NotFound:
             return None
-        return Session(Log(self.log.store, found, self.log.world))
+        return Session(Log(self.log.store, found, self.log.runtime))
 
     def verify(self) -> list[Problem]:
         """What is wrong with this session; empty if nothing is. Changes nothing."""

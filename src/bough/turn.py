@@ -9,13 +9,13 @@ from typing import Any, Self
 from msgspec.structs import replace
 
 from . import wire
-from .changes import Appended
 from .core.drafts import Draft
 from .core.messages import Message, Outcome, as_input, tool_result
 from .core.turns import OpenCall
 from .core.usage import Call, Usage
-from .errors import Fenced, LawBroken
-from .log import LEASE_MICROSECONDS, Log
+from .errors import Fenced, InvalidOperation
+from .log.changes import Appended
+from .log.log import LEASE_MICROSECONDS, Log
 from .models.prices import price
 from .wire import Answer
 
@@ -51,13 +51,13 @@ class Turn:
         self._fence = log.refuse_while_driven().fence
         held = {
             "status": "running",
-            "holder": log.world.holder(),
-            "lease_until": log.world.now() + LEASE_MICROSECONDS,
+            "holder": log.runtime.holder(),
+            "lease_until": log.runtime.now() + LEASE_MICROSECONDS,
             "completed_at": None,
         }
         if self._content is None:
             if not log.cursor.turn:
-                raise LawBroken(
+                raise InvalidOperation(
                     f"no turn is open in session {log.session_id}; hand in an input: session.turn(text)"
                 )
             log.record("turn_resumed", data={"turn": log.cursor.turn}, row=held, fence=self._fence)
@@ -88,7 +88,7 @@ class Turn:
     def _is_taken(self) -> bool:
         """Whether another drives the session by now: then its status is not ours to set."""
         holder = self._log.store.session(self._log.session_id).holder
-        return holder is not None and holder != self._log.world.holder()
+        return holder is not None and holder != self._log.runtime.holder()
 
     @property
     def open_calls(self) -> tuple[OpenCall, ...]:
@@ -106,7 +106,7 @@ class Turn:
     ) -> Message:
         """A model's answer: an SDK object, a dict or a Message. Usage and evidence are taken from it."""
         if self._log.cursor.turn != self._turn:
-            raise LawBroken(f"turn {self._turn} is over; open another one: session.turn(text)")
+            raise InvalidOperation(f"turn {self._turn} is over; open another one: session.turn(text)")
         read = wire.read(reply)
         usage = read.usage if usage is None else usage
         read = replace(read, usage=usage, provider=provider or read.provider, model=model or read.model)
@@ -154,11 +154,11 @@ class Turn:
     def _ledger(self, read: Answer, after: int) -> Call:
         usage = read.usage or Usage()
         return Call(
-            call_id=self._call_id or self._log.world.new_id(""),
+            call_id=self._call_id or self._log.runtime.new_id(""),
             branch=0,
             after_seq=after,
             answer_seq=after + 1,
-            at=self._log.world.now(),
+            at=self._log.runtime.now(),
             usage=usage,
             provider=read.provider,
             model=read.model,
@@ -191,11 +191,11 @@ class Turn:
         waiting = len(self._log.cursor.open_calls) - len(asked.results)
         if asked.role == "assistant" or waiting > 0 or any(result.ends_turn for result in asked.results):
             return None
-        self._call_id = self._log.world.new_id("")
+        self._call_id = self._log.runtime.new_id("")
         provider, _, model = self._calling.partition(":")
         after = self._log.leaf.seq + 1
         return Call(
-            self._call_id, 0, after, None, self._log.world.now(), provider=provider, model=model or None
+            self._call_id, 0, after, None, self._log.runtime.now(), provider=provider, model=model or None
         )
 
 

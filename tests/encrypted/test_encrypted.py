@@ -16,10 +16,10 @@ import pytest
 
 import bough
 from bough import Attachment, ToolCall, assistant, errors, system, user
+from bough.stores.base import StoreBackend
 from bough.stores.conformance import StoreConformance
-from bough.stores.sqlite import SqliteStore
-from bough.stores.sqlite_public import PublicReader
-from bough.stores.store import Store
+from bough.stores.sqlite.public_reader import PublicReader
+from bough.stores.sqlite.store import SqliteStore
 
 KEY = "correct horse 'battery' \"staple\" ä"
 RAW = "raw:" + "5a" * 32
@@ -30,18 +30,18 @@ CANARY = "canary-in-the-mine"
 class TestStore(StoreConformance):
     @pytest.fixture(autouse=True)
     def _place(self, tmp_path: Path) -> Iterator[None]:
-        self.place, self.stores = tmp_path / "agent.db", list[Store]()
+        self.place, self.stores = tmp_path / "agent.db", list[StoreBackend]()
         yield
         for store in self.stores:
             store.close()
 
-    def opened(self, space: str = "default", owner: str | None = None) -> Store:
+    def opened(self, space: str = "default", owner: str | None = None) -> StoreBackend:
         store = SqliteStore(self.place, space=space, owner=owner, key=RAW)
         self.stores.append(store)
         return store
 
 
-def fill(store: bough.Sessions) -> bough.Session:
+def fill(store: bough.Store) -> bough.Session:
     """Everything that can hold words: seeds, messages, calls, results, state, titles, tags, blobs, search."""
     session = store.start(
         f"agent {CANARY}", [system(CANARY)], title=CANARY, tags={"t": CANARY}, state={"s": CANARY}

@@ -23,10 +23,10 @@ from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import interrupt
 
 import bough
-from bough.adapters.langgraph import BoughSaver
-from bough.sessions import Sessions
-from bough.stores.sqlite import SqliteStore
-from bough.stores.store import Change, Committed
+from bough.adapters.langgraph.saver import BoughSaver
+from bough.store import Store
+from bough.stores.base import Change, Committed
+from bough.stores.sqlite.store import SqliteStore
 
 
 def on(thread: str, **more: str) -> Any:
@@ -205,7 +205,7 @@ class Dying(SqliteStore):
 
 def edited(url: str) -> None:
     """Edits its first message, and dies between the move to before it and what was to follow."""
-    with Sessions(Dying(url)) as store:
+    with Store(Dying(url)) as store:
         graph = agent([AIMessage("Sunny.", id="said")]).compile(checkpointer=BoughSaver(store))
         graph.invoke({"messages": [HumanMessage("Bonn?", id="asked")]}, on("killed"))
         graph.update_state(on("killed"), {"messages": [HumanMessage("Rome?", id="asked")]})

@@ -22,10 +22,10 @@ from google.adk.sessions.base_session_service import GetSessionConfig
 from google.genai import types
 
 import bough
-from bough.adapters.adk import BoughSessionService, session_name
-from bough.adapters.adk_writing import write
+from bough.adapters.adk.service import BoughSessionService, session_name
+from bough.adapters.adk.write import write
 from bough.errors import BadText, NotJson
-from bough.sessions import Sessions
+from bough.store import Store
 
 R = TypeVar("R")
 APP, ANN, BOB = "shop", "ann", "bob"
@@ -34,7 +34,7 @@ APP, ANN, BOB = "shop", "ann", "bob"
 class Service:
     """The service without `await`, for an app and, unless told otherwise, for Ann."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: Store) -> None:
         self.service = BoughSessionService(sessions)
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
@@ -82,7 +82,7 @@ class Service:
 
 
 @pytest.fixture
-def service(store: Sessions) -> Service:
+def service(store: Store) -> Service:
     return Service(store)
 
 

@@ -21,11 +21,11 @@ from test_adk import APP, Service, says
 
 import bough
 from bough import ToolCall, assistant, tool_result, user
-from bough.adapters.adk import BoughSessionService
-from bough.adapters.adk_events import CUT_OFF
+from bough.adapters.adk.events import CUT_OFF
+from bough.adapters.adk.service import BoughSessionService
 from bough.core.messages import Reasoning, Text
-from bough.sessions import Sessions
-from bough.stores.memory import MemoryStore
+from bough.store import Store
+from bough.stores.memory.store import MemoryStore
 
 PNG = b"\x89PNG\r\n\x1a\n and \xff\xfe the rest"
 URL = f"data:image/png;base64,{base64.b64encode(PNG * 4).decode()}"
@@ -39,7 +39,7 @@ USED = types.GenerateContentResponseUsageMetadata(
 
 
 @pytest.fixture
-def service(store: Sessions) -> Service:
+def service(store: Store) -> Service:
     return Service(store)
 
 
@@ -332,7 +332,7 @@ class TestAnything:
         self, events: list[Event]
     ) -> None:
         async def said() -> None:
-            service = BoughSessionService(Sessions(MemoryStore()))
+            service = BoughSessionService(Store(MemoryStore()))
             session = await service.create_session(app_name=APP, user_id="ann")
             for event in events:
                 await service.append_event(session, event)

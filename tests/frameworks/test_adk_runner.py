@@ -32,7 +32,7 @@ from test_adk import ANN, APP, Service, says
 
 import bough
 from bough.cli.main import bough as command
-from bough.sessions import Sessions
+from bough.store import Store
 
 pytestmark = [
     pytest.mark.filterwarnings(
@@ -83,7 +83,7 @@ def pay(amount: int) -> dict[str, Any]:
 class Shop:
     """A runner on a service, and one user of it."""
 
-    def __init__(self, sessions: Sessions, agent: BaseAgent, **about: Any) -> None:
+    def __init__(self, sessions: Store, agent: BaseAgent, **about: Any) -> None:
         self.service = Service(sessions)
         self.runner = (
             Runner(app=App(name=APP, root_agent=agent, **about), session_service=self.service.service)
@@ -117,7 +117,7 @@ def helper(*lines: Any, **about: Any) -> LlmAgent:
     return LlmAgent(name="helper", model=Script(lines=list(lines)), **{"tools": [look], **about})
 
 
-def shop(sessions: Sessions, agent: BaseAgent, **about: Any) -> Shop:
+def shop(sessions: Store, agent: BaseAgent, **about: Any) -> Shop:
     found = Shop(sessions, agent, **about)
     found.service.create("one")
     return found
@@ -127,7 +127,7 @@ TWO = calls(("look", {"order": 41}), ("look", {"order": 42}))
 
 
 class TestRunning:
-    def test_a_run_with_two_tools_at_once_is_a_session_of_bough_s(self, store: Sessions) -> None:
+    def test_a_run_with_two_tools_at_once_is_a_session_of_bough_s(self, store: Store) -> None:
         here = shop(store, helper(TWO, "Both are lost.", "Good bye.", output_key="answer"))
         here.say("Where are they?")
         here.say("Thank you.")
@@ -145,7 +145,7 @@ class TestRunning:
         ]
         assert list(store.verify()) == []
 
-    def test_what_a_person_must_approve_runs_after_he_did(self, store: Sessions) -> None:
+    def test_what_a_person_must_approve_runs_after_he_did(self, store: Store) -> None:
         tool = FunctionTool(pay, require_confirmation=True)
         here = shop(store, helper(calls(("pay", {"amount": 5})), "Paid.", tools=[tool]))
         asked = [call for event in here.say("Pay 5") for call in event.get_function_calls()][-1]
@@ -156,7 +156,7 @@ class TestRunning:
         assert here.messages()[-2].results[0].content[0].text == '{"paid":5}'
         assert list(store.verify()) == []
 
-    def test_agents_side_by_side_and_one_after_the_other(self, store: Sessions) -> None:
+    def test_agents_side_by_side_and_one_after_the_other(self, store: Store) -> None:
         both = ParallelAgent(
             name="both",
             sub_agents=[
@@ -178,7 +178,7 @@ class TestRunning:
         assert {"left is done.", "right is done."} <= {message.text for message in here.messages()}
         assert list(store.verify()) == []
 
-    def test_what_adk_compacts_it_shows_compacted_and_bough_keeps_all(self, store: Sessions) -> None:
+    def test_what_adk_compacts_it_shows_compacted_and_bough_keeps_all(self, store: Store) -> None:
         agent = helper("one", "two", "three")
         summarizer = LlmEventSummarizer(llm=Script(lines=["So far: little."]))
         config = EventsCompactionConfig(compaction_interval=2, overlap_size=0, summarizer=summarizer)
@@ -190,7 +190,7 @@ class TestRunning:
         assert [message.text for message in here.messages()][:3] == ["first", "one", "second"]
         assert list(store.verify()) == []
 
-    def test_who_is_cancelled_in_the_middle_leaves_a_session_that_goes_on(self, store: Sessions) -> None:
+    def test_who_is_cancelled_in_the_middle_leaves_a_session_that_goes_on(self, store: Store) -> None:
         here = shop(store, helper("one", "two"))
 
         async def stopped() -> None:
@@ -208,7 +208,7 @@ class TestRunning:
         assert here.messages()[-2].text == "second"
         assert list(store.verify()) == []
 
-    def test_two_turns_at_once_are_not_woven_into_one(self, store: Sessions) -> None:
+    def test_two_turns_at_once_are_not_woven_into_one(self, store: Store) -> None:
         here = shop(store, helper("one", "two", "three"))
         loaded = here.session()
         here.say("first")
@@ -218,7 +218,7 @@ class TestRunning:
 
 
 class TestRewinding:
-    def test_the_leaf_moves_back_and_what_was_said_since_stays_in_the_tree(self, store: Sessions) -> None:
+    def test_the_leaf_moves_back_and_what_was_said_since_stays_in_the_tree(self, store: Store) -> None:
         agent = helper("one", TWO, "three", "four")
         here = shop(store, agent)
         here.say("first")
@@ -238,7 +238,7 @@ class TestRewinding:
         assert "second" in below.tree()
         assert list(store.verify()) == []
 
-    def test_an_invocation_nobody_knows_moves_nothing(self, store: Sessions) -> None:
+    def test_an_invocation_nobody_knows_moves_nothing(self, store: Store) -> None:
         here = shop(store, helper("one"))
         here.say("first")
         before = here.session()

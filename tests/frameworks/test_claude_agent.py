@@ -39,27 +39,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bough
-import loopback
 from bough import BoughError, Session, Usage, wire
-from bough.adapters import claude_agent
-from bough.adapters.claude_agent import BoughSessionStore
-from bough.adapters.claude_agent_lines import MISSING
-from bough.adapters.claude_agent_notes import about, held
-from bough.adapters.claude_agent_writing import CUT_OFF
+from bough.adapters.claude_agent import session_store as claude_agent
+from bough.adapters.claude_agent.lines import MISSING
+from bough.adapters.claude_agent.notes import about, held
+from bough.adapters.claude_agent.session_store import BoughSessionStore
+from bough.adapters.claude_agent.write import CUT_OFF
 from bough.cli.main import bough as command
 from bough.core.entries import Compaction, Settings
 from bough.errors import BadMessage
-from bough.sessions import Sessions
-from claude_transcripts import MODEL, PICTURE, PNG, Line, Transcript, result, shop, text, thought, use
-from logs import SOAK
-from loopback import Call, Loopback, Say
+from bough.store import Store
+from support import fake_providers
+from support.claude_transcripts import MODEL, PICTURE, PNG, Line, Transcript, result, shop, text, thought, use
+from support.fake_providers import Call, Loopback, Say
+from support.random_logs import SOAK
 
 FEW = settings(max_examples=1_000 if SOAK else 20)
 KEY: Any = {"project_key": "-home-ann", "session_id": "11111111-2222-4333-8444-555555555555"}
 BELOW: Any = {**KEY, "subpath": "subagents/agent-abc"}
 
 
-def appended(sessions: Sessions, *batches: list[Line], key: Any = KEY) -> Session:
+def appended(sessions: Store, *batches: list[Line], key: Any = KEY) -> Session:
     """The Bough session behind these batches: sound, fit for every provider, and without a line lost."""
 
     async def append() -> tuple[list[Any] | None, Session | None]:
@@ -86,21 +86,21 @@ def roles(session: Session) -> list[str]:
     return [entry.role or entry.kind for entry in session.path() if entry.kind != "note"]
 
 
-def shown(sessions: Sessions, session: Session) -> str:
+def shown(sessions: Store, session: Session) -> str:
     return str(
         CliRunner().invoke(command, ["--store", sessions.store.where, "show", session.session_id]).output
     )
 
 
 @pytest.fixture
-def memory() -> Sessions:
+def memory() -> Store:
     return bough.open("memory:")
 
 
 class TestProtocol:
-    def test_the_sdks_own_suite_is_met_on_every_store(self, store: Sessions) -> None:
+    def test_the_sdks_own_suite_is_met_on_every_store(self, store: Store) -> None:
         spaces = count(1)
-        opened: list[Sessions] = []
+        opened: list[Store] = []
 
         def fresh() -> BoughSessionStore:
             opened.append(bough.open(store.store.where, space=f"space-{next(spaces)}", synchronous="full"))
@@ -111,7 +111,7 @@ class TestProtocol:
             assert list(sessions.verify()) == []
             sessions.close()
 
-    def test_what_the_sdk_keeps_in_memory_and_what_bough_keeps_is_the_same(self, memory: Sessions) -> None:
+    def test_what_the_sdk_keeps_in_memory_and_what_bough_keeps_is_the_same(self, memory: Store) -> None:
         async def listed(store: Any) -> list[Any]:
             await store.append(KEY, shop().lines)
             await store.append(KEY, [{"type": "tag", "tag": "x", "sessionId": KEY["session_id"]}])
@@ -120,14 +120,14 @@ class TestProtocol:
 
         assert asyncio.run(listed(BoughSessionStore(memory))) == asyncio.run(listed(InMemorySessionStore()))
 
-    def test_an_entry_that_is_no_object_is_refused_and_nothing_is_written(self, memory: Sessions) -> None:
+    def test_an_entry_that_is_no_object_is_refused_and_nothing_is_written(self, memory: Store) -> None:
         with pytest.raises(BadMessage, match="not str"):
             asyncio.run(BoughSessionStore(memory).append(KEY, [{"type": "x"}, "y"]))
         assert asyncio.run(BoughSessionStore(memory).load(KEY)) is None
 
 
 class TestSession:
-    def test_the_lines_are_messages_calls_results_and_usage(self, store: Sessions) -> None:
+    def test_the_lines_are_messages_calls_results_and_usage(self, store: Store) -> None:
         session = appended(store, shop().lines)
         first = ["user", "system", "assistant", "tool", "tool", "assistant"]
         assert roles(session) == [*first, "user", "assistant"]
@@ -136,7 +136,7 @@ class TestSession:
         assert session.row.tags == {"claude_project": "-home-ann", "claude_session": KEY["session_id"]}
         assert session.messages("anthropic")[1]["content"][0] == thought("two files")
 
-    def test_what_a_message_tells_is_not_kept_a_second_time(self, memory: Sessions) -> None:
+    def test_what_a_message_tells_is_not_kept_a_second_time(self, memory: Store) -> None:
         made = Transcript()
         made.user("q" * 10_000)
         made.answer(thought("t" * 10_000, "s" * 10_000), text("a" * 10_000), use("a", path="p" * 10_000))
@@ -152,7 +152,7 @@ class TestSession:
         size = sum(len(entry.body) + len(entry.evidence or b"") for entry in held)
         assert 60_000 < size < 67_000
 
-    def test_a_prompt_and_a_compaction_are_entries_of_their_own(self, memory: Sessions) -> None:
+    def test_a_prompt_and_a_compaction_are_entries_of_their_own(self, memory: Store) -> None:
         made = shop()
         prompt = {"type": "prompt_snapshot", "systemPrompt": ["You fix shops."]}
         made.line("attachment", attachment=prompt)
@@ -167,7 +167,7 @@ class TestSession:
         assert kept is not None
         assert kept.text == "And this?"
 
-    def test_what_was_rewound_is_a_branch_and_every_line_comes_back(self, store: Sessions) -> None:
+    def test_what_was_rewound_is_a_branch_and_every_line_comes_back(self, store: Store) -> None:
         made = Transcript()
         made.user("go")
         (answer,) = made.answer(text("gone"))
@@ -178,7 +178,7 @@ class TestSession:
         assert [e.message.text for e in session.path() if e.message] == ["go", "gone", "right"]
         assert len(session.branches()) == 2
 
-    def test_a_sub_agent_is_a_task(self, store: Sessions) -> None:
+    def test_a_sub_agent_is_a_task(self, store: Store) -> None:
         made = Transcript(mark="a")
         made.aside("agent_metadata", agentType="Explore", toolUseId="toolu_1")
         made.user("look", isSidechain=True)
@@ -194,7 +194,7 @@ class TestSession:
         for words in ("Fix the shop", "I look.", "ls", "a b", "x = 1", "Fixed.", "A dot."):
             assert words in told
 
-    def test_it_can_be_forked_and_its_transcript_stays_what_it_was(self, memory: Sessions) -> None:
+    def test_it_can_be_forked_and_its_transcript_stays_what_it_was(self, memory: Store) -> None:
         session = appended(memory, shop().lines)
         fork = session.fork(3)
         fork.append([bough.assistant("another end")])
@@ -206,7 +206,7 @@ class TestSession:
     @pytest.mark.parametrize("is_known", [True, False])
     @pytest.mark.parametrize("by_hand", ["rewind", "chat", "compact"])
     def test_what_is_done_to_it_by_hand_does_not_lead_the_transcript_astray(
-        self, memory: Sessions, by_hand: str, is_known: bool
+        self, memory: Store, by_hand: str, is_known: bool
     ) -> None:
         lines = shop().lines
         store = BoughSessionStore(memory)
@@ -228,7 +228,7 @@ class TestSession:
         assert len(session.branches()) == (1 if by_hand == "rewind" else 2)
         assert asyncio.run(again.load(KEY)) == lines
 
-    def test_a_bundle_of_it_goes_on_in_another_store_and_for_another_owner(self, memory: Sessions) -> None:
+    def test_a_bundle_of_it_goes_on_in_another_store_and_for_another_owner(self, memory: Store) -> None:
         session = appended(memory, shop().lines[:11])
         appended(memory, [{"type": "agent_metadata", "agentType": "Explore"}], key=BELOW)
         bundle = io.BytesIO()
@@ -242,7 +242,7 @@ class TestSession:
         assert asyncio.run(store.list_subkeys(KEY)) == [BELOW["subpath"]]
         assert {row.agent for row in elsewhere.every()} == {"claude-agent", "Explore"}
 
-    def test_the_importer_reads_the_same_conversation(self, memory: Sessions, tmp_path: Path) -> None:
+    def test_the_importer_reads_the_same_conversation(self, memory: Store, tmp_path: Path) -> None:
         made = shop()
         made.compact("So far.", keeps="u-3")
         made.user("on")
@@ -256,7 +256,7 @@ class TestSession:
         assert told[0].usage() == told[1].usage()
 
     def test_signatures_and_bytes_that_did_not_come_along_leave_a_transcript_that_can_be_resumed(
-        self, memory: Sessions
+        self, memory: Store
     ) -> None:
         """A thought without its signature is refused by Anthropic, and so is a picture without its bytes."""
         made = Transcript()
@@ -309,7 +309,7 @@ class TestBatches:
         ]
         assert (session.usage().calls, session.usage().output_tokens, len(session.branches())) == (4, 20, 2)
 
-    def test_an_answer_waits_until_its_end_has_come_and_is_durable_meanwhile(self, store: Sessions) -> None:
+    def test_an_answer_waits_until_its_end_has_come_and_is_durable_meanwhile(self, store: Store) -> None:
         made = Transcript()
         made.user("go")
         made.answer(thought("hm"), text("I look."), use("a"), stop=None)
@@ -323,7 +323,7 @@ class TestBatches:
         assert roles(sound(session)) == ["user", "assistant", "tool"]
         assert asyncio.run(store_again.load(KEY)) == made.lines
 
-    def test_a_reminder_between_results_is_told_behind_them(self, memory: Sessions) -> None:
+    def test_a_reminder_between_results_is_told_behind_them(self, memory: Store) -> None:
         made = Transcript()
         made.user("go")
         made.answer(use("a"), use("b"))
@@ -333,7 +333,7 @@ class TestBatches:
         session = appended(memory, made.lines[:4], made.lines[4:5], made.lines[5:])
         assert roles(session) == ["user", "assistant", "tool", "tool", "system"]
 
-    def test_what_waits_on_a_branch_that_was_left_does_not_lead_back_to_it(self, memory: Sessions) -> None:
+    def test_what_waits_on_a_branch_that_was_left_does_not_lead_back_to_it(self, memory: Store) -> None:
         made = Transcript()
         made.user("go")
         (call,) = made.answer(use("a"))
@@ -345,7 +345,7 @@ class TestBatches:
             session = appended(bough.open("memory:"), *batches)
             assert roles(session) == ["user", "user", "assistant"]
 
-    def test_a_line_is_durable_with_the_message_that_tells_it(self, memory: Sessions) -> None:
+    def test_a_line_is_durable_with_the_message_that_tells_it(self, memory: Store) -> None:
         """A move in the middle of a batch is a commit of its own, and a crash may follow it."""
         made = Transcript()
         made.user("go")
@@ -357,7 +357,7 @@ class TestBatches:
         kept = {n: entry.branch for entry in session.entries() for n, _ in held(entry, session.read_blob)}
         assert told == {3: kept[3]}
 
-    def test_a_call_the_conversation_went_on_without_is_told_so(self, memory: Sessions) -> None:
+    def test_a_call_the_conversation_went_on_without_is_told_so(self, memory: Store) -> None:
         made = Transcript()
         made.user("go")
         made.answer(use("a"))
@@ -367,7 +367,7 @@ class TestBatches:
         assert roles(session) == ["user", "assistant", "tool", "user"]
         assert CUT_OFF in json.dumps(session.messages("anthropic"))
 
-    def test_a_batch_that_comes_again_adds_nothing(self, store: Sessions) -> None:
+    def test_a_batch_that_comes_again_adds_nothing(self, store: Store) -> None:
         lines = [line for line in shop().lines if "uuid" in line]
         session = appended(store, lines)
         before = session.row
@@ -392,7 +392,7 @@ class TestBatches:
             asyncio.run(write())
             assert asyncio.run(here.load(KEY)) == lines
 
-    def test_batches_at_the_same_moment_land_one_after_the_other(self, store: Sessions) -> None:
+    def test_batches_at_the_same_moment_land_one_after_the_other(self, store: Store) -> None:
         async def write() -> list[Any] | None:
             adapter = BoughSessionStore(store)
             batches = ([{"type": "x", "n": n, "i": i} for i in range(5)] for n in range(8))
@@ -406,7 +406,7 @@ class TestBatches:
         assert all([line["i"] for line in run] == [0, 1, 2, 3, 4] for run in runs)
 
     def test_a_transcript_that_was_forgotten_is_read_again(
-        self, memory: Sessions, monkeypatch: pytest.MonkeyPatch
+        self, memory: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(claude_agent, "KNOWN", 1)
         adapter = BoughSessionStore(memory)
@@ -509,7 +509,7 @@ anything = st.fixed_dictionaries(
 
 class TestHostile:
     @pytest.mark.parametrize("name", ODD)
-    def test_whatever_a_line_holds_it_comes_back(self, memory: Sessions, name: str) -> None:
+    def test_whatever_a_line_holds_it_comes_back(self, memory: Store, name: str) -> None:
         session = appended(
             memory, shop().lines[:11], [ODD[name]], [{"type": "user", "message": {"content": "on"}}]
         )
@@ -550,7 +550,7 @@ class TestTenants:
 
 
 class TestDeleting:
-    def test_it_goes_to_the_trash_with_its_sub_agents_and_can_be_restored(self, store: Sessions) -> None:
+    def test_it_goes_to_the_trash_with_its_sub_agents_and_can_be_restored(self, store: Store) -> None:
         adapter = BoughSessionStore(store)
         session = appended(store, shop().lines)
         task = appended(store, [{"type": "x"}], key=BELOW)
@@ -560,7 +560,7 @@ class TestDeleting:
         assert asyncio.run(adapter.load(KEY)) == shop().lines
         assert asyncio.run(adapter.load(BELOW)) == [{"type": "x"}]
 
-    def test_what_is_appended_afterwards_is_another_session(self, store: Sessions) -> None:
+    def test_what_is_appended_afterwards_is_another_session(self, store: Store) -> None:
         adapter = BoughSessionStore(store)
         for number in range(3):
             asyncio.run(adapter.append(KEY, [{"type": "x", "uuid": "u", "n": number}]))
@@ -588,7 +588,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class TestSdk:
     """The SDK's own functions and classes, as it drives a store itself."""
 
-    def test_its_batcher_mirrors_a_transcript(self, memory: Sessions, tmp_path: Path) -> None:
+    def test_its_batcher_mirrors_a_transcript(self, memory: Store, tmp_path: Path) -> None:
         errors: list[str] = []
 
         async def mirror() -> None:
@@ -604,9 +604,7 @@ class TestSdk:
         assert errors == []
         assert asyncio.run(BoughSessionStore(memory).load(KEY)) == shop().lines
 
-    def test_a_session_on_disk_is_imported_listed_read_and_resumed(
-        self, memory: Sessions, home: Path
-    ) -> None:
+    def test_a_session_on_disk_is_imported_listed_read_and_resumed(self, memory: Store, home: Path) -> None:
         store, name, work = BoughSessionStore(memory), KEY["session_id"], str(home.parents[2] / "work")
 
         async def drive() -> None:
@@ -636,7 +634,7 @@ class TestSdk:
 
         asyncio.run(drive())
 
-    def test_a_session_is_renamed_forked_and_deleted(self, memory: Sessions, home: Path) -> None:
+    def test_a_session_is_renamed_forked_and_deleted(self, memory: Store, home: Path) -> None:
         store, name, work = BoughSessionStore(memory), KEY["session_id"], str(home.parents[2] / "work")
 
         async def drive() -> str:
@@ -656,7 +654,7 @@ class TestSdk:
         assert [row.title for row in memory.every(trashed=True, children=False)] == ["Shop"]
 
 
-class Claude(loopback._Handler):
+class Claude(fake_providers._Handler):
     """Claude Code asks with a query in the address, and looks first whether anybody is there."""
 
     def do_HEAD(self) -> None:

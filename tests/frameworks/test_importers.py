@@ -25,7 +25,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from openai.types.responses import ResponseOutputMessage, ResponseOutputText
 
-from sources import laid_down, only, opened, path_of, taken
+from support.import_sources import laid_down, only, opened, path_of, taken
 
 
 def texts(path: list) -> list[str]:  # type: ignore[type-arg]

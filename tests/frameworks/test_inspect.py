@@ -17,8 +17,8 @@ from inspect_ai.scorer import includes
 import bough
 from bough import Attachment, Reasoning, Session, ToolCall, assistant, system, tool_result, user
 from bough.core.usage import Usage
-from lives import lives
-from logs import SOAK
+from support.random_logs import SOAK
+from support.random_sessions import lives
 
 
 def read(session: Session, folder: Path) -> EvalLog:

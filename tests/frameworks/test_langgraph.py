@@ -43,16 +43,16 @@ from langgraph_graphs import Twin, agent, asking, asks_a_person, on, told, with_
 from typing_extensions import TypedDict
 
 import bough
-from bough.adapters.langgraph import BoughSaver
-from bough.adapters.langgraph_values import Values
+from bough.adapters.langgraph.saver import BoughSaver
+from bough.adapters.langgraph.values import Values
 from bough.cli.main import bough as command
 from bough.core.codec import from_json, to_json
 from bough.core.redact import Redactor
 from bough.errors import BadQuery, BadText
 from bough.session import Session
-from bough.sessions import Sessions
-from bough.stores.memory import MemoryStore
-from worlds import counted_world
+from bough.store import Store
+from bough.stores.memory.store import MemoryStore
+from support.runtime import counted_runtime
 
 HELLO = {"messages": [HumanMessage("Weather in Bonn?", id="h1")]}
 ANSWERS = [asking("1", "Bonn"), AIMessage("It is sunny.", id="a1")]
@@ -61,11 +61,11 @@ TALK = ["Weather in Bonn?", "", "sunny in Bonn", "It is sunny."]
 
 
 @pytest.fixture
-def saver(store: Sessions) -> BoughSaver:
+def saver(store: Store) -> BoughSaver:
     return BoughSaver(store)
 
 
-def session_of(store: Sessions, thread: str) -> Session:
+def session_of(store: Store, thread: str) -> Session:
     found = store.latest(thread)
     assert found is not None
     return found
@@ -92,7 +92,7 @@ def put(saver: BoughSaver, thread: str, values: dict[str, Any], parent: Any = No
 
 
 class TestSuite:
-    def test_every_capability_of_the_conformance_suite_holds(self, store: Sessions) -> None:
+    def test_every_capability_of_the_conformance_suite_holds(self, store: Store) -> None:
         @checkpointer_test(name="bough")
         async def made() -> Any:
             yield BoughSaver(store)
@@ -112,7 +112,7 @@ def extended(state: list[str], writes: Any) -> list[str]:
 class TestBesideLangGraphsOwn:
     """Each graph runs on both savers at once; whatever it reads must be the same from both."""
 
-    def test_an_agent_with_a_tool(self, store: Sessions, saver: BoughSaver) -> None:
+    def test_an_agent_with_a_tool(self, store: Store, saver: BoughSaver) -> None:
         both = Twin(saver)
         graph = agent(ANSWERS).compile(checkpointer=both)
         assert texts(graph.invoke(HELLO, on("1"))) == TALK
@@ -126,7 +126,7 @@ class TestBesideLangGraphsOwn:
         graph.invoke(HELLO, on("1"), durability=durability)
         assert texts(graph.get_state(on("1")).values) == TALK
 
-    def test_interrupts_and_what_they_are_resumed_with(self, store: Sessions, saver: BoughSaver) -> None:
+    def test_interrupts_and_what_they_are_resumed_with(self, store: Store, saver: BoughSaver) -> None:
         graph = asks_a_person().compile(checkpointer=Twin(saver))
         graph.invoke(HELLO, on("1"))
         assert graph.get_state(on("1")).interrupts[0].value == {"what": "name"}
@@ -135,7 +135,7 @@ class TestBesideLangGraphsOwn:
         assert texts(graph.invoke(Command(resume=36), on("1")))[-1] == "Ada is 36"
         assert list(store.verify()) == []
 
-    def test_a_state_that_is_edited_in_every_way(self, store: Sessions, saver: BoughSaver) -> None:
+    def test_a_state_that_is_edited_in_every_way(self, store: Store, saver: BoughSaver) -> None:
         both = Twin(saver)
         graph = agent(ANSWERS).compile(checkpointer=both)
         graph.invoke(HELLO, on("1"))
@@ -148,14 +148,14 @@ class TestBesideLangGraphsOwn:
         assert len(list(both.list(on("1")))) == len(list(graph.get_state_history(on("1")))) > 10
         assert list(store.verify()) == []
 
-    def test_subgraphs_each_in_a_namespace_of_its_own(self, store: Sessions, saver: BoughSaver) -> None:
+    def test_subgraphs_each_in_a_namespace_of_its_own(self, store: Store, saver: BoughSaver) -> None:
         both = Twin(saver)
         graph = with_a_subgraph(ANSWERS).compile(checkpointer=both)
         assert texts(graph.invoke(HELLO, on("1"))) == [*TALK, "Goodbye."]
         assert len({one.config["configurable"]["checkpoint_ns"] for one in both.list(on("1"))}) == 2
         assert list(store.verify()) == []
 
-    def test_tasks_that_run_beside_each_other(self, store: Sessions, saver: BoughSaver) -> None:
+    def test_tasks_that_run_beside_each_other(self, store: Store, saver: BoughSaver) -> None:
         class Sums(TypedDict):
             numbers: list[int]
             sums: Annotated[list[int], operator.add]
@@ -202,7 +202,7 @@ class TestBesideLangGraphsOwn:
         pruned = StateGraph(Words).add_node("echo", echo).add_edge(START, "echo").compile(saver)
         assert pruned.get_state(on("1")).values == found[0], "pruning cuts no line"
 
-    def test_an_agent_that_runs_in_an_event_loop(self, store: Sessions, saver: BoughSaver) -> None:
+    def test_an_agent_that_runs_in_an_event_loop(self, store: Store, saver: BoughSaver) -> None:
         graph = with_a_subgraph(ANSWERS).compile(checkpointer=Twin(saver))
 
         async def run() -> Any:
@@ -242,7 +242,7 @@ HOW = st.sampled_from(["says", "asks", "answers", "removes", "edits", "writes", 
 class TestAnyHistory:
     @given(st.lists(st.tuples(HOW, st.integers(0, 9), st.booleans()), max_size=16))
     def test_whatever_is_put_behind_whatever_is_told_as_langgraphs_own_tells_it(self, steps: Any) -> None:
-        store = Sessions(MemoryStore(), counted_world())
+        store = Store(MemoryStore(), counted_runtime())
         savers = [BoughSaver(store), BoughSaver(store)]  # two processes, as far as each knows
         both, made = Twin(savers[0]), list[tuple[Any, list[BaseMessage]]]()
         for n, (how, back, is_next) in enumerate(steps):
@@ -271,7 +271,7 @@ class TestAnyHistory:
 
 
 class TestConversation:
-    def test_the_messages_of_a_state_are_entries_once_each(self, store: Sessions, saver: BoughSaver) -> None:
+    def test_the_messages_of_a_state_are_entries_once_each(self, store: Store, saver: BoughSaver) -> None:
         graph = agent(ANSWERS).compile(checkpointer=saver)
         graph.invoke(HELLO, on("1"))
         session = session_of(store, "1")
@@ -279,27 +279,27 @@ class TestConversation:
         assert len([entry for entry in session.entries() if entry.message is not None]) == 4
         assert session.path()[-1].turn == 0, "the turn is over"
 
-    def test_what_a_provider_reports_goes_to_the_ledger(self, store: Sessions, saver: BoughSaver) -> None:
+    def test_what_a_provider_reports_goes_to_the_ledger(self, store: Store, saver: BoughSaver) -> None:
         agent(ANSWERS).compile(checkpointer=saver).invoke(HELLO, on("1"))
         (call,) = session_of(store, "1").calls()
         assert (call.model, call.provider) == ("m-1", "acme")
         assert (call.usage.input_tokens, call.usage.output_tokens, call.usage.cache_read_tokens) == (10, 5, 4)
 
-    def test_a_call_of_a_subgraph_is_counted_once(self, store: Sessions, saver: BoughSaver) -> None:
+    def test_a_call_of_a_subgraph_is_counted_once(self, store: Store, saver: BoughSaver) -> None:
         with_a_subgraph(ANSWERS).compile(checkpointer=saver).invoke(HELLO, on("1"))
         session = session_of(store, "1")
         assert len(session.calls("tree")) == 1
         assert [child.row.title for child in session.children()] == ["helper"]
 
     def test_what_is_given_to_a_graph_was_not_said_by_its_model(
-        self, store: Sessions, saver: BoughSaver
+        self, store: Store, saver: BoughSaver
     ) -> None:
         graph = agent([AIMessage("Fine.", id="a")]).compile(checkpointer=saver)
         graph.invoke({"messages": [asking("9", "Oslo"), HumanMessage("How are you?", id="h")]}, on("1"))
         assert session_of(store, "1").calls() == []
 
     def test_an_edited_message_is_a_branch_and_the_old_one_stays(
-        self, store: Sessions, saver: BoughSaver
+        self, store: Store, saver: BoughSaver
     ) -> None:
         graph = agent(ANSWERS).compile(checkpointer=saver)
         graph.invoke(HELLO, on("1"))
@@ -311,7 +311,7 @@ class TestConversation:
         assert session.verify() == []
 
     def test_a_call_that_was_left_open_is_closed_and_the_graph_does_not_see_it(
-        self, store: Sessions, saver: BoughSaver
+        self, store: Store, saver: BoughSaver
     ) -> None:
         messages = [*HELLO["messages"], asking("1", "Bonn"), HumanMessage("Stop.", id="h2")]
         late = [*messages, ToolMessage("sunny", tool_call_id="call-1", id="t")]
@@ -372,7 +372,7 @@ ODD: list[BaseMessage] = [
 
 
 class TestMessages:
-    def test_a_message_comes_back_equal_and_is_written_once(self, store: Sessions) -> None:
+    def test_a_message_comes_back_equal_and_is_written_once(self, store: Store) -> None:
         more = HumanMessage("more", id="m")
         first = put(BoughSaver(store), "1", {"messages": ODD})
         second = put(BoughSaver(store), "1", {"messages": [*ODD, more]}, first)
@@ -388,7 +388,7 @@ class TestMessages:
         assert len(session.branches()) == 1
         assert session.verify() == []
 
-    def test_a_result_keeps_its_status_and_its_artifact(self, store: Sessions, saver: BoughSaver) -> None:
+    def test_a_result_keeps_its_status_and_its_artifact(self, store: Store, saver: BoughSaver) -> None:
         artifact = {"page": "a page", "size": 1}
         result = ToolMessage(
             "no", tool_call_id="call-1", status="error", artifact=artifact, id="t", name="weather"
@@ -421,14 +421,12 @@ class TestMessages:
         again = saver.get_tuple(config).checkpoint["channel_values"]["messages"][0]  # type: ignore[union-attr]
         assert again.additional_kwargs == {"deep": {"down": [1]}}
 
-    def test_a_picture_is_shown(self, store: Sessions, saver: BoughSaver) -> None:
+    def test_a_picture_is_shown(self, store: Store, saver: BoughSaver) -> None:
         put(saver, "1", {"messages": [ODD[4]]})
         (media,) = session_of(store, "1").path()[0].message.media  # type: ignore[union-attr]
         assert store.blob(media) == b"hi"
 
-    def test_half_a_character_is_refused_and_nothing_is_lost(
-        self, store: Sessions, saver: BoughSaver
-    ) -> None:
+    def test_half_a_character_is_refused_and_nothing_is_lost(self, store: Store, saver: BoughSaver) -> None:
         first = put(saver, "1", {"messages": HELLO["messages"]})
         with pytest.raises(BadText):
             put(saver, "1", {"messages": [*HELLO["messages"], HumanMessage("\ud800")]}, first)
@@ -461,7 +459,7 @@ class TestValues:
         assert Redactor().may_concern(b64encode(looks))
         assert not Redactor().may_concern(to_json(values.encode({"bytes": looks}), "value"))
 
-    def test_an_unchanged_value_is_stored_once(self, store: Sessions, saver: BoughSaver) -> None:
+    def test_an_unchanged_value_is_stored_once(self, store: Store, saver: BoughSaver) -> None:
         pages = ["x" * 10_000]
         config: Any = on("1", checkpoint_ns="")
         for n in range(5):
@@ -477,8 +475,8 @@ class TestValues:
         ]
 
     def test_a_secret_never_becomes_durable(self) -> None:
-        world = bough.world.World(*(getattr(counted_world(), name) for name in ("now", "new_id", "holder", "is_gone")), Redactor(["hunter2hunter2"]))  # fmt: skip
-        store = Sessions(MemoryStore(), world)
+        runtime = bough.runtime.Runtime(*(getattr(counted_runtime(), name) for name in ("now", "new_id", "holder", "is_gone")), Redactor(["hunter2hunter2"]))  # fmt: skip
+        store = Store(MemoryStore(), runtime)
         saver = BoughSaver(store)
         graph = agent([AIMessage("hunter2hunter2 it is", id="a")]).compile(checkpointer=saver)
         graph.invoke({"messages": [HumanMessage("it is hunter2hunter2", id="h")]}, on("1"))
@@ -491,7 +489,7 @@ class TestValues:
         assert all(b"hunter2" not in stored.entry.body for stored in store.store.entries(session.session_id))
         assert len(session.branches()) == 1
 
-    def test_a_serde_that_encrypts_leaves_nothing_in_clear(self, store: Sessions) -> None:
+    def test_a_serde_that_encrypts_leaves_nothing_in_clear(self, store: Store) -> None:
         class Rot:
             def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
                 return "rot", bytes(255 - byte for byte in plaintext)
@@ -508,7 +506,7 @@ class TestValues:
 
 
 class TestTree:
-    def test_rewinding_the_session_moves_the_thread(self, store: Sessions, saver: BoughSaver) -> None:
+    def test_rewinding_the_session_moves_the_thread(self, store: Store, saver: BoughSaver) -> None:
         graph = agent([*ANSWERS, AIMessage("Hello again.", id="a2")]).compile(checkpointer=saver)
         graph.invoke(HELLO, on("1"))
         graph.invoke({"messages": [HumanMessage("And now?", id="h2")]}, on("1"))
@@ -525,7 +523,7 @@ class TestTree:
         assert session.verify() == []
 
     def test_a_thread_that_is_rewound_to_its_beginning_begins_anew(
-        self, store: Sessions, saver: BoughSaver
+        self, store: Store, saver: BoughSaver
     ) -> None:
         graph = agent([*ANSWERS, AIMessage("Hello.", id="a2")]).compile(checkpointer=saver)
         graph.invoke(HELLO, on("1"))
@@ -535,7 +533,7 @@ class TestTree:
         assert [words for _, words in said(session_of(store, "1"))] == ["Hi.", "Hello."]
         assert list(store.verify()) == []
 
-    def test_a_fork_made_by_bough_is_a_thread_of_its_own(self, store: Sessions, saver: BoughSaver) -> None:
+    def test_a_fork_made_by_bough_is_a_thread_of_its_own(self, store: Store, saver: BoughSaver) -> None:
         graph = agent([*ANSWERS, AIMessage("Here.", id="a2"), AIMessage("There.", id="a3")]).compile(saver)
         graph.invoke(HELLO, on("1"))
         fork = session_of(store, "1").fork()
@@ -548,7 +546,7 @@ class TestTree:
         assert list(store.verify()) == []
 
     def test_what_others_append_to_the_session_is_not_the_graphs(
-        self, store: Sessions, saver: BoughSaver
+        self, store: Store, saver: BoughSaver
     ) -> None:
         graph = agent([*ANSWERS, AIMessage("Bye.", id="a2")]).compile(checkpointer=saver)
         graph.invoke(HELLO, on("1"))
@@ -563,9 +561,7 @@ class TestTree:
         assert len([entry for entry in session.entries() if entry.message is not None]) == 8
         assert session.verify() == []
 
-    def test_a_bundle_goes_on_in_another_store(
-        self, saver: BoughSaver, store: Sessions, tmp_path: Path
-    ) -> None:
+    def test_a_bundle_goes_on_in_another_store(self, saver: BoughSaver, store: Store, tmp_path: Path) -> None:
         graph = asks_a_person().compile(checkpointer=saver)
         graph.invoke(HELLO, on("1"))
         session_of(store, "1").export(tmp_path / "s.bough")
@@ -577,7 +573,7 @@ class TestTree:
             assert list(elsewhere.verify()) == []
 
     def test_a_copied_thread_shares_its_path_and_has_what_lies_beside_it(
-        self, store: Sessions, saver: BoughSaver
+        self, store: Store, saver: BoughSaver
     ) -> None:
         graph = with_a_subgraph(ANSWERS).compile(checkpointer=saver)
         graph.invoke(HELLO, on("1"))
@@ -593,9 +589,7 @@ class TestTree:
         assert list(store.verify()) == []
         assert store.session(copy.session_id).calls() == [], "copied calls are not paid again"
 
-    def test_a_thread_that_waits_before_a_tool_is_copied_whole(
-        self, store: Sessions, saver: BoughSaver
-    ) -> None:
+    def test_a_thread_that_waits_before_a_tool_is_copied_whole(self, store: Store, saver: BoughSaver) -> None:
         graph = agent(ANSWERS).compile(checkpointer=saver, interrupt_before=["tools"])
         graph.invoke(HELLO, on("1"))
         saver.copy_thread("1", "2")
@@ -603,7 +597,7 @@ class TestTree:
         assert texts(graph.invoke(None, on("2"))) == TALK
         assert list(store.verify()) == []
 
-    def test_what_was_pruned_is_not_told_by_a_copy(self, store: Sessions, saver: BoughSaver) -> None:
+    def test_what_was_pruned_is_not_told_by_a_copy(self, store: Store, saver: BoughSaver) -> None:
         graph = agent(ANSWERS).compile(checkpointer=saver)
         graph.invoke(HELLO, on("1"))
         saver.prune(["1"])
@@ -614,7 +608,7 @@ class TestTree:
         assert len(list(BoughSaver(store).list(on("2")))) == 2
         assert texts(graph.get_state(on("2")).values) == [*TALK[:3], "It rains."]
 
-    def test_what_a_deleted_run_said_is_no_longer_shown(self, store: Sessions, saver: BoughSaver) -> None:
+    def test_what_a_deleted_run_said_is_no_longer_shown(self, store: Store, saver: BoughSaver) -> None:
         graph = agent([*ANSWERS, AIMessage("Oops.", id="a2")]).compile(checkpointer=saver)
         graph.invoke(HELLO, on("1"))
         graph.invoke({"messages": [HumanMessage("And?", id="h2")]}, on("1", run_id="run-2"))
@@ -626,7 +620,7 @@ class TestTree:
         assert [words for _, words in said(session)] == [*TALK, "And?", "Oops."], "nothing is gone"
 
     def test_a_deleted_thread_lies_in_the_trash_and_its_name_is_free(
-        self, store: Sessions, saver: BoughSaver
+        self, store: Store, saver: BoughSaver
     ) -> None:
         graph = with_a_subgraph(ANSWERS).compile(checkpointer=saver)
         graph.invoke(HELLO, on("1"))
@@ -639,7 +633,7 @@ class TestTree:
         assert len(list(saver.list(on("1"), filter={"source": "input"}))) == 2
 
     def test_a_thread_that_is_deleted_while_it_runs_begins_anew(
-        self, store: Sessions, saver: BoughSaver
+        self, store: Store, saver: BoughSaver
     ) -> None:
         first = put(saver, "1", {"n": 1})
         BoughSaver(store).delete_thread("1")
@@ -648,7 +642,7 @@ class TestTree:
 
 
 class TestWriters:
-    def test_two_who_write_at_once_both_keep_what_they_wrote(self, store: Sessions) -> None:
+    def test_two_who_write_at_once_both_keep_what_they_wrote(self, store: Store) -> None:
         first = put(BoughSaver(store), "1", {"messages": HELLO["messages"]})
         savers = [BoughSaver(store), BoughSaver(store)]
         gate = Barrier(2)
@@ -779,7 +773,7 @@ class TestNames:
             assert BoughSaver(mine).get_tuple(on("1")) is not None
 
     def test_threads_are_brought_from_another_saver_in_any_order(
-        self, store: Sessions, saver: BoughSaver
+        self, store: Store, saver: BoughSaver
     ) -> None:
         old = InMemorySaver()
         agent(ANSWERS).compile(checkpointer=old).invoke(HELLO, on("1"))

@@ -38,12 +38,12 @@ from openai import AsyncOpenAI
 
 import bough
 from bough import StaleLeaf, assistant, user
-from bough.adapters.openai_agents import BoughHooks, BoughSession
+from bough.adapters.openai_agents.session import BoughHooks, BoughSession
 from bough.cli.main import bough as command
-from bough.errors import BadText, NotAnAnswer, NotJson, StoreError
-from bough.sessions import Sessions
-from bough.stores.memory import MemoryStore
-from loopback import Call, Loopback, Say
+from bough.errors import BadText, NotJson, StoreError, UnrecognizedReply
+from bough.store import Store
+from bough.stores.memory.store import MemoryStore
+from support.fake_providers import Call, Loopback, Say
 
 set_tracing_disabled(True)  # its exporter would look for a network
 
@@ -163,7 +163,7 @@ def on_a_loop(law: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., No
 
 
 def on_memory() -> BoughSession:
-    return BoughSession("user-42", Sessions(MemoryStore()))
+    return BoughSession("user-42", Store(MemoryStore()))
 
 
 async def stored(session: BoughSession) -> bough.Session:
@@ -218,8 +218,8 @@ class TestAnItem:
     @pytest.mark.parametrize(
         ("item", "error"),
         [
-            ("not an item", NotAnAnswer),
-            (None, NotAnAnswer),
+            ("not an item", UnrecognizedReply),
+            (None, UnrecognizedReply),
             ({"role": "user", "content": "half a character \ud800"}, BadText),
             (said("x") | {"status": object()}, NotJson),
             ({"type": "later", "n": float("nan")}, NotJson),
@@ -283,7 +283,7 @@ class TestASession:
         assert isinstance(on_memory(), Session)
 
     @on_a_loop
-    async def test_goes_on_in_another_object_under_its_name(self, store: Sessions) -> None:
+    async def test_goes_on_in_another_object_under_its_name(self, store: Store) -> None:
         await BoughSession("user-42", store, agent="support").add_items(ORDINARY)
         again = BoughSession("user-42", store)
         assert await again.get_items() == ORDINARY
@@ -304,7 +304,7 @@ class TestASession:
                 assert await session.get_items() == [QUESTION]
 
     @on_a_loop
-    async def test_gives_the_latest_items_of_its_settings(self, store: Sessions) -> None:
+    async def test_gives_the_latest_items_of_its_settings(self, store: Store) -> None:
         session = BoughSession("user-42", store, session_settings={"limit": 2})
         await session.add_items(ORDINARY)
         assert await session.get_items() == ORDINARY[-2:]
@@ -312,7 +312,7 @@ class TestASession:
         assert await session.get_items(limit=0) == []
 
     @on_a_loop
-    async def test_that_is_cleared_is_all_there_and_comes_back(self, store: Sessions) -> None:
+    async def test_that_is_cleared_is_all_there_and_comes_back(self, store: Store) -> None:
         session = BoughSession("user-42", store)
         await session.add_items(ORDINARY)
         await session.clear_session()
@@ -324,7 +324,7 @@ class TestASession:
         assert await session.get_items() == ORDINARY
 
     @on_a_loop
-    async def test_that_is_popped_from_loses_nothing(self, store: Sessions) -> None:
+    async def test_that_is_popped_from_loses_nothing(self, store: Store) -> None:
         session = BoughSession("user-42", store)
         await session.add_items(ORDINARY)
         left = (await session.opened()).leaf
@@ -337,7 +337,7 @@ class TestASession:
         assert await session.get_items() == ORDINARY
 
     @on_a_loop
-    async def test_goes_on_after_a_pop_on_a_branch(self, store: Sessions) -> None:
+    async def test_goes_on_after_a_pop_on_a_branch(self, store: Store) -> None:
         session = BoughSession("user-42", store)
         await session.add_items(ORDINARY)
         await session.pop_item()
@@ -345,7 +345,7 @@ class TestASession:
         assert [branch.parent_seq for branch in (await stored(session)).branches()] == [0, 4]
 
     @on_a_loop
-    async def test_refuses_a_writer_that_has_not_read_what_another_wrote(self, store: Sessions) -> None:
+    async def test_refuses_a_writer_that_has_not_read_what_another_wrote(self, store: Store) -> None:
         here, there = BoughSession("user-42", store), BoughSession("user-42", store)
         assert await here.get_items() == await there.get_items() == []
         await here.add_items([QUESTION])
@@ -355,9 +355,7 @@ class TestASession:
         await there.add_items([said("Now I know.")])
 
     @on_a_loop
-    async def test_closes_what_was_left_open_and_does_not_make_it_up_to_the_sdk(
-        self, store: Sessions
-    ) -> None:
+    async def test_closes_what_was_left_open_and_does_not_make_it_up_to_the_sdk(self, store: Store) -> None:
         session = BoughSession("user-42", store)
         items = [
             QUESTION,
@@ -378,7 +376,7 @@ class TestASession:
         ]
 
     @on_a_loop
-    async def test_shows_the_sdk_a_summary_in_place_of_what_was_compacted(self, store: Sessions) -> None:
+    async def test_shows_the_sdk_a_summary_in_place_of_what_was_compacted(self, store: Store) -> None:
         session = BoughSession("user-42", store)
         await session.add_items([*ORDINARY, {"role": "user", "content": "And 42?"}, said("Here.", "msg_4")])
         found = await stored(session)
@@ -391,7 +389,7 @@ class TestASession:
         assert (await session.get_items())[: len(ORDINARY)] == ORDINARY
 
     @on_a_loop
-    async def test_may_stand_on_a_fork_or_on_any_session_of_boughs(self, store: Sessions) -> None:
+    async def test_may_stand_on_a_fork_or_on_any_session_of_boughs(self, store: Store) -> None:
         source = store.start("support", [bough.system("You help.")])
         source.append([user("Hi"), assistant("Hello.", bough.ToolCall("c", "look", {"n": 1}))])
         source.append([bough.tool_result("c", "seen"), assistant("Seen.")])
@@ -403,7 +401,7 @@ class TestASession:
         assert len((await stored(session)).path()) == 6
 
     @on_a_loop
-    async def test_takes_a_compaction_of_openais_as_a_branch(self, store: Sessions) -> None:
+    async def test_takes_a_compaction_of_openais_as_a_branch(self, store: Store) -> None:
         session = BoughSession("user-42", store)
         await session.add_items(ORDINARY)
         compacting = OpenAIResponsesCompactionSession("user-42", session, client=Compacts(), model="gpt-4.1")
@@ -412,7 +410,7 @@ class TestASession:
         assert len((await stored(session)).entries()) == 6
 
     @on_a_loop
-    async def test_moves_in_a_bundle_without_what_is_sealed(self, store: Sessions) -> None:
+    async def test_moves_in_a_bundle_without_what_is_sealed(self, store: Store) -> None:
         session = BoughSession("user-42", store)
         items = [
             *ORDINARY,
@@ -422,13 +420,13 @@ class TestASession:
         await session.add_items(items)
         bundle = io.BytesIO()
         (await stored(session)).export(bundle)
-        elsewhere = Sessions(MemoryStore())
+        elsewhere = Store(MemoryStore())
         elsewhere.import_bundle(io.BytesIO(bundle.getvalue()))
         left = [{k: v for k, v in item.items() if k not in ("id", "encrypted_content")} for item in items]
         assert await BoughSession("user-42", elsewhere).get_items() == left
 
     @on_a_loop
-    async def test_finishes_a_write_whose_caller_is_cancelled(self, store: Sessions) -> None:
+    async def test_finishes_a_write_whose_caller_is_cancelled(self, store: Store) -> None:
         session = BoughSession("user-42", store)
         writing = asyncio.create_task(session.add_items(ORDINARY))
         await asyncio.sleep(0)
@@ -498,7 +496,7 @@ async def run_whole(agent: Agent[Any], session: Any, hooks: BoughHooks | None, *
 class TestARun:
     @on_a_loop
     async def test_leaves_what_it_leaves_in_the_sdks_own_session(
-        self, store: Sessions, is_hooked: bool, is_streamed: bool
+        self, store: Store, is_hooked: bool, is_streamed: bool
     ) -> None:
         session, own = BoughSession("user-42", store), SQLiteSession("user-42")
         hooks = BoughHooks(session) if is_hooked else None
@@ -519,9 +517,7 @@ class TestARun:
 
 class TestOverHttp:
     @on_a_loop
-    async def test_a_run_of_the_real_client_is_kept_and_its_history_is_taken_back(
-        self, store: Sessions
-    ) -> None:
+    async def test_a_run_of_the_real_client_is_kept_and_its_history_is_taken_back(self, store: Store) -> None:
         answer = Say("let me see", "I think", (Call("call_1", "lookup", '{"order":42}'),))
         session, own = BoughSession("user-42", store), SQLiteSession("user-42")
         for kept, hooks in ((session, BoughHooks(session)), (own, None)):
@@ -543,9 +539,7 @@ class TestOverHttp:
 
 class TestHooks:
     @on_a_loop
-    async def test_make_a_call_durable_before_it_runs_and_each_result_as_it_lands(
-        self, store: Sessions
-    ) -> None:
+    async def test_make_a_call_durable_before_it_runs_and_each_result_as_it_lands(self, store: Store) -> None:
         seen: dict[int, list[str | None]] = {}
 
         session = BoughSession("user-42", store)
@@ -567,7 +561,7 @@ class TestHooks:
         assert started == [{"seq": 2, "indexes": [0, 1]}]
 
     @on_a_loop
-    async def test_tell_the_ledger_of_each_call_beside_its_answer(self, store: Sessions) -> None:
+    async def test_tell_the_ledger_of_each_call_beside_its_answer(self, store: Store) -> None:
         session = BoughSession("user-42", store)
         agent = support()
         agent.model.model = "anthropic/claude-sonnet-4-5"
@@ -583,7 +577,7 @@ class TestHooks:
         assert total.cost_microcents == 2 * (11 * 300 + 7 * 1500)
 
     @on_a_loop
-    async def test_count_an_answer_a_guardrail_blocks_and_keep_it_off_the_path(self, store: Sessions) -> None:
+    async def test_count_an_answer_a_guardrail_blocks_and_keep_it_off_the_path(self, store: Store) -> None:
         @output_guardrail
         async def never(context: Any, agent: Any, output: Any) -> GuardrailFunctionOutput:
             return GuardrailFunctionOutput(None, tripwire_triggered=True)
@@ -599,7 +593,7 @@ class TestHooks:
         assert [call.answer_seq for call in found.calls()] == [2, None]
 
     @on_a_loop
-    async def test_leave_the_last_word_to_the_sdk(self, store: Sessions) -> None:
+    async def test_leave_the_last_word_to_the_sdk(self, store: Store) -> None:
         session = BoughSession("user-42", store)
         hooks = Shouts(session)
         await Runner.run(support(), "Where?", session=session, hooks=hooks)
@@ -611,7 +605,7 @@ class TestHooks:
     @pytest.mark.parametrize("is_hooked", [False, True])
     @on_a_loop
     async def test_let_a_run_that_waits_for_approval_go_on_elsewhere(
-        self, store: Sessions, is_hooked: bool
+        self, store: Store, is_hooked: bool
     ) -> None:
         asking = function_tool(found, name_override="lookup", needs_approval=True)
         own = SQLiteSession("user-42")
@@ -636,7 +630,7 @@ class TestHooks:
         assert sorted(fact.data["indexes"] for fact in told) == ([[0], [1]] if is_hooked else [])
 
     @on_a_loop
-    async def test_keep_what_a_run_did_that_failed(self, store: Sessions) -> None:
+    async def test_keep_what_a_run_did_that_failed(self, store: Store) -> None:
         @function_tool(name_override="lookup", failure_error_function=None)
         async def failing(order: int) -> str:
             raise ZeroDivisionError
@@ -653,7 +647,7 @@ class TestHooks:
         assert [entry.role for entry in path] == roles
 
     @on_a_loop
-    async def test_take_many_results_back_in_the_order_of_their_calls(self, store: Sessions) -> None:
+    async def test_take_many_results_back_in_the_order_of_their_calls(self, store: Store) -> None:
         count, done = 20, list[asyncio.Event]()
 
         @function_tool
@@ -675,7 +669,7 @@ class TestHooks:
             assert await session.pop_item() == got(f"c{n}", f"{n}")
 
     @on_a_loop
-    async def test_stop_a_run_that_was_overtaken_before_its_tools_run(self, store: Sessions) -> None:
+    async def test_stop_a_run_that_was_overtaken_before_its_tools_run(self, store: Store) -> None:
         ran: list[int] = []
 
         @function_tool
@@ -714,7 +708,7 @@ class Shouts(BoughHooks):
 
 class TestUsage:
     @on_a_loop
-    async def test_of_a_run_without_hooks_is_told_afterwards(self, store: Sessions) -> None:
+    async def test_of_a_run_without_hooks_is_told_afterwards(self, store: Store) -> None:
         session = BoughSession("user-42", store)
         await session.store_run_usage(await Runner.run(support(), "Where?", session=session))
         found = await stored(session)

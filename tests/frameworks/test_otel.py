@@ -15,8 +15,8 @@ from opentelemetry.semconv._incubating.attributes import gen_ai_attributes as kn
 import bough
 from bough import Session, ToolCall, assistant, system
 from bough.core.usage import Usage
-from lives import lives
-from logs import SOAK
+from support.random_logs import SOAK
+from support.random_sessions import lives
 
 NEWER = {"gen_ai.usage.cache_write.input_tokens"}
 """Renamed by the conventions since the installed package was made."""

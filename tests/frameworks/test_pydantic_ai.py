@@ -52,12 +52,12 @@ from pydantic_ai.usage import RequestUsage
 
 import bough
 from bough import Settings, assistant, user
-from bough.adapters.pydantic_ai import BoughConversationStore, BoughSteps
+from bough.adapters.pydantic_ai.conversation_store import BoughConversationStore, BoughSteps
 from bough.cli.main import bough as command
 from bough.errors import BadText, StoreError
-from bough.sessions import Sessions
-from bough.stores.memory import MemoryStore
-from loopback import Loopback, Say
+from bough.store import Store
+from bough.stores.memory.store import MemoryStore
+from support.fake_providers import Loopback, Say
 
 WHEN = datetime(2026, 11, 16, 9, tzinfo=UTC)
 PNG = BinaryContent(b"\x89PNG\r\n\x1a\n\0\0\xff\xfe", media_type="image/png")
@@ -155,7 +155,7 @@ def on_a_loop(law: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., No
 
 
 def on_memory() -> BoughConversationStore:
-    return BoughConversationStore(Sessions(MemoryStore()))
+    return BoughConversationStore(Store(MemoryStore()))
 
 
 def talk(*messages: ModelMessage, name: str = "con-1") -> Conversation:
@@ -299,7 +299,7 @@ class TestTheStore:
             await stored(ours, name)
 
     @on_a_loop
-    async def test_goes_on_where_another_object_stopped(self, store: Sessions) -> None:
+    async def test_goes_on_where_another_object_stopped(self, store: Store) -> None:
         entries = await BoughConversationStore(store, agent="support").save(talk(*ORDINARY), scope="ann")
         again = BoughConversationStore(store)
         conversation = await loaded(again)
@@ -317,7 +317,7 @@ class TestTheStore:
         )
 
     @on_a_loop
-    async def test_refuses_who_has_not_seen_what_another_saved(self, store: Sessions) -> None:
+    async def test_refuses_who_has_not_seen_what_another_saved(self, store: Store) -> None:
         kept = BoughConversationStore(store)
         first = talk(*ORDINARY[:1])
         await kept.save(first)
@@ -332,7 +332,7 @@ class TestTheStore:
         assert dumped((await loaded(kept)).messages) == dumped(first.messages)
 
     @on_a_loop
-    async def test_lets_one_of_many_win_who_save_at_once(self, store: Sessions) -> None:
+    async def test_lets_one_of_many_win_who_save_at_once(self, store: Store) -> None:
         first = talk(*ORDINARY)
         await BoughConversationStore(store).save(first)
         for n in range(5):
@@ -347,7 +347,7 @@ class TestTheStore:
         assert len((await loaded(BoughConversationStore(store))).messages) == 9
 
     @on_a_loop
-    async def test_lists_the_newest_first_and_by_scope(self, store: Sessions) -> None:
+    async def test_lists_the_newest_first_and_by_scope(self, store: Store) -> None:
         kept = BoughConversationStore(store)
         for name, scope in (("a", "ann"), ("b", "bob"), ("c", "ann")):
             await kept.save(talk(asked("hi"), name=name), scope=scope)
@@ -359,7 +359,7 @@ class TestTheStore:
         assert await kept.load("b", scope="ann") is None
 
     @on_a_loop
-    async def test_leaves_a_branch_and_comes_back_to_it(self, store: Sessions) -> None:
+    async def test_leaves_a_branch_and_comes_back_to_it(self, store: Store) -> None:
         kept = BoughConversationStore(store)
         conversation = talk(*ORDINARY)
         entries = await kept.save(conversation)
@@ -373,7 +373,7 @@ class TestTheStore:
         assert len((await stored(kept)).branches()) == 2
 
     @on_a_loop
-    async def test_forks_without_copying(self, store: Sessions) -> None:
+    async def test_forks_without_copying(self, store: Store) -> None:
         kept = BoughConversationStore(store)
         await kept.save(talk(*ORDINARY), scope="ann")
         fork = await kept.fork("con-1", at=2, new_conversation_id="a try")
@@ -388,7 +388,7 @@ class TestTheStore:
             await kept.save(talk(asked("x"), name="a try"))
 
     @on_a_loop
-    async def test_deletes_into_the_trash(self, store: Sessions) -> None:
+    async def test_deletes_into_the_trash(self, store: Store) -> None:
         kept = BoughConversationStore(store)
         conversation = talk(*ORDINARY)
         await kept.save(conversation)
@@ -401,7 +401,7 @@ class TestTheStore:
         assert dumped((await loaded(kept)).messages) == dumped(ORDINARY)
 
     @on_a_loop
-    async def test_knows_what_bough_has_said_in_between(self, store: Sessions) -> None:
+    async def test_knows_what_bough_has_said_in_between(self, store: Store) -> None:
         kept = BoughConversationStore(store)
         conversation = talk(*ORDINARY)
         await kept.save(conversation)
@@ -416,7 +416,7 @@ class TestTheStore:
         assert dumped((await loaded(kept)).messages) == dumped(seen.messages)
 
     @on_a_loop
-    async def test_goes_on_with_any_session_of_boughs(self, store: Sessions) -> None:
+    async def test_goes_on_with_any_session_of_boughs(self, store: Store) -> None:
         session = store.start("support", [bough.system("You help.")], conversation_id="con-1")
         session.append([user("Hi"), assistant("Hello.", bough.ToolCall("c", "look", {"n": 1}))])
         session.append([bough.tool_result("c", "seen"), assistant("Seen.")])
@@ -430,11 +430,11 @@ class TestTheStore:
         assert (await stored(kept)).session_id == session.session_id
 
     @on_a_loop
-    async def test_moves_in_a_bundle_without_what_is_sealed(self, store: Sessions) -> None:
+    async def test_moves_in_a_bundle_without_what_is_sealed(self, store: Store) -> None:
         await BoughConversationStore(store).save(talk(*ORDINARY))
         bundle = io.BytesIO()
         (await stored(BoughConversationStore(store))).export(bundle)
-        elsewhere = Sessions(MemoryStore())
+        elsewhere = Store(MemoryStore())
         elsewhere.import_bundle(io.BytesIO(bundle.getvalue()))
         left = dumped(ORDINARY)
         left[1]["parts"][0]["signature"] = None
@@ -513,7 +513,7 @@ def slow_and_fast() -> Callable[[int], Coroutine[Any, Any, dict[str, int]]]:
 class TestARun:
     @pytest.mark.parametrize("is_stepwise", [False, True], ids=["saved", "step by step"])
     @on_a_loop
-    async def test_is_kept_whole_and_goes_on(self, store: Sessions, is_stepwise: bool) -> None:
+    async def test_is_kept_whole_and_goes_on(self, store: Store, is_stepwise: bool) -> None:
         kept = BoughConversationStore(store)
         steps = [BoughSteps(kept)] if is_stepwise else []
         conversation = talk()
@@ -531,7 +531,7 @@ class TestARun:
         assert len(found.branches()) == 1
 
     @on_a_loop
-    async def test_may_go_on_with_its_result(self, store: Sessions) -> None:
+    async def test_may_go_on_with_its_result(self, store: Store) -> None:
         kept = BoughConversationStore(store)
         agent = support(BoughSteps(kept))
         result = await agent.run("Where?", conversation=talk())
@@ -540,7 +540,7 @@ class TestARun:
         assert len((await loaded(kept)).messages) == 8
 
     @on_a_loop
-    async def test_may_be_streamed_or_walked_through(self, store: Sessions) -> None:
+    async def test_may_be_streamed_or_walked_through(self, store: Store) -> None:
         kept = BoughConversationStore(store)
         agent = Agent(TestModel(), capabilities=[BoughSteps(kept)])
         agent.tool_plain(found, name="lookup")
@@ -555,7 +555,7 @@ class TestARun:
         assert len((await stored(kept)).branches()) == 1
 
     @on_a_loop
-    async def test_waits_for_a_person_and_goes_on_elsewhere(self, store: Sessions) -> None:
+    async def test_waits_for_a_person_and_goes_on_elsewhere(self, store: Store) -> None:
         kept = BoughConversationStore(store)
         for steps in ([], [BoughSteps(kept)]):
             name = f"con-{len(steps)}"
@@ -592,9 +592,7 @@ async def found(order: int) -> dict[str, int]:
 
 class TestOverHttp:
     @on_a_loop
-    async def test_a_run_of_a_real_client_is_kept_and_its_history_is_taken_back(
-        self, store: Sessions
-    ) -> None:
+    async def test_a_run_of_a_real_client_is_kept_and_its_history_is_taken_back(self, store: Store) -> None:
         kept = BoughConversationStore(store)
         with Loopback(Say("It is lost.", "I think"), Say("It still is.", "I think again")) as vendor:
             client = AsyncOpenAI(base_url=vendor.url_for("openai"), api_key="none")
@@ -615,7 +613,7 @@ class TestOverHttp:
 
 class TestSteps:
     @on_a_loop
-    async def test_are_durable_before_what_follows_them(self, store: Sessions) -> None:
+    async def test_are_durable_before_what_follows_them(self, store: Store) -> None:
         kept, seen = BoughConversationStore(store), list[tuple[str, list[str]]]()
 
         def roles() -> list[str]:
@@ -645,7 +643,7 @@ class TestSteps:
 
     @on_a_loop
     async def test_of_a_run_that_was_given_an_old_conversation_are_refused_before_the_model_is_called(
-        self, store: Sessions
+        self, store: Store
     ) -> None:
         kept = BoughConversationStore(store)
         await kept.save(talk(*ORDINARY))
@@ -666,7 +664,7 @@ class TestSteps:
         assert len((await loaded(kept)).messages) == 6
 
     @on_a_loop
-    async def test_keep_what_a_tool_says_beside_its_result(self, store: Sessions) -> None:
+    async def test_keep_what_a_tool_says_beside_its_result(self, store: Store) -> None:
         async def lookup(order: int) -> Any:
             return ToolReturn({"lost": order}, content=["look", PNG], metadata={"order": order})
 
@@ -676,7 +674,7 @@ class TestSteps:
         await stored(kept)
 
     @on_a_loop
-    async def test_keep_a_result_once_in_whatever_order_it_landed(self, store: Sessions) -> None:
+    async def test_keep_a_result_once_in_whatever_order_it_landed(self, store: Store) -> None:
         kept = BoughConversationStore(store)
 
         async def lookup(order: int) -> dict[str, int]:

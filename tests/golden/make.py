@@ -13,15 +13,15 @@ sys.path.insert(0, str(HERE.parent))
 from bough import Attachment, Note, Session, ToolCall, Usage, assistant, system, tool_result, user  # noqa: E402
 from bough.core.drafts import Draft  # noqa: E402
 from bough.core.entries import Evidence  # noqa: E402
-from bough.exchange.bundle_lines import FORMAT  # noqa: E402
-from bough.sessions import Sessions  # noqa: E402
-from bough.stores.memory import MemoryStore  # noqa: E402
-from bough.stores.sqlite import SqliteStore  # noqa: E402
-from bough.stores.sqlite_file import FORMAT as STORE_FORMAT  # noqa: E402
-from worlds import counted_world  # noqa: E402
+from bough.exchange.bundle.lines import FORMAT  # noqa: E402
+from bough.store import Store  # noqa: E402
+from bough.stores.memory.store import MemoryStore  # noqa: E402
+from bough.stores.sqlite.file import FORMAT as STORE_FORMAT  # noqa: E402
+from bough.stores.sqlite.store import SqliteStore  # noqa: E402
+from support.runtime import counted_runtime  # noqa: E402
 
 
-def plain(store: Sessions) -> Session:
+def plain(store: Store) -> Session:
     session = store.start(
         "support", [system("You help customers.")], title="Lost parcel", tags={"team": "post"}
     )
@@ -33,7 +33,7 @@ def plain(store: Sessions) -> Session:
     return session
 
 
-def tree(store: Sessions) -> Session:
+def tree(store: Store) -> Session:
     """A fork of a fork with everything a bundle may hold; its ancestors come along as far as it stands on them."""
     root = plain(store)
     root.append(
@@ -63,7 +63,7 @@ def store_bytes() -> bytes:
     """A SQLite store with the same tree, searched once so that its index is filled, as gzip keeps it."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "store.db"
-        with Sessions(SqliteStore(place), counted_world()) as sessions:
+        with Store(SqliteStore(place), counted_runtime()) as sessions:
             tree(sessions)
             sessions.search("parcel")
             sessions.store.backup(Path(folder) / "whole.db")  # one file, nothing left in the write-ahead log
@@ -74,7 +74,7 @@ if __name__ == "__main__":
     for name, make, blobs in (("plain", plain, False), ("tree", tree, True)):
         place = HERE / f"{name}-{FORMAT}.bough"
         if not place.exists():
-            make(Sessions(MemoryStore(), counted_world())).export(place, blobs=blobs)
+            make(Store(MemoryStore(), counted_runtime())).export(place, blobs=blobs)
             place.chmod(0o644)
             print(f"made {place.name}")
     kept = HERE / f"store-{STORE_FORMAT // 1_000}.{STORE_FORMAT % 1_000}.db.gz"

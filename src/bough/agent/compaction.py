@@ -19,15 +19,15 @@ from ..core.drafts import Draft
 from ..core.entries import Compaction, Entry
 from ..core.fit import measure
 from ..core.messages import ToolCall, user
+from ..core.search_text import text_of
 from ..core.turns import Cursor
 from ..core.usage import Call, Usage
-from ..core.words import text_of
 from ..errors import ModelError
 from ..models.model import Model, Request
 from ..models.prices import price_of
 from ..wire import Answer
 from ..wire.shapes import Blobs
-from .ending import to_its_end
+from .cancellation import run_uncancelled
 from .events import Event
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ async def _asked(loop: Loop, model: Model, made: Compaction) -> tuple[Compaction
     except asyncio.CancelledError:
         failed = [replace(call, failed=True)]
         why = {"why": "cancelled"}
-        await to_its_end(loop.record("call_failed", data=why, calls=failed, replaces_call=True))
+        await run_uncancelled(loop.record("call_failed", data=why, calls=failed, replaces_call=True))
         raise
     usage = None if answer is None else answer.usage
     cost = None if usage is None else price_of(model, usage)

@@ -6,22 +6,22 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ..log import LEASE_MICROSECONDS, Log
+from ..log.log import LEASE_MICROSECONDS, Log
 
 
 def take(log: Log, holder: str) -> int:
     """The fence of a lease taken now. A holder known to be dead has lost it at once, whatever its lease says."""
     row = log.store.session(log.session_id)
-    now = log.world.now()
-    is_dead = row.holder is not None and log.world.is_gone(row.holder.partition("#")[0])
+    now = log.runtime.now()
+    is_dead = row.holder is not None and log.runtime.is_gone(row.holder.partition("#")[0])
     at = max(now, row.lease_until or 0) if is_dead else now
     return log.store.lease(log.session_id, holder, now + LEASE_MICROSECONDS, at)
 
 
-async def keep(log: Log, holder: str, cross: Callable[..., Awaitable[Any]]) -> None:
+async def keep(log: Log, holder: str, run_blocking: Callable[..., Awaitable[Any]]) -> None:
     """Renew it every third of its time, until cancelled; across threads that no tool keeps busy."""
     while True:
         await asyncio.sleep(LEASE_MICROSECONDS / 3_000_000)
-        now = log.world.now()
+        now = log.runtime.now()
         until = now + LEASE_MICROSECONDS
-        await cross(log.store.lease, log.session_id, holder, until, now)
+        await run_blocking(log.store.lease, log.session_id, holder, until, now)

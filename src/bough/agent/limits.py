@@ -14,7 +14,7 @@ from ..core.turns import groups
 from ..core.usage import Totals
 from ..errors import BadQuery
 from ..models.model import Model
-from ..stores.store import SessionRow
+from ..stores.base import SessionRow
 
 MOST = 50
 """Turns of a session, and model calls of a turn, where nobody says how many."""

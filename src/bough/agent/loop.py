@@ -11,35 +11,27 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from .. import ledger
 from ..core.codec import decode
 from ..core.drafts import Draft
 from ..core.messages import Message, as_input, assistant
 from ..core.turns import CallModel, Rest, RunTools, next_action
 from ..core.usage import Totals, Usage, total
-from ..errors import (
-    Fenced,
-    IsReplay,
-    ModelError,
-    Overflow,
-    Overloaded,
-    StaleLeaf,
-    TaskTrashed,
-)
-from ..log import Log
+from ..errors import Fenced, IsReplay, ModelError, Overflow, Overloaded, StaleLeaf, TaskTrashed
+from ..log import ledger
+from ..log.log import Log
 from ..models.model import Model
-from ..stores.store import SessionRow
-from .asking import Asking
-from .batch import run_batch, settle_open, stopped_result
-from .calls import Calls, read_calls
+from ..stores.base import SessionRow
+from .call_status import Calls, read_calls
+from .cancellation import run_uncancelled
 from .compaction import Sizes, compact
-from .ending import to_its_end
 from .events import Event
 from .lease import keep, take
 from .limits import Limits, Reached, narrowed, reached
-from .started import STARTED, about_run, about_session, about_turn, was_one_shot
+from .model_call import Asking
+from .start_facts import STARTED, about_run, about_session, about_turn, was_one_shot
 from .tasks import cancel_tasks
-from .tools import Tool, words
+from .tool_batch import run_batch, settle_open, stopped_result
+from .tools.tool import Tool, words
 
 CANCELLED = "(cancelled)"
 
@@ -66,9 +58,9 @@ class Loop(Asking):
         self._is_first = False
         self._compacted = False
         self._sizes = Sizes()
-        self._hide: Callable[[str], str] = log.world.redactor.text
+        self._hide: Callable[[str], str] = log.runtime.redactor.text
         # Two runs of one process are two holders.
-        self._holder = f"{log.world.holder()}#{log.world.new_id('')}"
+        self._holder = f"{log.runtime.holder()}#{log.runtime.new_id('')}"
 
     def check(self, row: SessionRow) -> None:
         """A replay is not driven on: its tools were answered by a recording and must not run now by accident."""
@@ -78,23 +70,23 @@ class Loop(Asking):
     async def run(self, content: str | Message | None) -> AsyncIterator[Event]:
         """The whole turn, event by event; without content the turn that is open goes on."""
         content = None if content is None else as_input(content)
-        self.check(await self.cross(self.log.refresh))
+        self.check(await self.run_blocking(self.log.refresh))
         self.limits = narrowed(self.limits, (await self.read_settings()).limits)
         stop = await self._reached(is_new_turn=True) if content is not None else None
         if stop is not None and not stop.is_warning:
             yield self._refused(stop)
             return
         await self._take_lease()
-        renewing = asyncio.ensure_future(keep(self.log, self._holder, self.cross))
+        renewing = asyncio.ensure_future(keep(self.log, self._holder, self.run_blocking))
         try:
             # Another runner may have finished while we waited for the lease.
-            self._is_first = not (await self.cross(self.log.refresh)).turns
+            self._is_first = not (await self.run_blocking(self.log.refresh)).turns
             async for event in self._turn(content):
                 yield event
             async for event in self._drain():
                 yield event
         except asyncio.CancelledError:
-            await to_its_end(self._cancelled())
+            await run_uncancelled(self._cancelled())
             raise
         except (Fenced, TaskTrashed):
             raise  # it is another's now, or waits as before
@@ -104,7 +96,9 @@ class Loop(Asking):
         finally:
             renewing.cancel()
             try:
-                await to_its_end(self.cross(self.log.store.release, self.log.session_id, self._fence))
+                await run_uncancelled(
+                    self.run_blocking(self.log.store.release, self.log.session_id, self._fence)
+                )
             finally:
                 self._threads.shutdown(wait=False)
 
@@ -113,27 +107,27 @@ class Loop(Asking):
         try:
             await self._take_lease()
             try:
-                await self.cross(self.log.refresh)
+                await self.run_blocking(self.log.refresh)
                 await self._cancelled()
             finally:
-                await self.cross(self.log.store.release, self.log.session_id, self._fence)
+                await self.run_blocking(self.log.store.release, self.log.session_id, self._fence)
         finally:
             self._threads.shutdown(wait=False)
 
     async def _take_lease(self) -> None:
         """A cancel that comes while the lease is being taken must not leave it behind."""
-        taking = asyncio.ensure_future(self.cross(take, self.log, self._holder))
+        taking = asyncio.ensure_future(self.run_blocking(take, self.log, self._holder))
         try:
             self._fence = await asyncio.shield(taking)
         except asyncio.CancelledError:
             fence = await taking
-            await self.cross(self.log.store.release, self.log.session_id, fence)
+            await self.run_blocking(self.log.store.release, self.log.session_id, fence)
             raise
 
     async def _broke(self, error: Exception) -> None:
         """Something nobody foresaw, or somebody wrote meanwhile: the session says so and can go on."""
         if isinstance(error, StaleLeaf):
-            await self.cross(self.log.refresh)
+            await self.run_blocking(self.log.refresh)
         if self.log.cursor.turn:
             await self._failed_turn(words(error))
 
@@ -142,7 +136,7 @@ class Loop(Asking):
         await self.record("turn_ended", data={"turn": self.log.cursor.turn, **row}, row=row)
 
     async def _reached(self, *, is_new_turn: bool, rounds: int = 0) -> Reached | None:
-        row = await self.cross(self.log.store.session, self.log.session_id)
+        row = await self.run_blocking(self.log.store.session, self.log.session_id)
         spent = await self._cost()
         stop = reached(self.limits, row, is_new_turn=is_new_turn, spent=spent, rounds=rounds)
         if self.parent is None or (stop is not None and not stop.is_warning):
@@ -153,7 +147,7 @@ class Loop(Asking):
         """What it and its tasks have cost, if anybody wants to know."""
         if self.limits.max_cost_microcents is None:
             return Totals()
-        return total(await self.cross(ledger.calls, self.log, "tree", None))
+        return total(await self.run_blocking(ledger.calls, self.log, "tree", None))
 
     async def is_spent(self) -> bool:
         """Whether no model may be called any more, for the money."""
@@ -163,7 +157,7 @@ class Loop(Asking):
     async def _drain(self) -> AsyncIterator[Event]:
         """What was queued while the session was busy, in order, each a turn of its own."""
         while not self.log.cursor.turn:
-            waiting = await self.cross(self.log.store.inbox, self.log.session_id)
+            waiting = await self.run_blocking(self.log.store.inbox, self.log.session_id)
             if not waiting:
                 return
             stop = await self._reached(is_new_turn=True)
@@ -182,30 +176,30 @@ class Loop(Asking):
             if not self.log.cursor.turn:
                 yield Event("session:turn_completed", {"stop_reason": "nothing to resume"})
                 return
-            self.is_one_shot = await self.cross(was_one_shot, self.log)
+            self.is_one_shot = await self.run_blocking(was_one_shot, self.log)
             going = {"status": "running", "completed_at": None}
             about = {"turn": self.log.cursor.turn, **about_run(self.models, self.allowed(), self.limits)}
             await self.record("turn_resumed", data=about, row=going, is_bound=True)
-            said = await self.cross(self.log.store.draft, self.log.session_id)
+            said = await self.run_blocking(self.log.store.draft, self.log.session_id)
             if said is not None:
                 await self.append(Draft(assistant(said), finish="interrupted"))
         else:
             await settle_open(self)
-            about = await self.cross(about_turn, self.log, self.models, self.allowed(), self.limits)
+            about = await self.run_blocking(about_turn, self.log, self.models, self.allowed(), self.limits)
             self.is_one_shot = self.is_one_shot and takes is None
             about |= {"one_shot": True} if self.is_one_shot else {}
             draft = Draft(as_input(content))
             started = await self.append(draft, row={"status": "running"}, data=about, takes=takes)
             if self._is_first:
                 self._is_first = False
-                yield Event("session:started", await self.cross(about_session, self.log), STARTED)
+                yield Event("session:started", await self.run_blocking(about_session, self.log), STARTED)
             yield Event("session:turn_started", {"seq": started.leaf.seq}, self.n)
         async for event in self._steps():
             yield event
 
     async def _steps(self) -> AsyncIterator[Event]:
         while True:
-            calls = await self.cross(read_calls, self.log)
+            calls = await self.run_blocking(read_calls, self.log)
             match next_action(self.path, calls.started):
                 case CallModel():
                     stop = await self._reached(is_new_turn=False, rounds=self.log.cursor.step)
@@ -240,7 +234,7 @@ class Loop(Asking):
         waiting = self.log.cursor.open_calls
         if not waiting:
             return None
-        calls = await self.cross(read_calls, self.log)
+        calls = await self.run_blocking(read_calls, self.log)
         return calls if all(calls.is_waiting(call, self.tools) for call in waiting) else None
 
     def _refuse_trashed(self, calls: Calls) -> None:
@@ -319,11 +313,11 @@ class Loop(Asking):
         """Close what is open with words, so that the session stays valid and goes on with the next input."""
         if not self.log.cursor.turn:
             return
-        calls = await self.cross(read_calls, self.log)
+        calls = await self.run_blocking(read_calls, self.log)
         await cancel_tasks(self, calls.tasks)
         drafts = [Draft(stopped_result(self, call, calls.started)) for call in self.log.cursor.open_calls]
         said: str | None = self._said.text if self._said is not None else None
         if not said:  # of a try before this one, or of a process before: it was shown as well
-            said = await self.cross(self.log.store.draft, self.log.session_id)
+            said = await self.run_blocking(self.log.store.draft, self.log.session_id)
         closing = Draft(assistant(f"{(said or '').rstrip()} {CANCELLED}".strip()), finish="cancelled")
         await self.append(*drafts, closing, row={"status": "cancelled"})

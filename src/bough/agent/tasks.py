@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 from ..core.drafts import Draft, write
 from ..core.messages import Message
 from ..core.turns import Cursor
-from ..errors import LawBroken, NotFound, Running, Trashed
-from ..log import Log
+from ..errors import InvalidOperation, NotFound, Running, Trashed
+from ..log.log import Log
 from ..models.model import Model
-from ..stores.store import NewSession, SessionRow
-from .above import DEEPEST, above
-from .asked import TaskWaits
-from .calls import asked_about
+from ..stores.base import NewSession, SessionRow
+from .ancestors import DEEPEST, above
+from .approvals import TaskWaits
+from .call_status import asked_about
 from .limits import Limits
-from .tools import Tool
+from .tools.tool import Tool
 
 if TYPE_CHECKING:
     from .loop import Loop
@@ -43,10 +43,10 @@ async def run_task(
     """Have a child session answer `text`; returns its final answer."""
     from .loop import Loop  # a child is run by the same loop
 
-    row = await parent.cross(_find_or_start, parent.log, key, agent, seeds)
-    log = Log(parent.log.store, row, parent.log.world)
+    row = await parent.run_blocking(_find_or_start, parent.log, key, agent, seeds)
+    log = Log(parent.log.store, row, parent.log.runtime)
     known: Mapping[str, Tool] = {tool.name: tool for tool in tools}
-    cursor = await parent.cross(lambda: log.cursor)
+    cursor = await parent.run_blocking(lambda: log.cursor)
     is_new, why = not (cursor.turn or row.turns), ""
     while is_new or log.cursor.turn:
         child = Loop(log, models or parent.models, known, limits or parent.limits, parent)
@@ -57,18 +57,18 @@ async def run_task(
                 parent.warnings.append(event)
         if not log.cursor.open_calls:
             break
-        asked = await parent.cross(asked_about, log)
+        asked = await parent.run_blocking(asked_about, log)
         if asked:
             raise TaskWaits(asked)
         is_new = False  # the word came in this moment
-    return await parent.cross(_answer, log, why)
+    return await parent.run_blocking(_answer, log, why)
 
 
 def _answer(log: Log, why: str) -> str:
     entries = log.path(last=1).entries
     answer = entries[-1].message if entries else None
     if answer is None or answer.role != "assistant" or log.cursor.turn:
-        raise LawBroken(
+        raise InvalidOperation(
             f"task {log.session_id} ended without an answer{': ' if why else ''}{why}; "
             "look at it with store.session(id).tree()"
         )
@@ -81,7 +81,7 @@ async def cancel_tasks(parent: Loop, children: Iterable[str]) -> None:
 
     for child in children:
         try:
-            log = await parent.cross(_open_task, parent.log, child)
+            log = await parent.run_blocking(_open_task, parent.log, child)
             if log is not None:
                 await Loop(log, parent.models, {}, parent.limits, parent).close()
         except (NotFound, Trashed, Running):
@@ -90,7 +90,7 @@ async def cancel_tasks(parent: Loop, children: Iterable[str]) -> None:
 
 def _open_task(log: Log, child: str) -> Log | None:
     """The child's log, if its turn is open."""
-    task = Log(log.store, log.store.session(child), log.world)
+    task = Log(log.store, log.store.session(child), log.runtime)
     return task if task.cursor.turn else None
 
 
@@ -119,16 +119,16 @@ def _find_or_start(log: Log, key: str, agent: str | None, seeds: Sequence[Messag
         pass
     depth = len(above(log))
     if depth >= DEEPEST:
-        raise LawBroken(f"tasks may be nested {DEEPEST} deep; this one would be number {depth + 1}")
+        raise InvalidOperation(f"tasks may be nested {DEEPEST} deep; this one would be number {depth + 1}")
     # Recorded in the parent before it exists: a child can be missing, but never unknown.
     log.record("task_started", data={"child": child_id, "seq": log.leaf.seq, "task": _named(log, key)})
-    source, now = log.store.session(log.session_id), log.world.now()
-    written = write(Cursor(), [Draft(seed) for seed in seeds], now, seed=True, redactor=log.world.redactor)
+    source, now = log.store.session(log.session_id), log.runtime.now()
+    written = write(Cursor(), [Draft(seed) for seed in seeds], now, seed=True, redactor=log.runtime.redactor)
     row = SessionRow(
         session_id=child_id,
         space=source.space,
         owner=source.owner,
-        conversation_id=log.world.new_id("con"),
+        conversation_id=log.runtime.new_id("con"),
         agent=agent,
         relation="task",
         parent_session=source.session_id,
@@ -137,5 +137,5 @@ def _find_or_start(log: Log, key: str, agent: str | None, seeds: Sequence[Messag
         started_at=now,
         updated_at=now,
     )
-    new = NewSession(row, log.world.new_id(""), seeds=written.entries, blobs=written.blobs)
+    new = NewSession(row, log.runtime.new_id(""), seeds=written.entries, blobs=written.blobs)
     return log.store.create(new)[0]

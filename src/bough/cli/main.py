@@ -17,58 +17,61 @@ import click
 from click.shell_completion import CompletionItem
 
 from .. import __version__
-from .here import Here
+from .store_option import Here
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Start here": {
-        "demo": ("demo", "An agent killed inside a refund, in one minute: no key, no network."),
-        "chat": ("chat", "Talk to an agent in the terminal; every word is durable."),
-        "run": ("running", "Send one input to an agent and print its answer."),
-        "resume": ("running", "Go on with a turn that was cut off."),
-        "approve": ("running", "Allow, or deny, the tool calls that wait for a person."),
+        "demo": ("demo.demo", "An agent killed inside a refund, in one minute: no key, no network."),
+        "chat": ("chat.chat", "Talk to an agent in the terminal; every word is durable."),
+        "run": ("commands.run", "Send one input to an agent and print its answer."),
+        "resume": ("commands.run", "Go on with a turn that was cut off."),
+        "approve": ("commands.run", "Allow, or deny, the tool calls that wait for a person."),
     },
     "Look": {
-        "ls": ("listing", "List sessions, newest first."),
-        "show": ("showing", "Show a session's transcript, or one of its entries."),
-        "log": ("showing", "List every entry of a session's path."),
-        "tree": ("showing", "Draw a session's tree with its leaf."),
-        "tail": ("tailing", "Print a session's facts as JSON lines; -f goes on as they come."),
-        "search": ("searching", "Search every message, tool input and tool output."),
-        "usage": ("spending", "What was spent: by session, day, model or agent."),
-        "context": ("showing", "What the model would be given at this place."),
-        "serve": ("serving", "Serve the API and the viewer over HTTP."),
-        "worker": ("working", "Run the tasks of a queue; any number of workers, on any number of machines."),
+        "ls": ("commands.ls", "List sessions, newest first."),
+        "show": ("commands.show", "Show a session's transcript, or one of its entries."),
+        "log": ("commands.show", "List every entry of a session's path."),
+        "tree": ("commands.show", "Draw a session's tree with its leaf."),
+        "tail": ("commands.tail", "Print a session's facts as JSON lines; -f goes on as they come."),
+        "search": ("commands.search", "Search every message, tool input and tool output."),
+        "usage": ("commands.usage", "What was spent: by session, day, model or agent."),
+        "context": ("commands.show", "What the model would be given at this place."),
+        "serve": ("commands.serve", "Serve the API and the viewer over HTTP."),
+        "worker": (
+            "commands.worker",
+            "Run the tasks of a queue; any number of workers, on any number of machines.",
+        ),
     },
     "Move": {
-        "fork": ("moving", "Make a new session from any place of another, in O(1)."),
-        "rewind": ("moving", "Move the leaf back; nothing is lost."),
-        "undo": ("moving", "Rewind to before the latest input."),
-        "redo": ("moving", "Go back to where the last rewind came from."),
-        "compact": ("moving", "Let a summary stand for what lies before the newest turn."),
-        "uncompact": ("moving", "Cancel the latest compaction."),
-        "title": ("moving", "Name a session."),
-        "tag": ("moving", "Set or remove a session's tags."),
-        "label": ("moving", "Name a place of a session's tree."),
+        "fork": ("commands.moves", "Make a new session from any place of another, in O(1)."),
+        "rewind": ("commands.moves", "Move the leaf back; nothing is lost."),
+        "undo": ("commands.moves", "Rewind to before the latest input."),
+        "redo": ("commands.moves", "Go back to where the last rewind came from."),
+        "compact": ("commands.moves", "Let a summary stand for what lies before the newest turn."),
+        "uncompact": ("commands.moves", "Cancel the latest compaction."),
+        "title": ("commands.moves", "Name a session."),
+        "tag": ("commands.moves", "Set or remove a session's tags."),
+        "label": ("commands.moves", "Name a place of a session's tree."),
     },
     "Compare": {
-        "replay": ("replaying", "Re-execute a session without effects, with another model or prompt."),
-        "diff": ("comparing", "Compare two sessions or places turn by turn."),
+        "replay": ("commands.replay", "Re-execute a session without effects, with another model or prompt."),
+        "diff": ("commands.diff", "Compare two sessions or places turn by turn."),
     },
     "Exchange": {
-        "export": ("exporting", "Write a session as a bundle, web page, Markdown, or for other tools."),
-        "import": ("importing", "Take a bundle in, or the sessions of another tool."),
-        "copy": ("importing", "Copy sessions to another store."),
+        "export": ("commands.export", "Write a session as a bundle, web page, Markdown, or for other tools."),
+        "import": ("commands.import_", "Take a bundle in, or the sessions of another tool."),
+        "copy": ("commands.import_", "Copy sessions to another store."),
     },
     "Care": {
-        "rm": ("removing", "Put a session and its children into the trash."),
-        "restore": ("removing", "Bring a session back from the trash."),
-        "purge": ("removing", "Forget a trashed session for good."),
-        "gc": ("removing", "Drop blobs nobody points to, and what a policy names."),
-        "verify": ("checking", "Check chains, numbers, pairs and totals."),
-        "doctor": ("checking", "Read-only health of a store, or of another tool's session folder."),
-        "backup": ("keeping", "Write a whole copy of the store while others go on."),
-        "migrate": ("keeping", "Bring the store to this version's format, with a backup."),
-        "completion": ("completing", "Print what makes your shell complete bough's verbs."),
+        "rm": ("commands.delete", "Put a session and its children into the trash."),
+        "restore": ("commands.delete", "Bring a session back from the trash."),
+        "purge": ("commands.delete", "Forget a trashed session for good."),
+        "gc": ("commands.delete", "Drop blobs nobody points to, and what a policy names."),
+        "verify": ("commands.health", "Check chains, numbers, pairs and totals."),
+        "doctor": ("commands.health", "Read-only health of a store, or of another tool's session folder."),
+        "backup": ("commands.backup", "Write a whole copy of the store while others go on."),
+        "migrate": ("commands.backup", "Bring the store to this version's format, with a backup."),
+        "completion": ("commands.completion", "Print what makes your shell complete bough's verbs."),
     },
 }
 PAGED = {"ls", "show", "log", "tree", "search", "usage", "context", "diff"}
@@ -185,7 +188,7 @@ def bough(
     ctx.obj.unlock(key_file)
     ctx.call_on_close(ctx.obj.close)
     if ctx.invoked_subcommand in PAGED:
-        from .paging import paged
+        from .rendering.pager import paged
 
         ctx.with_resource(paged(wanted=not no_pager))
 
@@ -227,7 +230,7 @@ def outcome(arguments: list[str]) -> int:
             return 0
         raise
     except Exception as error:
-        from .words import complain, explain
+        from .rendering.error_text import complain, explain
 
         said = explain(error)
         if said is None:

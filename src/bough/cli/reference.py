@@ -16,16 +16,16 @@ from click.shell_completion import CompletionItem
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..changes import Cut
 from ..core.tree import Leaf
 from ..errors import BoughError, NotFound
-from ..log import Log
+from ..log.changes import Cut
+from ..log.log import Log
 from ..session import Session
-from ..sessions import Sessions
-from ..stores.store import SessionRow
-from .here import Here
-from .printing import clipped
-from .words import Refused
+from ..store import Store
+from ..stores.base import SessionRow
+from .rendering.error_text import Refused
+from .rendering.output import clipped
+from .store_option import Here
 
 NEWEST = ("latest", "@", "")
 """Names of the newest session; the last is what stands before the @ of @7."""
@@ -46,7 +46,7 @@ class Place(Struct, frozen=True):
         if self.leaf is None:
             return self.session
         log = self.session.log
-        return Session(Log(log.store, replace(self.session.row, leaf=self.leaf), log.world))
+        return Session(Log(log.store, replace(self.session.row, leaf=self.leaf), log.runtime))
 
     @property
     def is_on_path(self) -> bool:
@@ -150,7 +150,7 @@ def _held(session: Session, name: str, branch: int, seq: int) -> Leaf:
     raise Refused(f"{branch}:{seq} is no place: {holds}; bough log {name or 'latest'} --all lists them all")
 
 
-def _named(sessions: Sessions, name: str, *, trashed: bool) -> str:
+def _named(sessions: Store, name: str, *, trashed: bool) -> str:
     if name in NEWEST:
         rows = sessions.sessions(children=False, trashed=trashed, limit=1).sessions
         if not rows and trashed:
@@ -166,7 +166,7 @@ def _named(sessions: Sessions, name: str, *, trashed: bool) -> str:
     return found
 
 
-def _known(sessions: Sessions, name: str, *, trashed: bool) -> str | None:
+def _known(sessions: Store, name: str, *, trashed: bool) -> str | None:
     """The one session of this id, prefix or title; several are refused."""
     # A replay bears the title of its source; who says the title means the source.
     by_title: list[dict[str, Any]] = [{"title": name, "children": False}, {"title": name}]

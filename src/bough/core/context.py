@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..errors import Widened
+from ..errors import ToolsNotAllowed
 from .entries import BranchSummary, Compaction, Entry, Evidence, Payload, Settings, Uncompaction
 from .messages import Message, Text, user
 
@@ -69,7 +69,7 @@ def refuse_widening(path: Iterable[Entry], coming: Iterable[Payload]) -> None:
             continue
         more = [] if allowed is None else [name for name in payload.tools if name not in allowed]
         if more:
-            raise Widened(more, allowed or ())
+            raise ToolsNotAllowed(more, allowed or ())
         allowed = tuple(payload.tools)
 
 

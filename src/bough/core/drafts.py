@@ -72,7 +72,7 @@ class Blob(Struct, frozen=True, gc=False):
     data: bytes
 
 
-class FurtherFact(Struct, frozen=True, gc=False):
+class ExtraFact(Struct, frozen=True, gc=False):
     kind: str
     data: dict[str, Any] = {}
 
@@ -84,7 +84,7 @@ class Written(Struct, frozen=True, gc=False):
     payloads: tuple[Payload, ...]
     blobs: tuple[Blob, ...]
     cursor: Cursor
-    facts: tuple[FurtherFact, ...]
+    facts: tuple[ExtraFact, ...]
 
 
 def write(
@@ -94,7 +94,7 @@ def write(
     entries: list[NewEntry] = []
     payloads: list[Payload] = []
     blobs: dict[str, Blob] = {}
-    facts: list[FurtherFact] = []
+    facts: list[ExtraFact] = []
     for draft in drafts:
         payload, body, media = _canonical(draft.payload, blobs, redactor)
         place = follow(cursor, payload, seed=seed)
@@ -120,10 +120,10 @@ def write(
         )
         payloads.append(payload)
         if turn == after.seq:
-            facts.append(FurtherFact("turn_started", {"turn": turn}))
+            facts.append(ExtraFact("turn_started", {"turn": turn}))
         if cursor.turn and not after.turn:
             ended = _ENDED.get(draft.finish or "", "completed")
-            facts.append(FurtherFact("turn_ended", {"turn": cursor.turn, "status": ended}))
+            facts.append(ExtraFact("turn_ended", {"turn": cursor.turn, "status": ended}))
         cursor = after.named(entry_id)
     return Written(tuple(entries), tuple(payloads), tuple(blobs.values()), cursor, tuple(facts))
 

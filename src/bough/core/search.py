@@ -18,8 +18,8 @@ from msgspec import Struct
 from ..errors import BadQuery, BadSearch
 from .entries import KINDS
 from .messages import ROLES
-from .times import TAKES, moment
-from .words import Word, as_indexed, first_place, plain_words, spans, words
+from .search_text import Word, as_indexed, first_place, plain_words, spans, words
+from .time_text import TAKES, moment
 
 Column = Literal["text", "tool", "model", "mark"]
 COLUMNS: tuple[Column, ...] = get_args(Column)

@@ -13,10 +13,10 @@ from typing import Any
 from ..agent.events import Event
 from ..agent.limits import Limits
 from ..agent.loop import Loop
-from ..agent.tools import Tool, tool
+from ..agent.tools.tool import Tool, tool
 from ..core.messages import Message
-from ..errors import BadTool, LawBroken
-from ..log import Log
+from ..errors import BadTool, InvalidOperation
+from ..log.log import Log
 from ..models.model import Model
 
 ModelLike = Model | str | Sequence[Model | str]
@@ -46,7 +46,7 @@ class Run:
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         if self._task is not None or self._is_cancelled:
-            raise LawBroken("a run is iterated over once, and not after it was cancelled; send again")
+            raise InvalidOperation("a run is iterated over once, and not after it was cancelled; send again")
         self._task = asyncio.create_task(self._pump())
         # By the task's end and not in its body: one cancelled before its first step has no body.
         self._task.add_done_callback(lambda _: self._events.put_nowait(None))
@@ -89,7 +89,7 @@ def known_models(model: ModelLike) -> list[Model]:
     """The chain of models; those given by name are found."""
     chain = [model] if isinstance(model, str) or not isinstance(model, Sequence) else list(model)
     if not chain:
-        raise LawBroken("a run needs a model; hand in one, or a chain of them")
+        raise InvalidOperation("a run needs a model; hand in one, or a chain of them")
     return [_model(one) for one in chain]
 
 

@@ -15,13 +15,13 @@
     ├── BadSource               a place that holds no sessions of the tool that was named
     ├── BadBundle               a file that is no bundle, or not a whole one; nothing was changed
     ├── PageTooLarge            more than one HTML file should hold; nothing was written
-    ├── LawBroken               the entry may not stand here
+    ├── InvalidOperation               the entry may not stand here
     │   ├── OpenBatch           tool calls wait for their results
     │   ├── OrphanResult        a result without its call
     │   ├── BadMessage          a role with parts it cannot have, an unknown kind or role
-    │   ├── BadPoint            no such place on this path
+    │   ├── InvalidPosition            no such place on this path
     │   ├── NothingToRedo       no branch was left behind
-    │   ├── Widened             tools a session may not use from here on
+    │   ├── ToolsNotAllowed             tools a session may not use from here on
     │   ├── IsReplay            a replay is looked at or forked, not driven on
     │   └── BadReplay           a replay that cannot be made as it was asked for
     ├── BadValue                a value no store can keep unchanged
@@ -42,7 +42,7 @@
     │   ├── Overflow            the history is too long for it
     │   ├── CutOff              the answer ended in the middle
     │   └── NoModel             no such model, no key, or its SDK is not installed
-    ├── NotAnAnswer             not a reply of a provider we know
+    ├── UnrecognizedReply             not a reply of a provider we know
     ├── OutOfScope              a path, command or address the workspace does not allow
     ├── Unguarded               a server that others could reach without a token
     ├── BadTool                 a function that cannot be a tool
@@ -75,14 +75,14 @@ from __future__ import annotations
 from .exchange import BadBundle, BadSource, IdClash, PageTooLarge, UnknownTool
 from .laws import (
     BadMessage,
-    BadPoint,
     BadReplay,
+    InvalidOperation,
+    InvalidPosition,
     IsReplay,
-    LawBroken,
     NothingToRedo,
     OpenBatch,
     OrphanResult,
-    Widened,
+    ToolsNotAllowed,
 )
 from .root import BoughError
 from .running import (
@@ -91,7 +91,6 @@ from .running import (
     LimitReached,
     ModelError,
     NoModel,
-    NotAnAnswer,
     OutOfScope,
     Overflow,
     Overloaded,
@@ -100,6 +99,7 @@ from .running import (
     Unguarded,
     UnknownAgent,
     UnknownProvider,
+    UnrecognizedReply,
 )
 from .sessions import (
     ClaimLost,
@@ -151,7 +151,7 @@ __all__ = [
     "BadCount",
     "BadKey",
     "BadMessage",
-    "BadPoint",
+    "InvalidPosition",
     "BadQuery",
     "BadReplay",
     "BadSearch",
@@ -168,7 +168,7 @@ __all__ = [
     "IdTaken",
     "IndexBehind",
     "IsReplay",
-    "LawBroken",
+    "InvalidOperation",
     "LimitReached",
     "MissingBlob",
     "ModelError",
@@ -179,7 +179,7 @@ __all__ = [
     "NoRights",
     "NoSchema",
     "NoServer",
-    "NotAnAnswer",
+    "UnrecognizedReply",
     "NotFound",
     "NotJson",
     "NotOnPostgres",
@@ -210,6 +210,6 @@ __all__ = [
     "UnknownProvider",
     "UnknownTool",
     "Unsettled",
-    "Widened",
+    "ToolsNotAllowed",
     "WrongStore",
 ]

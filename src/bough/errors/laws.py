@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from .root import BoughError, short, some
 
 
-class LawBroken(BoughError):
+class InvalidOperation(BoughError):
     """The entry may not stand here; nothing was written."""
 
 
-class OpenBatch(LawBroken):
+class OpenBatch(InvalidOperation):
     def __init__(self, call_ids: Sequence[str], kind: str) -> None:
         self.call_ids = tuple(call_ids)
         super().__init__(
@@ -20,7 +20,7 @@ class OpenBatch(LawBroken):
         )
 
 
-class OrphanResult(LawBroken):
+class OrphanResult(InvalidOperation):
     def __init__(self, call_id: str, open_ids: Sequence[str]) -> None:
         self.call_id, self.open_ids = call_id, tuple(open_ids)
         waiting = f"open calls: {some(open_ids)}" if open_ids else "no call is open here"
@@ -30,12 +30,12 @@ class OrphanResult(LawBroken):
         )
 
 
-class BadMessage(LawBroken):
+class BadMessage(InvalidOperation):
     def __init__(self, what: str) -> None:
         super().__init__(what)
 
 
-class BadPoint(LawBroken):
+class InvalidPosition(InvalidOperation):
     def __init__(self, point: object, least: int, most: int) -> None:
         self.point, self.least, self.most = point, least, most
         super().__init__(
@@ -44,7 +44,7 @@ class BadPoint(LawBroken):
         )
 
 
-class NothingToRedo(LawBroken):
+class NothingToRedo(InvalidOperation):
     def __init__(self, session_id: str) -> None:
         super().__init__(
             f"nothing was rewound in session {session_id} since its last append; "
@@ -52,7 +52,7 @@ class NothingToRedo(LawBroken):
         )
 
 
-class Widened(LawBroken):
+class ToolsNotAllowed(InvalidOperation):
     def __init__(self, more: Sequence[str], allowed: Sequence[str]) -> None:
         self.more, self.allowed = tuple(more), tuple(allowed)
         super().__init__(
@@ -62,7 +62,7 @@ class Widened(LawBroken):
         )
 
 
-class IsReplay(LawBroken):
+class IsReplay(InvalidOperation):
     def __init__(self, session_id: str) -> None:
         self.session_id = session_id
         super().__init__(
@@ -71,7 +71,7 @@ class IsReplay(LawBroken):
         )
 
 
-class BadReplay(LawBroken):
+class BadReplay(InvalidOperation):
     def __init__(self, why: str, hint: str) -> None:
         self.why = why
         super().__init__(f"no replay was made: {why}; {hint}")

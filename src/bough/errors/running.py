@@ -48,7 +48,7 @@ class NoModel(ModelError):
     """No such model, no key, or its SDK is not installed; the hint names the variable or the extra."""
 
 
-class NotAnAnswer(BoughError):
+class UnrecognizedReply(BoughError):
     def __init__(self, what: str) -> None:
         super().__init__(
             f"{what}; hand in an Anthropic message, an OpenAI response or chat completion, a Gemini response "

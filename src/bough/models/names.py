@@ -12,7 +12,7 @@ from .model import Model
 from .scripted import from_file
 
 if TYPE_CHECKING:
-    from .client import Client
+    from .clients.base import Client
 
 _URL = re.compile(r"@(?=https?://)")
 
@@ -30,16 +30,16 @@ def named(name: str) -> Model:
 def _client(home: str, kind: str) -> Callable[[str], Model]:
     def make(rest: str) -> Model:
         model, *url = _URL.split(rest, maxsplit=1)
-        client: type[Client] = getattr(import_module(f"{__package__}.{home}"), kind)
+        client: type[Client] = getattr(import_module(f"{__package__}.clients.{home}"), kind)
         return client(model, base_url=url[0] if url else None)
 
     return make
 
 
 _MAKERS: dict[str, Callable[[str], Model]] = {
-    "anthropic": _client("anthropic_client", "AnthropicModel"),
-    "openai": _client("openai_client", "OpenAIModel"),
-    "openai-chat": _client("openai_chat_client", "OpenAIChatModel"),
-    "gemini": _client("gemini_client", "GeminiModel"),
+    "anthropic": _client("anthropic", "AnthropicModel"),
+    "openai": _client("openai_responses", "OpenAIModel"),
+    "openai-chat": _client("openai_chat", "OpenAIChatModel"),
+    "gemini": _client("gemini", "GeminiModel"),
     "scripted": from_file,
 }

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .. import ledger
 from ..core import context as contexts
 from ..core.entries import Entry
 from ..core.state import fold
 from ..core.tree import Leaf
 from ..core.usage import Totals, added, total
 from ..errors import BadQuery
-from ..log import Log
-from .comparing import Divergence, Kind, align, heaviest
-from .reading import Read, read, told_message
+from ..log import ledger
+from ..log.log import Log
+from .turn_comparison import Divergence, Kind, align, heaviest
+from .turn_reader import Read, read, told_message
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -91,12 +91,12 @@ class Diff(Struct, frozen=True):
         return next((one for one in found if one.kind != "reworded"), None)
 
     def lines(self) -> list[str]:
-        from .table import diff_lines
+        from .report_text import diff_lines
 
         return diff_lines(self)
 
     def markdown(self) -> str:
-        from .table import diff_markdown
+        from .report_text import diff_markdown
 
         return diff_markdown(self)
 
@@ -126,7 +126,7 @@ def _line(place: Place) -> Line:
 
 def line(log: Log, leaf: Leaf) -> Line:
     row = log.store.session(log.session_id)
-    there = log if leaf == log.leaf else Log(log.store, replace(row, leaf=leaf), log.world)
+    there = log if leaf == log.leaf else Log(log.store, replace(row, leaf=leaf), log.runtime)
     path = there.path().entries
     return Line(log.session_id, path, ledger.by_turn(there, path))
 

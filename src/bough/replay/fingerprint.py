@@ -6,7 +6,7 @@ from hashlib import sha256
 
 import msgspec
 
-from ..log import Log
+from ..log.log import Log
 
 
 def fingerprint(log: Log) -> str:

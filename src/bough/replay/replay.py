@@ -14,25 +14,26 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .. import forking, ledger
 from ..agent.limits import Limits
-from ..agent.tools import Tool
-from ..changes import Cut
+from ..agent.tools.tool import Tool
 from ..core.entries import Entry, Settings
 from ..core.usage import Totals, total
 from ..engines.local import ModelLike, known_models, known_tools
 from ..errors import BadReplay
-from ..log import Log
+from ..log import fork as forking
+from ..log import ledger
+from ..log.changes import Cut
+from ..log.log import Log
 from ..models.model import Model
 from ..models.recorded import RecordedModel
-from .answers import Answers, Mode, OnMiss, told_tools
-from .carried import Carried
 from .diff import Line, compare, line
-from .feed import Feed
 from .fingerprint import fingerprint
+from .host_entries import Feed
+from .incremental_path import Carried
 from .recording import RecordedTurn, Recording
-from .rehearsal import Rehearsal, Staging
+from .replay_loop import Rehearsal, Staging
 from .report import Replayed
+from .tool_answers import Answers, Mode, OnMiss, told_tools
 
 MODES = ("strict", "recorded", "dry", "live")
 ON_MISS = ("stop", "next", "tell")
@@ -147,7 +148,7 @@ class Replay:
         """A replay that is through is completed; so one that is not can be told from it."""
         status = "completed" if self.stopped is None else "interrupted"
         ended = {"status": status, "error": self.stopped}
-        log.record("ended", data=ended, row={**ended, "completed_at": log.world.now()})
+        log.record("ended", data=ended, row={**ended, "completed_at": log.runtime.now()})
 
     # -- reporting ---------------------------------------------------------------------------------
 

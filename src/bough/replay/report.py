@@ -5,11 +5,11 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from ..changes import Cut
 from ..core.usage import Totals
-from .answers import Mode
-from .comparing import Divergence
+from ..log.changes import Cut
 from .diff import Diff, Row
+from .tool_answers import Mode
+from .turn_comparison import Divergence
 
 
 class Replayed(Struct, frozen=True, kw_only=True):
@@ -78,11 +78,11 @@ class Replayed(Struct, frozen=True, kw_only=True):
         return {name: now - then for name, now, then in pairs}
 
     def lines(self) -> list[str]:
-        from .table import replayed_lines
+        from .report_text import replayed_lines
 
         return replayed_lines(self)
 
     def markdown(self) -> str:
-        from .table import replayed_markdown
+        from .report_text import replayed_markdown
 
         return replayed_markdown(self)

@@ -27,28 +27,21 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme, Tag
 
 from .. import __version__
-from . import (
-    blobs,
-    events,
-    exchange,
-    labels,
-    moving,
-    pages,
-    paths,
-    replaying,
-    running,
-    searching,
-    seen,
-    sessions,
-    trees,
-    usage,
-)
-from .desk import Desk
-from .drivers import Drivers
-from .indexing import Indexing
+from .auth import Gate, Who
+from .context import Desk
 from .jobs import Jobs
 from .problems import MEDIA_TYPE, Problem, Refusal, handled
-from .trust import Gate, Who
+from .routes import blobs, events, labels, pages, sessions, usage
+from .routes import bundles as exchange
+from .routes import moves as moving
+from .routes import path as paths
+from .routes import replay as replaying
+from .routes import request_view as seen
+from .routes import run as running
+from .routes import search as searching
+from .routes import tree as trees
+from .runs import Drivers
+from .search_indexer import Indexing
 
 ROOMS = (
     sessions,

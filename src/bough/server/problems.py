@@ -18,7 +18,7 @@ from litestar.exceptions import HTTPException, ValidationException
 from msgspec import Struct
 
 from .. import errors
-from ..telling import tell
+from ..error_messages import tell
 
 MEDIA_TYPE = "application/problem+json"
 log = logging.getLogger("bough.server")
@@ -54,7 +54,7 @@ class Refusal(Exception):
 
 _STATUSES: dict[type[errors.BoughError], int] = {
     errors.NotFound: 404,
-    errors.BadPoint: 404,
+    errors.InvalidPosition: 404,
     errors.MissingBlob: 404,
     errors.StaleLeaf: 409,
     errors.Fenced: 409,

@@ -14,7 +14,7 @@ from msgspec import Struct
 from ..core.usage import Call, Totals, total
 
 if TYPE_CHECKING:
-    from .store import SessionRow, Stored
+    from .base import SessionRow, Stored
 
 Column = Literal["status", "agent", "model", "relation"]
 DAY = 86_400 * 1_000_000

@@ -10,7 +10,7 @@ from ..core.drafts import NewEntry
 from ..core.entries import Entry
 from ..core.tree import Leaf
 from ..core.usage import Call, Price, Totals, Usage
-from .store import Fact, SessionRow, Stored
+from .base import Fact, SessionRow, Stored
 
 SEQ = 0xFFFFFFFF
 

@@ -14,18 +14,16 @@ from typing import Any
 import msgspec
 
 from ..core.messages import Message
-from ..errors import NotAnAnswer, UnknownProvider
-from . import (
-    anthropic,
-    anthropic_rules,
-    gemini,
-    gemini_rules,
-    openai_chat,
-    openai_chat_rules,
-    openai_responses,
-    openai_responses_rules,
-)
+from ..errors import UnknownProvider, UnrecognizedReply
+from .anthropic import request as anthropic
+from .anthropic import rules as anthropic_rules
 from .explain import Difference, first_difference
+from .gemini import request as gemini
+from .gemini import rules as gemini_rules
+from .openai_chat import request as openai_chat
+from .openai_chat import rules as openai_chat_rules
+from .openai_responses import request as openai_responses
+from .openai_responses import rules as openai_responses_rules
 from .shapes import Answer, Blobs, Request, Wire, plain
 
 __all__ = [
@@ -98,7 +96,7 @@ def read(reply: object) -> Answer:
         return reply
     if isinstance(reply, Message):
         if reply.role != "assistant":
-            raise NotAnAnswer(f"a message of role {reply.role!r} is no answer")
+            raise UnrecognizedReply(f"a message of role {reply.role!r} is no answer")
         return Answer(reply)
     found = plain(reply)
     if found.get("object") == "response":
@@ -112,8 +110,10 @@ def read(reply: object) -> Answer:
     if found.get("role") == "assistant":
         return PROVIDERS[_speaks(found)].read_answer(found)
     if "error" in found:
-        raise NotAnAnswer(f"an error of the provider: {found['error']!r}")
-    raise NotAnAnswer(f"a dict with {', '.join(map(str, found)) or 'nothing in it'} is no reply we know")
+        raise UnrecognizedReply(f"an error of the provider: {found['error']!r}")
+    raise UnrecognizedReply(
+        f"a dict with {', '.join(map(str, found)) or 'nothing in it'} is no reply we know"
+    )
 
 
 def read_any_messages(messages: Iterable[object]) -> list[Message]:

@@ -18,7 +18,7 @@ from ..core.context import Context
 from ..core.entries import Evidence
 from ..core.messages import Attachment, Message, ToolCall
 from ..core.usage import Usage
-from ..errors import BadValue, NotAnAnswer
+from ..errors import BadValue, UnrecognizedReply
 
 Request = dict[str, Any]
 """The part of a request that is history."""
@@ -63,7 +63,7 @@ def plain(value: object) -> dict[str, Any]:
     dumped = dump(warnings=False) if callable(dump) and not isinstance(value, type) else None
     if isinstance(dumped, dict):
         return dumped
-    raise NotAnAnswer(f"{type(value).__name__} is not a provider's message")
+    raise UnrecognizedReply(f"{type(value).__name__} is not a provider's message")
 
 
 def blocks(content: object) -> list[dict[str, Any]]:
@@ -74,7 +74,7 @@ def blocks(content: object) -> list[dict[str, Any]]:
         return [{"type": "text", "text": content}]
     if isinstance(content, Iterable) and not isinstance(content, Mapping | bytes):
         return [plain(block) for block in content]
-    raise NotAnAnswer(f"content is {type(content).__name__}, not text or a list of blocks")
+    raise UnrecognizedReply(f"content is {type(content).__name__}, not text or a list of blocks")
 
 
 def field(block: Mapping[str, Any], key: str) -> str:
@@ -83,7 +83,7 @@ def field(block: Mapping[str, Any], key: str) -> str:
     if isinstance(value, str):
         return value
     what = block.get("type") or block.get("role") or "message"
-    raise NotAnAnswer(f"{key!r} of a {what} is {type(value).__name__}, not text")
+    raise UnrecognizedReply(f"{key!r} of a {what} is {type(value).__name__}, not text")
 
 
 def count(usage: Mapping[str, Any], key: str) -> int | None:
@@ -109,7 +109,7 @@ def inline(data: object, mime: object, name: object = None) -> Attachment:
     except (binascii.Error, ValueError):
         found = b""
     if not found or not isinstance(mime, str):
-        raise NotAnAnswer(f"inline media of type {mime!r} holds no valid base64")
+        raise UnrecognizedReply(f"inline media of type {mime!r} holds no valid base64")
     return Attachment(found, mime, name if isinstance(name, str) else None)
 
 

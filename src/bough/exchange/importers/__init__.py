@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from ...errors import BadSource, UnknownTool
-from .told import Foreign
+from ...formats.records import Foreign
 
 
 class Tool(Struct, frozen=True):

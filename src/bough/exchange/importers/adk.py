@@ -17,10 +17,10 @@ from ...core.entries import Compaction, Evidence, Note
 from ...core.messages import Message
 from ...core.state import State, merge
 from ...core.usage import Usage
-from ...wire.gemini import read_answer, read_messages
-from .lines import MISSHAPEN, UNREADABLE, micros, signature, text
-from .tables import Row, Tables, tables
-from .told import START, Foreign, Losses, Told, patches
+from ...formats.jsonl import MISSHAPEN, UNREADABLE, micros, signature, text
+from ...formats.records import START, Foreign, Losses, Told, patches
+from ...wire.gemini.request import read_answer, read_messages
+from .sqlite_files import Row, Tables, tables
 
 OLDER = ("content", "usage_metadata", "error_code", "error_message", "branch", "author")
 """What an older file keeps in columns of its own."""

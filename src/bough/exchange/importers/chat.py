@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ...core.messages import Message
+from ...formats.jsonl import MISSHAPEN, files, micros, records
+from ...formats.records import Foreign, Losses, Told
 from ...wire import read_any_messages
-from .lines import MISSHAPEN, files, micros, records
-from .told import Foreign, Losses, Told
 
 ROLES = {
     "human": "user",

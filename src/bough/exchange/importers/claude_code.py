@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from ...core.entries import Payload, Settings
 from ...core.messages import Message, ToolResult, system
-from .claude_lines import (
+from ...formats.claude_code import (
     BOOKKEEPING,
     TITLES,
     Line,
@@ -36,8 +36,8 @@ from .claude_lines import (
     summary_of,
     text,
 )
-from .lines import UNREADABLE, files, micros, records
-from .told import START, Foreign, Losses, Told
+from ...formats.jsonl import UNREADABLE, files, micros, records
+from ...formats.records import START, Foreign, Losses, Told
 
 NAME = "claude-code"
 BESIDE = "agent-*.jsonl"

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from ...core.entries import Compaction, Evidence, Note, Payload
 from ...core.messages import Message, Text, system, user
 from ...core.usage import Usage
-from .items import Answering, given
-from .lines import counts, files, micros, records, text
-from .told import START, Foreign, Losses, Told
+from ...formats.jsonl import counts, files, micros, records, text
+from ...formats.records import START, Foreign, Losses, Told
+from ...formats.responses_items import Answering, given
 
 DEEPEST = 20
 """Sub-agents below that many others stand as sessions of their own."""

@@ -17,10 +17,10 @@ from ...core.codec import to_json
 from ...core.entries import Note
 from ...core.state import State, merge
 from ...errors import BadValue
-from . import langchain
-from .lines import MISSHAPEN, UNREADABLE, micros
-from .tables import Row, Tables, tables
-from .told import START, Foreign, Losses, Told, patches
+from ...formats import langchain
+from ...formats.jsonl import MISSHAPEN, UNREADABLE, micros
+from ...formats.records import START, Foreign, Losses, Told, patches
+from .sqlite_files import Row, Tables, tables
 
 MESSAGES = "messages"
 ARRAY = 6

@@ -17,10 +17,10 @@ from msgspec.structs import replace
 from ...core.entries import Evidence
 from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResult
 from ...core.usage import MOST, Usage
+from ...formats.jsonl import UNREADABLE, micros, text
+from ...formats.records import START, Foreign, Losses, Told
 from ...wire.shapes import tool_call
-from .lines import UNREADABLE, micros, text
-from .tables import Row, Tables, tables
-from .told import START, Foreign, Losses, Told
+from .sqlite_files import Row, Tables, tables
 
 FILE = "logs.db"
 EVIDENCE = {

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from ...core.messages import Message
 from ...core.usage import Usage
-from .items import Answering, Item, given
-from .lines import UNREADABLE, counts, decoded, micros, text
-from .tables import Row, Tables, tables
-from .told import START, Foreign, Losses, Told
+from ...formats.jsonl import UNREADABLE, counts, decoded, micros, text
+from ...formats.records import START, Foreign, Losses, Told
+from ...formats.responses_items import Answering, Item, given
+from .sqlite_files import Row, Tables, tables
 
 MESSAGES, STRUCTURE, USAGE = "agent_messages", "message_structure", "turn_usage"
 SEALED = "an item the session's owner has encrypted"

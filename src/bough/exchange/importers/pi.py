@@ -15,9 +15,9 @@ import msgspec
 from ...core.entries import BranchSummary, Compaction, Evidence, Note, Payload
 from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolResult
 from ...core.usage import Usage
+from ...formats.jsonl import MISSHAPEN, UNREADABLE, counts, files, micros, records, signature, text
+from ...formats.records import START, Foreign, Losses, Told
 from ...wire.shapes import inline, tool_call
-from .lines import MISSHAPEN, UNREADABLE, counts, files, micros, records, signature, text
-from .told import START, Foreign, Losses, Told
 
 TOKENS = ("input", "output", "cacheRead", "cacheWrite")
 ISSUERS = {

@@ -16,9 +16,10 @@ from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 from ...core.codec import to_json
 from ...core.entries import Note
 from ...errors import BadSource, BadValue
-from . import chat, langchain
-from .lines import UNREADABLE, decoded
-from .told import Foreign, Losses, Told
+from ...formats import langchain
+from ...formats.jsonl import UNREADABLE, decoded
+from ...formats.records import Foreign, Losses, Told
+from . import chat
 
 PORT = 6379
 SECONDS = 10

@@ -10,12 +10,12 @@ calls `test_…` methods on a fresh instance; pytest does.
 
 from __future__ import annotations
 
-from .branching import Branching, Counting
-from .caring import Deleting, Drafting, Finding, KeepingBlobs, Leasing, Queueing
-from .looking import Looking
-from .moving import Moving
-from .searching import Searching
-from .writing import Appending, Creating
+from .appends import Appending, Creating
+from .branches import Branching, Counting
+from .counts import Looking
+from .lifecycle import Deleting, Drafting, Finding, KeepingBlobs, Leasing, Queueing
+from .search import Searching
+from .transfer import Moving
 
 
 class StoreConformance(

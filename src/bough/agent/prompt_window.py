@@ -1,0 +1,38 @@
+"""What a model was given: the context of a place, with as many messages as the turn that asked was to give.
+
+Knows how to trim it so. Does not know providers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..core import context as contexts
+from ..core.context import Context
+from ..core.entries import Entry
+from ..core.tree import Leaf
+from ..log.log import Log
+from ..stores.message_limits import most_messages
+from .limits import trimmed
+
+Most = Mapping[Leaf, int]
+"""By the place of a turn's input: how many messages its calls were given at the most. The others: all."""
+
+
+def given(path: Sequence[Entry], most: Most) -> Context:
+    """What a model was given behind the last entry of a whole path, or would be by the turn it belongs to."""
+    turn = path[-1].turn if path else 0
+    asked = Leaf(path[turn - 1].branch, turn) if turn else Leaf(0, 0)
+    return trimmed(contexts.build(path), most.get(asked))
+
+
+def most_on_tree(log: Log) -> dict[Leaf, int]:
+    """Of the session, and of the turns it stands on, whoever ran them."""
+    found = most_messages(log.store.journal(log.session_id))
+    branches = log.store.branches(log.session_id)
+    if all(branch.session_id == log.session_id for branch in branches):
+        return found
+    numbers = dict(enumerate(sorted(branch.branch for branch in branches), 1))
+    with log.store.dump(log.session_id) as dumps:
+        below = next(iter(dumps.sessions)).given
+    return {**{Leaf(numbers[one.branch], one.turn): one.most for one in below}, **found}

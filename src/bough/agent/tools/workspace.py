@@ -1,0 +1,105 @@
+"""The workspace tools as tools of a session: files, grep, shell and HTTP within one scope.
+
+What a tool says beyond its cap is kept as a blob its result points to, so that the model can page through it
+and no clean-up takes it. A handle is good only in the session whose results name it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ...core.drafts import Blob
+from ...core.media import digest
+from ...core.messages import Media
+from ...errors import OutOfScope
+from ...log.log import Log
+from ...log.workspace import Workspace
+from .files import Files
+from .http import Web
+from .scope import Scope
+from .shell import Shell
+from .tool import Effect, Happened, NeverHappened, Tool, ToolContext, tool
+
+
+class Spills:
+    """Where output beyond the cap goes, and who may have it back."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.made: list[Media] = []
+
+    def keep(self, data: bytes, mime: str) -> str:
+        kept = self._log.runtime.redactor.text(data.decode("utf-8", "replace")).encode()
+        media = Media(digest(kept), mime, len(kept), "the rest of the output")
+        self._log.store.put_blob(Blob(media.hash, mime, kept), self._log.runtime.now())
+        self.made.append(media)
+        return media.hash
+
+    def read(self, handle: str) -> bytes:
+        found = self._log.store.blob(handle) if self._is_named(handle) else None
+        if found is None:
+            raise OutOfScope(handle, "no result of this session has such a handle")
+        return found.data
+
+    def _is_named(self, handle: str) -> bool:
+        messages = (entry.message for entry in self._log.path().entries)
+        return any(media.hash == handle for message in messages if message for media in message.media)
+
+
+def workspace_tools(
+    log: Log, workspace: Workspace, *, commands: Iterable[str] = (), hosts: Iterable[str] = ()
+) -> list[Tool]:
+    """Tools for one workspace. `commands` is the allow-list of the shell, `hosts` of private hosts for HTTP."""
+    scope = Scope.of(workspace, commands)
+
+    def made(effect: Effect, pick: Callable[[Spills], Any], **how: Any) -> Tool:
+        return _wrapped(log, effect, pick, **how)
+
+    def files(spills: Spills) -> Files:
+        return Files(scope, spills.keep, spills.read)
+
+    def was_edited(path: str, old: str, new: str) -> Happened | NeverHappened | None:
+        with scope.open(path) as file:
+            text = file.read().decode("utf-8", "replace")
+        if old in text and new not in text:
+            return NeverHappened()
+        return Happened("edited before the interruption") if new in text and old not in text else None
+
+    return [
+        made("read", lambda spills: files(spills).read_file),
+        made("idempotent", lambda spills: files(spills).write_file),
+        made("unsafe", lambda spills: files(spills).edit_file, verify=was_edited),
+        made("read", lambda spills: files(spills).list_files),
+        made("read", lambda spills: files(spills).grep),
+        made("read", lambda spills: files(spills).read_spill),
+        made("unsafe", lambda spills: Shell(scope, spills.keep, os.environ).run, name="shell"),
+        made(
+            "unsafe",
+            lambda spills: Shell(scope, spills.keep, os.environ).run_approved,
+            name="shell_approved",
+            approval=True,
+        ),
+        made("unsafe", lambda spills: Web(spills.keep, hosts=frozenset(hosts)).http_request),
+    ]
+
+
+def _wrapped(log: Log, effect: Effect, pick: Callable[[Spills], Any], **how: Any) -> Tool:
+    """The function with a place for its spills; its parameters and docstring are what the model is told."""
+    told = pick(Spills(log))
+
+    async def run(ctx: ToolContext, **given: Any) -> Any:
+        spills = Spills(log)
+        found = pick(spills)(**given)
+        found = await found if inspect.isawaitable(found) else found
+        text = found if isinstance(found, str) else found.text
+        return [text, *spills.made] if spills.made else text
+
+    parameters = list(inspect.signature(told, eval_str=True).parameters.values())
+    context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=ToolContext)
+    run.__signature__ = inspect.Signature([*parameters, context])  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in [*parameters, context]}
+    run.__doc__ = inspect.getdoc(told)
+    return tool(effect=effect, **{"name": told.__name__, **how})(run)

@@ -1,0 +1,145 @@
+"""`bough ls`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, get_args
+
+import click
+
+from ...core.time_text import moment
+from ...core.usage import spoken_cost
+from ...errors import NotFound
+from ...store import Store
+from ...stores.base import Page, SessionRow, Status
+from ..reference import complete, find_kept_whole
+from ..rendering.error_text import Refused
+from ..rendering.output import ago, as_json, clipped, plain, say, say_json, table, when
+from ..rendering.pager import say_more, turning
+from ..store_option import Here, here
+
+_NONE = "no session matches"
+_MARKS = {"fork": "⑂ fork of {}", "task": "↳ task of {}", "replay": "↻ replay of {}", "import": "⇣ imported"}
+
+
+@click.command()
+@click.option("--status", type=click.Choice(get_args(Status)))
+@click.option("--agent")
+@click.option("--owner", metavar="NAME", help="Within the --owner the store is opened for, if any.")
+@click.option("--conversation", "conversation_id", metavar="ID")
+@click.option("--tag", metavar="NAME=VALUE")
+@click.option("--relation", type=click.Choice(["fork", "task", "replay", "import"]))
+@click.option(
+    "--parent", metavar="REFERENCE", shell_complete=complete, help="Forks, tasks and replays of this session."
+)
+@click.option("--after", metavar="TIME", help="Started at or after: 2026-11-01 (UTC), or 7d ago.")
+@click.option("--before", "until", metavar="TIME", help="Started before.")
+@click.option("--trashed", is_flag=True, help="What is in the trash.")
+@click.option("--all", "is_all", is_flag=True, help="Tasks and replays too.")
+@click.option("-n", "--limit", type=click.IntRange(1, 100_000), default=30, show_default=True)
+@click.option("--page", metavar="NEXT", help="Go on where a page ended; it says how.")
+@as_json
+@here
+def ls(
+    place: Here,
+    /,
+    parent: str | None,
+    tag: str | None,
+    after: str | None,
+    until: str | None,
+    page: str | None,
+    is_all: bool,
+    is_json: bool,
+    **query: Any,
+) -> None:
+    """List sessions, newest first.
+
+    \b
+    bough ls --status interrupted
+    bough ls --agent support --tag team=blue --after 7d
+    bough ls --owner ann --status failed
+    bough ls --parent ses_3f --all --json
+    """
+    sessions = place.sessions()
+    now = sessions.runtime.now()
+    query["parent_session"] = None if parent is None else _parent(place, sessions, parent)
+    query["tag"] = None if tag is None else _pair(tag)
+    query["started_from"] = None if after is None else moment("--after", after, now)
+    query["started_before"] = None if until is None else moment("--before", until, now)
+    query["children"] = is_all or bool(query["relation"]) or bool(query["parent_session"])
+    with turning(page):
+        found = sessions.sessions(before=page, **query)
+    if is_json:
+        say_json(sessions=[as_data(row) for row in found.sessions], next=found.next)
+    elif found.sessions:
+        _print(found, now)
+    else:
+        say(_none(sessions, query))
+
+
+def _parent(place: Here, sessions: Store, reference: str) -> str:
+    """The id of a session; of one that is in the trash or gone for good, whose forks live on, as it was typed."""
+    try:
+        return find_kept_whole(place, reference).session.session_id
+    except NotFound:
+        if not sessions.sessions(parent_session=reference, limit=1).sessions:
+            raise
+        return reference
+
+
+def _none(sessions: Store, query: dict[str, Any]) -> str:
+    """Why there is nothing to see."""
+    if not sessions.sessions(trashed=query["trashed"], limit=1).sessions:
+        return "the trash is empty" if query["trashed"] else "there is no session yet; bough chat starts one"
+    is_whole = query["children"] or query["trashed"]
+    return _NONE if is_whole else f"{_NONE}; bough ls --all lists tasks and replays too"
+
+
+def _pair(tag: str) -> tuple[str, str]:
+    name, equals, value = tag.partition("=")
+    if not equals or not name:
+        raise Refused(
+            f"--tag {tag} is not NAME=VALUE; bough search tag:{tag} finds sessions with any value of it"
+        )
+    return name, value
+
+
+def _print(found: Page, now: int) -> None:
+    head = ("SESSION", "ACTIVE", "STATUS", "TURNS", "COST", "MODEL", "TITLE")
+    rows = [_line(row, now) for row in found.sessions]
+    click.echo("\n".join(table(rows, head, spare=("MODEL", "TURNS", "COST", "ACTIVE", "STATUS"))))
+    if found.next:
+        say_more(found.next)
+
+
+def as_data(row: SessionRow) -> dict[str, Any]:
+    """A session's row as JSON: its id is `id`, like everywhere people look for one."""
+    data: dict[str, Any] = plain(row)
+    return {"id": data.pop("session_id"), **data}
+
+
+def _line(row: SessionRow, now: int) -> tuple[str, ...]:
+    marked = _MARKS[row.relation].format((row.parent_session or "")[:12]) if row.relation else ""
+    title = " ".join(filter(None, [row.title or row.agent or "", f"({marked})" if marked else ""]))
+    return (
+        row.session_id[:16],
+        ago(row.updated_at, now) if sys.stdout.isatty() else when(row.updated_at),
+        status(row),
+        str(row.turns),
+        spoken_cost(row.totals),
+        clipped(row.model or "", 24) if sys.stdout.isatty() else row.model or "",
+        title,
+    )
+
+
+_COLOURS = {
+    "running": "green",
+    "waiting": "cyan",
+    "failed": "red",
+    "interrupted": "yellow",
+    "cancelled": "yellow",
+}
+
+
+def status(row: SessionRow) -> str:
+    return click.style(row.status, fg=_COLOURS.get(row.status))

@@ -1,0 +1,96 @@
+"""`bough search`: every message, tool input and output."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+from ...errors import IndexBehind
+from ...stores.search_types import Hit
+from ..reference import find_kept_whole
+from ..rendering.output import as_json, bold, clipped, dim, plain, safe, say, say_json, when
+from ..rendering.pager import say_more, turning
+from ..rendering.progress import bar
+from ..store_option import Here, here
+
+_SESSION = re.compile(r"(?<!\S)session:([^\s\"]+)")
+_LEFT_OUT = re.compile(r"-(?!-|n\d+$|.$)")
+
+
+class Words(click.Command):
+    """Words may begin with a minus: `-refund` leaves them out, and is no option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        left_out = [word for word in args[:end] if _LEFT_OUT.match(word)]
+        others = [word for word in args[:end] if not _LEFT_OUT.match(word)]
+        return super().parse_args(ctx, [*others, "--", *left_out, *args[end + 1 :]])
+
+
+@click.command(cls=Words)
+@click.argument("query", nargs=-1, required=True, metavar="WORDS…")
+@click.option("-n", "--limit", type=click.IntRange(1, 1_000), default=20, show_default=True)
+@click.option("--page", metavar="NEXT", help="Go on where a page ended; it says how.")
+@click.option("--trashed", is_flag=True, help="In the trash instead.")
+@as_json
+@here
+def search(
+    place: Here, query: tuple[str, ...], limit: int, page: str | None, trashed: bool, is_json: bool
+) -> int:
+    """Search every message, tool input and tool output.
+
+    Words are all wanted; "a phrase", prefix*, -without. Filters: role:tool tool:refund model:gpt error:true
+    agent:support tag:team=blue session:ses_3f kind:note before:2026-11-01 after:7d. A hit's reference opens it:
+    bough show ses_3f@7. Exit code 1 if nothing is found.
+
+    \b
+    bough search lost parcel after:7d
+    bough search '"lost at sea"' role:tool -refund
+    """
+    sessions = place.sessions()
+    typed = _SESSION.sub(lambda word: _whole_id(place, word[1], trashed=trashed), " ".join(query))
+    try:
+        with bar("index", unit="entries") as step:
+            sessions.store.index(lambda done, left: step(done, None))
+    except IndexBehind as behind:  # what is indexed can be searched all the same
+        say(
+            f"{behind.sessions:,} session(s) have text that is not indexed, and it cannot be now: {behind.why}"
+        )
+    with turning(page):
+        found = sessions.search(typed, limit=limit, before=page, trashed=trashed, catch_up=False)
+    if is_json:
+        say_json(hits=[{"reference": _reference(hit), **plain(hit)} for hit in found.hits], next=found.next)
+        return 0 if found.hits else 1
+    for hit in found.hits:
+        click.echo(_line(hit))
+    if found.next:
+        say_more(found.next)
+    if not found.hits:
+        say("nothing is found; fewer words, a prefix* or another filter find more")
+    return 0 if found.hits else 1
+
+
+def _whole_id(place: Here, reference: str, *, trashed: bool) -> str:
+    return f"session:{find_kept_whole(place, reference, trashed=trashed).session.session_id}"
+
+
+def _reference(hit: Hit) -> str:
+    """What opens it: on the path by its number, elsewhere by its branch too."""
+    if not hit.seq:
+        return hit.session_id
+    return f"{hit.session_id}@{hit.seq}" if hit.on_path else f"{hit.session_id}@{hit.branch}:{hit.seq}"
+
+
+def _line(hit: Hit) -> str:
+    what = " ".join(filter(None, [hit.role or hit.kind, hit.tool]))
+    head = f"{bold(_reference(hit))}  {dim(f'{when(hit.at)}  {clipped(what, 40)}  {clipped(hit.title or str(), 40)}')}"
+    pieces, end = [], 0
+    for begin, stop in hit.marks:
+        pieces += [
+            safe(hit.snippet[end:begin]),
+            click.style(safe(hit.snippet[begin:stop]), fg="yellow", bold=True),
+        ]
+        end = stop
+    pieces.append(safe(hit.snippet[end:]))
+    return f"{head}\n    {' '.join(''.join(pieces).split())}"

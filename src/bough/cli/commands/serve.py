@@ -1,0 +1,144 @@
+"""`bough serve`: the API and the viewer over HTTP."""
+
+from __future__ import annotations
+
+import os
+import sys
+import webbrowser
+from errno import EADDRNOTAVAIL
+from socket import gaierror
+from typing import Any
+
+import click
+
+from ...store import Store
+from ...store import open as open_store
+from ..agent_options import Asked, agent_for, agent_options
+from ..load_tools import load_tools
+from ..rendering.error_text import Refused
+from ..rendering.output import is_terminal, say
+from ..store_option import Here, here
+
+PORT = 8377
+
+
+def _clients(_: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        owner, equals, token = pair.partition("=")
+        if not (owner and equals and token):
+            raise click.BadParameter("write OWNER=TOKEN", param=parameter)
+        found[owner] = token
+    return found
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; others want --token.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: any that is free."
+)
+@click.option("--open/--no-open", "opens", default=None, help="Open the viewer; default: at a terminal.")
+@click.option(
+    "--page", default="/", metavar="PATH", help="Which page to open, such as /s/ses_3f or /diff?a=…&b=…."
+)
+@click.option(
+    "--token", metavar="SECRET", envvar="BOUGH_TOKEN", help="Who has it sees everything of the space."
+)
+@click.option(
+    "--client-token",
+    "clients",
+    metavar="OWNER=SECRET",
+    multiple=True,
+    callback=_clients,
+    help="Who has it sees the public entries of that owner, and may send; repeatable.",
+)
+@click.option(
+    "--internal-token", metavar="SECRET", envvar="BOUGH_INTERNAL_TOKEN", help="Who has it may export bundles."
+)
+@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A name this server is known by.")
+@click.option(
+    "--max-import", type=click.IntRange(1), default=256, show_default=True, help="Megabytes of a bundle."
+)
+@agent_options
+@here
+def serve(
+    place: Here, /, asked: Asked, host: str, port: int, opens: bool | None, page: str, **door: Any
+) -> None:
+    """Serve the API and the viewer over HTTP; Ctrl-C ends it.
+
+    On loopback whoever can reach it may do everything; elsewhere --token is wanted. With --model and --tools what
+    is sent is answered here. docs/http.md tells the API.
+    """
+    app, rules = _loaded(), _rules(host, door)
+    sessions = place.new_sessions()
+    desk = app.Desk(sessions, rules, _agent(asked), lambda owner: _owned(place, sessions, owner))
+    try:
+        listener = app.listening(host, port)
+    except OSError as error:
+        is_the_host = isinstance(error, gaierror) or error.errno == EADDRNOTAVAIL
+        other = "--host" if is_the_host else "--port"
+        raise Refused(
+            f"cannot listen on {host}:{port}: {error.strerror}; name another with {other}"
+        ) from None
+    address = _address(host, listener.getsockname()[1], page, rules.token)
+    wants_page = is_terminal() and sys.stdout.isatty() if opens is None else opens
+
+    def ready() -> None:
+        click.echo(address)
+        say(f"serving {place.where}; Ctrl-C ends it")
+        if wants_page:
+            webbrowser.open(address)
+
+    try:
+        app.serve(desk, listener, ready)
+    finally:
+        desk.close()
+    say("ended")
+
+
+def _loaded() -> Any:
+    """The server, which needs more than the command line does."""
+    try:
+        from ...server import app
+    except ImportError as missing:
+        raise Refused(f"the server needs {missing.name}; pip install 'bough[server]'") from None
+    return app
+
+
+def _rules(host: str, door: dict[str, Any]) -> Any:
+    from ...server.auth import Rules
+
+    return Rules(
+        host=host,
+        token=door["token"],
+        clients=door["clients"],
+        internal_token=door["internal_token"],
+        allowed_hosts=tuple(name.lower() for name in door["hosts"]),
+        max_import=door["max_import"] * 1_000_000,
+    )
+
+
+def _agent(asked: Asked) -> Any:
+    """Who answers what is sent; without --model and $BOUGH_MODEL each session's own model does."""
+    from ...server.context import Agent
+
+    if not asked.models and not os.environ.get("BOUGH_MODEL"):
+        if asked.workspace or asked.max_cost or asked.max_turns:
+            raise Refused("--workspace, --max-cost and --max-turns are the agent's; name its --model")
+        return Agent(tools=tuple(load_tools(asked.tools)))
+    made = agent_for(asked, None)
+    return Agent(tuple(made.models), tuple(made.own_tools), made.limits, made.workspace, asked.allow)
+
+
+def _owned(place: Here, sessions: Store, owner: str) -> Store:
+    """The same store, opened for one owner."""
+    from ...stores.memory.store import MemoryStore
+
+    if isinstance(sessions.store, MemoryStore):
+        return Store(sessions.store.beside(place.space, owner), sessions.runtime)
+    return open_store(place.url, space=place.space, owner=owner)
+
+
+def _address(host: str, port: int, page: str, token: str | None) -> str:
+    name = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    return f"http://{name}:{port}/{page.removeprefix('/')}" + (f"#token={token}" if token else "")

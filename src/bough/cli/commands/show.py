@@ -1,0 +1,327 @@
+"""`bough show`, `log`, `tree` and `context`: one session, looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import click
+
+from ...core.entries import Entry
+from ...core.messages import Media, Message, Reasoning, Text, ToolCall, ToolResult
+from ...core.tree_text import describe
+from ...core.usage import spoken_cost, total
+from ...session import Session
+from ...stores.base import Query
+from ...wire import PROVIDERS
+from ..reference import Place, find, reference
+from ..rendering.error_text import Refused
+from ..rendering.output import (
+    as_json,
+    bold,
+    clipped,
+    dim,
+    encoded,
+    many,
+    plain,
+    safe,
+    say,
+    say_json,
+    say_lines,
+    tokens,
+    when,
+    width,
+)
+from ..store_option import Here, here
+from .ls import as_data, status
+
+_ROLES = {"user": "cyan", "assistant": "green", "tool": "magenta", "system": "blue"}
+_MOST = 12
+
+
+@click.command()
+@reference
+@click.option("--full", is_flag=True, help="Tool results whole, and reasoning.")
+@click.option("--trace", is_flag=True, help="Internal entries too: settings, notes, summaries.")
+@click.option("-n", "--last", type=click.IntRange(1), help="Only the newest so many entries.")
+@as_json
+@here
+def show(place: Here, reference: str, full: bool, trace: bool, last: int | None, is_json: bool) -> None:
+    """Show a session's transcript, or one of its entries.
+
+    REFERENCE names a session (default: the latest); with @7 its entry 7 is shown whole.
+    """
+    found = find(place, reference)
+    if found.leaf is not None and last is not None:
+        raise Refused(f"{reference} is one entry; bough log {reference} -n {last} lists the {last} up to it")
+    if found.leaf is not None:
+        _show_entry(found, is_json=is_json)
+        return
+    session = found.session
+    path = session.path(last=last)
+    if is_json:
+        say_json(
+            session=as_data(session.row),
+            entries=[entry_data(entry) for entry in path],
+            **_waiting(session),
+        )
+        return
+    click.echo("\n".join(_head(session)))
+    shown = (entry for entry in path if trace or entry.message is not None)
+    say_lines("\n".join(_said(entry, full=full)) for entry in shown)
+    for line in _open(session):
+        click.echo(line)
+
+
+@click.command()
+@reference
+@click.option("--all", "is_all", is_flag=True, help="Abandoned branches too.")
+@click.option(
+    "--events",
+    is_flag=True,
+    help="As system_message, user_message, assistant_message, tool_call, tool_result.",
+)
+@click.option("--since", type=click.IntRange(0), default=0, help="Only what lies behind this entry.")
+@click.option("-n", "--last", type=click.IntRange(1), help="Only the newest so many.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON lines, one per entry.")
+@here
+def log(
+    place: Here, reference: str, is_all: bool, events: bool, since: int, last: int | None, is_json: bool
+) -> None:
+    """List every entry of a session's path.
+
+    With @7 the path ends at entry 7. With --all each entry is named by its branch and number, 3:7, as
+    REFERENCE@3:7 takes it.
+    """
+    session = find(place, reference).standing()
+    if events and is_all:
+        raise Refused("--events tells the path; bough log --all --json lists the entries of all branches")
+    if events:
+        told = [event for event in session.events() if event.seq > since][-(last or 0) :]
+        say_lines(encoded({"schema_version": 1, **plain(event)}).decode() for event in told)
+        return
+    if is_all:
+        entries = [entry for entry in session.log.every() if entry.seq > since][-(last or 0) :]
+    else:
+        entries = session.path(since=since, last=last)
+    if not entries:
+        say(f"no entry lies behind {since}" if since else "there is no entry yet")
+    if is_json:
+        say_lines(encoded({"schema_version": 1, **entry_data(entry)}).decode() for entry in entries)
+    else:
+        say_lines(_listed(entries, [_place(entry, is_all=is_all) for entry in entries]))
+
+
+@click.command()
+@reference
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@here
+def tree(place: Here, reference: str, is_json: bool) -> None:
+    """Draw a session's tree with its leaf.
+
+    What was left behind stands beside the path, under the number of its branch; ⚑ is a label. Forks and tasks made from
+    it are named below.
+    """
+    found = find(place, reference)
+    session = found.standing()
+    related = session.log.store.sessions(Query(parent_session=session.session_id, limit=1_000)).sessions
+    if is_json:
+        say_json(
+            session=as_data(session.row),
+            leaf=plain(session.leaf),
+            branches=plain(session.branches()),
+            labels={str(leaf): label for leaf, label in session.labels().items()},
+            entries=[
+                {"branch": e.branch, "seq": e.seq, "kind": e.kind, "role": e.role, "id": e.entry_id.hex()}
+                for e in session.log.every()
+            ],
+            related=[as_data(row) for row in related],
+        )
+        return
+    click.echo(session.tree(width=width(160)))
+    for row in related:
+        click.echo(
+            dim(f"  {row.relation} at {row.parent_seq}: {row.session_id}  {clipped(row.title or '', 60)}")
+        )
+
+
+@click.command()
+@reference
+@click.option(
+    "--provider",
+    default="anthropic",
+    show_default=True,
+    shell_complete=lambda ctx, param, typed: [name for name in PROVIDERS if name.startswith(typed)],
+    help="anthropic, openai-chat, openai or gemini.",
+)
+@click.option(
+    "--explain", is_flag=True, help="The first difference to what was last sent; exit code 1 if there is one."
+)
+@as_json
+@here
+def context(place: Here, reference: str, provider: str, explain: bool, is_json: bool) -> int:
+    """What the model would be given at this place.
+
+    With @7 as it was behind entry 7. --json is the exact request for that provider.
+    """
+    session = find(place, reference).standing()
+    if explain:
+        return _explained(session, provider, is_json=is_json)
+    request = session.request(provider)
+    if is_json:
+        say_json(provider=provider, request=request)
+        return 0
+    given = session.context()
+    if not given.system and not given.items:
+        say("nothing: there is no message yet")
+    for text in given.system:
+        click.echo("\n".join(_spoken("system", Message("system", (Text(text),)), full=True)))
+    for item in given.items:
+        click.echo("\n".join(_spoken(item.message.role, item.message, full=True)))
+    return 0
+
+
+def _explained(session: Session, provider: str, *, is_json: bool) -> int:
+    """Whether the provider's cache stays warm; exit code 1 if it does not."""
+    difference = session.explain(provider)
+    if is_json:
+        say_json(provider=provider, difference=plain(difference))
+    elif difference is None:
+        click.echo("what the last call was given comes first, byte for byte; the provider's cache stays warm")
+    else:
+        click.echo(safe(str(difference)))
+    return 0 if difference is None else 1
+
+
+def entry_data(entry: Entry) -> dict[str, object]:
+    """An entry as JSON. Evidence stays where it is."""
+    data: dict[str, object] = plain(entry)
+    data.pop("evidence", None)
+    data["entry_id"] = entry.entry_id.hex()
+    return {**data, "kind": entry.kind, "role": entry.role}
+
+
+def _waiting(session: Session) -> dict[str, object]:
+    calls = [
+        {"seq": c.seq, "index": c.index, "id": c.call.id, "name": c.call.name} for c in session.open_calls
+    ]
+    asked = [plain(call) for call in session.waiting()] if calls else []
+    return {"open_calls": calls, "waiting": asked, "next_action": type(session.next_action()).__name__}
+
+
+def _head(session: Session) -> Iterator[str]:
+    row = session.row
+    name = row.title or row.agent
+    yield f"{bold(clipped(name, 100))}  {dim(row.session_id)}" if name else bold(row.session_id)
+    about = [status(row), row.model, many(row.turns, "turn"), spoken_cost(row.totals), tokens(row.totals)]
+    yield dim(" · ").join(filter(None, [*about, when(row.updated_at)]))
+    if row.parent_session:
+        yield dim(f"{row.relation} of {row.parent_session} at {row.parent_seq}")
+    if row.error:
+        yield click.style(f"error: {clipped(row.error, 200)}", fg="red")
+
+
+def _place(entry: Entry, *, is_all: bool) -> str:
+    return f"{entry.branch}:{entry.seq}" if is_all else str(entry.seq)
+
+
+def _listed(entries: Sequence[Entry], places: Sequence[str]) -> Iterator[str]:
+    """One line each; the terminal is measured once, not for every line."""
+    room, columns = max(map(len, places), default=0), width(200)
+    for entry, place in zip(entries, places, strict=True):
+        name = entry.role or entry.kind
+        text = f"{place:>{max(room, 5)}} {' ' if entry.internal else '•'} {name:<14} "
+        yield click.style(text, fg=_ROLES.get(name)) + clipped(describe(entry), max(20, columns - len(text)))
+
+
+def _said(entry: Entry, *, full: bool) -> Iterator[str]:
+    name = entry.role or entry.kind
+    if entry.message is None:
+        yield dim(f"{entry.seq:>5} {name}: {clipped(describe(entry), width(200))}")
+        return
+    model = dim(f"  {entry.model}") if entry.model else ""
+    yield from _spoken(name, entry.message, full=full, before=dim(f"{entry.seq:>5}") + " ", behind=model)
+
+
+def _spoken(name: str, message: Message, *, full: bool, before: str = "", behind: str = "") -> Iterator[str]:
+    """A message under its role."""
+    yield ""
+    yield f"{before}{click.style(name, fg=_ROLES.get(name), bold=True)}{behind}"
+    for part in message.parts:
+        yield from ("      " + line for line in _part(part, full=full))
+
+
+def _part(part: object, *, full: bool) -> Iterator[str]:
+    match part:
+        case Text(text=text):
+            yield from safe(text).splitlines()
+        case Reasoning(text=text):
+            yield from (dim(line) for line in (safe(text).splitlines() if full else ["(reasoning)"]) if text)
+        case ToolCall(name=name, arguments=arguments):
+            yield f"{click.style('→', fg='yellow')} {bold(safe(name))} {safe(encoded(arguments).decode())}"
+        case ToolResult() as result:
+            yield from _result(result, full=full)
+        case Media(mime=mime, size=size, name=name):
+            yield dim(f"[{name or 'media'}: {mime}, {size:,} bytes]")
+
+
+_OUTCOMES = {
+    "unknown": "outcome unknown",
+    "denied": "denied",
+    "interrupted": "interrupted",
+    "dry_run": "dry run",
+}
+
+
+def _result(result: ToolResult, *, full: bool) -> Iterator[str]:
+    marks = [_OUTCOMES.get(result.outcome, ""), "error" if result.error and result.outcome == "done" else ""]
+    marked = "".join(click.style(f"[{mark}] ", fg="red") for mark in marks if mark)
+    message = Message("tool", (result,))
+    text = "\n".join(piece.text for piece in result.content if isinstance(piece, Text))
+    lines = safe(text).splitlines() or [""]
+    kept = lines if full else lines[:_MOST]
+    yield f"← {marked}{kept[0]}"
+    yield from (f"  {line}" for line in kept[1:])
+    if len(kept) < len(lines):
+        yield dim(f"  … {len(lines) - len(kept)} more lines; --full shows them")
+    for media in message.media:
+        yield dim(f"  [{media.mime}, {media.size:,} bytes]")
+
+
+def _open(session: Session) -> Iterator[str]:
+    """Calls without results: what may have happened is said as plainly as what has not."""
+    if not session.open_calls:
+        return
+    from ...agent.call_status import read_calls  # loaded late: few sessions are in the middle of something
+
+    known = read_calls(session.log)
+    for call in session.open_calls:
+        place = (call.seq, call.index)
+        mark = "waits for approval" if place in known.asked - known.approved - known.denied else "not started"
+        if place in known.in_trash:
+            mark = f"waits for its task {known.in_trash[place]}, which is in the trash"
+        elif place in known.below:
+            mark = f"waits for approval in its task {known.below[place][0].session_id}"
+        elif place in known.answered_below:
+            mark = "its task has a word, and goes on with this session"
+        elif place in known.started:
+            mark = "outcome unknown: it was started, and nobody heard how it ended"
+        yield f"      {click.style('?', fg='red', bold=True)} {bold(call.call.name)} {click.style(f'[{mark}]', fg='red')}"
+    first = "".join(f"bough restore {task}, then " for task in dict.fromkeys(known.in_trash.values()))
+    first += f"bough approve {session.session_id}, then " if known.in_trash or session.waiting() else ""
+    say(f"{first}bough resume {session.session_id} --tools … goes on")
+
+
+def _show_entry(found: Place, *, is_json: bool) -> None:
+    session = found.standing()
+    if not session.leaf.seq:
+        raise Refused("0 is the place before the first entry; bough log lists the entries")
+    (entry,) = session.path(last=1)
+    calls = [call for call in session.calls("path") if call.answer_seq == entry.seq]
+    if is_json:
+        say_json(entry=entry_data(entry), usage=plain(total(calls)) if calls else None)
+        return
+    click.echo("\n".join(_said(entry, full=True)))
+    spent = f" · {spoken_cost(total(calls))} · {tokens(total(calls))}" if calls else ""
+    click.echo(
+        dim(f"      {entry.entry_id.hex()} · turn {entry.turn} · step {entry.step} · {when(entry.at)}{spent}")
+    )

@@ -1,0 +1,111 @@
+"""`bough usage`: what was spent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+
+import click
+
+from ...core.time_text import moment
+from ...core.usage import Call, Totals, spoken_cost, total
+from ...session import Session
+from ...store import Store
+from ...stores.base import SessionRow
+from ..reference import complete, find
+from ..rendering.error_text import Refused
+from ..rendering.output import as_json, clipped, plain, say_json, table
+from ..store_option import Here, here
+
+Spent = tuple[SessionRow, Call]
+_KEYS: dict[str, Callable[[Spent], str]] = {
+    "day": lambda spent: datetime.fromtimestamp(spent[1].at / 1e6).strftime("%Y-%m-%d"),
+    "model": lambda spent: spent[1].model or "(not told)",
+    "agent": lambda spent: spent[0].agent or "(none)",
+    "session": lambda spent: spent[0].session_id,
+    "purpose": lambda spent: spent[1].purpose,
+    "bucket": lambda spent: spent[1].bucket,
+}
+
+
+@click.command()
+@click.argument("reference", required=False, shell_complete=complete)
+@click.option(
+    "--view",
+    type=click.Choice(["own", "path", "tree"]),
+    help="Of one session: its own calls (if not said), those of its path, or those of its children too.",
+)
+@click.option("--since", metavar="SEQ|TIME", help="Behind an entry of the path, or since a time.")
+@click.option("--by", type=click.Choice(list(_KEYS)), help="One line per day, model, agent, …")
+@as_json
+@here
+def usage(
+    place: Here, reference: str | None, view: str | None, since: str | None, by: str | None, is_json: bool
+) -> None:
+    """What was spent: by session, day, model or agent.
+
+    Without REFERENCE all sessions of the store are summed, trashed ones too; money spent is spent.
+
+    \b
+    bough usage --by model --since 30d
+    bough usage latest --view tree
+    """
+    if reference is None and view is not None:
+        raise Refused(f"--view is of one session; name it: bough usage latest --view {view}")
+    if reference is not None:
+        spent = _of_one(find(place, reference).standing(), view or "own", since)
+    else:
+        sessions = place.sessions()
+        floor = 0 if since is None else moment("--since", since, sessions.runtime.now())
+        spent = [one for one in _of_all(sessions) if one[1].at >= floor]
+    groups = _grouped(spent, by)
+    if is_json:
+        say_json(
+            usage=[{"name": name, **plain(sums)} for name, sums in groups.items()], total=plain(_sum(spent))
+        )
+        return
+    rows = [_line(name, sums) for name, sums in groups.items()]
+    if len(rows) != 1:
+        rows.append(_line("total", _sum(spent)))
+    head = ("", "CALLS", "INPUT", "CACHED", "OUTPUT", "COST")
+    click.echo("\n".join(table(rows, head, spare=("CACHED", "INPUT", "OUTPUT", "CALLS"), is_cut=False)))
+
+
+def _of_one(session: Session, view: str, since: str | None) -> list[Spent]:
+    row = session.row
+    if since is not None and since.isdigit():
+        return [(row, call) for call in session.calls(view, since=session.log.place(int(since)))]
+    floor = 0 if since is None else moment("--since", since, session.log.runtime.now())
+    return [(row, call) for call in session.calls(view) if call.at >= floor]
+
+
+def _of_all(sessions: Store) -> Iterable[Spent]:
+    for trashed in (False, True):
+        for row in sessions.every(trashed=trashed, limit=500):
+            if row.totals.calls:
+                yield from ((row, call) for call in sessions.store.calls(row.session_id))
+
+
+def _grouped(spent: list[Spent], by: str | None) -> dict[str, Totals]:
+    if by is None:
+        return {"total": _sum(spent)}
+    groups: dict[str, list[Spent]] = {}
+    for one in spent:
+        groups.setdefault(_KEYS[by](one), []).append(one)
+    return {name: _sum(groups[name]) for name in sorted(groups)}
+
+
+def _sum(spent: Iterable[Spent]) -> Totals:
+    return total(call for _, call in spent)
+
+
+def _line(name: str, sums: Totals) -> tuple[str, ...]:
+    unknown = f" ({sums.unknown_calls} unknown)" if sums.unknown_calls else ""
+    return (
+        clipped(name, 60),
+        f"{sums.calls:,}{unknown}",
+        f"{sums.input_tokens:,}",
+        f"{sums.cache_read_tokens:,}",
+        f"{sums.output_tokens:,}",
+        spoken_cost(sums),
+    )

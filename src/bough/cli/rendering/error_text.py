@@ -1,0 +1,133 @@
+"""Our errors as the command line ends with them: in the words of `telling`, each with its exit code."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from ... import errors
+from ...error_messages import tell
+
+PROBLEM, USAGE, HELD = 1, 2, 3
+
+
+class Refused(click.ClickException):
+    """What was asked for makes no sense here; the usage text would not help."""
+
+    exit_code = USAGE
+
+    def show(self, file: Any = None) -> None:
+        complain(self.message)
+
+
+class Lost(Refused):
+    """Somebody else got in between; what was done until then is done."""
+
+    exit_code = HELD
+
+
+def complain(text: str) -> None:
+    """An error to the person. It may hold what a stranger wrote, and is said where click no longer minds NO_COLOR."""
+    from .output import safe  # late: `bough --help` needs none of it
+
+    color = False if os.environ.get("NO_COLOR") else None
+    click.echo(f"{click.style('bough:', fg='red')} {safe(text)}", err=True, color=color)
+
+
+def check_folder(target: Path) -> None:
+    """Before the work: what cannot be written for want of a folder would be lost."""
+    if not target.parent.is_dir():
+        raise Refused(f"{target} cannot be written: there is no folder {target.parent}")
+
+
+class Said(NamedTuple):
+    text: str
+    code: int
+
+
+_CODES: dict[type[errors.BoughError], int] = {
+    errors.NotFound: USAGE,
+    errors.StaleLeaf: HELD,
+    errors.Fenced: HELD,
+    errors.Running: HELD,
+    errors.Trashed: USAGE,
+    errors.NotTrashed: USAGE,
+    errors.InvalidPosition: USAGE,
+    errors.NothingToRedo: USAGE,
+    errors.BadValue: USAGE,
+    errors.UnknownProvider: USAGE,
+    errors.NoModel: USAGE,
+    errors.BadTool: USAGE,
+    errors.BadReplay: USAGE,
+    errors.WrongStore: USAGE,
+    errors.NotOnPostgres: USAGE,
+    errors.Unguarded: USAGE,
+}
+
+
+_OWN: dict[type[errors.BoughError], Callable[[Any], str]] = {
+    errors.NothingToRedo: lambda _: (
+        "nothing was rewound since the last append; bough log --all lists every branch, "
+        "bough rewind REFERENCE@BRANCH:SEQ goes to one"
+    ),
+    errors.IsReplay: lambda e: (
+        f"session {e.session_id} is a replay: its tools were answered by a recording and must not run for real by "
+        f"accident; bough fork {e.session_id} makes a session of it that goes on"
+    ),
+    errors.BadText: lambda e: (
+        f"{str(e).partition('; clean')[0]}: it is no text; type it again, or check your terminal's locale or the file it "
+        "comes from"
+    ),
+    errors.IdClash: lambda e: (
+        f"session id {e.session_id!r} holds other content here (or is another tenant's); nothing was taken in. With "
+        "--new-id it is taken in beside, under an id of its own"
+    ),
+    errors.StoreFull: lambda e: str(e).removesuffix(" with the same key"),
+    errors.PageTooLarge: lambda e: (
+        f"the session is more than the {e.most:,} bytes one HTML file should hold; nothing was written. Leave out its "
+        "tasks (--no-children) or its attachments (no --blobs), write it with bough export --bundle, or show it with "
+        "bough serve"
+    ),
+}
+"""What `telling` says in words of Python, or not for the command line."""
+
+
+_LIMITS = {
+    "fork it or raise Limits(turns=)": "raise it with --max-turns N, or bough fork {} goes on in a new one",
+    "raise Limits(rounds=)": "bough run --resume {} TEXT goes on with another turn",
+    "raise Limits(max_cost_microcents=)": "raise it with --max-cost DOLLARS, or bough fork {} begins a new account",
+}
+
+
+def end_words(message: str, session_id: str) -> str:
+    """Why a turn ended, with the options that raise a limit where the loop names its own."""
+    for python, typed in _LIMITS.items():
+        message = message.replace(python, typed.format(session_id))
+    return message
+
+
+def explain(error: BaseException) -> Said | None:
+    """What to print and how to exit; None if the error is none of ours."""
+    if isinstance(error, click.ClickException):
+        return Said(error.format_message(), error.exit_code)
+    if isinstance(error, errors.BoughError):
+        known = next((kind for kind in type(error).__mro__ if kind in _CODES), None)
+        locked = HELD if "was locked by" in str(error) else PROBLEM
+        own = _OWN.get(type(error))
+        return Said(
+            tell(error).text if own is None else own(error), locked if known is None else _CODES[known]
+        )
+    if isinstance(error, OSError) and error.filename is not None:
+        return Said(f"{error.filename}: {error.strerror}", PROBLEM)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+        return Said(f"what is printed cannot be written ({error.strerror}); send it elsewhere", PROBLEM)
+    if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+        return Said(
+            f"{error.object!r} is not UTF-8 text; type it again, or check your terminal's locale", USAGE
+        )
+    return None

@@ -1,0 +1,102 @@
+"""Where the command line finds its store: an option, the environment, else one stable file per user."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .rendering.error_text import Refused
+
+if TYPE_CHECKING:
+    from ..store import Store
+
+
+def default_store() -> Path:
+    """Never keyed by the working directory: a session is found from wherever it is asked for."""
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "bough" / "bough.db"
+
+
+class Here:
+    """The store, space and owner of this command line; opened when first asked for."""
+
+    def __init__(self, store: str | None, space: str, owner: str | None) -> None:
+        self.url = store or os.environ.get("BOUGH_STORE") or str(default_store())
+        self.space, self.owner = space, owner
+        self._opened: list[Store] = []
+
+    def unlock(self, key_file: Path | None) -> None:
+        """The store is encrypted, or to be made so, with what the file's first line says."""
+        if key_file is None or not self.is_file:
+            return
+        from ..stores.sqlite.encryption import hold
+
+        try:
+            lines = key_file.read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise Refused(f"the key in {key_file} cannot be read ({error})") from None
+        hold(self.url, lines[0] if lines else "")
+
+    @property
+    def is_file(self) -> bool:
+        return self.url != "memory:" and "://" not in self.url
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there may be something to read: a file that nobody has made yet holds nothing."""
+        return not self.is_file or Path(self.url).exists()
+
+    @property
+    def is_postgres(self) -> bool:
+        return self.url.startswith(("postgresql://", "postgres://"))
+
+    @property
+    def where(self) -> str:
+        """The store's name for messages: no password in it."""
+        if not self.is_postgres:
+            return self.url
+        from ..stores.postgres.url import Address
+
+        return Address.parsed(self.url).where
+
+    def sessions(self) -> Store:
+        """For reading and changing what is there; says so if there is no store yet."""
+        if not self.is_there:
+            raise Refused(
+                f"there is no store at {self.url} yet; bough chat or bough run makes one, bough demo shows what it is"
+            )
+        return self._open()
+
+    def new_sessions(self) -> Store:
+        """For what may be the first session of all: the file, and the folder of the default one, are made."""
+        if self.is_file and Path(self.url) == default_store():
+            try:
+                Path(self.url).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as error:
+                raise Refused(
+                    f"no store can be made at {self.url} ({error.strerror}); name another with --store PATH or BOUGH_STORE"
+                ) from None
+        return self._open()
+
+    def aside(self) -> Store:
+        """A store in memory, for looking into a bundle."""
+        from ..store import open
+
+        self._opened.append(open("memory:", space=self.space))
+        return self._opened[-1]
+
+    def _open(self) -> Store:
+        from ..store import open
+
+        self._opened.append(open(self.url, space=self.space, owner=self.owner))
+        return self._opened[-1]
+
+    def close(self) -> None:
+        for sessions in self._opened:
+            sessions.close()
+
+
+here = click.make_pass_decorator(Here)

@@ -1,0 +1,284 @@
+"""A task's claim, and the transactions that hold it.
+
+Knows that whatever is written for a task is written by whoever has its claim: each transaction first locks the
+run and renews its lease, then writes, and the one that ends a step writes the checkpoint too. So a worker that
+was paused past its lease, or cut off, finds its claim gone before it has written anything. Almost every
+transaction is one statement that says all of it, and one round trip. Does not know what a step is, nor what is
+written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from threading import RLock, local
+from typing import Any, Protocol, cast
+
+import msgspec
+import psycopg
+from absurd_sdk import Absurd, CancelledTask, ClaimedTask, FailedTask, StepHandle, TaskContext
+from psycopg import sql
+from psycopg.errors import AdminShutdown, RaiseException, UniqueViolation
+
+from ...errors import ClaimLost, Unsettled
+from ...stores.postgres.connections import PATIENCE_SECONDS, PATIENT, Connections, Lost, Said, explain
+from ...stores.postgres.pool import Pool
+from ...stores.postgres.statement import Connection, Rows, Statement, run_on
+from ...stores.postgres.url import first_line
+from .shared_transaction import JoinedConnections
+
+STEP = "agent-loop"
+"""The name of a step: the n-th one is `agent-loop#n` among the task's checkpoints."""
+CANCELLED, FAILED = "AB001", "AB002"
+# What `extend_claim` locks and looks at, without its two statements that are planned anew each time and
+# without a lease to renew: the heart does that. Whoever takes the claim away changes this row, so it is this task's
+# until the commit. Where it is not, nothing is written, and `hold` says why.
+HOLD = f"""
+    {PATIENT} and (select 1 from absurd.{{runs}} where run_id = %s::uuid and state = 'running' for no key update) is not null"""
+END_STEP = "absurd.set_task_checkpoint_state(%s, %s::uuid, %s, %s::jsonb, %s::uuid, null)"
+
+
+class ConnectionHandle:
+    """A task's way to the server: a connection while something is said, none while it waits for a model or a tool.
+
+    So hundreds that wait need no more connections than the few that speak.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._here = local()
+
+    @contextlib.contextmanager
+    def pinned(self) -> Iterator[Connection]:
+        """The same connection to the end, broken or not: half a transaction must not go on in another."""
+        with self._pool.lent(PATIENCE_SECONDS) as connection:
+            try:
+                self._here.connection = connection
+                yield connection
+            finally:
+                self._here.connection = None
+
+    def ask(self, query: Any, values: Sequence[Any] = (), **how: Any) -> list[Any]:
+        """In the transaction that is open in this thread, or in one of its own."""
+        connection: Connection | None = getattr(self._here, "connection", None)
+        if connection is not None:
+            return _rows(connection, query, values, how)
+        with self.pinned() as connection:
+            try:
+                return _rows(connection, query, values, how)
+            except psycopg.Error:
+                if connection.closed:
+                    self.renew()
+                raise
+
+    def renew(self) -> None:
+        """One of the connections broke: the next one is a new one."""
+        self._pool.drop_idle()
+
+    def cursor(self, **how: Any) -> Asking:
+        """All that Absurd asks of a connection."""
+        return Asking(self, how)
+
+
+def _rows(connection: Connection, query: Any, values: Sequence[Any], how: dict[str, Any]) -> list[Any]:
+    cursor = connection.cursor(**how).execute(query, values)
+    return cursor.fetchall() if cursor.description else []
+
+
+class Asking:
+    """A cursor as Absurd uses one: it asks, then it takes what came; the connection is another's by then."""
+
+    def __init__(self, line: ConnectionHandle, how: dict[str, Any]) -> None:
+        self._line, self._how = line, how
+        self._found: list[Any] = []
+
+    def execute(self, query: Any, values: Sequence[Any] = ()) -> None:
+        self._found = self._line.ask(query, values, **self._how)
+
+    def fetchone(self) -> Any:
+        return self._found.pop(0) if self._found else None
+
+    def fetchall(self) -> list[Any]:
+        found, self._found = self._found, []
+        return found
+
+
+class Client(Absurd):
+    """An Absurd client with a line of its own, which remembers what it claimed."""
+
+    def __init__(self, line: ConnectionHandle, queue: str) -> None:
+        super().__init__(cast(Connection, line), queue)
+        self.claimed: list[ClaimedTask] = []
+
+    def claim_tasks(
+        self, batch_size: int = 1, claim_timeout: int = 120, worker_id: str = "worker"
+    ) -> list[ClaimedTask]:
+        self.claimed = []
+        self.claimed = super().claim_tasks(batch_size, claim_timeout, worker_id)
+        return self.claimed
+
+
+def is_loss(error: psycopg.Error) -> bool:
+    """Whether Absurd says that the claim is gone."""
+    return error.sqlstate in (CANCELLED, FAILED) or isinstance(error, RaiseException)
+
+
+class Watched(Protocol):
+    """A run that a person may want stopped."""
+
+    space: str
+    session_id: str
+    seen: int
+    """How many facts of its session were looked at."""
+
+    def is_asked(self) -> bool:
+        """Whether one of those behind them says so."""
+
+
+class Claim:
+    """The right of one run of a task to write, until it is lost."""
+
+    def __init__(
+        self, context: TaskContext, task: ClaimedTask, line: ConnectionHandle, queue: str, lease: int
+    ) -> None:
+        self.context, self.line, self.queue, self.lease = context, line, queue, lease
+        self.task_id, self.run_id = str(task["task_id"]), str(task["run_id"])
+        self.lock = RLock()
+        self.is_lost = self.is_cancelled = False
+        self.watched: Watched | None = None
+        """Whom to ask whether what runs is to be stopped."""
+        self._stop: Callable[[], object] | None = None
+        self._value: dict[str, Any] | None = None
+        self._steps = 0
+        self._held = HOLD.format(runs=sql.Identifier(f"r_{queue}").as_string(None))
+
+    def hold(self) -> None:
+        """Lock the run and renew its lease, in the transaction that is open; `ClaimLost` if it is another's."""
+        if not self.is_lost:
+            try:
+                self.context.heartbeat()
+                return
+            except (CancelledTask, FailedTask, RaiseException):
+                self.lose()
+        raise ClaimLost(self.queue, self.task_id)
+
+    def on_loss(self, stop: Callable[[], object]) -> None:
+        """Also when it is cancelled; then what is stopped may still write."""
+        self._stop = stop
+        if self.is_lost:
+            stop()
+
+    def cancel(self) -> None:
+        """A person wants it stopped: it is, and says so in the session."""
+        self.is_cancelled = True
+        if self._stop is not None:
+            self._stop()
+
+    def lose(self) -> None:
+        """It is another's, or nobody's: what is in flight is stopped, and nothing is written any more."""
+        was_lost, self.is_lost = self.is_lost, True
+        if self._stop is not None and not was_lost:
+            self._stop()
+
+    def end(self) -> None:
+        """The run is over: what a stopped tool or child still does is not written."""
+        with self.lock:
+            self.is_lost = True
+
+    def replayed(self) -> Iterator[Any]:
+        """The checkpoints of the steps that are done, in their order."""
+        while (handle := self.context.begin_step(STEP)).done:
+            self._steps += 1
+            yield handle.state
+
+    @contextlib.contextmanager
+    def ending(self, value: dict[str, Any] | None) -> Iterator[None]:
+        """What is written within ends a step: its checkpoint is part of the same transaction.
+
+        Others who write for the task wait: the checkpoint must not ride with anything else. A transaction that is
+        tried again ends the same step.
+        """
+        with self.lock:
+            self._value = value
+            try:
+                yield
+            finally:
+                self._value = None
+            self._steps += value is not None
+
+    def end_step(self) -> None:
+        if self._value is not None:
+            self.context.complete_step(StepHandle(STEP, self._name(), done=False), self._value)
+
+    def said(self) -> Said:
+        """`hold` and `end_step` as parts of the statement that stands between them."""
+        if self._value is None:
+            return Said(self._held, (self.run_id,))
+        value = msgspec.json.encode(self._value).decode()
+        ending = (self.queue, self.task_id, self._name(), value, self.run_id)
+        return Said(self._held, (self.run_id,), END_STEP, ending)
+
+    def _name(self) -> str:
+        """Of the next step's checkpoint. Known: asking Absurd for its next handle would be one more round trip."""
+        return STEP if self._steps == 0 else f"{STEP}#{self._steps + 1}"
+
+    def put_off(self, seconds: float) -> None:
+        """Give the claim back: the task sleeps so long, then anyone may take it."""
+        query = (
+            "select absurd.schedule_run(%s, %s, absurd.current_time() + make_interval(secs => %s::float8))"
+        )
+        self.line.ask(query, (self.queue, self.run_id, str(seconds)))
+
+
+class ClaimedConnections(JoinedConnections):
+    """Every write goes down the task's line and holds its claim."""
+
+    def __init__(self, base: Connections, claim: Claim) -> None:
+        super().__init__(base)
+        self._claim = claim
+        # A worker that is paused within a transaction would keep its run locked, and nobody could take it over.
+        self._identity = f"set local idle_in_transaction_session_timeout = '{claim.lease}s'; {base._identity}"
+
+    @contextlib.contextmanager
+    def _lent(self) -> Iterator[Connection]:
+        claim = self._claim
+        with claim.lock:
+            if claim.is_lost:
+                raise ClaimLost(claim.queue, claim.task_id)
+            with claim.line.pinned() as connection:
+                try:
+                    yield connection
+                except psycopg.Error as error:
+                    if connection.closed or isinstance(error, AdminShutdown):
+                        raise Lost(first_line(error)) from error
+                    raise
+
+    def recover(self, lost: Lost, deadline: float) -> None:
+        if time.monotonic() > deadline:
+            raise Unsettled(self.where, lost.why) from None
+        self.tell(lost)
+        with self._claim.lock:
+            if not self._claim.is_lost:
+                self._claim.line.renew()
+
+    def said(self) -> Said:
+        return self._claim.said()
+
+    def run_said(self, statement: Statement, values: Sequence[Any]) -> Rows:
+        try:
+            with self._lent() as connection:
+                return run_on(connection, statement, values, is_prepared=self._address.is_prepared)
+        except UniqueViolation:
+            raise
+        except psycopg.Error as error:
+            if not is_loss(error):
+                raise explain(self.where, error) from error
+        self._claim.lose()
+        raise ClaimLost(self._claim.queue, self._claim.task_id)
+
+    def before(self, connection: Connection) -> None:
+        self._claim.hold()
+
+    def behind(self, connection: Connection) -> None:
+        self._claim.end_step()

@@ -1,0 +1,127 @@
+"""The schema of Absurd beside ours: installed and brought up to date by its owner, looked at by whoever uses it.
+
+Its SQL comes bundled with `absurdctl`, pinned to the version of the SDK. Knows queues and who may use them; does not
+know tasks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import absurdctl
+import psycopg
+from msgspec import Struct
+from msgspec.structs import replace
+from psycopg import sql
+
+from ...errors import BadQuery, NewerFormat, NoEngine, NoRights, NoSchema, StoreError
+from ...stores.postgres.schema import PATIENCE, take_turn
+from ...stores.postgres.schema import VERSION as SCHEMA_VERSION
+from ...stores.postgres.url import Address
+
+VERSION: str = absurdctl.ABSURD_SCHEMA_TARGET_VERSION
+
+# One question for whoever comes to use it: is it there, may I, and is there such a queue.
+SELECT_RIGHTS = """
+select to_regprocedure('absurd.get_schema_version()') is not null,
+       coalesce(has_schema_privilege(to_regnamespace('absurd'), 'usage'), false),
+       current_user
+"""
+SELECT_QUEUE = """
+select absurd.get_schema_version(), to_regclass(format('absurd.%%I', 't_' || %s)) is not null,
+       coalesce(has_table_privilege(to_regclass(format('absurd.%%I', 't_' || %s)), 'select, insert'), false)
+"""
+# Absurd's functions run with the rights of whoever calls them.
+GRANT = """
+grant usage on schema absurd to {service};
+grant execute on all functions in schema absurd to {service};
+grant select on absurd.queues to {service};
+"""
+GRANT_TABLE = "grant select, insert, update, delete on absurd.{table} to {service}"
+
+
+class Installed(Struct, frozen=True):
+    before: str | None
+    """None: there was none."""
+    after: str
+    queue: str
+
+
+def install(url: str, queue: str = "default", *, service: str = "bough_service") -> Installed:
+    """Make Absurd's schema or bring it to this version, make the queue, and let the service role use both."""
+    address = replace(Address.parsed(url), is_prepared=False)  # a text of several statements cannot be
+    with address.connect() as connection, connection.transaction():
+        _check_ours(connection, address.where, service)
+        try:
+            take_turn(connection)
+            before = _install(connection, address.where)
+            connection.execute("select absurd.create_queue(%s)", (queue,))
+            _grant(connection, queue, service)
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise NoRights(address.where, connection.info.user, str(error.diag.message_primary)) from None
+        except psycopg.errors.LockNotAvailable:
+            raise StoreError(
+                f"{address.where}: an open transaction kept the engine waiting for {PATIENCE}; nothing was changed. "
+                "End it and run bough migrate --engine absurd again"
+            ) from None
+    return Installed(before, VERSION, queue)
+
+
+def _check_ours(connection: psycopg.Connection[Any], where: str, service: str) -> None:
+    """Tasks name sessions, and the service role runs them: both are ours to make first."""
+    query = "select to_regclass('bough.migration') is not null, exists (select 1 from pg_roles where rolname = %s)"
+    found = connection.execute(query, (service,)).fetchone()
+    assert found is not None
+    if not found[0]:
+        raise NoSchema(where, 0, SCHEMA_VERSION)
+    if not found[1]:
+        raise BadQuery("service", service, "the service role that bough migrate made")
+
+
+def _install(connection: psycopg.Connection[Any], where: str) -> str | None:
+    found = connection.execute(SELECT_RIGHTS).fetchone()
+    assert found is not None
+    if not found[0]:
+        connection.execute(absurdctl.BUNDLED_SCHEMA_SQL)
+        return None
+    before = _version(connection)
+    if absurdctl.compare_versions(before, VERSION) > 0:
+        raise NewerFormat(f"Absurd of {where}", before, VERSION)
+    known = absurdctl.discover_bundled_migrations()
+    for step in absurdctl.resolve_migration_path(before, VERSION, known):
+        connection.execute(step["sql"])
+    return before
+
+
+def _version(connection: psycopg.Connection[Any]) -> str:
+    found = connection.execute("select absurd.get_schema_version()").fetchone()
+    assert found is not None
+    return str(found[0])
+
+
+def _grant(connection: psycopg.Connection[Any], queue: str, service: str) -> None:
+    role = sql.Identifier(service)
+    connection.execute(sql.SQL(GRANT).format(service=role))
+    for kind in "trcew":
+        table = sql.Identifier(f"{kind}_{queue}")
+        connection.execute(sql.SQL(GRANT_TABLE).format(table=table, service=role))
+
+
+def check(connection: psycopg.Connection[Any], where: str, queue: str) -> None:
+    """Refuse to use what is not there, not ours to use, or of another version."""
+    found = connection.execute(SELECT_RIGHTS).fetchone()
+    assert found is not None
+    is_there, may_use, user = found
+    if not is_there:
+        raise NoEngine(where, queue, "has no schema of Absurd yet")
+    if not may_use:
+        raise NoRights(where, user, "it may not use the schema absurd")
+    asked = connection.execute(SELECT_QUEUE, (queue, queue)).fetchone()
+    assert asked is not None
+    version, has_queue, may_write = asked
+    if version != VERSION:
+        raise NoEngine(where, queue, f"has schema {version} of Absurd, this Bough needs {VERSION}")
+    if not has_queue:
+        raise NoEngine(where, queue, f"has no queue {queue!r}")
+    if not may_write:
+        raise NoRights(where, user, f"it may not use the queue {queue!r}")

@@ -1,0 +1,387 @@
+"""A worker: claims tasks and drives their sessions, several at once, until it is told to stop.
+
+Each slot has a thread, a line and a client of its own, so that one task's rollback is no other's and a slow task
+holds up nobody; the loops of all of them run on one event loop. A slot that waits for a model has no connection, one
+that is idle waits for its turn to ask the queue: there may be hundreds. A heart on a connection of its own renews the
+leases. Killed anywhere, the next run of a task goes on from what is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from threading import Event as Flag
+from threading import Lock, Thread
+from typing import Any
+
+import msgspec
+import psycopg
+from absurd_sdk import CancelledTask, ClaimedTask, FailedTask, SuspendTask, TaskContext
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ...agent.call_status import read_calls
+from ...agent.tools.tool import Tool, words
+from ...core.redact import Redactor
+from ...errors import (
+    BadQuery,
+    BoughError,
+    ClaimLost,
+    NotFound,
+    Running,
+    TaskTrashed,
+    Trashed,
+    TurnFailed,
+    UnknownAgent,
+)
+from ...log.runtime import Runtime, environment_secrets, real_runtime
+from ...models.model import Model
+from ...stores.postgres.pool import Pool
+from ...stores.postgres.store import PostgresStore
+from ...stores.postgres.url import Address
+from . import schema as absurd_schema
+from .claim import Claim, ClaimedConnections, Client, ConnectionHandle, Watched, is_loss
+from .engine import TASK, Agent, Params
+from .signals import CANCEL, WORDS, is_cancelled, word_event
+from .step import ClaimedLog, ClaimedLoop
+from .task_store import TaskStore
+
+POLL_SECONDS = 0.25
+LOOK_SECONDS = 1.0
+"""How often a worker looks whether what it runs is to be stopped."""
+BUSY_SECONDS = 1.0
+"""How long a task waits whose session somebody else drives."""
+LETTING_GO_SECONDS = 5.0
+BLOCKING_TOOLS = 16
+"""Threads a slot may have for tools that block; those of one task must not wait for those of another."""
+EXTEND = "select absurd.extend_claim(%s, %s, %s)"
+
+
+class Ready(Struct, frozen=True):
+    """An agent, its models and tools found."""
+
+    agent: Agent
+    models: list[Model]
+    tools: dict[str, Tool]
+
+
+class Worker:
+    def __init__(
+        self,
+        url: str,
+        agents: Iterable[Agent],
+        *,
+        queue: str = "default",
+        concurrency: int = 4,
+        lease: int = 30,
+        runtime: Runtime | None = None,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        if lease < 1 or concurrency < 1:
+            raise BadQuery("lease or concurrency", min(lease, concurrency), "a number from 1")
+        self.address, self.queue = Address.parsed(url), queue
+        self.concurrency, self.lease = concurrency, lease
+        self.agents = {one.name: Ready(one, one.models(), one.known()) for one in agents}
+        self.runtime = runtime or real_runtime(Redactor(environment_secrets()))
+        self.tell = tell
+        self.name = f"{platform.node()}:{os.getpid()}"
+        self.stopping, self.ended = Flag(), Flag()
+        self.claims: set[Claim] = set()
+        self.turn = Lock()
+        """To ask the queue: one of the idle slots asks for all of them."""
+        self.lines = Pool(self.address)
+        with contextlib.closing(self.address.connect()) as connection:
+            absurd_schema.check(connection, self.address.where, queue)
+        self._store = PostgresStore(url)
+
+    def stop(self) -> None:
+        """Claim nothing more; what runs ends its step and is given back. From any thread."""
+        self.stopping.set()
+
+    def run(self, grace: float = 60.0) -> int:
+        """Work until stopped; returns how many tasks were still in a step when the grace was over.
+
+        Those are left as if this process had been killed: nothing of theirs is written any more, and when their
+        leases run out others take them.
+        """
+        loop = asyncio.new_event_loop()
+        try:
+            return loop.run_until_complete(self._run(grace))
+        finally:
+            loop.close()  # and not asyncio.run, which would wait for tools that block, perhaps for hours
+
+    async def _run(self, grace: float) -> int:
+        self.loop = asyncio.get_running_loop()
+        self.loop.set_default_executor(
+            ThreadPoolExecutor(BLOCKING_TOOLS * self.concurrency, thread_name_prefix="bough-tool")
+        )
+        slots = [Thread(target=Slot(self, n).run, daemon=True) for n in range(self.concurrency)]
+        tending = [Thread(target=one.run, daemon=True) for one in (Heart(self), Watch(self))]
+        for thread in (*tending, *slots):
+            thread.start()
+        while not self.stopping.is_set():
+            await asyncio.sleep(POLL_SECONDS / 2)
+            if not all(thread.is_alive() for thread in (*tending, *slots)) and not self.stopping.is_set():
+                self.tell("a thread of this worker broke; it stops")
+                self.stop()
+        await _ended(slots, grace)
+        left = list(self.claims)
+        for claim in left:
+            claim.lose()
+        await _ended(slots, LETTING_GO_SECONDS)
+        self.ended.set()
+        await _ended(tending, LETTING_GO_SECONDS)
+        await asyncio.wait({asyncio.ensure_future(asyncio.sleep(0)), *_others()}, timeout=LETTING_GO_SECONDS)
+        self.lines.close()
+        self._store.close()
+        return len(left)
+
+    def go_on(self, work: Callable[..., None], *given: Any) -> None:
+        """What fails is told, and is not the end of whoever does it."""
+        try:
+            work(*given)
+        except (psycopg.Error, BoughError) as error:
+            self.tell(f"{words(error)}; it goes on")
+
+    def store(self, space: str) -> PostgresStore:
+        """The tenant's; all of them share one pool."""
+        store = self._store.joined(lambda connections: connections.of_space(space))
+        store.space = space
+        return store
+
+
+class Heart:
+    """Renews the leases of what runs, every third of their time.
+
+    In a thread and on a connection of its own: it waits for nobody, however busy the others are.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._pool = Pool(replace(worker.address, connections=1))
+        self._line = ConnectionHandle(self._pool)
+
+    def run(self) -> None:
+        worker = self._worker
+        while not worker.ended.wait(worker.lease / 3):
+            for claim in list(worker.claims):
+                worker.go_on(self._beat, claim)
+        self._pool.close()
+
+    def _beat(self, claim: Claim) -> None:
+        try:
+            self._line.ask(EXTEND, (claim.queue, claim.run_id, claim.lease))
+        except psycopg.Error as error:
+            if not is_loss(error):
+                raise
+            if claim in self._worker.claims:  # not if it ended in this moment
+                claim.lose()
+
+
+class Watch:
+    """Looks, every second, whether somebody wants what runs stopped."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def run(self) -> None:
+        worker = self._worker
+        while not worker.ended.wait(LOOK_SECONDS):
+            by_space: dict[str, list[tuple[Claim, Watched]]] = {}
+            for claim in list(worker.claims):
+                if claim.watched is not None and not claim.is_cancelled:
+                    by_space.setdefault(claim.watched.space, []).append((claim, claim.watched))
+            for space, watched in by_space.items():
+                worker.go_on(self._look, space, watched)
+
+    def _look(self, space: str, watched: list[tuple[Claim, Watched]]) -> None:
+        """One question for all of a tenant's; only where something was said it is read what."""
+        lengths = self._worker.store(space).lengths([one.session_id for _, one in watched])
+        for claim, one in watched:
+            is_more = lengths.get(one.session_id, 0) > one.seen
+            if is_more and one.is_asked() and claim in self._worker.claims:
+                claim.cancel()
+
+
+class SlotClient(Client):
+    """Takes its turn to ask for a task, and keeps it while there is none: the queue is asked a few times a second,
+    however many slots are idle."""
+
+    def __init__(self, worker: Worker, line: ConnectionHandle) -> None:
+        super().__init__(line, worker.queue)
+        self._worker = worker
+
+    def claim_tasks(self, *given: Any, **how: Any) -> list[ClaimedTask]:
+        self.claimed, worker = [], self._worker
+        with worker.turn:
+            if not worker.stopping.is_set() and not super().claim_tasks(*given, **how):
+                worker.stopping.wait(POLL_SECONDS)
+        return self.claimed
+
+
+class Slot:
+    """One task at a time, claimed, driven and ended on a line of its own."""
+
+    def __init__(self, worker: Worker, n: int) -> None:
+        self._worker, self._name = worker, f"{worker.name}#{n}"
+
+    def run(self) -> None:
+        worker, line = self._worker, ConnectionHandle(self._worker.lines)
+        client = SlotClient(worker, line)
+        client.register_task(TASK)(partial(self._carry_out, client, line))
+        while not worker.stopping.is_set():
+            try:
+                client.work_batch(self._name, worker.lease, 1)
+            except (psycopg.Error, BoughError) as error:
+                worker.tell(f"{words(error)}; it goes on")
+                worker.stopping.wait(POLL_SECONDS)
+
+    def _carry_out(self, client: Client, line: ConnectionHandle, params: Any, context: TaskContext) -> Any:
+        worker = self._worker
+        claim = Claim(context, client.claimed[0], line, worker.queue, worker.lease)
+        worker.claims.add(claim)
+        try:
+            return Carrying(worker, claim, msgspec.convert(params, Params)).carry_out()
+        except (SuspendTask, CancelledTask, FailedTask):
+            raise
+        except ClaimLost as lost:
+            worker.tell(str(lost))
+            raise FailedTask from None  # Absurd's word for: say no more
+        except Running:
+            claim.put_off(BUSY_SECONDS)
+            raise SuspendTask from None
+        except Exception as error:  # noqa: BLE001 - Absurd keeps it as the run's failure and tries again
+            if claim.is_lost:  # whatever broke, it is not ours to tell
+                raise FailedTask from None
+            worker.tell(f"task {claim.task_id}: {words(error)}")
+            raise self._told(params, error) from None
+        finally:
+            worker.claims.discard(claim)
+            claim.end()
+
+    def _told(self, params: Any, error: Exception) -> TurnFailed:
+        """In words that Absurd can keep: hidden what is secret, nothing that JSON refuses."""
+        why = self._worker.runtime.redactor.text(words(error))
+        return TurnFailed(str(params["session"]), why.encode("utf-8", "replace").decode().replace("\0", ""))
+
+
+class Carrying:
+    """One run of a task: from where its session stands to the end of its turn, or to where it must wait."""
+
+    def __init__(self, worker: Worker, claim: Claim, params: Params) -> None:
+        self._worker, self._claim, self._params = worker, claim, params
+        self.space, self.session_id, self.seen = params.space, params.session, 0
+        self._tenant = worker.store(params.space)
+        self._store = TaskStore(self._tenant, lambda connections: ClaimedConnections(connections, claim))
+        mine, known = f"absurd:{worker.queue}:{claim.task_id}", worker.runtime
+        # An earlier run of this task has lost its claim, or this one would not be: it is gone, wherever it was.
+        self._world = replace(
+            known, holder=lambda: mine, is_gone=lambda holder: holder == mine or known.is_gone(holder)
+        )
+
+    def carry_out(self) -> dict[str, Any]:
+        try:
+            row = self._store.session(self._params.session)
+            log = ClaimedLog(self._store, row, self._world, self._claim)
+            log.replay()
+            ready = self._ready(log)
+            self._log, self.seen = log, row.facts
+            self._claim.watched = self
+            while True:
+                loop = self._drive(log, ready)
+                if self._claim.is_cancelled and log.cursor.turn:
+                    self._claim.is_cancelled = False
+                    continue  # it was stopped before it had a turn to close; now it looks first
+                if loop.has_left and self._has_work(log):
+                    self._claim.put_off(0)
+                    raise SuspendTask
+                if not self._waits(log, ready.tools):
+                    return self._ended(log)
+        except (NotFound, Trashed) as gone:
+            return {"stop_reason": "gone", "why": str(gone)}
+
+    def _ready(self, log: ClaimedLog) -> Ready:
+        ready = self._worker.agents.get(self._params.agent or "")
+        if ready is None:
+            unknown = UnknownAgent(self._params.agent, list(self._worker.agents))
+            told = {"status": "failed", "error": str(unknown)}
+            log.record("turn_ended", data=told, row=told)
+            raise unknown
+        return replace(ready, tools=ready.agent.known_for(log))
+
+    def is_asked(self) -> bool:
+        """Whether somebody has said since the last look that he wants the present turn stopped.
+
+        Asked by the heart, of the store itself, and not of the log, which may be waiting for the server.
+        """
+        facts = self._tenant.journal(self.session_id, self.seen)
+        self.seen += len(facts)
+        return any(fact.kind == CANCEL for fact in facts) and is_cancelled(facts, self._log.cursor.turn)
+
+    def _drive(self, log: ClaimedLog, ready: Ready) -> ClaimedLoop:
+        is_stopping = self._worker.stopping.is_set
+        loop = ClaimedLoop(log, ready.models, ready.tools, ready.agent.limits, is_stopping)
+        asyncio.run_coroutine_threadsafe(self._watched(loop), self._worker.loop).result()
+        return loop
+
+    async def _watched(self, loop: ClaimedLoop) -> None:
+        """Cancelled when the claim is lost or a person says so, and waited for: then the slot takes the next task."""
+        events = asyncio.get_running_loop()
+        task = asyncio.ensure_future(_all(loop))
+        self._claim.on_loss(lambda: events.call_soon_threadsafe(task.cancel))
+        await asyncio.wait([task])
+        if self._claim.is_lost:
+            task.cancelled() or task.exception()  # looked at, so that nobody complains of it
+            raise ClaimLost(self._claim.queue, self._claim.task_id)
+        if not (task.cancelled() and self._claim.is_cancelled):
+            task.result()
+
+    def _waits(self, log: ClaimedLog, tools: dict[str, Tool]) -> bool:
+        """Whether the turn waits for a person; then the task sleeps until there is a word, if there is none yet.
+
+        The words are counted before it is asked who waits: one that comes in between is the one waited for.
+        """
+        facts = self._store.journal(log.session_id)
+        said = sum(fact.kind in WORDS for fact in facts)
+        if is_cancelled(facts, log.cursor.turn):
+            return True
+        calls = read_calls(log)
+        if not any(calls.is_waiting(call, tools) for call in log.cursor.open_calls):
+            return False
+        self._claim.context.await_event(word_event(log.session_id, said + 1))
+        return True
+
+    def _has_work(self, log: ClaimedLog) -> bool:
+        return bool(log.cursor.turn or self._store.inbox(log.session_id))
+
+    def _ended(self, log: ClaimedLog) -> dict[str, Any]:
+        row = log.refresh()
+        if log.cursor.turn:
+            raise TurnFailed(row.session_id, row.error or "the loop ended before its turn did")
+        return {"stop_reason": row.status, "to_message_number": log.leaf.seq}
+
+
+def _others() -> set[asyncio.Task[Any]]:
+    """What a task that was stopped had begun, and that is on its way out."""
+    return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
+
+
+async def _ended(threads: Iterable[Thread], seconds: float) -> None:
+    """Wait for them, so long at the most, while the loops of what runs go on."""
+    deadline = time.monotonic() + seconds
+    while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
+        await asyncio.sleep(POLL_SECONDS / 10)
+
+
+async def _all(loop: ClaimedLoop) -> None:
+    async with contextlib.aclosing(loop.run(None)) as events:  # type: ignore[type-var]
+        with contextlib.suppress(TaskTrashed):  # it sleeps on: once that is restored, a word finds it
+            async for _ in events:
+                if loop.has_left:
+                    return

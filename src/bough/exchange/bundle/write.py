@@ -1,0 +1,180 @@
+"""Writing a bundle: dumps as lines, a hash over all of them at the end, and a file that is whole or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import BinaryIO
+
+from msgspec import Struct, field
+
+from ...errors import Damaged, ReadOnly, StoreError, StoreFull
+from ...stores.transfer import PIECE, Dump, Dumps, Naming, Pieces
+from .check import NotWhole, checked
+from .lines import (
+    BlobLine,
+    CallLine,
+    Counts,
+    EndLine,
+    GivenLine,
+    Header,
+    Line,
+    PieceLine,
+    branch_line,
+    encode_line,
+    entry_line,
+    fact_line,
+    queued_line,
+    session_line,
+)
+
+TELL_EVERY = 1_000
+
+
+class Progress(Struct, frozen=True):
+    """How far it is, told every thousand lines."""
+
+    doing: str
+    """writing, checking or taking in"""
+    lines: int
+    bytes: int
+
+
+Tell = Callable[[Progress], None]
+
+
+class Exported(Struct, frozen=True):
+    """What went into a bundle, and what was left out of it."""
+
+    counts: Counts
+    bytes: int
+    left_out: int
+    """Blobs that are named and not in it: not asked for, or missing in the store."""
+    masked: dict[str, int] = field(default_factory=dict)
+    """Of a redacted bundle: how often what was hidden, by the name of the secret; never the secret."""
+
+
+class Writer:
+    """Lines into a file, hashed and counted on their way."""
+
+    def __init__(self, file: BinaryIO, where: str, tell: Tell | None) -> None:
+        self.file, self.where, self.tell = file, where, tell
+        self.hash = sha256()
+        self.bytes = self.lines = 0
+        self.sessions = self.entries = self.calls = self.facts = self.blobs = 0
+        self.naming = Naming()
+
+    def put(self, line: Line) -> None:
+        data = encode_line(line) + b"\n"
+        self.hash.update(data)
+        self.file.write(data)
+        self.bytes += len(data)
+        self.lines += 1
+        if self.tell is not None and self.lines % TELL_EVERY == 0:
+            self.tell(Progress("writing", self.lines, self.bytes))
+
+    def bundle(self, header: Header, dumps: Dumps) -> Exported:
+        self.put(header)
+        for dump in dumps.sessions:
+            try:
+                self._session(dump)
+            except NotWhole as error:
+                why = f"session {dump.row.session_id}: {error}"
+                raise Damaged(self.where, why) from None
+        if header.blobs:
+            for blob in dumps.blobs(self.naming.mimes):
+                self._blob(blob)
+        counts = Counts(self.sessions, self.entries, self.calls, self.facts, self.blobs)
+        self.put(EndLine(counts, self.hash.hexdigest()))
+        return Exported(counts, self.bytes, len(self.naming.mimes) - self.blobs)
+
+    def _session(self, dump: Dump) -> None:
+        dump = checked(dump)
+        self.sessions += 1
+        self.put(session_line(dump.row, dump.detail))
+        for branch in dump.branches:
+            self.put(branch_line(branch))
+        for call in dump.below:
+            self.put(CallLine(call, below=True))
+        for given in dump.given:
+            self.put(GivenLine(given))
+        for stored in dump.entries:
+            self.naming.note(stored.entry.kind, stored.entry.body)
+            self.put(entry_line(stored))
+            self.entries += 1
+        for call in dump.calls:
+            self.put(CallLine(call))
+            self.calls += 1
+        for fact in dump.facts:
+            self.put(fact_line(fact))
+            self.facts += 1
+        for queued in self.naming.inbox(dump.inbox):
+            self.put(queued_line(queued))
+
+    def _blob(self, blob: Pieces) -> None:
+        self.put(BlobLine(blob.hash, blob.mime, blob.size))
+        self.blobs += 1
+        digest, size = sha256(), 0
+        for piece in _cut(blob):
+            digest.update(piece)
+            size += len(piece)
+            self.put(PieceLine(piece))
+        if (digest.hexdigest(), size) != (blob.hash, blob.size):
+            raise Damaged(self.where, f"blob {blob.hash} does not hold the bytes it is named after")
+
+
+def _cut(blob: Pieces) -> Iterator[bytes]:
+    """Pieces of one size, whatever the store hands out, so that the bundle is the same."""
+    for piece in blob.pieces:
+        for begin in range(0, len(piece), PIECE):
+            yield piece[begin : begin + PIECE]
+
+
+@contextlib.contextmanager
+def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A file that appears under its name when it is complete and on disk, and leaves nothing behind if not."""
+    target = Path(os.path.realpath(path))  # a link stays one
+    if target.exists() and not target.is_file():
+        with _stream(target) as file:
+            yield file
+        return
+    half = target.with_name(f".{target.name}.{os.urandom(6).hex()}.part")
+    try:
+        handle = os.open(half, os.O_CREAT | os.O_EXCL | os.O_WRONLY, stat.S_IRUSR | stat.S_IWUSR)
+    except OSError as error:
+        raise explained(str(target), error) from None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(half, target)
+    except OSError as error:
+        raise explained(str(target), error) from None
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(half)
+
+
+@contextlib.contextmanager
+def _stream(target: Path) -> Iterator[BinaryIO]:
+    """A pipe or a device is written to: a file put in its place would take it away from everybody."""
+    try:
+        with open(target, "wb") as file:
+            yield file
+    except OSError as error:
+        raise explained(str(target), error) from None
+
+
+def explained(where: str, error: OSError) -> StoreError:
+    """The system's error in our words."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return StoreFull(where)
+    if isinstance(error, PermissionError):
+        return ReadOnly(where)
+    return StoreError(f"{where} cannot be written ({error}); name another path")

@@ -1,0 +1,52 @@
+"""Sessions from store to store, without a file between: deep copies, and conversations taken over from an older store."""
+
+from __future__ import annotations
+
+from ..errors import IdClash
+from ..log.runtime import Runtime
+from ..stores.base import Query, StoreBackend
+from ..stores.transfer import Dumps, TakenIn
+from .bundle.rename import beside
+
+
+def take_in(store: StoreBackend, runtime: Runtime, dumps: Dumps, *, new_id: bool) -> TakenIn:
+    if new_id:
+        dumps = Dumps(beside(dumps.sessions, runtime.new_id), dumps.blobs)
+    return store.take_in(dumps, runtime.now())
+
+
+def copy(
+    source: StoreBackend, session_id: str, target: StoreBackend, runtime: Runtime, *, new_id: bool
+) -> str:
+    """A session and its tasks into another store or space, blobs and evidence too; returns its id there."""
+    with source.dump(session_id, children=True) as dumps:
+        taken = take_in(target, runtime, dumps, new_id=new_id)
+    return taken.added[0] if new_id else session_id
+
+
+def take_over(older: StoreBackend, store: StoreBackend, runtime: Runtime, conversation_id: str) -> None:
+    """Bring a conversation that is not here yet from an older store, its sessions oldest first.
+
+    Two processes may do so at once: what the other has taken in is the same, and adds nothing; if the other
+    has gone on with it meanwhile, that is what counts.
+    """
+    if _is_here(store, conversation_id):
+        return
+    names = _sessions(older, conversation_id)
+    try:
+        with older.dump(*names, children=True) as dumps:
+            store.take_in(dumps, runtime.now())
+    except IdClash:
+        if not _is_here(store, conversation_id):
+            raise
+
+
+def _is_here(store: StoreBackend, conversation_id: str) -> bool:
+    """In the trash counts: what was deleted here is not to come back from there."""
+    queries = (Query(conversation_id=conversation_id, trashed=trashed, limit=1) for trashed in (False, True))
+    return any(store.sessions(query).sessions for query in queries)
+
+
+def _sessions(store: StoreBackend, conversation_id: str) -> list[str]:
+    query = Query(conversation_id=conversation_id, limit=100_000)
+    return [row.session_id for row in reversed(store.sessions(query).sessions)]

@@ -1,0 +1,129 @@
+"""A session as an example for fine-tuning: one line of OpenAI's chat format, whole turns only.
+
+A line is the conversation a model would be given at the leaf (`core.context`), in the words of `wire.openai_chat`, and
+ends with an answer; the trainer learns from every answer in it. A turn nobody should learn from is left out whole, and
+said. Media are named, not included: the format takes no files. Knows no store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ...agent.tools.tool import Tool, tool
+from ...core import context as contexts
+from ...core.context import Item
+from ...core.entries import Entry
+from ...core.messages import Media, Message, Text, ToolResult
+from ...core.turns import groups, is_completed
+from ...wire import render
+from ...wire.media import stub
+from ...wire.openai_chat import request as openai_chat
+from ...wire.pairs import legal_name
+
+_FATES = {
+    "unknown": "the outcome of a call is unknown",
+    "interrupted": "a call was interrupted",
+    "not_recorded": "a call of this replay was never made",
+}
+_CUT_OFF = frozenset(["interrupted", "cancelled", "error", "length", "max_tokens", "MAX_TOKENS"])
+
+
+class Skipped(Struct, frozen=True):
+    """A turn, or an entry outside of turns, that is not in the line."""
+
+    seq: int
+    why: str
+
+
+class FineTuning(Struct, frozen=True):
+    """The completed turns of a path as one line of a fine-tuning file, and the turns that could not be told."""
+
+    text: str
+    """The line with its end; empty if no turn was left."""
+    turns: int
+    skipped: tuple[Skipped, ...]
+
+
+def finetune(path: Sequence[Entry], tools: Iterable[Tool | Callable[..., Any]] = ()) -> FineTuning:
+    context = contexts.build(path)
+    entry_at = {entry.seq: entry for entry in path}
+    shown = {item.seq for item in context.items}
+    kept: list[list[Item]] = []
+    skipped = _summarised(path, shown)
+    for unit in groups(context.items):
+        if unit[0].turn and unit[0].turn not in shown:
+            continue  # the rest of a turn whose beginning is summarised
+        why = None if unit[0].pinned else _fault([entry_at[item.seq] for item in unit])
+        if why is None:
+            kept.append(unit)
+        else:
+            skipped.append(Skipped(unit[0].seq, why))
+    while kept and not _is_answer(kept[-1][-1].message):
+        skipped.append(Skipped(kept.pop()[0].seq, "no answer follows it"))
+    items = tuple(_without_media(item) for unit in kept for item in unit)
+    request = openai_chat.project(replace(context, items=items), lambda digest: None)
+    if defined := [_definition(given) for given in tools]:
+        request["tools"] = defined
+    text = render(request).decode() + "\n" if kept else ""
+    turns = sum(1 for unit in kept if unit[0].turn)
+    return FineTuning(text, turns, tuple(sorted(skipped, key=lambda one: one.seq)))
+
+
+def _summarised(path: Sequence[Entry], shown: set[int]) -> list[Skipped]:
+    inputs = [entry.seq for entry in path if entry.turn == entry.seq]
+    return [
+        Skipped(seq, "a summary stands for it, or for its beginning") for seq in inputs if seq not in shown
+    ]
+
+
+def _fault(unit: Sequence[Entry]) -> str | None:
+    """Why nobody should learn from this turn; None: it is whole."""
+    messages = [entry.message for entry in unit if entry.message is not None]
+    results = [result for message in messages for result in message.results]
+    if unit[0].turn and not is_completed(unit):
+        return "it has no final answer"
+    if len(results) < sum(len(message.calls) for message in messages):
+        return "a call has no result"
+    for result in results:
+        if result.outcome in _FATES:
+            return _FATES[result.outcome]
+    if any(entry.finish in _CUT_OFF for entry in unit):
+        return "an answer was cut off"
+    if unit[0].turn and not _is_answer(messages[-1]):
+        return "its last answer says nothing"
+    return None
+
+
+def _is_answer(message: Message) -> bool:
+    return message.role == "assistant" and not message.calls and bool(message.text.strip())
+
+
+def _without_media(item: Item) -> Item:
+    message = item.message
+    if message.role == "assistant" or next(iter(message.media), None) is None:
+        return item
+    parts = tuple(_named(part) for part in message.parts)
+    return replace(item, message=replace(message, parts=parts))
+
+
+def _named(part: Any) -> Any:
+    if isinstance(part, Media):
+        return Text(stub(part, "not included"))
+    if isinstance(part, ToolResult):
+        return replace(part, content=tuple(_named(piece) for piece in part.content))
+    return part
+
+
+def _definition(given: Tool | Callable[..., Any]) -> dict[str, Any]:
+    spec = given.spec if isinstance(given, Tool) else tool(given).spec
+    function = {
+        "name": legal_name(spec.name, openai_chat.NAME_LENGTH),
+        "description": spec.description,
+        "parameters": msgspec.to_builtins(spec.parameters),
+    }
+    return {"type": "function", "function": function}

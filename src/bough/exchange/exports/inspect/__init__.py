@@ -1,0 +1,1 @@
+"""Evaluation logs of Inspect (`inspect_ai`)."""

@@ -1,0 +1,226 @@
+"""The events of an Inspect sample: a span per turn, and in it the calls of models and of tools, in the order of the path.
+
+Knows Inspect's shapes of events. Does not know the log around them. Every call of the ledger is a model event, and so is
+every answer without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from ....core.entries import BranchSummary, Compaction, Entry, Settings, Uncompaction
+from ....core.messages import Message, ToolCall, ToolResult
+from ....core.usage import Call, Totals, total
+from ....stores.base import SessionRow
+from ..path_reader import iso
+from ..timeline import Moments, began
+from .messages import Chat, Inputs, content, tool_error
+
+NONE = "none"
+"""What Inspect itself writes where no model is known: `none/none`."""
+_APIS = {"openai-chat": "openai", "gemini": "google"}
+"""Our names of providers where Inspect has another one."""
+_STOPS = {
+    **dict.fromkeys(("stop", "end_turn", "stop_sequence", "STOP", "completed"), "stop"),
+    **dict.fromkeys(("tool_use", "tool_calls"), "tool_calls"),
+    **dict.fromkeys(("length", "max_tokens", "MAX_TOKENS", "max_output_tokens"), "max_tokens"),
+    **dict.fromkeys(("content_filter", "refusal", "SAFETY", "PROHIBITED_CONTENT"), "content_filter"),
+}
+
+Event = dict[str, Any]
+Result = tuple[Entry, ToolResult]
+
+
+class Teller:
+    """Puts the events of one path together."""
+
+    def __init__(
+        self,
+        row: SessionRow,
+        path: Sequence[Entry],
+        chats: dict[int, list[Chat]],
+        inputs: Inputs,
+        calls: Sequence[Call],
+        moments: Moments,
+    ) -> None:
+        self._session_id, self._path, self._chats, self._inputs = row.session_id, path, chats, inputs
+        self._moments = moments
+        self._answered = {call.answer_seq: call for call in calls if call.answer_seq is not None}
+        self._loose: dict[int, list[Call]] = {}
+        for call in calls:
+            if call.answer_seq is None:
+                self._loose.setdefault(call.after_seq, []).append(call)
+        self._results = dict(_paired(path))
+        self._zero = min((entry.at for entry in path), default=0)
+        self._span: str | None = None
+        self._tools = [tool_info(name) for name in row.tool_names]
+
+    def events(self) -> Iterator[Event]:
+        yield from map(self._unanswered, self._loose.get(0, ()))
+        last: Entry | None = None
+        number = 0
+        for entry in self._path:
+            if entry.turn != (last.turn if last is not None else 0):
+                yield from self._ended(last)
+                number += bool(entry.turn)
+                yield from self._started(entry, number)
+            yield from self._entry(entry)
+            yield from map(self._unanswered, self._loose.get(entry.seq, ()))
+            last = entry
+        yield from self._ended(last)
+
+    # -- turns -------------------------------------------------------------------------------------
+
+    def _started(self, first: Entry, number: int) -> Iterator[Event]:
+        """A turn of Inspect is one answer, so ours is called the user's."""
+        if first.turn:
+            span, name = f"{self._session_id}@{first.turn}", f"user turn {number}"
+            yield self._event("span_begin", f"turn-{first.turn}", first.at, id=span, name=name)
+            self._span = span
+
+    def _ended(self, last: Entry | None) -> Iterator[Event]:
+        if last is None or not last.turn:
+            return
+        ended = self._moments.turns.get((last.branch, last.turn))
+        if ended is not None and ended.status != "completed":
+            told = {"turn": last.turn, "status": ended.status, "error": ended.error}
+            yield self._event("info", f"end-{last.turn}", ended.at, source="bough", data=told)
+        span, self._span = self._span, None
+        yield self._event("span_end", f"over-{last.turn}", last.at, id=span)
+
+    # -- entries -----------------------------------------------------------------------------------
+
+    def _entry(self, entry: Entry) -> Iterator[Event]:
+        match entry.payload:
+            case Message(role="assistant") if entry.turn:
+                yield self._model(entry)
+                yield from self._called(entry)
+            case Compaction(tokens_before=before, summary=summary, first_kept=kept):
+                about = {"summary": summary, "first_kept": kept}
+                told = {"type": "summary", "tokens_before": before, "source": "bough", "metadata": about}
+                yield self._event("compaction", f"{entry.seq}", entry.at, **told)
+            case Uncompaction(cancels=cancels):
+                yield self._info(entry, {"uncompaction": cancels})
+            case BranchSummary(summary=summary, left_seq=left):
+                yield self._info(entry, {"branch_summary": summary, "left": left})
+            case Settings(model=model, prompt=prompt, prompt_patch=patch, tools=tools):
+                self._tools = self._tools if tools is None else [tool_info(name) for name in tools]
+                told = {"model": model, "prompt": prompt, "prompt_patch": patch, "tools": tools}
+                yield self._info(entry, {"settings": {k: v for k, v in told.items() if v is not None}})
+
+    def _info(self, entry: Entry, data: dict[str, Any]) -> Event:
+        return self._event("info", f"{entry.seq}", entry.at, source="bough", data=data)
+
+    def _model(self, entry: Entry) -> Event:
+        call = self._answered.get(entry.seq)
+        model = entry.model or (call.model if call is not None else None)
+        choice = {
+            "message": self._chats[entry.seq][0],
+            "stop_reason": _STOPS.get(entry.finish or "", "unknown"),
+        }
+        usage = {} if call is None else {"usage": usage_of(total([call]))}
+        asked = self._path[entry.seq - 2].at if entry.seq > 1 else entry.at
+        start = asked if call is None else began(call, asked, self._moments.models)
+        output = {"model": model or NONE, "choices": [choice], **usage}
+        name = model_name(None, model) if call is None else model_of(call)
+        return self._call(f"{entry.seq}", name, start, entry.at, entry.seq - 1, output)
+
+    def _unanswered(self, call: Call) -> Event:
+        """A call that failed, was cut off, or made a summary."""
+        output = {"model": call.model or NONE, "choices": [], "usage": usage_of(total([call]))}
+        is_side = call.purpose != "answer"
+        asked = self._path[call.after_seq - 1].at if call.after_seq else None
+        start = began(call, asked, self._moments.models) if call.failed else call.at
+        told = self._call(call.call_id, model_of(call), start, call.at, call.after_seq, output)
+        if is_side:
+            told["role"] = call.purpose
+        if call.failed or not is_side:
+            told["error"] = "the call failed" if call.failed else "no answer is known"
+        return told
+
+    def _call(self, name: str, model: str, start: int, end: int, after: int, output: Event) -> Event:
+        refs = self._inputs.given_behind(after)
+        return self._event(
+            "model",
+            f"model-{name}",
+            start,
+            model=model,
+            input=[],
+            **({"input_refs": refs} if refs else {}),
+            tools=self._tools,
+            tool_choice="auto",
+            config={},
+            output={**output, "time": _seconds(end - start)},
+            completed=iso(max(start, end)),
+            working_time=_seconds(end - start),
+        )
+
+    def _called(self, entry: Entry) -> Iterator[Event]:
+        assert entry.message is not None
+        for index, call in enumerate(entry.message.calls):
+            start = self._moments.tools.get((entry.branch, entry.seq, index), entry.at)
+            about = {"id": call.id, "function": call.name, "arguments": call.arguments}
+            found = self._results.get((entry.seq, index))
+            told = {"metadata": {"outcome": "open"}} if found is None else self._told(found, start)
+            yield self._event("tool", f"tool-{entry.seq}-{index}", start, **about, **told)
+
+    def _told(self, found: Result, start: int) -> Event:
+        entry, result = found
+        told: Event = {"result": content(result.content), "completed": iso(max(start, entry.at))}
+        told["working_time"] = _seconds(entry.at - start)
+        if (error := tool_error(result)) is not None:
+            told["error"] = error
+        return told if result.outcome == "done" else {**told, "metadata": {"outcome": result.outcome}}
+
+    def _event(self, kind: str, unique: str, at: int, **told: Any) -> Event:
+        head = {"event": kind, "uuid": f"{self._session_id}/{unique}", "timestamp": iso(at)}
+        within = {} if self._span is None else {"span_id": self._span}
+        return {**head, **within, "working_start": _seconds(at - self._zero), **told}
+
+
+def _paired(path: Iterable[Entry]) -> Iterator[tuple[tuple[int, int], Result]]:
+    """Each result by the seq of the answer and the index of the call it belongs to."""
+    waiting: list[tuple[int, int, ToolCall]] = []
+    for entry in path:
+        if entry.message is None:
+            continue
+        if entry.role == "assistant":
+            waiting = [(entry.seq, index, call) for index, call in enumerate(entry.message.calls)]
+        for result in entry.message.results:
+            found = next((one for one in waiting if one[2].id == result.call_id), None)
+            if found is not None:
+                waiting.remove(found)
+                yield found[:2], (entry, result)
+
+
+def model_of(call: Call) -> str:
+    return model_name(call.provider, call.model)
+
+
+def model_name(provider: str | None, model: str | None) -> str:
+    """As Inspect names models, `anthropic/…`; it wants both parts, or no scorer can be run."""
+    return f"{_APIS.get(provider or NONE, provider or NONE)}/{model or NONE}"
+
+
+def usage_of(totals: Totals) -> dict[str, Any]:
+    """Inspect counts what was read from and written to the cache beside the input, we within it."""
+    cached = totals.cache_read_tokens + totals.cache_write_tokens
+    told = {
+        "input_tokens": max(0, totals.input_tokens - cached),
+        "output_tokens": totals.output_tokens,
+        "total_tokens": totals.input_tokens + totals.output_tokens,
+        "input_tokens_cache_read": totals.cache_read_tokens,
+        "input_tokens_cache_write": totals.cache_write_tokens,
+    }
+    is_priced = totals.calls > totals.unpriced_calls
+    return {**told, "total_cost": totals.cost_microcents / 1e8} if is_priced else told
+
+
+def tool_info(name: str) -> dict[str, str]:
+    """A session keeps the names of its tools, not their schemas."""
+    return {"name": name, "description": ""}
+
+
+def _seconds(microseconds: int) -> float:
+    return max(0, microseconds) / 1e6

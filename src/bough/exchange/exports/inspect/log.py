@@ -1,0 +1,150 @@
+"""A session as an evaluation log of Inspect (`inspect_ai`), format version 2: one sample, the path.
+
+Knows the fields that Inspect reads. Does not know stores, and does not need Inspect. A function of the row, the path, the
+ledger and the journal: the same session gives the same bytes. Nothing is scored: the log is what a scorer is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from typing import Any
+
+from msgspec.structs import replace
+
+from ....agent.prompt_window import Most
+from ....core.entries import Entry
+from ....core.usage import Call, total
+from ....stores.base import SessionRow
+from ..path_reader import iso
+from ..timeline import Moments
+from .events import Teller, model_name, model_of, usage_of
+from .messages import Chat, Inputs, chat_messages
+
+VERSION = 2
+_STATUS = {
+    "failed": "error",
+    "cancelled": "cancelled",
+    "interrupted": "cancelled",
+    "running": "started",
+    "waiting": "started",
+}
+
+
+def inspect_log(
+    row: SessionRow, path: Sequence[Entry], calls: Sequence[Call], moments: Moments, most: Most
+) -> dict[str, Any]:
+    """The log of one sample: the path to where the session stands."""
+    status = _STATUS.get(row.status, "success")
+    error = _error(row.error) if status == "error" else {}
+    first, last = _ends(row, path)
+    usage = _usage(calls)
+    return {
+        "version": VERSION,
+        "status": status,
+        "eval": _spec(row, _model(path, calls)),
+        "plan": {"name": "session", "steps": [], "config": {}},
+        "results": {"total_samples": 1, "completed_samples": int(status == "success"), "scores": []},
+        "stats": {"started_at": iso(first), "completed_at": iso(last), "model_usage": usage},
+        **error,
+        "samples": [{**_sample(row, path, calls, moments, most), "model_usage": usage, **error}],
+    }
+
+
+def until(path: Sequence[Entry], row: SessionRow, moments: Moments) -> tuple[SessionRow, Moments]:
+    """What was known at the end of a path the session has left: not how its last turn, and the session, ended."""
+    turn = path[-1].turn if path else 0
+    turns = {place: ended for place, ended in moments.turns.items() if place[1] != turn}
+    return replace(row, status="idle", error=None), replace(moments, turns=turns)
+
+
+def _spec(row: SessionRow, model: str) -> dict[str, Any]:
+    from .... import __version__  # late: the package itself is loaded by then
+
+    return {
+        "eval_id": _id("eval", row),
+        "run_id": _id("run", row),
+        "created": iso(row.started_at),
+        "task": row.agent or "session",
+        "task_id": _id("task", row),
+        "dataset": {"name": "bough", "samples": 1, "sample_ids": [row.session_id], "shuffled": False},
+        "model": model,
+        "config": {},
+        "packages": {"bough": __version__},
+        "metadata": _about(row),
+    }
+
+
+def _about(row: SessionRow) -> dict[str, Any]:
+    told = {"session_id": row.session_id, "agent": row.agent, "title": row.title, "relation": row.relation}
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _id(kind: str, row: SessionRow) -> str:
+    """As long as Inspect's own ids; the same whenever the session is written."""
+    return sha256(f"bough {kind} {row.session_id}".encode()).hexdigest()[:22]
+
+
+def _sample(
+    row: SessionRow, path: Sequence[Entry], calls: Sequence[Call], moments: Moments, most: Most
+) -> dict[str, Any]:
+    chats = chat_messages(row.session_id, path)
+    inputs = Inputs(row.session_id, path, chats, most)
+    events = list(Teller(row, path, chats, inputs, calls, moments).events())
+    first, last = _ends(row, path)
+    asked = [chat for entry in _asked(path) for chat in chats[entry.seq]]
+    return {
+        "id": row.session_id,
+        "epoch": 1,
+        "input": asked,
+        "target": "",
+        "messages": [chat for told in chats.values() for chat in told],
+        "output": next((event["output"] for event in reversed(events) if _has_answer(event)), {}),
+        "metadata": _about(row),
+        "events": events,
+        "events_data": {"messages": inputs.pool, "calls": []},
+        "started_at": iso(first),
+        "completed_at": iso(last),
+        "total_time": (last - first) / 1e6,
+        "uuid": _id("sample", row),
+    }
+
+
+def _model(path: Sequence[Entry], calls: Iterable[Call]) -> str:
+    """Who answered last."""
+    answered = [call for call in calls if call.answer_seq is not None]
+    if answered:
+        return model_of(max(answered, key=lambda call: call.answer_seq or 0))
+    return model_name(None, next((entry.model for entry in reversed(path) if entry.model), None))
+
+
+def _has_answer(event: Chat) -> bool:
+    return event["event"] == "model" and bool(event["output"]["choices"])
+
+
+def _asked(path: Iterable[Entry]) -> list[Entry]:
+    """What it began with: the seeds, and the inputs up to the first answer behind them."""
+    found: list[Entry] = []
+    for entry in path:
+        if entry.message is None:
+            continue
+        if entry.turn and entry.role != "user":
+            break
+        found.append(entry)
+    return found
+
+
+def _ends(row: SessionRow, path: Sequence[Entry]) -> tuple[int, int]:
+    times = [entry.at for entry in path] or [row.started_at]
+    return min(times), max(times)
+
+
+def _usage(calls: Iterable[Call]) -> dict[str, Any]:
+    found: dict[str, list[Call]] = {}
+    for call in calls:
+        found.setdefault(model_of(call), []).append(call)
+    return {model: usage_of(total(rows)) for model, rows in found.items()}
+
+
+def _error(words: str | None) -> dict[str, Any]:
+    return {"error": {"message": words or "the session failed", "traceback": "", "traceback_ansi": ""}}

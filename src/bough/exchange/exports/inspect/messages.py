@@ -1,0 +1,170 @@
+"""The messages of a path as chat messages of Inspect, and what each model call was given of them.
+
+Knows Inspect's shapes of messages and content. Does not know events. A message is named as the command line names its
+entry (`ses_3f@7`), so that whoever sees it in Inspect can look it up. Media are named and not included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ....agent.prompt_window import Most, given
+from ....core.entries import Entry, Note
+from ....core.messages import Media, Message, Reasoning, Text, ToolCall, ToolResult
+from ....wire.media import stub
+
+Chat = dict[str, Any]
+Range = tuple[int, int]
+
+_ERRORS = {"denied": "approval", "interrupted": "cancelled"}
+"""Outcomes by Inspect's types of tool errors; the others are `unknown`."""
+
+
+def chat_messages(session_id: str, path: Iterable[Entry]) -> dict[int, list[Chat]]:
+    """By seq. A tool message of ours holds one result or more, Inspect's always one."""
+    found: dict[int, list[Chat]] = {}
+    waiting: list[ToolCall] = []
+    for entry in path:
+        message = entry.message
+        if message is None:
+            continue
+        if message.role == "assistant":
+            waiting = list(message.calls)
+        name = f"{session_id}@{entry.seq}"
+        if message.role == "tool":
+            told = [
+                _result(f"{name}.{index}" if index else name, result, _answered(waiting, result))
+                for index, result in enumerate(message.results)
+            ]
+        else:
+            told = [_chat(name, message, entry.model)]
+        found[entry.seq] = told
+    return found
+
+
+def _answered(waiting: list[ToolCall], result: ToolResult) -> str | None:
+    """The name of the tool; of two open calls of the same id the first is answered."""
+    for call in waiting:
+        if call.id == result.call_id:
+            waiting.remove(call)
+            return call.name
+    return None
+
+
+def _chat(name: str, message: Message, model: str | None = None) -> Chat:
+    told: Chat = {"id": name, "role": message.role, "content": content(message.parts)}
+    if message.role != "assistant":
+        return {**told, "source": "input"}
+    if message.calls:
+        told["tool_calls"] = [_call(call) for call in message.calls]
+    return {**told, "source": "generate", **({} if model is None else {"model": model})}
+
+
+def _call(call: ToolCall) -> Chat:
+    told = {"id": call.id, "function": call.name, "arguments": call.arguments, "type": "function"}
+    if call.malformed is None:
+        return told
+    return {**told, "parse_error": f"the arguments are no JSON object: {call.malformed}"}
+
+
+def _result(name: str, result: ToolResult, tool: str | None) -> Chat:
+    told: Chat = {
+        "id": name,
+        "role": "tool",
+        "content": content(result.content),
+        "tool_call_id": result.call_id,
+    }
+    if tool is not None:
+        told["function"] = tool
+    if (error := tool_error(result)) is not None:
+        told["error"] = error
+    return told if result.outcome == "done" else {**told, "metadata": {"outcome": result.outcome}}
+
+
+def tool_error(result: ToolResult) -> dict[str, str] | None:
+    if not result.error and result.outcome not in (*_ERRORS, "unknown", "not_recorded"):
+        return None
+    words = "\n".join(piece.text for piece in result.content if isinstance(piece, Text))
+    return {"type": _ERRORS.get(result.outcome, "unknown"), "message": words or result.outcome}
+
+
+def content(parts: Sequence[Any]) -> str | list[Chat]:
+    """Text alone as it is, anything else as a list. Calls stand beside the content."""
+    pieces = [piece for part in parts if (piece := _piece(part)) is not None]
+    if len(pieces) > 1 or (pieces and pieces[0]["type"] != "text"):
+        return pieces
+    return pieces[0]["text"] if pieces else ""
+
+
+def _piece(part: Any) -> Chat | None:
+    match part:
+        case Text(text=text):
+            return {"type": "text", "text": text}
+        case Reasoning(text=text):
+            return {"type": "reasoning", "reasoning": text}
+        case Media():
+            return {"type": "text", "text": stub(part, "not included")}
+    return None
+
+
+class Inputs:
+    """What each model call was given, as ranges of one pool: every message is written once, however often it is given.
+
+    From one call to the next most of it stays, so only what may change the rest, an entry that is no message, has the
+    context built anew. A session of 20,000 entries would be built 10,000 times else.
+    """
+
+    def __init__(
+        self, session_id: str, path: Sequence[Entry], told: dict[int, list[Chat]], most: Most
+    ) -> None:
+        self.pool: list[Chat] = []
+        self._session_id, self._path, self._told, self._most = session_id, path, told, most
+        self._pooled: dict[tuple[str, int | str], Range] = {}
+        self._ranges: list[Range] = []
+        self._seq = -1
+
+    def given_behind(self, seq: int) -> list[Range]:
+        """What a model was given behind that entry; asked for in the order of the path."""
+        new = self._path[self._seq : seq] if 0 <= self._seq <= seq else None
+        if new is None or self._most or not all(map(_is_added, new)):
+            self._build(seq)
+        else:
+            for entry in new:
+                if entry.message is not None:
+                    self._add(self._put(("entry", entry.seq), self._told[entry.seq]))
+        self._seq = seq
+        return list(self._ranges)
+
+    def _build(self, seq: int) -> None:
+        context = given(self._path[:seq], self._most)
+        self._ranges = []
+        for text in context.system:
+            self._add(self._put(("system", text), [self._alone("system", text)]))
+        for item in context.items:
+            is_entry = not item.pinned and self._path[item.seq - 1].message is not None
+            chats = self._told[item.seq] if is_entry else [_chat(self._name(item.seq), item.message)]
+            self._add(self._put(("entry" if is_entry else "summary", item.seq), chats))
+
+    def _put(self, key: tuple[str, int | str], chats: list[Chat]) -> Range:
+        if key not in self._pooled:
+            self._pooled[key] = (len(self.pool), len(self.pool) + len(chats))
+            self.pool.extend(chats)
+        return self._pooled[key]
+
+    def _add(self, part: Range) -> None:
+        if self._ranges and self._ranges[-1][1] == part[0]:
+            self._ranges[-1] = (self._ranges[-1][0], part[1])
+        else:
+            self._ranges.append(part)
+
+    def _alone(self, role: str, text: str) -> Chat:
+        return {"id": f"{self._session_id}@prompt", "role": role, "content": text, "source": "input"}
+
+    def _name(self, seq: int) -> str:
+        return f"{self._session_id}@{seq}"
+
+
+def _is_added(entry: Entry) -> bool:
+    """Whether an entry leaves what was given before it as it is: a message, but for a prompt, or a note."""
+    return isinstance(entry.payload, Note) or (entry.message is not None and entry.role != "system")

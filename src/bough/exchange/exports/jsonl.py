@@ -1,0 +1,71 @@
+"""JSON lines for tools: one object per entry of a path, or one per event.
+
+Knows the fields, which docs/exports.md lists. Does not know stores. Each line carries the schema version, so that a line
+can be read without the ones before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ...core.codec import from_json
+from ...core.entries import Entry, Unknown
+from ...core.log_events import events
+
+SCHEMA_VERSION = 1
+
+
+class EntryLine(Struct, frozen=True):
+    schema_version: int
+    session_id: str
+    branch: int
+    seq: int
+    entry_id: str
+    turn: int
+    step: int
+    kind: str
+    role: str | None
+    internal: bool
+    at: int
+    model: str | None
+    finish: str | None
+    payload: Any
+
+
+def entry_lines(session_id: str, entries: Iterable[Entry]) -> Iterator[str]:
+    return (_written(_entry(session_id, entry)) for entry in entries)
+
+
+def event_lines(session_id: str, entries: Iterable[Entry]) -> Iterator[str]:
+    """The five event types; a message without calls is one line, every call and result one more."""
+    for event in events(entries):
+        head = {"schema_version": SCHEMA_VERSION, "session_id": session_id}
+        yield _written({**head, **msgspec.structs.asdict(event)})
+
+
+def _entry(session_id: str, entry: Entry) -> EntryLine:
+    payload = entry.payload
+    return EntryLine(
+        schema_version=SCHEMA_VERSION,
+        session_id=session_id,
+        branch=entry.branch,
+        seq=entry.seq,
+        entry_id=entry.entry_id.hex(),
+        turn=entry.turn,
+        step=entry.step,
+        kind=entry.kind,
+        role=entry.role,
+        internal=entry.internal,
+        at=entry.at,
+        model=entry.model,
+        finish=entry.finish,
+        payload=from_json(payload.body) if isinstance(payload, Unknown) else payload,
+    )
+
+
+def _written(line: object) -> str:
+    return msgspec.json.encode(line).decode() + "\n"

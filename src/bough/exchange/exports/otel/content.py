@@ -1,0 +1,76 @@
+"""Messages as the GenAI semantic conventions write them into attributes: JSON text, a list of roles and parts.
+
+Knows the conventions' schemas of messages. Does not know spans. Media are named by their handle; their bytes stay here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ....core.entries import Entry
+from ....core.messages import Attachment, Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
+
+_MODALITIES = ("image", "audio", "video")
+
+
+def given(entries: Sequence[Entry]) -> dict[str, str | None]:
+    """What a model was given."""
+    told = [_message(entry.message) for entry in entries if entry.message is not None]
+    return {"gen_ai.input.messages": _json(told)}
+
+
+def said(entries: Sequence[Entry]) -> dict[str, str | None]:
+    """What a model answered, each with why it ended."""
+    told = [
+        {**_message(entry.message), "finish_reason": entry.finish or "stop"}
+        for entry in entries
+        if entry.message is not None
+    ]
+    return {"gen_ai.output.messages": _json(told)}
+
+
+def instructions(seeds: Sequence[Entry]) -> dict[str, str | None]:
+    """The system prompt a session began with."""
+    systems = [entry.message for entry in seeds if entry.message is not None and entry.role == "system"]
+    return {
+        "gen_ai.system_instructions": _json([_part(part) for message in systems for part in message.parts])
+    }
+
+
+def text_of(result: ToolResult) -> str:
+    return "\n".join(piece.text for piece in result.content if isinstance(piece, Text))
+
+
+def _json(told: list[dict[str, Any]]) -> str | None:
+    return msgspec.json.encode(told).decode() if told else None
+
+
+def _message(message: Message) -> dict[str, Any]:
+    return {"role": message.role, "parts": [_part(part) for part in message.parts]}
+
+
+def _part(part: Part) -> dict[str, Any]:
+    match part:
+        case Text(text=text):
+            return {"type": "text", "content": text}
+        case Reasoning(text=text):
+            return {"type": "reasoning", "content": text}
+        case ToolCall(malformed=malformed):
+            written = part.arguments if malformed is None else malformed
+            return {"type": "tool_call", "id": part.id, "name": part.name, "arguments": written}
+        case ToolResult():
+            return {"type": "tool_call_response", "id": part.call_id, "response": text_of(part)}
+        case Media():
+            return _media(part)
+        case Attachment():
+            raise TypeError("an attachment is not durable; the log writes a handle in its place")
+
+
+def _media(media: Media) -> dict[str, Any]:
+    kind = media.mime.partition("/")[0]
+    modality = kind if kind in _MODALITIES else "document"
+    uri = f"media://sha256-{media.hash}"
+    return {"type": "uri", "modality": modality, "mime_type": media.mime, "uri": uri}

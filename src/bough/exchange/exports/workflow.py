@@ -1,0 +1,163 @@
+"""A session as a workflow scaffold: one agent node per completed turn, in a straight line, the transcript beside it.
+
+Knows the mapping of the session specification and the workflow format it fills (`.relavium.yaml`, schema version 1.0).
+Does not know stores. A function of the row, the path and the frozen agent: no clock, no chance, so the same session gives
+the same bytes everywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from ...core.codec import from_json
+from ...core.entries import Entry
+from ...core.messages import Attachment, Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
+from ...core.turns import is_completed
+from ...log.log import Log
+from ...stores.base import SessionRow
+from .path_reader import iso
+
+FORMAT = "1.0"
+NO_TITLE = "exported-session"
+
+_OPENER = re.compile(r"\{(?=\{)")
+_SLUG = re.compile(r"[A-Za-z0-9]+")
+
+
+def workflow(row: SessionRow, path: Sequence[Entry], agent: Any = None) -> dict[str, Any]:
+    """The workflow definition of a path; `agent` is the agent as it was frozen at the start."""
+    turns = [_node(row, n, turn) for n, turn in enumerate(completed(path), 1)]
+    nodes = [{"id": "input", "type": "input"}, *turns, {"id": "output", "type": "output"}]
+    steps = pairwise(nodes)
+    titled = {"name": row.title} if row.title else {}
+    agents = {} if agent is None else {"agents": [agent]}
+    return {
+        "schema_version": FORMAT,
+        "workflow": {
+            "id": workflow_id(row.title),
+            **titled,
+            **agents,
+            "nodes": nodes,
+            "edges": [{"from": start["id"], "to": end["id"]} for start, end in steps],
+            "metadata": {"relaviumExport": _transcript(row, path)},
+        },
+    }
+
+
+def workflow_id(title: str | None) -> str:
+    """The title's ASCII letters and digits in kebab case."""
+    return "-".join(_SLUG.findall(title or "")).lower() or NO_TITLE
+
+
+def completed(path: Iterable[Entry]) -> list[list[Entry]]:
+    """The turns with a final answer, in order. Inputs that follow each other unanswered are one turn."""
+    found: list[list[Entry]] = []
+    for entry in path:
+        if entry.message is None or not entry.turn:
+            continue
+        if found and (found[-1][-1].turn == entry.turn or not _is_answered(found[-1])):
+            found[-1].append(entry)
+        else:
+            found.append([entry])
+    return [turn for turn in found if is_completed(turn)]
+
+
+def _is_answered(turn: Iterable[Entry]) -> bool:
+    return any(entry.role in ("assistant", "tool") for entry in turn)
+
+
+def _node(row: SessionRow, n: int, turn: Sequence[Entry]) -> dict[str, Any]:
+    messages = [entry.message for entry in turn if entry.message is not None]
+    said = [
+        part.text
+        for m in messages
+        if m.role == "user"
+        for part in m.parts
+        if isinstance(part, Text) and part.text
+    ]
+    names = dict.fromkeys(call.name for message in messages for call in message.calls if call.name)
+    node: dict[str, Any] = {"id": f"turn-{n}", "type": "agent"}
+    if row.agent is not None:
+        node["agent_ref"] = row.agent
+    if said:
+        node["prompt_template"] = neutral("\n\n".join(said))
+    if names:
+        node["tools"] = list(names)
+    return node
+
+
+def neutral(text: str) -> str:
+    """Text in which nothing opens an interpolation: a blank parts every two opening braces."""
+    return _OPENER.sub("{ ", text)
+
+
+def _transcript(row: SessionRow, path: Iterable[Entry]) -> dict[str, Any]:
+    named = {} if row.agent is None else {"agentSlug": row.agent}
+    titled = {"title": row.title} if row.title else {}
+    return {
+        "source": "session",
+        "sessionId": row.session_id,
+        **named,
+        **titled,
+        "createdAt": iso(row.started_at),
+        "updatedAt": iso(row.updated_at),
+        "messages": [_message(row.session_id, e, e.message) for e in path if e.message is not None],
+    }
+
+
+def _message(session_id: str, entry: Entry, message: Message) -> dict[str, Any]:
+    told = {
+        "id": entry.entry_id.hex(),
+        "sessionId": session_id,
+        "sequenceNumber": entry.seq,
+        "role": message.role,
+        "content": [_part(part) for part in message.parts],
+        "timestamp": iso(entry.at),
+    }
+    return told if entry.model is None else {**told, "modelId": entry.model}
+
+
+def _part(part: Part) -> dict[str, Any]:
+    """A durable part under the names of the specification: handles for media, no signature, no details."""
+    match part:
+        case Text(text=text):
+            return {"type": "text", "text": text}
+        case Reasoning(text=text):
+            return {"type": "reasoning", "text": text}
+        case ToolCall(malformed=malformed):
+            written = part.arguments if malformed is None else malformed
+            return {"type": "tool_call", "id": part.id, "name": part.name, "args": written}
+        case ToolResult():
+            return _result(part)
+        case Media():
+            return _media(part)
+        case Attachment():
+            raise TypeError("an attachment is not durable; the log writes a handle in its place")
+
+
+def _result(result: ToolResult) -> dict[str, Any]:
+    texts = [piece.text for piece in result.content if isinstance(piece, Text)]
+    media = [_media(piece) for piece in result.content if isinstance(piece, Media)]
+    told: dict[str, Any] = {"type": "tool_result", "toolCallId": result.call_id, "result": "\n".join(texts)}
+    if result.error:
+        told["isError"] = True
+    if result.outcome != "done":
+        told["outcome"] = result.outcome
+    if media:
+        told["media"] = media
+    return told
+
+
+def _media(media: Media) -> dict[str, Any]:
+    source = {"kind": "handle", "ref": f"media://sha256-{media.hash}"}
+    told = {"type": "media", "mimeType": media.mime, "source": source, "byteLength": media.size}
+    return told if media.name is None else {**told, "name": media.name}
+
+
+def frozen_agent(log: Log) -> Any:
+    """The agent as it was frozen at the start; a fork holds that of its source. None: not kept."""
+    spec = log.store.detail(log.session_id).spec
+    return None if spec is None else from_json(spec)

@@ -1,0 +1,293 @@
+"""Taking in what another tool told: built in memory by the log's own laws, then written in one transaction.
+
+Ids and times come from the source, so the same source makes the same session: taking it in twice adds nothing, and a
+source that has grown since adds what it grew by. What the log's laws refuse is mended where that can be done without
+inventing anything (a call without a result gets one that says so) and else counted as lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+from itertools import count
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import astuple, replace
+
+from ...core.drafts import Draft
+from ...core.entries import BranchSummary, Compaction, Note, Payload, kind_of
+from ...core.messages import Message, ToolResult, tool_result
+from ...core.tree import Leaf
+from ...core.usage import MOST, Call, Usage
+from ...errors import BadMessage, BadValue, IdClash, IdTaken, InvalidPosition, Running, StaleLeaf, Trashed
+from ...formats.records import START, Foreign, Losses, Lost, Told
+from ...log.labels import label
+from ...log.log import Log
+from ...log.new_session import new_session
+from ...log.runtime import Runtime
+from ...models.prices import price
+from ...stores.base import StoreBackend
+from ...stores.memory.store import MemoryStore
+from ..copy import take_in
+from .incremental import FINAL, grow
+
+NOTHING = "it holds nothing that can be read as a message; nothing was taken in"
+NO_RESULT = "The session this was imported from holds no result of this call."
+
+
+class Taken(Struct, frozen=True):
+    """What became of one session of another tool."""
+
+    tool: str
+    source: str
+    session_id: str
+    """The id it has here."""
+    added: tuple[str, ...]
+    """The sessions written now, it and its tasks."""
+    known: tuple[str, ...]
+    """Those that were here before."""
+    entries: int
+    """Entries that are new here."""
+    lost: dict[str, Lost]
+    """What could not be taken over as it was, by what it was."""
+    title: str | None = None
+    refused: str | None = None
+    """Why nothing of it was taken in."""
+
+
+def take(store: StoreBackend, runtime: Runtime, foreign: Foreign, *, new_id: bool = False) -> Taken:
+    """One session and its tasks. All of it or nothing; of one that has grown since, what it grew by."""
+    if not (foreign.told or foreign.seeds or foreign.tasks):
+        lost, about = foreign.losses, (foreign.title, NOTHING)
+        return Taken(foreign.tool, foreign.source, foreign.session_id, (), (), 0, lost, *about)
+    shelf = MemoryStore(space=store.space, owner=store.owner)
+    losses = Losses()
+    added: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
+    entries, refused = 0, None
+    try:
+        Building(shelf, runtime, foreign, losses).run()
+        added, known, entries = _taken_in(store, runtime, shelf, foreign.session_id, new_id=new_id)
+    except (BadValue, IdTaken, Running, StaleLeaf, Trashed) as error:  # of this one; the next may be fine
+        refused = str(error)
+    session_id = added[0] if new_id and added else foreign.session_id
+    return Taken(
+        foreign.tool, foreign.source, session_id, added, known, entries, losses, foreign.title, refused
+    )
+
+
+def _taken_in(
+    store: StoreBackend, runtime: Runtime, shelf: StoreBackend, session_id: str, *, new_id: bool
+) -> tuple[tuple[str, ...], tuple[str, ...], int]:
+    """The sessions written now, those that were here before, and how many entries are new."""
+    try:
+        return _all_of(store, runtime, shelf, (session_id,), new_id=new_id, children=True)
+    except IdClash:
+        with shelf.dump(session_id, children=True) as dumps:
+            names = [dump.row.session_id for dump in dumps.sessions]
+    added: list[str] = []
+    known: list[str] = []
+    entries = 0
+    for name in names:  # each before its tasks
+        try:
+            new, old, many = _all_of(store, runtime, shelf, (name,), new_id=False, children=False)
+        except IdClash:
+            new, old, many = (), (name,), grow(store, runtime, shelf, name)
+        added, known, entries = [*added, *new], [*known, *old], entries + many
+    return tuple(added), tuple(known), entries
+
+
+def _all_of(
+    store: StoreBackend,
+    runtime: Runtime,
+    shelf: StoreBackend,
+    names: tuple[str, ...],
+    *,
+    new_id: bool,
+    children: bool,
+) -> tuple[tuple[str, ...], tuple[str, ...], int]:
+    with shelf.dump(*names, children=children) as dumps:
+        taken = take_in(store, runtime, dumps, new_id=new_id)
+    return taken.added, taken.known, taken.entries
+
+
+class Clock:
+    """A world that stands at the time of what is told."""
+
+    def __init__(self, runtime: Runtime, new_id: Callable[[str], str]) -> None:
+        self.now = 0
+        self.runtime = Runtime(lambda: self.now, new_id, runtime.holder, runtime.is_gone, runtime.redactor)
+
+
+class Building:
+    """The session as its source tells it, in a store of its own; what it loses goes to `losses`."""
+
+    def __init__(
+        self,
+        shelf: StoreBackend,
+        runtime: Runtime,
+        foreign: Foreign,
+        losses: Losses,
+        parent: Log | None = None,
+    ) -> None:
+        self.foreign, self.losses, self.outer = foreign, losses, runtime
+        self.clock = Clock(runtime, _ids(foreign.session_id))
+        times = [told.at for told in foreign.told if told.at is not None]
+        self.clock.now = (
+            foreign.started_at if foreign.started_at is not None else min(times, default=runtime.now())
+        )
+        self.log = self._started(shelf, parent)
+        self.places = {START: self.log.leaf}
+        losses.merge(foreign.losses)
+
+    def _started(self, shelf: StoreBackend, parent: Log | None) -> Log:
+        foreign = self.foreign
+        about: dict[str, Any] = {
+            "conversation_id": foreign.session_id,
+            "owner": shelf.owner,
+            "title": foreign.title,
+            "relation": "import",
+            "state": foreign.state,
+            "tags": {"imported_from": foreign.tool, **foreign.tags},
+        }
+        if parent is not None:
+            parent.record("task_started", data={"child": foreign.session_id, "seq": parent.leaf.seq})
+            about |= {
+                "conversation_id": parent.store.session(parent.session_id).conversation_id,
+                "relation": "task",
+                "parent_session": parent.session_id,
+                "parent_seq": parent.leaf.seq,
+            }
+        seeds = [Draft(seed) for seed in foreign.seeds]
+        runtime = self.clock.runtime
+        new, cursor = new_session(runtime, shelf.space, foreign.agent, seeds, foreign.session_id, about)
+        row, _ = shelf.create(new)
+        return Log(shelf, row, runtime, cursor)
+
+    def run(self) -> None:
+        for told in self.foreign.told:
+            self.clock.now = told.at if told.at is not None else self.clock.now
+            self._add(told)
+            if told.key is not None:
+                self.places[told.key] = self.log.leaf
+        if self.foreign.leaf is not None:
+            self._stand_behind(self.foreign.leaf)
+        self._label()
+        self._end()
+        for task in self.foreign.tasks:
+            Building(self.log.store, self.outer, task, self.losses, self.log).run()
+
+    def _add(self, told: Told) -> None:
+        results = told.payload.results if isinstance(told.payload, Message) else ()
+        if self._are_awaited(
+            results
+        ):  # they go where their calls are open, whichever of their like they follow
+            self._append(told)
+            return
+        if told.after is not None:
+            self._stand_behind(told.after)
+        if results and not self._are_awaited(results):
+            self.losses.add("a result without its call, or a second one", results[0].call_id)
+            return
+        if not results and not isinstance(told.payload, Note):
+            self._close()
+        self._append(told)
+
+    def _are_awaited(self, results: tuple[ToolResult, ...]) -> bool:
+        waiting = {call.call.id for call in self.log.cursor.open_calls}
+        return bool(results) and all(result.call_id in waiting for result in results)
+
+    def _stand_behind(self, key: str) -> None:
+        place = self.places.get(key)
+        if place is None:
+            self.losses.add("what it follows is not there; taken as following the one before", key)
+        elif place != self.log.leaf:
+            self._close()
+            self.log.move(place)
+
+    def _append(self, told: Told) -> None:
+        calls = []
+        if told.usage is not None and _is_counted(told.usage):
+            calls.append(self._call(told, told.usage))
+        elif told.usage is not None:
+            self.losses.add("usage that is no number")
+        draft = Draft(self._named(told), told.model, told.finish, told.evidence)
+        try:
+            self.log.append([draft], calls=calls)
+        except (BadMessage, BadValue) as error:
+            self.losses.add("a message that cannot be kept", str(error))
+
+    def _call(self, told: Told, usage: Usage) -> Call:
+        """The ledger's row. What is no answer, a summary for instance, was paid for too."""
+        after, call_id = self.log.leaf.seq, self.clock.runtime.new_id("")
+        by = told.payload.role if isinstance(told.payload, Message) else kind_of(told.payload)
+        is_answer = by == "assistant"
+        return Call(
+            call_id,
+            0,
+            after,
+            after + 1 if is_answer else None,
+            self.clock.now,
+            usage,
+            "answer" if is_answer else by,
+            provider=told.provider,
+            model=told.model,
+            price=price(usage, told.provider, told.model),
+        )
+
+    def _named(self, told: Told) -> Payload:
+        """The payload, with the place here of the entry it names there."""
+        payload = told.payload
+        place = None if told.names is None else self.places.get(told.names)
+        if isinstance(payload, Compaction):
+            is_kept = (
+                place is not None
+                and 0 < place.seq <= self.log.leaf.seq
+                and self.log.place(place.seq) == place
+            )
+            return replace(payload, first_kept=place.seq if place and is_kept else self.log.leaf.seq + 1)
+        if isinstance(payload, BranchSummary) and place is not None:
+            return replace(payload, left_seq=place.seq, left_id=self.log.cursor_at(place).entry_id.hex())
+        return payload
+
+    def _label(self) -> None:
+        for key, words in self.foreign.labels.items():
+            try:
+                label(self.log, self.places.get(key, Leaf(0, 0)), words)
+            except (InvalidPosition, BadValue) as error:
+                self.losses.add("a label that cannot be kept", str(error))
+
+    def _close(self) -> None:
+        """What was never answered is told so: no provider takes a history with a call left open."""
+        waiting = self.log.cursor.open_calls
+        if waiting:
+            missing = (tool_result(c.call.id, NO_RESULT, error=True, outcome="interrupted") for c in waiting)
+            self.log.append([Draft(message) for message in missing])
+            what = "a call without a result; one was added that says so"
+            self.losses.add(what, waiting[0].call.id, len(waiting))
+
+    def _end(self) -> None:
+        row = {
+            "status": "interrupted" if self.log.cursor.turn else "idle",
+            "holder": None,
+            "lease_until": None,
+        }
+        foreign = self.foreign
+        data = {"tool": foreign.tool, "source": foreign.source, "lost": self.losses.counts}
+        self.log.record(FINAL, data=data, row=row)
+
+
+def _is_counted(usage: Usage) -> bool:
+    return all(count is None or (type(count) is int and 0 <= count <= MOST) for count in astuple(usage))
+
+
+def _ids(session_id: str) -> Callable[[str], str]:
+    """The same ones each time: the n-th of this session."""
+    numbers = count(1)
+
+    def new_id(prefix: str) -> str:
+        made = sha256(f"{session_id} {next(numbers)}".encode()).hexdigest()
+        return f"{prefix}_{made[:20]}" if prefix else made[:12]
+
+    return new_id

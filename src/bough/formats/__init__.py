@@ -1,0 +1,1 @@
+"""The shapes of other tools' messages, read and written: shared by importers and adapters."""

@@ -1,0 +1,1 @@
+"""One session's log: append, path, rewind, fork, verify. The only package that calls a store's `commit`."""

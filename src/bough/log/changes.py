@@ -1,0 +1,84 @@
+"""What goes into a change beside its entries, and what comes back from an append or a cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+from msgspec import Struct
+
+from ..core.codec import plain_text, to_json
+from ..core.drafts import ExtraFact, NewEntry
+from ..core.entries import Entry, Payload
+from ..core.tree import Leaf
+from ..core.usage import MOST, Call
+from ..core.usage import check as check_call
+from ..errors import BadCount, BadQuery
+from ..stores.base import Status
+
+STATUSES: tuple[str, ...] = get_args(Status)
+
+
+class Appended(Struct, frozen=True, gc=False):
+    """What an append wrote: where the session stands now, and the entries."""
+
+    leaf: Leaf
+    payloads: tuple[Payload, ...]
+    written: tuple[NewEntry, ...]
+    n: int = 0
+    """The number of its journal's latest fact."""
+    repeated: bool = False
+    """The key was known: this is what was written then, and nothing was written now."""
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The entries as they are read back: opened only when asked for, an append need not wait for it."""
+        return [entry.opened(self.leaf.branch) for entry in self.written]
+
+
+class Cut(Struct, frozen=True):
+    """A place asked for and the legal place it came to."""
+
+    at: int
+    asked: int
+
+    @property
+    def has_moved(self) -> bool:
+        return self.at != self.asked
+
+
+def check(
+    key: str | None, calls: Sequence[Call], data: Mapping[str, Any] | None, row: Mapping[str, Any] | None
+) -> None:
+    """What the caller says beside its entries is held to the same rules as they are."""
+    plain_text(key, "key")
+    for call in calls:
+        check_call(call)
+    if data:
+        to_json(dict(data), "journal data")
+    for name, value in (row or {}).items():
+        if name == "status" and value not in STATUSES:
+            raise BadQuery(name, value, f"one of {', '.join(STATUSES)}")
+        if isinstance(value, str):
+            plain_text(value, name)
+        elif isinstance(value, int) and not 0 <= value <= MOST:
+            raise BadCount(name, value)
+
+
+def with_data(facts: tuple[ExtraFact, ...], data: Mapping[str, Any] | None) -> tuple[ExtraFact, ...]:
+    """What is told of the turn goes into the fact that it started, or that it ended."""
+    if not data:
+        return facts
+    return tuple(
+        ExtraFact(fact.kind, {**fact.data, **data}) if fact.kind in ("turn_started", "turn_ended") else fact
+        for fact in facts
+    )
+
+
+def turn_status(facts: Sequence[ExtraFact]) -> dict[str, Any]:
+    """The row follows the turn: an input makes it running, and no longer completed; the final answer idle again."""
+    if not facts:
+        return {}
+    kinds = [fact.kind for fact in facts]
+    found = {"status": "running" if kinds[-1] == "turn_started" else "idle", "error": None}
+    return {**found, "completed_at": None} if "turn_started" in kinds else found

@@ -1,0 +1,30 @@
+"""Hydrating: everything needed to go on with a session, or to look at it, from one read."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ..core.codec import from_json
+from ..core.entries import Entry
+from ..core.state import State, fold
+from ..core.usage import Totals
+from ..stores.base import SessionRow
+from .log import Log
+
+
+class Hydrated(Struct, frozen=True):
+    """Everything needed to go on with a session, or to look at it, from one read."""
+
+    row: SessionRow
+    seeds: list[Entry]
+    messages: list[Entry]
+    state: State
+    totals: Totals
+
+
+def hydrate(log: Log) -> Hydrated:
+    reading = log.store.path(log.session_id, detail=True)
+    count = log.seeds_on(reading.ranges)
+    cached = reading.detail.state if reading.detail is not None else None
+    state = fold(reading.entries) if cached is None else from_json(cached)
+    return Hydrated(reading.row, reading.entries[:count], reading.entries[count:], state, reading.row.totals)

@@ -1,0 +1,52 @@
+"""Views of the ledger: own, path, tree, since a leaf."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..core.entries import Entry
+from ..core.tree import Leaf
+from ..core.usage import Call, Totals, on_path, total
+from ..errors import BadQuery, InvalidPosition
+from ..stores.base import Query
+from .log import Log
+
+
+def calls(log: Log, view: str, since: Leaf | None) -> list[Call]:
+    store = log.store
+    if view == "path" or since is not None:
+        floor = 0 if since is None else _on_path(log, since)
+        rows = [*store.calls_below(log.session_id), *store.calls(log.session_id)]
+        return on_path(rows, log.ranges(), floor)
+    rows = store.calls(log.session_id)
+    if view == "own":
+        return rows
+    if view == "tree":
+        return rows + [call for child in _descendants(log) for call in store.calls(child)]
+    raise BadQuery("view", view, "own, path or tree")
+
+
+def by_turn(log: Log, path: Iterable[Entry] | None = None) -> dict[int, Totals]:
+    """What each turn cost; `path` is the log's, from whoever has read it already."""
+    turn_of = {entry.seq: entry.turn for entry in (log.path().entries if path is None else path)}
+    found: dict[int, list[Call]] = {}
+    for call in calls(log, "path", None):
+        seq = call.after_seq if call.answer_seq is None else call.answer_seq
+        found.setdefault(turn_of.get(seq, 0), []).append(call)
+    return {turn: total(rows) for turn, rows in found.items()}
+
+
+def _descendants(log: Log) -> list[str]:
+    """Its task sessions and theirs; a ring of parents is walked once."""
+    found = [log.session_id]
+    for name in found:
+        query = Query(parent_session=name, relation="task", limit=100_000)
+        rows = log.store.sessions(query).sessions
+        found.extend(row.session_id for row in rows if row.session_id not in found)
+    return found[1:]
+
+
+def _on_path(log: Log, leaf: Leaf) -> int:
+    if leaf.seq > log.leaf.seq or (leaf.seq and log.place(leaf.seq) != leaf and leaf != log.leaf):
+        raise InvalidPosition(str(leaf), 0, log.leaf.seq)
+    return leaf.seq

@@ -1,0 +1,400 @@
+"""One session's log: the only caller of a store's write.
+
+Knows the order of entries (through `core.turns`), how a change is put together, and where the handle
+stands. Does not know providers, prices or agents. A log stands at the leaf it last saw: what it reads is
+the path to that leaf, what it appends follows that leaf, and if somebody else moved it the store says
+`StaleLeaf`. One lock per log: threads that share it append one after the other.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from threading import RLock
+from typing import Any
+
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from ..core.codec import from_json, to_json
+from ..core.drafts import Draft, ExtraFact, Written, write
+from ..core.entries import BranchSummary, Entry, Payload, Settings
+from ..core.messages import Message, as_input
+from ..core.state import State, fold, merge, updates
+from ..core.tree import Leaf, Range, has_place
+from ..core.turns import Cursor, cursor_behind
+from ..core.usage import Call
+from ..errors import BadMessage, InvalidOperation, InvalidPosition, NothingToRedo, Running
+from ..stores.base import Change, Committed, Detail, NewSession, Reading, SessionRow, StoreBackend
+from .changes import Appended, Cut, check, turn_status, with_data
+from .runtime import Runtime
+
+LOOK_BACK = 16
+LEASE_MICROSECONDS = 10 * 60 * 1_000_000
+
+
+class Log:
+    def __init__(
+        self, store: StoreBackend, row: SessionRow, runtime: Runtime, cursor: Cursor | None = None
+    ) -> None:
+        self.store, self.runtime = store, runtime
+        self.session_id = row.session_id
+        self.seeds = row.seed_count
+        self.leaf = row.leaf
+        self._cursor = cursor
+        self._state: bytes | None = None
+        self._ranges: tuple[Range, ...] | None = None
+        self._looked = Cursor()
+        self._line: int | None = None
+        self.batch_since = 0
+        """What the journal says of the open calls lies behind this fact; 0 if that is not known."""
+        self._lock = RLock()
+
+    # -- where it stands ---------------------------------------------------------------------------
+
+    @property
+    def cursor(self) -> Cursor:
+        with self._lock:
+            if self._cursor is None:
+                self._cursor = self.cursor_at(self.leaf)
+            return self._cursor
+
+    def cursor_at(self, leaf: Leaf) -> Cursor:
+        many = LOOK_BACK
+        while True:
+            entries = self.store.path(self.session_id, leaf=leaf, newest=many).entries
+            cursor = cursor_behind(entries)
+            if cursor is not None:
+                return cursor
+            many *= 8
+
+    def refresh(self) -> SessionRow:
+        """Stand where the session stands now."""
+        with self._lock:
+            row = self.store.session(self.session_id)
+            if row.leaf != self.leaf:
+                self._stand(row.leaf, None, None)
+            return row
+
+    def _stand(self, leaf: Leaf, cursor: Cursor | None, state: bytes | None) -> None:
+        self._line = self._line if leaf.branch == self.leaf.branch else None
+        self.leaf, self._cursor, self._state, self._ranges = leaf, cursor, state, None
+        self._looked = Cursor()
+        self.batch_since = 0
+
+    @property
+    def state(self) -> State:
+        """The caller's own copy: what is done to it does not reach the log."""
+        with self._lock:
+            if self._state is None:
+                reading = self.store.path(
+                    self.session_id, leaf=self.leaf, first=self.leaf.seq + 1, detail=True
+                )
+                cached = reading.detail.state if reading.detail and reading.row.leaf == self.leaf else None
+                self._state = to_json(fold(self.path().entries), "state") if cached is None else cached
+            state: State = from_json(self._state)
+            return state
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def path(self, *, since: int = 0, last: int | None = None, public: bool = False) -> Reading:
+        return self.store.path(self.session_id, leaf=self.leaf, first=since + 1, newest=last, public=public)
+
+    def ranges(self) -> tuple[Range, ...]:
+        """The path as ranges, without reading an entry."""
+        with self._lock:
+            if self._ranges is None:
+                nothing = self.store.path(self.session_id, leaf=self.leaf, first=self.leaf.seq + 1)
+                self._ranges = nothing.ranges
+            return self._ranges
+
+    def every(self) -> list[Entry]:
+        """Every entry of its tree, each read once, by (branch, seq): its own, and what the path runs through.
+
+        Mostly the path is the whole tree; then nothing else is read.
+        """
+        reach = {part.branch: part.last for part in self.ranges()}
+        branches = self.store.branches(self.session_id)
+        own = [branch for branch in branches if branch.session_id == self.session_id]
+        if all(branch.tail <= max(reach.get(branch.branch, 0), branch.parent_seq) for branch in own):
+            found = self.path().entries
+        else:
+            below = max(reach.keys() - {branch.branch for branch in own}, default=None)
+            last = 0 if below is None else reach[below]
+            shared = self.store.path(self.session_id, leaf=self.leaf, last=last).entries if last else []
+            stored = self.store.entries(self.session_id)
+            found = [*shared, *(one.entry.opened(one.branch) for one in stored)]
+        return sorted(found, key=lambda entry: (entry.branch, entry.seq))
+
+    def call_key(self, seq: int, index: int) -> str:
+        """The idempotency key of a call: the same in every process, before and after a crash or a move elsewhere.
+
+        By which of the session's own branches it stands on, counted: a store's numbers are not another's.
+        """
+        with self._lock:
+            if self._line is None:
+                branches = self.store.branches(self.session_id)
+                own = [one.branch for one in branches if one.session_id == self.session_id]
+                self._line = bisect_left(sorted(own), self.leaf.branch) + 1
+            return f"{self.session_id}/{self._line}/{seq}/{index}"
+
+    # -- appending ---------------------------------------------------------------------------------
+
+    def append(
+        self,
+        drafts: Sequence[Draft],
+        *,
+        after: Leaf | None = None,
+        key: str | None = None,
+        calls: Sequence[Call] = (),
+        replaces_call: bool = False,
+        row: Mapping[str, Any] | None = None,
+        data: Mapping[str, Any] | None = None,
+        facts: Sequence[ExtraFact] = (),
+        takes: int | None = None,
+        fence: int | None = None,
+    ) -> Appended:
+        """Write all of it behind the leaf, or nothing. `data` goes into `turn_started` or `turn_ended`, `facts` behind it."""
+        if not drafts:
+            raise InvalidOperation("nothing to append; hand in at least one message or entry")
+        with self._lock:
+            leaf = self.leaf if after is None else after
+            cursor = self.cursor if leaf == self.leaf else self.cursor_at(leaf)
+            at = self.runtime.now()
+            check(key, calls, data, row)
+            written = write(cursor, drafts, at, redactor=self.runtime.redactor)
+            state, encoded = self._next_state(leaf, written.payloads)
+            change = Change(
+                session_id=self.session_id,
+                key=key or self.runtime.new_id(""),
+                at=at,
+                after=leaf,
+                entries=written.entries,
+                blobs=written.blobs,
+                calls=tuple(calls),
+                replaces_call=replaces_call,
+                state=encoded,
+                facts=(*with_data(written.facts, self.runtime.redactor.json(data)), *facts),
+                row={**turn_status(written.facts), **(row or {})},
+                takes=takes,
+                fence=fence,
+            )
+            return self._commit(change, written, state)
+
+    def _commit(self, change: Change, written: Written, state: bytes | None) -> Appended:
+        done = self.store.commit(change)
+        if done.repeated:
+            self._stand(done.leaf, None, None)
+            return self._recall(done)
+        known, waiting = self.batch_since, written.cursor.open_calls
+        self._stand(done.leaf, written.cursor, state)
+        if waiting:
+            is_new = waiting[0].seq >= written.entries[0].seq
+            self.batch_since = done.facts - 1 - len(change.facts) if is_new else known
+        return Appended(done.leaf, written.payloads, written.entries, done.facts)
+
+    def _next_state(
+        self, leaf: Leaf, payloads: Sequence[Payload]
+    ) -> tuple[bytes | None, bytes | UnsetType | None]:
+        """The state behind the payloads, if it is known or they change it; and what to cache, if anything."""
+        if leaf != self.leaf:
+            return None, None
+        patches = [patch for payload in payloads for patch in updates(payload)]
+        if not patches:
+            return self._state, UNSET
+        state = self.state
+        for patch in patches:
+            state = merge(state, patch)
+        encoded = to_json(state, "state")
+        return encoded, encoded
+
+    def _recall(self, done: Committed) -> Appended:
+        fact = self.store.journal(self.session_id, done.facts - 1, 1)[0]
+        first = fact.data.get("first", done.leaf.seq + 1)
+        found = [
+            stored.entry
+            for stored in self.store.entries(self.session_id)
+            if stored.branch == done.leaf.branch and first <= stored.entry.seq <= done.leaf.seq
+        ]
+        payloads = tuple(entry.opened(done.leaf.branch).payload for entry in found)
+        return Appended(done.leaf, payloads, tuple(found), done.facts, repeated=True)
+
+    def enqueue(self, message: Message) -> int:
+        """Keep an input until whoever drives the session takes it."""
+        draft = Draft(as_input(message))
+        written = write(Cursor(), [draft], self.runtime.now(), redactor=self.runtime.redactor)
+        if written.blobs:
+            raise BadMessage(
+                "queued input holds no attachments; put them with store.put_blob and use the handle"
+            )
+        return self.store.enqueue(self.session_id, written.entries[0].body, self.runtime.now())
+
+    def record(
+        self,
+        kind: str,
+        *,
+        data: Mapping[str, Any] | None = None,
+        row: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str | None] | None = None,
+        calls: Sequence[Call] = (),
+        replaces_call: bool = False,
+        is_bound: bool = False,
+        key: str | None = None,
+        fence: int | None = None,
+    ) -> Committed:
+        """A fact without entries: a title, a status, a failed call. The leaf stays where it is.
+
+        Bound, it is refused as stale if the session has moved on meanwhile."""
+        with self._lock:
+            check(key, calls, data, row)
+            change = Change(
+                session_id=self.session_id,
+                key=key or self.runtime.new_id(""),
+                at=self.runtime.now(),
+                kind=kind,
+                data=self.runtime.redactor.json(dict(data or {})),
+                row=self.runtime.redactor.json(dict(row or {})),
+                tags=self.runtime.redactor.json(dict(tags or {})),
+                calls=tuple(calls),
+                replaces_call=replaces_call,
+                after=self.leaf if calls or is_bound else None,
+                fence=fence,
+            )
+            return self.store.commit(change)
+
+    # -- moving ------------------------------------------------------------------------------------
+
+    def cut(self, asked: int) -> Cut:
+        """The nearest place at or before `asked` that parts no call from its results."""
+        if type(asked) is not int or not 0 <= asked <= self.leaf.seq:
+            raise InvalidPosition(asked, 0, self.leaf.seq)
+        waiting = self.cursor_on_path(asked).open_calls
+        return Cut(waiting[0].seq - 1 if waiting else asked, asked)
+
+    def cursor_on_path(self, seq: int) -> Cursor:
+        """The cursor behind entry `seq` of this path. One read, however deep the tree: it brings the ranges too."""
+        with self._lock:
+            if seq == 0:
+                return Cursor()
+            if self._looked.seq != seq:
+                many = LOOK_BACK
+                cursor = None
+                while cursor is None:
+                    first = max(1, seq - many + 1)
+                    reading = self.store.path(self.session_id, leaf=self.leaf, first=first, last=seq)
+                    self._ranges, cursor = reading.ranges, cursor_behind(reading.entries)
+                    many *= 8
+                self._looked = cursor
+            return self._looked
+
+    def place(self, seq: int) -> Leaf:
+        """The entry `seq` of this path by the branch that holds it."""
+        ranges = self.ranges()
+        for part in ranges:
+            if part.first <= seq <= part.last:
+                return Leaf(part.branch, seq)
+        if seq:
+            raise InvalidPosition(seq, 0, self.leaf.seq)
+        root = ranges[0].branch if ranges else self.leaf.branch
+        return Leaf(root, 0)
+
+    def move(
+        self,
+        to: Leaf,
+        *,
+        leaving: BranchSummary | None = None,
+        key: str | None = None,
+        data: Mapping[str, Any] | None = None,
+    ) -> Leaf:
+        """Put the leaf somewhere in this session's tree. Nothing is lost: what was left is still there."""
+        with self._lock:
+            self.refuse_while_running()
+            at = self.runtime.now()
+            drafts = [] if leaving is None else [Draft(leaving)]
+            behind = self.cursor_at(to) if to.seq else Cursor()
+            written = write(behind, drafts, at, redactor=self.runtime.redactor)
+            change = Change(
+                session_id=self.session_id,
+                key=key or self.runtime.new_id(""),
+                at=at,
+                kind="moved",
+                data={"from": [self.leaf.branch, self.leaf.seq], **(data or {})},
+                after=self.leaf,
+                move_to=to,
+                entries=written.entries,
+                state=None,
+                row={"status": "idle", "holder": None, "lease_until": None},
+            )
+            done = self.store.commit(change)
+            self._stand(done.leaf, None if done.repeated else written.cursor, None)
+            return done.leaf
+
+    def refuse_while_running(self) -> None:
+        row = self.store.session(self.session_id)
+        if row.status == "running":
+            self.refuse_held(row)
+
+    def refuse_while_driven(self) -> SessionRow:
+        """A loop that holds a lease is not to be disturbed by a turn of somebody's own."""
+        row = self.store.session(self.session_id)
+        if row.holder is not None and "#" in row.holder:
+            self.refuse_held(row)
+        return row
+
+    def refuse_held(self, row: SessionRow) -> None:
+        """`Running` if somebody who is not known to be gone holds a lease that is not over."""
+        if row.holder is None or (row.lease_until or 0) <= self.runtime.now():
+            return
+        if not self.runtime.is_gone(row.holder.partition("#")[0]):
+            raise Running(self.session_id, row.holder, row.updated_at)
+
+    def checkout(self, leaf: Leaf) -> Leaf:
+        """Go to any place of this session's tree that parts no call from its results."""
+        branches = self.store.branches(self.session_id)
+        if not has_place(branches, self.session_id, leaf):
+            raise InvalidPosition(
+                str(leaf), 0, max(b.tail for b in branches if b.session_id == self.session_id)
+            )
+        waiting = self.cursor_at(leaf).open_calls
+        return self.move(Leaf(leaf.branch, waiting[0].seq - 1) if waiting else leaf)
+
+    def redo(self) -> Leaf:
+        """Back to where the last rewind came from, if nothing was appended since."""
+        left: list[Leaf] = []
+        for fact in self.store.journal(self.session_id):
+            if fact.kind == "appended":
+                left.clear()
+            elif fact.kind == "moved" and fact.data.get("redo"):
+                left.pop()
+            elif fact.kind == "moved":
+                left.append(Leaf(*fact.data["from"]))
+        if not left:
+            raise NothingToRedo(self.session_id)
+        return self.move(left[-1], data={"redo": True})
+
+    def seeds_on(self, ranges: Sequence[Range]) -> int:
+        """How many entries of a path are seeds: a rewind may have gone back behind the last of them, or the first."""
+        if not ranges or not self.seeds:
+            return 0
+        roots = [branch.branch for branch in self.store.branches(self.session_id) if branch.parent is None]
+        return min(self.seeds, ranges[0].last) if ranges[0].branch in roots else 0
+
+    # -- forking -----------------------------------------------------------------------------------
+
+    def fork(
+        self, cut: Cut, row: SessionRow, detail: Detail, settings: Settings | None
+    ) -> tuple[SessionRow, Cursor]:
+        """A new session from a place of this path: one row, one branch, no entry copied."""
+        under = self.place(cut.at)
+        cursor = self.cursor_on_path(cut.at)
+        drafts = [Draft(settings)] if settings is not None else []
+        written = write(cursor, drafts, row.started_at, redactor=self.runtime.redactor)
+        new = NewSession(
+            row=replace(row, parent_seq=cut.at, seed_count=min(self.seeds_on(self.ranges()), cut.at)),
+            key=self.runtime.new_id(""),
+            detail=detail,
+            seeds=written.entries,
+            fork_of=under,
+        )
+        made, _ = self.store.create(new)
+        return made, written.cursor

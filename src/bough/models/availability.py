@@ -1,0 +1,46 @@
+"""Whether a model can answer at all, known before anything is made: its package and its key.
+
+Knows what a vendor's client says of itself. Imports no SDK, which takes seconds, and sends nothing: a key that is
+there and wrong is found out by the first call.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from importlib.util import find_spec
+
+from ..errors import NoModel
+from .clients.base import Client
+from .model import Model
+from .names import named
+
+
+def able(names: Iterable[str]) -> list[Model]:
+    """The models of a chain; refused if none of them could answer."""
+    chain = [(name, named(name)) for name in names]
+    refused = [_refusal(name, model) for name, model in chain]
+    if refused and all(refused):
+        raise next(filter(None, refused))
+    return [model for _, model in chain]
+
+
+def _refusal(name: str, model: Model) -> NoModel | None:
+    if not isinstance(model, Client):
+        return None
+    if not _is_installed(model.package):
+        hint = f'pip install "bough[{model.extra}]"'
+        return NoModel(name, f"the package {model.package} is not installed", hint)
+    has_key = any(map(os.environ.get, model.key_variables))
+    if not has_key and "@http" not in name:  # a server of one's own may want none
+        return NoModel(
+            name, "no API key was found", f"set {' or '.join(model.key_variables)} in the environment"
+        )
+    return None
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # not even what it is a part of
+        return False

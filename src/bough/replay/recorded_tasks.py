@@ -1,0 +1,48 @@
+"""Tasks of a tool that runs in a replay: answered by the recorded child session, or refused. No child is run."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from msgspec.structs import replace
+
+from ..agent.tasks import task_id
+from ..core.tree import Leaf
+from ..core.turns import is_completed
+from ..errors import BadReplay, NotFound
+from ..log.log import Log
+from .recording import Returned
+from .tool_answers import Task
+
+
+def recorded_task(source: Log, hit: Returned | None) -> Task:
+    """What `ctx.task` does in a replay. The child of the same call and number must have been asked the same."""
+
+    async def task(key: str, text: str, **_: Any) -> str:
+        number = key.rpartition("/")[2]
+        answer = await asyncio.to_thread(_answer, source, hit, number, text)
+        if answer is None:
+            raise BadReplay("this task was not recorded and was not run", "replay with the recorded result")
+        return answer
+
+    return task
+
+
+def _answer(source: Log, hit: Returned | None, number: str, text: str) -> str | None:
+    if hit is None:
+        return None
+    store = source.store
+    made_by = {branch.branch: branch.session_id for branch in store.branches(source.session_id)}
+    try:
+        row = replace(store.session(made_by.get(hit.branch) or ""), leaf=Leaf(hit.branch, hit.seq))
+        log = Log(store, row, source.runtime)
+        key = f"{log.call_key(hit.seq, hit.index)}/{number}"
+        entries = store.path(task_id(log, key)).entries
+    except NotFound:
+        return None
+    turn = [entry for entry in entries if entry.turn]
+    asked, answered = (turn[0].message, turn[-1].message) if turn else (None, None)
+    if asked is None or answered is None or asked.text != text or not is_completed(turn):
+        return None
+    return answered.text

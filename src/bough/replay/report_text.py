@@ -1,0 +1,170 @@
+"""Diffs and replays for people: plain lines, and Markdown. Colours are the command line's business."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..core.usage import Totals, spoken_cost
+from .diff import Diff, Row
+from .report import Replayed
+from .turn_comparison import Divergence
+
+SHORT = 60
+LONG = 200
+
+
+def diff_lines(diff: Diff) -> list[str]:
+    """The whole of it: what is shared, what differs around the turns, the table, the first divergence."""
+    lines = [f"a {_side(diff.a.session_id, diff.a.models)}", f"b {_side(diff.b.session_id, diff.b.models)}"]
+    lines.append(f"shared: {diff.shared} entries, {diff.shared_turns} turns")
+    lines += [f"{one.name}: {_short(one.a)!r} -> {_short(one.b)!r}" for one in diff.setup]
+    lines += [_row_line(row) for row in diff.rows]
+    lines += [] if diff.is_state_same else ["state differs"]
+    lines += _first_lines(diff)
+    lines.append(
+        f"tokens {_tokens(diff.a.totals, diff.b.totals)}, cost {_cost(diff.a.totals, diff.b.totals)}"
+    )
+    lines.append("same" if diff.is_same else "different")
+    return lines
+
+
+def replayed_lines(replayed: Replayed) -> list[str]:
+    """What was done, then the diff of source and replay in its short form."""
+    cut = replayed.cut
+    moved = "" if not cut.has_moved else f" (asked for {cut.asked}, moved to a legal place)"
+    lines = [
+        f"{replayed.source} -> {replayed.replay}, mode {replayed.mode}",
+        f"kept 1..{cut.at}{moved}, fed {replayed.turns} of {replayed.of} inputs",
+        f"model {_names(replayed.model_before)} -> {_names(replayed.model_after)}",
+    ]
+    lines += [_row_line(row) for row in replayed.rows]
+    lines += _first_lines(replayed.diff)
+    lines += _doings(replayed)
+    if replayed.stopped is not None:
+        lines.append(f"stopped: {_short(replayed.stopped, LONG)}")
+    lines.append("same" if replayed.is_same else "different")
+    return lines
+
+
+def _doings(replayed: Replayed) -> list[str]:
+    before, after = replayed.before, replayed.after
+    unchanged = "unchanged" if replayed.is_source_unchanged else "CHANGED while it was replayed"
+    return [
+        f"effects sent: {replayed.effects_sent}{_counts(replayed.effects)}",
+        f"calls: {replayed.recorded} recorded, {sum(replayed.dry_runs.values())} dry run{_counts(replayed.dry_runs)}, "
+        f"{sum(replayed.reads.values())} read for real{_counts(replayed.reads)}, {len(replayed.refused)} refused",
+        f"tokens {_tokens(before, after)}, cost {_cost(before, after)}",
+        f"source {unchanged} ({replayed.source_after[:12]})",
+    ]
+
+
+def diff_markdown(diff: Diff) -> str:
+    parts = [f"# Diff of `{diff.a.session_id}` and `{diff.b.session_id}`", _markdown_table(diff.rows)]
+    if diff.setup:
+        parts.append("\n".join(f"- {one.name}: {_cell(one.a)} → {_cell(one.b)}" for one in diff.setup))
+    parts.append(_markdown_first(diff))
+    parts.append(f"**{'Same' if diff.is_same else 'Different'}.**")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def replayed_markdown(replayed: Replayed) -> str:
+    title = f"# Replay of `{replayed.source}` in `{replayed.replay}`, mode {replayed.mode}"
+    facts = "\n".join(f"- {_cell(line)}" for line in _doings(replayed))
+    verdict = f"**{'Same' if replayed.is_same else 'Different'}.**"
+    if replayed.stopped is not None:
+        verdict += f" Stopped: {_cell(replayed.stopped)}."
+    parts = [title, _markdown_table(replayed.rows), _markdown_first(replayed.diff), facts, verdict]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _markdown_table(rows: Sequence[Row]) -> str:
+    if not rows:
+        return ""
+    head = ["| a | b | input | | tokens | cost |", "|---|---|---|---|---|---|"]
+    body = [
+        f"| {_number(row.turn_a)} | {_number(row.turn_b)} | {_cell(_short(row.input))} | {row.kind} "
+        f"| {_tokens(row.a, row.b)} | {_cost(row.a, row.b)} |"
+        for row in rows
+    ]
+    return "\n".join([*head, *body])
+
+
+def _markdown_first(diff: Diff) -> str:
+    first = diff.first
+    if first is None:
+        return ""
+    lines = [f"First divergence: {_where(first)}, {first.kind} ({_cell(first.what)})", ""]
+    pieces = {"both": "{}", "a": "~~{}~~", "b": "**{}**"}
+    words = first.words() if max(len(first.expected), len(first.came)) <= LONG else []
+    if words:
+        told = (pieces[word.side].format(_cell(word.text.strip())) for word in words if word.text.strip())
+        return "\n".join([*lines, "> " + " ".join(told)])
+    return "\n".join(
+        [
+            *lines,
+            f"- expected: {_cell(_short(first.expected, LONG))}",
+            f"- came: {_cell(_short(first.came, LONG))}",
+        ]
+    )
+
+
+def _first_lines(diff: Diff) -> list[str]:
+    found = [("first divergence", diff.first)]
+    if diff.first_act is not None and diff.first_act != diff.first:
+        found.append(("first that is more than words", diff.first_act))
+    lines = []
+    for name, one in found:
+        if one is not None:
+            lines.append(f"{name}: {_where(one)}, {one.kind} ({one.what})")
+            lines.append(f"  expected {_short(one.expected, LONG) or '(nothing)'}")
+            lines.append(f"  came     {_short(one.came, LONG) or '(nothing)'}")
+    return lines
+
+
+def _row_line(row: Row) -> str:
+    turns = f"{_number(row.turn_a):>4} {_number(row.turn_b):>4}"
+    return f"{turns}  {row.kind:<17}  {_short(row.input):<{SHORT}}  {_tokens(row.a, row.b)}".rstrip()
+
+
+def _where(found: Divergence) -> str:
+    turn = found.turn_a if found.turn_a is not None else found.turn_b
+    at = found.seq_a if found.seq_a is not None else found.seq_b
+    return f"turn {turn}, message {at}"
+
+
+def _number(turn: int | None) -> str:
+    return "-" if turn is None else str(turn)
+
+
+def _tokens(a: Totals, b: Totals) -> str:
+    one, other = a.input_tokens + a.output_tokens, b.input_tokens + b.output_tokens
+    return f"{one:,} -> {other:,}"
+
+
+def _cost(a: Totals, b: Totals) -> str:
+    return f"{spoken_cost(a)} -> {spoken_cost(b)}"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return f" ({', '.join(f'{name} {n}' for name, n in sorted(counts.items()))})" if counts else ""
+
+
+def _side(session_id: str, models: Sequence[str]) -> str:
+    return f"{session_id} {_names(models)}"
+
+
+def _names(models: Sequence[str]) -> str:
+    return ", ".join(models) or "(no model named)"
+
+
+def _short(text: str, most: int = SHORT) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+_SPECIAL = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_{}[]<>#|~!"})
+
+
+def _cell(text: str) -> str:
+    """Content in Markdown is inert: no mark-up, no line of its own."""
+    return " ".join(text.split()).translate(_SPECIAL)

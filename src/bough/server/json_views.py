@@ -1,0 +1,146 @@
+"""Rows, entries and calls as the API tells them. Evidence is not among it, ever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ..core.entries import Entry
+from ..core.messages import Media, Message, Reasoning, Text, ToolResult
+from ..core.tree_text import describe
+from ..core.usage import Call
+from ..errors import BoughError
+from ..stores.base import SessionRow, StoreBackend
+from .truncate import LINE, one_line
+
+SCHEMA_VERSION = 1
+_SHOWN = 2 * LINE
+PUBLIC_ROW = ("id", "heading", "title", "agent", "status", "turns", "started_at", "updated_at", "facts")
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON holds it."""
+    return msgspec.to_builtins(value)
+
+
+def row_view(row: SessionRow, heading: str) -> dict[str, Any]:
+    data: dict[str, Any] = plain(row)
+    return {"id": data.pop("session_id"), "heading": heading, **data}
+
+
+def public_row(view: dict[str, Any]) -> dict[str, Any]:
+    """What a client is told of a session."""
+    return {name: view[name] for name in PUBLIC_ROW}
+
+
+def heading(store: StoreBackend, row: SessionRow) -> str:
+    """What a person would call it: its title, its first input, its agent."""
+    if row.title:
+        return one_line(row.title)
+    return first_input(store, row) or row.agent or row.session_id
+
+
+def first_input(store: StoreBackend, row: SessionRow) -> str:
+    """The first line of what was first asked; it follows the seeds, or stands near them."""
+    try:
+        near = store.path(row.session_id, first=row.seed_count + 1, last=row.seed_count + 3, public=True)
+    except BoughError:
+        return ""  # damaged, or gone meanwhile: a list goes on without it
+    found = (entry.message.text for entry in near.entries if entry.message and entry.role == "user")
+    return one_line(next(filter(str.strip, found), ""))
+
+
+def entry_view(entry: Entry) -> dict[str, Any]:
+    return {
+        "branch": entry.branch,
+        "seq": entry.seq,
+        "entry_id": entry.entry_id.hex(),
+        "turn": entry.turn,
+        "step": entry.step,
+        "kind": entry.kind,
+        "role": entry.role,
+        "internal": entry.internal,
+        "at": entry.at,
+        "model": entry.model,
+        "finish": entry.finish,
+        "payload": plain(entry.payload),
+    }
+
+
+def public_entry(entry: Entry, most: int) -> dict[str, Any]:
+    """What a client is told of an entry: who said what. Reasoning is not said."""
+    text = entry.message.text if entry.message is not None else ""
+    told: dict[str, Any] = {"seq": entry.seq, "role": entry.role, "at": entry.at, "text": text[:most]}
+    return told if len(text) <= most else {**told, "cut": len(text) - most}
+
+
+def call_view(call: Call) -> dict[str, Any]:
+    return {
+        "call_id": call.call_id,
+        "provider": call.provider,
+        "model": call.model,
+        "purpose": call.purpose,
+        "bucket": call.bucket,
+        "after_seq": call.after_seq,
+        "answer_seq": call.answer_seq,
+        "usage": plain(call.usage),
+        "cost_microcents": None if call.price is None else call.price.microcents,
+        "failed": call.failed,
+        "at": call.at,
+    }
+
+
+# -- one line --------------------------------------------------------------------------------------
+
+
+def line_view(entry: Entry) -> dict[str, Any]:
+    return {
+        "branch": entry.branch,
+        "seq": entry.seq,
+        "turn": entry.turn,
+        "step": entry.step,
+        "kind": entry.kind,
+        "role": entry.role,
+        "line": one_line(describe(_shortened(entry))),
+        "marks": marks(entry),
+        "internal": entry.internal,
+        "at": entry.at,
+    }
+
+
+def _shortened(entry: Entry) -> Entry:
+    """The beginning of what it says is enough for a line."""
+    message = entry.message
+    if message is None:
+        return entry
+    parts = tuple(map(_short, message.parts[:20]))
+    return msgspec.structs.replace(entry, payload=Message(message.role, parts))
+
+
+def _short(part: Any) -> Any:
+    match part:
+        case Text(text=text):
+            return Text(text[:_SHOWN])
+        case ToolResult(content=content):
+            return msgspec.structs.replace(part, content=tuple(map(_short, content[:5])), details=None)
+    return part
+
+
+_FINISHES = {"cancelled": "cancelled", "interrupted": "interrupted", "error": "error", "length": "cut_off"}
+
+
+def marks(entry: Entry) -> list[str]:
+    """What is to be seen of an entry at a glance."""
+    found = ["input"] if entry.turn and entry.turn == entry.seq else []
+    message = entry.message
+    if message is None:
+        return found
+    found += ["calls"] if message.calls else []
+    found += ["result"] if message.results else []
+    for result in message.results:
+        found += [result.outcome] if result.outcome != "done" else ["error"] if result.error else []
+    found += [_FINISHES[entry.finish]] if entry.finish in _FINISHES else []
+    found += ["reasoning"] if any(isinstance(part, Reasoning) for part in message.parts) else []
+    found += ["media"] if any(isinstance(piece, Media) for piece in message.media) else []
+    return list(dict.fromkeys(found))

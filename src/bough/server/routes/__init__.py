@@ -1,0 +1,1 @@
+"""The HTTP handlers, one module per resource."""

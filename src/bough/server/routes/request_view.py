@@ -1,0 +1,125 @@
+"""What the model saw: the exact request behind an answer, what it is made of, and what changed since the call before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from litestar import get
+from litestar.params import FromPath, QueryParameter
+from msgspec import Struct
+
+from ... import wire
+from ...agent.prompt_window import Most, given
+from ...core.entries import Entry
+from ...core.usage import Call
+from ...errors import BadQuery
+from ...exchange.exports.requests import provider_of, tokens
+from ...session import Session
+from ...wire.explain import Nothing
+from ..context import Asked, Desk, asked_by, threaded
+from ..json_views import call_view, plain
+from ..schemas import Json, Seen
+from ..truncate import Page, cut_any
+
+
+class Asking(Struct, frozen=True):
+    """One model call: the path it was made behind, and the one before it."""
+
+    path: Sequence[Entry]
+    call: Call | None
+    before: Call | None
+
+    @property
+    def seq(self) -> int:
+        return self.path[-1].seq if self.path else 0
+
+
+@get("/api/sessions/{session_id:str}/seen", tags=["what the model saw"])
+@threaded
+def seen(
+    request: Asked,
+    session_id: FromPath[str],
+    at: Annotated[str | None, QueryParameter(description="The answer's place; default: the leaf")] = None,
+    provider: Annotated[
+        str | None, QueryParameter(description="Whose format; default: that of the call")
+    ] = None,
+    first: Annotated[
+        int | None, QueryParameter(ge=0, description="The first message told; default: the newest")
+    ] = None,
+    limit: Annotated[int, QueryParameter(ge=1, le=200)] = 50,
+) -> Seen:
+    """The exact request a model was given for the answer at a place, or would be given behind it."""
+    desk, who = asked_by(request)
+    session = desk.at(desk.session(who, session_id), at)
+    asking = _asking(desk, session)
+    speaking = wire.wire(provider or provider_of(asking.call))
+    most = desk.most_messages(session)
+    context = given(asking.path, most)
+    full = speaking.project(context, session.read_blob)
+    shown, begin, cut = _shown(full, speaking.history, first, limit)
+    return Seen(
+        at=str(session.leaf),
+        behind=str(session.log.place(asking.seq)),
+        provider=speaking.name,
+        model=asking.call.model if asking.call else context.settings.model or session.row.model,
+        request=shown,
+        history=speaking.history,
+        of=len(full[speaking.history]),
+        first=begin,
+        cut=cut,
+        tokens=[{"part": part, "tokens": count} for part, count in tokens(context)],
+        call=None if asking.call is None else call_view(asking.call),
+        before=None if asking.before is None else str(session.log.place(asking.before.after_seq)),
+        difference=_difference(session, asking, most, speaking, full),
+    )
+
+
+def _asking(desk: Desk, session: Session) -> Asking:
+    """The call an answer came from, and the one before it on the same path."""
+    path = session.path()
+    calls = desk.calls_by_place(session)
+    on_path = [
+        call
+        for entry in path
+        for call in calls.get((entry.branch, entry.seq), ())
+        if call.answer_seq == entry.seq and call.purpose == "answer"
+    ]
+    is_answer = bool(path) and path[-1].role == "assistant"
+    own = on_path.pop() if is_answer and on_path and on_path[-1].answer_seq == path[-1].seq else None
+    end = own.after_seq if own is not None else len(path) - is_answer
+    return Asking(path[:end], own, on_path[-1] if on_path else None)
+
+
+def _shown(full: Json, history: str, first: int | None, limit: int) -> tuple[Json, int, int]:
+    """A window of the history, as much of it as an answer holds, newest kept if it must be shorter."""
+    messages: list[Any] = full[history]
+    begin = max(0, len(messages) - limit) if first is None else first
+    if begin > len(messages):
+        raise BadQuery("first", first, f"a number up to {len(messages)}")
+    around, left = cut_any({name: value for name, value in full.items() if name != history}, 200_000, 100_000)
+    page = Page(500_000)
+    window = messages[begin : begin + limit]
+    for message in reversed(window) if first is None else window:
+        shorter, cut = cut_any(message, 60_000)
+        if not page.takes(shorter):
+            break
+        left += cut
+    told = page.things[::-1] if first is None else page.things
+    begin = begin if first is not None else len(messages) - len(told)
+    return {**around, history: told}, begin, left
+
+
+def _difference(session: Session, asking: Asking, most: Most, speaking: wire.Wire, now: Json) -> Json | None:
+    if asking.before is None:
+        return None
+    earlier = given(asking.path[: asking.before.after_seq], most)
+    found = wire.first_difference(speaking.project(earlier, session.read_blob), now)
+    if found is None:
+        return None
+    sides = [None if isinstance(side, Nothing) else side for side in (found.was, found.now)]
+    (was, now), _ = cut_any(sides, 60_000)
+    return {"where": found.where, "was": plain(was), "now": plain(now)}
+
+
+HANDLERS = [seen]

@@ -1,0 +1,121 @@
+"""Running over HTTP: send, resume, cancel, approve. Answers come by the events."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from litestar import post
+from litestar.params import FromPath, JSONBody
+from msgspec import Meta, Struct
+
+from ...errors import BadMessage, Running
+from ...session import Session
+from ..context import Asked, asked_by
+from ..pending_calls import goes_on
+from ..problems import Refusal
+from ..runs import Drivers
+from ..schemas import Approved, Cancelled, Sent
+
+
+class Sending(Struct, forbid_unknown_fields=True):
+    text: Annotated[str, Meta(max_length=500_000)]
+    queue: bool = False
+    """If the session is busy, keep the input until its turn is over."""
+    model: str | None = None
+
+
+@post("/api/sessions/{session_id:str}/send", status_code=202, opt={"client": True}, tags=["running"])
+async def send(request: Asked, session_id: FromPath[str], data: JSONBody[Sending]) -> Sent:
+    """Send an input. It is durable when this answers; watch the events for what becomes of it."""
+    desk, who = asked_by(request)
+    session = await asyncio.to_thread(desk.session, who, session_id)
+    if not data.text.strip():
+        raise BadMessage("the input is empty; say something")
+    drivers: Drivers = request.app.state.drivers
+    try:
+        await asyncio.to_thread(session.log.refuse_while_driven)
+        before = await asyncio.to_thread(lambda: session.row.facts)
+        event = await drivers.send(session, data.text, None if who.is_client else data.model)
+    except Running:
+        if not data.queue:
+            raise
+        number = await asyncio.to_thread(session.enqueue, data.text)
+        facts = await asyncio.to_thread(lambda: session.row.facts)
+        return Sent(facts=facts, queued=number)
+    if event is not None and event.type == "session:turn_completed" and "error" in event.data:
+        error = event.data["error"]
+        raise Refusal(409, error["code"], error["message"])
+    return Sent(facts=before)
+
+
+class Resuming(Struct, forbid_unknown_fields=True):
+    model: str | None = None
+    rollback: bool = False
+    """Leave the unfinished turn behind instead."""
+
+
+@post("/api/sessions/{session_id:str}/resume", status_code=202, tags=["running"])
+async def resume(request: Asked, session_id: FromPath[str], data: JSONBody[Resuming]) -> Sent:
+    """Go on with a turn that was cut off, or with input that waits."""
+    desk, who = asked_by(request)
+    session = await asyncio.to_thread(desk.session, who, session_id)
+    row = await asyncio.to_thread(lambda: session.row)
+    if not await asyncio.to_thread(_has_work, session):
+        raise Refusal(409, "nothing_open", f"nothing is open in {session_id}", "send an input")
+    if data.rollback:
+        await asyncio.to_thread(session.rollback)
+    else:
+        await request.app.state.drivers.resume(session, data.model)
+    return Sent(facts=row.facts)
+
+
+def _has_work(session: Session) -> bool:
+    return bool(session.log.cursor.turn or session.log.store.inbox(session.session_id))
+
+
+@post("/api/sessions/{session_id:str}/cancel", status_code=200, tags=["running"])
+async def cancel(request: Asked, session_id: FromPath[str]) -> Cancelled:
+    """Abort the run of this session in this server; the session stays valid."""
+    desk, who = asked_by(request)
+    await asyncio.to_thread(desk.session, who, session_id)
+    return Cancelled(cancelled=request.app.state.drivers.cancel(session_id))
+
+
+class Approving(Struct, forbid_unknown_fields=True):
+    """Names one call by the seq of the answer that made it and its index there."""
+
+    seq: int
+    index: int
+    session_id: str | None = None
+    """The task that asks, as `waiting` tells it; this session if it is left out."""
+    allow: bool = True
+    resume: bool = True
+
+
+@post("/api/sessions/{session_id:str}/approve", status_code=200, tags=["running"])
+async def approve(request: Asked, session_id: FromPath[str], data: JSONBody[Approving]) -> Approved:
+    """Allow or deny a tool call that waits for a person, here or in a task; when none waits any more the turn goes on.
+
+    A task goes on with the session that had started it: what it answers is heard there.
+    """
+    desk, who = asked_by(request)
+    session = await asyncio.to_thread(desk.session, who, session_id)
+    top, left = await asyncio.to_thread(_approve, session, data)
+    drivers: Drivers = request.app.state.drivers
+    return Approved(waiting=left, resumed=data.resume and not left and await drivers.go_on(top))
+
+
+def _approve(session: Session, data: Approving) -> tuple[Session, int]:
+    """Settle one call; which session goes on with it, and how many calls still wait there."""
+    named = (data.session_id or session.session_id, data.seq, data.index)
+    chosen = [call for call in session.waiting() if (call.session_id, call.seq, call.index) == named]
+    if not chosen:
+        said = f"call {data.index} of answer {data.seq} of {named[0]} does not wait for a person"
+        raise Refusal(409, "not_waiting", said, "read the session anew: `waiting` tells what can be named")
+    session.approve(chosen[0], allow=data.allow)
+    top = goes_on(session)
+    return top, len(top.waiting())
+
+
+HANDLERS = [send, resume, cancel, approve]

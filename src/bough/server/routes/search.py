@@ -1,0 +1,55 @@
+"""Search over HTTP: what is indexed is found at once, what is not is indexed beside the request."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from anyio import to_thread
+from litestar import get
+from litestar.params import FromQuery, QueryParameter
+
+from ...stores.search_types import Hit
+from ..context import Asked, asked_by
+from ..json_views import plain
+from ..schemas import Hits
+from ..search_indexer import Indexing
+
+PATIENCE = 0.3  # seconds a search waits for what is new: mostly enough, and nobody feels it when it is not
+
+
+@get("/api/search", tags=["search"])
+async def search(
+    request: Asked,
+    q: Annotated[
+        str, QueryParameter(description='Words, "phrases", prefix*, -without, role:tool agent:support …')
+    ],
+    limit: Annotated[int, QueryParameter(ge=1, le=200)] = 20,
+    page: Annotated[str | None, QueryParameter(description="The `next` of a page")] = None,
+    trashed: FromQuery[bool] = False,
+) -> Hits:
+    """Every message, tool input and tool output that matches. What is new is indexed; much of it takes a while, which `indexing` tells."""
+    desk, _ = asked_by(request)
+    indexing: Indexing = request.app.state.indexing
+    ask = partial(desk.sessions.search, q, limit=limit, before=page, trashed=trashed, catch_up=False)
+    found = await to_thread.run_sync(ask)
+    if found.behind:
+        await indexing.catch_up(found.behind, PATIENCE)
+        found = await to_thread.run_sync(ask)
+    return Hits(
+        hits=[{"reference": reference(hit), **plain(hit)} for hit in found.hits],
+        next=found.next,
+        behind=found.behind,
+        indexing=indexing.now if found.behind else None,
+        trouble=indexing.trouble if found.behind else None,
+    )
+
+
+def reference(hit: Hit) -> str:
+    """What opens it: on the path by its number, elsewhere by its branch too."""
+    if not hit.seq:
+        return hit.session_id
+    return f"{hit.session_id}@{hit.seq}" if hit.on_path else f"{hit.session_id}@{hit.branch}:{hit.seq}"
+
+
+HANDLERS = [search]

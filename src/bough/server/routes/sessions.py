@@ -1,0 +1,296 @@
+"""Sessions over HTTP: list, count, start, read, name, tag, trash, restore."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from litestar import Response, delete, get, patch, post
+from litestar.di import NamedDependency, Provide
+from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
+
+from ... import __version__
+from ...agent.call_status import read_calls
+from ...core.context import fold_settings
+from ...core.messages import system
+from ...core.search import parse
+from ...core.turns import CallModel, Rest, RunTools
+from ...errors import BadQuery, BadSearch, NotFound
+from ...session import Session
+from ...stores.base import Query, SessionRow, StoreBackend
+from ...stores.counts import Column
+from ...wire import PROVIDERS
+from ..context import Asked, asked_by, names, threaded
+from ..json_views import heading, plain, public_row, row_view
+from ..pending_calls import open_calls, waiting
+from ..schemas import About, Facets, Json, OneSession, Restored, SessionList, SessionRead, Trashed
+from ..session_filter import listed
+from ..truncate import Page, cut_any
+
+RELATED = 100
+COLUMNS: tuple[Column, ...] = ("status", "agent", "model", "relation")
+_MOST_VALUES = 100
+_MOMENT = re.compile(r"[0-9A-Za-z:.+-]{1,40}")
+
+
+def read_query(
+    request: Asked,
+    status: Annotated[str | None, QueryParameter(description="idle, running, waiting, …")] = None,
+    owner: FromQuery[str | None] = None,
+    agent: FromQuery[str | None] = None,
+    model: FromQuery[str | None] = None,
+    conversation: FromQuery[str | None] = None,
+    tag: Annotated[str | None, QueryParameter(description="name=value")] = None,
+    relation: Annotated[str | None, QueryParameter(description="fork, task, replay or import")] = None,
+    parent: Annotated[
+        str | None, QueryParameter(description="Forks, tasks and replays of this session")
+    ] = None,
+    title: FromQuery[str | None] = None,
+    after: Annotated[
+        str | None, QueryParameter(description="Started then or later: 2026-11-01, or 7d")
+    ] = None,
+    before: Annotated[str | None, QueryParameter(description="Started before")] = None,
+    trashed: FromQuery[bool] = False,
+    all: Annotated[bool, QueryParameter(description="Tasks and replays too")] = False,
+) -> Query:
+    """What of the sessions is asked for, as `bough ls` takes it."""
+    now = asked_by(request)[0].sessions.runtime.now()
+    name, equals, value = (tag or "").partition("=")
+    if tag is not None and not (name and equals):
+        raise BadQuery("tag", tag, "name=value")
+    return Query(
+        status=status,
+        owner=owner,
+        agent=agent,
+        model=model,
+        conversation_id=conversation,
+        tag=(name, value) if tag else None,
+        relation=relation,
+        parent_session=parent,
+        title=title,
+        started_from=moment("after", after, now),
+        started_before=moment("before", before, now),
+        trashed=trashed,
+        children=all or bool(relation) or bool(parent),
+    )
+
+
+def moment(name: str, text: str | None, now: int) -> int | None:
+    """A time as the search takes it: a day, a time, or how long ago."""
+    if text is None:
+        return None
+    try:
+        if not _MOMENT.fullmatch(text):
+            raise BadSearch(text, "it is no time")
+        return parse(f"after:{text}", now).since
+    except BadSearch:
+        raise BadQuery(
+            name, text, "a day (2026-11-01), a time (2026-11-01T09:30) or how long ago (24h, 7d)"
+        ) from None
+
+
+@get("/api", opt={"client": True}, tags=["server"])
+@threaded
+def about(request: Asked) -> About:
+    """The server, and what you may do here."""
+    desk, who = asked_by(request)
+    agent = desk.agent
+    tools = [{"name": t.name, "effect": t.effect, "approval": t.approval} for t in agent.tools]
+    return About(
+        version=__version__,
+        level=who.level,
+        owner=who.owner,
+        space=desk.sessions.store.space,
+        models=[] if who.is_client else names(agent.models),
+        tools=[] if who.is_client else tools,
+        can_send=bool(agent.models) or not who.is_client,
+        can_export=desk.rules.internal_token is not None and not who.is_client,
+        providers=list(PROVIDERS),
+    )
+
+
+@get(
+    "/api/sessions",
+    dependencies={"wanted": Provide(read_query, sync_to_thread=False)},
+    opt={"client": True},
+    tags=["sessions"],
+)
+@threaded
+def list_sessions(
+    request: Asked,
+    wanted: NamedDependency[Query],
+    words: Annotated[
+        str, QueryParameter(max_length=200, description="All of them in the title, or else the first input")
+    ] = "",
+    limit: Annotated[int, QueryParameter(ge=1, le=200)] = 50,
+    page: Annotated[str | None, QueryParameter(description="The `next` of a page")] = None,
+) -> SessionList:
+    """Sessions, newest first. A client sees its own, in few words."""
+    desk, who = asked_by(request)
+    store = desk.sessions_of(who).store
+    if who.is_client:
+        # Only by what it is told: a filter by anything else would tell it too.
+        kept = ("status", "agent", "title", "started_from", "started_before")
+        wanted = Query(children=False, **{name: getattr(wanted, name) for name in kept})
+    wanted = replace(wanted, limit=limit, before=page)
+    found, fitting = listed(store, wanted, words), Page()
+    for row, named in found.rows:
+        view = row_view(row, named)
+        if not fitting.takes(public_row(view) if who.is_client else _small(view)):
+            shorter = listed(store, replace(wanted, limit=len(fitting.things)), words)
+            return SessionList(sessions=fitting.things, next=shorter.next)
+    return SessionList(sessions=fitting.things, next=found.next)
+
+
+def _small(view: Json) -> Json:
+    """Tags and errors may be long; a list tells their beginning."""
+    shorter, _ = cut_any(view, 8_000, 2_000)
+    return dict(shorter)
+
+
+@get(
+    "/api/facets",
+    dependencies={"wanted": Provide(read_query, sync_to_thread=False)},
+    tags=["sessions"],
+)
+@threaded
+def facets(request: Asked, wanted: NamedDependency[Query]) -> Facets:
+    """How many sessions match, and of those how many by status, agent, model and relation."""
+    desk, _ = asked_by(request)
+    store = desk.sessions.store
+    totals = {column: store.count(replace(wanted, **{column: None}), column) for column in COLUMNS}
+    counts: dict[str, dict[str, int]] = {
+        column: dict(sorted(found.items(), key=lambda pair: (-pair[1], pair[0]))[:_MOST_VALUES])
+        for column, found in totals.items()
+    }
+    # A column that is not filtered has counted them all.
+    free = next((column for column in COLUMNS if getattr(wanted, column) is None), None)
+    every = store.count(wanted, "status") if free is None else totals[free]
+    return Facets(total=sum(every.values()), facets=counts)
+
+
+class NewSession(Struct, forbid_unknown_fields=True):
+    """All of it may be left out."""
+
+    agent: str | None = None
+    prompt: str | None = None
+    title: str | None = None
+    tags: dict[str, str] = {}
+    model: str | None = None
+    conversation_id: str | None = None
+    session_id: str | None = None
+    owner: str | None = None
+
+
+@post("/api/sessions", tags=["sessions"])
+@threaded
+def start(request: Asked, data: JSONBody[NewSession]) -> Response[OneSession]:
+    """Start a session. With a `session_id` it is idempotent."""
+    desk, _ = asked_by(request)
+    seeds = [system(data.prompt)] if data.prompt else []
+    given = {"title": data.title, "tags": data.tags, "model": data.model, "owner": data.owner}
+    about = {name: value for name, value in given.items() if value}
+    made = desk.sessions.start(
+        data.agent, seeds, session_id=data.session_id, conversation_id=data.conversation_id, **about
+    )
+    headers = {"location": f"/api/sessions/{made.session_id}"}
+    return Response(one(made), status_code=201, headers=headers)
+
+
+def one(session: Session) -> OneSession:
+    row = session.row
+    return OneSession(session=_small(row_view(row, heading(session.log.store, row))))
+
+
+@get("/api/sessions/{session_id:str}", opt={"client": True}, tags=["sessions"])
+@threaded
+def read(request: Asked, session_id: FromPath[str]) -> SessionRead:
+    """A session: its row, what holds at its leaf, what is to be done next, and what it is related to."""
+    desk, who = asked_by(request)
+    session = desk.session(who, session_id)
+    store, row = session.log.store, session.row
+    view = row_view(row, heading(store, row))
+    if who.is_client:
+        return SessionRead(session=public_row(view))
+    settings, _ = cut_any(plain(fold_settings(store.asides(session_id))), 60_000)
+    related = store.sessions(Query(parent_session=session_id, limit=RELATED))
+    known = read_calls(session.log)
+    return SessionRead(
+        session=_small(view),
+        settings={
+            "model": None,
+            "prompt": None,
+            "prompt_patch": None,
+            "tools": None,
+            "limits": None,
+            **settings,
+        },
+        next_action=next_step(session),
+        open_calls=open_calls(session, known),
+        waiting=waiting(session, known),
+        queued=len(store.inbox(session_id)),
+        draft=store.draft(session_id),
+        is_running_here=request.app.state.drivers.is_driving(session_id),
+        parent=_parent(store, row),
+        related=[_small(row_view(one, heading(store, one))) for one in related.sessions],
+        related_next=related.next,
+    )
+
+
+def _parent(store: StoreBackend, row: SessionRow) -> Json | None:
+    if row.parent_session is None:
+        return None
+    try:
+        found = store.session(row.parent_session)
+    except NotFound:
+        return {"id": row.parent_session, "is_gone": True}
+    return _small(row_view(found, heading(store, found)))
+
+
+def next_step(session: Session) -> str:
+    """From the few entries a cursor is made of, not from the whole path."""
+    cursor = session.log.cursor
+    if cursor.open_calls:
+        return RunTools.__name__
+    return CallModel.__name__ if cursor.turn else Rest.__name__
+
+
+class Renaming(Struct, forbid_unknown_fields=True):
+    """What is left out stays; null removes."""
+
+    title: str | UnsetType | None = UNSET
+    tags: dict[str, str | None] | UnsetType = UNSET
+
+
+@patch("/api/sessions/{session_id:str}", tags=["sessions"])
+@threaded
+def rename(request: Asked, session_id: FromPath[str], data: JSONBody[Renaming]) -> OneSession:
+    """Name or tag a session."""
+    desk, who = asked_by(request)
+    session = desk.session(who, session_id)
+    if data.title is not UNSET:
+        session.title(data.title or None)
+    if data.tags is not UNSET:
+        session.tag(**data.tags)
+    return one(session)
+
+
+@delete("/api/sessions/{session_id:str}", status_code=200, tags=["sessions"])
+@threaded
+def trash(request: Asked, session_id: FromPath[str]) -> Trashed:
+    """Put a session and its tasks into the trash; `restore` brings them back."""
+    desk, _ = asked_by(request)
+    return Trashed(trashed=desk.sessions.delete(session_id))
+
+
+@post("/api/sessions/{session_id:str}/restore", status_code=200, tags=["sessions"])
+@threaded
+def restore(request: Asked, session_id: FromPath[str]) -> Restored:
+    """Bring a session back from the trash."""
+    desk, _ = asked_by(request)
+    return Restored(restored=desk.sessions.restore(session_id))
+
+
+HANDLERS = [about, list_sessions, facets, start, read, rename, trash, restore]

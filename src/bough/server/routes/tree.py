@@ -1,0 +1,129 @@
+"""The tree over HTTP: all branches in few bytes, and any part of them in lines."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from litestar import get
+from litestar.params import FromPath, QueryParameter
+
+from ...core.entries import Entry
+from ...core.tree import Leaf
+from ...errors import BadQuery, InvalidPosition
+from ...session import Session
+from ...stores.base import Query
+from ..context import Asked, Desk, asked_by, threaded
+from ..json_views import heading, line_view
+from ..path_window import read
+from ..schemas import Branches, Outline
+from ..truncate import Page
+
+LINES, PLACES, RELATED = 500, 200, 500
+MOST_LOOKED_AT, STEP = 5_000, 250
+KINDS = ("inputs", "messages", "all")
+
+
+@get("/api/sessions/{session_id:str}/branches", tags=["tree"])
+@threaded
+def branches(request: Asked, session_id: FromPath[str]) -> Branches:
+    """Every branch of the session's tree, and the present path as ranges of them."""
+    desk, who = asked_by(request)
+    session = desk.session(who, session_id)
+    tree, store = desk.tree(session), session.log.store
+    rows: list[list[int | None]] = [
+        [one.branch, one.parent, one.parent_seq, tree.reach[one.branch], int(one.session_id == session_id)]
+        for one in tree.branches.values()
+        if one.branch in tree.reach
+    ]
+    related = store.sessions(Query(parent_session=session_id, limit=RELATED)).sessions
+    return Branches(
+        leaf=str(session.leaf),
+        columns=["branch", "parent", "parent_seq", "tail", "own"],
+        branches=rows,
+        path=[[part.branch, part.first, part.last] for part in session.log.ranges()],
+        related=[
+            {
+                "id": row.session_id,
+                "relation": row.relation,
+                "parent_seq": row.parent_seq,
+                "status": row.status,
+                "heading": heading(store, row),
+            }
+            for row in related
+        ],
+    )
+
+
+@get("/api/sessions/{session_id:str}/outline", tags=["tree"])
+@threaded
+def outline(
+    request: Asked,
+    session_id: FromPath[str],
+    branch: Annotated[int | None, QueryParameter(ge=1, le=2**31, description="Its own entries")] = None,
+    leaf: Annotated[str | None, QueryParameter(description="Or those of the path to this place")] = None,
+    places: Annotated[str | None, QueryParameter(description="Or these: 3:8,1:2")] = None,
+    first: Annotated[int, QueryParameter(ge=1, le=2**32)] = 1,
+    last: Annotated[int | None, QueryParameter(ge=0, le=2**32)] = None,
+    kinds: Annotated[str, QueryParameter(description="inputs, messages or all")] = "all",
+    limit: Annotated[int, QueryParameter(ge=1, le=LINES)] = LINES,
+) -> Outline:
+    """Entries in a line each: of a branch, of a path, or of single places."""
+    desk, who = asked_by(request)
+    session = desk.session(who, session_id)
+    if kinds not in KINDS:
+        raise BadQuery("kinds", kinds, ", ".join(KINDS))
+    if places is not None:
+        return _single(desk, session, places.split(","))
+    if branch is not None:
+        tree = desk.tree(session)
+        if branch not in tree.reach:
+            raise InvalidPosition(branch, 0, session.leaf.seq)
+        first = max(first, tree.branches[branch].parent_seq + 1)
+        there = desk.at(session, f"{branch}:{tree.reach[branch]}")
+    else:
+        there = desk.at(session, leaf)
+    return _lines(there, first, there.leaf.seq if last is None else min(last, there.leaf.seq), kinds, limit)
+
+
+def _lines(there: Session, first: int, last: int, kinds: str, limit: int) -> Outline:
+    page, covered = Page(), first - 1
+    for begin in range(first, min(last, first + MOST_LOOKED_AT - 1) + 1, STEP):
+        stop = min(begin + STEP - 1, last)
+        for entry in read(there, begin, stop):
+            if not is_meant(entry, kinds):
+                continue
+            if len(page.things) == limit or not page.takes(line_view(entry)):
+                return Outline(first=first, last=entry.seq - 1, has_after=True, lines=page.things)
+        covered = stop
+    return Outline(first=first, last=covered, has_after=covered < last, lines=page.things)
+
+
+def is_meant(entry: Entry, kinds: str) -> bool:
+    if kinds == "inputs":
+        return bool(entry.turn) and entry.turn == entry.seq
+    message = entry.message
+    has_words = message is not None and message.role in ("user", "assistant") and bool(message.text.strip())
+    return kinds == "all" or has_words
+
+
+def _single(desk: Desk, session: Session, places: list[str]) -> Outline:
+    """Those of the places that there are, in the order asked for."""
+    if len(places) > PLACES:
+        raise BadQuery("places", len(places), f"at most {PLACES} places")
+    tree, page = desk.tree(session), Page()
+    for place in places:
+        leaf = _parsed(place)
+        if leaf.seq and tree.holds(leaf):
+            there = desk.at(session, str(leaf))
+            page.takes(line_view(read(there, leaf.seq, leaf.seq)[0]))
+    return Outline(first=0, last=0, has_after=False, lines=page.things)
+
+
+def _parsed(place: str) -> Leaf:
+    branch, colon, seq = place.partition(":")
+    if not (colon and branch.isdecimal() and seq.isdecimal() and len(place) <= 30):
+        raise BadQuery("places", place, "branch:seq, several by commas")
+    return Leaf(int(branch), int(seq))
+
+
+HANDLERS = [branches, outline]

@@ -1,0 +1,154 @@
+"""Spending and storage over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Annotated
+
+from litestar import get
+from litestar.params import FromPath, QueryParameter
+from msgspec.structs import astuple
+
+from ...core.usage import Call, Totals, added, total
+from ...errors import NotFound
+from ...stores.base import Query, SessionRow
+from ...stores.counts import Held, Spent
+from ..context import Asked, asked_by, threaded
+from ..json_views import heading, plain
+from ..schemas import Json, SessionUsage, SpaceStorage, SpaceUsage, Storage
+from .sessions import moment
+
+MOST_NAMES, MOST_ROWS, LARGEST = 200, 2_000, 25
+
+
+@get("/api/sessions/{session_id:str}/usage", tags=["usage"])
+@threaded
+def session_usage(
+    request: Asked,
+    session_id: FromPath[str],
+    view: Annotated[str, QueryParameter(description="own, path or tree")] = "own",
+    since: Annotated[str | None, QueryParameter(description="Behind this place of the path")] = None,
+    leaf: Annotated[str | None, QueryParameter(description="Of the path to this place")] = None,
+) -> SessionUsage:
+    """What a session cost: its own calls, those of its path, or those of its tasks too."""
+    desk, who = asked_by(request)
+    session = desk.at(desk.session(who, session_id), leaf)
+    behind = None if since is None else desk.place(session, since)
+    calls = session.calls(view, behind)
+    return SessionUsage(
+        view=view,
+        total=plain(total(calls)),
+        models=_by(calls, lambda call: call.model or ""),
+        purposes=_by(calls, lambda call: call.purpose),
+        buckets=_by(calls, lambda call: call.bucket),
+    )
+
+
+def _by(calls: Iterable[Call], name: Callable[[Call], str]) -> list[Json]:
+    groups: dict[str, list[Call]] = {}
+    for call in calls:
+        groups.setdefault(name(call), []).append(call)
+    return _named({key: total(rows) for key, rows in groups.items()})
+
+
+@get("/api/usage", tags=["usage"])
+@threaded
+def space_usage(
+    request: Asked,
+    since: Annotated[str | None, QueryParameter(description="2026-11-01, or 7d")] = None,
+) -> SpaceUsage:
+    """What all sessions cost, trashed ones too, by day (UTC), model, agent and bucket."""
+    desk, _ = asked_by(request)
+    floor = moment("since", since, desk.sessions.runtime.now()) or 0
+    spent = desk.sessions.store.spent(max(floor, 0))
+    rows = [
+        {
+            "day": day(one.day),
+            "model": one.model or "",
+            "agent": one.agent or "",
+            "bucket": one.bucket,
+            "totals": plain(one.totals),
+        }
+        for one in spent[-MOST_ROWS:]
+    ]
+    return SpaceUsage(
+        total=plain(_summed(spent)),
+        days=_sums(spent, lambda one: day(one.day), by_name=True),
+        models=_sums(spent, lambda one: one.model or ""),
+        agents=_sums(spent, lambda one: one.agent or ""),
+        buckets=_sums(spent, lambda one: one.bucket),
+        rows=rows,
+    )
+
+
+def day(number: int) -> str:
+    return datetime.fromtimestamp(number * 86_400, UTC).strftime("%Y-%m-%d")
+
+
+def _summed(spent: Iterable[Spent]) -> Totals:
+    found = Totals()
+    for one in spent:
+        found = added(found, one.totals)
+    return found
+
+
+def _sums(spent: Iterable[Spent], name: Callable[[Spent], str], *, by_name: bool = False) -> list[Json]:
+    groups: dict[str, Totals] = {}
+    for one in spent:
+        groups[name(one)] = added(groups.get(name(one), Totals()), one.totals)
+    if by_name:
+        return [{"name": key, "totals": plain(groups[key])} for key in sorted(groups)[-1_000:]]
+    return _named(groups)
+
+
+def _named(groups: dict[str, Totals]) -> list[Json]:
+    """Most expensive first."""
+    order = sorted(groups, key=lambda key: (-groups[key].cost_microcents, -groups[key].calls, key))
+    return [{"name": key, "totals": plain(groups[key])} for key in order[:MOST_NAMES]]
+
+
+@get("/api/sessions/{session_id:str}/storage", tags=["usage"])
+@threaded
+def storage(request: Asked, session_id: FromPath[str]) -> Storage:
+    """What a session's own branches hold, in entries and bytes."""
+    desk, who = asked_by(request)
+    session = desk.session(who, session_id)
+    return Storage(**plain(session.log.store.held(session_id)))
+
+
+@get("/api/storage", tags=["usage"])
+@threaded
+def space_storage(
+    request: Asked,
+    trashed: Annotated[bool, QueryParameter(description="What lies in the trash instead")] = False,
+    limit: Annotated[int, QueryParameter(ge=1, le=1_000, description="Sessions to look at")] = 500,
+    page: Annotated[str | None, QueryParameter(description="The `next` of a page")] = None,
+) -> SpaceStorage:
+    """What all sessions hold, a page of them at a time: their sums, and the largest of them.
+
+    A blob that several sessions name is kept once and counted for each."""
+    desk, _ = asked_by(request)
+    store, sums = desk.sessions.store, Held()
+    found = store.sessions(Query(trashed=trashed, limit=limit, before=page))
+    sizes: list[tuple[SessionRow, Held]] = []
+    for row in found.sessions:
+        try:
+            held = store.held(row.session_id)
+        except NotFound:
+            continue  # purged since the page was read
+        sizes.append((row, held))
+        sums = Held(*(a + b for a, b in zip(astuple(sums), astuple(held), strict=True)))
+    sizes.sort(key=lambda pair: -(pair[1].bytes + pair[1].blob_bytes))
+    return SpaceStorage(
+        sessions=len(sizes),
+        **plain(sums),
+        largest=[
+            {"id": row.session_id, "heading": heading(store, row), **plain(held)}
+            for row, held in sizes[:LARGEST]
+        ],
+        next=found.next,
+    )
+
+
+HANDLERS = [session_usage, space_usage, storage, space_storage]

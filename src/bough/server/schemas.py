@@ -1,0 +1,288 @@
+"""The shapes of answers, as far as they can be named: what OpenAPI tells a stranger."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from .json_views import SCHEMA_VERSION
+from .search_indexer import Indexed
+
+Json = dict[str, Any]
+Place = Annotated[str, Meta(description="branch:seq", examples=["1:7"])]
+Row = Annotated[Json, Meta(description="A session's row: id, heading, title, status, leaf, totals, …")]
+EntryJson = Annotated[
+    Json, Meta(description="An entry: branch, seq, kind, role, payload, …; `cut` tells what was left out")
+]
+TotalsJson = Annotated[Json, Meta(description="Sums of model calls: calls, tokens, cost_microcents, …")]
+
+
+class Answer(Struct, kw_only=True):
+    schema_version: int = SCHEMA_VERSION
+
+
+class About(Answer, kw_only=True):
+    """The server, and what whoever asks may do."""
+
+    name: str = "bough"
+    version: str
+    level: Annotated[str, Meta(description="service or client")]
+    owner: str | None
+    space: str
+    models: list[str]
+    tools: list[Json]
+    can_send: bool
+    can_export: bool
+    providers: list[str]
+
+
+class LoggedIn(Answer, kw_only=True):
+    level: str | None
+    owner: str | None = None
+
+
+class SessionList(Answer, kw_only=True):
+    sessions: list[Row]
+    next: Annotated[str | None, Meta(description="Hand it in as `page` to read on; null: the last page")] = (
+        None
+    )
+
+
+class Facets(Answer, kw_only=True):
+    total: int
+    facets: Annotated[
+        dict[str, dict[str, int]],
+        Meta(
+            description='Counts by status, agent, model and relation; "" is: none',
+            examples=[{"status": {"idle": 3}}],
+        ),
+    ]
+
+
+class OneSession(Answer, kw_only=True):
+    session: Row
+
+
+class SessionRead(Answer, kw_only=True):
+    """A session and what is to be done with it. A client gets its row only."""
+
+    session: Row
+    settings: Json | UnsetType = UNSET
+    next_action: Annotated[str, Meta(description="CallModel, RunTools or Rest")] | UnsetType = UNSET
+    open_calls: (
+        Annotated[list[Json], Meta(description="Calls without results; `state` tells how far each is")]
+        | UnsetType
+    ) = UNSET
+    waiting: (
+        Annotated[
+            list[Json],
+            Meta(
+                description="What a person is asked about, here and in tasks: hand session_id, seq and index to "
+                "`approve`. `task_of` is the call of this session that had started the task; null: its own"
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    queued: int | UnsetType = UNSET
+    draft: str | UnsetType | None = UNSET
+    is_running_here: bool | UnsetType = UNSET
+    parent: Json | UnsetType | None = UNSET
+    related: list[Row] | UnsetType = UNSET
+    related_next: str | UnsetType | None = UNSET
+
+
+class Trashed(Answer, kw_only=True):
+    trashed: list[str]
+
+
+class Restored(Answer, kw_only=True):
+    restored: list[str]
+
+
+class PathWindow(Answer, kw_only=True):
+    session_id: str
+    leaf: Place
+    of: Annotated[int, Meta(description="How many entries the path has")]
+    first: Annotated[int, Meta(description="The first seq this answer covers")]
+    last: int
+    has_before: bool
+    has_after: bool
+    entries: list[EntryJson]
+
+
+class OneEntry(Answer, kw_only=True):
+    entry: EntryJson
+    reference: Annotated[str, Meta(examples=["ses_3f@1:7"])]
+    on_path: bool
+    call: Json | None
+
+
+class TurnList(Answer, kw_only=True):
+    leaf: Place
+    turns: list[Json]
+    next: int | None
+
+
+class Branches(Answer, kw_only=True):
+    leaf: Place
+    columns: list[str]
+    branches: Annotated[
+        list[list[int | None]], Meta(description="One row per branch, as `columns` names them")
+    ]
+    path: Annotated[list[list[int]], Meta(description="[branch, first, last] from root to leaf")]
+    related: list[Json]
+
+
+class LabelList(Answer, kw_only=True):
+    labels: Annotated[list[Json], Meta(description="place and label, the newest last")]
+    of: int
+
+
+class OneLabel(Answer, kw_only=True):
+    place: Place
+    label: str | None
+
+
+class Outline(Answer, kw_only=True):
+    first: int
+    last: int
+    has_after: bool
+    lines: list[Json]
+
+
+class Seen(Answer, kw_only=True):
+    """What the model was given."""
+
+    at: Place
+    behind: Place
+    provider: str
+    model: str | None
+    request: Json
+    history: Annotated[str, Meta(description="The name of the list of messages in `request`")]
+    of: Annotated[int, Meta(description="How many messages that list has in full")]
+    first: Annotated[int, Meta(description="Which of them is the first told here")]
+    cut: int
+    tokens: list[Json]
+    call: Json | None
+    before: Place | None
+    difference: Json | None
+
+
+class StateRead(Answer, kw_only=True):
+    leaf: Place
+    state: Json
+    cut: int
+
+
+class Journal(Answer, kw_only=True):
+    facts: list[Json]
+    of: int
+
+
+class Sent(Answer, kw_only=True):
+    facts: Annotated[int, Meta(description="Watch the events behind this number")]
+    queued: int | None = None
+
+
+class Cancelled(Answer, kw_only=True):
+    cancelled: bool
+
+
+class Approved(Answer, kw_only=True):
+    waiting: Annotated[int, Meta(description="Calls that still wait for a person, here and in tasks")]
+    resumed: Annotated[
+        bool, Meta(description="false: something waits, or whoever drives it takes the word up himself")
+    ]
+
+
+class Forked(Answer, kw_only=True):
+    session: Row
+    cut: Json
+
+
+class Moved(Answer, kw_only=True):
+    leaf: Place
+    cut: Json | None = None
+
+
+class Compacted(Answer, kw_only=True):
+    leaf: Place
+    compaction: Json
+
+
+class Uncompacted(Answer, kw_only=True):
+    leaf: Place
+    cancels: int
+
+
+class OneJob(Answer, kw_only=True):
+    job: Json
+
+
+class DiffRead(Answer, kw_only=True):
+    same: bool
+    shared: int
+    shared_turns: int
+    is_state_same: bool
+    of: int
+    first: int
+    cut: int
+    counts: dict[str, int]
+    a: Json
+    b: Json
+    setup: list[Json]
+    first_divergence: Json | None
+    first_row: int | None
+    rows: list[Json]
+
+
+class SessionUsage(Answer, kw_only=True):
+    view: str
+    total: TotalsJson
+    models: list[Json]
+    purposes: list[Json]
+    buckets: list[Json]
+
+
+class SpaceUsage(Answer, kw_only=True):
+    total: TotalsJson
+    days: list[Json]
+    models: list[Json]
+    agents: list[Json]
+    buckets: list[Json]
+    rows: list[Json]
+
+
+class Storage(Answer, kw_only=True):
+    entries: int
+    bytes: int
+    branches: int
+    blobs: int
+    blob_bytes: int
+
+
+class SpaceStorage(Storage, kw_only=True):
+    sessions: Annotated[int, Meta(description="How many were looked at")]
+    largest: list[Json]
+    next: str | None
+
+
+class Hits(Answer, kw_only=True):
+    hits: list[Json]
+    next: str | None
+    behind: Annotated[int, Meta(description="Sessions with something that is not in the index yet")]
+    indexing: Annotated[
+        Indexed | None, Meta(description="How far the index is; null: nothing is being indexed")
+    ]
+    trouble: Annotated[str | None, Meta(description="Why the index cannot be brought up to date")]
+
+
+class Imported(Answer, kw_only=True):
+    session_id: str
+    added: list[str]
+    known: list[str]
+    entries: int
+    blobs: int
+    missing_blobs: int
+    redacted: bool

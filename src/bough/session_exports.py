@@ -1,0 +1,136 @@
+"""The verbs of a session that write it out for people and tools. What they need is loaded when first used.
+
+HTML holds the whole session, as a bundle does, and spans tell all it did itself; the others tell the path to where the
+handle stands. None ever holds evidence. All are redacted by what the store's opener named as secrets and by what looks
+like one; `redact=False` tells the log as it is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+from .core.redact import Redactor
+from .errors import BadQuery
+from .log.log import Log
+
+if TYPE_CHECKING:
+    from .agent.tools.tool import Tool
+    from .core.entries import Entry
+    from .exchange.bundle.transfer import Place
+    from .exchange.bundle.write import Tell
+    from .exchange.exports.finetune import FineTuning
+    from .exchange.exports.html import Shared
+    from .stores.base import SessionRow
+
+
+class Exports:
+    """Part of a `Session`: html, markdown, jsonl, finetune, workflow, inspect and spans."""
+
+    log: Log
+
+    def html(
+        self,
+        to: Place,
+        *,
+        blobs: bool = False,
+        children: bool = True,
+        redact: bool = True,
+        progress: Tell | None = None,
+    ) -> Shared:
+        """One file that opens from disk without network: the viewer, and the bundle `export` would write.
+
+        `blobs` wants `redact=False`, for the bytes of blobs cannot be looked through.
+        """
+        from .exchange.exports.html import html
+
+        log, how = self.log, {"blobs": blobs, "children": children, "redact": redact}
+        return html(log.store, log.runtime, log.session_id, to, **how, progress=progress)
+
+    def markdown(self, *, lines: int = 20, redact: bool = True) -> Iterator[str]:
+        """For reading and sharing, a text per entry; results are cut to so many lines. Content in it is inert."""
+        from .core.usage import total
+        from .exchange.exports.markdown import markdown
+        from .log.ledger import calls
+
+        if lines < 1:
+            raise BadQuery("lines", lines, "a number from 1")
+        totals = total(calls(self.log, "path", None))
+        return markdown(self._row(redact), self._entries(0, redact), totals, lines)
+
+    def jsonl(
+        self, what: Literal["path", "all", "events"] = "path", *, since: int = 0, redact: bool = True
+    ) -> Iterator[str]:
+        """One JSON object per line: the entries of the path, all of its own branches, or the path as events."""
+        from .exchange.exports.jsonl import entry_lines, event_lines
+        from .exchange.exports.path_reader import cleared
+
+        if what == "all":
+            stored = self.log.store.entries(self.log.session_id)
+            own = (one.entry.opened(one.branch) for one in stored if one.entry.seq > since)
+            return entry_lines(self.log.session_id, cleared(own, self._redactor(redact)))
+        if what not in ("path", "events"):
+            raise BadQuery("what", what, "path, all or events")
+        lines = event_lines if what == "events" else entry_lines
+        return lines(self.log.session_id, self._entries(since, redact))
+
+    def finetune(self, *, tools: Iterable[Tool | Callable[..., Any]] = (), redact: bool = True) -> FineTuning:
+        """One line of OpenAI's chat fine-tuning format: the completed turns of the path, and what was skipped."""
+        from .exchange.exports.finetune import finetune
+
+        return finetune(list(self._entries(0, redact)), tools)
+
+    def workflow(self, *, redact: bool = True) -> str:
+        """A `.relavium.yaml` scaffold: an agent node per completed turn, the transcript in its metadata."""
+        from .exchange.exports.workflow import frozen_agent, workflow
+        from .exchange.exports.yaml import to_yaml
+
+        agent = frozen_agent(self.log)
+        redactor = self._redactor(redact)
+        agent = agent if redactor is None else redactor.json(agent)
+        return to_yaml(workflow(self._row(redact), list(self._entries(0, redact)), agent))
+
+    def inspect(self, *, redact: bool = True) -> str:
+        """An evaluation log of Inspect, as JSON: the path as one sample, to look at and to score."""
+        import msgspec
+
+        from .agent.prompt_window import most_on_tree
+        from .exchange.exports.inspect.log import inspect_log, until
+        from .exchange.exports.timeline import moments
+        from .log.ledger import calls
+
+        log, row, path = self.log, self._row(redact), list(self._entries(0, redact))
+        on_path = calls(log, "path", None)
+        told = moments(log.store.journal(log.session_id), on_path, self._redactor(redact))
+        if row.leaf != log.leaf:
+            row, told = until(path, row, told)
+        return msgspec.json.encode(inspect_log(row, path, on_path, told, most_on_tree(log))).decode() + "\n"
+
+    def spans(self, *, content: bool = False, children: bool = True, redact: bool = True) -> Iterator[str]:
+        """Spans of OpenTelemetry, as lines of OTLP JSON: all the session did itself, with its tasks.
+
+        Each line is a request that a collector takes. `content` adds what was said, given and found.
+        """
+        from .exchange.exports.otel.otlp import lines
+        from .exchange.exports.otel.spans import session_span
+
+        return lines(
+            session_span(self.log, content=content, children=children, redactor=self._redactor(redact))
+        )
+
+    def _redactor(self, redact: bool) -> Redactor | None:
+        return self.log.runtime.redactor if redact else None
+
+    def _entries(self, since: int, redact: bool) -> Iterator[Entry]:
+        from .exchange.exports.path_reader import cleared, walk
+
+        return cleared(walk(self.log, since), self._redactor(redact))
+
+    def _row(self, redact: bool) -> SessionRow:
+        from msgspec.structs import replace
+
+        row = self.log.store.session(self.log.session_id)
+        if not redact:
+            return row
+        hide = self.log.runtime.redactor.json
+        return replace(row, title=hide(row.title), error=hide(row.error), agent=hide(row.agent))

@@ -1,0 +1,91 @@
+"""Counting sessions, money and bytes, and what stands beside the messages of a path."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from ...core.entries import Note, Settings
+from ...core.messages import assistant, user
+from ...core.tree import Leaf
+from ...core.turns import Cursor
+from ...core.usage import Totals
+from ...errors import NotFound
+from ..base import Query
+from ..counts import DAY, Held
+from .writer import Opening, Pen, call, handle_of, make_blob, refused
+
+
+class Looking(Opening):
+    def test_sessions_are_counted_by_the_values_of_a_column(self) -> None:
+        store = self.opened()
+        for n in range(5):
+            Pen(store, f"ses_{n}", agent="a" if n < 3 else None, model="m" if n else None, started_at=n)
+        Pen(self.opened(space="other"), "ses_other", agent="a")
+        store.trash("ses_4", 1)
+        assert store.count(Query(), "agent") == {"a": 3, "": 1}
+        assert store.count(Query(limit=1), "status") == {"idle": 4}
+        assert store.count(Query(agent="a"), "model") == {"m": 2, "": 1}
+        assert store.count(Query(model="m"), "agent") == {"a": 2, "": 1}
+        assert store.count(Query(trashed=True), "relation") == {"": 1}
+        assert store.count(Query(agent="nobody"), "agent") == {}
+        assert [row.session_id for row in store.sessions(Query(model="m")).sessions] == [
+            "ses_3",
+            "ses_2",
+            "ses_1",
+        ]
+
+    def test_an_owner_counts_only_what_is_his(self) -> None:
+        Pen(self.opened(owner="ann"), "ses_ann")
+        Pen(self.opened(owner="bob"), "ses_bob").append(user("x"), calls=(call("c", 0, None),))
+        assert self.opened(owner="ann").count(Query(), "status") == {"idle": 1}
+        assert self.opened(owner="ann").spent() == []
+        assert len(self.opened().spent()) == 1
+        assert len(self.opened(owner="bob").spent()) == 1
+        refused(NotFound, lambda: self.opened(owner="ann").held("ses_bob"))
+        refused(NotFound, lambda: self.opened(owner="ann").asides("ses_bob"))
+
+    def test_spending_is_summed_by_day_agent_model_and_bucket(self) -> None:
+        store = self.opened()
+        one, other = Pen(store, "ses_1", agent="a"), Pen(store, "ses_2")
+        today = replace(call("c1", 1, 2), at=3 * DAY + 5)
+        one.append(user("x"), assistant("y"), calls=(today, replace(today, call_id="c2")))
+        later = replace(call("c3", 3, None, tokens=None, cost=None), at=4 * DAY)
+        one.append(user("x"), calls=(later, replace(later, call_id="c4", bucket="replay", model=None)))
+        other.append(user("x"), calls=(replace(today, call_id="c5"),))
+        store.trash("ses_2", 1)
+        spent = [(s.day, s.agent, s.model, s.bucket, s.totals) for s in store.spent()]
+        assert spent == [
+            (3, None, "m", "live", Totals(1, 10, 1, 2, 3, 5)),
+            (3, "a", "m", "live", Totals(2, 20, 2, 4, 6, 10)),
+            (4, "a", None, "replay", Totals(1, unpriced_calls=1, unknown_calls=1)),
+            (4, "a", "m", "live", Totals(1, unpriced_calls=1, unknown_calls=1)),
+        ]
+        assert [s.day for s in store.spent(4 * DAY)] == [4, 4]
+
+    def test_a_session_holds_its_own_branches_and_their_blobs_once(self) -> None:
+        store = self.opened()
+        assert store.held(Pen(store, "ses_empty").session_id) == Held(branches=1)
+        pen, blob = Pen(store), make_blob(b"0123456789")
+        pen.append(user("x", handle_of(blob)), blobs=(blob,))
+        at = pen.cursor
+        pen.append(assistant("y"))
+        pen.move(Leaf(pen.leaf.branch, 1), at)
+        pen.append(assistant("z"), user(handle_of(blob)))
+        stored = store.entries("ses_a")
+        assert store.held("ses_a") == Held(4, sum(len(one.entry.body) for one in stored), 2, 1, 10)
+        Pen(store, "ses_fork", fork_of=(Leaf(pen.leaf.branch, 2), Cursor()))
+        assert store.held("ses_fork") == Held(branches=1)
+
+    def test_asides_are_what_is_no_message_of_the_path(self) -> None:
+        store = self.opened()
+        pen = Pen(store)
+        pen.append(user("x"))
+        at = pen.cursor
+        pen.append(Settings(model="left"))
+        pen.move(Leaf(pen.leaf.branch, 1), at)
+        pen.append(Note({"n": 1}), assistant("y"), Settings(model="m"))
+        assert [entry.seq for entry in store.asides("ses_a")] == [2, 4]
+        assert [entry.payload for entry in store.asides("ses_a")] == [Note({"n": 1}), Settings(model="m")]
+        assert [entry.seq for entry in store.asides("ses_a", leaf=Leaf(pen.leaf.branch, 3))] == [2]
+        assert store.asides("ses_a", leaf=Leaf(pen.leaf.branch, 1)) == []
+        refused(NotFound, lambda: store.asides("ses_none", leaf=pen.leaf))

@@ -1,0 +1,69 @@
+"""Columns of the PostgreSQL tables, in the order the values behind `rows` are made from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core.codec import to_json
+from ..base import Detail, SessionRow
+from ..rows import SESSION_COLUMNS as NAMES
+
+SESSION_NAMES = tuple(name.strip() for name in NAMES.split(","))
+SESSION_COLUMNS = ", ".join(
+    f"session.{name}::text" if name == "tags" else f"session.{name}" for name in SESSION_NAMES
+)
+ENTRY_COLUMNS = """entry.branch << 32 | entry.seq, entry.turn, entry.step, entry.kind, entry.internal, entry.model,
+    entry.finish, entry.entry_id, entry.at, entry.evidence, entry.body"""
+ENTRY_GIVEN = (
+    *("seq", "turn", "step", "kind", "role", "internal", "model", "finish", "entry_id", "at"),
+    *("evidence", "body"),
+)
+ENTRY_TYPES = (
+    *("bigint", "bigint", "bigint", "text", "text", "boolean", "text", "text", "bytea", "bigint"),
+    *("bytea", "bytea"),
+)
+CALL_NAMES = (
+    *("call_id", "branch", "after_seq", "answer_seq", "at", "input_tokens", "output_tokens"),
+    *("cache_read_tokens", "cache_write_tokens", "purpose", "bucket", "provider", "model"),
+    *("cost_microcents", "price_version", "failed"),
+)
+CALL_TYPES = (
+    *("text", "bigint", "bigint", "bigint", "bigint", "bigint", "bigint", "bigint", "bigint", "text"),
+    *("text", "text", "text", "bigint", "text", "boolean"),
+)
+CALL_COLUMNS = ", ".join(f"usage.{name}" for name in CALL_NAMES)
+FACT_COLUMNS = "n, kind, key, branch, first, last, data, at"
+
+
+def session_row(row: SessionRow, **instead: Any) -> dict[str, Any]:
+    """The row by the names of its columns, but for `no`."""
+    given = {
+        **{name: getattr(row, name) for name in row.__struct_fields__},
+        **{name: getattr(row.totals, name) for name in row.totals.__struct_fields__},
+        "id": row.session_id,
+        "tool_names": text_of(row.tool_names, "tool names"),
+        "tags": text_of(row.tags, "tags"),
+        **instead,
+    }
+    return {name: given[name] for name in SESSION_NAMES[1:]}
+
+
+def text_of(value: Any, where: str) -> str | None:
+    """JSON as text; None if there is nothing to say."""
+    return to_json(value, where).decode() if value else None
+
+
+def detail_row(detail: Detail) -> list[str | None]:
+    wide = (detail.spec, detail.policy, detail.workspace, detail.state)
+    return [None if text is None else text.decode() for text in wide]
+
+
+def detail_from(row: tuple[Any, ...]) -> Detail:
+    return Detail(*(None if text is None else text.encode() for text in row))
+
+
+def values(types: tuple[str, ...], count: int) -> str:
+    """So many rows of placeholders; the first one says the types."""
+    first = ", ".join(f"%s::{kind}" for kind in types)
+    other = ", ".join(["%s"] * len(types))
+    return ", ".join([f"({first})", *[f"({other})"] * (count - 1)])

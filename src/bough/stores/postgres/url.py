@@ -1,0 +1,121 @@
+"""The address of a PostgreSQL store: a libpq URL with our own options taken out of it, and how to show it.
+
+    postgresql://app@db.example/agents?prepared=off&connections=16
+
+Knows nothing of pools or statements. What it shows never holds a password.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+import psycopg
+from msgspec import Struct
+from psycopg import adapt
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.types.bool import BoolDumper
+from psycopg.types.numeric import IntDumper
+from psycopg.types.string import BytesBinaryDumper
+
+from ...errors import BadQuery, NoServer
+
+SCHEMES = ("postgresql", "postgres")
+CONNECTIONS = 20
+CONNECT_SECONDS = 30
+"""How long a host may be silent before a connection to it counts as failed; `connect_timeout` says otherwise."""
+SECRET = frozenset(["password", "sslpassword", "passfile", "sslkey"])
+
+
+class Address(Struct, frozen=True):
+    url: str
+    where: str
+    """The same without secrets, for messages."""
+    is_prepared: bool = True
+    """False behind a pooler that hands the next transaction to another server connection and does not follow
+    prepared statements (PgBouncer before 1.21)."""
+    connections: int = CONNECTIONS
+
+    @classmethod
+    def parsed(cls, url: str) -> Address:
+        parts = urlsplit(url)
+        options = parse_qsl(parts.query, keep_blank_values=True)
+        own = dict(option for option in options if option[0] in ("prepared", "connections"))
+        rest = [option for option in options if option[0] not in own]
+        prepared, connections = own.get("prepared", "on"), own.get("connections", str(CONNECTIONS))
+        if prepared not in ("on", "off"):
+            raise BadQuery("prepared", prepared, "on or off")
+        if not connections.isdecimal() or not 0 < int(connections) <= 1_000:
+            raise BadQuery("connections", connections, "a number from 1 to 1,000")
+        plain = urlunsplit(parts._replace(query=urlencode(rest, quote_via=quote)))
+        shown = urlunsplit(parts._replace(netloc=_without_password(parts.netloc), query=_shown(rest)))
+        return cls(plain, shown, prepared == "on", int(connections))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """How every connection is opened. Statements are prepared at once: they come again, and it costs nothing."""
+        return {
+            "autocommit": True,
+            "prepare_threshold": 0 if self.is_prepared else None,
+            "context": ADAPTERS,
+            "application_name": "bough",
+            **({} if self._says_timeout() else {"connect_timeout": CONNECT_SECONDS}),
+        }
+
+    def _says_timeout(self) -> bool:
+        return "PGCONNECT_TIMEOUT" in os.environ or "connect_timeout" in conninfo_to_dict(self.url)
+
+    def connect(self) -> psycopg.Connection[Any]:
+        try:
+            return psycopg.connect(self.url, **self.settings)
+        except psycopg.Error as error:
+            raise NoServer(self.where, first_line(error)) from None
+
+
+def _without_password(netloc: str) -> str:
+    login, at, host = netloc.rpartition("@")
+    return f"{login.partition(':')[0]}{at}{host}"
+
+
+def _shown(options: list[tuple[str, str]]) -> str:
+    return urlencode([option for option in options if option[0] not in SECRET], quote_via=quote, safe="/")
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+# psycopg names a prepared statement by its text and the types of its values, and the type of an int by its size,
+# that of None by nothing: the same statement would be prepared dozens of times. So every value goes untyped, and
+# the statement, with its casts, decides.
+
+
+class _Int(IntDumper):
+    oid = 0
+
+    def upgrade(self, obj: Any, format: Any) -> Any:
+        return self
+
+    def get_key(self, obj: Any, format: Any) -> Any:
+        return self.cls
+
+    def dump(self, obj: Any) -> bytes:
+        return b"%d" % obj
+
+    def quote(self, obj: Any) -> bytes:
+        return b" %d" % obj
+
+
+class _Bool(BoolDumper):
+    oid = 0
+
+
+class _Bytes(BytesBinaryDumper):
+    oid = 0
+
+
+ADAPTERS = adapt.AdaptersMap(psycopg.adapters)
+ADAPTERS.register_dumper(int, _Int)
+ADAPTERS.register_dumper(bool, _Bool)
+ADAPTERS.register_dumper(bytes, _Bytes)

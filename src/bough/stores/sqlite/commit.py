@@ -1,0 +1,354 @@
+"""What one change does to the SQLite tables, inside a transaction somebody else opened.
+
+Refuses first, writes afterwards: when a `BoughError` leaves here nothing was written. The session's row is
+updated before anything is inserted and only if it stands where it was thought to stand; so what the last
+change left behind may be remembered instead of read, and a wrong memory costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import apsw
+from msgspec import UNSET, Struct
+from msgspec.structs import astuple
+
+from ...core.codec import to_json
+from ...core.drafts import Blob, NewEntry
+from ...core.tree import Leaf
+from ...core.usage import Call, Totals, difference, total
+from ...errors import Fenced, InvalidPosition, MissingBlob, NotFound, StaleLeaf, Trashed
+from ..base import SETTABLE, Change, Committed, NewSession, SessionRow
+from ..rows import CALL_COLUMNS, FACT_COLUMNS, call_from, call_row, fact_from
+
+SELECT_HEAD = """
+select no, branch, seq, facts, calls, fence, trashed_at,
+       (select session_no from branch where branch.id = session.branch) = no
+       and not exists (select 1 from entry where entry.id = (session.branch << 32 | session.seq) + 1)
+from session where id = ? and space = ? and (?3 is null or owner = ?3)
+"""
+INSERT_ENTRY = """
+insert into entry (id, turn, step, kind, role, internal, model, finish, entry_id, at, evidence, body)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+INSERT_FACT = f"insert into journal ({FACT_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?)"
+INSERT_CALL = (
+    f"insert into usage ({CALL_COLUMNS}, id) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+REPLACE_CALL = f"""
+update usage set ({CALL_COLUMNS}) = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) where id = ?
+"""
+SELECT_STARTED = f"""
+select id, {CALL_COLUMNS} from usage where id > ? and id < ? and call_id = ? order by id desc limit 1
+"""
+SELECT_KEY = f"""
+select {FACT_COLUMNS} from journal where id > ? and id < ? and key = ? order by id desc limit 1
+"""
+INSERT_BRANCH = "insert into branch (session_no, parent, parent_seq) values (?, ?, ?)"
+UPDATE_HEAD = """
+update session set facts = ?, updated_at = ?, branch = ?, seq = ?, turns = turns + ?, calls = calls + ?,
+    input_tokens = input_tokens + ?, output_tokens = output_tokens + ?,
+    cache_read_tokens = cache_read_tokens + ?, cache_write_tokens = cache_write_tokens + ?,
+    cost_microcents = cost_microcents + ?, unpriced_calls = unpriced_calls + ?, unknown_calls = unknown_calls + ?"""
+WHERE_HEAD = """
+where no = ? and branch = ? and seq = ? and facts = ? and calls = ? and fence = coalesce(?, fence)
+  and trashed_at is null"""
+NOTHING = Totals()
+Executor = apsw.Connection | apsw.Cursor
+Started = tuple[int, Call]
+"""A ledger row's key and what it holds so far."""
+
+
+class Head(Struct, frozen=True, gc=False):
+    """What a change must know of the session it follows."""
+
+    no: int
+    leaf: Leaf
+    facts: int
+    calls: int
+    is_growing: bool
+    """The leaf is the tail of a branch of its own."""
+
+
+class Heads:
+    """The sessions of one tenant as the latest changes left them. Who reads one holds the right to write."""
+
+    MOST = 1_000
+
+    def __init__(self, space: str, owner: str | None) -> None:
+        self.space, self.owner = space, owner
+        self._known: dict[str, Head] = {}
+
+    def recall(self, change: Change) -> Head | None:
+        """The head if it is known and the change grows it. Nothing is refused by memory: such a change reads."""
+        head = self._known.get(change.session_id)
+        return head if head is not None and change.after == head.leaf and change.move_to is None else None
+
+    def remember(self, session_id: str, head: Head | None) -> None:
+        self._known.pop(session_id, None)
+        if head is not None and head.is_growing:
+            if len(self._known) >= self.MOST:
+                self._known.clear()
+            self._known[session_id] = head
+
+
+def apply(connection: apsw.Connection, change: Change, heads: Heads) -> Committed:
+    writer = connection.cursor()  # one for all of it: `connection.execute` makes one each time
+    head = heads.recall(change)
+    if head is None:
+        head = _read(writer, change, heads)
+        if change.after is not None and change.after != head.leaf:
+            return _repeated(writer, change, head)
+        if change.move_to is not None:
+            _check_place(writer, change.move_to, head.leaf)
+    _check_blobs(writer, heads.space, change.entries, change.blobs)
+    started = _started(writer, change, head.no) if change.replaces_call else {}
+    done = _advance(writer, change, head, started)
+    heads.remember(change.session_id, done)
+    if done is None:  # it was recalled, and somebody else has been here since
+        return apply(connection, change, heads)
+    if change.blobs:
+        insert_blobs(writer, heads.space, change.blobs, change.at)
+    insert_entries(writer, done.leaf.branch, change.entries)
+    if change.calls:
+        _add_calls(writer, change, head, done.leaf.branch, started)
+    _add_facts(writer, change, head, done.leaf)
+    _clear_up(writer, change, head.no)
+    return Committed(done.leaf, done.facts)
+
+
+def _read(writer: apsw.Cursor, change: Change, heads: Heads) -> Head:
+    found = writer.execute(SELECT_HEAD, (change.session_id, heads.space, heads.owner)).fetchone()
+    if found is None:
+        raise NotFound(change.session_id)
+    no, branch, seq, facts, calls, fence, trashed_at, is_growing = found
+    if trashed_at is not None:
+        raise Trashed(change.session_id)
+    if change.fence is not None and change.fence != fence:
+        raise Fenced(change.session_id, change.fence, fence)
+    return Head(no, Leaf(branch, seq), facts, calls, bool(is_growing))
+
+
+def _repeated(writer: apsw.Cursor, change: Change, head: Head) -> Committed:
+    """The leaf moved: either this very change did it, or the writer is stale.
+
+    No index on the key: it would cost every append, and this scan is paid by the late one only.
+    """
+    assert change.after is not None
+    base = head.no << 32
+    found = writer.execute(SELECT_KEY, (base, base + (1 << 32), change.key)).fetchone()
+    if found is None:
+        raise StaleLeaf(change.session_id, change.after, head.leaf)
+    data = fact_from(found).data
+    return Committed(Leaf(data["branch"], data["last"]), found[0] & 0xFFFFFFFF, repeated=True)
+
+
+def _advance(writer: apsw.Cursor, change: Change, head: Head, started: Mapping[str, Started]) -> Head | None:
+    """The row moved on to where this change leaves it; None if it does not stand at `head`."""
+    leaf = head.leaf if change.move_to is None else change.move_to
+    is_growing = head.is_growing and change.move_to is None
+    if change.entries:
+        if not is_growing:  # only a head that was read may open a branch: nothing can refuse it any more
+            writer.execute(INSERT_BRANCH, (head.no, leaf.branch, leaf.seq))
+            leaf = Leaf(writer.connection.last_insert_rowid(), leaf.seq)
+        leaf, is_growing = Leaf(leaf.branch, change.entries[-1].seq), True
+    growth = total(change.calls) if change.calls else NOTHING
+    if started:
+        growth = difference(growth, total([call for _, call in started.values()]))
+    facts = head.facts + 1 + len(change.facts)
+    _update_row(writer, change, head, leaf, growth, facts)
+    if not writer.connection.changes():
+        return None
+    return Head(head.no, leaf, facts, head.calls + growth.calls, is_growing)
+
+
+def insert_entries(writer: Executor, branch: int, entries: Iterable[NewEntry]) -> None:
+    base = branch << 32
+    for e in entries:
+        writer.execute(
+            INSERT_ENTRY,
+            (
+                base | e.seq,
+                e.turn,
+                e.step,
+                None if e.kind == "message" else e.kind,
+                e.role,
+                e.internal,
+                e.model,
+                e.finish,
+                e.entry_id,
+                e.at,
+                e.evidence,
+                e.body,
+            ),
+        )
+        for digest in e.media:
+            writer.execute(
+                "insert or ignore into blob_use select ?, no from blob where hash = ? and space = "
+                "(select space from session join branch on session_no = session.no where branch.id = ?)",
+                (base | e.seq, digest, branch),
+            )
+
+
+def _check_blobs(writer: Executor, space: str, entries: Iterable[NewEntry], coming: Sequence[Blob]) -> None:
+    for entry in entries:
+        for digest in entry.media:
+            known = (
+                any(blob.hash == digest for blob in coming)
+                or writer.execute(
+                    "select 1 from blob where space = ? and hash = ?", (space, digest)
+                ).fetchone()
+            )
+            if not known:
+                raise MissingBlob(digest)
+
+
+def _check_place(writer: Executor, to: Leaf, present: Leaf) -> None:
+    held = writer.execute(
+        "select 1 from entry where id = ? union all select 1 from branch where id = ? and parent_seq = ?",
+        (to.branch << 32 | to.seq, to.branch, to.seq),
+    ).fetchone()
+    if held is None:
+        raise InvalidPosition(str(to), 0, present.seq)
+
+
+def insert_blobs(writer: Executor, space: str, blobs: Iterable[Blob], at: int) -> None:
+    for blob in blobs:
+        writer.execute(
+            "insert into blob (space, hash, mime, size, at, bytes) values (?, ?, ?, ?, ?, ?) "
+            "on conflict (space, hash) do update set at = max(at, excluded.at)",
+            (space, blob.hash, blob.mime, len(blob.data), at, blob.data),
+        )
+
+
+def _started(writer: apsw.Cursor, change: Change, no: int) -> dict[str, Started]:
+    """The rows that the starts of these calls left, by call id."""
+    found: dict[str, Started] = {}
+    for call in change.calls:
+        row = writer.execute(SELECT_STARTED, (no << 32, (no + 1) << 32, call.call_id)).fetchone()
+        if row is not None:
+            found[call.call_id] = row[0], call_from(row[1:])
+    return found
+
+
+def _add_calls(
+    writer: apsw.Cursor, change: Change, head: Head, branch: int, started: Mapping[str, Started]
+) -> None:
+    count = head.calls
+    for call in change.calls:
+        row = call_row(call, branch)
+        if call.call_id in started:
+            writer.execute(REPLACE_CALL, (*row, started[call.call_id][0]))
+        else:
+            count += 1
+            writer.execute(INSERT_CALL, (*row, head.no << 32 | count))
+
+
+def _add_facts(writer: apsw.Cursor, change: Change, head: Head, leaf: Leaf) -> None:
+    n = (head.no << 32 | head.facts) + 1
+    first = change.entries[0].seq if change.entries else None
+    place = (leaf.branch, first, leaf.seq) if change.after is not None else (None, None, None)
+    writer.execute(INSERT_FACT, (n, change.kind, change.key, *place, _text(change.data), change.at))
+    for fact in change.facts:
+        n += 1
+        writer.execute(INSERT_FACT, (n, fact.kind, None, None, None, None, _text(fact.data), change.at))
+
+
+def _clear_up(writer: apsw.Cursor, change: Change, no: int) -> None:
+    if change.move_to is not None or (change.entries and change.fence is not None):
+        # A draft dies with the answer it became, and with a rewind; only a fenced runner leaves drafts.
+        writer.execute("delete from draft where no = ?", (no,))
+    if change.takes is not None:
+        writer.execute("delete from inbox where no = ? and n = ?", (no, change.takes))
+    if change.state is not UNSET:
+        state = None if change.state is None else change.state.decode()
+        writer.execute("update session_detail set state = ? where no = ?", (state, no))
+
+
+def _text(data: dict[str, Any]) -> str | None:
+    return to_json(data, "journal data").decode() if data else None
+
+
+def _update_row(
+    writer: apsw.Cursor, change: Change, head: Head, leaf: Leaf, growth: Totals, facts: int
+) -> None:
+    turns = 0
+    for entry in change.entries:
+        turns += entry.turn == entry.seq
+    bindings = [facts, change.at, leaf.branch, leaf.seq, turns, *astuple(growth)]
+    if change.row:
+        for name, value in change.row.items():
+            bindings.append(to_json(value, name).decode() if name == "tool_names" else value)
+    if change.tags:
+        bindings.append(to_json(dict(change.tags), "tags").decode())
+    was = head.leaf
+    bindings += (head.no, was.branch, was.seq, head.facts, head.calls, change.fence)
+    writer.execute(_update(tuple(change.row), bool(change.tags)), bindings)
+
+
+@lru_cache(maxsize=256)
+def _update(names: tuple[str, ...], with_tags: bool) -> str:
+    assert SETTABLE.issuperset(names), names
+    sets = "".join(f", {name} = ?" for name in names)
+    patch = ", tags = json_patch(coalesce(tags, '{}'), ?)" if with_tags else ""
+    return f"{UPDATE_HEAD}{sets}{patch}{WHERE_HEAD}"
+
+
+SESSION_GIVEN = (
+    *("id", "space", "owner", "conversation_id", "agent", "title", "status", "relation", "parent_session"),
+    *(
+        "parent_seq",
+        "trigger_type",
+        "trigger_id",
+        "model",
+        "context_window",
+        "tool_names",
+        "seed_count",
+        "tags",
+    ),
+    *("started_at", "updated_at"),
+)
+SESSION_ZERO = (
+    *("branch", "seq", "turns", "calls", "input_tokens", "output_tokens", "cache_read_tokens", "fence"),
+    *("cache_write_tokens", "cost_microcents", "unpriced_calls", "unknown_calls"),
+)
+INSERT_SESSION = f"""
+insert into session ({", ".join((*SESSION_GIVEN, *SESSION_ZERO))}, facts)
+values ({", ".join("?" * len(SESSION_GIVEN))}, {", ".join("0" * len(SESSION_ZERO))}, 1)
+"""
+
+
+def _session_row(row: SessionRow) -> list[Any]:
+    json = {
+        "id": row.session_id,
+        "tool_names": to_json(row.tool_names, "tool names").decode() if row.tool_names else None,
+        "tags": to_json(row.tags, "tags").decode() if row.tags else None,
+    }
+    return [json[name] if name in json else getattr(row, name) for name in SESSION_GIVEN]
+
+
+def insert_session(writer: apsw.Connection, new: NewSession) -> None:
+    row, detail, under = new.row, new.detail, new.fork_of
+    if under is not None:
+        _check_place(writer, under, under)
+    _check_blobs(writer, row.space, new.seeds, new.blobs)
+    writer.execute(INSERT_SESSION, _session_row(row))
+    no = writer.last_insert_rowid()
+    wide = [
+        None if text is None else text.decode()
+        for text in (detail.spec, detail.policy, detail.workspace, detail.state)
+    ]
+    writer.execute(
+        "insert into session_detail (no, spec, policy, workspace, state) values (?, ?, ?, ?, ?)", (no, *wide)
+    )
+    writer.execute(INSERT_BRANCH, (no, under.branch if under else None, under.seq if under else 0))
+    branch = writer.last_insert_rowid()
+    insert_blobs(writer, row.space, new.blobs, row.started_at)
+    insert_entries(writer, branch, new.seeds)
+    seq = new.seeds[-1].seq if new.seeds else under.seq if under else 0
+    writer.execute("update session set branch = ?, seq = ? where no = ?", (branch, seq, no))
+    data = {"relation": row.relation, "parent": row.parent_session} if row.parent_session else {}
+    fact = (no << 32 | 1, "started", new.key, branch, None, seq, _text(data), row.started_at)
+    writer.execute(INSERT_FACT, fact)

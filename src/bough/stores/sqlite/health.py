@@ -1,0 +1,104 @@
+"""The health of a SQLite store's file, looked at without opening it as a store.
+
+Reads only: makes no file, takes no lock for long, migrates nothing. Knows the file; sessions are looked at by
+`bough.doctor`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import stat
+from pathlib import Path
+from typing import Literal
+
+import apsw
+from msgspec import Struct
+
+from ...errors import BoughError
+from .file import FORMAT, check_format, may_write
+from .readonly import looking
+
+Level = Literal["fine", "remark", "problem"]
+
+
+class Finding(Struct, frozen=True):
+    """One thing that was looked at."""
+
+    level: Level
+    what: str
+    do: str = ""
+    """The command that mends it, if one does."""
+    is_final: bool = False
+    """Nothing more can be looked at."""
+
+
+def file_health(path: str) -> list[Finding]:
+    """What can be said of the file alone; the last finding is a problem if it cannot be read as a store."""
+    place = Path(path)
+    if not place.is_file():
+        return [Finding("problem", f"{path} is no file", "bough chat or bough run makes a store", True)]
+    try:
+        with looking(path) as reader:
+            inside = _inside(reader, path)
+    except BoughError as error:  # not ours: its mode and size are none of our business
+        return [Finding("problem", str(error), is_final=True)]
+    return [_mode(place), _size(place), *_room(place), *inside]
+
+
+def format_of(path: str) -> int:
+    """The format a file has, without opening it as a store; refuses what is not ours or too new."""
+    with looking(path) as reader:
+        return check_format(reader, path)
+
+
+def _mode(place: Path) -> Finding:
+    mode = stat.S_IMODE(place.stat().st_mode)
+    if mode & 0o077:
+        return Finding("problem", f"others may read the file (mode {mode:o})", f"chmod 600 {place}")
+    return Finding("fine", f"only its owner may read the file (mode {mode:o})")
+
+
+def _size(place: Path) -> Finding:
+    sizes = [f"{place.stat().st_size / 1e6:,.1f} MB"]
+    wal = Path(f"{place}-wal")
+    if wal.exists():
+        sizes.append(f"write-ahead log {wal.stat().st_size / 1e6:,.1f} MB")
+    return Finding("fine", ", ".join(sizes))
+
+
+def _room(place: Path) -> list[Finding]:
+    findings = []
+    free = shutil.disk_usage(place.parent).free
+    if free < 2 * place.stat().st_size + 100_000_000:
+        findings.append(
+            Finding("remark", f"{free / 1e6:,.0f} MB of disk are free: too little for a backup beside it")
+        )
+    if not may_write(place):
+        findings.append(
+            Finding("problem", "the file or its folder cannot be written", f"ls -l {place.parent}")
+        )
+    return findings
+
+
+def _inside(reader: apsw.Connection, path: str) -> list[Finding]:
+    found = check_format(reader, path)
+    spoken = f"format {found // 1_000}.{found % 1_000}"
+    if found < FORMAT:
+        findings = [Finding("remark", f"{spoken} is older than this Bough's", "bough migrate --yes")]
+    else:
+        findings = [Finding("fine", spoken)]
+    said = [str(row[0]) for row in reader.execute("pragma quick_check(20)")]
+    if said == ["ok"]:
+        findings.append(Finding("fine", "SQLite finds its pages whole"))
+    else:
+        findings += [
+            Finding("problem", f"SQLite: {line}", "restore a backup, or export what can be read")
+            for line in said
+        ]
+    unused = int(reader.execute("pragma freelist_count").get)
+    pages = int(reader.execute("pragma page_count").get)
+    if pages and unused > pages // 4:
+        findings.append(
+            Finding("remark", f"{unused / pages:.0%} of the file is unused; the next purge returns it")
+        )
+    return findings

@@ -1,0 +1,153 @@
+"""A reader for the public: inputs and final answers of one owner, and nothing behind them.
+
+The connection can only read, and only through two views bound to that space and owner; SQLite's own
+authorizer refuses everything else, so even raw SQL run on it cannot reach a table, another owner's
+session, an internal entry, evidence, reasoning, settings or state. On PostgreSQL row level security does this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+from msgspec import Struct
+
+from ...core.codec import plain_text
+from ...errors import NotFound, StoreError, WrongStore
+from . import file
+from .encryption import hold
+from .readonly import Sight, look
+
+# SQLite tells its authorizer through which view, or common table expression, a column is read. A query can
+# give an expression of its own any name, so the names that open the tables are drawn at random for each
+# connection: `public_…` only read through them.
+VIEWS = """
+create temp view {token}_session as
+select id as session_id, title, agent, status, turns, started_at, updated_at, no, branch, seq
+from main.session
+where space = {space} and owner = {owner} and trashed_at is null and coalesce(relation, '') not in ('replay', 'task');
+
+create temp view {token}_message as
+with recursive {token}_line (session_id, branch, last) as (
+    select session_id, branch, seq from {token}_session
+    union all
+    select {token}_line.session_id, branch.parent, min({token}_line.last, branch.parent_seq)
+    from {token}_line join main.branch on branch.id = {token}_line.branch
+    where branch.parent is not null
+)
+select {token}_line.session_id, entry.id & 4294967295 as seq, entry.role, entry.at,
+       coalesce((select group_concat(part.value ->> 'text', '')
+                 from json_each(cast(entry.body as text), '$.parts') as part
+                 where part.value ->> 'type' = 'text'), '') as text
+from {token}_line
+join main.entry on entry.id between {token}_line.branch << 32 and ({token}_line.branch << 32) + {token}_line.last
+where entry.internal = 0 and entry.kind is null;
+
+create temp view public_session as
+select session_id, title, agent, status, turns, started_at, updated_at from {token}_session;
+create temp view public_message as select session_id, seq, role, at, text from {token}_message;
+"""
+_HARMLESS = frozenset([apsw.SQLITE_SELECT, apsw.SQLITE_RECURSIVE, apsw.SQLITE_TRANSACTION])
+_FUNCTIONS = frozenset(
+    ["coalesce", "count", "group_concat", "length", "like", "lower", "max", "min", "substr", "upper", "->>"]
+)
+
+
+class PublicSession(Struct, frozen=True):
+    session_id: str
+    title: str | None
+    agent: str | None
+    status: str
+    turns: int
+    started_at: int
+    updated_at: int
+
+
+class PublicMessage(Struct, frozen=True):
+    seq: int
+    role: str
+    at: int
+    text: str
+
+
+class PublicReader:
+    """Opens a SQLite store for reading what the public may see of one owner's sessions."""
+
+    def __init__(self, path: str, *, owner: str, space: str = "default", key: str | None = None) -> None:
+        if not Path(path).is_file():
+            raise WrongStore(path, "there is no such file")
+        if key is not None:
+            hold(path, key)
+        self.where = path
+        self._told = {"space": _literal(space, "space"), "owner": _literal(owner, "owner")}
+        self._sight = self._look()
+
+    def _look(self) -> Sight:
+        try:
+            sight = look(self.where)
+            file.check_format(sight.connection, self.where)
+            token = f"v{secrets.token_hex(16)}"
+            sight.connection.execute(VIEWS.format(token=token, **self._told))
+            sight.connection.authorizer = _authorizer(token)
+            # A query plan would tell the names drawn above.
+            sight.connection.exec_trace = lambda cursor, *_: not cursor.is_explain
+        except apsw.Error as error:
+            raise file.explain(self.where, error) from None
+        return sight
+
+    def close(self) -> None:
+        self._sight.connection.close()
+
+    def sessions(self) -> list[PublicSession]:
+        """The owner's sessions, the latest active first."""
+        query = "select * from public_session order by updated_at desc"
+        return [PublicSession(*row) for row in self.query(query)]
+
+    def transcript(self, session_id: str) -> list[PublicMessage]:
+        """The inputs and final answers of one session's path; `NotFound` for any other."""
+        if not list(self.query("select 1 from public_session where session_id = ?", (session_id,))):
+            raise NotFound(session_id)
+        query = "select seq, role, at, text from public_message where session_id = ? order by seq"
+        return [PublicMessage(*row) for row in self.query(query, (session_id,))]
+
+    def query(self, sql: str, bindings: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+        """Any query over public_session and public_message; everything else is refused by SQLite itself."""
+        if self._sight.is_stale:
+            self.close()
+            self._sight = self._look()
+        try:
+            yield from self._sight.connection.execute(sql, bindings)
+            self._sight.check()
+        except (apsw.AuthError, apsw.ExecTraceAbort):
+            raise StoreError("a public reader reads public_session and public_message only") from None
+        except apsw.Error as error:
+            self._sight.check()  # a read that is torn looks like damage
+            raise file.explain(self.where, error) from None
+
+    def __enter__(self) -> PublicReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(apsw.ConnectionClosedError):
+            self.close()
+
+
+def _literal(value: str, where: str) -> str:
+    return "'" + plain_text(value, where).replace("'", "''") + "'"
+
+
+def _authorizer(token: str) -> Callable[[int, str | None, str | None, str | None, str | None], int]:
+    open_names = (f"{token}_session", f"{token}_message", f"{token}_line")
+    readable = frozenset([*open_names, "public_session", "public_message"])
+
+    def authorize(operation: int, one: str | None, two: str | None, _: str | None, via: str | None) -> int:
+        if operation in _HARMLESS or (operation == apsw.SQLITE_FUNCTION and two in _FUNCTIONS):
+            return apsw.SQLITE_OK
+        is_open = operation == apsw.SQLITE_READ and (one in readable or via in open_names)
+        return apsw.SQLITE_OK if is_open else apsw.SQLITE_DENY
+
+    return authorize

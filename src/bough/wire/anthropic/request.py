@@ -1,0 +1,223 @@
+"""Anthropic's Messages API: a context as its request, its replies and messages as ours.
+
+Each message is written by itself and only then joined with its neighbour of the same role: what was
+sent once is never written differently later, so the provider's cache stays warm. The rules this must
+meet are in `anthropic_rules`, which shares no code with this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ...core.context import Context
+from ...core.entries import Evidence
+from ...core.messages import Attachment, Media, Message, Part, Reasoning, Text, ToolCall, ToolResult, check
+from ...core.usage import Usage
+from ...errors import BadMessage, UnrecognizedReply
+from ..media import PDF, Shown, look, stub
+from ..pairs import BELOW, EMPTY, Pair, Step, is_blank, legal_name, steps, told
+from ..shapes import Answer, Blobs, Request, blocks, count, field, inline, plain, tool_call
+
+NAME = "anthropic"
+ID_LENGTH = 64
+NAME_LENGTH = 128
+IMAGE_BYTES = 5 * 1024 * 1024 * 3 // 4  # the API counts its 5 MB on the base64, a third longer
+PDF_BYTES = 22 * 1024 * 1024  # a request may have 32 MB in all, base64 and everything else included
+SHOWN = dict.fromkeys(("image/png", "image/jpeg", "image/gif", "image/webp"), IMAGE_BYTES) | {PDF: PDF_BYTES}
+OPENING = "(the conversation goes on from here)"
+
+Block = dict[str, Any]
+
+
+def project(context: Context, blobs: Blobs) -> Request:
+    messages: list[dict[str, Any]] = []
+    for step in steps(context.items, ID_LENGTH):
+        for role, content in _write(step, blobs):
+            if messages and messages[-1]["role"] == role:
+                messages[-1]["content"].extend(content)
+            elif content:
+                messages.append({"role": role, "content": content})
+    if messages and messages[0]["role"] == "assistant":
+        messages.insert(0, {"role": "user", "content": [_text(OPENING)]})
+    system = [_text(prompt) for prompt in context.system if prompt.strip()]
+    return {"system": system, "messages": messages} if system else {"messages": messages}
+
+
+def _write(step: Step, blobs: Blobs) -> list[tuple[str, list[Block]]]:
+    message = step.item.message
+    if message.role == "assistant":
+        answer = ("assistant", _answer(step))
+        return [answer, ("user", _results(step.pairs, blobs))] if step.pairs else [answer]
+    if message.role == "system":
+        # There is no such role in the list; the tag tells the model that it is not the user who speaks.
+        said = message.text.strip()
+        return [("user", [_text(f"<system>\n{said}\n</system>")])] if said else []
+    content = [_content(part, blobs) for part in message.parts if not is_blank(part)]
+    return [("user", content or [_text(EMPTY)])]
+
+
+def _answer(step: Step) -> list[Block]:
+    evidence = step.item.evidence
+    signed = evidence.parts if evidence is not None and evidence.issuer == NAME else {}
+    ids = iter(step.pairs)
+    content: list[Block] = []
+    for index, part in enumerate(step.item.message.parts):
+        if isinstance(part, ToolCall):
+            content.append(_call(next(ids)))
+        elif isinstance(part, Reasoning):
+            content.extend(_thinking(part, signed.get(str(index), {})))
+        elif isinstance(part, Media | Attachment):
+            content.append(_text(stub(part)))
+        elif isinstance(part, Text) and not is_blank(part):
+            content.append(_text(part.text))
+    while content and content[-1]["type"] in ("thinking", "redacted_thinking"):
+        content.pop()
+    _trim(content)
+    return content
+
+
+def _trim(content: list[Block]) -> None:
+    """Trailing blanks are refused in the last message only; cut always, so that no prefix changes."""
+    last = next((block for block in reversed(content) if block["type"] == "text"), None)
+    if last is not None:
+        last["text"] = last["text"].rstrip()
+
+
+def _thinking(part: Reasoning, signed: Mapping[str, Any]) -> list[Block]:
+    """Thinking is taken back only with its signature, which may come without any text."""
+    signature, data = signed.get("signature"), signed.get("data")
+    if isinstance(signature, str) and signature:
+        return [{"type": "thinking", "thinking": part.text, "signature": signature}]
+    if isinstance(data, str) and data:
+        return [{"type": "redacted_thinking", "data": data}]
+    return []
+
+
+def _call(pair: Pair) -> Block:
+    call = pair.call
+    arguments = call.arguments if call.malformed is None else {"malformed_arguments": call.malformed}
+    name = legal_name(call.name, NAME_LENGTH)
+    return {"type": "tool_use", "id": pair.wire_id, "name": name, "input": arguments}
+
+
+def _results(pairs: Iterable[Pair], blobs: Blobs) -> list[Block]:
+    results: list[Block] = []
+    below: list[Block] = []
+    for pair in pairs:
+        content = [_content(piece, blobs) for piece in told(pair.result)]
+        if pair.is_error:  # an error may hold text only: its media follow the results
+            content, media = _apart(content)
+            below.extend(media)
+        result: Block = {"type": "tool_result", "tool_use_id": pair.wire_id, "content": content}
+        results.append(result | {"is_error": True} if pair.is_error else result)
+    return [*results, _text(BELOW), *below] if below else results
+
+
+def _apart(content: list[Block]) -> tuple[list[Block], list[Block]]:
+    texts = [block if block["type"] == "text" else _text("[media: shown below]") for block in content]
+    return texts, [block for block in content if block["type"] != "text"]
+
+
+def _content(part: Part, blobs: Blobs) -> Block:
+    if isinstance(part, Text):
+        return _text(part.text)
+    assert isinstance(part, Media | Attachment)
+    shown = look(part, blobs, SHOWN)
+    if not isinstance(shown, Shown):
+        return _text(shown)
+    kind = "document" if shown.mime == PDF else "image"
+    return {"type": kind, "source": {"type": "base64", "media_type": shown.mime, "data": shown.base64}}
+
+
+def _text(text: str) -> Block:
+    return {"type": "text", "text": text}
+
+
+def read_answer(reply: object) -> Answer:
+    found = plain(reply)
+    if found.get("role", "assistant") != "assistant" or "content" not in found:
+        raise UnrecognizedReply(
+            f"a dict with {', '.join(map(str, found)) or 'nothing'} is no Anthropic answer"
+        )
+    parts: list[Part] = []
+    evidence: dict[str, dict[str, Any]] = {}
+    for block in blocks(found["content"]):
+        proof = {key: block[key] for key in ("signature", "data") if block.get(key)}
+        if proof and block.get("type") in ("thinking", "redacted_thinking"):
+            evidence[str(len(parts))] = proof
+        parts.append(_read_block(block))
+    return Answer(
+        _message("assistant", parts),
+        _read_usage(found.get("usage")),
+        Evidence(NAME, evidence) if evidence else None,
+        NAME,
+        found.get("model"),
+        found.get("stop_reason"),
+    )
+
+
+def _read_usage(usage: object) -> Usage | None:
+    if usage is None:
+        return None
+    found = plain(usage)
+    fresh = count(found, "input_tokens")
+    read, written = count(found, "cache_read_input_tokens"), count(found, "cache_creation_input_tokens")
+    # Anthropic counts what the cache gave or took beside the input; ours is all the model read.
+    total = None if fresh is None else fresh + (read or 0) + (written or 0)
+    return Usage(total, count(found, "output_tokens"), read, written)
+
+
+def read_messages(messages: Iterable[object]) -> list[Message]:
+    return [ours for message in messages for ours in _read_message(plain(message))]
+
+
+def _read_message(message: dict[str, Any]) -> list[Message]:
+    role = field(message, "role")
+    found = [_read_block(block) for block in blocks(message.get("content"))]
+    results = [part for part in found if isinstance(part, ToolResult)]
+    rest = [part for part in found if not isinstance(part, ToolResult)]
+    if role != "user" and results:
+        raise UnrecognizedReply(f"a tool_result in a message of role {role!r}")
+    tools = [Message("tool", (result,)) for result in results]
+    return [*tools, _message(role, rest)] if rest or not tools else tools
+
+
+def _message(role: str, parts: Sequence[Part]) -> Message:
+    message = Message(role, tuple(parts))  # type: ignore[arg-type]  # checked on the next line
+    try:
+        check(message)
+    except BadMessage as error:
+        raise UnrecognizedReply(str(error)) from None
+    return message
+
+
+def _read_block(block: dict[str, Any]) -> Part:
+    kind = block.get("type")
+    if kind == "text":
+        return Text(field(block, "text"))
+    if kind == "thinking":
+        return Reasoning(field(block, "thinking"))
+    if kind == "redacted_thinking":
+        return Reasoning()
+    if kind == "tool_use":
+        return tool_call(field(block, "id"), field(block, "name"), block.get("input"))
+    if kind == "tool_result":
+        content = [_read_block(piece) for piece in blocks(block.get("content"))]
+        kept = tuple(piece for piece in content if isinstance(piece, Text | Attachment))
+        if len(kept) == len(content):
+            return ToolResult(field(block, "tool_use_id"), kept, bool(block.get("is_error")))
+    if kind in ("image", "document"):
+        return _read_source(str(kind), plain(block.get("source")), block.get("title"))
+    raise UnrecognizedReply(f"an Anthropic block of type {kind!r}, which is not kept")
+
+
+def _read_source(kind: str, source: dict[str, Any], title: object) -> Text | Attachment:
+    how = source.get("type")
+    if how == "base64":
+        return inline(source.get("data"), source.get("media_type"), title)
+    if how == "text":
+        return Text(field(source, "data"))
+    if how in ("url", "file"):  # bytes that lie elsewhere: the words that lead to them are kept
+        return Text(f"[{kind}: {field(source, 'url' if how == 'url' else 'file_id')}]")
+    raise UnrecognizedReply(f"a source of type {how!r} of an Anthropic {kind}")

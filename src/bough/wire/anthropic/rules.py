@@ -1,0 +1,220 @@
+"""The rules of Anthropic's Messages API for a history, as its documentation and its refusals state them.
+
+Knows requests, and nothing of how Bough makes them: it is the judge of the projection, not a part of it.
+A history at rest may be empty or end with the assistant; one that is `ready` to be sent may not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from ..shapes import Request
+
+_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+_BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
+_IMAGE_LIMIT = 5 * 1024 * 1024  # of base64
+_FIRST_BYTES = {
+    "image/png": ("iVBORw0KGgo",),
+    "image/jpeg": ("/9j/",),
+    "image/gif": ("R0lGOD",),
+    "image/webp": ("UklGR",),
+    "application/pdf": ("JVBERi0",),
+}
+_THINKING = ("thinking", "redacted_thinking")
+_FIELDS = {
+    "text": {"type", "text", "cache_control", "citations"},
+    "image": {"type", "source", "cache_control"},
+    "document": {"type", "source", "title", "context", "citations", "cache_control"},
+    "tool_use": {"type", "id", "name", "input", "cache_control", "caller"},
+    "tool_result": {"type", "tool_use_id", "content", "is_error", "cache_control"},
+    "thinking": {"type", "thinking", "signature"},
+    "redacted_thinking": {"type", "data"},
+}
+_MAY_HOLD = {
+    "user": {"text", "image", "document", "tool_result"},
+    "assistant": {"text", "thinking", "redacted_thinking", "tool_use"},
+    "tool_result": {"text", "image", "document"},
+}
+
+Found = Iterator[str]
+
+
+def violations(request: Request, *, ready: bool = False) -> list[str]:
+    """What the provider would refuse, each with its place; empty if it takes the history."""
+    messages = request.get("messages")
+    if not isinstance(messages, list):
+        return ["messages: not a list"]
+    found = [*_system(request), *_order(messages)]
+    for index, message in enumerate(messages):
+        found.extend(_message(f"messages[{index}]", message))
+    if not found:  # pairs can only be judged where the shapes are right
+        found.extend(_pairs(messages))
+        found.extend(_end(messages, ready))
+    return found
+
+
+def _system(request: Request) -> Found:
+    if "system" not in request:
+        return
+    system = request["system"]
+    if isinstance(system, str):
+        system = [{"type": "text", "text": system}]
+    if not isinstance(system, list) or not system:
+        yield "system: neither text nor a list of text blocks"
+        return
+    for index, block in enumerate(system):
+        yield from _block(f"system[{index}]", block, {"text"})
+
+
+def _order(messages: list[Any]) -> Found:
+    roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
+    if roles and roles[0] == "assistant":
+        yield "messages[0]: the first message must be the user's"
+    for index, (before, role) in enumerate(pairwise(roles), 1):
+        if role == before:
+            yield f"messages[{index}]: roles must alternate, a second {role} in a row"
+
+
+def _message(where: str, message: Any) -> Found:
+    if not isinstance(message, dict) or message.get("role") not in ("user", "assistant"):
+        yield f"{where}: not a message of the user or the assistant"
+        return
+    if message.keys() != {"role", "content"}:
+        yield f"{where}: fields are role and content, not {', '.join(map(str, message))}"
+        return
+    role = message["role"]
+    yield from _content(f"{where}.content", message["content"], _MAY_HOLD[role])
+    if role == "assistant" and isinstance(message["content"], list):
+        last = message["content"][-1:]
+        if any(isinstance(block, dict) and block.get("type") in _THINKING for block in last):
+            yield f"{where}: the final block of an assistant message cannot be thinking"
+
+
+def _content(where: str, content: Any, may_hold: set[str]) -> Found:
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}]
+    if not isinstance(content, list):
+        yield f"{where}: neither text nor a list of blocks"
+    elif not content:
+        yield f"{where}: must not be empty"
+    else:
+        for index, block in enumerate(content):
+            yield from _block(f"{where}[{index}]", block, may_hold)
+
+
+def _block(where: str, block: Any, may_hold: set[str]) -> Found:
+    kind = block.get("type") if isinstance(block, dict) else None
+    if kind not in may_hold:
+        yield f"{where}: a block of type {kind!r} cannot stand here"
+        return
+    if not block.keys() <= _FIELDS[kind]:
+        yield f"{where}: extra fields {', '.join(sorted(block.keys() - _FIELDS[kind]))}"
+    if kind == "text":
+        if not isinstance(block.get("text"), str) or not block["text"].strip():
+            yield f"{where}.text: must contain non-whitespace text"
+    elif kind in ("image", "document"):
+        yield from _source(f"{where}.source", kind, block.get("source"))
+    elif kind == "tool_use":
+        yield from _tool_use(where, block)
+    elif kind == "tool_result":
+        yield from _tool_result(where, block)
+    else:
+        yield from _thinking(where, kind, block)
+
+
+def _source(where: str, kind: str, source: Any) -> Found:
+    if not isinstance(source, dict) or source.keys() != {"type", "media_type", "data"}:
+        yield f"{where}: not a source with type, media_type and data"
+        return
+    mime, data = source["media_type"], source["data"]
+    if source["type"] != "base64" or not isinstance(data, str) or not _BASE64.fullmatch(data):
+        yield f"{where}: not base64"
+    elif mime not in _FIRST_BYTES or (kind == "document") != (mime == "application/pdf"):
+        yield f"{where}.media_type: {mime!r} is not taken as {kind}"
+    elif not data.startswith(_FIRST_BYTES[mime]):
+        yield f"{where}.data: does not match the media type {mime}"
+    elif kind == "image" and len(data) > _IMAGE_LIMIT:
+        yield f"{where}.data: image exceeds 5 MB: {len(data)} > {_IMAGE_LIMIT}"
+
+
+def _tool_use(where: str, block: dict[str, Any]) -> Found:
+    if not _matches(_ID, block.get("id")):
+        yield f"{where}.id: must match ^[a-zA-Z0-9_-]{{1,64}}$"
+    if not _matches(_NAME, block.get("name")):
+        yield f"{where}.name: must match ^[a-zA-Z0-9_-]{{1,128}}$"
+    if not isinstance(block.get("input"), dict):
+        yield f"{where}.input: must be an object"
+
+
+def _tool_result(where: str, block: dict[str, Any]) -> Found:
+    if not _matches(_ID, block.get("tool_use_id")):
+        yield f"{where}.tool_use_id: must match ^[a-zA-Z0-9_-]{{1,64}}$"
+    is_error = block.get("is_error", False)
+    if not isinstance(is_error, bool):
+        yield f"{where}.is_error: must be true or false"
+    content = block.get("content")
+    if content is None or content in ("", []):
+        if is_error:
+            yield f"{where}.content: cannot be empty if is_error is true"
+        return
+    may_hold = {"text"} if is_error else _MAY_HOLD["tool_result"]
+    yield from _content(f"{where}.content", content, may_hold)
+
+
+def _thinking(where: str, kind: str, block: dict[str, Any]) -> Found:
+    key = "signature" if kind == "thinking" else "data"
+    if not isinstance(block.get(key), str) or not block[key]:
+        yield f"{where}.{key}: field required"
+    if kind == "thinking" and not isinstance(block.get("thinking"), str):
+        yield f"{where}.thinking: field required"
+
+
+def _pairs(messages: list[dict[str, Any]]) -> Found:
+    """Each call is answered once, at the head of the very next message; no id is used twice."""
+    seen: set[str] = set()
+    for index, message in enumerate([*messages, {"role": "user", "content": []}]):
+        where = f"messages[{index}]"
+        asked = _ids(messages[index - 1], "tool_use", "id") if index else []
+        answered = _ids(message, "tool_result", "tool_use_id")
+        for call_id in [call_id for call_id in asked if call_id not in answered]:
+            yield f"{where}: tool_use {call_id} has no tool_result immediately after"
+        for call_id in [call_id for call_id in answered if call_id not in asked]:
+            yield f"{where}: tool_result {call_id} has no tool_use in the message before"
+        if len(set(answered)) < len(answered):
+            yield f"{where}: more than one tool_result for a tool_use"
+        kinds = [block["type"] for block in message["content"]] if answered else []
+        if any(kind != "tool_result" for kind in kinds[: len(answered)]):
+            yield f"{where}: tool_result blocks must come first"
+        for call_id in _ids(message, "tool_use", "id"):
+            if call_id in seen:
+                yield f"{where}: tool_use ids must be unique, {call_id} is not"
+            seen.add(call_id)
+
+
+def _end(messages: list[dict[str, Any]], ready: bool) -> Found:
+    if not messages:
+        if ready:
+            yield "messages: at least one message is required"
+        return
+    last = messages[-1]
+    if last["role"] != "assistant":
+        return
+    content = last["content"]
+    text = content if isinstance(content, str) else content[-1].get("text", "")
+    if text != text.rstrip():
+        yield "messages: final assistant content cannot end with trailing whitespace"
+    if ready:
+        yield "messages: must end with a user message"
+
+
+def _ids(message: dict[str, Any], kind: str, key: str) -> list[str]:
+    content = message["content"]
+    return [] if isinstance(content, str) else [block[key] for block in content if block["type"] == kind]
+
+
+def _matches(pattern: re.Pattern[str], value: Any) -> bool:
+    return isinstance(value, str) and pattern.fullmatch(value) is not None

@@ -1,0 +1,173 @@
+"""The rules of OpenAI's Chat Completions for a history, as its documentation and its refusals state them.
+
+Knows requests, and nothing of how Bough makes them: it is the judge of the projection, not a part of it.
+A history at rest may be empty or end with the assistant; one that is `ready` to be sent may not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from ..shapes import Request
+
+_ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_BASE64 = r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
+_IMAGE = re.compile(
+    r"data:image/(?:png;base64,(?=iVBORw0KGgo)|jpeg;base64,(?=/9j/)|gif;base64,(?=R0lGOD)|webp;base64,(?=UklGR))"
+    + _BASE64
+)
+_PDF = re.compile(r"data:application/pdf;base64,(?=JVBERi0)" + _BASE64)
+_LINK = re.compile(r"https?://\S+")
+_FIELDS = {
+    "system": {"role", "content", "name"},
+    "developer": {"role", "content", "name"},
+    "user": {"role", "content", "name"},
+    "assistant": {"role", "content", "name", "refusal", "tool_calls"},
+    "tool": {"role", "content", "tool_call_id"},
+}
+_MAY_HOLD = {
+    "system": {"text"},
+    "developer": {"text"},
+    "user": {"text", "image_url", "file"},
+    "assistant": {"text", "refusal"},
+    "tool": {"text"},
+}
+
+Found = Iterator[str]
+
+
+def violations(request: Request, *, ready: bool = False) -> list[str]:
+    """What the provider would refuse, each with its place; empty if it takes the history."""
+    messages = request.get("messages")
+    if not isinstance(messages, list):
+        return ["messages: not a list"]
+    found = ["system: no such field, it is a role"] if "system" in request else []
+    for index, message in enumerate(messages):
+        found.extend(_message(f"messages[{index}]", message))
+    if not found:  # pairs can only be judged where the shapes are right
+        found.extend(_pairs(messages))
+        found.extend(_end(messages) if ready else ())
+    return found
+
+
+def _message(where: str, message: Any) -> Found:
+    role = message.get("role") if isinstance(message, dict) else None
+    if role not in _FIELDS:
+        yield f"{where}: {role!r} is not one of {', '.join(_FIELDS)}"
+        return
+    if not message.keys() <= _FIELDS[role]:
+        yield f"{where}: extra fields {', '.join(sorted(message.keys() - _FIELDS[role]))}"
+    if role == "assistant":
+        yield from _assistant(where, message)
+        return
+    yield from _content(f"{where}.content", message.get("content"), role)
+    if role == "tool" and not _matches(_ID, message.get("tool_call_id")):
+        yield f"{where}.tool_call_id: must be 1 to 40 of a-z, A-Z, 0-9, _ and -"
+
+
+def _assistant(where: str, message: dict[str, Any]) -> Found:
+    calls = message.get("tool_calls")
+    if message.get("content") is not None:
+        yield from _content(f"{where}.content", message["content"], "assistant")
+    elif calls is None and not message.get("refusal"):
+        yield f"{where}.content: is null, and there are no tool_calls"
+    if "tool_calls" not in message:
+        return
+    if not isinstance(calls, list) or not calls:
+        yield f"{where}.tool_calls: must be a list and not empty"
+        return
+    for index, call in enumerate(calls):
+        yield from _call(f"{where}.tool_calls[{index}]", call)
+
+
+def _call(where: str, call: Any) -> Found:
+    if not isinstance(call, dict) or call.keys() != {"id", "type", "function"} or call["type"] != "function":
+        yield f"{where}: must be of type function with id, type and function"
+        return
+    if not _matches(_ID, call["id"]):
+        yield f"{where}.id: must be 1 to 40 of a-z, A-Z, 0-9, _ and -"
+    function = call["function"]
+    if not isinstance(function, dict) or function.keys() != {"name", "arguments"}:
+        yield f"{where}.function: must have name and arguments"
+        return
+    if not _matches(_NAME, function["name"]):
+        yield f"{where}.function.name: must match ^[a-zA-Z0-9_-]{{1,64}}$"
+    if not isinstance(function["arguments"], str):
+        yield f"{where}.function.arguments: must be text"
+
+
+def _content(where: str, content: Any, role: str) -> Found:
+    if isinstance(content, str):
+        if not content and role != "tool":
+            yield f"{where}: must not be empty"
+    elif not isinstance(content, list):
+        yield f"{where}: neither text nor a list of parts"
+    elif not content:
+        yield f"{where}: must not be empty"
+    else:
+        for index, part in enumerate(content):
+            yield from _part(f"{where}[{index}]", part, role)
+
+
+def _part(where: str, part: Any, role: str) -> Found:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind not in _MAY_HOLD[role]:
+        yield f"{where}: a part of type {kind!r} cannot stand in a {role} message"
+    elif part.keys() != {"type", kind}:
+        yield f"{where}: fields are type and {kind}"
+    elif kind in ("text", "refusal"):
+        if not isinstance(part[kind], str) or not part[kind]:
+            yield f"{where}.{kind}: must be text and not empty"
+    elif kind == "image_url":
+        url = part[kind].get("url") if isinstance(part[kind], dict) else None
+        if not _matches(_IMAGE, url) and not _matches(_LINK, url):
+            yield f"{where}.image_url.url: no link, and no base64 of a png, jpeg, gif or webp"
+    else:
+        yield from _file(f"{where}.file", part[kind])
+
+
+def _file(where: str, file: Any) -> Found:
+    if not isinstance(file, dict):
+        yield f"{where}: not an object"
+    elif "file_id" not in file:
+        if not _matches(_PDF, file.get("file_data")):
+            yield f"{where}.file_data: no base64 of a PDF"
+        if not isinstance(file.get("filename"), str) or not file["filename"]:
+            yield f"{where}.filename: required with file_data"
+
+
+def _pairs(messages: list[dict[str, Any]]) -> Found:
+    """Each call is answered once, before any other message; no id is used twice."""
+    seen: set[str] = set()
+    waiting: list[str] = []
+    for index, message in enumerate(messages):
+        where = f"messages[{index}]"
+        if message["role"] == "tool":
+            if message["tool_call_id"] not in waiting:
+                yield f"{where}: no tool_calls before it ask for {message['tool_call_id']}"
+            else:
+                waiting.remove(message["tool_call_id"])
+            continue
+        if waiting:
+            yield f"{where}: tool_calls before it were not answered: {', '.join(waiting)}"
+        waiting = [call["id"] for call in message.get("tool_calls", ())]
+        for call_id in waiting:
+            if call_id in seen:
+                yield f"{where}: ids must be unique, {call_id} is not"
+            seen.add(call_id)
+    if waiting:
+        yield f"messages: tool_calls at the end were not answered: {', '.join(waiting)}"
+
+
+def _end(messages: list[dict[str, Any]]) -> Found:
+    if not messages:
+        yield "messages: at least one message is required"
+    elif messages[-1]["role"] not in ("user", "tool"):
+        yield "messages: must end with a user or tool message"
+
+
+def _matches(pattern: re.Pattern[str], value: Any) -> bool:
+    return isinstance(value, str) and pattern.fullmatch(value) is not None

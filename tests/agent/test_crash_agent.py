@@ -1,0 +1,126 @@
+"""An agent killed at every commit and around every effect goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+import bough
+import bough.engines.local  # so that no child has to load it
+from bough import Usage
+from bough.models.prices import price
+from bough.wire import PROVIDERS, wire
+from support import crash_agent
+
+SOAK = os.environ.get("BOUGH_SOAK") == "1"
+context = multiprocessing.get_context("fork")
+
+
+def run(place: Path, kill_at: int = 0, after: float | None = None) -> list[str]:
+    """One process, to its end or its death: at a point, or after some seconds. What it told."""
+    reading, writing = os.pipe()
+    process = context.Process(target=crash_agent.go_on, args=(str(place), writing, kill_at))
+    process.start()
+    os.close(writing)
+    if after is not None:
+        process.join(after)
+        process.kill()
+    with os.fdopen(reading) as told:
+        lines = told.read().splitlines()
+    process.join()
+    died = any(line.startswith("killed") for line in lines)
+    assert process.exitcode == (-9 if died else 0) or (after is not None and process.exitcode == -9), (
+        process.exitcode
+    )
+    return lines
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[tuple[str | None, str]], int]:
+    """The uninterrupted run: its public transcript, and how many points there are to die at."""
+    price(Usage(1, 1), "anthropic", "claude-opus-4-5")  # loads the price table, once for all children
+    place = tmp_path_factory.mktemp("whole") / "agent.db"
+    lines = run(place)
+    with bough.open(place) as store:
+        transcript = public(store)
+    assert [text for _, text in transcript] == [
+        *("look around", "I looked.", "do it", "I did it.", "ask somebody", "I asked."),
+        *("and now at length", "All said."),
+    ]
+    return transcript, int(lines[-1].split()[1])
+
+
+def public(store: bough.Store) -> list[tuple[str | None, str]]:
+    session = store.session("ses_crash")
+    return [(entry.role, entry.message.text) for entry in session.transcript() if entry.message]
+
+
+def check(place: Path, told: list[str], transcript: list[tuple[str | None, str]], kills: int) -> None:
+    effects = [line.split()[1:] for line in told if line.startswith("effect")]
+    for name in {name for name, _ in effects}:
+        keys = [key for other, key in effects if other == name]
+        assert len(set(keys)) == 1, f"{name} ran under several keys"
+        assert not name.startswith("unsafe") or len(keys) == 1, f"{name} took effect {len(keys)} times"
+    with bough.open(place) as store:
+        assert list(store.verify()) == []
+        assert public(store) == transcript
+        for row in store.every():
+            session = store.session(row.session_id)
+            for provider in PROVIDERS:
+                assert wire(provider).violations(session.request(provider)) == []
+            assert row.status == "idle"
+        calls = [call for row in store.every() for call in store.session(row.session_id).calls()]
+        made = told.count("model")
+        assert made <= len(calls) <= made + kills, (
+            "every call made is in the ledger, and one more per kill at most"
+        )
+        results = [r for e in store.session("ses_crash").path() if e.message for r in e.message.results]
+        unknown = sum(result.outcome == "unknown" for result in results)
+        assert unknown <= kills * 4
+
+
+def test_killed_at_every_point_it_goes_on(
+    whole: tuple[list[tuple[str | None, str]], int], tmp_path: Path
+) -> None:
+    transcript, points = whole
+    tries = range(1, points + 1) if SOAK else range(1, points + 1, 5)
+    hit = 0
+    for kill_at in tries:
+        place = tmp_path / f"{kill_at}.db"
+        told = run(place, kill_at)
+        hit += any(line.startswith("killed") for line in told)
+        told += run(place)
+        check(place, told, transcript, kills=1)
+    print(f"{points} points, {len(tries)} tried, {hit} hit")
+    assert hit == len(tries)
+
+
+def test_killed_again_and_again_it_still_goes_on(
+    whole: tuple[list[tuple[str | None, str]], int], tmp_path: Path
+) -> None:
+    transcript, points = whole
+    for seed in range(20 if SOAK else 3):
+        rng = random.Random(seed)
+        place, told, kills = tmp_path / f"again {seed}.db", [], 0
+        for _ in range(6):
+            lines = run(place, rng.randrange(1, points // 2))
+            told += lines
+            kills += any(line.startswith("killed") for line in lines)
+        told += run(place)
+        check(place, told, transcript, kills)
+
+
+def test_killed_at_any_moment_it_still_goes_on(
+    whole: tuple[list[tuple[str | None, str]], int], tmp_path: Path
+) -> None:
+    transcript, _ = whole
+    for seed in range(60 if SOAK else 6):
+        rng = random.Random(seed)
+        place = tmp_path / f"moment {seed}.db"
+        told = run(place, after=rng.uniform(0.01, 0.4))
+        told += run(place, after=rng.uniform(0.01, 0.4))
+        check(place, told + run(place), transcript, kills=2)

@@ -1,0 +1,963 @@
+"""The loop: durable before dangerous, one effect, one answer, and a valid history whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import bough
+from bough import (
+    Broken,
+    Happened,
+    Limits,
+    NeverHappened,
+    ScriptedModel,
+    Session,
+    Slow,
+    ToolCall,
+    ToolContext,
+    Usage,
+    Workspace,
+    assistant,
+    system,
+    user,
+)
+from bough.agent.compaction import Sizes
+from bough.agent.loop import Loop
+from bough.core.context import Context, Item
+from bough.core.drafts import Draft, ExtraFact
+from bough.core.fit import measure
+from bough.errors import (
+    BadQuery,
+    BoughError,
+    Fenced,
+    InvalidOperation,
+    ModelError,
+    Overflow,
+    Overloaded,
+    Running,
+)
+from bough.models.model import Delta
+from bough.wire import PROVIDERS, Answer, wire
+from conftest import Store
+
+NOW = Limits(pause=lambda failures: 0.0)
+
+
+class Desk:
+    """Tools with a memory of what they did."""
+
+    def __init__(self) -> None:
+        self.did: list[tuple[str, Any]] = []
+        self.keys: list[str] = []
+
+    def tools(self, **how: Any) -> list[bough.Tool]:
+        @bough.tool(effect="read")
+        def look(order: int, ctx: ToolContext) -> dict[str, int]:
+            """Look an order up."""
+            self.did.append(("look", order))
+            self.keys.append(ctx.key)
+            ctx.update(seen=order)
+            return {"order": order}
+
+        @bough.tool(effect="unsafe", **how)
+        def refund(order: int) -> str:
+            """Give the money back."""
+            self.did.append(("refund", order))
+            return "refunded"
+
+        @bough.tool(effect="idempotent")
+        async def tag(order: int, ctx: ToolContext) -> str:
+            """Tag an order."""
+            self.did.append(("tag", order))
+            self.keys.append(ctx.key)
+            return "tagged"
+
+        return [look, refund, tag]
+
+
+def ask(*calls: tuple[str, int]) -> Any:
+    return assistant(
+        "Let me see.", *(ToolCall(f"c{n}", name, {"order": order}) for n, (name, order) in enumerate(calls))
+    )
+
+
+@pytest.fixture
+def session(store: Store) -> Session:
+    return store.start("support", [system("You help.")])
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def is_valid(session: Session) -> bool:
+    assert session.verify() == []
+    requests = {name: session.request(name) for name in PROVIDERS}
+    return all(wire(name).violations(request) == [] for name, request in requests.items())
+
+
+class TestSend:
+    def test_a_turn_with_tools_runs_to_its_answer(self, session: Session, desk: Desk) -> None:
+        model = ScriptedModel([ask(("look", 41), ("tag", 41)), "It is lost."])
+        events = session.send_sync("Where is order 41?", model=model, tools=desk.tools())
+        assert [entry.role for entry in session.path()] == [
+            "system",
+            "user",
+            "assistant",
+            "tool",
+            "tool",
+            "assistant",
+        ]
+        assert sorted(desk.did) == [("look", 41), ("tag", 41)]
+        assert session.state == {"seen": 41}
+        assert session.row.status == "idle"
+        kinds = [event.type for event in events if event.type != "session:delta"]
+        assert kinds == [
+            "session:started",
+            "session:turn_started",
+            "session:answer",
+            "session:tool_result",
+            "session:tool_result",
+            "session:answer",
+            "session:turn_completed",
+        ]
+        assert is_valid(session)
+
+    def test_durable_events_are_numbered_and_deltas_are_not(self, session: Session) -> None:
+        events = session.send_sync("hi", model=ScriptedModel(["one two three"]))
+        numbers = [event.n for event in events if event.n is not None]
+        assert numbers == sorted(numbers)
+        deltas = [event for event in events if event.type == "session:delta"]
+        assert "".join(event.data["text"] for event in deltas).strip() == "one two three"
+        assert all(event.n is None for event in deltas)
+
+    def test_the_model_sees_the_prompt_the_tools_and_the_history(self, session: Session, desk: Desk) -> None:
+        model = ScriptedModel([ask(("look", 41)), "done"])
+        session.send_sync("q", model=model, tools=desk.tools())
+        assert [spec.name for spec in model.requests[0].tools] == ["look", "refund", "tag"]
+        assert model.requests[0].context.system == ("You help.",)
+        assert len(model.requests[1].context.items) == 3
+
+    def test_every_call_is_one_row_of_the_ledger(self, session: Session, desk: Desk) -> None:
+        session.send_sync("q", model=ScriptedModel([ask(("look", 1)), "done"]), tools=desk.tools())
+        calls = session.calls()
+        assert [(call.answer_seq, call.failed) for call in calls] == [(3, False), (5, False)]
+        assert session.usage().unknown_calls == 0
+
+    def test_a_plain_function_is_an_unsafe_tool(self, session: Session) -> None:
+        def add(a: int, b: int) -> int:
+            return a + b
+
+        call = assistant(ToolCall("c", "add", {"a": 2, "b": 3}))
+        session.send_sync("q", model=ScriptedModel([call, "five"]), tools=[add])
+        assert session.path()[3].message.results[0].content[0].text == "5"
+
+    def test_async_send_streams(self, session: Session) -> None:
+        async def main() -> list[str]:
+            return [event.type async for event in session.send("hi", model=ScriptedModel(["yes"]))]
+
+        assert asyncio.run(main())[-1] == "session:turn_completed"
+
+
+class TestStart:
+    def test_the_first_input_tells_that_the_session_started_and_where_it_works(self, store: Store) -> None:
+        workspace = Workspace(working_dir="/w", git_ref="main", variables={"team": "blue"})
+        session = store.start("support", title="Lost", workspace=workspace)
+        model = ScriptedModel(["one", "two"])
+        started = session.send_sync("q", model=model)[0]
+        told = {"working_dir": "/w", "git_ref": "main", "variables": {"team": "blue"}}
+        assert (started.type, started.n) == ("session:started", 1)
+        assert started.data == {
+            "session_id": session.session_id,
+            "conversation_id": session.row.conversation_id,
+            "agent": "support",
+            "title": "Lost",
+            "workspace": told,
+        }
+        assert session.journal(limit=1)[0].kind == "started"
+        assert "session:started" not in [event.type for event in session.send_sync("q", model=model)]
+
+    def test_the_input_is_durable_before_anything_is_told(self, session: Session) -> None:
+        async def main() -> None:
+            run = session.send("q", model=ScriptedModel(["a"]))
+            async for event in run:
+                if event.type == "session:started":
+                    assert session.path()[-1].message.text == "q"
+
+        asyncio.run(main())
+
+    def test_each_turn_records_how_it_was_started_and_how_it_ended(self, store: Store, desk: Desk) -> None:
+        about = {"trigger_type": "email", "trigger_id": "<1@x>", "context_window": 200_000}
+        session = store.start("support", policy={"refunds": "ask"}, **about)
+        model = ScriptedModel(["a", ModelError("m", "no"), ask(("look", 1)), ask(("look", 2))], model="m-1")
+        session.send_sync("q", model=model, tools=desk.tools())
+        session.send_sync("q", model=model, tools=desk.tools())
+        session.send_sync("q", model=model, tools=desk.tools(), limits=Limits(rounds=2))
+        facts = session.journal()
+        started = [fact.data for fact in facts if fact.kind == "turn_started"]
+        assert started[0] == {
+            "turn": 1,
+            "trigger": {"type": "email", "id": "<1@x>"},
+            "model": "m-1",
+            "context_window": 200_000,
+            "policy": {"refunds": "ask"},
+            "tool_names": ["look", "refund", "tag"],
+        }
+        assert [{**data, "turn": 1} for data in started[1:]] == [started[0]] * 2
+        ended = [fact for fact in facts if fact.kind == "turn_ended"]
+        assert [fact.data.get("status") for fact in ended] == ["completed", "failed", "failed"]
+        assert [fact.data.get("error", "")[:15] for fact in ended] == ["", "no", "the turn has ca"]
+        assert all(fact.at > session.row.started_at for fact in ended)
+
+
+class TestOneShot:
+    def test_it_ends_completed_and_not_at_rest(self, session: Session, desk: Desk) -> None:
+        session.send_sync(
+            "q", model=ScriptedModel([ask(("look", 1)), "a"]), tools=desk.tools(), one_shot=True
+        )
+        row = session.row
+        assert (row.status, row.error) == ("completed", None)
+        assert row.completed_at is not None
+        assert row.completed_at > row.started_at
+        assert session.journal()[-1].kind == "turn_ended", "in the commit of the answer, not behind it"
+        assert is_valid(session)
+
+    def test_a_tool_that_ends_the_turn_completes_it_too(self, session: Session) -> None:
+        @bough.tool(effect="read")
+        def leave(ctx: ToolContext) -> str:
+            ctx.ends_turn = True
+            return "bye"
+
+        session.send_sync(
+            "q", model=ScriptedModel([assistant(ToolCall("c", "leave"))]), tools=[leave], one_shot=True
+        )
+        assert session.row.status == "completed"
+
+    def test_one_that_was_cut_off_is_completed_by_whoever_resumes_it(
+        self, store: Store, session: Session
+    ) -> None:
+        session.send_sync("q", model=ScriptedModel([ModelError("m", "no")]), one_shot=True)
+        assert (session.row.status, session.row.completed_at) == ("failed", None)
+        store.session(session.session_id).resume_sync(model=ScriptedModel(["a"]))
+        assert session.row.status == "completed"
+
+    @pytest.mark.parametrize("again", ["send", "turn", "append"])
+    def test_what_is_sent_to_a_completed_session_opens_it_again(self, session: Session, again: str) -> None:
+        session.send_sync("q", model=ScriptedModel(["a"]), one_shot=True)
+        if again == "send":
+            session.send_sync("more", model=ScriptedModel(["b"]))
+        elif again == "turn":
+            with session.turn("more") as turn:
+                turn.answer(assistant("b"))
+        else:
+            session.append([user("more"), assistant("b")])
+        assert (session.row.status, session.row.completed_at) == ("idle", None)
+
+    def test_one_that_a_limit_or_a_person_stopped_is_not_completed(self, session: Session) -> None:
+        async def main() -> None:
+            run = session.send("q", model=ScriptedModel([Slow(30)]), one_shot=True)
+            async for event in run:
+                if event.type == "session:turn_started":
+                    run.cancel()
+
+        asyncio.run(main())
+        assert (session.row.status, session.row.completed_at) == ("cancelled", None)
+
+    def test_what_was_queued_meanwhile_is_taken_and_is_no_one_shot(
+        self, store: Store, session: Session
+    ) -> None:
+        session.enqueue("later")
+        session.send_sync("now", model=ScriptedModel(["a", "b"]), one_shot=True)
+        assert (session.row.status, session.row.completed_at) == ("idle", None)
+
+
+class TestTools:
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            ({"order": "x"}, "Expected `int`"),
+            ({}, "missing required"),
+            ({"order": 1, "extra": 2}, "unknown field"),
+        ],
+    )
+    def test_arguments_that_do_not_fit_come_back_as_an_error_the_model_can_mend(
+        self, session: Session, desk: Desk, arguments: dict[str, Any], said: str
+    ) -> None:
+        call = assistant(ToolCall("c", "look", arguments))
+        session.send_sync("q", model=ScriptedModel([call, "sorry"]), tools=desk.tools())
+        result = session.path()[3].message.results[0]
+        assert result.error
+        assert said in result.content[0].text
+        assert desk.did == []
+
+    def test_a_tool_that_raises_or_returns_nonsense_never_breaks_the_session(self, session: Session) -> None:
+        @bough.tool
+        def boom() -> str:
+            raise RuntimeError("no\0t today \ud800")
+
+        @bough.tool
+        def odd() -> object:
+            return object()
+
+        calls = assistant(ToolCall("a", "boom"), ToolCall("b", "odd"), ToolCall("c", "nobody"))
+        session.send_sync("q", model=ScriptedModel([calls, "sorry"]), tools=[boom, odd])
+        results = [entry.message.results[0] for entry in session.path() if entry.role == "tool"]
+        assert [result.error for result in results] == [True, True, True]
+        assert is_valid(session)
+
+    def test_a_tool_that_takes_too_long_is_stopped(self, session: Session) -> None:
+        @bough.tool(timeout=0.05)
+        async def slow() -> str:
+            await asyncio.sleep(30)
+            return "never"
+
+        session.send_sync("q", model=ScriptedModel([assistant(ToolCall("a", "slow")), "sorry"]), tools=[slow])
+        assert "took longer" in session.path()[3].message.results[0].content[0].text
+
+    def test_a_tool_may_end_the_turn(self, session: Session) -> None:
+        @bough.tool(effect="read")
+        def hang_up(ctx: ToolContext) -> str:
+            ctx.ends_turn = True
+            return "bye"
+
+        model = ScriptedModel([assistant(ToolCall("a", "hang_up"))])
+        events = session.send_sync("q", model=model, tools=[hang_up])
+        assert events[-1].data == {"stop_reason": "ended by a tool"}
+        assert session.row.status == "idle"
+
+
+class TestNarrowing:
+    def test_settings_narrow_the_tools_and_never_widen_them(self, session: Session, desk: Desk) -> None:
+        session.set(tools=("look", "not given"))
+        model = ScriptedModel([ask(("refund", 1), ("look", 2)), "ok"])
+        session.send_sync("q", model=model, tools=desk.tools())
+        assert [spec.name for spec in model.requests[0].tools] == ["look"]
+        assert desk.did == [("look", 2)]
+        assert is_valid(session)
+
+
+class TestModels:
+    def test_an_overloaded_model_is_asked_again_and_every_try_is_counted(self, session: Session) -> None:
+        model = ScriptedModel([Overloaded("m", "529"), Overloaded("m", "529"), "here"])
+        session.send_sync("q", model=model, limits=NOW)
+        assert [call.failed for call in session.calls()] == [True, True, False]
+        assert session.path()[-1].message.text == "here"
+
+    def test_the_next_in_the_chain_answers_and_the_entry_says_who(self, session: Session) -> None:
+        busy = ScriptedModel([Overloaded("m", "529")] * 4, model="first")
+        session.send_sync("q", model=[busy, ScriptedModel(["from the second"], model="second")], limits=NOW)
+        assert session.path()[-1].model == "second"
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            Broken(""),
+            ModelError("m", "refused"),
+            Answer(assistant(""), None, None, None, None, None),
+        ],
+    )
+    def test_a_model_that_fails_leaves_a_turn_that_goes_on(self, session: Session, line: Any) -> None:
+        events = session.send_sync("q", model=ScriptedModel([line]), limits=NOW)
+        assert events[-1].data["stop_reason"] == "error"
+        assert session.row.status == "failed"
+        assert is_valid(session)
+        session.resume_sync(model=ScriptedModel(["better now"]))
+        assert session.path()[-1].message.text == "better now"
+        assert session.usage().calls == 2
+
+    def test_an_overflow_compacts_once_and_tries_again(self, session: Session) -> None:
+        session.append([user("old " * 200), assistant("answer " * 200)])
+        model = ScriptedModel([Overflow("m", "too long"), "short enough"])
+        events = session.send_sync("new", model=model, limits=NOW)
+        assert "session:compacted" in [event.type for event in events]
+        assert model.requests[1].context.items[0].pinned
+        assert session.path()[-1].message.text == "short enough"
+        session.uncompact()
+        assert len(session.context().items) == 4
+
+    def test_a_history_past_the_threshold_is_compacted_before_the_call(self, session: Session) -> None:
+        session.append([user("old " * 400), assistant("answer " * 400)])
+        model = ScriptedModel(["fine"])
+        session.send_sync("new", model=model, limits=Limits(context_tokens=300))
+        assert model.requests[0].context.items[0].pinned
+        assert [entry.kind for entry in session.path()][-2:] == ["compaction", "message"]
+
+    def test_a_history_is_measured_as_it_grows_as_if_it_were_measured_anew(self, session: Session) -> None:
+        sizes = Sizes()
+        for n in range(12):
+            session.append([user("q" * n * 7), assistant("ä" * n * 5)])
+            if n == 8:
+                session.compact("What was said before.")
+            given = session.context()
+            tokens = sum(measure(item.message).tokens for item in given.items)
+            assert [sizes.is_too_long(given, tokens + more) for more in (-1, 0)] == [True, False]
+
+    def test_what_was_measured_before_an_earlier_step_is_not_measured_again(self) -> None:
+        items = tuple(Item(user("word " * 400), seq, seq) for seq in range(1, 4_001))
+        sizes, took = Sizes(), list[float]()
+        for _ in range(6):
+            began = time.perf_counter()
+            sizes.is_too_long(Context((), items), 10**9)
+            took.append(time.perf_counter() - began)
+        assert min(took[1:]) < took[0] / 4
+
+    @pytest.mark.parametrize(
+        ("says", "told", "folds"),
+        [
+            ("They spoke of old things.", "They spoke of old things.", True),
+            ("", "user: old", False),
+            (ModelError("m", "no"), "user: old", False),
+        ],
+        ids=["a summary", "an empty one", "a failure"],
+    )
+    def test_a_model_writes_the_summary_and_its_cost_is_charged(
+        self, session: Session, says: Any, told: str, folds: bool
+    ) -> None:
+        session.append([user("old " * 400), assistant("answer " * 400)])
+        limits = Limits(context_tokens=300, summariser=ScriptedModel([says]), pause=lambda failures: 0.0)
+        model = ScriptedModel(["fine"])
+        session.send_sync("new", model=model, limits=limits)
+        assert told in model.requests[0].context.items[0].message.text
+        compaction = next(entry.payload for entry in session.path() if entry.kind == "compaction")
+        assert compaction.folds is folds
+        assert [call.purpose for call in session.calls()].count("compaction") == 1
+        assert is_valid(session)
+
+    def test_one_input_that_is_too_long_is_never_dropped_silently(self, session: Session) -> None:
+        events = session.send_sync(
+            "long " * 900, model=ScriptedModel([Overflow("m", "too long")]), limits=NOW
+        )
+        assert events[-1].data["error"]["code"] == "Overflow"
+        assert session.context().items[0].message.text == "long " * 900
+
+    def test_a_turn_larger_than_the_window_still_compacts_and_keeps_its_input(
+        self, session: Session, desk: Desk
+    ) -> None:
+        model = ScriptedModel([ask(("look", 1)), ask(("look", 2)), Overflow("m", "too long"), "done"])
+        session.send_sync("the whole question", model=model, tools=desk.tools(), limits=NOW)
+        assert "the whole question" in model.requests[-1].context.items[0].message.text
+        assert session.path()[-1].message.text == "done"
+        assert is_valid(session)
+
+    def test_two_overflows_stop_with_an_error(self, session: Session) -> None:
+        session.append([user("old " * 200), assistant("answer " * 200)])
+        model = ScriptedModel([Overflow("m", "too long"), Overflow("m", "still too long")])
+        events = session.send_sync("new", model=model, limits=NOW)
+        assert events[-1].data["error"]["code"] == "Overflow"
+
+
+class TestLimits:
+    @pytest.mark.parametrize(
+        "name", ["turns", "rounds", "max_cost_microcents", "context_tokens", "max_messages"]
+    )
+    def test_a_limit_is_a_whole_number_from_0_on(self, name: str) -> None:
+        for value in (-1, "a", 1.5, True):
+            with pytest.raises(BadQuery, match=name):
+                Limits(**{name: value})
+
+    def test_past_the_turn_cap_nothing_leaves_and_nothing_is_stored(self, session: Session) -> None:
+        session.append([user("1"), assistant("a")])
+        model = ScriptedModel(["never"])
+        (event,) = session.send_sync("2", model=model, limits=Limits(turns=1))
+        assert event.type == "session:turn_completed"
+        assert event.data["stop_reason"] == "error"
+        assert event.data["error"]["code"] == "turn_limit"
+        assert (model.requests, len(session.path())) == ([], 3)
+
+    def test_a_turn_that_goes_round_in_circles_is_stopped_in_public(
+        self, session: Session, desk: Desk
+    ) -> None:
+        model = ScriptedModel(lambda request: ask(("look", 1)))
+        events = session.send_sync("q", model=model, tools=desk.tools(), limits=Limits(rounds=3))
+        assert len(model.requests) == 3
+        assert events[-1].data["error"]["code"] == "turn_limit"
+        assert session.transcript()[-1].message.text.startswith("(stopped:")
+        assert is_valid(session)
+
+    def test_the_cost_cap_is_checked_before_anything_leaves(self, session: Session) -> None:
+        with session.turn("q") as turn:
+            turn.answer(
+                assistant("a"), usage=Usage(1_000_000, 0), provider="anthropic", model="claude-opus-4-5"
+            )
+        model = ScriptedModel(["never"])
+        (event,) = session.send_sync("more", model=model, limits=Limits(max_cost_microcents=100))
+        assert event.data["error"]["code"] == "cost_limit"
+        assert model.requests == []
+
+    def test_a_cap_that_only_warns_says_so_and_goes_on(self, session: Session) -> None:
+        with session.turn("q") as turn:
+            turn.answer(
+                assistant("a"), usage=Usage(1_000_000, 0), provider="anthropic", model="claude-opus-4-5"
+            )
+        limits = Limits(max_cost_microcents=100, on_exceed="warn")
+        events = session.send_sync("more", model=ScriptedModel(["still here"]), limits=limits)
+        assert [event.type for event in events].count("session:limit_passed") == 1
+        assert session.path()[-1].message.text == "still here"
+
+
+class TestMostMessages:
+    """`max_messages` trims what a model is given, silently and by whole turns. It is not the turn cap."""
+
+    @pytest.fixture
+    def long(self, session: Session) -> Session:
+        for n in range(3):
+            call = ToolCall(f"c{n}", "look", {"order": n})
+            session.append(
+                [user(f"q{n}"), assistant(call), bough.tool_result(f"c{n}", "found"), assistant("a")]
+            )
+        return session
+
+    def given(self, model: ScriptedModel) -> list[int]:
+        return [len(request.context.items) for request in model.requests]
+
+    @pytest.mark.parametrize(("most", "given"), [(13, 13), (12, 9), (6, 5), (1, 1), (0, 1)])
+    def test_older_turns_go_whole_and_the_session_goes_on(self, long: Session, most: int, given: int) -> None:
+        model = ScriptedModel(["fine"])
+        events = long.send_sync("now", model=model, limits=Limits(max_messages=most))
+        assert self.given(model) == [given]
+        assert model.requests[0].context.system == ("You help.",)
+        assert events[-1].data == {"stop_reason": "answered"}
+        assert len(long.path()) == 15
+        for name in PROVIDERS:
+            request = wire(name).project(model.requests[0].context, long.read_blob)
+            assert wire(name).violations(request) == []
+
+    def test_a_turn_longer_than_that_is_given_whole(self, long: Session, desk: Desk) -> None:
+        model = ScriptedModel([ask(("look", 1)), ask(("look", 2)), "done"])
+        long.send_sync("now", model=model, tools=desk.tools(), limits=Limits(max_messages=2))
+        assert self.given(model) == [1, 3, 5]
+        assert long.path()[-1].message.text == "done"
+
+    def test_a_summary_stays(self, long: Session) -> None:
+        long.compact("They looked.", first_kept=6)
+        model = ScriptedModel(["fine"])
+        long.send_sync("now", model=model, limits=Limits(max_messages=6))
+        assert [item.pinned for item in model.requests[0].context.items] == [True, *[False] * 5]
+
+    def test_a_session_may_ask_for_less_and_never_for_more(self, long: Session) -> None:
+        long.set(limits={"max_messages": 6})
+        model = ScriptedModel(["fine", "fine"])
+        long.send_sync("now", model=model, limits=Limits(max_messages=9))
+        long.send_sync("now", model=model, limits=Limits(max_messages=1))
+        assert self.given(model) == [5, 1]
+
+    def test_what_it_was_is_told_with_the_turn(self, long: Session) -> None:
+        long.send_sync("now", model=ScriptedModel(["fine"]), limits=Limits(max_messages=6))
+        assert [f.data for f in long.journal() if f.kind == "turn_started"][-1]["max_messages"] == 6
+
+    def test_what_is_trimmed_away_need_not_be_summarised(self, session: Session) -> None:
+        session.append([user("old " * 400), assistant("answer " * 400)])
+        model = ScriptedModel(["fine"])
+        session.send_sync("new", model=model, limits=Limits(context_tokens=300, max_messages=2))
+        assert "compaction" not in [entry.kind for entry in session.path()]
+
+
+class TestCrash:
+    """What a process before left behind: an answer and the start of its tools, and nothing more."""
+
+    @pytest.fixture
+    def died(self, session: Session) -> Session:
+        answer = ask(("look", 1), ("refund", 2), ("tag", 3))
+        started = ExtraFact("calls_started", {"seq": 3, "indexes": [0, 1, 2]})
+        session.append([user("q")])
+        session.log.append([Draft(answer)], facts=[started])
+        return session
+
+    def test_an_unsafe_tool_never_runs_twice(self, died: Session, desk: Desk) -> None:
+        died.resume_sync(model=ScriptedModel(["I do not know."]), tools=desk.tools())
+        assert sorted(desk.did) == [("look", 1), ("tag", 3)]
+        refund = next(r for e in died.path() if e.message for r in e.message.results if r.call_id == "c1")
+        assert (refund.outcome, refund.error) == ("unknown", True)
+        assert is_valid(died)
+
+    def test_its_verify_function_settles_what_happened(self, died: Session, desk: Desk) -> None:
+        tools = desk.tools(verify=lambda order: Happened("refunded before"))
+        died.resume_sync(model=ScriptedModel(["Done."]), tools=tools)
+        assert ("refund", 2) not in desk.did
+        refund = next(r for e in died.path() if e.message for r in e.message.results if r.call_id == "c1")
+        assert (refund.outcome, refund.content[0].text) == ("done", "refunded before")
+
+    def test_what_never_happened_is_run(self, died: Session, desk: Desk) -> None:
+        tools = desk.tools(verify=lambda order: NeverHappened())
+        died.resume_sync(model=ScriptedModel(["Done."]), tools=tools)
+        assert ("refund", 2) in desk.did
+
+    def test_finished_siblings_are_not_run_again_and_keys_are_the_same(
+        self, store: Store, session: Session, desk: Desk
+    ) -> None:
+        session.append([user("q")])
+        started = ExtraFact("calls_started", {"seq": 3, "indexes": [0, 1]})
+        session.log.append([Draft(ask(("look", 1), ("tag", 2)))], facts=[started])
+        keys = [session.call_key(call) for call in session.open_calls]
+        session.append([bough.tool_result("c0", "already")])
+        store.session(session.session_id).resume_sync(model=ScriptedModel(["ok"]), tools=desk.tools())
+        assert desk.did == [("tag", 2)]
+        assert desk.keys == keys[1:]
+
+    def test_a_call_cut_off_is_counted_with_unknown_tokens(self, store: Store, session: Session) -> None:
+        async def killed() -> None:
+            run = session.send("q", model=ScriptedModel([Slow(30)]))
+            async for event in run:
+                if event.type == "session:turn_started":
+                    return
+
+        asyncio.run(killed())
+        assert session.usage().unknown_calls == 1
+
+
+class TestApproval:
+    def test_the_wait_is_durable_and_the_call_runs_once(
+        self, store: Store, session: Session, desk: Desk
+    ) -> None:
+        tools = desk.tools(approval=True)
+        events = session.send_sync("q", model=ScriptedModel([ask(("refund", 7), ("look", 7))]), tools=tools)
+        assert [e.data["name"] for e in events if e.type == "session:approval_requested"] == ["refund"]
+        assert desk.did == [("look", 7)]
+        again = store.session(session.session_id)
+        (call,) = again.open_calls
+        again.resume_sync(model=ScriptedModel([]), tools=tools)
+        assert (desk.did, again.row.status) == ([("look", 7)], "waiting"), "still waiting, and asked once"
+        again.approve(call)
+        again.resume_sync(model=ScriptedModel(["done"]), tools=tools)
+        assert desk.did == [("look", 7), ("refund", 7)]
+        assert [fact.kind for fact in again.journal()].count("approval_asked") == 1
+        assert again.row.status == "idle"
+        assert is_valid(again)
+
+    def test_a_denial_is_told_to_the_model_and_nothing_runs(self, session: Session, desk: Desk) -> None:
+        tools = desk.tools(approval=True)
+        session.send_sync("q", model=ScriptedModel([ask(("refund", 7))]), tools=tools)
+        session.approve(session.open_calls[0], allow=False)
+        with pytest.raises(InvalidOperation, match="was denied already"):
+            session.approve(session.open_calls[0])
+        session.resume_sync(model=ScriptedModel(["as you wish"]), tools=tools)
+        assert desk.did == []
+        assert session.path()[3].message.results[0].outcome == "denied"
+
+    def test_approved_and_killed_before_it_ran_is_unknown_not_twice(
+        self, session: Session, desk: Desk
+    ) -> None:
+        tools = desk.tools(approval=True)
+        session.send_sync("q", model=ScriptedModel([ask(("refund", 7))]), tools=tools)
+        session.approve(session.open_calls[0])
+        session.log.record("calls_started", data={"seq": 3, "indexes": [0]})  # and then the lights went out
+        session.resume_sync(model=ScriptedModel(["hm"]), tools=tools)
+        assert desk.did == []
+        assert session.path()[3].message.results[0].outcome == "unknown"
+
+
+class TestCancel:
+    @pytest.mark.parametrize("when", ["model", "tool"])
+    def test_the_session_stays_valid_and_takes_the_next_input(self, session: Session, when: str) -> None:
+        @bough.tool(effect="read")
+        async def wait() -> str:
+            await asyncio.sleep(30)
+            return "never"
+
+        @bough.tool(effect="read")
+        def quick() -> str:
+            return "quick"
+
+        calls = assistant(ToolCall("a", "quick"), ToolCall("b", "wait"))
+        model = ScriptedModel([Slow(30)] if when == "model" else [calls])
+
+        async def main() -> list[str]:
+            run = session.send("q", model=model, tools=[wait, quick])
+            seen = []
+            async for event in run:
+                seen.append(event.type)
+                if event.type == ("session:turn_started" if when == "model" else "session:tool_result"):
+                    run.cancel()
+            return seen
+
+        assert asyncio.run(main())[-1] == "session:turn_completed"
+        assert session.row.status == "cancelled"
+        assert session.transcript()[-1].message.text == "(cancelled)"
+        assert is_valid(session)
+        session.send_sync("again", model=ScriptedModel(["fine"]))
+        assert session.path()[-1].message.text == "fine"
+
+    def test_from_another_thread(self, session: Session) -> None:
+        session.cancel()  # nothing runs, nothing happens
+
+        def cancel_once_it_runs() -> None:
+            while session.row.status != "running":
+                time.sleep(0.01)
+            session.cancel()
+
+        other = threading.Thread(target=cancel_once_it_runs)
+        other.start()
+        events = session.send_sync("q", model=ScriptedModel([Slow(30)]))
+        other.join()
+        assert events[-1].data == {"stop_reason": "cancelled"}
+        assert session.row.status == "cancelled"
+        assert is_valid(session)
+
+    def test_a_tool_in_a_thread_can_see_that_it_is_cancelled(self, session: Session) -> None:
+        seen: list[bool] = []
+
+        @bough.tool(effect="read")
+        def patient(ctx: ToolContext) -> str:
+            until = time.monotonic() + 20
+            while not ctx.is_cancelled and time.monotonic() < until:
+                time.sleep(0.01)
+            seen.append(ctx.is_cancelled)
+            return "stopped"
+
+        async def main() -> None:
+            run = session.send(
+                "q", model=ScriptedModel([assistant(ToolCall("a", "patient"))]), tools=[patient]
+            )
+            async for event in run:
+                if event.type == "session:answer":
+                    asyncio.get_running_loop().call_later(0.05, run.cancel)
+
+        asyncio.run(main())
+        assert seen == [True]
+        assert is_valid(session)
+
+    def test_during_a_compaction_the_old_context_stays(self, session: Session) -> None:
+        session.append([user("old " * 400), assistant("answer " * 400)])
+        limits = Limits(context_tokens=300, summariser=ScriptedModel([Slow(30, "sum")]))
+
+        async def main() -> None:
+            run = session.send("new", model=ScriptedModel(["never"]), limits=limits)
+            async for event in run:
+                if event.type == "session:turn_started":
+                    asyncio.get_running_loop().call_later(0.05, run.cancel)
+
+        asyncio.run(main())
+        assert "compaction" not in [entry.kind for entry in session.path()]
+        assert session.row.status == "cancelled"
+        assert is_valid(session)
+
+    def test_during_an_approval_wait_there_is_nothing_to_abort_and_a_new_input_is_taken(
+        self, session: Session, desk: Desk
+    ) -> None:
+        tools = desk.tools(approval=True)
+        session.send_sync("q", model=ScriptedModel([ask(("refund", 7))]), tools=tools)
+        session.send_sync("never mind", model=ScriptedModel(["all right"]), tools=tools)
+        assert desk.did == []
+        assert session.path()[3].message.results[0].outcome == "interrupted"
+        assert is_valid(session)
+
+
+class TestLease:
+    def test_one_runner_drives_and_a_second_is_told_who(self, store: Store, session: Session) -> None:
+        async def main() -> None:
+            run = session.send("q", model=ScriptedModel([Slow(30)]))
+            async for event in run:
+                if event.type == "session:turn_started":
+                    with pytest.raises(Running, match="here:1#"):
+                        async for _ in store.session(session.session_id).resume(
+                            model=ScriptedModel(["mine"])
+                        ):
+                            pass
+                    run.cancel()
+
+        asyncio.run(main())
+        assert session.row.holder is None
+        session.send_sync("again", model=ScriptedModel(["fine"]))
+
+    def test_a_late_runner_is_fenced_and_writes_nothing(self, store: Store, session: Session) -> None:
+        async def main() -> None:
+            run = session.send("q", model=ScriptedModel([Slow(0.2, "late")]))
+            async for event in run:
+                if event.type == "session:turn_started":
+                    row = session.row
+                    store.store.lease(session.session_id, "another", 10**18, (row.lease_until or 0) + 1)
+
+        with pytest.raises(Fenced):
+            asyncio.run(main())
+        assert [entry.role for entry in session.path()] == ["system", "user"]
+        assert session.row.holder == "another"
+
+    def test_a_dead_runner_has_lost_its_lease_at_once(self, store: Store, session: Session) -> None:
+        session.append([user("q")])
+        now = store.runtime.now()
+        store.store.lease(session.session_id, "gone:9#1", now + 10**12, now)
+        session.resume_sync(model=ScriptedModel(["going on"]))
+        assert session.path()[-1].message.text == "going on"
+
+    def test_resuming_a_session_at_rest_says_so(self, session: Session) -> None:
+        model = ScriptedModel([])
+        assert session.resume_sync(model=model)[-1].data == {"stop_reason": "nothing to resume"}
+        assert model.requests == []
+
+    def test_a_new_input_settles_the_calls_of_a_broken_turn_first(self, session: Session, desk: Desk) -> None:
+        started = ExtraFact("calls_started", {"seq": 3, "indexes": [0]})
+        session.append([user("q")])
+        session.log.append([Draft(ask(("refund", 1)))], facts=[started])
+        session.send_sync("never mind", model=ScriptedModel(["all right"]), tools=desk.tools())
+        assert session.path()[3].message.results[0].outcome == "unknown"
+        assert desk.did == []
+        assert is_valid(session)
+
+
+class TestStreaming:
+    LONG = "word " * 200
+
+    def test_streamed_text_comes_back_as_an_interrupted_answer_that_ends_its_turn(
+        self, store: Store, session: Session
+    ) -> None:
+        session.send_sync("q", model=ScriptedModel([Broken(self.LONG)]), limits=NOW)
+        assert store.store.draft(session.session_id) is not None
+        again = store.session(session.session_id)
+        again.resume_sync(model=ScriptedModel([]))
+        last = again.path()[-1]
+        assert (last.finish, last.internal) == ("interrupted", False)
+        assert last.message.text == self.LONG
+        assert again.row.status == "idle"
+        assert is_valid(again)
+
+    @pytest.mark.parametrize("end", ["the line goes dead", "no stop reason", "a bug"])
+    def test_what_was_shown_is_kept_however_short_and_whatever_breaks_it_off(
+        self, store: Store, session: Session, end: str
+    ) -> None:
+        class Breaking(ScriptedModel):
+            async def stream(self, request: Any) -> Any:
+                yield Delta("short words that ")
+                if end == "the line goes dead":
+                    raise ModelError("m", "reset")
+                if end == "a bug":
+                    raise KeyError("a bug in a model")
+                yield Answer(assistant("short words that"), None, None, None, None, None)
+
+        async def main() -> str:
+            shown = ""
+            with contextlib.suppress(KeyError):
+                async for event in session.send("q", model=Breaking([]), limits=NOW):
+                    shown += event.data["text"] if event.type == "session:delta" else ""
+            return shown
+
+        shown = asyncio.run(main())
+        assert shown.startswith("short words")
+        again = store.session(session.session_id)
+        model = ScriptedModel([])
+        again.resume_sync(model=model)
+        last = again.path()[-1]
+        assert (last.message.text, last.finish, model.requests) == (shown, "interrupted", [])
+        assert (again.row.status, again.log.cursor.turn) == ("idle", 0)
+        assert is_valid(again)
+
+    def test_what_was_shown_is_durable_soon_though_the_stream_says_no_more(
+        self, store: Store, session: Session
+    ) -> None:
+        class Pondering(ScriptedModel):
+            async def stream(self, request: Any) -> Any:
+                yield Delta("short words and then ")
+                await asyncio.sleep(30)
+
+        async def kept() -> str:
+            while (said := store.store.draft(session.session_id)) is None:
+                await asyncio.sleep(0.02)
+            return said
+
+        async def main() -> None:
+            run = session.send("q", model=Pondering([]))
+            async for event in run:
+                if event.type == "session:delta":
+                    assert await asyncio.wait_for(kept(), 10) == event.data["text"]
+                    run.cancel()
+
+        asyncio.run(main())
+        assert session.row.status == "cancelled"
+
+    def test_a_cancel_keeps_what_an_earlier_try_had_shown(self, session: Session) -> None:
+        async def main() -> None:
+            run = session.send(
+                "q", model=[ScriptedModel([Broken("half a word ")]), ScriptedModel([Slow(30)])]
+            )
+            async for event in run:
+                if event.type == "session:delta":
+                    asyncio.get_running_loop().call_later(0.2, run.cancel)
+
+        asyncio.run(main())
+        assert session.path()[-1].message.text == "half a word (cancelled)"
+
+    def test_the_answer_of_a_second_try_stands_alone(self, store: Store, session: Session) -> None:
+        model = [ScriptedModel([Broken("half a word ")]), ScriptedModel(["whole"])]
+        session.send_sync("q", model=model)
+        assert [entry.message.text for entry in session.transcript()] == ["q", "whole"]
+        assert store.store.draft(session.session_id) is None
+
+    def test_a_stream_of_many_pieces_is_not_a_commit_for_each(self, store: Store) -> None:
+        saved: list[str] = []
+        runtime = replace(store.runtime, now=lambda: 1_000_000_000_000_000)  # no time passes
+
+        class Counting(Loop):
+            def _save(self, text: str) -> None:
+                saved.append(text)
+                super()._save(text)
+
+        session = bough.Store(store.store, runtime).start("support")
+        model = ScriptedModel(["word " * 400])
+
+        async def main() -> None:
+            async for _ in Counting(session.log, [model], {}, NOW).run("q"):
+                pass
+
+        asyncio.run(main())
+        assert len(saved) == 2000 // 400
+
+    def test_a_rewind_leaves_the_draft_behind(self, session: Session) -> None:
+        session.send_sync("q", model=ScriptedModel([Broken(self.LONG)]), limits=NOW)
+        session.rollback()
+        assert session.log.store.draft(session.session_id) is None
+        session.send_sync("q", model=ScriptedModel(["short"]))
+        assert session.path()[-1].message.text == "short"
+
+    def test_rollback_leaves_an_unanswered_turn_behind(self, session: Session) -> None:
+        session.append([user("q")])
+        model = ScriptedModel([])
+        session.resume_sync(model=model, rollback=True)
+        assert (len(session.path()), model.requests) == (1, [])
+        assert session.rollback() is None
+        session.redo()
+        assert len(session.path()) == 2
+
+    def test_a_resume_that_cannot_start_leaves_no_turn_behind(self, session: Session) -> None:
+        session.append([user("q")])
+        for how in ({}, {"model": []}, {"model": "nobody:x"}, {"model": ScriptedModel([]), "tools": [print]}):
+            with pytest.raises((TypeError, BoughError)):
+                session.resume(rollback=True, **how)
+            assert len(session.path()) == 2
+
+
+class TestQueue:
+    def test_input_for_a_busy_session_is_taken_when_the_turn_is_over(
+        self, store: Store, session: Session
+    ) -> None:
+        model = ScriptedModel([Slow(0.05, "first"), "second", "third"])
+
+        async def main() -> list[str]:
+            seen = []
+            async for event in session.send("one", model=model):
+                if event.type == "session:started":
+                    other = store.session(session.session_id)
+                    other.enqueue("two")
+                    other.enqueue("three")
+                seen.append(event.type)
+            return seen
+
+        assert asyncio.run(main()).count("session:turn_completed") == 3
+        told = [entry.message.text for entry in session.transcript()]
+        assert told == ["one", "first", "two", "second", "three", "third"]
+        assert store.store.inbox(session.session_id) == []
+        assert is_valid(session)
+
+    def test_what_is_queued_survives_and_is_taken_by_the_next_run(
+        self, store: Store, session: Session
+    ) -> None:
+        session.enqueue("later")
+        again = store.session(session.session_id)
+        again.send_sync("now", model=ScriptedModel(["a", "b"]))
+        assert [entry.message.text for entry in again.transcript()] == ["now", "a", "later", "b"]

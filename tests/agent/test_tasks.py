@@ -1,0 +1,517 @@
+"""Tasks: a child session run from within a tool; the parent keeps its start and its answer, and waits when it waits."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import time
+from typing import Any
+
+import pytest
+
+import bough
+from bough import ScriptedModel, Session, ToolCall, ToolContext, assistant, system, user
+from bough.errors import InvalidOperation, TaskTrashed, Trashed
+from bough.wire import PROVIDERS, wire
+from conftest import Store
+
+
+class Office:
+    """A tool that pays, if a person allows it, and tools that have children do it."""
+
+    def __init__(self) -> None:
+        self.paid: list[int] = []
+        self.asked: list[str] = []
+        self.delegated = 0
+
+    @property
+    def pay(self) -> bough.Tool:
+        @bough.tool(effect="unsafe", approval=True)
+        def pay(n: int) -> str:
+            """Pays."""
+            self.paid.append(n)
+            return f"paid {n}"
+
+        return pay
+
+    def model(self, *lines: Any) -> ScriptedModel:
+        """Says the line that comes after what was said already, in whichever process."""
+
+        def answer(request: Any) -> Any:
+            said = [item.message for item in request.context.items if item.message.role == "assistant"]
+            self.asked.append(request.context.items[0].message.text)
+            return lines[len(said)]
+
+        return ScriptedModel(answer)
+
+    def delegate(self, depth: int = 1, **how: Any) -> bough.Tool:
+        """Has a child pay, or have a child of its own do it."""
+
+        @bough.tool(**{"effect": "idempotent", **how})
+        async def delegate(n: int, ctx: ToolContext) -> str:
+            self.delegated += 1
+            name = "pay" if depth == 1 else "delegate"
+            model = self.model(assistant(call(name, n=n)), f"done at {depth}")
+            tools = [self.pay if depth == 1 else self.delegate(depth - 1)]
+            return await ctx.task(f"level {depth}", models=[model], tools=tools)
+
+        return delegate
+
+
+def call(name: str, call_id: str = "c", **arguments: Any) -> ToolCall:
+    return ToolCall(call_id, name, arguments)
+
+
+def results(session: Session) -> list[Any]:
+    return [result for entry in session.path() if entry.message for result in entry.message.results]
+
+
+def is_valid(session: Session) -> bool:
+    assert session.verify() == []
+    requests = {name: session.request(name) for name in PROVIDERS}
+    return all(wire(name).violations(request) == [] for name, request in requests.items())
+
+
+def family(session: Session) -> list[Session]:
+    return [session, *(one for child in session.children() for one in family(child))]
+
+
+def copied(store: Store, session: Session) -> Session:
+    bundle = io.BytesIO()
+    session.export(bundle)
+    bundle.seek(0)
+    return store.session(store.import_bundle(bundle, new_id=True).session_id)
+
+
+@pytest.fixture
+def session(store: Store) -> Session:
+    return store.start("support", [system("You help.")])
+
+
+@pytest.fixture
+def office() -> Office:
+    return Office()
+
+
+class TestTask:
+    def test_the_parent_keeps_the_answer_and_the_child_the_way_to_it(
+        self, store: Store, session: Session
+    ) -> None:
+        @bough.tool(effect="read")
+        def look(order: int) -> dict[str, int]:
+            """Look an order up."""
+            return {"order": order}
+
+        @bough.tool(effect="idempotent")
+        async def delegate(what: str, ctx: ToolContext) -> str:
+            """Has a child do it."""
+            child = ScriptedModel([assistant(call("look", order=9)), f"{what} is done"])
+            return await ctx.task(
+                what, agent="helper", seeds=[system("You help.")], models=[child], tools=[look]
+            )
+
+        model = ScriptedModel([assistant(ToolCall("c", "delegate", {"what": "digging"})), "It is dug."])
+        session.send_sync("dig", model=model, tools=[delegate])
+        assert session.path()[3].message.results[0].content[0].text == "digging is done"
+        (child,) = session.children()
+        assert (child.row.agent, child.row.parent_seq, len(child.path())) == ("helper", 3, 5)
+        assert session.usage("tree").calls == 4
+        assert is_valid(child)
+        kinds = [fact.kind for fact in session.journal()]
+        assert kinds.index("task_started") < kinds.index("turn_ended")
+
+    def test_two_tasks_of_one_tool_are_two_children_and_found_again_after_a_crash(
+        self, store: Store, session: Session
+    ) -> None:
+        asked: list[str] = []
+
+        def answer(request: Any) -> str:
+            asked.append(request.context.items[-1].message.text)
+            return f"{asked[-1]} done"
+
+        @bough.tool(effect="idempotent")
+        async def delegate(ctx: ToolContext) -> list[str]:
+            return [await ctx.task(what, models=[ScriptedModel(answer)]) for what in ("A", "B")]
+
+        for _ in range(2):  # the second time as if the process had died before the result was kept
+            session.append([user("q"), assistant(ToolCall("c", "delegate"))])
+            session.resume_sync(model=ScriptedModel(["ok"]), tools=[delegate])
+            result = session.path()[-2].message.results[0].content[0].text
+            assert result == '["A done","B done"]'
+            session.rewind(to=1)
+        assert asked == ["A", "B", "A", "B"]
+        assert len(session.children()) == 4
+
+    def test_tasks_may_not_be_nested_without_end(self, session: Session) -> None:
+        def digger() -> bough.Tool:
+            @bough.tool(effect="idempotent")
+            async def dig(ctx: ToolContext) -> str:
+                model = ScriptedModel([assistant(ToolCall("c", "dig")), "up again"])
+                return await ctx.task("deeper", models=[model], tools=[digger()])
+
+            return dig
+
+        session.send_sync("q", model=ScriptedModel([assistant(ToolCall("c", "dig")), "ok"]), tools=[digger()])
+        depth, at = 0, session
+        while at.children():
+            depth, at = depth + 1, at.children()[0]
+        assert depth == 4
+        assert "nested 4 deep" in str([e.message for e in at.path()])
+
+
+class TestWaiting:
+    """An approval asked for in a task: the parent waits for it as durably as for one of its own."""
+
+    def test_the_parent_waits_too_and_goes_on_when_there_was_a_word(
+        self, store: Store, session: Session, office: Office
+    ) -> None:
+        tools = [office.delegate()]
+        events = session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
+        (child,) = session.children()
+        asked = events[-1]
+        assert (asked.type, asked.data["session_id"]) == ("session:approval_requested", child.session_id)
+        assert (asked.data["name"], asked.data["seq"], asked.data["task_of"]["seq"]) == ("pay", 2, 3)
+        assert asked.n is not None
+        assert (session.row.status, child.row.status, office.paid) == ("waiting", "waiting", [])
+
+        (waiting,) = store.session(child.session_id).open_calls
+        store.session(child.session_id).approve(waiting)
+        again = store.session(session.session_id)
+        again.resume_sync(model=office.model(None, "It is paid."), tools=tools)
+        assert office.paid == [7]
+        assert results(again)[0].content[0].text == "done at 1"
+        assert again.path()[-1].message.text == "It is paid."
+        assert office.asked == ["q", "level 1", "level 1", "q"], "no model was asked twice for one answer"
+        assert all(is_valid(one) for one in family(again))
+
+    def test_until_there_is_a_word_nothing_is_run_and_nothing_is_asked_again(
+        self, session: Session, office: Office
+    ) -> None:
+        tools = [office.delegate()]
+        session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
+        assert session.resume_sync(model=ScriptedModel([]), tools=tools) == []
+        assert (office.delegated, office.paid) == (1, [])
+        assert [fact.kind for fact in session.journal()].count("task_waits") == 1
+        assert is_valid(session)
+
+    @pytest.mark.parametrize("depth", [1, 4])
+    def test_a_word_from_any_handle_above_reaches_the_call_however_deep(
+        self, store: Store, session: Session, office: Office, depth: int
+    ) -> None:
+        tools = [office.delegate(depth)]
+        session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
+        assert len(family(session)) == depth + 1
+        again = store.session(session.session_id)
+        (asked,) = again.waiting()
+        assert (asked.call.name, asked.session_id) == ("pay", family(session)[-1].session_id)
+        again.approve(asked)
+        assert again.waiting() == []
+        again.resume_sync(model=office.model(None, "It is paid."), tools=tools)
+        assert office.paid == [7]
+        assert results(again)[0].content[0].text == f"done at {depth}"
+        assert len(office.asked) == 2 * (depth + 1), "no model was asked twice for one answer"
+        assert all(is_valid(one) for one in family(again))
+
+    def test_a_word_binds_to_the_exact_call_and_not_to_the_one_that_started_the_task(
+        self, session: Session, office: Office
+    ) -> None:
+        tools = [office.delegate()]
+        session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
+        with pytest.raises(InvalidOperation, match=r"session\.waiting"):
+            session.approve(session.open_calls[0])
+        session.resume_sync(model=ScriptedModel([]), tools=tools)
+        assert office.paid == []
+
+    def test_every_session_above_is_told_of_the_word(self, session: Session, office: Office) -> None:
+        tools = [office.delegate(2)]
+        session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
+        session.approve(session.waiting()[0])
+        top, middle, deepest = family(session)
+        told = {"session": deepest.session_id, "seq": 2, "index": 0, "word": "approved"}
+        for one in (top, middle):
+            assert [fact.data for fact in one.journal() if fact.kind == "task_decided"] == [told]
+
+    def test_a_denial_is_told_to_the_child_and_its_answer_to_the_parent(
+        self, session: Session, office: Office
+    ) -> None:
+        tools = [office.delegate()]
+        session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
+        session.approve(session.waiting()[0], allow=False)
+        session.resume_sync(model=office.model(None, "As you wish."), tools=tools)
+        assert office.paid == []
+        assert results(session.children()[0])[0].outcome == "denied"
+        assert results(session)[0].content[0].text == "done at 1"
+
+    def test_a_child_that_asks_twice_is_waited_for_twice(self, session: Session, office: Office) -> None:
+        lines = [assistant(call("pay", n=1)), assistant(call("pay", n=2)), "both"]
+
+        @bough.tool(effect="idempotent")
+        async def delegate(ctx: ToolContext) -> str:
+            return await ctx.task("pay", models=[office.model(*lines)], tools=[office.pay])
+
+        session.send_sync("q", model=office.model(assistant(call("delegate"))), tools=[delegate])
+        for n in (1, 2):
+            (asked,) = session.waiting()
+            assert asked.call.arguments == {"n": n}
+            session.approve(asked)
+            session.resume_sync(model=office.model(None, "ok"), tools=[delegate])
+        assert office.paid == [1, 2]
+        assert session.path()[-1].message.text == "ok"
+
+    @pytest.mark.parametrize("how", ["gather", "group"])
+    def test_a_sibling_that_needs_no_word_is_not_stopped_and_not_done_again(
+        self, session: Session, office: Office, how: str
+    ) -> None:
+        @bough.tool(effect="idempotent")
+        async def delegate(ctx: ToolContext) -> list[str]:
+            pays = ctx.task(
+                "pay", models=[office.model(assistant(call("pay", n=1)), "paid")], tools=[office.pay]
+            )
+            thinks = ctx.task("think", models=[bough.ScriptedModel([bough.Slow(0.2, "thought")])])
+            if how == "gather":
+                return list(await asyncio.gather(pays, thinks))
+            async with asyncio.TaskGroup() as group:
+                both = [group.create_task(pays), group.create_task(thinks)]
+            return [one.result() for one in both]
+
+        session.send_sync("q", model=office.model(assistant(call("delegate"))), tools=[delegate])
+        assert "thought" in [child.path()[-1].message.text for child in session.children()]
+        session.approve(session.waiting()[0])
+        session.resume_sync(model=office.model(None, "ok"), tools=[delegate])
+        assert results(session)[0].content[0].text == '["paid","thought"]'
+        assert sorted(child.usage().calls for child in session.children()) == [1, 2]
+
+    def test_two_children_may_wait_and_each_goes_on_by_its_own_word(
+        self, session: Session, office: Office
+    ) -> None:
+        tools = [office.delegate()]
+        answer = assistant(call("delegate", "a", n=1), call("delegate", "b", n=2))
+        session.send_sync("q", model=office.model(answer), tools=tools)
+        first, second = session.waiting()
+        session.approve(second)
+        session.resume_sync(model=ScriptedModel([]), tools=tools)
+        assert (office.paid, session.waiting()) == ([2], [first])
+        session.approve(first)
+        session.resume_sync(model=office.model(None, "ok"), tools=tools)
+        assert office.paid == [2, 1]
+        assert session.path()[-1].message.text == "ok"
+        assert is_valid(session)
+
+    def test_a_tool_that_catches_every_exception_waits_all_the_same(
+        self, session: Session, office: Office
+    ) -> None:
+        @bough.tool(effect="idempotent")
+        async def careful(ctx: ToolContext) -> str:
+            model = office.model(assistant(call("pay", n=1)), "paid")
+            try:
+                return await ctx.task("pay", models=[model], tools=[office.pay])
+            except Exception:  # noqa: BLE001 - this is what it does
+                return "went wrong"
+
+        session.send_sync("q", model=office.model(assistant(call("careful"))), tools=[careful])
+        session.approve(session.waiting()[0])
+        session.resume_sync(model=office.model(None, "ok"), tools=[careful])
+        assert results(session)[0].content[0].text == "paid"
+
+    @pytest.mark.parametrize("name", ["pay", "delegate"])
+    def test_a_word_that_comes_while_a_sibling_runs_needs_no_resume(
+        self, store: Store, session: Session, office: Office, name: str
+    ) -> None:
+        @bough.tool(effect="read")
+        def allow() -> str:
+            mine = store.session(session.session_id)
+            deadline = time.monotonic() + 20
+            while not (asked := mine.waiting()) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            mine.approve(asked[0])
+            return "allowed"
+
+        answer = assistant(call(name, "a", n=7), call("allow", "b"))
+        tools = [office.pay, office.delegate(), allow]
+        session.send_sync("q", model=office.model(answer, "ok"), tools=tools)
+        assert office.paid == [7]
+        assert session.path()[-1].message.text == "ok"
+        assert is_valid(session)
+
+    def test_an_unsafe_tool_that_can_tell_waits_and_is_run_again_if_nothing_happened(
+        self, session: Session, office: Office
+    ) -> None:
+        tools = [office.delegate(effect="unsafe", verify=lambda n: bough.NeverHappened())]
+        session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
+        session.approve(session.waiting()[0])
+        session.resume_sync(model=office.model(None, "ok"), tools=tools)
+        assert (office.paid, office.delegated) == ([7], 2)
+
+    def test_an_unsafe_tool_is_never_run_twice_so_it_cannot_wait(
+        self, session: Session, office: Office
+    ) -> None:
+        tools = [office.delegate(2, effect="unsafe")]
+        model = office.model(assistant(call("delegate", n=7)), "I see.")
+        session.send_sync("q", model=model, tools=tools)
+        assert (office.delegated, office.paid) == (2, [])
+        assert (results(session)[0].outcome, session.path()[-1].message.text) == ("interrupted", "I see.")
+        assert [one.row.status for one in family(session)] == ["idle", "cancelled", "cancelled"]
+        assert session.waiting() == []
+        assert all(is_valid(one) for one in family(session))
+
+    @pytest.mark.parametrize("depth", [1, 3])
+    def test_who_wrote_an_unsafe_tool_that_cannot_wait_is_told_how_to_declare_it_however_deep(
+        self, session: Session, office: Office, depth: int
+    ) -> None:
+        def delegate(left: int) -> bough.Tool:
+            @bough.tool(effect="unsafe" if left == 1 else "idempotent", name=f"delegate_{left}")
+            async def tool(ctx: ToolContext) -> str:
+                name, below = (
+                    ("pay", office.pay) if left == 1 else (f"delegate_{left - 1}", delegate(left - 1))
+                )
+                given = {"n": 7} if left == 1 else {}
+                return await ctx.task(
+                    "do it", models=[office.model(assistant(call(name, **given)), "ok")], tools=[below]
+                )
+
+            return tool
+
+        model = office.model(assistant(call(f"delegate_{depth}")), "I see.")
+        events = session.send_sync("q", model=model, tools=[delegate(depth)])
+        (warning,) = [event for event in events if event.type == "session:warning"]
+        where = family(session)[depth - 1]
+        assert (warning.data["code"], warning.data["name"]) == ("cannot_wait", "delegate_1")
+        assert warning.data["session_id"] == where.session_id
+        said = results(where)[0].content[0].text
+        assert warning.data["message"] == said, "the log says it too"
+        assert said.startswith("delegate_1 has a task that needs an approval")
+        assert '@tool(effect="idempotent")' in said
+
+    def test_a_child_resumed_by_its_own_handle_has_its_answer_taken(
+        self, store: Store, session: Session, office: Office
+    ) -> None:
+        tools = [office.delegate()]
+        session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
+        (child,) = session.children()
+        child.approve(child.open_calls[0])
+        child.resume_sync(model=ScriptedModel(["paid by hand"]), tools=[office.pay])
+        session.resume_sync(model=office.model(None, "ok"), tools=tools)
+        assert office.paid == [7]
+        assert results(session)[0].content[0].text == "paid by hand"
+
+    @pytest.mark.parametrize("depth", [1, 2])
+    def test_a_child_in_the_trash_is_nobodys_to_answer_until_it_is_restored(
+        self, store: Store, session: Session, office: Office, depth: int
+    ) -> None:
+        tools = [office.delegate(depth)]
+        session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
+        (asked,) = session.waiting()
+        child = family(session)[1].session_id
+        store.delete(child)
+        assert session.waiting() == []
+        with pytest.raises(TaskTrashed, match=rf"store\.restore\('{child}'\)"):
+            session.resume_sync(model=ScriptedModel([]), tools=tools)
+        with pytest.raises(TaskTrashed):
+            session.approve(session.open_calls[0])
+        with pytest.raises(Trashed):
+            session.approve(asked)
+        assert (session.row.status, session.row.error, office.delegated) == ("waiting", None, depth)
+        store.restore(child)
+        session.approve(*session.waiting())
+        session.resume_sync(model=office.model(None, "It is paid."), tools=tools)
+        assert (office.paid, results(session)[0].content[0].text) == ([7], f"done at {depth}")
+
+    def test_a_child_that_has_its_word_and_lies_in_the_trash_is_not_run_into(
+        self, store: Store, session: Session, office: Office
+    ) -> None:
+        tools = [office.delegate()]
+        session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
+        session.approve(*session.waiting())
+        (child,) = session.children()
+        store.delete(child.session_id)
+        with pytest.raises(TaskTrashed):
+            session.resume_sync(model=ScriptedModel([]), tools=tools)
+        store.restore(child.session_id)
+        session.resume_sync(model=office.model(None, "It is paid."), tools=tools)
+        assert office.paid == [7]
+
+    def test_a_child_in_the_trash_does_not_hold_up_its_sibling(
+        self, store: Store, session: Session, office: Office
+    ) -> None:
+        tools = [office.delegate()]
+        both = assistant(call("delegate", "a", n=1), call("delegate", "b", n=2))
+        session.send_sync("q", model=office.model(both), tools=tools)
+        first, second = session.waiting()
+        store.delete(first.session_id)
+        assert session.waiting() == [second]
+        assert session.resume_sync(model=ScriptedModel([]), tools=tools) == [], "a word can still help"
+        session.approve(second)
+        with pytest.raises(TaskTrashed):
+            session.resume_sync(model=ScriptedModel([]), tools=tools)
+        assert ([result.call_id for result in results(session)], office.paid) == (["b"], [2])
+        assert is_valid(session)
+
+    def test_a_journal_that_names_itself_has_an_end(self, session: Session) -> None:
+        session.append([user("q"), assistant(call("delegate", n=7))])
+        asked = {"seq": 3, "index": 0, "call_id": "c", "name": "delegate"}
+        waits = {"seq": 3, "index": 0, "session": session.session_id, "asked": asked}
+        session.log.record("task_waits", data=waits)
+        assert [one.session_id for one in session.waiting()] == [session.session_id]
+
+    def test_a_copy_waits_for_its_own_child(self, store: Store, session: Session, office: Office) -> None:
+        tools = [office.delegate()]
+        session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
+        copy = copied(store, session)
+        assert [asked.session_id for asked in copy.waiting()] == [copy.children()[0].session_id]
+
+    @pytest.mark.parametrize("depth", [1, 2])
+    def test_a_copy_goes_on_with_its_own_children_and_the_original_with_its_own(
+        self, store: Store, session: Session, office: Office, depth: int
+    ) -> None:
+        tools = [office.delegate(depth)]
+        session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
+        copy = copied(store, session)
+        before = len(office.asked)
+        for n, one in enumerate((copy, session), 1):
+            members = [member.session_id for member in family(one)]
+            one.approve(one.waiting()[0])
+            one.resume_sync(model=office.model(None, "It is paid."), tools=tools)
+            assert one.path()[-1].message.text == "It is paid."
+            assert [member.session_id for member in family(one)] == members, "no other child was started"
+            assert office.paid == [7] * n
+            assert len(office.asked) == before + n * (depth + 1), "no model was asked twice for one answer"
+            assert all(is_valid(member) for member in family(one))
+
+
+class TestCancel:
+    def test_of_the_parent_reaches_a_child_that_waits(self, session: Session, office: Office) -> None:
+        @bough.tool(effect="read")
+        async def wait() -> str:
+            await asyncio.sleep(30)
+            return "never"
+
+        async def main() -> None:
+            answer = assistant(call("delegate", "a", n=7), call("wait", "b"))
+            run = session.send("q", model=office.model(answer), tools=[office.delegate(2), wait])
+            async for event in run:
+                if event.type == "session:approval_requested":
+                    run.cancel()
+
+        asyncio.run(main())
+        assert [one.row.status for one in family(session)] == ["cancelled"] * 3
+        assert session.waiting() == []
+        assert all(is_valid(one) for one in family(session))
+
+    def test_a_new_input_leaves_no_child_waiting_behind(self, session: Session, office: Office) -> None:
+        tools = [office.delegate(4)]
+        session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
+        session.send_sync("never mind", model=ScriptedModel(["all right"]), tools=tools)
+        assert [one.row.status for one in family(session)] == ["idle", *["cancelled"] * 4]
+        assert [one.log.cursor.turn for one in family(session)] == [0] * 5
+        assert office.paid == []
+        assert all(is_valid(one) for one in family(session))
+
+    def test_a_new_input_to_a_copy_closes_its_child_and_not_the_originals(
+        self, store: Store, session: Session, office: Office
+    ) -> None:
+        tools = [office.delegate()]
+        session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
+        copied(store, session).send_sync("never mind", model=ScriptedModel(["all right"]), tools=tools)
+        statuses = sorted(row.status for row in store.every(relation="task"))
+        assert statuses == ["cancelled", "waiting"]
+        assert [one.row.status for one in family(session)] == ["waiting", "waiting"]

@@ -1,0 +1,376 @@
+"""Commands: what may start, what it inherits, and that nothing of it is left when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from bough.agent.tools.scope import Scope, Tier
+from bough.agent.tools.shell import Ran, Shell, check, environment, needs_approval, secret_values
+from bough.errors import BadQuery, OutOfScope
+
+ALLOWED = frozenset({"git status", "git log", "git commit", "pytest", "cat", "sh", "python3"})
+ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/nowhere", "LANG": "C.UTF-8"}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    (root / "src").mkdir(parents=True)
+    (root / "src" / "a.txt").write_text("inside\n")
+    (root / "link").symlink_to("/etc")
+    return root
+
+
+def shell(root: Path, tier: Tier = "project", timeout: float = 20.0) -> tuple[Shell, list[bytes]]:
+    kept: list[bytes] = []
+
+    def spill(data: bytes, mime: str) -> str:
+        kept.append(data)
+        return f"blob-{len(kept)}"
+
+    return Shell(Scope(root, tier, ALLOWED), spill, ENVIRON, timeout), kept
+
+
+def ran(root: Path, argv: list[str], tier: Tier = "project", timeout: float = 20.0) -> Ran:
+    return asyncio.run(shell(root, tier, timeout)[0].run(argv))
+
+
+class TestAllowList:
+    @pytest.mark.parametrize("tier", ["sandboxed", "project"])
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "rm -rf .",
+            "git push",
+            "git",
+            "git -C . status",
+            "git -c core.pager=evil status",
+            "git statusx",
+            "gitx status",
+            "./git status",
+            "/usr/bin/git status",
+            "GIT status",
+            "'git status'",
+            "src/../cat src/a.txt",
+            "' cat' src/a.txt",
+            "env cat src/a.txt",
+            "'cat\0' src/a.txt",
+            "''",
+        ],
+    )
+    def test_what_is_not_on_it_does_not_start(self, root: Path, tier: Tier, line: str) -> None:
+        with pytest.raises(OutOfScope):
+            check(Scope(root, tier, ALLOWED), shlex.split(line))
+
+    @pytest.mark.parametrize("argv", [[], "cat src/a.txt", ["cat", 1], [None]])
+    def test_what_is_no_list_of_words_is_refused(self, root: Path, argv: Sequence[str]) -> None:
+        with pytest.raises(BadQuery):
+            check(Scope(root, "full"), argv)
+
+    def test_an_empty_one_lets_nothing_start(self, root: Path) -> None:
+        for entry in (frozenset(), frozenset({""}), frozenset({" "})):
+            with pytest.raises(OutOfScope):
+                check(Scope(root, "project", entry), ["cat"])
+
+    def test_full_starts_anything(self, root: Path) -> None:
+        assert ran(root, ["/bin/echo", "x"], "full").output == "x"
+
+
+class TestSandboxedArguments:
+    @pytest.mark.parametrize(
+        "argument",
+        [
+            "/etc/passwd",
+            "..",
+            "../x",
+            "src/../../x",
+            "link/passwd",
+            "--file=/etc/passwd",
+            "--file=../x",
+            "--file=link/passwd",
+            "-f/etc/passwd",
+            "-f../x",
+            "-xf/etc/passwd",
+            "-f~/x",
+            "~/.ssh/id_rsa",
+            "a:/etc/passwd",
+            "@/etc/passwd",
+            "@../x",
+            "file:///etc/passwd",
+            "https://evil.example",
+            "x,/etc/passwd",
+            "a b /etc/passwd",
+            "--output=.git/hooks/pre-commit",
+            "src/.GIT/config",
+        ],
+    )
+    def test_none_may_lead_out(self, root: Path, argument: str) -> None:
+        with pytest.raises(OutOfScope, match="may lead out"):
+            check(Scope(root, "sandboxed", ALLOWED), ["cat", argument])
+        check(Scope(root, "project", ALLOWED), ["cat", argument])
+
+    @pytest.mark.parametrize(
+        "argument", ["src/a.txt", "-n", "--x=src", "main..HEAD", "HEAD~1", ".gitignore", "..x", "-k=a or b"]
+    )
+    def test_the_others_pass(self, root: Path, argument: str) -> None:
+        check(Scope(root, "sandboxed", ALLOWED), ["cat", argument])
+        check(Scope(root, "sandboxed", ALLOWED), ["cat", str(root / "src")])
+
+
+class TestApproval:
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "git commit",
+            "git commit -m x",
+            "git -C /elsewhere commit",
+            "git --git-dir=x commit",
+            "git --git-dir x commit",
+            "git --no-pager -P commit",
+            "git -c user.name=x commit",
+            "git -c alias.st=commit st",
+            "git --exec-path=/evil status",
+            "git --config-env=core.pager=X log",
+            "git ci",
+            "git commit-tree x",
+            "git merge x",
+            "git cherry-pick x",
+            "git revert x",
+            "git rebase x",
+            "git am x",
+            "git pull",
+            "git push",
+            "git stash",
+            "/usr/bin/git commit",
+            "./git commit",
+            "GIT commit",
+            "git-commit",
+            "env git commit",
+            "env X=1 git commit",
+            "timeout 5 git commit",
+            "sh -c 'git commit -m x'",
+            "sh -c 'cd src;git commit'",
+            "sh -c 'echo $(git commit)'",
+            "sh -c 'git status; git commit'",
+            "sh -c 'g\"\"it com\\mit'",
+            "sh -c '/usr/bin/git commit'",
+            "sh -c 'git $WORD'",
+            "xargs git commit",
+        ],
+    )
+    def test_a_commit_wants_it_however_it_is_dressed(self, root: Path, line: str) -> None:
+        argv = shlex.split(line)
+        assert needs_approval(argv)
+        with pytest.raises(OutOfScope, match="approval"):
+            ran(root, argv, "full")
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "git status",
+            "git log --grep commit",
+            "git -C src diff",
+            "git --no-pager show commit",
+            "git --version",
+            "git",
+            "pytest -k commit",
+            "cat .git/config",
+            "cat .gitignore",
+            "sh -c 'git status; git log'",
+            "echo digit commit",
+        ],
+    )
+    def test_the_rest_does_not(self, line: str) -> None:
+        assert not needs_approval(shlex.split(line))
+
+    def test_a_yes_does_not_widen_the_tier(self, root: Path) -> None:
+        with pytest.raises(OutOfScope, match="allow-list"):
+            asyncio.run(shell(root)[0].run_approved(["git", "push"]))
+
+    def test_a_yes_lets_it_run(self, root: Path) -> None:
+        assert (
+            asyncio.run(shell(root, "sandboxed")[0].run_approved(["git", "commit", "-h"])).exit_code
+            is not None
+        )
+
+
+class TestEnvironment:
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("ANTHROPIC_API_KEY", "x"),
+            ("api_key", "x"),
+            ("APIKEY", "x"),
+            ("SSH_KEYS", "x"),
+            ("GITHUB_TOKEN", "x"),
+            ("TOKEN", "x"),
+            ("AWS_SESSION_TOKEN", "x"),
+            ("CLIENT_SECRET", "x"),
+            ("SECRET_KEY_BASE", "x"),
+            ("PASSWORD", "x"),
+            ("PGPASSWORD", "x"),
+            ("DB_PASSWD", "x"),
+            ("DB_PASS", "x"),
+            ("MYSQL_PWD", "x"),
+            ("GOOGLE_APPLICATION_CREDENTIALS", "x"),
+            ("SSH_AUTH_SOCK", "/run/agent"),
+            ("DATABASE_URL", "postgres://bough:hunter2@db/x"),
+            ("HTTPS_PROXY", "http://u:p@proxy:1"),
+            ("INNOCENT", "sk-" + "a" * 40),
+            ("INNOCENT", "ghp_" + "a" * 36),
+            ("INNOCENT", "AKIA" + "A" * 16),
+            ("INNOCENT", "-----BEGIN PRIVATE KEY-----"),
+        ],
+    )
+    def test_secrets_are_not_inherited_at_any_tier(self, root: Path, name: str, value: str) -> None:
+        for tier in ("sandboxed", "project", "full"):
+            assert name not in environment(Scope(root, tier), {name: value})
+        assert secret_values({name: value}) == {value}
+
+    @pytest.mark.parametrize(
+        "name", ["PWD", "OLDPWD", "EDITOR", "GIT_AUTHOR_NAME", "KEYBOARD", "VIRTUAL_ENV", "CI"]
+    )
+    def test_other_names_are_inherited_from_tier_project_on(self, root: Path, name: str) -> None:
+        assert name in environment(Scope(root, "project"), {name: "x"})
+        assert name not in environment(Scope(root, "sandboxed"), {name: "x"})
+
+    def test_path_leads_to_no_file_of_the_model(self, root: Path, tmp_path: Path) -> None:
+        (tmp_path / "alias").symlink_to(root / "src")
+        path = {"PATH": f".::src:{root}/src:{tmp_path}/alias:/usr/bin"}
+        assert environment(Scope(root), path)["PATH"] == "/usr/bin"
+        assert environment(Scope(root, "project"), path)["PATH"] == f"{root}/src:{tmp_path}/alias:/usr/bin"
+
+    def test_a_command_sees_what_is_left(self, root: Path) -> None:
+        runner = Shell(
+            Scope(root, "full"), lambda data, mime: "x", {**ENVIRON, "MY_TOKEN": "hunter2", "A": "b"}
+        )
+        said = asyncio.run(runner.run(["env"])).output
+        assert "hunter2" not in said
+        assert "A=b" in said.splitlines()
+
+
+class TestRun:
+    def test_tells_output_errors_and_exit_code(self, root: Path) -> None:
+        done = ran(root, ["sh", "-c", "echo out; echo err >&2; exit 3"])
+        assert (done.output, done.exit_code) == ("out\nerr", 3)
+        assert done.text == "out\nerr\n[exit code 3]"
+
+    def test_runs_in_the_root_without_a_shell_or_input(self, root: Path) -> None:
+        assert ran(root, ["cat", "src/a.txt"], "sandboxed").output == "inside"
+        assert ran(root, ["cat"]).output == ""
+        assert (
+            ran(root, ["python3", "-c", "import sys; print(sys.argv[1:])", "$HOME", "|", "*"]).output
+            == "['$HOME', '|', '*']"
+        )
+
+    def test_a_line_of_shell_wants_tier_full(self, root: Path) -> None:
+        for tier in ("sandboxed", "project"):
+            with pytest.raises(OutOfScope, match="full"):
+                asyncio.run(shell(root, tier)[0].run_script("echo x | cat"))
+        assert asyncio.run(shell(root, "full")[0].run_script("echo x | cat")).output == "x"
+        with pytest.raises(OutOfScope, match="approval"):
+            asyncio.run(shell(root, "full")[0].run_script("git add . && git commit -m x"))
+
+    def test_a_missing_program_is_an_error(self, root: Path) -> None:
+        with pytest.raises((FileNotFoundError, PermissionError)):
+            ran(root, ["no-such-program"], "full")
+
+    def test_bytes_that_are_no_text_become_text_any_store_keeps(self, root: Path) -> None:
+        ran(root, ["sh", "-c", r"printf '\377\355\240\200'"]).output.encode()
+
+    def test_long_output_is_spilled_and_its_end_is_shown(self, root: Path) -> None:
+        runner, kept = shell(root)
+        done = asyncio.run(runner.run(["python3", "-c", "print('x\\n' * 100_000 + 'the end')"]))
+        assert len(done.output) < 17_000
+        assert done.output.endswith("the end")
+        assert "read_spill('blob-1'" in done.output
+        assert len(kept[0]) == 200_007
+
+    def test_endless_output_neither_fills_memory_nor_blocks(
+        self, root: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("bough.agent.tools.shell._KEPT", 1_000)
+        done = ran(root, ["python3", "-c", "print('x' * 5_000_000)"])
+        assert done.exit_code == 0
+        assert "4,999,001 more bytes were not kept" in done.output
+
+    @pytest.mark.parametrize("timeout", [0, -1, float("nan")])
+    def test_a_timeout_that_is_none_is_refused(self, root: Path, timeout: float) -> None:
+        with pytest.raises(BadQuery):
+            asyncio.run(shell(root)[0].run(["cat"], timeout))
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def dies(pid: int) -> bool:
+    """A killed process is gone in no time, though not at once."""
+    ends_at = time.monotonic() + 5
+    while is_alive(pid) and time.monotonic() < ends_at:
+        time.sleep(0.005)
+    return not is_alive(pid)
+
+
+FAMILY = "sleep 60 & echo $! > child; (sleep 60 & echo $! > grandchild; wait) & echo $$ > self; "
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
+class TestNothingIsLeft:
+    def family(self, root: Path) -> list[int]:
+        return [int((root / name).read_text()) for name in ("self", "child", "grandchild")]
+
+    def test_a_timeout_kills_the_whole_group(self, root: Path) -> None:
+        done = ran(root, ["sh", "-c", FAMILY + "echo before; trap '' TERM; wait"], timeout=0.5)
+        assert done.exit_code is None
+        assert done.text == "before\n[stopped after 0.5 s, with all it had started]"
+        assert all(dies(pid) for pid in self.family(root))
+
+    def test_a_cancel_kills_the_whole_group(self, root: Path) -> None:
+        async def cancelled() -> None:
+            task = asyncio.create_task(shell(root)[0].run(["sh", "-c", FAMILY + "wait"]))
+            while not all(
+                (root / name).exists() and (root / name).read_text() for name in ("self", "grandchild")
+            ):
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert not is_alive(self.family(root)[0])
+
+        asyncio.run(cancelled())
+        assert all(dies(pid) for pid in self.family(root))
+
+    def test_what_it_left_in_the_background_ends_with_it(self, root: Path) -> None:
+        started = time.monotonic()
+        done = ran(root, ["sh", "-c", FAMILY + "while [ ! -s grandchild ]; do :; done; echo done"])
+        assert (done.output, done.exit_code) == ("done", 0)
+        assert time.monotonic() - started < 10
+        assert all(dies(pid) for pid in self.family(root))
+
+    def test_a_process_that_left_the_group_does_not_hold_us_up(self, root: Path) -> None:
+        away = "import os,sys,time\nif os.fork() == 0:\n os.setsid(); open('away','w').write(str(os.getpid())); time.sleep(5)"
+        started = time.monotonic()
+        assert ran(root, [Path(sys.executable).as_posix(), "-c", away], "full").exit_code == 0
+        assert time.monotonic() - started < 4
+
+    def test_no_descriptor_is_left_open(self, root: Path) -> None:
+        ran(root, ["cat"])
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(5):
+            ran(root, ["cat"])
+            with pytest.raises((FileNotFoundError, PermissionError)):
+                ran(root, ["no-such-program"], "full")
+        assert len(os.listdir("/proc/self/fd")) == before

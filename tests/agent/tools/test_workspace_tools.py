@@ -1,0 +1,109 @@
+"""The workspace tools in a session: in their scope, capped, and paged through."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bough import ScriptedModel, Session, ToolCall, Workspace, assistant
+from bough.agent.tools.workspace import workspace_tools
+from conftest import Store
+
+
+@pytest.fixture
+def session(store: Store) -> Session:
+    return store.start("coder")
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "hello.py").write_text("print('hello')\n")
+    (tmp_path / "outside.txt").write_text("not yours")
+    return Workspace(working_dir=str(folder))
+
+
+def results(session: Session) -> list[str]:
+    found = [r for entry in session.path() if entry.message for r in entry.message.results]
+    return [" ".join(getattr(piece, "text", "[media]") for piece in result.content) for result in found]
+
+
+def run(session: Session, workspace: Workspace, *calls: tuple[str, dict]) -> list[str]:
+    """Each call in a step of its own."""
+    lines = [assistant(ToolCall(f"c{n}", name, arguments)) for n, (name, arguments) in enumerate(calls)]
+    tools = workspace_tools(session.log, workspace, commands=["echo", "ls"])
+    session.send_sync("go", model=ScriptedModel([*lines, "done"]), tools=tools)
+    assert session.verify() == []
+    return results(session)
+
+
+def test_a_coding_turn_reads_edits_and_runs(session: Session, workspace: Workspace) -> None:
+    told = run(
+        session,
+        workspace,
+        ("list_files", {}),
+        ("read_file", {"path": "hello.py"}),
+        ("edit_file", {"path": "hello.py", "old": "hello", "new": "goodbye"}),
+        ("write_file", {"path": "new/made.txt", "text": "made"}),
+        ("grep", {"pattern": "goodbye"}),
+        ("shell", {"argv": ["echo", "ran"]}),
+    )
+    assert "hello.py" in told[0]
+    assert "goodbye" in told[4]
+    assert "ran" in told[5]
+    assert (Path(workspace.working_dir) / "hello.py").read_text() == "print('goodbye')\n"
+    assert (Path(workspace.working_dir) / "new/made.txt").read_text() == "made"
+
+
+def test_nothing_leaves_the_scope(session: Session, workspace: Workspace) -> None:
+    told = run(
+        session,
+        workspace,
+        ("read_file", {"path": "../outside.txt"}),
+        ("read_file", {"path": "/etc/passwd"}),
+        ("write_file", {"path": "../outside.txt", "text": "mine"}),
+        ("shell", {"argv": ["cat", "../outside.txt"]}),
+        ("http_request", {"method": "GET", "url": "http://127.0.0.1:1/"}),
+    )
+    assert all("OutOfScope" in text for text in told)
+    assert (Path(workspace.working_dir).parent / "outside.txt").read_text() == "not yours"
+
+
+def test_long_output_is_spilled_paged_through_and_never_collected(
+    store: Store, session: Session, workspace: Workspace
+) -> None:
+    (Path(workspace.working_dir) / "long.txt").write_text("".join(f"line {n}\n" for n in range(1_900)) * 3)
+    told = run(session, workspace, ("read_file", {"path": "long.txt"}))
+    result = session.path()[2].message.results[0]
+    media = result.content[1]
+    assert len(told[0]) < 40_000
+    assert store.gc(grace=-(10**18)) == 0
+    more = run(session, workspace, ("read_spill", {"handle": media.hash, "offset": 0}))
+    assert "line" in more[-1]
+
+
+def test_a_handle_of_another_session_is_refused(store: Store, session: Session, workspace: Workspace) -> None:
+    stranger = store.put_blob(b"somebody else's output", "text/plain")
+    told = run(session, workspace, ("read_spill", {"handle": stranger.hash}))
+    assert "OutOfScope" in told[0]
+
+
+class TestShellOfTheHost:
+    def test_it_is_recorded_as_the_exchange_a_model_would_have_made(
+        self, session: Session, workspace: Workspace
+    ) -> None:
+        said = session.shell(["echo", "by hand"], workspace, commands=["echo"])
+        assert "by hand" in said
+        assert [entry.role for entry in session.path()] == ["user", "assistant", "tool"]
+        assert session.path()[0].message.text == "$ echo 'by hand'"
+        assert session.row.status == "idle"
+        assert session.verify() == []
+        session.send_sync("go on", model=ScriptedModel(["fine"]))
+
+    def test_an_error_is_a_result_too(self, session: Session, workspace: Workspace) -> None:
+        assert "OutOfScope" in session.shell(["rm", "-rf", "/"], workspace)
+        assert session.path()[-1].message.results[0].error
+        assert session.row.status == "idle"
+        assert session.verify() == []

@@ -1,0 +1,423 @@
+"""`bough chat`, as a person at a terminal meets it, and as a pipe does."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bough import Session, assistant, user
+from bough.cli.chat.line_input import whole
+from bough.cli.rendering.turn_screen import Blocks
+from support import cli_process
+from support.terminal import BOUGH, PROMPT, Start, Terminal, anew, bough, environment
+from tests.cli.test_run_commands import AGENT, MODEL, TOOLS, calls, opened, script, texts, wait_for
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "tools.py").write_text(TOOLS)
+    script(tmp_path, "One.", "Two.", "Three.", "Four.")
+    return tmp_path
+
+
+def latest(home: Path) -> Session:
+    store = opened(home)
+    return store.session(store.sessions().sessions[0].session_id)
+
+
+class TestTalking:
+    @pytest.mark.parametrize("start", [anew, cli_process.start], ids=["a new interpreter", "a fork"])
+    def test_an_answer_is_shown_and_the_way_back_is_told(self, home: Path, start: Start) -> None:
+        with Terminal("chat", *MODEL, home=home, start=start) as terminal:
+            terminal.until(PROMPT)
+            assert "One." in terminal.asked("hi")
+            assert "Two." in terminal.asked("more")
+            terminal.type("\x04")
+            assert terminal.wait() == 0
+            assert f"bough chat --resume {latest(home).session_id}" in terminal.screen
+        assert texts(latest(home)) == ["hi", "One.", "more", "Two."]
+
+    def test_looking_around_leaves_nothing_behind(self, home: Path) -> None:
+        with Terminal("chat", *MODEL, home=home) as terminal:
+            terminal.until(PROMPT)
+            assert "/compact" in terminal.asked("/help")
+            assert "nothing was said here yet" in terminal.asked("/tree")
+            assert "--tools FILE.py" in terminal.asked("/tools")
+            terminal.say("/quit")
+            assert terminal.wait() == 0
+        assert not (home / "agent.db").exists()
+
+    def test_several_lines_make_one_input(self, home: Path) -> None:
+        with Terminal("chat", *MODEL, home=home) as terminal:
+            terminal.until(PROMPT)
+            terminal.say("one \\")
+            terminal.until("… ")
+            terminal.say("two")
+            terminal.until("One.")
+            terminal.until(PROMPT)
+            terminal.say('"""')
+            terminal.until("… ")
+            terminal.say("three")
+            terminal.until("… ")
+            terminal.say('four"""')
+            terminal.until("Two.")
+        assert texts(latest(home))[::2] == ["one \ntwo", "three\nfour"]
+
+    def test_a_tool_is_one_line_however_narrow_the_terminal(self, home: Path) -> None:
+        script(home, calls("look_up"), "Lost.")
+        with Terminal("chat", *AGENT, home=home, columns=24) as terminal:
+            terminal.until(PROMPT)
+            shown = terminal.asked("hi")
+            (line,) = [line for line in shown.splitlines() if "✓" in line]
+            assert len(line[line.index("✓") :]) <= 22
+
+    def test_no_escape_of_a_model_or_a_tool_reaches_the_terminal(self, home: Path) -> None:
+        (home / "tools.py").write_text(
+            "import bough\n@bough.tool(effect='read')\ndef evil() -> str:\n    'x'\n    return '\\x1b]0;owned\\x07'\n"
+        )
+        script(home, {"text": "\x1b[2Jnow", "calls": [{"name": "evil"}]}, "done\x1b[8m")
+        with Terminal("chat", *AGENT, home=home) as terminal:
+            terminal.until(PROMPT)
+            terminal.asked("hi")
+            assert not any(bad in terminal.raw for bad in ("\x1b[2J", "\x1b]0;", "\x1b[8m"))
+            assert "␛[2Jnow" in terminal.raw
+
+    def test_a_failed_turn_can_be_tried_again(self, home: Path) -> None:
+        script(home)
+        with Terminal("chat", *MODEL, home=home) as terminal:
+            terminal.until(PROMPT)
+            assert "/resume tries again" in terminal.asked("hi")
+            script(home, "Now.")
+            terminal.say("/model scripted:script.json")
+            terminal.until(PROMPT)
+            assert "Now." in terminal.asked("/resume")
+
+    @pytest.mark.parametrize(("word", "effects"), [("y", 1), ("n", 0)])
+    def test_a_person_allows_or_denies(self, home: Path, word: str, effects: int) -> None:
+        script(home, calls("refund"), "Very well.")
+        with Terminal("chat", *AGENT, home=home) as terminal:
+            terminal.until(PROMPT)
+            terminal.say("refund it")
+            assert "order: 41" in terminal.until("allow it? [y/N]")
+            terminal.say(word)
+            terminal.until("Very well.")
+        book = home / "book"
+        assert len(book.read_text().splitlines() if book.exists() else []) == effects
+
+    def test_a_person_who_does_not_know_yet_is_asked_again(self, home: Path) -> None:
+        script(home, calls("refund"), "Very well.")
+        with Terminal("chat", *AGENT, home=home) as terminal:
+            terminal.until(PROMPT)
+            terminal.say("refund it")
+            terminal.until("allow it? [y/N]")
+            terminal.interrupt("/resume asks again")
+            terminal.until(PROMPT)
+            terminal.say("/resume")
+            terminal.until("allow it? [y/N]")
+            terminal.say("y")
+            terminal.until("Very well.")
+        assert len((home / "book").read_text().splitlines()) == 1
+
+
+class TestKeys:
+    @pytest.mark.parametrize("start", [anew, cli_process.start], ids=["a new interpreter", "a fork"])
+    def test_ctrl_c_stops_the_turn_and_not_the_chat(self, home: Path, start: Start) -> None:
+        script(home, {"text": "Wait.", "calls": [{"name": "sleeps"}]}, "Never.", "Here.")
+        with Terminal("chat", *AGENT, home=home, start=start) as terminal:
+            terminal.until(PROMPT)
+            terminal.say("hi")
+            wait_for(home / "asleep")
+            terminal.type("\x03")
+            terminal.until("cancelled")
+            terminal.until(PROMPT)
+            assert "Here." in terminal.asked("still there?")
+            terminal.say("/quit")
+            assert terminal.wait() == 0
+        assert latest(home).verify() == []
+
+    def test_ctrl_c_at_the_prompt_drops_the_line_and_says_how_to_leave(self, home: Path) -> None:
+        with Terminal("chat", *MODEL, home=home) as terminal:
+            terminal.until(PROMPT)
+            terminal.interrupt("/quit or Ctrl-D leaves")
+            terminal.until(PROMPT)
+            terminal.type("never sent")
+            terminal.until("never sent")
+            terminal.interrupt(PROMPT)
+            terminal.type("\x04")
+            assert terminal.wait() == 0
+        assert not (home / "agent.db").exists()
+
+    def test_tab_completes_a_command(self, home: Path) -> None:
+        with Terminal("chat", *MODEL, home=home) as terminal:
+            terminal.until(PROMPT)
+            terminal.type("/too\t")
+            terminal.until("/tools")
+            terminal.say("")
+            terminal.until("--tools FILE.py")
+
+    def test_history_comes_back_privately_and_without_secrets(self, home: Path) -> None:
+        secret = "sk-ant-api03-" + "a1B2" * 20
+        with Terminal("chat", *MODEL, home=home) as terminal:
+            terminal.until(PROMPT)
+            terminal.asked(f"my key is {secret}")
+        place = home / "data" / "bough" / "chat_history"
+        assert place.stat().st_mode & 0o777 == 0o600
+        assert secret not in place.read_text()
+        with Terminal("chat", *MODEL, home=home) as terminal:
+            terminal.until(PROMPT)
+            terminal.type("\x1b[A")
+            terminal.until("my key is")
+
+
+class TestCommands:
+    @pytest.fixture
+    def terminal(self, home: Path) -> Iterator[Terminal]:
+        with opened(home) as store:
+            session = store.start(model="scripted:script.json", title="Order 41")
+            session.append([user("hi " * 150), assistant("hello " * 150), user("more"), assistant("sure")])
+        with Terminal("chat", "--resume", "latest", home=home) as terminal:
+            terminal.until("sure")
+            terminal.until(PROMPT)
+            yield terminal
+
+    def test_a_resumed_chat_shows_where_it_stands(self, terminal: Terminal) -> None:
+        assert "Order 41" in terminal.screen
+        assert "sure" in terminal.screen
+
+    def test_tree_show_usage_and_tools(self, terminal: Terminal) -> None:
+        assert "◀ leaf" in terminal.asked("/tree")
+        assert "sure" in terminal.asked("/show 4")
+        assert "0 calls" in terminal.asked("/usage")
+        assert "--tools" in terminal.asked("/tools")
+
+    def test_undo_and_redo_move_the_leaf(self, terminal: Terminal, home: Path) -> None:
+        terminal.asked("/undo")
+        assert latest(home).leaf.seq == 2
+        terminal.asked("/redo")
+        assert latest(home).leaf.seq == 4
+        assert "nothing was rewound" in terminal.asked("/redo")
+
+    def test_fork_goes_on_in_a_session_of_its_own(self, terminal: Terminal, home: Path) -> None:
+        source = latest(home)
+        assert "a fork at entry 2" in terminal.asked("/fork 2")
+        terminal.asked("else")
+        with opened(home) as store:
+            (row,) = store.sessions(relation="fork").sessions
+            assert texts(store.session(row.session_id))[2:] == ["else", "Two."]
+        assert source.refresh().leaf.seq == 4
+        assert f"this is {source.session_id} now" in terminal.asked(f"/resume {source.session_id}")
+
+    @pytest.mark.parametrize(("text", "summary"), [("", "user: hi hi"), (" They greeted.", "They greeted.")])
+    def test_compact_puts_a_summary_in_front(
+        self, terminal: Terminal, home: Path, text: str, summary: str
+    ) -> None:
+        terminal.asked(f"/compact{text}")
+        first = latest(home).context().items[0].message.text
+        assert summary in first
+        assert "all before entry 3" in terminal.screen
+
+    def test_model_holds_from_here_on_and_is_remembered(self, terminal: Terminal, home: Path) -> None:
+        script(home, "", "", "", "Other.", name="other.json")
+        assert "✗" in terminal.asked("/model nobody:x")
+        terminal.asked("/model scripted:other.json")
+        assert "scripted:other.json" in terminal.asked("/model")
+        session = latest(home)
+        assert session.context().settings.model == "scripted:other.json"
+
+    def test_title_and_export(self, terminal: Terminal, home: Path) -> None:
+        terminal.asked("/title Another name")
+        assert latest(home).row.title == "Another name"
+        assert "written to" in terminal.asked("/export out.bough")
+        assert (home / "out.bough").stat().st_size > 0
+
+    def test_what_is_no_command_is_said_and_not_sent(self, terminal: Terminal, home: Path) -> None:
+        assert "did you mean /undo?" in terminal.asked("/und")
+        assert "no number" in terminal.asked("/fork x")
+        assert "nothing is open" in terminal.asked("/resume")
+        assert latest(home).leaf.seq == 4
+
+
+class TestWhatStandsInTheWay:
+    def test_a_turn_that_was_cut_off_goes_on_if_wanted(self, home: Path) -> None:
+        self.cut_off(home)
+        with Terminal("chat", "--resume", "latest", home=home) as terminal:
+            terminal.until("go on with it? [y/N]")
+            terminal.say("y")
+            terminal.until("One.")
+            terminal.until(PROMPT)
+        assert texts(latest(home)) == ["hi", "One."]
+
+    def test_a_turn_that_was_cut_off_is_left_behind_if_wanted(self, home: Path) -> None:
+        self.cut_off(home)
+        with Terminal("chat", "--resume", "latest", home=home) as terminal:
+            terminal.until("go on with it? [y/N]")
+            terminal.say("n")
+            terminal.until("leave it behind")
+            terminal.until("[y/N]")
+            terminal.say("y")
+            terminal.until(PROMPT)
+            terminal.asked("else")
+        assert texts(latest(home)) == ["else", "One."]
+        assert len(latest(home).entries()) == 3
+
+    @staticmethod
+    def cut_off(home: Path) -> None:
+        with opened(home) as store:
+            store.start(model="scripted:script.json").append([user("hi")])
+
+    def test_what_another_process_said_is_shown_before_the_next_input(self, home: Path) -> None:
+        with Terminal("chat", *MODEL, home=home) as terminal:
+            terminal.until(PROMPT)
+            terminal.asked("hi")
+            bough("run", "--resume", "latest", "from elsewhere", home=home)
+            terminal.say("")
+            terminal.until("another process moved this session")
+            terminal.until("Two.")
+            terminal.until(PROMPT)
+            assert "Three." in terminal.asked("and here")
+        assert texts(latest(home)) == ["hi", "One.", "from elsewhere", "Two.", "and here", "Three."]
+
+    def test_words_typed_before_another_process_spoke_are_sent_only_if_wanted(self, home: Path) -> None:
+        with Terminal("chat", *MODEL, home=home) as terminal:
+            terminal.until(PROMPT)
+            terminal.asked("hi")
+            bough("run", "--resume", "latest", "from elsewhere", home=home)
+            terminal.say("and here")
+            terminal.until("another process moved this session")
+            terminal.until("Two.")
+            terminal.until("send your words all the same? [y/N]")
+            terminal.say("n")
+            terminal.until(PROMPT)
+            assert len(latest(home).path()) == 4
+            assert "Three." in terminal.asked("then this")
+
+    def test_a_command_that_comes_too_late_changes_nothing_and_says_so(self, home: Path) -> None:
+        with Terminal("chat", *MODEL, home=home) as terminal:
+            terminal.until(PROMPT)
+            terminal.asked("hi")
+            bough("run", "--resume", "latest", "from elsewhere", home=home)
+            terminal.say("/undo")
+            terminal.until("nothing was written")
+            terminal.until("Two.")
+            terminal.until(PROMPT)
+            terminal.asked("/undo")
+        assert texts(latest(home)) == ["hi", "One."]
+
+    def test_while_another_process_drives_the_input_can_be_queued(self, home: Path) -> None:
+        script(home, {"calls": [{"name": "sleeps"}]}, "One.", "Two.")
+        driving = subprocess.Popen(
+            [*BOUGH, "run", "hi", *AGENT], cwd=home, env=environment(home), stdin=subprocess.DEVNULL
+        )
+        try:
+            wait_for(home / "asleep")
+            with Terminal("chat", "--resume", "latest", "--tools", "tools.py", home=home) as terminal:
+                terminal.until("is in the middle of a turn")
+                terminal.until(PROMPT)
+                terminal.say("more")
+                terminal.until("queue, to be answered next? [y/N]")
+                terminal.say("y")
+                terminal.until("queued")
+                terminal.until(PROMPT)
+        finally:
+            driving.kill()
+            driving.wait()
+        session = latest(home)
+        assert len(session.log.store.inbox(session.session_id)) == 1
+
+
+class TestPiped:
+    def test_each_line_is_an_input_and_only_answers_are_on_stdout(self, home: Path) -> None:
+        done = bough("chat", *MODEL, home=home, typed='hi\n\nmore\n"""\na\nb\n"""\n')
+        assert (done.returncode, done.stdout) == (0, "One.\nTwo.\nThree.\n")
+        assert "bough chat --resume" in done.stderr
+        assert texts(latest(home))[::2] == ["hi", "more", "a\nb"]
+
+    @pytest.mark.parametrize(
+        ("command", "said"),
+        [("/undo", "no input to undo"), ("/show 99", "no entry 99"), ("/show 0", "no entry 0")],
+    )
+    def test_a_command_that_finds_nothing_says_so(self, home: Path, command: str, said: str) -> None:
+        with opened(home) as store:
+            store.start(session_id="ses_new", model=MODEL[1])
+        done = bough("chat", "--resume", "ses_new", home=home, typed=f"{command}\n")
+        assert (done.code, said in done.err) == (2, True), done.err
+
+    def test_a_turn_that_fails_ends_it(self, home: Path) -> None:
+        script(home, "One.")
+        done = bough("chat", *MODEL, home=home, typed="hi\nmore\nnever\n")
+        assert (done.returncode, done.stdout) == (1, "One.\n")
+        assert texts(latest(home)) == ["hi", "One.", "more"]
+
+    def test_an_approval_stops_it_and_says_what_to_do(self, home: Path) -> None:
+        script(home, calls("refund"), "Refunded.")
+        done = bough("chat", *AGENT, home=home, typed="refund it\nyes\n")
+        assert done.returncode == 1
+        assert "bough approve" in done.stderr
+        assert not (home / "book").exists()
+
+    def test_without_a_model_it_says_how_to_name_one(self, home: Path) -> None:
+        done = bough("chat", home=home, typed="hi\n")
+        assert done.returncode == 2
+        assert "BOUGH_MODEL" in done.stderr
+
+
+class TestBlocks:
+    def test_a_block_is_whole_when_the_next_begins(self) -> None:
+        blocks = Blocks()
+        assert blocks.add("one\ntwo\n\n") == []
+        assert blocks.add("three\n") == ["one\ntwo"]
+        assert blocks.rest() == ["three"]
+
+    @pytest.mark.parametrize(
+        "text",
+        ["```\na\n\nb\n```", "- a\n\n- b", "1. a\n\n   more of a\n\n2. b", "~~~\n```\n\nx\n~~~"],
+    )
+    def test_code_and_lists_stay_together(self, text: str) -> None:
+        assert cut(f"{text}\n\nafter\n") == [text, "after"]
+
+    def test_it_does_not_matter_in_which_pieces_text_comes(self) -> None:
+        text = "# A\n\npara\ngraph\n\n```py\n\nx = 1\n```\n\n- a\n\n- b\n\nend"
+        assert cut(text) == cut(*text)
+
+    def test_nothing_is_lost(self) -> None:
+        text = "a\n\nb\n\n\n\nc"
+        assert "".join("".join(cut(text)).split()) == "abc"
+
+
+def cut(*pieces: str) -> list[str]:
+    blocks = Blocks()
+    return [*(block for piece in pieces for block in blocks.add(piece)), *blocks.rest()]
+
+
+class TestWhole:
+    @pytest.mark.parametrize(
+        ("lines", "text"),
+        [
+            (["one"], "one"),
+            (["one\\", "two\\", "three"], "one\ntwo\nthree"),
+            (['"""one', "", 'two"""'], "one\n\ntwo"),
+            (['"""one"""'], "one"),
+            (['"""', "one"], "one"),
+            (["one\\"], "one\n"),
+        ],
+    )
+    def test_lines_make_one_input(self, lines: list[str], text: str) -> None:
+        left = list(lines)
+
+        def line(is_more: bool) -> str:
+            if not left:
+                raise EOFError
+            return left.pop(0)
+
+        assert whole(line) == text
+        assert not left
+
+    def test_the_end_of_everything_is_no_input(self) -> None:
+        def line(is_more: bool) -> str:
+            raise EOFError
+
+        with pytest.raises(EOFError):
+            whole(line)

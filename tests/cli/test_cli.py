@@ -1,0 +1,293 @@
+"""The command line as a whole: its verbs, exit codes, streams and manners."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bough as library
+from bough.cli.main import VERBS
+from bough.cli.main import bough as group
+from bough.cli.rendering.error_text import explain
+from bough.errors import Unguarded
+from support.cli_store import filled
+from support.terminal import BOUGH, Terminal, bough, environment
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Path:
+    return filled(tmp_path / "s.db")
+
+
+class TestVerbs:
+    def test_every_verb_says_in_its_help_what_the_list_says(self) -> None:
+        import click
+
+        for verb, (_, said) in VERBS.items():
+            command = group.get_command(click.Context(group), verb)
+            assert command is not None
+            assert command.help is not None
+            assert command.help.split("\n")[0].startswith(said.rstrip(".")), verb
+
+    def test_help_loads_no_verb_no_driver_and_nothing_optional(self) -> None:
+        code = (
+            "import sys\nfrom bough.cli.main import outcome\noutcome(['--help'])\n"
+            "heavy = {'apsw', 'rich', 'asyncio', 'anthropic', 'openai', 'bough.session', 'bough.sessions'}\n"
+            "sys.exit(' '.join(heavy & set(sys.modules)) or 0)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "Start here" in done.stdout
+
+    def test_an_unknown_verb_is_answered_by_the_nearest_one(self) -> None:
+        done = bough("shwo", store="memory:")
+        assert (done.code, done.out) == (2, "")
+        assert "Did you mean 'show'?" in done.err
+
+    def test_the_version_is_told(self) -> None:
+        import bough as package
+
+        for start in (BOUGH, [str(Path(sys.executable).with_name("bough"))]):
+            done = subprocess.run([*start, "--version"], capture_output=True, text=True, check=True)
+            assert done.stdout == f"bough {package.__version__}\n"
+
+    @pytest.mark.parametrize(
+        ("missing", "words"), [("click", ["--version"]), ("rich", ["chat", "--model", "scripted:s.json"])]
+    )
+    def test_without_the_extra_it_says_what_to_install(
+        self, missing: str, words: list[str], tmp_path: Path
+    ) -> None:
+        """The core brings the command, and not what it is drawn with."""
+        (tmp_path / "s.json").write_text('["hello"]')
+        code = (
+            f"import sys\nsys.modules[{missing!r}] = None\nsys.argv[1:] = {words!r}\n"
+            "from bough.cli.entry import run\nrun()"
+        )
+        main, side = pty.openpty()  # rich is for terminals
+        os.write(main, b"hi\n")
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            stdin=side,
+            stdout=side,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            env=environment(store="memory:"),
+        )
+        os.close(main)
+        os.close(side)
+        assert done.returncode == 2
+        assert done.stderr.endswith(
+            f"bough: the command line needs {missing}; pip install 'bough[cli]' brings it\n"
+        )
+        assert "Traceback" not in done.stderr
+
+    @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+    def test_a_shell_learns_to_complete(self, shell: str) -> None:
+        assert "_BOUGH_COMPLETE" in bough("completion", shell, store=None).out
+
+    def test_fish_is_told_what_stands_behind_a_comma(self) -> None:
+        """It ended titles and the help of options there: `one,two` was completed to `one`."""
+        assert 'string split --max 1 ","' in bough("completion", "fish", store=None).out
+
+    def test_the_shell_completes_verbs_and_references(self, shelf: Path) -> None:
+        def completed(words: str) -> list[str]:
+            asked = {
+                "_BOUGH_COMPLETE": "bash_complete",
+                "COMP_WORDS": words,
+                "COMP_CWORD": str(words.count(" ")),
+            }
+            env = {**environment(store=shelf), **asked}
+            done = subprocess.run(BOUGH, capture_output=True, text=True, env=env, check=False)
+            return [line.partition(",")[2] for line in done.stdout.splitlines()]
+
+        assert completed("bough re") == ["resume", "rewind", "redo", "replay", "restore"]
+        assert completed("bough show ses_cas") == ["ses_case"]
+
+
+class TestStores:
+    def test_where_there_is_no_store_it_says_how_one_is_made(self, tmp_path: Path) -> None:
+        done = bough("ls", store=tmp_path / "none.db")
+        assert done.code == 2
+        assert "bough chat" in done.err
+        assert list(tmp_path.iterdir()) == []
+
+    def test_the_default_store_does_not_depend_on_the_working_directory(self, tmp_path: Path) -> None:
+        (tmp_path / "a").mkdir()
+        said = set()
+        for folder in (tmp_path, tmp_path / "a"):
+            env = {**environment(), "XDG_DATA_HOME": str(tmp_path)}
+            done = subprocess.run(
+                [*BOUGH, "ls"], cwd=folder, env=env, capture_output=True, text=True, check=False
+            )
+            said.add(done.stderr)
+        assert len(said) == 1
+        assert str(tmp_path / "bough" / "bough.db") in said.pop()
+
+    def test_a_foreign_file_is_refused_and_not_touched(self, tmp_path: Path) -> None:
+        place = tmp_path / "notes.txt"
+        place.write_text("my notes\n" * 200)
+        done = bough("ls", store=place)
+        assert done.code == 2
+        assert "not a Bough store" in done.err
+        assert place.read_text() == "my notes\n" * 200
+
+    def test_another_space_sees_nothing(self, shelf: Path) -> None:
+        assert bough("--space", "elsewhere", "ls", "--json", store=shelf).json["sessions"] == []
+        assert bough("--space", "elsewhere", "show", "ses_case", store=shelf).code == 2
+
+
+class TestReferences:
+    @pytest.mark.parametrize("reference", ["ses_case", "ses_cas", "cas", "Order 41"])
+    def test_a_session_is_named_by_its_id_a_prefix_or_its_title(self, shelf: Path, reference: str) -> None:
+        assert bough("show", reference, "--json", store=shelf).json["session"]["id"] == "ses_case"
+
+    def test_latest_is_the_first_line_of_ls(self, shelf: Path) -> None:
+        listed = bough("ls", "--json", store=shelf).json["sessions"]
+        assert bough("show", "latest", "--json", store=shelf).json["session"]["id"] == listed[0]["id"]
+
+    def test_a_prefix_of_several_is_answered_by_a_list_of_them(self, shelf: Path) -> None:
+        done = bough("show", "ses_", store=shelf)
+        assert done.code == 2
+        assert "ses_case" in done.err
+        assert "ses_other" in done.err
+
+    @pytest.mark.parametrize(
+        "reference", ["nobody", "ses_nobody", "", "%", "ses_case@99", "ses_case@9:1", "x.bough"]
+    )
+    def test_what_names_nothing_is_a_usage_error_and_prints_no_data(
+        self, shelf: Path, reference: str
+    ) -> None:
+        done = bough("log", reference or "''", store=shelf)
+        assert (done.code, done.out) == (2, "")
+        assert done.err.startswith("bough:")
+
+    def test_an_empty_one_is_refused_and_is_not_the_latest(self, shelf: Path) -> None:
+        before = bough("ls", "--json", store=shelf).out
+        for line in (
+            ["rm", "", "--yes"],
+            ["undo", ""],
+            ["title", "", "zz"],
+            ["run", "hi", "--resume", "", "--model", "scripted:none.json"],
+        ):
+            done = bough(*line, store=shelf)
+            assert (done.code, "the reference is empty" in done.err) == (2, True), line
+        assert bough("ls", "--json", store=shelf).out == before
+        assert bough("show", "@1", store=shelf).out == bough("show", "latest@1", store=shelf).out
+
+    @pytest.mark.parametrize("name", ["latest", "ses_case", "Order 41"])
+    def test_a_file_that_is_called_like_a_session_does_not_hide_it(
+        self, shelf: Path, tmp_path: Path, name: str
+    ) -> None:
+        seen = bough("show", name, store=shelf).out
+        (tmp_path / name).write_text("no bundle at all")
+        assert bough("show", name, home=tmp_path, store=shelf).out == seen
+        assert "cannot be taken in" in bough("show", f"./{name}", home=tmp_path, store=shelf).err
+
+    def test_a_bundle_of_any_name_is_looked_into_where_no_session_has_it(
+        self, shelf: Path, tmp_path: Path
+    ) -> None:
+        bough("export", "ses_case", "-o", tmp_path / "parcel", store=shelf)
+        for store in (shelf, tmp_path / "none.db"):
+            assert "Thank you!" in bough("show", "parcel", home=tmp_path, store=store).out
+
+    def test_a_verb_that_changes_refuses_a_bundle_and_names_the_import(
+        self, shelf: Path, tmp_path: Path
+    ) -> None:
+        bough("export", "ses_case", "-o", tmp_path / "case.bough", store=shelf)
+        before = bough("ls", "--json", "--all", store=shelf).out
+        for line in (
+            *("fork {}", "title {} x", "tag {} a=b", "label {}@2 x", "undo {}", "redo {}", "rewind {}@2"),
+            *(
+                "compact {}",
+                "uncompact {}",
+                "rm {} --yes",
+                "purge {} --yes",
+                "restore {}",
+                "copy {} --to o.db",
+            ),
+        ):
+            done = bough(*line.format("case.bough").split(), home=tmp_path, store=shelf)
+            assert (done.code, done.out) == (2, ""), line
+            assert done.err.endswith("take it in first: bough import case.bough\n"), line
+        assert bough("ls", "--json", "--all", store=shelf).out == before
+
+    def test_with_a_place_the_entry_there_is_shown(self, shelf: Path) -> None:
+        assert bough("show", "ses_case@3", "--json", store=shelf).json["entry"]["seq"] == 3
+
+    def test_looking_at_a_place_does_not_move_the_leaf(self, shelf: Path) -> None:
+        before = bough("show", "ses_case", "--json", store=shelf).json["session"]
+        assert len(bough("log", "ses_case@4", store=shelf).out.splitlines()) == 4
+        assert bough("show", "ses_case", "--json", store=shelf).json["session"] == before
+
+
+class TestExitCodes:
+    def test_what_cannot_be_done_here_is_usage(self, shelf: Path) -> None:
+        for line in (
+            "worker --agents x.py",
+            "migrate --engine absurd",
+            "uncompact ses_case",
+            "import nosuch",
+        ):
+            assert bough(*line.split(), store=shelf).code == 2, line
+        said = explain(Unguarded("0.0.0.0"))
+        assert said is not None
+        assert said.code == 2
+
+
+class TestTable:
+    def test_a_pipe_gets_it_whole_and_a_terminal_what_fits(self, tmp_path: Path) -> None:
+        place, title = (
+            tmp_path / "s.db",
+            "a title of many words that goes on and on, and on, and then some more",
+        )
+        with library.open(place) as store:
+            store.start(title=title, model="openai-chat:a-model-of-a-long-name").send_sync(
+                "hi", model=library.ScriptedModel(["ho"])
+            )
+        piped = bough("ls", store=place, COLUMNS="40").out
+        assert title in piped
+        assert "openai-chat:a-model-of-a-long-name" in piped
+        assert "1 unpriced" in bough("usage", store=place, COLUMNS="40").out
+        for verb, wanted in (("ls", "a title of"), ("usage", "1 unpriced")):
+            with Terminal(verb, store=place, columns=40) as shown:
+                assert shown.wait() == 0
+                assert wanted in shown.screen
+                assert all(len(line) <= 40 for line in shown.screen.splitlines()), shown.screen
+
+
+class TestManners:
+    def test_there_is_colour_at_a_terminal_only(self, shelf: Path) -> None:
+        assert "\x1b[" not in bough("show", "ses_case", store=shelf).out
+        with Terminal("show", "ses_case", store=shelf) as shown:
+            assert shown.wait() == 0
+            assert "\x1b[" in shown.raw
+        with Terminal("show", "ses_case", store=shelf, NO_COLOR="1") as shown:
+            assert shown.wait() == 0
+            assert "\x1b[" not in shown.raw
+
+    def test_whoever_reads_may_stop_in_the_middle(self, shelf: Path) -> None:
+        command = f"{' '.join(BOUGH)} log ses_case --json | head -1"
+        done = subprocess.run(
+            ["sh", "-c", command], capture_output=True, text=True, env=environment(store=shelf), check=False
+        )
+        assert done.stderr == ""
+        assert done.stdout.count("\n") == 1
+
+    def test_escape_sequences_of_a_tool_do_not_reach_the_terminal(self, tmp_path: Path) -> None:
+        with library.open(tmp_path / "s.db") as store:
+            session = store.start(session_id="ses_x", title="\x1b[2Jgone")
+            with session.turn("hi \x1b]0;owned\x07") as turn:
+                turn.answer(library.assistant("\x1b[31mred"))
+        for verb in ("show", "log", "tree", "ls"):
+            with Terminal(verb, *(["ses_x"] if verb != "ls" else []), store=tmp_path / "s.db") as shown:
+                assert shown.wait() == 0
+                assert "\x1b[2J" not in shown.raw
+                assert "\x1b]0" not in shown.raw
+                assert "\x1b[31mred" not in shown.raw

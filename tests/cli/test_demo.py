@@ -1,0 +1,80 @@
+"""The demo's claims, checked by reading what it left behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import bough as library
+from bough.wire import PROVIDERS, wire
+from support.terminal import Terminal, bough
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
+    folder = tmp_path_factory.mktemp("demo") / "here"
+    done = bough("demo", "--folder", folder, "--json", store=None)
+    assert done.code == 0, done.err
+    return folder, json.loads(done.out)
+
+
+class TestDemo:
+    def test_every_claim_held(self, kept: tuple[Path, dict[str, object]]) -> None:
+        _, said = kept
+        assert said["held"] is True
+        assert len(said["claims"]) >= 15  # type: ignore[arg-type]
+
+    def test_the_money_went_once(self, kept: tuple[Path, dict[str, object]]) -> None:
+        folder, _ = kept
+        assert len((folder / "bank.txt").read_text().splitlines()) == 1
+
+    def test_the_store_tells_the_same_story(self, kept: tuple[Path, dict[str, object]]) -> None:
+        folder, _ = kept
+        with library.open(folder / "demo.db") as store:
+            rows = list(store.every())
+            assert sorted(str(row.relation) for row in rows) == ["None", "fork", "replay"]
+            case = store.session(next(row.session_id for row in rows if row.relation is None))
+            kinds = [fact.kind for fact in case.journal()]
+            assert "calls_started" in kinds
+            (settled,) = [
+                r for e in case.path() if e.message for r in e.message.results if r.call_id == "call_2"
+            ]
+            assert (settled.outcome, settled.error) == ("done", False)
+            for provider in PROVIDERS:
+                assert not list(wire(provider).violations(case.request(provider)))
+            fork = store.session(next(row.session_id for row in rows if row.relation == "fork"))
+            assert fork.entries() == []
+            again = store.session(next(row.session_id for row in rows if row.relation == "replay"))
+            called = [call.name for entry in again.path() if entry.message for call in entry.message.calls]
+            assert called == ["look_up"]
+            found = library.diff(case, again)
+            assert found.first_act is not None
+            assert "refund" in found.first_act.expected
+            assert list(store.verify()) == []
+
+    def test_it_leaves_nothing_behind_unless_told_to(self, tmp_path: Path) -> None:
+        done = bough("demo", store=None, TMPDIR=str(tmp_path))
+        assert done.code == 0
+        assert list(tmp_path.iterdir()) == []
+        assert "--keep" in done.out
+
+    def test_a_folder_with_things_in_it_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "mine").write_text("x")
+        assert bough("demo", "--folder", tmp_path, store=None).code == 2
+        assert [file.name for file in tmp_path.iterdir()] == ["mine"]
+
+    def test_at_a_terminal_it_is_in_plain_sight(self, tmp_path: Path) -> None:
+        with Terminal("demo", store=None, TMPDIR=str(tmp_path)) as shown:
+            for text in (
+                "kill -9",
+                "SIGKILL",
+                "outcome unknown",
+                "bough resume",
+                "first divergence",
+                "◀ leaf",
+                "claims held",
+            ):
+                shown.until(text)
+            assert shown.wait() == 0

@@ -1,0 +1,267 @@
+"""The verbs that look: ls, show, log, tree, tail, usage, context."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import bough as library
+from support.cli_store import answers, filled
+from support.paths import TESTS
+from support.terminal import BOUGH, Terminal, bough, environment
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Path:
+    return filled(tmp_path / "s.db")
+
+
+class TestLs:
+    def test_it_lists_the_newest_first(self, shelf: Path) -> None:
+        listed = bough("ls", "--json", store=shelf).json
+        assert listed["schema_version"] == 1
+        assert listed["sessions"][0]["id"] == "ses_other"
+        assert listed["sessions"][-1]["id"] == "ses_case"
+        lines = bough("ls", store=shelf).out.splitlines()
+        assert "Order 41" in lines[-1]
+        assert "⑂ fork" in lines[-2]
+
+    @pytest.mark.parametrize(
+        ("filters", "found"),
+        [
+            (["--agent", "other"], ["ses_other"]),
+            (["--tag", "team=blue"], ["ses_case"]),
+            (["--tag", "team=red"], []),
+            (["--status", "failed"], []),
+            (["--after", "2099-01-01"], []),
+            (["--before", "2099-01-01", "-n", "1"], ["ses_other"]),
+            (["--after", "1h", "--agent", "other"], ["ses_other"]),
+        ],
+    )
+    def test_it_filters(self, shelf: Path, filters: list[str], found: list[str]) -> None:
+        listed = bough("ls", "--json", *filters, store=shelf).json["sessions"]
+        assert [row["id"] for row in listed] == found
+
+    def test_it_filters_by_owner_within_the_owner_it_is_bound_to(self, tmp_path: Path) -> None:
+        place = tmp_path / "s.db"
+        with library.open(place) as store:
+            for owner in ("ann", "bob"):
+                store.start(owner=owner, session_id=f"ses_{owner}")
+
+        def listed(*words: str) -> list[str]:
+            return [row["id"] for row in bough(*words, "--json", store=place).json["sessions"]]
+
+        assert listed("ls", "--owner", "ann") == ["ses_ann"]
+        assert listed("--owner", "bob", "ls", "--owner", "ann") == []
+
+    def test_a_parent_is_named_as_everywhere(self, shelf: Path) -> None:
+        whole = bough("ls", "--parent", "ses_case", "--json", store=shelf).json["sessions"]
+        assert whole
+        assert bough("ls", "--parent", "ses_ca", "--json", store=shelf).json["sessions"] == whole
+        assert bough("ls", "--parent", "ses_none", store=shelf).code == 2
+
+    def test_forks_of_what_is_gone_are_found_by_its_whole_id(self, shelf: Path) -> None:
+        whole = bough("ls", "--parent", "ses_case", "--json", store=shelf).json["sessions"]
+        for verb in ("rm", "purge"):
+            assert bough(verb, "ses_case", "--yes", store=shelf).code == 0
+            assert bough("ls", "--parent", "ses_case", "--json", store=shelf).json["sessions"] == whole
+
+    def test_a_page_says_how_to_go_on(self, shelf: Path) -> None:
+        first = bough("ls", "--json", "-n", "2", store=shelf).json
+        second = bough("ls", "--json", "-n", "2", "--page", first["next"], store=shelf).json
+        assert [row["id"] for row in second["sessions"]] == ["ses_case"]
+        assert f"--page {first['next']}" in bough("ls", "-n", "2", store=shelf).err
+
+    @pytest.mark.parametrize("bad", [["--after", "soon"], ["--page", "x"], ["-n", "0"], ["--status", "odd"]])
+    def test_a_filter_that_makes_no_sense_is_refused(self, shelf: Path, bad: list[str]) -> None:
+        assert bough("ls", *bad, store=shelf).code == 2
+
+    def test_tasks_are_left_out_unless_asked_for(self, tmp_path: Path) -> None:
+        with library.open(tmp_path / "s.db") as store:
+            store.start_task(store.start(session_id="ses_p"), session_id="ses_t")
+        assert [row["id"] for row in bough("ls", "--json", store=tmp_path / "s.db").json["sessions"]] == [
+            "ses_p"
+        ]
+        assert len(bough("ls", "--json", "--all", store=tmp_path / "s.db").json["sessions"]) == 2
+
+
+class TestShow:
+    def test_the_transcript_reads_as_a_conversation(self, shelf: Path) -> None:
+        said = bough("show", "ses_case", store=shelf).out
+        for text in (
+            "Where is order 41?",
+            '→ look_up {"order":41}',
+            '← {"order":41,"status":"lost"}',
+            "welcome",
+        ):
+            assert text in said
+
+    def test_json_holds_every_entry_and_no_evidence(self, shelf: Path) -> None:
+        shown = bough("show", "ses_case", "--json", store=shelf).json
+        assert [entry["seq"] for entry in shown["entries"]] == list(range(1, 10))
+        assert "evidence" not in json.dumps(shown)
+        assert shown["next_action"] == "Rest"
+
+    def test_a_call_without_an_end_is_marked_unknown(self, tmp_path: Path) -> None:
+        import sys
+
+        code = (
+            "import os, sys, bough; sys.path.insert(0, sys.argv[2]); from support.cli_store import answers, look_up\n"
+            "@bough.tool\ndef refund(order: int) -> str:\n    '''x'''\n    os._exit(9)\n"
+            "s = bough.open(sys.argv[1]).start(session_id='ses_k')\n"
+            "s.send_sync('Where is order 41?', model=answers(), tools=[look_up, refund])"
+        )
+        place = tmp_path / "s.db"
+        subprocess.run([sys.executable, "-c", code, str(place), str(TESTS)], check=False)
+        done = bough("show", "ses_k", store=place)
+        assert "outcome unknown" in done.out
+        assert "bough resume ses_k" in done.err
+        ill = bough("doctor", store=place)
+        assert ill.code == 1
+        assert "ses_k is marked running" in ill.out
+        assert bough("doctor", "--fix", store=place).code == 1
+        assert bough("doctor", store=place).code == 1
+        assert bough("doctor", "--fix", "--yes", store=place).code == 0
+        assert bough("doctor", store=place).code == 0
+        assert (
+            bough("ls", "--status", "interrupted", "--json", store=place).json["sessions"][0]["id"] == "ses_k"
+        )
+
+
+class TestLog:
+    def test_one_line_per_entry(self, shelf: Path) -> None:
+        assert len(bough("log", "ses_case", store=shelf).out.splitlines()) == 9
+        assert len(bough("log", "ses_case", "-n", "2", store=shelf).out.splitlines()) == 2
+        assert [e["seq"] for e in bough("log", "ses_case", "--json", "--since", "7", store=shelf).lines] == [
+            8,
+            9,
+        ]
+
+    def test_events_are_the_five_types(self, shelf: Path) -> None:
+        types = [event["type"] for event in bough("log", "ses_case", "--events", store=shelf).lines]
+        assert types[:4] == ["system_message", "user_message", "assistant_message", "tool_call"]
+        assert set(types) == {
+            "system_message",
+            "user_message",
+            "assistant_message",
+            "tool_call",
+            "tool_result",
+        }
+
+    def test_abandoned_branches_are_shown_when_asked_for(self, shelf: Path) -> None:
+        bough("rewind", "ses_case@7", store=shelf)
+        assert len(bough("log", "ses_case", store=shelf).out.splitlines()) == 7
+        assert len(bough("log", "ses_case", "--all", store=shelf).out.splitlines()) == 9
+
+
+class TestTree:
+    def test_the_leaf_and_the_forks_are_in_it(self, shelf: Path) -> None:
+        drawn = bough("tree", "ses_case", store=shelf).out
+        assert "◀ leaf" in drawn
+        assert "fork at 7" in drawn
+        data = bough("tree", "ses_case", "--json", store=shelf).json
+        assert data["leaf"]["seq"] == 9
+        assert data["related"][0]["relation"] == "fork"
+
+
+class TestTail:
+    def test_each_fact_is_a_line_with_its_number_and_entries(self, shelf: Path) -> None:
+        lines = bough("tail", "ses_case", "--from", "0", store=shelf).lines
+        assert [line["n"] for line in lines] == list(range(1, len(lines) + 1))
+        seqs = [entry["seq"] for line in lines for entry in line["entries"]]
+        assert seqs == list(range(2, 10))
+        assert len(bough("tail", "ses_case", "-n", "2", store=shelf).lines) == 2
+
+    def test_it_follows_as_facts_come_and_misses_none(self, shelf: Path) -> None:
+        with library.open(shelf) as store:
+            session = store.session("ses_case")
+            before = session.row.facts
+            tail = subprocess.Popen(
+                [*BOUGH, "tail", "ses_case", "-f", "--from", str(before)],
+                stdout=subprocess.PIPE,
+                text=True,
+                env=environment(store=shelf),
+            )
+            try:
+                assert tail.stdout is not None
+                session.send_sync("And now?", model=answers(), tools=[])
+                seen = [json.loads(tail.stdout.readline())["n"] for _ in range(session.row.facts - before)]
+                session.title("While it follows")
+                seen.append(json.loads(tail.stdout.readline())["n"])
+                assert seen == list(range(before + 1, session.row.facts + 1))
+            finally:
+                tail.kill()
+                tail.communicate()
+
+
+class TestUsage:
+    def test_sums_of_the_store_equal_the_calls_made(self, shelf: Path) -> None:
+        whole = bough("usage", "--json", store=shelf).json
+        assert whole["total"]["calls"] == 4
+        by = bough("usage", "--json", "--by", "agent", store=shelf).json["usage"]
+        assert [(group["name"], group["calls"]) for group in by] == [("support", 4)]
+
+    def test_views_of_one_session(self, shelf: Path) -> None:
+        assert bough("usage", "Another try", "--json", store=shelf).json["total"]["calls"] == 0
+        assert (
+            bough("usage", "Another try", "--view", "path", "--json", store=shelf).json["total"]["calls"] == 3
+        )
+        assert bough("usage", "ses_case", "--since", "7", "--json", store=shelf).json["total"]["calls"] == 1
+        assert (
+            bough("usage", "ses_case", "--since", "2099-01-01", "--json", store=shelf).json["total"]["calls"]
+            == 0
+        )
+
+    @pytest.mark.parametrize("by", ["day", "model", "session", "purpose", "bucket"])
+    def test_it_is_grouped(self, shelf: Path, by: str) -> None:
+        groups = bough("usage", "--json", "--by", by, store=shelf).json["usage"]
+        assert sum(group["calls"] for group in groups) == 4
+        assert bough("usage", "--by", by, store=shelf).code == 0
+
+
+class TestContext:
+    @pytest.mark.parametrize("provider", ["anthropic", "openai-chat", "openai", "gemini"])
+    def test_what_the_model_would_be_given_is_the_sessions_own_projection(
+        self, shelf: Path, provider: str
+    ) -> None:
+        shown = bough("context", "ses_case@7", "--provider", provider, "--json", store=shelf).json["request"]
+        with library.open(shelf) as store:
+            session = store.session("ses_case")
+            session.rewind(7)
+            assert shown == json.loads(json.dumps(session.request(provider)))
+
+    def test_it_says_whether_the_cache_stays_warm(self, shelf: Path) -> None:
+        warm = bough("context", "ses_case", "--explain", store=shelf)
+        assert (warm.code, "stays warm" in warm.out) == (0, True)
+        with library.open(shelf) as store:
+            store.session("ses_case").set(prompt="Be brief.")
+        cold = bough("context", "ses_case", "--explain", "--json", store=shelf)
+        assert cold.code == 1
+        assert "Be brief." in str(cold.json["difference"]["now"])
+
+    def test_people_read_it_and_an_unknown_provider_is_refused(self, shelf: Path) -> None:
+        said = bough("context", "ses_case@4", store=shelf).out
+        assert said.index("You help customers.") < said.index("Where is order 41?") < said.index("look_up")
+        assert bough("context", "ses_case", "--provider", "nobody", store=shelf).code == 2
+
+
+class TestAtATerminal:
+    @pytest.mark.parametrize(
+        "command",
+        [
+            ["ls"],
+            ["show", "ses_case"],
+            ["log", "ses_case"],
+            ["tree", "ses_case"],
+            ["usage"],
+            ["verify"],
+            ["doctor"],
+        ],
+    )
+    def test_every_reading_verb_works_at_a_terminal_too(self, shelf: Path, command: list[str]) -> None:
+        with Terminal(*command, store=shelf) as shown:
+            assert shown.wait() == 0
+            assert shown.screen.strip()

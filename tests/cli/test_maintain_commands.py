@@ -1,0 +1,199 @@
+"""The verbs that take care: rm, restore, purge, gc, verify, doctor, backup, migrate."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+import bough as library
+from support.cli_store import filled
+from support.terminal import Terminal, bough
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Path:
+    return filled(tmp_path / "s.db")
+
+
+def listed(shelf: Path, *flags: str) -> set[str]:
+    return {row["id"] for row in bough("ls", "--json", "--all", *flags, store=shelf).json["sessions"]}
+
+
+def drive(store: library.Store, name: str) -> None:
+    """As this process would while it runs a turn of it."""
+    log = store.session(name).log
+    store.store.lease(name, f"{log.runtime.holder()}#x", log.runtime.now() + 60_000_000, log.runtime.now())
+    log.record("turn", row={"status": "running"})
+
+
+class TestTrash:
+    def test_rm_shows_the_plan_and_wants_yes(self, shelf: Path) -> None:
+        done = bough("rm", "ses_case", store=shelf)
+        assert done.code == 1
+        assert "ses_case  Order 41  (2 turns) goes into the trash" in done.err
+        assert "--yes" in done.err
+        assert "ses_case" in listed(shelf)
+
+    def test_trash_restore_and_purge(self, shelf: Path) -> None:
+        assert bough("rm", "ses_case", "--yes", "--json", store=shelf).json["trashed"] == ["ses_case"]
+        assert listed(shelf, "--trashed") == {"ses_case"}
+        assert bough("show", "ses_case", store=shelf).code == 2
+        assert bough("restore", "ses_case", store=shelf).code == 0
+        assert bough("purge", "ses_case", "--yes", store=shelf).code == 2
+        assert bough("rm", "ses_case", "-y", store=shelf).code == 0
+        assert bough("purge", "ses_case", store=shelf).code == 1
+        done = bough("purge", "ses_case", "--yes", store=shelf)
+        assert done.code == 0
+        assert "entries stay until the forks on them go" in done.out
+        assert "ses_case" not in listed(shelf) | listed(shelf, "--trashed")
+        assert b"Thank you!" not in shelf.read_bytes()
+
+    def test_a_person_is_asked_and_may_say_no(self, shelf: Path) -> None:
+        with Terminal("rm", "ses_case", store=shelf) as asked:
+            asked.until("Into the trash?")
+            asked.type("n\n")
+            assert asked.wait() == 1
+        assert "ses_case" in listed(shelf)
+        with Terminal("rm", "ses_case", store=shelf) as asked:
+            asked.until("Into the trash?")
+            asked.type("y\n")
+            assert asked.wait() == 0
+        assert "ses_case" not in listed(shelf)
+
+    def test_ctrl_c_at_the_question_does_nothing(self, shelf: Path) -> None:
+        with Terminal("rm", "ses_case", store=shelf) as asked:
+            asked.until("Into the trash?")
+            asked.interrupt("interrupted")
+            assert asked.wait() == 130
+        assert "ses_case" in listed(shelf)
+
+    def test_what_is_not_in_the_trash_is_put_there_by_the_verb_that_is_named(self, shelf: Path) -> None:
+        done = bough("purge", "latest", "--yes", store=shelf)
+        assert (done.code, "bough rm REFERENCE" in done.err) == (2, True)
+
+    @pytest.mark.parametrize("driven", ["ses_case", "ses_t"])
+    def test_what_is_being_driven_is_not_put_away(self, shelf: Path, driven: str) -> None:
+        with library.open(shelf) as store:
+            store.start_task(store.session("ses_case"), session_id="ses_t")
+            drive(store, driven)
+            done = bough("rm", "ses_other", "ses_case", "--yes", store=shelf)
+        assert (done.code, f"bough tail -f {driven}" in done.err) == (3, True)
+        assert listed(shelf) >= {"ses_case", "ses_other"}
+
+    def test_a_policy_leaves_what_is_being_driven_alone(self, shelf: Path) -> None:
+        with library.open(shelf) as store:
+            drive(store, "ses_case")
+            done = bough("gc", "--idle-for", "0s", "--yes", store=shelf)
+        assert (done.code, "ses_case" in listed(shelf)) == (0, True)
+
+    def test_children_are_in_the_plan(self, tmp_path: Path) -> None:
+        place = tmp_path / "s.db"
+        with library.open(place) as store:
+            store.start_task(store.start(session_id="ses_p"), session_id="ses_t")
+        assert "ses_t" in bough("rm", "ses_p", store=place).err
+        assert bough("rm", "ses_p", "-y", store=place).code == 0
+        assert listed(place) == set()
+
+
+class TestGc:
+    def test_nothing_is_deleted_by_age_without_a_policy(self, shelf: Path) -> None:
+        before = listed(shelf)
+        done = bough("gc", "--yes", store=shelf)
+        assert done.code == 0
+        assert "nothing to do" in done.err
+        assert listed(shelf) == before
+
+    def test_a_policy_is_planned_then_done(self, shelf: Path) -> None:
+        bough("rm", "ses_other", "-y", store=shelf)
+        planned = bough("gc", "--trashed-for", "0s", "--idle-for", "0s", store=shelf)
+        assert planned.code == 1
+        assert "ses_other" in planned.err
+        assert listed(shelf, "--trashed") == {"ses_other"}
+        done = bough("gc", "--trashed-for", "0s", "--idle-for", "0s", "--yes", "--json", store=shelf).json
+        assert done["purged"] == ["ses_other"]
+        assert "ses_case" in done["trashed"]
+        assert listed(shelf) == set()
+
+    def test_loose_blobs_are_counted_and_dropped(self, shelf: Path) -> None:
+        with library.open(shelf) as store:
+            store.put_blob(b"x" * 1000, "text/plain")
+        with sqlite3.connect(shelf) as raw:
+            raw.execute("update blob set at = 0")
+        assert "1 blobs that no entry points to, 1,000 bytes" in bough("gc", store=shelf).err
+        assert bough("gc", "--yes", "--json", store=shelf).json["dropped_blobs"] == 1
+
+
+class TestVerify:
+    def test_a_sound_store_verifies(self, shelf: Path) -> None:
+        assert bough("verify", "--json", store=shelf).json == {
+            "schema_version": 1,
+            "sessions": 3,
+            "problems": [],
+        }
+        assert bough("verify", "ses_case", store=shelf).code == 0
+
+    def test_an_altered_entry_is_named(self, shelf: Path) -> None:
+        with sqlite3.connect(shelf) as raw:
+            raw.execute(
+                "update entry set body = replace(cast(body as text), 'order 41', 'order 42') where id & 7 = 2"
+            )
+        done = bough("verify", store=shelf)
+        assert done.code == 1
+        assert "ses_case" in done.out
+        assert bough("verify", "--json", store=shelf).json["problems"]
+
+
+class TestDoctor:
+    def test_a_healthy_store(self, shelf: Path) -> None:
+        said = bough("doctor", "--json", store=shelf).json
+        assert said["healthy"] is True
+        assert any("format 1.0" in finding["what"] for finding in said["findings"])
+
+    def test_what_is_no_store_is_a_problem(self, shelf: Path, tmp_path: Path) -> None:
+        assert bough("doctor", store=tmp_path / "none.db").code == 1
+        (tmp_path / "notes.txt").write_text("my notes\n" * 200)
+        done = bough("doctor", tmp_path / "notes.txt", store=shelf)
+        assert done.code == 1
+        assert "not a Bough store" in done.out
+
+    def test_a_file_others_may_read_is_a_problem(self, shelf: Path) -> None:
+        shelf.chmod(0o644)
+        done = bough("doctor", store=shelf)
+        assert done.code == 1
+        assert "chmod 600" in done.out
+
+    def test_damage_is_found_without_being_touched(self, shelf: Path) -> None:
+        data = bytearray(shelf.read_bytes())
+        data[3 * 8192 : 3 * 8192 + 4000] = b"\xff" * 4000
+        shelf.write_bytes(data)
+        done = bough("doctor", store=shelf)
+        assert done.code == 1
+        assert "damaged" in done.out or "✗ SQLite:" in done.out
+        assert shelf.read_bytes() == data
+
+
+class TestBackup:
+    def test_a_backup_opens_as_a_store(self, shelf: Path, tmp_path: Path) -> None:
+        made = bough("backup", tmp_path / "copy.db", "--json", store=shelf).json["backup"]
+        assert listed(Path(made["path"])) == listed(shelf)
+        assert bough("backup", tmp_path / "copy.db", store=shelf).code == 2
+        assert bough("backup", tmp_path / "copy.db", "--force", store=shelf).code == 0
+        assert bough("backup", shelf, "--force", store=shelf).code == 2
+        assert bough("backup", tmp_path / "no" / "x.db", store=shelf).code == 2
+        assert Path(bough("backup", store=shelf).out.strip()).exists()
+
+
+class TestMigrate:
+    def test_a_present_store_has_nothing_to_do(self, shelf: Path) -> None:
+        assert "nothing to do" in bough("migrate", store=shelf).out
+
+    def test_a_newer_store_is_refused_and_not_touched(self, shelf: Path) -> None:
+        with sqlite3.connect(shelf) as raw:
+            raw.execute("pragma user_version = 9000")
+        before = shelf.read_bytes()
+        done = bough("migrate", "--yes", store=shelf)
+        assert done.code == 1
+        assert "upgrade" in done.err
+        assert shelf.read_bytes() == before

@@ -1,0 +1,394 @@
+"""What somebody who has only read the README meets: every suggestion runs, and nothing that was typed is passed over."""
+
+from __future__ import annotations
+
+import shlex
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+import bough as library
+from bough import assistant, system, user
+from bough.cli.rendering.output import ago
+from support.cli_store import filled
+from support.terminal import Done, Terminal, bough
+
+NO_KEYS = {"ANTHROPIC_API_KEY": "", "OPENAI_API_KEY": "", "ANTHROPIC_BASE_URL": "", "OPENAI_BASE_URL": ""}
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Path:
+    return filled(tmp_path / "s.db")
+
+
+@pytest.fixture
+def forest(tmp_path: Path) -> Path:
+    """A session of two branches, its leaf on the second, and a fork with nothing of its own."""
+    place = tmp_path / "f.db"
+    with library.open(place) as store:
+        session = store.start("oak", [system("You grow.")], session_id="ses_oak", title="The oak")
+        session.append([user("first"), assistant("one")])
+        session.rewind(1)
+        session.append([user("second"), assistant("two"), user("third"), assistant("three")])
+        session.fork(at=3, title="cutting")
+    return place
+
+
+def suggested(said: str) -> list[str]:
+    """The command behind `more: bough`, as a shell would read it."""
+    return shlex.split(said.partition("more: bough ")[2])
+
+
+class TestTheFirstMinute:
+    def test_bough_alone_says_what_to_do_first(self, tmp_path: Path) -> None:
+        said = bough(home=tmp_path)
+        assert "bough demo" in said.err
+        assert "bough chat --model" in said.err
+
+    @pytest.mark.parametrize(
+        ("typed", "meant"), [("checkout", "rewind"), ("list", "ls"), ("delete", "rm"), ("history", "log")]
+    )
+    def test_the_verb_of_another_tool_names_ours(self, tmp_path: Path, typed: str, meant: str) -> None:
+        said = bough(typed, home=tmp_path)
+        assert (said.code, f"bough {meant}" in said.err) == (2, True)
+
+    @pytest.mark.parametrize("verb", ["run", "chat"])
+    def test_without_a_key_nothing_is_made(self, tmp_path: Path, verb: str) -> None:
+        words = ["hello"] if verb == "run" else []
+        said = bough(verb, *words, "--model", "anthropic:claude", home=tmp_path, typed="hello\n", **NO_KEYS)
+        assert (said.code, "ANTHROPIC_API_KEY" in said.err) == (2, True)
+        assert not (tmp_path / "agent.db").exists()
+
+    def test_without_a_key_nothing_is_sent_to_a_session_that_is_there(self, shelf: Path) -> None:
+        before = bough("log", "ses_case", "--json", store=shelf).out
+        said = bough(
+            "run", "more", "--resume", "ses_case", "--model", "openai:gpt", store=shelf, typed="", **NO_KEYS
+        )
+        assert said.code == 2
+        assert bough("log", "ses_case", "--json", store=shelf).out == before
+
+    def test_without_a_key_no_replay_is_made(self, shelf: Path) -> None:
+        said = bough("replay", "ses_case", "--model", "openai:gpt", store=shelf, **NO_KEYS)
+        assert (said.code, "OPENAI_API_KEY" in said.err) == (2, True)
+        assert bough("ls", "--relation", "replay", "--json", store=shelf).json["sessions"] == []
+
+    def test_a_fallback_that_has_a_key_is_enough(self, tmp_path: Path) -> None:
+        (tmp_path / "a.json").write_text('["hello"]')
+        chain = ["--model", "anthropic:claude", "--model", f"scripted:{tmp_path / 'a.json'}"]
+        assert bough("run", "hi", *chain, home=tmp_path, **NO_KEYS).code == 0
+
+    @pytest.mark.parametrize("verb", ["run", "chat", "ls", "export", "replay", "usage", "import", "copy"])
+    def test_the_help_of_a_verb_shows_how_it_is_typed(self, tmp_path: Path, verb: str) -> None:
+        assert f"\n  bough {verb} " in bough(verb, "--help", home=tmp_path).out
+
+
+class TestPlaces:
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "rm ses_oak@2 --yes",
+            "title ses_oak@2 other",
+            "tag ses_oak@2 a=b",
+            "undo ses_oak@2",
+            "redo ses_oak@2",
+            "compact ses_oak@2",
+            "uncompact ses_oak@2",
+            "verify ses_oak@2",
+            "tail ses_oak@2",
+            "resume ses_oak@2",
+            "approve ses_oak@2",
+            "copy ses_oak@2 --to memory:",
+        ],
+    )
+    def test_a_verb_of_whole_sessions_refuses_a_place(self, forest: Path, line: str) -> None:
+        said = bough(*line.split(), store=forest)
+        assert (said.code, "ses_oak@2 names an entry" in said.err) == (2, True), said.err
+
+    def test_a_rewind_to_a_branch_goes_to_that_branch(self, forest: Path) -> None:
+        moved = bough("rewind", "ses_oak@1:3", "--json", store=forest).json
+        assert moved["leaf"] == {"branch": 1, "seq": 3}
+        assert "one" in bough("show", "ses_oak", store=forest).out
+
+    def test_an_overwrite_of_a_branch_goes_on_from_that_branch(self, forest: Path, tmp_path: Path) -> None:
+        (tmp_path / "a.json").write_text('["", "on the first branch"]')
+        model = f"scripted:{tmp_path / 'a.json'}"
+        assert bough("run", "go on", "--overwrite", "ses_oak@1:3", "--model", model, store=forest).code == 0
+        said = bough("show", "ses_oak", store=forest).out
+        assert "one" in said
+        assert "two" not in said
+
+    def test_a_replay_of_another_branch_is_refused(self, forest: Path) -> None:
+        said = bough("replay", "ses_oak@1:2", store=forest)
+        assert (said.code, "bough fork ses_oak@1:2" in said.err) == (2, True)
+
+    def test_a_branch_that_holds_no_such_entry_says_where_branches_are_listed(self, forest: Path) -> None:
+        said = bough("show", "ses_oak@1:5", store=forest)
+        assert (said.code, "bough log ses_oak --all" in said.err) == (2, True)
+
+    def test_the_log_of_all_branches_names_each_place_as_it_is_typed(self, forest: Path) -> None:
+        said = bough("log", "ses_oak", "--all", store=forest).out
+        for place, text in (("1:2", "first"), ("2:2", "second")):
+            assert any(place in line and text in line for line in said.splitlines())
+            assert text in bough("show", f"ses_oak@{place}", store=forest).out
+
+    def test_the_log_of_all_branches_holds_all_of_the_path(self, forest: Path) -> None:
+        """A fork owns none of the entries it stands on."""
+        path = bough("log", "cutting", "--json", store=forest).lines
+        every = bough("log", "cutting", "--all", "--json", store=forest).lines
+        assert [line["entry_id"] for line in every] == [line["entry_id"] for line in path]
+        assert len(bough("log", "cutting", "--all", "-n", "2", store=forest).out.splitlines()) == 2
+
+    def test_show_takes_the_newest_so_many(self, forest: Path) -> None:
+        said = bough("show", "ses_oak", "-n", "1", store=forest)
+        assert ("three" in said.out, "third" in said.out) == (True, False)
+        assert [
+            e["seq"] for e in bough("show", "-n", "2", "ses_oak", "--json", store=forest).json["entries"]
+        ] == [4, 5]
+
+
+class TestSuggestions:
+    def test_the_next_page_of_a_list_asks_for_the_same_list(self, shelf: Path) -> None:
+        said = bough("ls", "--status", "idle", "-n", "1", "--after", "7d", "--all", store=shelf)
+        words = suggested(said.err)
+        assert {"--status", "idle", "-n", "1", "--after", "7d", "--all"} <= set(words)
+        following = bough(*words, store=shelf)
+        assert following.code == 0
+        assert following.out.splitlines()[1:] not in ([], said.out.splitlines()[1:])
+
+    def test_the_next_page_of_a_search_asks_for_the_same_words(self, forest: Path) -> None:
+        with library.open(forest) as store:
+            store.start("b", session_id="ses_b").append(
+                [user("two of us"), assistant("two of you; no third")]
+            )
+            store.start("c", session_id="ses_c").append([user("two of them")])
+        said = bough("search", '"two of" -third', "-n", "1", store=forest)
+        following = bough(*suggested(said.err), store=forest)
+        assert (following.code, "ses_b@1" in following.out) == (0, True)
+        assert "--page" not in following.err
+
+    def test_a_word_to_leave_out_is_typed_without_quotes(self, forest: Path) -> None:
+        found = bough("search", "second", "-third", "-n", "3", "--json", store=forest)
+        assert [hit["seq"] for hit in found.json["hits"]] == [2]
+        assert bough("search", "kind:message", "-nothing", "-n2", store=forest).code == 0
+
+    def test_a_session_that_is_a_replay_is_not_offered_to_go_on(self, forest: Path) -> None:
+        replay = bough("replay", "ses_oak", "--mode", "strict", "--json", store=forest).json["replay"]
+        model = ["--model", "openai-chat:m@http://127.0.0.1:1/v1"]
+        for verb in (["resume", replay], ["run", "hello", "--resume", replay]):
+            said = bough(*verb, *model, store=forest)
+            assert f"bough fork {replay}" in said.err
+            assert f"bough run --resume {replay}" not in said.err
+        assert bough("fork", replay, store=forest).code == 0
+
+    @pytest.mark.parametrize(
+        ("line", "flag"),
+        [
+            ("uncompact ses_case", "bough compact"),
+            ("replay ses_case --prompt brief", "--model"),
+            ("replay ses_case --mode live", "--live"),
+            ("replay ses_case --mode live --live refund", "--tools"),
+            ("replay ses_case --mode strict --model openai:x", "--model"),
+            ("ls --page zz", "--page"),
+            ("ls --after never", "--after"),
+            ("usage --since never", "--since"),
+            ("import {store}", "bough export"),
+            ("import nosuch.bough", "nosuch.bough: there is no such file; bough export"),
+            ("restore nosuch", "bough ls --trashed"),
+            ("ls --tag blue", "NAME=VALUE"),
+            ("compact ses_case --keep-from 99", "99"),
+            ("export ses_case@3", "bough fork ses_case@3"),
+            ("backup /nowhere/at/all.db", "there is no folder /nowhere/at"),
+            ("run hi --model openai:x --tools .", "--tools .: . is a folder"),
+            ("export ses_case -o /nowhere/at/all", "there is no folder /nowhere/at"),
+        ],
+    )
+    def test_an_error_speaks_the_words_of_the_command_line(self, shelf: Path, line: str, flag: str) -> None:
+        said = bough(*line.format(store=shelf).split(), store=shelf, OPENAI_API_KEY="k")
+        assert said.code in (1, 2)
+        assert flag in said.err
+        for python in ("session.", "source.", "live=", "tools=", "before=", "blobs="):
+            assert python not in said.err
+
+    def test_a_host_that_is_not_ours_is_not_called_a_port(self, shelf: Path) -> None:
+        said = bough("serve", "--host", "192.0.2.1", "--token", "a secret", store=shelf)
+        assert (said.code, "--host" in said.err, "--port" in said.err) == (2, True, False)
+
+    def test_a_home_that_cannot_be_written_names_the_option_for_another_store(self, tmp_path: Path) -> None:
+        (tmp_path / "a.json").write_text('["hello"]')
+        said = bough(
+            "run", "hi", "--model", f"scripted:{tmp_path}/a.json", XDG_DATA_HOME=f"{tmp_path}/a.json"
+        )
+        assert (said.code, "--store PATH" in said.err) == (2, True)
+
+    def test_a_bundle_whose_id_is_taken_is_replayed_by_the_commands_that_are_named(
+        self, shelf: Path, tmp_path: Path
+    ) -> None:
+        bough("export", "ses_case", "-o", tmp_path / "x.bough", store=shelf)
+        bough("title", "ses_case", "Changed", store=shelf)
+        said = bough("replay", tmp_path / "x.bough", store=shelf)
+        assert said.code == 2
+        words = shlex.split(said.err.partition("with bough ")[2].partition(", then")[0])
+        assert bough("replay", bough(*words, store=shelf).out.strip(), store=shelf).code == 0
+
+    def test_a_page_too_large_names_the_options_that_make_it_smaller(self) -> None:
+        from bough.cli.rendering.error_text import explain
+        from bough.errors import PageTooLarge
+
+        said = explain(PageTooLarge(50_000_000))
+        assert said is not None
+        assert "--no-children" in said.text
+        assert "blobs=False" not in said.text
+
+    def test_a_session_named_twice_is_put_away_once(self, shelf: Path) -> None:
+        said = bough("rm", "ses_case", "ses_case", "--yes", store=shelf)
+        assert (said.code, said.err.count("goes into the trash")) == (0, 1)
+        assert "1 in the trash" in said.err
+
+    @pytest.mark.parametrize("verb", [["log"], ["context"], ["export", "--finetune"]])
+    def test_what_is_empty_says_so(self, shelf: Path, verb: list[str]) -> None:
+        said = bough(*verb, "ses_other", store=shelf)
+        assert (said.code, said.out, bool(said.err)) == (0, "", True)
+
+    def test_a_summary_that_is_empty_is_refused_by_its_name(self, shelf: Path) -> None:
+        said = bough("rewind", "ses_case@2", "--summary", "", store=shelf)
+        assert (said.code, "--summary" in said.err) == (2, True)
+
+    def test_undo_with_nothing_to_undo_says_so(self, shelf: Path) -> None:
+        assert "no input to undo" in bough("undo", "ses_other", store=shelf).err
+
+    def test_an_empty_store_says_how_the_first_session_is_made(self, tmp_path: Path) -> None:
+        library.open(tmp_path / "e.db").close()
+        assert "bough chat starts one" in bough("ls", store=tmp_path / "e.db").err
+        assert "the trash is empty" in bough("ls", "--trashed", store=tmp_path / "e.db").err
+
+    def test_a_session_without_a_title_is_named_once(self, tmp_path: Path) -> None:
+        with library.open(tmp_path / "e.db") as store:
+            store.start(session_id="ses_nameless")
+        assert bough("show", "ses_nameless", store=tmp_path / "e.db").out.splitlines()[0] == "ses_nameless"
+        assert "  ses_nameless  (0 turns)" in bough("rm", "ses_nameless", store=tmp_path / "e.db").err
+
+    def test_what_was_put_away_comes_back_by_the_command_that_is_named(self, shelf: Path) -> None:
+        said = bough("rm", "ses_case", "ses_other", "--yes", store=shelf).err
+        words = said.partition("; bough ")[2].partition(" brings")[0].split()
+        assert bough(*words, store=shelf).out.split() == ["ses_case", "ses_other"]
+
+    def test_a_diff_is_coloured_at_a_terminal(self, shelf: Path) -> None:
+        with Terminal("diff", "ses_case", "ses_other", store=shelf) as terminal:
+            assert terminal.wait() == 1
+            assert "\x1b[31m  expected" in terminal.raw
+            assert "\x1b[32m  came" in terminal.raw
+
+    def test_the_newest_of_one_entry_is_refused(self, shelf: Path) -> None:
+        said = bough("show", "ses_case@3", "-n", "2", store=shelf)
+        assert said.code == 2
+        words = said.err.partition("; bough ")[2].partition(" lists")[0].split()
+        assert len(bough(*words, store=shelf).out.splitlines()) == 2
+
+    def test_a_title_may_have_several_words(self, shelf: Path) -> None:
+        assert bough("title", "ses_case", "Order", "forty", "one", store=shelf).code == 0
+        assert bough("title", "ses_case", store=shelf).out == "Order forty one\n"
+
+
+class TestPager:
+    PAGED = "sed s/^/paged:/"
+
+    def looked(self, shelf: Path, *line: str, **variables: str) -> Terminal:
+        with Terminal(*line, store=shelf, **variables) as terminal:
+            assert terminal.wait() == 0
+            return terminal
+
+    @pytest.fixture
+    def long(self, tmp_path: Path) -> Path:
+        with library.open(tmp_path / "l.db") as store:
+            store.start("a", session_id="ses_long").append([user(f"line {n}") for n in range(100)])
+        return tmp_path / "l.db"
+
+    @pytest.mark.parametrize("verb", ["log", "show", "tree", "context"])
+    def test_what_does_not_fit_the_terminal_is_paged(self, long: Path, verb: str) -> None:
+        shown = self.looked(long, verb, "ses_long", BOUGH_PAGER=self.PAGED).screen
+        assert shown.count("paged:") >= 100
+        assert "line 99" in shown
+
+    def test_colours_go_through_it(self, long: Path) -> None:
+        terminal = self.looked(long, "log", "ses_long", BOUGH_PAGER=self.PAGED)
+        assert "\x1b[36m" in terminal.raw
+
+    @pytest.mark.parametrize("rows", ["2", "60"])
+    def test_what_is_said_comes_behind_what_was_printed(self, long: Path, rows: str) -> None:
+        shown = self.looked(long, "search", "line", "-n", rows, BOUGH_PAGER=self.PAGED).screen
+        assert ("paged:" in shown) == (rows == "60")
+        assert shown.index("more: bough search") > shown.rindex("    line")
+        assert "paged:more" not in shown
+
+    def test_what_fits_is_printed_as_ever(self, long: Path) -> None:
+        assert "paged:" not in self.looked(long, "log", "-n", "5", BOUGH_PAGER=self.PAGED).screen
+
+    @pytest.mark.parametrize("how", [{"BOUGH_PAGER": ""}, {"BOUGH_PAGER": "cat"}, {"TERM": "dumb"}])
+    def test_it_can_be_switched_off(self, long: Path, how: dict[str, str]) -> None:
+        shown = self.looked(long, "log", "ses_long", **{"PAGER": self.PAGED, **how}).screen
+        assert ("paged:" in shown, shown.count("line ")) == (False, 100)
+        shown = self.looked(long, "--no-pager", "log", "ses_long", PAGER=self.PAGED).screen
+        assert ("paged:" in shown, shown.count("line ")) == (False, 100)
+
+    def test_a_pipe_has_none(self, long: Path) -> None:
+        assert "paged:" not in bough("log", "ses_long", store=long, BOUGH_PAGER=self.PAGED).out
+
+    def test_one_that_is_left_early_is_no_error(self, long: Path) -> None:
+        shown = self.looked(long, "show", "ses_long", "--json", BOUGH_PAGER="head -n 3").screen
+        assert "Traceback" not in shown
+        assert "bough:" not in shown
+
+    def test_one_that_does_not_exist_is_named_and_everything_is_shown(self, long: Path) -> None:
+        shown = self.looked(long, "log", "ses_long", BOUGH_PAGER="nosuchpager").screen
+        assert "nosuchpager" in shown
+        assert shown.count("line ") == 100
+
+
+class TestTimes:
+    @pytest.mark.parametrize(
+        ("seconds", "said"),
+        [
+            (-5, "just now"),
+            (20, "just now"),
+            (60, "1 minute ago"),
+            (3_599, "59 minutes ago"),
+            (7_200, "2 hours ago"),
+            (86_400 * 2, "2 days ago"),
+            (86_400 * 60, "2026-09-02 00:00"),
+        ],
+    )
+    def test_a_time_is_told_as_people_say_it_until_it_is_long_ago(self, seconds: int, said: str) -> None:
+        now = int(datetime(2026, 11, 1).timestamp() * 1e6)
+        assert ago(now - seconds * 1_000_000, now) == said
+
+    def test_a_list_says_how_long_ago_at_a_terminal_and_when_in_a_pipe(self, shelf: Path) -> None:
+        with Terminal("ls", store=shelf) as terminal:
+            assert terminal.wait() == 0
+            assert " now" in terminal.screen or " ago" in terminal.screen
+        today = datetime.now(UTC).astimezone().strftime("%Y-")
+        assert today in bough("ls", store=shelf).out
+
+
+class TestCompletion:
+    def completed(self, store: Path, words: str, shell: str = "bash") -> Done:
+        count = len(words.split(" ")) - 1
+        return bough(
+            store=store, _BOUGH_COMPLETE=f"{shell}_complete", COMP_WORDS=words, COMP_CWORD=str(count)
+        )
+
+    def test_ids_come_with_their_titles_where_the_shell_shows_them(self, shelf: Path) -> None:
+        assert "Order 41" in self.completed(shelf, "bough show ses_c", "zsh").out
+
+    def test_nothing_is_offered_that_a_shell_would_tear_apart(self, shelf: Path) -> None:
+        offered = [line.partition(",")[2] for line in self.completed(shelf, "bough show ").out.splitlines()]
+        assert "ses_case" in offered
+        assert all(" " not in name for name in offered)
+
+    def test_a_store_that_cannot_be_read_is_not_said_across_the_line(self, tmp_path: Path) -> None:
+        (tmp_path / "no.db").write_text("no store")
+        said = self.completed(tmp_path / "no.db", "bough show s")
+        assert (said.code, said.out.strip(), said.err) == (0, "", "")
+
+    def test_providers_are_offered(self, shelf: Path) -> None:
+        assert "openai-chat" in self.completed(shelf, "bough context --provider op").out

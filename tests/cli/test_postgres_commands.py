@@ -1,0 +1,86 @@
+"""The command line on PostgreSQL: migrate by the owner, the verbs by the service, sessions moved there and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.cli_store import filled
+from support.postgres import APP, Cluster, Database
+from support.terminal import bough
+
+
+@pytest.fixture
+def url(migrated: Database) -> str:
+    migrated.empty()
+    return migrated.url
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Path:
+    return filled(tmp_path / "s.db")
+
+
+class TestMigrate:
+    def test_the_owner_makes_the_schema_after_seeing_the_plan(self, postgres: Cluster) -> None:
+        bare = postgres.url(postgres.database("cli"))
+        missing = bough("ls", store=bare)
+        assert missing.code == 1
+        assert "migrate" in missing.err
+        planned = bough("migrate", store=bare)
+        assert planned.code == 1
+        assert "bough_service" in planned.err
+        assert bough("migrate", "--yes", "--json", store=bare).json["format_before"] == 0
+        assert "nothing to do" in bough("migrate", "--yes", store=bare).out
+        assert bough("ls", "--json", store=bare).json["sessions"] == []
+
+    def test_who_has_no_right_is_told_so(self, postgres: Cluster, migrated: Database) -> None:
+        bare = postgres.url(postgres.database("rights"), APP)
+        done = bough("migrate", "--yes", store=bare)
+        assert done.code == 1
+        assert APP in done.err
+
+    def test_a_server_that_is_not_there_is_said_without_the_password(self) -> None:
+        done = bough("ls", store="postgresql://me:hunter2@127.0.0.1:1/none")
+        assert done.code == 1
+        assert "hunter2" not in done.err + done.out
+        assert "Traceback" not in done.err
+
+    def test_a_backup_is_the_servers_and_the_doctor_looks_at_the_sessions(self, url: str) -> None:
+        refused = bough("backup", store=url)
+        assert (refused.code, "is no file" in refused.err) == (2, True)
+        assert bough("doctor", "--json", store=url).json["healthy"] is True
+
+
+class TestCopy:
+    def test_sessions_go_there_and_back_and_their_bundles_are_the_same_bytes(
+        self, url: str, shelf: Path, tmp_path: Path
+    ) -> None:
+        back = tmp_path / "back.db"
+        assert bough("copy", "--all", "--to", url, "--yes", store=shelf).code == 0
+        assert bough("copy", "--all", "--to", back, "--yes", store=url).code == 0
+        bundles = []
+        for name, store in (("one", shelf), ("two", url), ("three", back)):
+            assert bough("export", "ses_case", "-o", tmp_path / name, store=store).code == 0
+            bundles.append((tmp_path / name).read_bytes())
+        assert bundles[0] == bundles[1] == bundles[2]
+        assert bough("verify", store=url).code == 0
+        assert bough("verify", store=back).code == 0
+
+
+class TestVerbs:
+    def test_the_verbs_work_as_on_a_file(self, url: str, shelf: Path) -> None:
+        bough("copy", "ses_case", "--to", url, store=shelf)
+        assert "Where is order 41?" in bough("show", "ses_case", store=url).out
+        assert (
+            bough("search", "lost", "role:tool", "--json", store=url).json["hits"][0]["reference"]
+            == "ses_case@4"
+        )
+        assert bough("fork", "case@7", store=url).code == 0
+        assert bough("undo", "ses_case", "--json", store=url).json["leaf"]["seq"] == 7
+        assert bough("replay", "ses_case", store=url).code == 0
+        assert bough("usage", "--json", store=url).json["total"]["calls"] == 4
+        assert bough("tail", "ses_case", "-n", "1", store=url).lines[0]["kind"] == "moved"
+        assert bough("rm", "ses_case", "-y", store=url).code == 0
+        assert bough("purge", "ses_case", "-y", store=url).code == 0

@@ -1,0 +1,645 @@
+"""`bough run`, `resume` and `approve`, through the real entry point, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+import bough as library
+from bough import Session, user
+from support.terminal import BOUGH, Terminal, bough, environment
+
+TOOLS = '''
+import os, pathlib, signal, time
+import bough
+from bough import Happened, NeverHappened, ToolContext
+from bough.models.names import named
+
+BOOK = pathlib.Path("book")
+
+def payments():
+    return BOOK.read_text().splitlines() if BOOK.exists() else []
+
+def was_paid(order: int, ctx: ToolContext):
+    return Happened("paid") if ctx.key in payments() else NeverHappened()
+
+def pay(key):
+    with BOOK.open("a") as book:
+        book.write(key + "\\n")
+    if pathlib.Path("dies").exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "paid"
+
+@bough.tool(effect="read")
+def look_up(order: int) -> dict:
+    """Look an order up."""
+    return {"order": order, "status": "lost"}
+
+@bough.tool(effect="unsafe", verify=was_paid)
+def verified(order: int, ctx: ToolContext) -> str:
+    """Pay, and know afterwards."""
+    return pay(ctx.key)
+
+@bough.tool(effect="unsafe")
+def unverified(order: int, ctx: ToolContext) -> str:
+    """Pay, and never know."""
+    return pay(ctx.key)
+
+@bough.tool(effect="unsafe", approval=True)
+def refund(order: int, ctx: ToolContext) -> str:
+    """Give the money back."""
+    return pay(ctx.key)
+
+@bough.tool(effect="idempotent")
+async def delegate(order: int, ctx: ToolContext) -> str:
+    """Have a child give the money back."""
+    return await ctx.task("refund it", models=[named("scripted:child.json")], tools=[refund])
+
+@bough.tool(effect="read")
+def sleeps() -> str:
+    """Blocks its thread."""
+    pathlib.Path("asleep").touch()
+    time.sleep(120)
+    return "awake"
+'''
+
+
+VANISHING = '''
+import bough
+
+@bough.tool(effect="read")
+def vanish() -> str:
+    """What another program might do at any moment."""
+    with bough.open("agent.db") as other:
+        other.store.trash(other.sessions().sessions[0].session_id, 1)
+    return "gone"
+'''
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "tools.py").write_text(TOOLS)
+    script(tmp_path, "One.", "Two.", "Three.")
+    return tmp_path
+
+
+def script(home: Path, *lines: object, name: str = "script.json") -> None:
+    (home / name).write_text(json.dumps(lines))
+
+
+def calls(*names: str, text: str = "Let me see.") -> dict[str, object]:
+    return {"text": text, "calls": [{"name": name, "arguments": {"order": 41}} for name in names]}
+
+
+MODEL = ("--model", "scripted:script.json")
+AGENT = (*MODEL, "--tools", "tools.py")
+
+
+def opened(home: Path) -> library.Store:
+    return library.open(home / "agent.db")
+
+
+def only(home: Path) -> Session:
+    with opened(home) as store:
+        (row,) = store.sessions().sessions
+    return library.open(home / "agent.db").session(row.session_id)
+
+
+def texts(session: Session) -> list[str]:
+    return [entry.message.text for entry in session.path() if entry.message is not None]
+
+
+class TestRun:
+    def test_the_answer_goes_to_stdout_and_everything_else_to_stderr(self, home: Path) -> None:
+        script(home, calls("look_up"), "It is lost.")
+        done = bough("run", "Where is 41?", *AGENT, home=home)
+        assert (done.returncode, done.stdout) == (0, "It is lost.\n")
+        assert '✓ look_up(order=41) → {"order":41,"status":"lost"}' in done.stderr
+        assert only(home).session_id in done.stderr
+
+    def test_a_run_is_a_one_shot_and_ends_completed(self, home: Path) -> None:
+        bough("run", "hi", *MODEL, home=home)
+        row = only(home).row
+        assert (row.status, row.completed_at is not None) == ("completed", True)
+        bough("run", "and?", "--resume", row.session_id, *MODEL, home=home)
+        assert only(home).row.completed_at > row.completed_at
+
+    @pytest.mark.parametrize("arguments", [(), ("-",)])
+    def test_the_input_may_come_from_a_pipe(self, home: Path, arguments: tuple[str, ...]) -> None:
+        done = bough("run", *arguments, *MODEL, home=home, typed="several\nlines\n")
+        assert done.stdout == "One.\n"
+        assert texts(only(home)) == ["several\nlines", "One."]
+
+    def test_an_empty_input_is_refused_and_leaves_nothing_behind(self, home: Path) -> None:
+        done = bough("run", *MODEL, home=home, typed="\n")
+        assert done.returncode == 2
+        assert "the input is empty" in done.stderr
+        assert not (home / "agent.db").exists()
+
+    def test_without_a_model_it_says_how_to_name_one(self, home: Path) -> None:
+        done = bough("run", "hi", home=home)
+        assert done.returncode == 2
+        assert all(
+            said in done.stderr for said in ("--model", "BOUGH_MODEL", "scripted:FILE.yaml", "anthropic:")
+        )
+        assert not (home / "agent.db").exists()
+
+    def test_the_environment_names_a_model_when_nobody_else_does(self, home: Path) -> None:
+        assert bough("run", "hi", home=home, BOUGH_MODEL="scripted:script.json").stdout == "One.\n"
+
+    @pytest.mark.parametrize("name", ["nobody:x", "scripted:none.json"])
+    def test_a_model_that_is_not_there_leaves_no_session_behind(self, home: Path, name: str) -> None:
+        done = bough("run", "hi", "--model", name, home=home)
+        assert done.returncode == 2
+        assert not (home / "agent.db").exists()
+
+    def test_the_next_of_the_chain_is_asked_and_the_chain_is_remembered(self, home: Path) -> None:
+        script(home, name="dumb.json")
+        chain = ("--model", "scripted:dumb.json", "--model", "scripted:script.json")
+        assert bough("run", "hi", *chain, home=home).stdout == "One.\n"
+        assert bough("run", "--resume", "latest", "more", home=home).stdout == "Two.\n"
+
+    def test_what_is_said_of_the_session_is_in_its_row(self, home: Path) -> None:
+        (home / "prompt.txt").write_text("You help.")
+        about = ("--system", "@prompt.txt", "--agent", "support", "--title", "Order 41", "--tag", "team=red")
+        bough("run", "hi", *AGENT, *about, home=home)
+        session = only(home)
+        row = session.row
+        assert (row.agent, row.title, row.tags, row.model) == (
+            "support",
+            "Order 41",
+            {"team": "red"},
+            "scripted:script.json",
+        )
+        assert "refund" in row.tool_names
+        assert session.context().system == ("You help.",)
+
+    def test_a_conversation_goes_on_with_its_latest_session(self, home: Path) -> None:
+        for text in ("hi", "more"):
+            bough("run", text, *MODEL, "--conversation", "con_1", home=home)
+        assert texts(only(home)) == ["hi", "One.", "more", "Two."]
+
+    def test_a_new_prompt_holds_from_here_on(self, home: Path) -> None:
+        bough("run", "hi", *MODEL, "--system", "Be kind.", home=home)
+        bough("run", "--resume", "latest", "more", "--system", "Be brief.", home=home)
+        bough("run", "--resume", "latest", "again", "--system", "Be brief.", home=home)
+        session = only(home)
+        assert session.context().system == ("Be brief.",)
+        assert [entry.kind for entry in session.path()].count("settings") == 1
+
+    def test_a_failed_turn_is_durable_and_resume_goes_on_with_it(self, home: Path) -> None:
+        script(home)
+        done = bough("run", "hi", *MODEL, home=home)
+        assert done.returncode == 1
+        assert f"bough resume {only(home).session_id}" in done.stderr
+        script(home, "Now.")
+        assert bough("resume", "latest", home=home).stdout == "Now.\n"
+        assert texts(only(home)) == ["hi", "Now."]
+
+    def test_a_limit_is_an_exit_code_and_the_refused_input_is_not_stored(self, home: Path) -> None:
+        bough("run", "hi", *MODEL, home=home)
+        done = bough("run", "--resume", "latest", "more", "--max-turns", "1", home=home)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert (
+            "the session has had its 1 turn; raise it with --max-turns N, or bough fork ses_" in done.stderr
+        )
+        assert texts(only(home)) == ["hi", "One."]
+
+    def test_money_that_is_spent_stops_the_turn(self, home: Path) -> None:
+        rates = {"input": 1e6, "output": 1e6}
+        (home / "script.json").write_text(json.dumps({"lines": ["One.", "Two."], "rates": rates}))
+        assert bough("run", "hi", *MODEL, home=home).code == 0
+        done = bough("run", "more", "--resume", "latest", "--max-cost", "0.01", home=home)
+        assert done.returncode == 1
+        assert "are spent; raise it with --max-cost DOLLARS, or bough fork ses_" in done.stderr
+
+    def test_events_come_as_json_lines_and_the_last_one_sums_up(self, home: Path) -> None:
+        script(home, calls("look_up"), "It is lost.")
+        done = bough("run", "hi", *AGENT, "--json", home=home)
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        assert {line["schema_version"] for line in lines} == {1}
+        assert [line["type"] for line in lines if line["type"] != "session:delta"] == [
+            "session:started",
+            "session:turn_started",
+            "session:answer",
+            "session:tool_result",
+            "session:answer",
+            "session:turn_completed",
+            "run",
+        ]
+        assert lines[-1]["answer"] == "It is lost."
+        assert lines[-1]["session_id"] == only(home).session_id
+        assert lines[-1]["usage"]["calls"] == 2
+
+    def test_a_pipe_gets_the_words_as_they_are_and_a_terminal_never_obeys_them(self, home: Path) -> None:
+        script(home, "\x1b[2Jgone\x07", "\x1b[2Jgone\x07")
+        assert bough("run", "hi", *MODEL, home=home).stdout == "\x1b[2Jgone\x07\n"
+        with Terminal("run", "--resume", "latest", "more", home=home) as terminal:
+            assert terminal.wait() == 0
+            assert "␛[2Jgone" in terminal.raw
+            assert "\x1b[2J" not in terminal.raw
+
+
+class TestWhereItGoesOnFrom:
+    def test_resume_adds_a_turn_where_the_session_stands(self, home: Path) -> None:
+        bough("run", "hi", *MODEL, home=home)
+        assert bough("run", "--resume", "latest", "more", home=home).stdout == "Two.\n"
+        assert texts(only(home)) == ["hi", "One.", "more", "Two."]
+
+    def test_resume_without_words_goes_on_with_the_open_turn(self, home: Path) -> None:
+        with opened(home) as store:
+            store.start(model="scripted:script.json").append([user("hi")])
+        assert bough("run", "--resume", "latest", home=home).stdout == "One.\n"
+        assert texts(only(home)) == ["hi", "One."]
+
+    def test_copy_grows_a_session_of_its_own_and_leaves_its_source_alone(self, home: Path) -> None:
+        bough("run", "hi", *MODEL, home=home)
+        bough("run", "--resume", "latest", "more", home=home)
+        source = only(home)
+        before, facts = source.path(), source.journal()
+        assert (
+            bough("run", "--copy", source.session_id, "--to-point", "2", "else", home=home).stdout == "Two.\n"
+        )
+        with opened(home) as store:
+            (row,) = store.sessions(relation="fork").sessions
+            copy = store.session(row.session_id)
+            assert (row.parent_session, row.parent_seq) == (source.session_id, 2)
+            assert texts(copy) == ["hi", "One.", "else", "Two."]
+            assert [e.entry_id for e in copy.path()[:2]] == [e.entry_id for e in before[:2]]
+        source.refresh()
+        assert (source.path(), source.journal()) == (before, facts)
+
+    def test_copy_without_a_point_takes_all_of_it_and_without_words_says_nothing(self, home: Path) -> None:
+        bough("run", "hi", *MODEL, home=home)
+        done = bough("run", "--copy", "latest", home=home)
+        assert (done.returncode, done.stdout) == (0, "")
+        with opened(home) as store:
+            (row,) = store.sessions(relation="fork").sessions
+            assert texts(store.session(row.session_id)) == ["hi", "One."]
+
+    def test_a_copy_with_another_model_and_prompt_records_them_as_its_first_entry(self, home: Path) -> None:
+        script(home, "A.", "B.", name="other.json")
+        bough("run", "hi", *MODEL, "--system", "Be kind.", home=home)
+        how = ("--model", "scripted:other.json", "--system", "Be brief.")
+        assert bough("run", "--copy", "latest", "more", *how, home=home).stdout == "B.\n"
+        with opened(home) as store:
+            (row,) = store.sessions(relation="fork").sessions
+            copy = store.session(row.session_id)
+            assert copy.path()[3].kind == "settings"
+            assert copy.context().system == ("Be brief.",)
+
+    def test_overwrite_goes_on_from_an_earlier_place_and_loses_nothing(self, home: Path) -> None:
+        bough("run", "hi", *MODEL, home=home)
+        bough("run", "--resume", "latest", "more", home=home)
+        session = only(home)
+        left = session.leaf
+        done = bough("run", "--overwrite", session.session_id, "--from-point", "2", "else", home=home)
+        assert done.stdout == "Two.\n"
+        assert "to entry 2" in done.stderr
+        session.refresh()
+        assert texts(session) == ["hi", "One.", "else", "Two."]
+        assert len(session.entries()) == 6
+        assert len(session.branches()) == 2
+        session.checkout(left)
+        assert texts(session) == ["hi", "One.", "more", "Two."]
+
+    def test_overwrite_without_a_point_just_goes_on(self, home: Path) -> None:
+        bough("run", "hi", *MODEL, home=home)
+        bough("run", "--overwrite", "latest", "more", home=home)
+        assert texts(only(home)) == ["hi", "One.", "more", "Two."]
+
+    def test_overwrite_from_an_input_asks_for_another_answer(self, home: Path) -> None:
+        bough("run", "hi", *MODEL, home=home)
+        script(home, "Uno.")
+        assert bough("run", "--overwrite", "latest@1", home=home).stdout == "Uno.\n"
+        assert texts(only(home)) == ["hi", "Uno."]
+
+    def test_a_point_between_a_call_and_its_result_moves_and_says_so(self, home: Path) -> None:
+        script(home, calls("look_up"), "Lost.", "Else.")
+        bough("run", "hi", *AGENT, home=home)
+        done = bough("run", "--overwrite", "latest", "--from-point", "2", *AGENT, home=home)
+        assert "to entry 1 (2 would part a call from its results)" in done.stderr
+
+    @pytest.mark.parametrize(
+        "flags",
+        [
+            ("--resume", "latest", "--copy", "latest"),
+            ("--to-point", "1"),
+            ("--resume", "latest", "--from-point", "1"),
+            ("--resume", "latest@1"),
+            ("--copy", "latest", "--conversation", "c"),
+            ("--resume", "nobody"),
+        ],
+    )
+    def test_flags_that_make_no_sense_together_change_nothing(
+        self, home: Path, flags: tuple[str, ...]
+    ) -> None:
+        bough("run", "hi", *MODEL, home=home)
+        assert bough("run", "more", *flags, home=home).returncode == 2
+        assert texts(only(home)) == ["hi", "One."]
+
+
+class TestTools:
+    @pytest.mark.parametrize("source", ["tools.py:look_up", "tools:look_up", "listed.py", "listed.py:tools"])
+    def test_tools_are_found_in_files_and_modules_by_name_or_all(self, home: Path, source: str) -> None:
+        (home / "listed.py").write_text("from tools import look_up as _one\n\ntools = [_one]\n")
+        script(home, calls("look_up"), "Done.")
+        done = bough("run", "hi", *MODEL, "--tools", source, home=home)
+        assert "✓ look_up" in done.stderr
+        assert only(home).row.tool_names == ("look_up",)
+
+    @pytest.mark.parametrize(
+        ("source", "said"),
+        [
+            ("none.py", "there is no file"),
+            ("broken.py", "ZeroDivisionError"),
+            ("empty.py", "there is no tool"),
+            ("tools.py:nothing", "it has no 'nothing'"),
+            ("no.such.module", "ModuleNotFoundError"),
+        ],
+    )
+    def test_tools_that_cannot_be_had_are_named(self, home: Path, source: str, said: str) -> None:
+        (home / "broken.py").write_text("1 / 0")
+        (home / "empty.py").write_text("")
+        done = bough("run", "hi", *MODEL, "--tools", source, home=home)
+        assert done.returncode == 2
+        assert said in done.stderr
+        assert not (home / "agent.db").exists()
+
+    def test_a_workspace_gives_files_within_its_scope(self, home: Path) -> None:
+        (home / "project").mkdir()
+        call = {"name": "write_file", "arguments": {"path": "a.txt", "text": "hello"}}
+        script(home, {"calls": [call]}, "Written.")
+        done = bough("run", "hi", *MODEL, "--workspace", "project", "--scope", "project", home=home)
+        assert done.stdout == "Written.\n", done.stderr
+        assert (home / "project" / "a.txt").exists() == ("✓ write_file" in done.stderr)
+
+    def test_what_a_workspace_may_do_wants_a_workspace(self, home: Path) -> None:
+        assert bough("run", "hi", *MODEL, "--allow", "git", home=home).returncode == 2
+
+
+class TestResume:
+    @pytest.mark.parametrize(("tool", "mark"), [("verified", "✓"), ("unverified", "?")])
+    def test_a_process_killed_inside_an_unsafe_tool_leaves_one_effect(
+        self, home: Path, tool: str, mark: str
+    ) -> None:
+        script(home, calls(tool), "Settled.")
+        (home / "dies").touch()
+        assert bough("run", "pay", *AGENT, home=home).returncode == -signal.SIGKILL
+        (home / "dies").unlink()
+        done = bough("resume", "latest", "--tools", "tools.py", home=home)
+        assert done.stdout == "Settled.\n"
+        assert f"{mark} {tool}" in done.stderr
+        assert len((home / "book").read_text().splitlines()) == 1
+        assert only(home).verify() == []
+
+    def test_a_call_that_waits_is_not_lost_to_a_forgotten_option(self, home: Path) -> None:
+        script(home, calls("verified"), "Settled.")
+        (home / "dies").touch()
+        bough("run", "pay", *AGENT, home=home)
+        before = only(home).path()
+        done = bough("resume", "latest", home=home)
+        assert done.returncode == 2
+        assert "waits for verified" in done.stderr
+        assert "--tools tools.py" in done.stderr
+        assert only(home).path() == before
+
+    def test_rollback_leaves_the_turn_behind_and_redo_brings_it_back(self, home: Path) -> None:
+        script(home)
+        bough("run", "hi", *MODEL, home=home)
+        done = bough("resume", "latest", "--rollback", home=home)
+        assert "turn 1 is left behind" in done.stderr
+        session = only(home)
+        assert texts(session) == []
+        session.redo()
+        assert texts(session) == ["hi"]
+
+    def test_where_nothing_is_open_nothing_is_done(self, home: Path) -> None:
+        bough("run", "hi", *MODEL, home=home)
+        facts = only(home).row.facts
+        done = bough("resume", "latest", home=home)
+        assert done.returncode == 0
+        assert "nothing is open" in done.stderr
+        assert only(home).row.facts == facts
+
+    def test_what_had_been_said_before_a_crash_is_shown(self, home: Path) -> None:
+        with opened(home) as store:
+            session = store.start(model="scripted:script.json")
+            session.append([user("hi")])
+            store.store.save_draft(session.session_id, session.leaf, "Half a sen", 0, 1)
+        assert bough("resume", "latest", home=home).stdout == "Half a sen (interrupted)\n"
+
+
+class TestNaming:
+    def test_what_names_a_new_session_is_refused_for_one_that_is_there(self, home: Path) -> None:
+        bough("run", "hi", *MODEL, home=home)
+        for verb in ("run hi --resume", "run hi --overwrite", "chat --resume"):
+            for flag in ("--title T", "--tag a=b", "--agent zz"):
+                done = bough(*f"{verb} latest {flag}".split(), home=home, typed="more\n")
+                assert (done.code, flag.split()[0] in done.err) == (2, True), (verb, flag)
+        assert texts(only(home)) == ["hi", "One."]
+
+    def test_a_copy_is_new_and_keeps_its_agent(self, home: Path) -> None:
+        bough("run", "hi", *MODEL, "--agent", "oak", home=home)
+        copied = ["run", "more", "--copy", "latest", "--title", "T", "--tag", "a=b"]
+        assert bough(*copied, "--agent", "zz", home=home).code == 2
+        assert bough(*copied, home=home).out == "Two.\n"
+        with opened(home) as store:
+            made = store.sessions().sessions[0]
+        assert (made.title, made.tags, made.agent) == ("T", {"a": "b"}, "oak")
+
+
+class TestBusy:
+    def test_a_busy_session_is_an_exit_code_and_queued_input_is_answered_next(self, home: Path) -> None:
+        script(home, calls("sleeps"), "One.", "Two.")
+        lines = json.loads((home / "script.json").read_text())
+        lines[0]["calls"][0]["arguments"] = {}
+        script(home, *lines)
+        driving = subprocess.Popen([*BOUGH, "run", "hi", *AGENT], cwd=home, env=environment(home))
+        try:
+            wait_for(home / "asleep")
+            done = bough("run", "--resume", "latest", "more", *AGENT, home=home)
+            assert done.returncode == 3
+            assert "--queue" in done.stderr
+            assert bough("run", "--overwrite", "latest@1", "x", *AGENT, home=home).returncode == 3
+            done = bough("run", "--resume", "latest", "more", "--queue", *AGENT, home=home)
+            assert done.returncode == 0
+            assert "queued as number 1" in done.stderr
+        finally:
+            driving.kill()
+            driving.wait()
+        (home / "tools.py").write_text(TOOLS.replace("time.sleep(120)", "pass"))
+        assert bough("resume", "latest", *AGENT, home=home).stdout == "One.\nTwo.\n"
+        assert texts(only(home))[-2:] == ["more", "Two."]
+
+    def test_a_session_that_is_taken_away_in_the_middle_of_a_turn_is_an_exit_code(self, home: Path) -> None:
+        (home / "tools.py").write_text(VANISHING)
+        script(home, {"text": "Hm.", "calls": [{"name": "vanish"}]}, "One.")
+        done = bough("run", "hi", *AGENT, home=home)
+        assert (done.code, done.out) == (3, "")
+        assert "bough restore ses_" in done.err
+
+
+def wait_for(place: Path, patience: float = 30) -> None:
+    end = time.monotonic() + patience
+    while not place.exists():
+        assert time.monotonic() < end, f"{place} never came"
+        time.sleep(0.02)
+
+
+class TestApprove:
+    def test_without_a_terminal_the_turn_waits_and_says_what_to_do(self, home: Path) -> None:
+        script(home, calls("refund"), "Refunded.")
+        done = bough("run", "refund it", *AGENT, home=home)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "waits for approval: refund(order=41)" in done.stderr
+        assert "bough approve" in done.stderr
+        assert not (home / "book").exists()
+
+    def test_until_it_is_resumed_the_list_says_that_it_waits(self, home: Path) -> None:
+        script(home, calls("refund"), "Refunded.")
+        bough("run", "refund it", *AGENT, home=home)
+        assert " waiting " in bough("ls", home=home).out
+        assert [row["status"] for row in bough("ls", "--json", home=home).json["sessions"]] == ["waiting"]
+        assert bough("ls", "--status", "waiting", home=home).out.count("ses_") == 1
+        bough("approve", "latest", "--yes", home=home)
+        assert bough("resume", "latest", *AGENT, home=home).code == 0
+        assert bough("ls", "--status", "waiting", home=home).out == ""
+
+    def test_the_command_that_goes_on_works_as_it_is_printed(self, home: Path) -> None:
+        script(home, calls("refund"), "Refunded.")
+        said = bough("run", "refund it", *AGENT, "--max-cost", "2", home=home).err
+        resume = said.partition("then bough ")[2].splitlines()[0]
+        assert resume.endswith(" --tools tools.py --max-cost 2.0")
+        allowed = bough("approve", "latest", "--yes", home=home).err
+        assert allowed.partition("bough ")[2].strip() == resume.removesuffix(" --max-cost 2.0")
+        assert bough(*resume.split(), home=home).out == "Refunded.\n"
+
+    def test_nothing_is_allowed_unless_somebody_says_so(self, home: Path) -> None:
+        script(home, calls("refund"), "Refunded.")
+        bough("run", "refund it", *AGENT, home=home)
+        listed = bough("approve", "latest", home=home)
+        assert listed.returncode == 1
+        assert listed.stdout == "1. refund\n  order: 41\n"
+        as_json = json.loads(bough("approve", "latest", "--json", home=home).stdout)
+        assert as_json["waiting"][0]["call"]["name"] == "refund"
+        assert bough("resume", "latest", *AGENT, home=home).returncode == 1
+        assert not (home / "book").exists()
+
+    def test_an_allowed_call_runs_once(self, home: Path) -> None:
+        script(home, calls("refund"), "Refunded.")
+        bough("run", "refund it", *AGENT, home=home)
+        assert bough("approve", "latest", "--yes", home=home).returncode == 0
+        assert bough("resume", "latest", *AGENT, home=home).stdout == "Refunded.\n"
+        assert bough("resume", "latest", *AGENT, home=home).returncode == 0
+        assert len((home / "book").read_text().splitlines()) == 1
+        assert "no call" in bough("approve", "latest", "--yes", home=home).stderr
+
+    def test_a_denied_call_never_runs_and_the_model_is_told(self, home: Path) -> None:
+        script(home, calls("refund"), "As you wish.")
+        bough("run", "refund it", *AGENT, home=home)
+        assert bough("approve", "latest", "--deny", home=home).returncode == 0
+        done = bough("resume", "latest", *AGENT, home=home)
+        assert done.stdout == "As you wish.\n"
+        assert "⊘ refund" in done.stderr
+        assert not (home / "book").exists()
+
+    def test_one_of_several_may_be_allowed_by_its_number(self, home: Path) -> None:
+        script(home, calls("refund", "refund"), "Done.")
+        bough("run", "refund both", *AGENT, home=home)
+        assert bough("approve", "latest", "--call", "3", home=home).returncode == 2
+        bough("approve", "latest", "--call", "2", "--yes", home=home)
+        assert bough("resume", "latest", *AGENT, home=home).returncode == 1
+        bough("approve", "latest", "--deny", home=home)
+        assert bough("resume", "latest", *AGENT, home=home).stdout == "Done.\n"
+        assert len((home / "book").read_text().splitlines()) == 1
+
+    @pytest.mark.parametrize("by", ["parent", "child"])
+    def test_what_a_task_asks_for_is_allowed_here_or_there_and_the_parent_goes_on(
+        self, home: Path, by: str
+    ) -> None:
+        script(home, calls("delegate"), "It is done.")
+        script(home, calls("refund"), "Refunded.", name="child.json")
+        done = bough("run", "refund it", *AGENT, home=home)
+        assert (done.returncode, "waits for approval: refund(order=41)" in done.stderr) == (1, True)
+        with opened(home) as store:
+            names = {row.relation or "parent": row.session_id for row in store.every()}
+        shown = bough("show", names["parent"], home=home)
+        assert f"waits for approval in its task {names['task']}" in shown.stdout
+        assert f"bough approve {names['parent']}, then bough resume" in shown.stderr
+        assert f"(asked by its task {names['task']})" in bough("approve", names["parent"], home=home).stdout
+        listed = json.loads(bough("approve", names["parent"], "--json", home=home).stdout)["waiting"]
+        assert [call["session_id"] for call in listed] == [names["task"]]
+        allowed = bough("approve", names["parent" if by == "parent" else "task"], "--yes", home=home)
+        assert f"bough resume {names['parent']}" in allowed.stderr
+        assert "its task has a word" in bough("show", names["parent"], home=home).stdout
+        assert bough("resume", names["parent"], *AGENT, home=home).stdout == "It is done.\n"
+        assert len((home / "book").read_text().splitlines()) == 1
+
+    def test_a_task_in_the_trash_is_told_with_the_command_that_brings_it_back(self, home: Path) -> None:
+        script(home, calls("delegate"), "It is done.")
+        script(home, calls("refund"), "Refunded.", name="child.json")
+        bough("run", "refund it", *AGENT, home=home)
+        with opened(home) as store:
+            names = {row.relation or "parent": row.session_id for row in store.every()}
+        bough("rm", names["task"], "--yes", home=home)
+        hint = f"bough restore {names['task']}"
+        for verb, code in ((("resume", *AGENT), 2), (("approve", "--yes"), 1), (("show",), 0)):
+            done = bough(verb[0], names["parent"], *verb[1:], home=home)
+            assert (done.code, hint in done.err) == (code, True), done.err
+        assert bough("restore", names["task"], home=home).code == 0
+        assert bough("approve", names["parent"], "--yes", home=home).code == 0
+        assert bough("resume", names["parent"], *AGENT, home=home).out == "It is done.\n"
+
+
+class TestTerminal:
+    @pytest.mark.parametrize(("word", "effects"), [("y", 1), ("n", 0)])
+    def test_a_person_is_asked_with_every_argument_in_sight(
+        self, home: Path, word: str, effects: int
+    ) -> None:
+        script(home, calls("refund"), "Very well.")
+        with Terminal("run", "refund it", *AGENT, home=home, columns=30) as terminal:
+            assert "order: 41" in terminal.until("allow it? [y/N]")
+            terminal.say(word)
+            assert terminal.wait() == 0
+            assert "Very well." in terminal.screen
+        book = home / "book"
+        assert len(book.read_text().splitlines() if book.exists() else []) == effects
+
+    def test_ctrl_c_cancels_the_turn_at_once_even_inside_a_tool_that_blocks(self, home: Path) -> None:
+        script(home, {"text": "Wait.", "calls": [{"name": "sleeps"}]}, "Never.")
+        with Terminal("run", "hi", *AGENT, home=home) as terminal:
+            terminal.until("Wait.")
+            wait_for(home / "asleep")
+            terminal.type("\x03")
+            assert terminal.wait() == 130
+            assert "bough run --resume" in terminal.screen
+        session = only(home)
+        assert session.row.status == "cancelled"
+        assert texts(session)[-1] == "(cancelled)"
+        assert session.verify() == []
+        script(home, "", "", "Going on.")
+        assert bough("run", "--resume", "latest", "go on", *AGENT, home=home).stdout == "Going on.\n"
+
+    def test_a_reader_that_goes_away_ends_it_quietly(self, home: Path) -> None:
+        script(home, "One.\n" * 1000)
+        reader, writer = os.pipe()
+        os.close(reader)
+        with os.fdopen(writer, "w") as out:
+            done = subprocess.run(
+                [*BOUGH, "run", "hi", *MODEL],
+                cwd=home,
+                env=environment(home),
+                stdout=out,
+                stderr=subprocess.PIPE,
+                text=True,
+                stdin=subprocess.DEVNULL,
+                check=False,
+            )
+        assert "Traceback" not in done.stderr

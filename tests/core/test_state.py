@@ -1,0 +1,51 @@
+"""State is the fold of the updates on the path."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bough import Note, ToolCall, assistant, tool_result, user
+from bough.core.state import fold, merge
+from support.random_logs import path_of
+
+values = st.recursive(
+    st.none() | st.integers() | st.text(max_size=3),
+    lambda v: st.dictionaries(st.sampled_from("abc"), v, max_size=3),
+    max_leaves=8,
+)
+states = st.dictionaries(st.sampled_from("abc"), values, max_size=3)
+
+
+def test_updates_ride_in_results_and_notes() -> None:
+    path = path_of(
+        Note(state={"n": 1}),
+        user("q"),
+        assistant(ToolCall("a", "t"), ToolCall("b", "t")),
+        tool_result("b", "x", state={"order": {"id": 41, "open": True}}),
+        tool_result("a", "x", state={"order": {"open": None}, "n": 2}),
+    )
+    assert fold(path) == {"n": 2, "order": {"id": 41}}
+    assert fold(path[:4]) == {"n": 1, "order": {"id": 41, "open": True}}
+
+
+def test_details_that_are_no_update_change_nothing() -> None:
+    ask = assistant(ToolCall("a", "t"))
+    assert fold(path_of(user("q"), ask, tool_result("a", details={"state": "not an object", "x": 1}))) == {}
+
+
+@given(states, states)
+def test_a_merge_changes_neither_side_and_leaves_no_null(state: dict, update: dict) -> None:
+    state = merge({}, state)
+    before = repr(state), repr(update)
+    merged = merge(state, update)
+    assert (repr(state), repr(update)) == before
+    assert "None" not in repr(merged)
+    for key, value in update.items():
+        if not isinstance(value, dict):
+            assert merged.get(key) == value
+
+
+@given(states)
+def test_an_update_twice_is_an_update_once(update: dict) -> None:
+    assert merge(merge({}, update), update) == merge({}, update)

@@ -1,0 +1,100 @@
+"""A tree as text: every entry once, the leaf marked once."""
+
+from __future__ import annotations
+
+from bough import Attachment, Note, Session, ToolCall, assistant, system, tool_result, user
+from bough.core.entries import Entry
+from bough.core.tree import Branch, Leaf
+from bough.core.tree_text import draw
+from conftest import Store
+
+
+def test_a_tree_with_what_was_left_behind(store: Store) -> None:
+    session = store.start("a", [system("s")])
+    session.append(
+        [user("q"), assistant(ToolCall("c", "look", {"n": 1})), tool_result("c", "r"), assistant("one")]
+    )
+    session.rewind(to=4)
+    session.append([assistant("two")])
+    session.rewind(to=1)
+    session.append([user("other\nline\0")])
+    assert session.tree() == "\n".join(
+        [
+            "│   1 system     s",
+            "├╮ branch 1",
+            "││   2 user       q",
+            "││   3 assistant  → look(n=1)",
+            "││   4 tool       ← r",
+            "│├╮ branch 2",
+            "│││   5 assistant  two",
+            "││   5 assistant  one",
+            "●   2 user       other line·   ◀ leaf",
+        ]
+    )
+
+
+def test_an_empty_session_and_a_rewind_to_nothing_show_the_leaf(store: Store) -> None:
+    session = store.start("a")
+    assert session.tree() == "● (empty)"
+    session.append([user("q")])
+    session.rewind(to=0)
+    assert session.tree().splitlines() == ["● (empty)", "│   1 user       q"]
+
+
+def test_a_fork_shows_what_it_shares(store: Store) -> None:
+    session = store.start("a", [system("s")])
+    session.append([user("q"), assistant("a")])
+    fork = session.fork(at=2, prompt="p")
+    fork.append([assistant("b")])
+    assert [line.split()[1] for line in fork.tree().splitlines()] == ["1", "2", "3", "4"]
+    assert "settings" in fork.tree()
+
+
+def test_every_entry_is_there_once_wherever_it_stands(store: Store) -> None:
+    """What it shares, what it left behind, and the path: by whichever reading they came."""
+    source = store.start("a", [system("s")])
+    source.append([user("q"), assistant("a"), user("more"), assistant("b")])
+    fork = source.fork(at=3)
+    for turn in ("one", "two"):
+        fork.append([user(turn), assistant(turn)])
+        for _ in range(2):
+            assert places(fork) == sorted({(e.branch, e.seq) for e in [*fork.path(), *fork.entries()]})
+            fork.rewind(to=3)
+    fork.rewind(to=1)
+    assert len(places(fork)) == 5, "of what it shares, what the path runs through"
+    assert len(places(source)) == 5
+
+
+def places(session: Session) -> list[tuple[int, int]]:
+    return [(entry.branch, entry.seq) for entry in session.log.every()]
+
+
+def test_every_kind_is_told_in_one_line(store: Store) -> None:
+    session = store.start("a")
+    session.append(
+        [
+            user("x " * 300, Attachment(b"1", "image/png")),
+            assistant("a " * 300),
+            user("q"),
+            assistant("b"),
+            Note({"k": 1}),
+        ]
+    )
+    session.compact("short")
+    session.uncompact()
+    session.rewind(to=4, summary="gave up")
+    told = session.tree(width=60)
+    assert told.count("◀ leaf") == 1
+    assert all(len(line) <= 60 + len("   ◀ leaf") for line in told.splitlines())
+    assert len([line for line in told.splitlines() if "╮" not in line]) == len(session.entries())
+
+
+def test_branches_that_hang_on_branches_by_the_thousand_are_drawn() -> None:
+    deep = range(1, 3_001)
+    branches = [Branch(n, "s", n - 1 or None, max(0, n - 1), n + 1) for n in deep]
+    entries = [Entry(n, seq, b"", 1, 0, user(f"of {n}"), False, 0) for n in deep for seq in (n, n + 1)]
+    told = draw(entries, branches, Leaf(1, 1), width=60).splitlines()
+    assert len([line for line in told if "user" in line]) == len(entries)
+    assert sum("├╮ branch" in line for line in told) == len(branches) - 1
+    assert any("⋯2999⋯" in line for line in told)
+    assert max(map(len, told)) <= 60

@@ -1,0 +1,118 @@
+"""Where an entry may stand, and what is to be done next."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+
+from bough import (
+    CallModel,
+    Entry,
+    Note,
+    Rest,
+    RunTools,
+    Settings,
+    ToolCall,
+    assistant,
+    system,
+    tool_result,
+    user,
+)
+from bough.core.turns import Cursor, cursor_behind, follow, groups, is_completed, next_action, retrace
+from bough.errors import OpenBatch, OrphanResult
+from support.random_logs import path_of, paths
+
+ASK = assistant(ToolCall("a", "t"), ToolCall("b", "t"))
+
+
+def test_a_turn_is_named_by_its_input_and_its_steps_are_counted() -> None:
+    path = path_of(
+        system("s"),
+        user("q"),
+        ASK,
+        tool_result("b"),
+        tool_result("a"),
+        assistant("done"),
+        user("next"),
+        seeds=1,
+    )
+    assert [(entry.turn, entry.step) for entry in path] == [
+        (0, 0),
+        (2, 0),
+        (2, 1),
+        (2, 1),
+        (2, 1),
+        (2, 2),
+        (7, 0),
+    ]
+
+
+def test_an_open_batch_closes_before_anything_follows() -> None:
+    path = path_of(user("q"), ASK, tool_result("a"))
+    cursor = retrace(path)
+    for payload in (user("x"), assistant("x"), Settings(), system("x")):
+        with pytest.raises(OpenBatch, match="b"):
+            follow(cursor, payload)
+    assert follow(cursor, Note()).after.open_calls == cursor.open_calls
+    assert follow(cursor, tool_result("b")).after.open_calls == ()
+
+
+def test_a_tool_result_follows_its_call_and_comes_once() -> None:
+    for path in (path_of(user("q")), path_of(user("q"), ASK, tool_result("a"))):
+        with pytest.raises(OrphanResult):
+            follow(retrace(path), tool_result("a"))
+    with pytest.raises(OrphanResult):
+        follow(Cursor(), tool_result("a"))
+
+
+def test_two_calls_with_one_id_take_two_results() -> None:
+    path = path_of(user("q"), assistant(ToolCall("same", "t"), ToolCall("same", "t")), tool_result("same"))
+    assert [call.index for call in retrace(path).open_calls] == [1]
+
+
+def test_next_action_calls_the_model_after_an_input_and_after_the_last_result() -> None:
+    assert next_action(path_of(user("q"))) == CallModel()
+    assert next_action(path_of(user("q"), ASK, tool_result("b"), tool_result("a"))) == CallModel()
+
+
+def test_next_action_runs_what_is_open_and_knows_what_was_started() -> None:
+    action = next_action(path_of(user("q"), ASK, tool_result("a")), started=[(2, 0), (2, 1)])
+    assert isinstance(action, RunTools)
+    assert [call.call.id for call in action.calls] == ["b"]
+    assert action.started == {(2, 1)}
+
+
+def test_next_action_rests_when_there_is_nothing_to_do() -> None:
+    assert next_action([]) == Rest("empty")
+    assert next_action(path_of(system("s"), user("seed"), seeds=2)) == Rest("empty")
+    assert next_action(path_of(user("q"), assistant("a"))) == Rest("answered")
+    ended = path_of(user("q"), ASK, tool_result("a", ends_turn=True), tool_result("b"))
+    assert next_action(ended) == Rest("ended by a tool")
+
+
+def test_a_turn_is_completed_by_its_final_answer_or_by_a_tool() -> None:
+    assert is_completed(path_of(user("q"), assistant("a")))
+    assert not is_completed(path_of(user("q")))
+    assert not is_completed(path_of(user("q"), ASK))
+    assert not is_completed(path_of(user("q"), ASK, tool_result("a"), tool_result("b")))
+    assert is_completed(path_of(user("q"), ASK, tool_result("a"), tool_result("b", ends_turn=True)))
+    assert not is_completed([])
+
+
+@given(paths())
+def test_looking_back_a_little_gives_the_same_cursor_as_the_whole_path(path: list[Entry]) -> None:
+    for end in range(len(path) + 1):
+        whole = retrace(path[:end])
+        for start in range(end):
+            part = cursor_behind(path[start:end])
+            assert part is None or part == whole
+
+
+@given(paths())
+def test_groups_lose_nothing_and_part_no_call_from_its_result(path: list[Entry]) -> None:
+    found = groups(path)
+    assert [entry for group in found for entry in group] == path
+    for group in found:
+        calls = sum(len(entry.message.calls) for entry in group if entry.message)
+        results = sum(len(entry.message.results) for entry in group if entry.message)
+        assert results <= calls

@@ -1,0 +1,1070 @@
+"""The Absurd engine: inputs that are tasks, steps with small checkpoints, and claims without which nothing is written."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psycopg
+import pytest
+
+import bough
+from bough import Limits, ScriptedModel, Session, Slow, ToolCall, ToolContext, assistant, errors, system, user
+from bough.agent.call_status import is_awaited
+from bough.core.drafts import ExtraFact
+from bough.core.usage import on_path
+from bough.engines.absurd import schema as absurd_schema
+from bough.engines.absurd.claim import Claim, ClaimedConnections, Client, ConnectionHandle
+from bough.engines.absurd.engine import TASK, Agent
+from bough.engines.absurd.step import Checkpoint, ClaimedLog, checkpoint
+from bough.engines.absurd.task_store import TaskStore
+from bough.engines.absurd.worker import Worker
+from bough.log.workspace import Workspace
+from bough.models.model import Request
+from bough.server.context import Agent as Driving
+from bough.stores.postgres.pool import Pool
+from bough.stores.postgres.statement import Statement, run_on
+from bough.stores.postgres.store import PostgresStore
+from bough.stores.postgres.url import Address
+from support.postgres import APP, Cluster, Database
+from support.postgres_proxy import Wire
+from support.server import Served
+
+numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def installed(postgres: Cluster) -> Database:
+    database = Database(postgres, "absurd")
+    absurd_schema.install(database.owner_url)
+    return database
+
+
+@pytest.fixture
+def queue(installed: Database) -> str:
+    """One of its own for each test."""
+    name = f"q{next(numbers)}"
+    absurd_schema.install(installed.owner_url, name)
+    return name
+
+
+@pytest.fixture
+def store(installed: Database) -> Iterator[bough.Store]:
+    with bough.open(installed.url) as opened:
+        yield opened
+
+
+@contextmanager
+def working(database: Database, queue: str, *agents: Agent, url: str = "", **how: Any) -> Iterator[Worker]:
+    worker = Worker(url or database.url, agents, queue=queue, **{"lease": 5, **how})
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        thread.join()
+
+
+def until(holds: Callable[[], object], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.02)
+
+
+def answered(session: Session, text: str) -> Callable[[], bool]:
+    def look() -> bool:
+        session.refresh()
+        entries = session.path(last=1)
+        message = entries[-1].message if entries else None
+        return message is not None and message.text == text and session.row.holder is None
+
+    return look
+
+
+def task(database: Database, queue: str) -> Any:
+    """Its state, attempts and what came of it."""
+    found = database.run(f"select state, attempts, completed_payload from absurd.t_{queue}")
+    assert len(found) == 1
+    return found[0]
+
+
+def done(database: Database, queue: str) -> Callable[[], bool]:
+    query = f"select 1 from absurd.t_{queue} where state not in ('completed', 'failed', 'cancelled')"
+    return lambda: not database.run(query)
+
+
+def connections(database: Database) -> int:
+    found = database.run(f"select count(*) from pg_stat_activity where usename = '{APP}'")
+    return int(found[0][0])
+
+
+def checkpoints(database: Database, queue: str) -> list[Any]:
+    query = f"select state from absurd.c_{queue} where checkpoint_name like 'agent-loop%' order by updated_at"
+    return [state for (state,) in database.run(query)]
+
+
+@bough.tool(effect="read")
+def look(n: int, ctx: ToolContext) -> str:
+    """Looks."""
+    ctx.update(**{f"seen_{n}": True})
+    return f"saw {n}"
+
+
+@bough.tool(effect="unsafe", approval=True)
+def pay(n: int) -> str:
+    """Pays."""
+    return f"paid {n}"
+
+
+def said(request: Request) -> int:
+    """How often the model has spoken in this turn."""
+    turn = request.context.items[-1].turn
+    items = [item for item in request.context.items if item.turn == turn]
+    return sum(item.message.role == "assistant" for item in items)
+
+
+def looking(*numbers: int) -> Any:
+    return assistant("Looking.", *(ToolCall(f"c{n}", "look", {"n": n}) for n in numbers))
+
+
+def delegating(depth: int = 1) -> bough.Tool:
+    """Has a child pay, or have a child of its own do it."""
+
+    @bough.tool(effect="idempotent")
+    async def delegate(n: int, ctx: ToolContext) -> str:
+        name = "pay" if depth == 1 else "delegate"
+        model = by_step(assistant(ToolCall("c", name, {"n": n})), f"done at {depth}")
+        return await ctx.task("pay", models=[model], tools=[pay if depth == 1 else delegating(depth - 1)])
+
+    return delegate
+
+
+def by_step(*lines: Any) -> ScriptedModel:
+    return ScriptedModel(lambda request: lines[said(request)])
+
+
+class TestSending:
+    def test_an_input_and_its_task_are_one_transaction(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        session = store.start("a")
+        sent = session.send("hello", engine="absurd", queue=queue)
+        assert (session.leaf.seq, sent.seq) == (1, 1)
+        params = installed.run(f"select task_name, params from absurd.t_{queue}")
+        told = {"session": session.session_id, "space": "default", "agent": "a"}
+        assert params == [(TASK, told)]
+        assert session.row.status == "running"
+        installed.run(f"alter table absurd.r_{queue} add constraint none check (attempt > 1) not valid")
+        other = store.start("a")
+        with pytest.raises(errors.StoreError):
+            other.send("hello", engine="absurd", queue=queue)
+        assert store.session(other.session_id).path() == []
+        assert len(other.journal()) == 1
+        assert installed.run(f"select count(*) from absurd.t_{queue}") == [(1,)]
+
+    def test_sent_twice_under_one_key_it_is_there_once(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        first = store.start("a", session_id="ses_stable")
+        sent = first.send("hello", engine="absurd", queue=queue, key="mail-1")
+        model = by_step("Hello yourself.")
+        with working(installed, queue, Agent("a", model)):
+            until(answered(first, "Hello yourself."))
+            until(done(installed, queue))
+        again = store.start("a", session_id="ses_stable").send(
+            "hello", engine="absurd", queue=queue, key="mail-1"
+        )
+        assert again.task_id == sent.task_id
+        assert [entry.message.text for entry in first.path() if entry.message] == ["hello", "Hello yourself."]
+        assert task(installed, queue)[0] == "completed"
+
+    def test_a_turn_tells_what_it_was_sent_with_and_who_took_it_up(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        about = {"model": "large", "context_window": 200_000, "policy": {"tone": "kind"}}
+        session = store.start("a", **about, tool_names=["look"], trigger_type="mail", trigger_id="m-1")
+        session.send("hello", engine="absurd", queue=queue)
+        model = by_step("Yes.")
+        with working(installed, queue, Agent("a", model, tools=[look, pay], limits=Limits(max_messages=9))):
+            until(answered(session, "Yes."))
+        facts = {fact.kind: fact.data for fact in session.journal()}
+        trigger = {"type": "mail", "id": "m-1"}
+        assert facts["turn_started"] == {"turn": 1, "trigger": trigger, **about, "tool_names": ["look"]}
+        resumed = facts["turn_resumed"]
+        assert (resumed["turn"], resumed["model"]) == (1, model.model)
+        assert (resumed["tool_names"], resumed["max_messages"]) == (["look", "pay"], 9)
+
+    def test_one_that_is_all_there_is_ends_the_session_and_the_next_one_goes_on(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        session = store.start("a")
+        session.send("look", engine="absurd", queue=queue, one_shot=True)
+        with working(installed, queue, Agent("a", by_step(looking(1), "Seen."), tools=[look])):
+            until(answered(session, "Seen."))
+            until(done(installed, queue))
+            assert session.row.status == "completed"
+            assert session.row.completed_at is not None
+            assert task(installed, queue)[2] == {"stop_reason": "completed", "to_message_number": 4}
+            session.send("look again", engine="absurd", queue=queue)
+            until(lambda: answered(session, "Seen.")() and session.leaf.seq == 8)
+        assert (session.row.status, session.row.completed_at) == ("idle", None)
+
+    def test_one_input_at_a_time_and_the_next_one_is_queued_with_a_task(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        session = store.start("a")
+        session.send("one", engine="absurd", queue=queue)
+        with pytest.raises(errors.Running, match="enqueue"):
+            session.send("two", engine="absurd", queue=queue)
+        session.enqueue("two", engine="absurd", queue=queue)
+        with working(installed, queue, Agent("a", by_step("Yes."))):
+            until(done(installed, queue))
+        texts = [entry.message.text for entry in store.session(session.session_id).path() if entry.message]
+        assert texts == ["one", "Yes.", "two", "Yes."]
+
+    def test_an_input_queued_after_the_turn_is_over_is_taken_by_its_own_task(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        session = store.start("a")
+        session.enqueue("hello?", engine="absurd", queue=queue)
+        with working(installed, queue, Agent("a", by_step("Yes."))):
+            until(answered(session, "Yes."))
+
+    def test_a_turn_limit_refuses_before_anything_is_stored(self, queue: str, store: bough.Store) -> None:
+        session = store.start("a")
+        session.append([user("hi"), assistant("ho")])
+        with pytest.raises(errors.LimitReached, match="its 1 turn"):
+            session.send("more", engine="absurd", queue=queue, limits=Limits(turns=1))
+        assert session.row.leaf.seq == 2
+
+    def test_a_session_of_an_owner_is_run_as_that_owners(self, installed: Database, queue: str) -> None:
+        with bough.open(installed.url, space="acme", owner="ann") as store:
+            session = store.start("a")
+            session.send("hello", engine="absurd", queue=queue)
+            with working(installed, queue, Agent("a", by_step("Yes."))):
+                until(answered(session, "Yes."))
+            assert session.row.owner == "ann"
+
+
+class TestSteps:
+    def test_a_checkpoint_holds_four_figures_that_follow_from_the_log(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        session = store.start("a", [system("Look.")])
+        session.send("look around", engine="absurd", queue=queue)
+        with working(installed, queue, Agent("a", by_step(looking(1, 2, 3), looking(4), "Seen."), [look])):
+            until(answered(session, "Seen."))
+        found = checkpoints(installed, queue)
+        assert [sorted(state) for state in found] == 3 * [
+            ["executed_local_tool_count", "finish_reason", "to_message_number", "usage"]
+        ]
+        assert [state["to_message_number"] for state in found] == [6, 8, 9]
+        assert [state["executed_local_tool_count"] for state in found] == [3, 1, 0]
+        assert [state["finish_reason"] for state in found] == ["tool_use", "tool_use", "stop"]
+        assert derived(session, 6, 8, 9) == [msgspec.convert(state, Checkpoint) for state in found]
+        assert session.state == {"seen_1": True, "seen_2": True, "seen_3": True, "seen_4": True}
+        assert session.row.totals.input_tokens == sum(state["usage"]["input_tokens"] for state in found)
+        assert session.verify() == []
+
+    def test_a_checkpoint_of_a_long_session_stays_under_one_kilobyte(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        """100 tools, 200,000 tokens: what others keep again in every step."""
+
+        @bough.tool(effect="read")
+        def fetch(n: int) -> str:
+            """Fetches a page of about 2,000 tokens."""
+            return f"page {n} " + "lorem ipsum dolor sit amet " * 300
+
+        calls = [
+            assistant("Next.", *(ToolCall(f"c{n}", "fetch", {"n": n}) for n in range(k, k + 4)))
+            for k in range(25)
+        ]
+        session = store.start("a")
+        session.send("read it all", engine="absurd", queue=queue)
+        with working(installed, queue, Agent("a", by_step(*calls, "Read."), [fetch])):
+            until(answered(session, "Read."), 60)
+        found = installed.run(
+            f"select octet_length(state::text), pg_column_size(state) from absurd.c_{queue}"
+        )
+        sizes = [size for size, _ in found]
+        tokens = max(call.usage.input_tokens or 0 for call in session.calls())
+        tools = sum(len(entry.message.results) for entry in session.path() if entry.message)
+        held = sum(len(stored.entry.body) for stored in store.store.entries(session.session_id))
+        print(f"{tools} tools, {tokens:,} tokens, {held:,} bytes of entries: {len(sizes)} checkpoints,")
+        print(
+            f"{sum(sizes):,} bytes of JSON, the largest {max(sizes)} ({max(c for _, c in found)} as stored)"
+        )
+        assert (tools, len(sizes)) == (100, 26)
+        assert tokens > 200_000
+        assert max(sizes) < 1_000
+
+    def test_a_run_that_is_tried_again_calls_nothing_that_is_done(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        """The provider is away after two steps; the next run of the task asks from there."""
+        asked: list[int] = []
+
+        def answer(request: Request) -> Any:
+            asked.append(said(request))
+            if asked.count(2) == 1 and said(request) == 2:
+                return errors.ModelError("scripted", "gone for lunch")
+            return [looking(1), looking(2), "Seen."][said(request)]
+
+        session = store.start("a")
+        session.send("look", engine="absurd", queue=queue)
+        with working(installed, queue, Agent("a", ScriptedModel(answer), [look])):
+            until(answered(session, "Seen."))
+            until(done(installed, queue))
+        assert asked == [0, 1, 2, 2]
+        assert task(installed, queue)[:2] == ("completed", 2)
+        states = [msgspec.convert(state, Checkpoint) for state in checkpoints(installed, queue)]
+        assert derived(session, 3, 5, 6) == states
+        assert states[-1].usage.calls == 2, "the call that failed is in the step it was made for"
+        [reason] = installed.run(
+            f"select failure_reason->>'message' from absurd.r_{queue} where state = 'failed'"
+        )
+        assert "gone for lunch" in reason[0]
+
+    def test_a_step_is_two_round_trips(self, installed: Database, queue: str, store: bough.Store) -> None:
+        """Its answer and its results: whatever else a task asks for, it asks for once."""
+        if installed.cluster.server is None:
+            pytest.skip("wants a server of our own")
+        wire = Wire(installed.cluster.server.folder)
+        asked = []
+        for steps in (5, 5, 25):  # the first prepares
+            session = store.start("a")
+            model = by_step(*(looking(n) for n in range(steps)), "Seen.")
+            with working(installed, queue, Agent("a", model, [look]), url=wire.url(installed.name, APP)):
+                before = wire.requests
+                session.send("look", engine="absurd", queue=queue)
+                until(answered(session, "Seen."))
+                asked.append(wire.requests - before)
+        wire.close()
+        print(f"round trips of a task of 6 steps: {asked[1]}, of 26: {asked[2]}")
+        assert (asked[2] - asked[1]) / 20 < 2.5
+
+    def test_a_child_runs_under_its_parents_claim(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        @bough.tool(effect="idempotent")
+        async def delegate(task: str, ctx: ToolContext) -> str:
+            """Has a child do it."""
+            return await ctx.task(
+                task, agent="child", models=[by_step(looking(7), "I thought.")], tools=[look]
+            )
+
+        session = store.start("a")
+        session.send("think", engine="absurd", queue=queue)
+        delegating = assistant("Asking.", ToolCall("d", "delegate", {"task": "think"}))
+        with working(installed, queue, Agent("a", by_step(delegating, "Thought."), [delegate])):
+            until(answered(session, "Thought."))
+        [child] = session.children()
+        assert [entry.role for entry in child.path()] == ["user", "assistant", "tool", "assistant"]
+        assert len(checkpoints(installed, queue)) == 2, "a child's steps are the child's"
+        assert session.usage("tree").calls == 4
+
+    def test_a_session_moved_back_behind_its_steps_is_not_guessed_at(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        session = store.start("a")
+        session.send("look", engine="absurd", queue=queue)
+        gone = errors.ModelError("scripted", "gone")
+        with working(installed, queue, Agent("a", by_step(looking(1), gone), [look], Limits(tries=1))):
+            until(lambda: session.row.status == "failed")
+        session.refresh()
+        session.rewind(0)
+        with working(installed, queue, Agent("a", by_step("No."))):
+            until(lambda: len(installed.run(f"select 1 from absurd.r_{queue} where state = 'failed'")) > 2)
+        found = installed.run(
+            f"select failure_reason->>'message' from absurd.r_{queue} where state = 'failed'"
+        )
+        assert any("somebody moved it" in reason for (reason,) in found)
+        assert store.session(session.session_id).path() == []
+
+
+def derived(session: Session, *ends: int) -> list[Checkpoint]:
+    """The checkpoints as the log and the ledger tell them."""
+    calls, path = on_path(session.calls(), session.log.ranges()), session.path()
+    return [checkpoint(path[:to], (), calls) for to in ends]
+
+
+class TestApproval:
+    def test_a_task_sleeps_until_a_person_has_spoken_on_any_of_its_calls(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        paying = assistant("Paying.", *(ToolCall(f"p{n}", "pay", {"n": n}) for n in (1, 2)))
+        session = store.start("a")
+        session.send("pay", engine="absurd", queue=queue)
+        sleeping = lambda: task(installed, queue)[0] == "sleeping"  # noqa: E731
+        with working(installed, queue, Agent("a", by_step(paying, "Paid."), [pay])):
+            until(sleeping)
+        session.refresh()
+        first, second = session.open_calls
+        session.approve(second)
+        assert task(installed, queue)[0] == "pending", "woken by the same transaction"
+        with working(installed, queue, Agent("a", by_step(paying, "Paid."), [pay])):
+            until(lambda: session.refresh().leaf.seq == 3 and sleeping())
+            session.approve(first, allow=False)
+            until(answered(session, "Paid."))
+            until(done(installed, queue))
+        results = [result for entry in session.path() if entry.message for result in entry.message.results]
+        assert [(result.call_id, result.outcome) for result in results] == [("p2", "done"), ("p1", "denied")]
+        assert task(installed, queue)[:2] == ("completed", 1), "waiting takes no attempt"
+        assert checkpoints(installed, queue)[0]["executed_local_tool_count"] == 1
+
+    @pytest.mark.parametrize("allow", [True, False])
+    def test_a_word_on_what_a_task_of_it_asks_wakes_it_however_deep(
+        self, installed: Database, queue: str, store: bough.Store, allow: bool
+    ) -> None:
+        asking = assistant("Asking.", ToolCall("d", "delegate", {"n": 1}))
+        agent = Agent("a", by_step(asking, "All done."), [delegating(3)])
+        session = store.start("a")
+        session.send("pay", engine="absurd", queue=queue)
+        with working(installed, queue, agent):
+            until(lambda: task(installed, queue)[0] == "sleeping")
+        (asked,) = session.waiting()
+        store.session(asked.session_id).approve(asked, allow=allow)
+        assert task(installed, queue)[0] == "pending"
+        with working(installed, queue, agent):
+            until(answered(session, "All done."))
+            until(done(installed, queue))
+        deepest = store.session(asked.session_id)
+        outcomes = [r.outcome for e in deepest.path() if e.message for r in e.message.results]
+        assert outcomes == ["done" if allow else "denied"]
+        assert task(installed, queue)[:2] == ("completed", 1)
+
+    def test_it_sleeps_on_while_what_it_waits_for_lies_in_the_trash(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        asking = assistant("Asking.", *(ToolCall(f"d{n}", "delegate", {"n": n}) for n in (1, 2)))
+        session = store.start("a")
+        session.send("pay", engine="absurd", queue=queue)
+        sleeping = lambda: task(installed, queue)[0] == "sleeping"  # noqa: E731
+        with working(installed, queue, Agent("a", by_step(asking, "All done."), [delegating()])):
+            until(sleeping)
+            first, second = session.waiting()
+            store.delete(first.session_id)
+            session.approve(second)
+            until(lambda: session.refresh().leaf.seq == 3 and sleeping())
+            store.restore(first.session_id)
+            session.approve(*session.waiting())
+            until(answered(session, "All done."))
+            until(done(installed, queue))
+        assert task(installed, queue)[:2] == ("completed", 1)
+
+    def test_a_word_given_over_http_is_the_workers_to_take_up(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        """A server that could drive the session too leaves it to the worker: who has the tools runs them."""
+        session = store.start("a")
+        session.send("pay", engine="absurd", queue=queue)
+        agent = Agent("a", by_step(assistant("Paying.", ToolCall("p", "pay", {"n": 1})), "Paid."), [pay])
+        with working(installed, queue, agent):
+            until(lambda: task(installed, queue)[0] == "sleeping")
+        (asked,) = session.waiting()
+        with Served(store, Driving((by_step("The server spoke."),))) as served:
+            named = {"seq": asked.seq, "index": asked.index}
+            told = served.post(f"/api/sessions/{session.session_id}/approve", named)
+        assert (told["waiting"], told["resumed"]) == (0, False)
+        assert task(installed, queue)[0] == "pending"
+        with working(installed, queue, agent):
+            until(answered(session, "Paid."))
+        assert not is_awaited(session.log), "it waits no more: the next word here is not the worker's"
+
+    def test_a_cancel_of_a_task_that_sleeps_reaches_the_child_that_waits(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        @bough.tool(effect="idempotent")
+        async def delegate(n: int, ctx: ToolContext) -> str:
+            model = by_step(assistant(ToolCall("c", "pay", {"n": n})), "done")
+            return await ctx.task("pay", models=[model], tools=[pay])
+
+        agent = Agent("a", by_step(assistant("Asking.", ToolCall("d", "delegate", {"n": 1}))), [delegate])
+        session = store.start("a")
+        session.send("pay", engine="absurd", queue=queue)
+        with working(installed, queue, agent):
+            until(lambda: task(installed, queue)[0] == "sleeping")
+            session.cancel()
+            until(done(installed, queue))
+        assert session.row.status == "cancelled"
+        assert [child.row.status for child in session.children()] == ["cancelled"]
+
+    def test_words_given_before_the_task_sleeps_are_not_missed(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        paying = assistant("Paying.", *(ToolCall(f"p{n}", "pay", {"n": n}) for n in range(4)))
+        sessions = [store.start("a") for _ in range(6)]
+        for session in sessions:
+            session.send("pay", engine="absurd", queue=queue)
+        with working(installed, queue, Agent("a", by_step(paying, "Paid."), [pay]), concurrency=3):
+            waiting, end = set(sessions), time.monotonic() + 120
+            while waiting:
+                assert time.monotonic() < end, f"{len(waiting)} sessions wait for words they were given"
+                for session in list(waiting):
+                    session.refresh()
+                    decided = {f.data["index"] for f in session.journal() if f.kind == "approved"}
+                    asked = {f.data["index"] for f in session.journal() if f.kind == "approval_asked"}
+                    for call in session.open_calls:
+                        if call.index in asked - decided:
+                            session.approve(call)
+                    if answered(session, "Paid.")():
+                        waiting.discard(session)
+            until(done(installed, queue))
+
+    def test_a_word_on_a_copy_elsewhere_needs_no_engine(
+        self, installed: Database, queue: str, store: bough.Store, database: Database
+    ) -> None:
+        paying = assistant("Paying.", ToolCall("p", "pay", {"n": 1}))
+        session = store.start("a")
+        session.send("pay", engine="absurd", queue=queue)
+        model = by_step(paying, "Paid.")
+        with working(installed, queue, Agent("a", model, [pay])):
+            until(lambda: task(installed, queue)[0] == "sleeping")
+        with bough.open(database.url) as elsewhere:
+            copied = store.copy(session.session_id, elsewhere)
+            copied.approve(copied.open_calls[0])
+            copied.resume_sync(model=model, tools=[pay])
+            assert copied.transcript()[-1].message.text == "Paid."  # type: ignore[union-attr]
+
+
+class TestCancel:
+    def test_a_cancel_from_anywhere_stops_the_model_call_and_the_next_input_is_taken(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        session = store.start("a")
+        session.send("hello", engine="absurd", queue=queue)
+        model = ScriptedModel(
+            lambda request: "Yes." if "again" in request.context.items[-1].message.text else Slow(60, "Late.")
+        )
+        with working(installed, queue, Agent("a", model)):
+            until(lambda: any(fact.kind == "turn_resumed" for fact in session.journal()))
+            store.session(session.session_id).cancel()
+            until(done(installed, queue), 10)
+            assert session.row.status == "cancelled"
+            session.refresh()
+            session.send("again", engine="absurd", queue=queue)
+            until(answered(session, "Yes."))
+        ends = [entry.finish for entry in session.path() if entry.role == "assistant"]
+        assert ends == ["cancelled", "stop"]
+        assert installed.run(f"select max(attempts) from absurd.t_{queue}") == [(1,)]
+        assert session.verify() == []
+
+    def test_a_cancelled_tool_has_a_result_that_says_so(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        began = threading.Event()
+
+        @bough.tool(effect="unsafe")
+        async def wait() -> str:
+            """Waits."""
+            began.set()
+            await asyncio.sleep(60)
+            return "waited"
+
+        session = store.start("a")
+        session.send("hello", engine="absurd", queue=queue)
+        waiting = by_step(assistant("Wait.", ToolCall("w", "wait", {})), "Never said.")
+        with working(installed, queue, Agent("a", waiting, [wait])):
+            assert began.wait(20)
+            session.cancel()
+            until(done(installed, queue), 10)
+        session.refresh()
+        results = [result for entry in session.path() if entry.message for result in entry.message.results]
+        assert [result.outcome for result in results] == ["unknown"]
+        assert session.row.status == "cancelled"
+
+    def test_a_task_that_waits_for_a_person_is_woken_by_a_cancel(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        session = store.start("a")
+        session.send("pay", engine="absurd", queue=queue)
+        model = by_step(assistant("Paying.", ToolCall("p", "pay", {"n": 1})), "Never said.")
+        with working(installed, queue, Agent("a", model, [pay])):
+            until(lambda: task(installed, queue)[0] == "sleeping")
+            session.cancel()
+            until(done(installed, queue))
+        session.refresh()
+        assert [entry.role for entry in session.path()] == ["user", "assistant", "tool", "assistant"]
+        assert session.row.status == "cancelled"
+        assert task(installed, queue)[2]["stop_reason"] == "cancelled"
+
+    def test_a_task_cancelled_before_it_was_taken_calls_nothing(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        session = store.start("a")
+        session.send("hello", engine="absurd", queue=queue)
+        session.cancel()
+        model = by_step("Never said.")
+        with working(installed, queue, Agent("a", model)):
+            until(done(installed, queue))
+        assert (len(model.requests), session.refresh().status) == (0, "cancelled")
+
+    def test_a_turn_that_was_sent_on_after_its_cancel_goes_on(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        session = store.start("a")
+        session.send("hello", engine="absurd", queue=queue)
+        session.cancel()
+        session.resume(engine="absurd", queue=queue)
+        with working(installed, queue, Agent("a", by_step("Yes."))):
+            until(answered(session, "Yes."))
+
+    def test_a_turn_that_is_no_task_is_left_alone(self, store: bough.Store) -> None:
+        session = store.start("a")
+        session.append([user("hi")])
+        facts = len(session.journal())
+        store.session(session.session_id).cancel()
+        assert len(session.journal()) == facts
+
+
+class TestClaim:
+    @pytest.fixture
+    def claimed(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> Iterator[tuple[Claim, ClaimedLog]]:
+        """A task in the hands of this test, its lease one second."""
+        session = store.start("a")
+        session.send("hello", engine="absurd", queue=queue)
+        pool, caught = Pool(Address.parsed(installed.url)), []
+        line = ConnectionHandle(pool)
+        client = Client(line, queue)
+
+        def keep(params: Any, context: Any) -> None:
+            from absurd_sdk import SuspendTask
+
+            caught.append(context)
+            raise SuspendTask
+
+        client.register_task(TASK)(keep)
+        client.work_batch(claim_timeout=1)
+        claim = Claim(caught[0], client.claimed[0], line, queue, 1)
+        assert isinstance(store.store, PostgresStore)
+        held = TaskStore(store.store, lambda base: ClaimedConnections(base, claim))
+        yield claim, ClaimedLog(held, held.session(session.session_id), store.runtime, claim)
+        pool.close()
+
+    def test_who_lost_it_writes_nothing(
+        self, claimed: tuple[Claim, ClaimedLog], installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        claim, log = claimed
+        log.record("noted")
+        time.sleep(1.1)
+        for _ in range(2):  # the first claim call sweeps
+            installed.run(f"select absurd.claim_task('{queue}', 'other', 30, 1)")
+        with pytest.raises(errors.ClaimLost, match="Whoever has it now"):
+            log.append([bough_draft("late")])
+        with pytest.raises(errors.ClaimLost):
+            log.store.lease(log.session_id, "me", 2**50, 1)
+        session = store.session(log.session_id)
+        assert [entry.role for entry in session.path()] == ["user"]
+        assert claim.is_lost
+
+    def test_an_interrupt_leaves_no_connection_behind_of_which_nobody_knows_what_it_has_heard(
+        self, claimed: tuple[Claim, ClaimedLog]
+    ) -> None:
+        """Given back, it said for ever that a statement was prepared already, and no step could end."""
+        line, statement = claimed[0].line, Statement.of("select 1 + %s::bigint")
+        used = []
+
+        def interrupted() -> None:
+            with line.pinned() as connection:
+                used.append(connection)
+                connection.pgconn.prepare(statement.name, statement.text)
+                raise KeyboardInterrupt  # before it was noted here
+
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+        with line.pinned() as another:
+            assert run_on(another, statement, (1,)) == [[b"2"]]
+        assert used[0].closed
+        assert line.ask("select 3") == [(3,)]
+
+    def test_a_straggler_of_a_run_that_is_over_writes_nothing(
+        self, claimed: tuple[Claim, ClaimedLog], store: bough.Store
+    ) -> None:
+        """A tool that was stopped, or a child: the claim may still be there, and nobody answers for it."""
+        claim, log = claimed
+        claim.end()
+        with pytest.raises(errors.ClaimLost):
+            log.append([bough_draft("late")])
+        assert store.session(log.session_id).leaf.seq == 1
+
+    def test_a_step_whose_transaction_fails_leaves_neither_entries_nor_checkpoint(
+        self, claimed: tuple[Claim, ClaimedLog], installed: Database, queue: str
+    ) -> None:
+        _, log = claimed
+        log.replay()
+        ends = checkpoint(log.path().entries, [bough_draft("one")], ())
+        installed.run(
+            f"alter table absurd.c_{queue} add constraint none check (checkpoint_name = '') not valid"
+        )
+        with pytest.raises(errors.StoreError):
+            log.append([bough_draft("one")], ends=ends)
+        installed.run(f"alter table absurd.c_{queue} drop constraint none")
+        assert log.store.session(log.session_id).leaf.seq == 1
+        log.append([bough_draft("one")], ends=ends)
+        assert [state["to_message_number"] for state in checkpoints(installed, queue)] == [2]
+
+    def test_a_broken_line_is_opened_again_and_the_step_keeps_its_number(
+        self, claimed: tuple[Claim, ClaimedLog], installed: Database, queue: str
+    ) -> None:
+        claim, log = claimed
+        log.replay()
+        with claim.line.pinned() as connection:
+            pid = connection.info.backend_pid
+        installed.run(f"select pg_terminate_backend({pid})")
+        log.append([bough_draft("one")], ends=checkpoint(log.path().entries, [bough_draft("one")], ()))
+        with claim.line.pinned() as connection:
+            assert connection.info.backend_pid != pid
+        query = f"select checkpoint_name from absurd.c_{queue}"
+        assert installed.run(query) == [("agent-loop",)]
+        assert log.leaf.seq == 2
+
+    def test_a_server_that_forgot_its_statements_is_told_them_again(
+        self, claimed: tuple[Claim, ClaimedLog]
+    ) -> None:
+        claim, log = claimed
+        log.record("noted")
+        claim.line.ask("deallocate all")
+        log.record("noted")
+        assert [fact.kind for fact in log.store.journal(log.session_id)].count("noted") == 2
+
+    def test_what_a_task_knows_of_a_journal_is_what_the_journal_says(
+        self, claimed: tuple[Claim, ClaimedLog], store: bough.Store
+    ) -> None:
+        """Its own facts are not read again; those that others put between are."""
+        _, log = claimed
+        other = store.session(log.session_id)
+
+        def is_known() -> bool:
+            return log.store.journal(log.session_id) == other.journal()
+
+        assert is_known()
+        log.record("noted", data={"places": (1, 2), "name": "ü"})
+        log.append([bough_draft("one")], facts=[ExtraFact("calls_started", {"seq": 2, "indexes": [0]})])
+        assert is_known()
+        other.title("Another's word")
+        assert len(log.store.journal(log.session_id)) == len(other.journal()) - 1, (
+            "as of its own latest commit"
+        )
+        log.record("noted")
+        assert is_known()
+        assert log.store.journal(log.session_id, 2, 3) == other.journal(2, 3)
+
+    def test_a_stale_writer_leaves_no_checkpoint(
+        self, claimed: tuple[Claim, ClaimedLog], installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        _, log = claimed
+        log.replay()
+        store.session(log.session_id).append([assistant("me first")])
+        with pytest.raises(errors.StaleLeaf):
+            log.append([bough_draft("one")], ends=checkpoint(log.path().entries, [bough_draft("one")], ()))
+        assert checkpoints(installed, queue) == []
+
+
+def bough_draft(text: str) -> Any:
+    from bough.core.drafts import Draft
+
+    return Draft(assistant(text))
+
+
+class TestWorker:
+    def test_a_slow_task_does_not_hold_up_others(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        gate = threading.Event()
+
+        @bough.tool(effect="read")
+        def wait() -> str:
+            """Waits."""
+            gate.wait(60)
+            return "waited"
+
+        slow = store.start("slow")
+        quick = [store.start("quick") for _ in range(5)]
+        for session in (slow, *quick):
+            session.send("hello", engine="absurd", queue=queue)
+        waiting = by_step(assistant("Wait.", ToolCall("w", "wait", {})), "At last.")
+        with working(
+            installed, queue, Agent("slow", waiting, [wait]), Agent("quick", by_step("Yes.")), concurrency=2
+        ):
+            for session in quick:
+                until(answered(session, "Yes."))
+            assert not gate.is_set()
+            assert slow.refresh().leaf.seq == 2
+            gate.set()
+            until(answered(slow, "At last."))
+
+    def test_many_slots_that_wait_need_few_connections_and_keep_their_leases(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        """Each slot once had a connection of its own, and no more than 64 tools that block ran at once."""
+        slots, lease, most = 80, 2, 3
+        meeting = threading.Barrier(slots + 1)
+
+        @bough.tool(effect="unsafe")
+        def meet() -> str:
+            """Waits for all the others."""
+            meeting.wait(60)
+            time.sleep(lease * 1.2)
+            return "met"
+
+        for _ in range(slots):
+            store.start("a").send("hello", engine="absurd", queue=queue)
+        agent = Agent("a", by_step(assistant("Meet.", ToolCall("m", "meet", {})), "Met."), [meet])
+        before = connections(installed)
+        url = f"{installed.url}&connections={most}"
+        with working(installed, queue, agent, url=url, concurrency=slots, lease=lease):
+            meeting.wait(60)
+            assert connections(installed) - before <= 2 * most + 1
+            until(done(installed, queue))
+        ended = installed.run(f"select state, attempts, count(*) from absurd.t_{queue} group by 1, 2")
+        assert ended == [("completed", 1, slots)]
+
+    def test_a_lease_is_kept_while_every_connection_for_reading_is_in_use(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        begun, gate = threading.Event(), threading.Event()
+
+        @bough.tool(effect="unsafe")
+        def hold() -> str:
+            """Waits."""
+            begun.set()
+            gate.wait(60)
+            return "held"
+
+        session = store.start("a")
+        session.send("hello", engine="absurd", queue=queue)
+        agent = Agent("a", by_step(assistant("Hold.", ToolCall("h", "hold", {})), "Held."), [hold])
+        url = f"{installed.url}&connections=1"
+        with working(installed, queue, agent, url=url, lease=1, concurrency=2) as worker:
+            assert begun.wait(20)
+            with worker._store._connections._lent():
+                time.sleep(2.5)
+            gate.set()
+            until(done(installed, queue))
+        assert task(installed, queue)[:2] == ("completed", 1)
+        assert answered(session, "Held.")()
+
+    def test_idle_slots_ask_the_queue_as_one(self, installed: Database, queue: str) -> None:
+        if installed.cluster.server is None:
+            pytest.skip("wants a server of our own")
+        wire = Wire(installed.cluster.server.folder)
+        url = wire.url(installed.name, APP)
+        with working(installed, queue, Agent("a", by_step("Yes.")), url=url, concurrency=40):
+            time.sleep(0.5)
+            before = wire.requests
+            time.sleep(1)
+            assert 1 <= wire.requests - before <= 8
+        wire.close()
+
+    def test_a_step_longer_than_its_lease_is_done_once(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        session = store.start("a")
+        session.send("hello", engine="absurd", queue=queue)
+        model = ScriptedModel([Slow(2.6, "At last.")])
+        with working(installed, queue, Agent("a", model), lease=1, concurrency=2):
+            until(answered(session, "At last."))
+            until(done(installed, queue))
+        assert len(model.requests) == 1
+        assert task(installed, queue)[:2] == ("completed", 1)
+
+    def test_told_to_stop_it_ends_the_step_and_gives_the_task_back(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        session = store.start("a")
+        session.send("look", engine="absurd", queue=queue)
+        agent = Agent("a", by_step(Slow(0.5, looking(1)), Slow(0.5, looking(2)), "Seen."), [look])
+        with working(installed, queue, agent):
+            until(lambda: task(installed, queue)[0] == "running")
+        session.refresh()
+        assert session.leaf.seq == 3, "one step, whole"
+        assert task(installed, queue)[0] == "sleeping"
+        assert session.row.holder is None
+        with working(installed, queue, agent):
+            until(answered(session, "Seen."))
+            until(done(installed, queue))
+        assert task(installed, queue)[:2] == ("completed", 1), "giving it back takes no attempt"
+        assert session.usage().unknown_calls == 0, "no call was announced that was not made"
+
+    def test_stopped_past_its_grace_it_writes_nothing_more(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        """Not even when the tool that held it up comes back."""
+        gate, began = threading.Event(), threading.Event()
+
+        @bough.tool(effect="idempotent")
+        def wait() -> str:
+            """Waits."""
+            began.set()
+            gate.wait(60)
+            return "waited"
+
+        session = store.start("a")
+        session.send("hello", engine="absurd", queue=queue)
+        agent = Agent("a", by_step(assistant("Wait.", ToolCall("w", "wait", {})), "Soon."), [wait])
+        worker = Worker(installed.url, [agent], queue=queue, lease=1)
+        left: list[int] = []
+        thread = threading.Thread(target=lambda: left.append(worker.run(grace=0.2)))
+        thread.start()
+        assert began.wait(20)
+        worker.stop()
+        thread.join(10)
+        assert left == [1]
+        gate.set()
+        assert [entry.role for entry in store.session(session.session_id).path()] == ["user", "assistant"]
+        with working(installed, queue, agent):
+            until(answered(session, "Soon."))
+
+    def test_a_session_that_somebody_drives_is_left_alone_until_he_is_done(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        session = store.start("a")
+        session.send("hello", engine="absurd", queue=queue)
+        now = store.runtime.now()
+        fence = store.store.lease(session.session_id, "elsewhere:1#x", now + 600_000_000, now)
+        with working(installed, queue, Agent("a", by_step("Yes."))):
+            until(lambda: task(installed, queue)[0] == "sleeping")
+            assert session.refresh().leaf.seq == 1
+            store.store.release(session.session_id, fence)
+            until(answered(session, "Yes."))
+            until(done(installed, queue))
+        assert task(installed, queue)[1] == 1
+
+    def test_an_unknown_agent_is_said_in_the_session_and_left_for_a_worker_that_knows_it(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        session = store.start("stranger")
+        session.send("hello", engine="absurd", queue=queue)
+        with working(installed, queue, Agent("a", by_step("Yes."))):
+            until(lambda: session.row.status == "failed")
+        assert "knows no agent 'stranger'" in (session.row.error or "")
+        assert "bough worker --agents" in (session.row.error or "")
+        with working(installed, queue, Agent("stranger", by_step("Yes."))):
+            until(answered(session, "Yes."))
+
+    def test_a_session_that_is_gone_ends_its_task(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        session = store.start("a")
+        session.send("hello", engine="absurd", queue=queue)
+        store.delete(session.session_id)
+        store.purge(session.session_id)
+        with working(installed, queue, Agent("a", by_step("Yes."))):
+            until(done(installed, queue))
+        assert task(installed, queue)[2]["stop_reason"] == "gone"
+
+    def test_a_cancelled_task_writes_nothing_more(
+        self, installed: Database, queue: str, store: bough.Store
+    ) -> None:
+        session = store.start("a")
+        sent = session.send("hello", engine="absurd", queue=queue)
+        with working(installed, queue, Agent("a", ScriptedModel([Slow(3.0, "Late.")])), lease=1):
+            until(lambda: any(fact.kind == "turn_resumed" for fact in session.journal()))
+            installed.run(f"select absurd.cancel_task('{queue}', '{sent.task_id}')")
+            until(lambda: task(installed, queue)[0] != "running")
+            time.sleep(0.6)
+        assert session.refresh().leaf.seq == 1
+        resumed = session.resume(engine="absurd", queue=queue)
+        assert resumed.task_id != sent.task_id
+
+    def test_an_agent_with_a_workspace_has_its_tools_for_each_session(
+        self, installed: Database, queue: str, store: bough.Store, tmp_path: Path
+    ) -> None:
+        (tmp_path / "order.txt").write_text("order 41: lost")
+        reading = assistant("Reading.", ToolCall("r", "read_file", {"path": "order.txt"}))
+        agent = Agent("a", by_step(reading, "Lost."), [look], workspace=Workspace(working_dir=str(tmp_path)))
+        sessions = [store.start("a") for _ in range(2)]
+        for session in sessions:
+            session.send("where is it?", engine="absurd", queue=queue)
+        with working(installed, queue, agent):
+            for session in sessions:
+                until(answered(session, "Lost."))
+        told = [
+            entry.message.results for entry in sessions[1].path() if entry.role == "tool" and entry.message
+        ]
+        assert "order 41: lost" in str(told)
+
+    def test_secrets_stay_out_of_what_absurd_keeps_of_a_failure(
+        self, installed: Database, queue: str, store: bough.Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("SHOP_API_KEY", "k-0123456789abcdef-secret")
+        session = store.start("a")
+        session.send("hello", engine="absurd", queue=queue)
+        refused = errors.ModelError("scripted", "bad key k-0123456789abcdef-secret\0")
+        with working(installed, queue, Agent("a", ScriptedModel(lambda request: refused))):
+            until(lambda: installed.run(f"select 1 from absurd.r_{queue} where state = 'failed'"))
+        [(kept, *_), *_] = installed.run(
+            f"select failure_reason::text from absurd.r_{queue} where state = 'failed'"
+        )
+        assert "got no answer" in kept
+        assert "0123456789abcdef" not in kept
+
+
+class TestBadInput:
+    def test_the_engine_needs_postgresql(self) -> None:
+        session = bough.open("memory:").start("a")
+        with pytest.raises(errors.NotOnPostgres, match="bough copy --to URL"):
+            session.send("hello", engine="absurd")
+        assert session.path() == []
+
+    def test_a_missing_schema_or_queue_says_what_to_run(
+        self, database: Database, installed: Database, store: bough.Store
+    ) -> None:
+        with bough.open(database.url) as bare:
+            session = bare.start("a")
+            with pytest.raises(
+                errors.NoEngine, match=r"has no schema of Absurd yet; run bough .* migrate --engine absurd"
+            ):
+                session.send("hello", engine="absurd")
+            assert session.refresh().leaf.seq == 0
+        with pytest.raises(errors.NoEngine, match=r"no queue 'nowhere'; run .*--queue nowhere"):
+            store.start("a").send("hello", engine="absurd", queue="nowhere")
+        with pytest.raises(errors.NoEngine, match="no queue 'nowhere'"):
+            Worker(installed.url, [], queue="nowhere")
+
+    def test_the_schema_needs_ours_first(self, postgres: Cluster) -> None:
+        empty = postgres.url(postgres.database("empty"))
+        with pytest.raises(errors.NoSchema, match="migrate"):
+            absurd_schema.install(empty)
+
+    def test_another_version_of_absurd_is_refused(self, postgres: Cluster) -> None:
+        database = Database(postgres, "newer")
+        absurd_schema.install(database.owner_url)
+        database.run(
+            "create or replace function absurd.get_schema_version() returns text language sql as $$ select '9.0.0' $$"
+        )
+        with pytest.raises(errors.NewerFormat, match=r"9\.0\.0"):
+            absurd_schema.install(database.owner_url)
+        with bough.open(database.url) as store, pytest.raises(errors.NoEngine, match=r"9\.0\.0"):
+            store.start("a").send("hello", engine="absurd")
+
+    def test_the_schema_is_the_owners_to_make(self, database: Database) -> None:
+        with pytest.raises(errors.NoRights):
+            absurd_schema.install(database.url)
+
+    def test_a_client_has_no_right_on_the_queue(self, installed: Database, queue: str) -> None:
+        with psycopg.connect(installed.client_url, autocommit=True) as client:
+            for query in (f"select * from absurd.t_{queue}", f"select absurd.claim_task('{queue}', 'x')"):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    client.execute(query)  # type: ignore[call-overload]
+
+    def test_there_are_two_engines(self) -> None:
+        session = bough.open("memory:").start("a")
+        with pytest.raises(errors.BadQuery, match='"local" or "absurd"'):
+            session.send("hello", engine="celery", model="x")  # type: ignore[call-overload]
+
+    def test_nothing_to_resume_is_said(self, queue: str, store: bough.Store) -> None:
+        with pytest.raises(errors.InvalidOperation, match="nothing is open"):
+            store.start("a").resume(engine="absurd", queue=queue)

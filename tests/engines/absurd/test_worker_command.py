@@ -1,0 +1,158 @@
+"""The engine from the command line: migrate, worker, run, approve; a worker there is a process of its own."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from support import paths
+from support.postgres import Cluster, Database
+from support.terminal import bough
+
+numbers = count(1)
+
+AGENTS = """
+import bough
+from bough import ScriptedModel, ToolCall, assistant
+from bough.engines.absurd import Agent
+
+
+@bough.tool(approval=True)
+def refund(order: int) -> str:
+    '''Give the money back.'''
+    return f"refunded {order}"
+
+
+def answer(request):
+    said = sum(item.message.role == "assistant" for item in request.context.items)
+    return [assistant("I refund it.", ToolCall("c", "refund", {"order": 41})), "Refunded.", "Welcome."][said]
+
+
+support = Agent("support", ScriptedModel(answer), [refund])
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(postgres: Cluster) -> Database:
+    return Database(postgres, "absurd_cli")
+
+
+@pytest.fixture
+def queue(installed: Database) -> str:
+    name = f"c{next(numbers)}"
+    done = bough(
+        "migrate", "--engine", "absurd", "--queue", name, "--yes", "--json", store=installed.owner_url
+    )
+    assert done.json["queue"] == name
+    return name
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> Path:
+    place = tmp_path / "agents.py"
+    place.write_text(AGENTS)
+    return place
+
+
+@contextmanager
+def worker(installed: Database, queue: str, agents: Path) -> Iterator[Path]:
+    command = [sys.executable, "-m", "bough.cli.main", "--store", installed.url, "worker", "--queue", queue]
+    given = ["--agents", str(agents), "--concurrency", "2", "--lease", "5s"]
+    said = agents.parent / "said"
+    with said.open("w") as file, subprocess.Popen([*command, *given], stderr=file) as process:
+        try:
+            yield said
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+
+
+def until(holds, seconds: float = 40) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+class TestWorker:
+    def test_an_input_is_answered_by_a_worker_after_a_person_has_spoken(
+        self, installed: Database, queue: str, agents: Path
+    ) -> None:
+        sent = bough(
+            "run", "--engine", f"absurd:{queue}", "--agent", "support", "Refund 41", store=installed.url
+        )
+        assert sent.code == 0, sent.err
+        session_id = sent.out.strip()
+        assert "bough tail -f" in sent.err
+        sleeping = f"select 1 from absurd.t_{queue} where state = 'sleeping'"
+        with worker(installed, queue, agents) as said:
+            until(lambda: installed.run(sleeping))
+            assert bough("approve", session_id, "--yes", store=installed.url).code == 0
+            until(lambda: "Refunded." in bough("show", session_id, store=installed.url).out)
+            told = json.loads(bough("show", session_id, "--json", store=installed.url).out)
+            assert told["session"]["status"] == "completed"
+            more = bough(
+                "run", "--engine", f"absurd:{queue}", "--resume", session_id, "Thanks", store=installed.url
+            )
+            assert more.code == 0, more.err
+            until(lambda: "Welcome." in bough("show", session_id, store=installed.url).out)
+        assert "takes tasks" in said.read_text()
+        assert "stopping" in said.read_text()
+
+    def test_a_busy_session_is_an_exit_code_and_queued_input_has_a_task(
+        self, installed: Database, queue: str
+    ) -> None:
+        engine = ["--engine", f"absurd:{queue}"]
+        sent = bough("run", *engine, "--agent", "support", "--json", "One", store=installed.url)
+        name = sent.json["sent"]["session_id"]
+        assert bough("run", *engine, "--resume", name, "Two", store=installed.url).code == 3
+        assert bough("run", *engine, "--resume", name, "--queue", "Two", store=installed.url).code == 0
+        assert installed.run(f"select count(*) from absurd.t_{queue}") == [(2,)]
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("line", "words"),
+        [
+            (["run", "--engine", "celery", "hi"], "no engine 'celery'"),
+            (["run", "--engine", "absurd", "hi"], "needs --agent NAME"),
+            (
+                ["run", "--engine", "absurd", "--agent", "a", "--model", "x:y", "hi"],
+                "the worker's agent decides",
+            ),
+            (["run", "--engine", "absurd:nowhere", "--agent", "a", "hi"], "--queue nowhere"),
+            (["worker", "--agents", "nothing.py"], "no file nothing.py"),
+            (["worker", "--queue", "nowhere", "--agents", "AGENTS"], "--queue nowhere"),
+            (["worker", "--lease", "soon", "--agents", "AGENTS"], "a length of time"),
+            (["worker", "--agents", paths.__file__], "there is no agent in"),
+        ],
+    )
+    def test_each_says_what_to_do(
+        self, installed: Database, queue: str, agents: Path, line: list[str], words: str
+    ) -> None:
+        given = [str(agents) if word == "AGENTS" else word for word in line]
+        done = bough(*given, store=installed.url)
+        assert done.code in (1, 2), done.err
+        assert words in done.err
+        assert "Traceback" not in done.err
+
+    @pytest.mark.parametrize("line", [["run", "--agent", "a", "hi"], ["migrate"]])
+    def test_a_file_has_no_such_engine(self, tmp_path: Path, line: list[str]) -> None:
+        done = bough(*line, "--engine", "absurd", store=tmp_path / "s.db")
+        assert done.code == 2
+        assert "runs on PostgreSQL" in done.err
+        assert not (tmp_path / "s.db").exists()
+
+    def test_without_the_schema_it_says_what_to_run(self, migrated: Database) -> None:
+        done = bough("run", "--engine", "absurd", "--agent", "a", "hi", store=migrated.url)
+        assert done.code == 1
+        assert "migrate --engine absurd" in done.err

@@ -1,0 +1,111 @@
+"""What each model was given, as a page that is a copy holds it."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import bough
+from bough import assistant, system, user
+from bough.core.context import build
+from bough.core.tree import Leaf
+from bough.exchange.exports.requests import Requests, Room, requests
+from bough.session import Session
+from bough.wire import wire
+from support import sample_store
+from support.sample_store import BUILD, CASE, TASK
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return sample_store.fill(tmp_path_factory.mktemp("requests") / "agent.db")
+
+
+def rendered(session: Session, *, redact: bool = False, room: Room | None = None) -> dict[str, Requests]:
+    bundle = BytesIO()
+    session.export(bundle, redact=redact)
+    return requests(bundle.getbuffer(), room)
+
+
+def whole(found: Requests) -> dict[str, Any]:
+    """Each request as it would be sent, by the place of its answer."""
+    requests, messages = {}, list[int]()
+    for told in found.told:
+        messages = [*messages[: told.same], *told.more]
+        rest = msgspec.json.decode(found.pool[told.rest])
+        history = [msgspec.json.decode(found.pool[place]) for place in messages]
+        requests[told.at] = {**rest, told.history: history}
+    return requests
+
+
+class TestRequests:
+    @pytest.mark.parametrize("name", [CASE, BUILD])
+    def test_a_copy_holds_the_request_behind_every_answer_of_every_branch(
+        self, store: Path, name: str
+    ) -> None:
+        with bough.open(store) as sessions:
+            session = sessions.session(name)
+            found = rendered(session)[name]
+            numbers = sorted(branch.branch for branch in session.branches())
+            answers = [entry for entry in session.entries() if entry.role == "assistant"]
+            assert (len(found.told), found.left) == (len(answers), 0)
+            copied = whole(found)
+            for entry in answers:
+                leaf = Leaf(entry.branch, entry.seq - 1)
+                path = session.log.store.path(name, leaf=leaf).entries
+                place = f"{numbers.index(entry.branch) + 1}:{entry.seq}"
+                assert copied[place] == wire("anthropic").project(build(path), lambda _: None)
+
+    def test_old_turns_that_the_model_was_not_given_are_not_in_it(self) -> None:
+        given: list[Any] = []
+
+        def answer(request: Any) -> str:
+            given.append(wire("anthropic").project(request.context, lambda _: None))
+            return "ok"
+
+        with bough.open("memory:") as sessions:
+            sessions.start()  # so that this session's branches have other numbers in a bundle
+            session = sessions.start(seeds=[system("You help.")])
+            for n in range(4):
+                limits = bough.Limits(max_messages=2 * n + 1 if n < 3 else 3)
+                session.send_sync(f"question {n}", model=bough.ScriptedModel(answer), limits=limits)
+            found = rendered(session)[session.session_id]
+        assert [len(request["messages"]) for request in given] == [1, 3, 5, 3]
+        assert list(whole(found).values()) == given
+
+    def test_tasks_have_their_own(self, store: Path) -> None:
+        with bough.open(store) as sessions:
+            found = rendered(sessions.session(BUILD))
+        assert set(found) == {BUILD, TASK}
+        assert "Review dates.py" in str(whole(found[TASK]))
+
+    def test_messages_are_kept_once(self, tmp_path: Path) -> None:
+        with bough.open(tmp_path / "s.db") as sessions:
+            session = sessions.start("a", [system("You help.")])
+            for n in range(50):
+                session.append([user(f"question {n} " + "x" * 1_000), assistant(f"answer {n}")])
+            size = len(msgspec.json.encode(rendered(session)))
+        assert size < 50 * 1_500
+
+    def test_what_is_redacted_in_the_bundle_is_redacted_in_them(self, tmp_path: Path) -> None:
+        secret = "a-secret-of-the-shop-41"
+        with bough.open(tmp_path / "s.db") as sessions:
+            session = sessions.start("a", [system("You help.")])
+            session.append([user(f"the key is {secret}"), assistant("I see.")])
+        with bough.open(tmp_path / "s.db", secrets=[secret]) as sessions:
+            found = rendered(sessions.session(session.session_id), redact=True)
+        said = msgspec.json.encode(found).decode()
+        assert secret not in said
+        assert "the key is" in said
+
+    def test_the_newest_have_room_first_and_the_others_are_counted(self, tmp_path: Path) -> None:
+        with bough.open(tmp_path / "s.db") as sessions:
+            session = sessions.start("a")
+            for n in range(6):
+                session.append([user(f"question {n}"), assistant(f"answer {n}")])
+            [found] = rendered(session, room=Room(work=30)).values()
+        assert ([told.at for told in found.told], found.left) == (["1:8", "1:10", "1:12"], 3)

@@ -1,0 +1,164 @@
+"""Plain chats: JSON lines of messages in any provider's shape, and of whole conversations."""
+
+from __future__ import annotations
+
+import base64
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+
+from bough.core.messages import Media, ToolCall
+from bough.store import Store
+from support.import_sources import (
+    Record,
+    assert_survived,
+    cut,
+    mangled,
+    only,
+    opened,
+    path_of,
+    stamps,
+    taken,
+    written,
+)
+
+PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n and the rest").decode()
+
+LINES: list[Record] = [
+    {"role": "system", "content": "You help."},
+    {"role": "user", "content": "Where is 41?", "timestamp": "2026-03-01T10:00:00Z"},
+    {
+        "role": "assistant",
+        "content": "I look.",
+        "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"order":41}'}}
+        ],
+        "model": "gpt-5-mini",
+        "timestamp": "2026-03-01T10:00:01Z",
+    },
+    {"role": "tool", "tool_call_id": "c1", "content": "lost"},
+    {"role": "assistant", "content": "It is lost.", "timestamp": 1_772_359_205},
+]
+TUNED: Record = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+SHARED: Record = {
+    "id": "x7",
+    "title": "Shared",
+    "conversations": [{"from": "human", "value": "c"}, {"from": "gpt", "value": "d"}],
+}
+
+
+def texts(store: Store, session_id: str) -> list[str]:
+    return [entry.message.text for entry in path_of(store.session(session_id)) if entry.message is not None]
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """In memory: every store takes in what `test_importing` hands it."""
+    with opened() as sessions:
+        yield sessions
+
+
+class TestAFileOfMessages:
+    def test_is_one_session_named_after_it(self, store: Store, tmp_path: Path) -> None:
+        session, report = only(store, "chat", written(tmp_path / "case.jsonl", LINES))
+        path = path_of(session)
+        assert session.session_id == "chat-case"
+        assert [entry.role for entry in path] == ["system", "user", "assistant", "tool", "assistant"]
+        assert path[2].message is not None
+        assert path[2].message.calls == (ToolCall("c1", "look", {"order": 41}),)
+        assert (path[2].model, report.lost) == ("gpt-5-mini", {})
+
+    def test_keeps_the_times_there_are(self, store: Store, tmp_path: Path) -> None:
+        session, _ = only(store, "chat", written(tmp_path / "case.jsonl", LINES))
+        seconds = [entry.at // 1_000_000 - 1_772_359_200 for entry in path_of(session)]
+        assert seconds == [0, 0, 1, 1, 5]
+
+    def test_its_prompt_is_a_seed(self, store: Store, tmp_path: Path) -> None:
+        session, _ = only(store, "chat", written(tmp_path / "case.jsonl", LINES))
+        assert store.store.session(session.session_id).seed_count == 1
+
+    def test_may_be_of_anthropics_shape(self, store: Store, tmp_path: Path) -> None:
+        picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
+        use = {"type": "tool_use", "id": "t1", "name": "look", "input": {}}
+        result = {"type": "tool_result", "tool_use_id": "t1", "content": "seen", "is_error": True}
+        lines = [
+            {"role": "user", "content": [{"type": "text", "text": "See"}, picture]},
+            {"role": "assistant", "content": [use]},
+            {"role": "user", "content": [result]},
+        ]
+        session, _ = only(store, "chat", written(tmp_path / "case.jsonl", lines))
+        first, _, third = (entry.message for entry in path_of(session))
+        assert first is not None
+        assert isinstance(first.parts[1], Media)
+        assert third is not None
+        assert [r.error for r in third.results] == [True]
+
+    def test_or_of_geminis(self, store: Store, tmp_path: Path) -> None:
+        lines = [{"role": "user", "parts": [{"text": "a"}]}, {"role": "model", "parts": [{"text": "b"}]}]
+        session, _ = only(store, "chat", written(tmp_path / "case.jsonl", lines))
+        assert [entry.role for entry in path_of(session)] == ["user", "assistant"]
+
+    def test_grows(self, store: Store, tmp_path: Path) -> None:
+        for end in range(2, len(LINES) + 1):
+            session, _ = only(store, "chat", written(tmp_path / "case.jsonl", LINES[:end]))
+        assert len(path_of(session)) == 5
+
+
+class TestAFileOfConversations:
+    def test_is_a_session_for_each(self, store: Store, tmp_path: Path) -> None:
+        path = written(tmp_path / "set.jsonl", [TUNED, SHARED, TUNED])
+        reports = taken(store, "chat", path)
+        assert [report.session_id for report in reports] == ["chat-set-1", "chat-set-x7", "chat-set-3"]
+        assert [texts(store, report.session_id) for report in reports] == [["a", "b"], ["c", "d"], ["a", "b"]]
+        assert store.store.session("chat-set-x7").title == "Shared"
+
+    def test_a_line_that_is_none_is_counted(self, store: Store, tmp_path: Path) -> None:
+        reports = taken(store, "chat", written(tmp_path / "set.jsonl", [TUNED, {"a": 1}, SHARED]))
+        assert [report.lost.keys() & {"a line without a conversation"} != set() for report in reports] == [
+            False,
+            True,
+        ]
+
+    def test_two_of_one_name_that_differ_are_told_apart_by_a_refusal(
+        self, store: Store, tmp_path: Path
+    ) -> None:
+        other = {**SHARED, "conversations": [{"from": "human", "value": "else"}]}
+        reports = taken(store, "chat", written(tmp_path / "set.jsonl", [SHARED, other]))
+        assert [report.refused is None for report in reports] == [True, False]
+
+
+class TestTheSource:
+    def test_is_not_changed_and_nothing_appears_beside_it(self, store: Store, tmp_path: Path) -> None:
+        written(tmp_path / "in/case.jsonl", LINES)
+        before = stamps(tmp_path / "in")
+        taken(store, "chat", tmp_path / "in")
+        assert stamps(tmp_path / "in") == before
+
+    def test_with_a_very_long_line_is_read(self, store: Store, tmp_path: Path) -> None:
+        long = {"role": "user", "content": "x" * 10_000_000}
+        session, _ = only(store, "chat", written(tmp_path / "case.jsonl", [long]))
+        assert len(path_of(session)[0].message.text) == 10_000_000  # type: ignore[union-attr]
+
+    @given(mangled(LINES))
+    def test_of_messages_however_mangled_gives_a_sound_session_or_a_reason(
+        self, records: list[Record]
+    ) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            assert_survived("chat", written(Path(folder, "case.jsonl"), records))
+
+    @given(mangled([TUNED, SHARED, TUNED]))
+    def test_of_conversations_however_mangled_gives_sound_sessions_or_a_reason(
+        self, records: list[Record]
+    ) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            assert_survived("chat", written(Path(folder, "case.jsonl"), records))
+
+    @given(cut(LINES))
+    def test_however_cut_gives_a_sound_session_or_a_reason(self, body: bytes) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "case.jsonl")
+            path.write_bytes(body)
+            assert_survived("chat", path)

@@ -1,0 +1,594 @@
+"""Claude Code's sessions taken in: answers put together again, trees, compactions, sub-agents; the source only read."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bough
+from bough import BoughError, Media, Reasoning, Session, Text, ToolCall, Usage, wire
+from bough.core.entries import Compaction, Settings
+from bough.core.messages import Message
+from bough.exchange.importers.ingest import Taken
+from bough.store import Store
+from support.claude_transcripts import PICTURE, USAGE, Line, Transcript, result, shop, text, thought, use
+from support.terminal import bough as command
+
+NAME = "claude-code"
+
+
+def taken(place: Path, store: Store | None = None) -> tuple[Session, Taken]:
+    """The one session of a place, sound and fit for every provider."""
+    sessions = store or bough.open("memory:")
+    (report,) = sessions.import_from(NAME, str(place))
+    assert report.refused is None
+    session = sessions.session(report.session_id)
+    for one in (session, *session.children()):
+        assert one.verify() == []
+        for provider in wire.PROVIDERS:
+            assert wire.wire(provider).violations(one.request(provider)) == []
+    return session, report
+
+
+def read(made: Transcript, tmp_path: Path) -> Session:
+    return taken(made.written(tmp_path / f"{made.session_id}.jsonl"))[0]
+
+
+def roles(session: Session) -> list[str]:
+    return [entry.role or entry.kind for entry in session.path()]
+
+
+def said(session: Session, seq: int) -> Message:
+    message = session.path()[seq - 1].message
+    assert message is not None
+    return message
+
+
+def lost(report: Taken) -> dict[str, int]:
+    return {what: one.count for what, one in report.lost.items()}
+
+
+class TestSession:
+    def test_a_session_is_taken_in_on_every_store(self, store: Store, tmp_path: Path) -> None:
+        made = shop()
+        session, report = taken(made.written(tmp_path / f"{made.session_id}.jsonl"), store)
+        assert session.session_id == f"claude-code-{made.session_id}"
+        first = ["user", "system", "assistant", "tool", "tool", "assistant"]
+        assert roles(session) == [*first, "user", "assistant"]
+        assert said(session, 3).parts == (
+            Reasoning("two files"),
+            Text("I look."),
+            ToolCall("toolu_1", "Bash", {"command": "ls"}),
+            ToolCall("toolu_2", "Read", {"path": "a"}),
+        )
+        assert [said(session, seq).results[0].content for seq in (4, 5)] == [(Text("a b"),), (Text("x = 1"),)]
+        assert lost(report) == {"a line of the tool's own bookkeeping": 2}
+
+    def test_it_has_the_title_the_folder_and_the_times_of_the_source(self, tmp_path: Path) -> None:
+        session = read(shop(), tmp_path)
+        assert session.row.title == "Fixing the shop"
+        assert session.row.tags == {"imported_from": NAME, "cwd": "/home/ann/shop", "git_branch": "main"}
+        assert session.row.started_at == 1_772_359_201_250_000 == session.path()[0].at
+        answer = session.path()[2]
+        assert (answer.model, answer.finish) == ("claude-sonnet-4-5", "tool_use")
+
+    def test_what_a_person_called_it_goes_before_what_the_tool_did(self, tmp_path: Path) -> None:
+        made = shop()
+        made.aside("custom-title", customTitle="Shop")
+        made.aside("ai-title", aiTitle="Something newer")
+        assert read(made, tmp_path).row.title == "Shop"
+
+    def test_a_summary_names_the_session_of_the_line_it_stands_for(self, tmp_path: Path) -> None:
+        made = Transcript()
+        made.aside("summary", summary="Of another session", leafUuid="elsewhere")
+        made.user("hi")
+        other = made.written(tmp_path / "other" / "s.jsonl")
+        assert taken(other)[0].row.title is None
+        made.aside("summary", summary="Of this one", leafUuid="u-1")
+        assert read(made, tmp_path).row.title == "Of this one"
+
+    def test_the_system_prompt_is_a_seed_and_a_later_one_a_setting(self, tmp_path: Path) -> None:
+        made = Transcript()
+        for words in ("You test.", "You test.", "You fix."):
+            made.user("go")
+            prompts = [words, "<total_tokens>9 left</total_tokens>"]
+            made.line("attachment", attachment={"type": "prompt_snapshot", "systemPrompt": prompts})
+            made.answer(text("gone"))
+        session = read(made, tmp_path)
+        assert roles(session)[:3] == ["system", "user", "assistant"]
+        assert (session.row.seed_count, said(session, 1).text) == (1, "You test.")
+        assert [e.payload.prompt for e in session.path() if isinstance(e.payload, Settings)] == ["You fix."]
+
+
+class TestAnswer:
+    def test_its_usage_stands_on_every_line_and_counts_once(self, tmp_path: Path) -> None:
+        session = read(shop(), tmp_path)
+        assert [call.usage for call in session.calls()] == [Usage(117, 5, 100, 7)] * 3
+        assert {(call.provider, call.model) for call in session.calls()} == {
+            ("anthropic", "claude-sonnet-4-5")
+        }
+
+    def test_a_line_written_while_it_streamed_tells_less(self, tmp_path: Path) -> None:
+        made = Transcript()
+        made.user("go")
+        first, last = made.answer(thought("hm"), text("done"), stop=None)
+        first["message"]["usage"] = {**USAGE, "output_tokens": 1}
+        assert last["message"]["usage"]["output_tokens"] == 5
+        assert read(made, tmp_path).usage().output_tokens == 5
+
+    @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2)])
+    def test_results_go_with_it_whichever_of_its_lines_they_hang_on(
+        self, tmp_path: Path, order: tuple[int, ...]
+    ) -> None:
+        """Tools run while an answer still streams: a result may come before the next call of the same answer."""
+        made = Transcript()
+        made.user("go")
+        calls = made.answer(use("a"), use("b"))
+        results = [
+            made.user([result(name)], parent=call["uuid"]) for name, call in zip("ab", calls, strict=True)
+        ]
+        kept = [calls[0], calls[1], *results]
+        made.lines[1:] = [kept[at] for at in order]
+        made.answer(text("both done"))
+        session = read(made, tmp_path)
+        assert roles(session) == ["user", "assistant", "tool", "tool", "assistant"]
+        assert len(session.branches()) == 1
+
+    def test_its_signature_goes_back_to_its_issuer_and_to_no_other(self, tmp_path: Path) -> None:
+        session = read(shop(), tmp_path)
+        assert session.messages("anthropic")[1]["content"][0] == thought("two files")
+        assert "c2lnbmVk" not in json.dumps(session.messages("openai"))
+
+    def test_thoughts_nobody_may_read_are_kept_for_their_issuer(self, tmp_path: Path) -> None:
+        made = Transcript()
+        made.user("go")
+        made.answer({"type": "redacted_thinking", "data": "sealed"}, text("done"))
+        sealed = read(made, tmp_path).messages("anthropic")[1]["content"][0]
+        assert sealed == {"type": "redacted_thinking", "data": "sealed"}
+
+    def test_an_error_of_the_api_is_an_answer_that_nobody_paid_for(self, tmp_path: Path) -> None:
+        made = Transcript()
+        made.user("go")
+        (line,) = made.answer(text("API Error: 529 overloaded"), stop="stop_sequence", isApiErrorMessage=True)
+        line["message"]["model"] = "<synthetic>"
+        session = read(made, tmp_path)
+        assert (session.path()[1].finish, session.path()[1].model, session.calls()) == ("error", None, [])
+
+    def test_a_block_we_do_not_know_is_counted_and_the_rest_is_kept(self, tmp_path: Path) -> None:
+        made = Transcript()
+        made.user("go")
+        made.answer(
+            text("I search."), {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
+        )
+        session, report = taken(made.written(tmp_path / "s.jsonl"))
+        assert said(session, 2).parts == (Text("I search."),)
+        assert lost(report) == {"a block of no shape we know": 1}
+
+
+class TestInput:
+    def test_a_picture_is_kept_as_a_blob(self, tmp_path: Path) -> None:
+        session = read(shop(), tmp_path)
+        (media,) = said(session, 7).media
+        assert isinstance(media, Media)
+        data = session.read_blob(media.hash)
+        assert data is not None
+        assert data.startswith(b"\x89PNG")
+
+    def test_pictures_in_results_are_kept_too_and_other_pieces_as_json(self, tmp_path: Path) -> None:
+        made = Transcript()
+        made.user("look")
+        made.answer(use("a"))
+        made.user([result("a", [PICTURE, {"type": "tool_reference", "tool_name": "Grep"}])])
+        session, report = taken(made.written(tmp_path / "s.jsonl"))
+        picture, reference = said(session, 3).results[0].content
+        assert isinstance(picture, Media)
+        assert reference == Text('{"type":"tool_reference","tool_name":"Grep"}')
+        assert lost(report) == {"a piece of a result that is no text and no picture; kept as JSON": 1}
+
+    def test_what_the_tool_says_in_the_users_place_is_the_systems(self, tmp_path: Path) -> None:
+        made = Transcript()
+        made.user("<command-name>/model</command-name>")
+        made.user("<local-command-stdout>set</local-command-stdout>")
+        made.user("Base directory of this skill: …", isMeta=True)
+        made.user([text("see"), PICTURE], isMeta=True)
+        assert roles(read(made, tmp_path)) == ["user", "system", "system", "user"]
+
+    def test_a_file_that_was_mentioned_is_shown_to_the_model(self, tmp_path: Path) -> None:
+        made = Transcript()
+        made.user("see @a.py and @dot.png")
+        file = {"filePath": "/home/ann/a.py", "content": "x = 1", "numLines": 1}
+        made.line("attachment", attachment={"type": "file", "content": {"type": "text", "file": file}})
+        picture = {"base64": PICTURE["source"]["data"], "type": "image/png"}
+        told = {"type": "image", "file": picture}
+        made.line("attachment", attachment={"type": "file", "filename": "dot.png", "content": told})
+        session = read(made, tmp_path)
+        assert said(session, 2).text == "/home/ann/a.py:\n\nx = 1"
+        assert [media.name for media in said(session, 3).media] == ["dot.png"]
+
+    def test_what_was_typed_while_it_was_busy_is_the_users(self, tmp_path: Path) -> None:
+        made = Transcript()
+        made.user("go")
+        for mode in ("prompt", "task-notification"):
+            made.line(
+                "attachment", attachment={"type": "queued_command", "prompt": "wait", "commandMode": mode}
+            )
+        assert roles(read(made, tmp_path)) == ["user", "user", "system"]
+
+    def test_a_result_keeps_what_the_tool_knew_of_it_beside_what_the_model_saw(self, tmp_path: Path) -> None:
+        session = read(shop(), tmp_path)
+        assert said(session, 4).results[0].details == {NAME: {"stdout": "done"}}
+        assert "stdout" not in json.dumps(session.messages("anthropic"))
+
+    def test_results_that_came_on_one_line_are_told_one_by_one(self, tmp_path: Path) -> None:
+        made = Transcript()
+        made.user("go")
+        made.answer(use("a"), use("b"))
+        made.user([result("b"), result("a"), text("and stop")])
+        assert roles(read(made, tmp_path)) == ["user", "assistant", "tool", "tool", "user"]
+
+    def test_a_call_that_was_never_answered_is_told_so(self, tmp_path: Path) -> None:
+        made = Transcript()
+        made.user("go")
+        made.answer(use("a"))
+        made.user("never mind")
+        session, report = taken(made.written(tmp_path / "s.jsonl"))
+        assert said(session, 3).results[0].outcome == "interrupted"
+        assert lost(report) == {"a call without a result; one was added that says so": 1}
+
+
+class TestTree:
+    def test_what_was_rewound_is_a_branch(self, tmp_path: Path) -> None:
+        made = Transcript()
+        made.user("go")
+        (answer,) = made.answer(text("gone"))
+        made.user("left")
+        made.answer(text("left too"))
+        made.user("right", parent=answer["uuid"])
+        session = read(made, tmp_path)
+        assert [entry.message.text for entry in session.path() if entry.message] == ["go", "gone", "right"]
+        assert [branch.parent_seq for branch in session.branches()] == [0, 2]
+
+    def test_lines_hang_on_lines_that_nobody_said(self, tmp_path: Path) -> None:
+        made = Transcript()
+        made.user("go")
+        for kind in ("progress", "system"):
+            made.line(kind, subtype="turn_duration")
+        made.answer(text("gone"))
+        session = read(made, tmp_path)
+        assert (roles(session), len(session.branches())) == (["user", "assistant"], 1)
+
+    def test_a_line_that_was_written_again_is_taken_once(self, tmp_path: Path) -> None:
+        """At a second compaction Claude Code writes lines again that are there."""
+        made = shop()
+        made.lines.extend(made.lines[:6])
+        assert len(read(made, tmp_path).path()) == 8
+
+    def test_a_parent_that_is_not_there_is_said(self, tmp_path: Path) -> None:
+        made = Transcript()
+        made.user("go")
+        made.user("on", parent="gone")
+        session, report = taken(made.written(tmp_path / "s.jsonl"))
+        assert roles(session) == ["user", "user"]
+        assert lost(report) == {"what it follows is not there; taken as following the one before": 1}
+
+    def test_where_no_line_says_what_it_follows_each_follows_the_last(self, tmp_path: Path) -> None:
+        made = Transcript()
+        for words in ("one", "two", "three"):
+            made.user(words, parent=None)
+        session = read(made, tmp_path)
+        assert (roles(session), len(session.branches())) == (["user"] * 3, 1)
+
+    def test_an_input_at_the_very_start_that_was_typed_anew_is_a_branch(self, tmp_path: Path) -> None:
+        made = shop()
+        made.user("Begin again", parent=None)
+        session = read(made, tmp_path)
+        assert (roles(session), len(session.branches())) == (["user"], 2)
+
+    def test_a_ring_of_parents_is_walked_once(self, tmp_path: Path) -> None:
+        made = Transcript()
+        made.line("progress", "u-2")
+        made.line("progress", "u-1")
+        made.user("go", parent="u-1")
+        made.user("me", parent="u-4")
+        assert roles(read(made, tmp_path)) == ["user", "user"]
+
+
+class TestCompaction:
+    def test_the_model_sees_the_summary_in_place_of_what_lies_before(self, tmp_path: Path) -> None:
+        made = shop()
+        made.compact("They fixed the shop.")
+        made.user("go on")
+        session = read(made, tmp_path)
+        compaction = session.path()[8].payload
+        assert compaction == Compaction("They fixed the shop.", 9, 9_000, folds=True)
+        shown = session.messages("anthropic")
+        assert len(shown) == 1
+        assert [block["text"].rpartition("\n")[2] for block in shown[0]["content"]] == [
+            "They fixed the shop.",
+            "go on",
+        ]
+
+    def test_what_it_kept_is_kept(self, tmp_path: Path) -> None:
+        made = shop()
+        kept = made.lines[4]["uuid"]
+        made.compact("The beginning.", keeps=kept)
+        compaction = read(made, tmp_path).path()[8].payload
+        assert isinstance(compaction, Compaction)
+        assert compaction.first_kept == 3
+
+    def test_versions_that_did_not_say_what_it_follows_are_followed(self, tmp_path: Path) -> None:
+        made = shop()
+        made.user("All so far.", parent=None, isCompactSummary=True)
+        session = read(made, tmp_path)
+        assert (roles(session)[-1], len(session.branches())) == ("compaction", 1)
+
+    def test_results_taken_from_the_models_sight_are_said(self, tmp_path: Path) -> None:
+        made = shop()
+        made.line("system", subtype="microcompact_boundary")
+        _, report = taken(made.written(tmp_path / "s.jsonl"))
+        assert lost(report)["results that were taken from the model's sight, and stay in it here"] == 1
+
+
+def agent(session_id: str) -> Transcript:
+    made = Transcript(session_id, "a")
+    made.user("look", isSidechain=True, agentId="abc")
+    made.answer(use("sub", command="ls"), isSidechain=True, agentId="abc")
+    made.results(result("sub"), isSidechain=True, agentId="abc")
+    made.answer(text("found"), isSidechain=True, agentId="abc")
+    return made
+
+
+class TestSubagents:
+    def test_one_in_a_file_below_is_a_task_named_by_what_lies_beside_it(self, tmp_path: Path) -> None:
+        made = shop()
+        place = made.written(tmp_path / "-home-ann" / f"{made.session_id}.jsonl")
+        below = place.with_suffix("") / "subagents" / "agent-abc.jsonl"
+        agent(made.session_id).written(below)
+        below.with_name("agent-abc.meta.json").write_text('{"agentType": "Explore", "description": "look"}')
+        session, report = taken(tmp_path)
+        (task,) = session.children()
+        assert (task.row.agent, task.row.title, task.row.relation) == ("Explore", "look", "task")
+        assert report.added == (session.session_id, f"{session.session_id}-agent-abc")
+        assert session.usage("tree").calls == 5
+        assert taken(place)[1].added == report.added
+        assert taken(below)[1].added == (f"{session.session_id}-agent-abc",)
+
+    def test_one_in_a_file_beside_is_found_by_the_session_its_lines_name(self, tmp_path: Path) -> None:
+        made = shop()
+        made.written(tmp_path / f"{made.session_id}.jsonl")
+        agent(made.session_id).written(tmp_path / "agent-abc.jsonl")
+        session, _ = taken(tmp_path)
+        assert [roles(task) for task in session.children()] == [["user", "assistant", "tool", "assistant"]]
+
+    def test_those_in_the_same_file_are_told_apart(self, tmp_path: Path) -> None:
+        made = shop()
+        for mark in "xy":
+            inner = Transcript(made.session_id, mark)
+            inner.user(f"look {mark}", isSidechain=True)
+            inner.answer(text(f"found {mark}"), isSidechain=True)
+            made.lines[4:4] = inner.lines
+        session = read(made, tmp_path)
+        texts = [[said(task, seq).text for seq in (1, 2)] for task in session.children()]
+        assert sorted(texts) == [["look x", "found x"], ["look y", "found y"]]
+        assert len(session.path()) == 8
+
+    def test_one_whose_session_is_gone_stands_alone(self, tmp_path: Path) -> None:
+        agent("../../etc/passwd").written(tmp_path / "agent-abc.jsonl")
+        session, _ = taken(tmp_path)
+        assert session.session_id == "claude-code-unknown-agent-abc"
+        assert session.row.agent == "subagent"
+
+
+class TestAgain:
+    def test_twice_adds_nothing(self, store: Store, tmp_path: Path) -> None:
+        place = shop().written(tmp_path / "s.jsonl")
+        session, _ = taken(place, store)
+        before = session.row
+        _, again = taken(place, store)
+        assert (again.added, again.entries, session.row) == ((), 0, before)
+
+    def test_a_session_that_went_on_grows(self, store: Store, tmp_path: Path) -> None:
+        made = shop()
+        whole = list(made.lines)
+        for many, entries in ((9, 4), (11, 2), (14, 2)):  # first in the middle of a step
+            made.lines = whole[:many]
+            session, report = taken(made.written(tmp_path / "s.jsonl"), store)
+            assert report.entries == entries
+        assert (session.row.title, session.usage().calls) == ("Fixing the shop", 3)
+        assert len(session.branches()) == 1
+
+    def test_an_answer_that_was_half_written_then_is_a_branch_that_was_left(self, tmp_path: Path) -> None:
+        sessions = bough.open("memory:")
+        made = shop()
+        whole = list(made.lines)
+        for many in (6, 14):
+            made.lines = whole[:many]
+            session, _ = taken(made.written(tmp_path / "s.jsonl"), sessions)
+        assert (len(session.path()), [branch.parent_seq for branch in session.branches()]) == (8, [0, 2])
+
+    @pytest.mark.parametrize("cut", range(2, 19))
+    def test_whenever_it_was_first_taken_in_it_ends_the_same(self, tmp_path: Path, cut: int) -> None:
+        made = shop()
+        made.compact("So far.", keeps="u-3")
+        made.user("on")
+        made.answer(text("ok"))
+        made.user("another way", parent="u-1")
+        whole, place = list(made.lines), tmp_path / "s.jsonl"
+        sessions = bough.open("memory:")
+        for many in (cut, len(whole)):
+            made.lines = whole[:many]
+            grown, _ = taken(made.written(place), sessions)
+        once, _ = taken(place)
+        assert [entry.payload for entry in grown.path()] == [entry.payload for entry in once.path()]
+        assert grown.usage("path") == once.usage("path")
+
+    def test_a_branch_and_a_sub_agent_that_came_since_grow_too(self, tmp_path: Path) -> None:
+        sessions = bough.open("memory:")
+        made = shop()
+        place = made.written(tmp_path / f"{made.session_id}.jsonl")
+        taken(tmp_path, sessions)
+        made.user("another way", parent=made.lines[1]["uuid"])
+        made.written(place)
+        agent(made.session_id).written(place.with_suffix("") / "subagents" / "agent-abc.jsonl")
+        session, report = taken(tmp_path, sessions)
+        assert (report.entries, len(session.branches()), len(session.children())) == (5, 2, 1)
+        assert said(session, 2).text == "another way"
+
+
+class TestSource:
+    def test_it_is_only_read(self, tmp_path: Path) -> None:
+        made = shop()
+        place = made.written(tmp_path / "project" / f"{made.session_id}.jsonl")
+        before = (place.read_bytes(), place.stat().st_mtime_ns, sorted(tmp_path.rglob("*")))
+        taken(tmp_path)
+        assert before == (place.read_bytes(), place.stat().st_mtime_ns, sorted(tmp_path.rglob("*")))
+
+    def test_a_file_without_a_conversation_is_passed_over_unless_it_was_named(self, tmp_path: Path) -> None:
+        """There are many: titles of other sessions, backups of files."""
+        shop().written(tmp_path / "s.jsonl")
+        made = Transcript()
+        made.aside("summary", summary="Of another session", leafUuid="elsewhere")
+        made.aside("file-history-snapshot")
+        place = made.written(tmp_path / "titles.jsonl")
+        assert [one.source for one in bough.open("memory:").import_from(NAME, str(tmp_path))] == ["s"]
+        (report,) = bough.open("memory:").import_from(NAME, str(place))
+        assert report.refused is not None
+
+    def test_without_a_place_its_own_is_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HOME", str(tmp_path))
+        with pytest.raises(BoughError, match=r"nothing is at ~/\.claude/projects"):
+            list(bough.open("memory:").import_from(NAME))
+        shop().written(tmp_path / ".claude" / "projects" / "-home-ann" / "s.jsonl")
+        assert [one.session_id for one in bough.open("memory:").import_from(NAME)] == ["claude-code-s"]
+
+    def test_the_command_says_what_would_be_taken_and_what_lost(self, tmp_path: Path) -> None:
+        shop().written(tmp_path / "source" / "s.jsonl")
+        store = tmp_path / "agent.db"
+        done = command("import", "--from", NAME, tmp_path / "source", "--dry-run", store=store)
+        assert done.code == 0
+        assert "claude-code-s  8 entries  Fixing the shop" in done.out
+        assert (
+            "lost 2 × a line of the tool's own bookkeeping (queue-operation, file-history-snapshot)"
+            in done.err
+        )
+        assert not store.exists()
+
+
+ODD: list[Any] = [
+    None,
+    7,
+    -1,
+    2**70,
+    1.5,
+    True,
+    "",
+    "\x00",
+    "\ud800",
+    [],
+    [7],
+    {},
+    {"type": 7},
+    "u-1",
+    "x" * 100,
+]
+
+
+def refused_or_sound(place: Path) -> list[Taken]:
+    sessions = bough.open("memory:")
+    reports = list(sessions.import_from(NAME, str(place)))
+    for report in reports:
+        for name in report.added:
+            session = sessions.session(name)
+            assert session.verify() == []
+            for provider in wire.PROVIDERS:
+                assert wire.wire(provider).violations(session.request(provider)) == []
+    again = list(sessions.import_from(NAME, str(place)))
+    assert [one.entries for one in again] == [0] * len(reports)
+    return reports
+
+
+def spots(value: Any) -> list[tuple[Any, Any]]:
+    """Every place of a line where another value could stand."""
+    pairs = (
+        list(value.items())
+        if isinstance(value, dict)
+        else list(enumerate(value))
+        if isinstance(value, list)
+        else []
+    )
+    return [(value, key) for key, _ in pairs] + [spot for _, inner in pairs for spot in spots(inner)]
+
+
+@st.composite
+def mangled(draw: st.DrawFn) -> list[Line]:
+    made = shop()
+    made.compact("So far.", keeps="u-3")
+    made.user("on", parent="u-2")
+    lines = copy.deepcopy(made.lines)
+    for _ in range(draw(st.integers(1, 4))):
+        at, to = (draw(st.integers(0, len(lines) - 1)) for _ in range(2))
+        match draw(st.sampled_from(["drop", "double", "swap", "value", "value", "key"])):
+            case "drop" if len(lines) > 1:
+                del lines[at]
+            case "double":
+                lines.insert(to, lines[at])
+            case "swap":
+                lines[at], lines[to] = lines[to], lines[at]
+            case how:
+                lines[at] = copy.deepcopy(lines[at])
+                holder, key = draw(st.sampled_from(spots(lines[at])))
+                if how == "key" and isinstance(holder, dict):
+                    del holder[key]
+                else:
+                    holder[key] = draw(st.sampled_from(ODD))
+    return lines
+
+
+class TestHostile:
+    @given(lines=mangled(), cut=st.integers(0, 400))
+    def test_whatever_befell_a_file_it_makes_a_sound_session_or_is_refused(
+        self, tmp_path_factory: pytest.TempPathFactory, lines: list[Line], cut: int
+    ) -> None:
+        place = tmp_path_factory.mktemp("mangled") / "s.jsonl"
+        data = "".join(json.dumps(line) + "\n" for line in lines).encode()
+        place.write_bytes(data[: len(data) - cut])
+        refused_or_sound(place)
+
+    @pytest.mark.parametrize("odd", ODD)
+    @pytest.mark.parametrize(
+        "key", ["uuid", "parentUuid", "type", "message", "timestamp", "cwd", "isSidechain"]
+    )
+    def test_a_value_of_another_kind_costs_its_line_and_no_more(
+        self, tmp_path: Path, key: str, odd: Any
+    ) -> None:
+        made = shop()
+        made.lines[4][key] = odd
+        (report,) = refused_or_sound(made.written(tmp_path / "s.jsonl"))
+        assert report.refused is None
+        assert report.entries >= 6
+
+    def test_a_line_of_ten_megabytes_and_half_a_character_are_taken(self, tmp_path: Path) -> None:
+        made = shop()
+        made.user("x" * 10_000_000)
+        made.user("cut \ud83d here \x00")
+        session, report = taken(made.written(tmp_path / "s.jsonl"))
+        assert said(session, 10).text == "cut \ufffd here \x00"
+        assert lost(report)["half a character; a sign stands in its place"] == 1
+
+    def test_a_broken_file_loses_no_other(self, tmp_path: Path) -> None:
+        shop().written(tmp_path / "good.jsonl")
+        (tmp_path / "bad.jsonl").write_bytes(
+            bytes(range(256)) * 40 + b"[" * 100_000 + b'\n{"type": "user", "mess'
+        )
+        reports = refused_or_sound(tmp_path)
+        assert [(one.session_id, one.entries) for one in reports] == [
+            ("claude-code-bad", 0),
+            ("claude-code-good", 8),
+        ]
+        assert lost(reports[0])["a line that is no JSON"] > 0

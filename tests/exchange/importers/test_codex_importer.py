@@ -1,0 +1,359 @@
+"""Rollouts of Codex: what becomes of their lines."""
+
+from __future__ import annotations
+
+import base64
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from bough.core.entries import Compaction, Note
+from bough.core.messages import Media, Reasoning, Text, ToolCall
+from bough.store import Store
+from support.import_sources import (
+    Record,
+    assert_survived,
+    cut,
+    mangled,
+    only,
+    opened,
+    path_of,
+    stamps,
+    taken,
+    written,
+)
+
+THREAD = "0199aaaa-0000-7000-8000-000000000001"
+CHILD = "0199aaaa-0000-7000-8000-000000000002"
+PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n and the rest").decode()
+
+
+def line(kind: str, payload: Record, second: int = 0) -> Record:
+    return {"timestamp": f"2026-03-01T10:00:{second:02d}.500Z", "type": kind, "payload": payload}
+
+
+def meta(thread: str = THREAD, **more: Any) -> Record:
+    head = {
+        "id": thread,
+        "timestamp": "2026-03-01T10:00:00Z",
+        "cwd": "/home/ann/shop",
+        "cli_version": "0.90.0",
+    }
+    about = {"originator": "codex_cli", "source": "cli", "model_provider": "openai"}
+    return line("session_meta", head | about | {"base_instructions": {"text": "You write code."}} | more)
+
+
+def item(kind: str, second: int = 1, **fields: Any) -> Record:
+    return line("response_item", {"type": kind, **fields}, second)
+
+
+def said(role: str, words: str, second: int = 1, **more: Any) -> Record:
+    part = "output_text" if role == "assistant" else "input_text"
+    return item("message", second, role=role, content=[{"type": part, "text": words}], **more)
+
+
+def spent(total: tuple[int, int, int], last: tuple[int, int, int], second: int = 2) -> Record:
+    names = ("input_tokens", "cached_input_tokens", "output_tokens")
+    info = {"total_token_usage": dict(zip(names, total, strict=True))}
+    info["last_token_usage"] = dict(zip(names, last, strict=True))
+    return line("event_msg", {"type": "token_count", "info": info, "rate_limits": None}, second)
+
+
+TURN = line("turn_context", {"model": "gpt-5-codex", "cwd": "/home/ann/shop", "approval_policy": "never"})
+
+SAMPLE: list[Record] = [
+    meta(),
+    said("developer", "<permissions instructions>read only</permissions instructions>"),
+    said("user", "<environment_context>\n<cwd>/home/ann/shop</cwd>\n</environment_context>"),
+    TURN,
+    said("user", "Why does the test fail?", 1),
+    line("event_msg", {"type": "user_message", "message": "Why does the test fail?"}),
+    item(
+        "reasoning",
+        2,
+        id="rs_1",
+        summary=[{"type": "summary_text", "text": "Look first."}],
+        encrypted_content="gAAA",
+    ),
+    said("assistant", "I look.", 2, id="msg_1", phase="commentary"),
+    item("function_call", 2, id="fc_1", name="shell", arguments='{"command":["ls"]}', call_id="call_1"),
+    line("event_msg", {"type": "agent_message", "message": "I look."}),
+    spent((100, 40, 10), (100, 40, 10)),
+    spent((100, 40, 10), (100, 40, 10)),
+    item("function_call_output", 3, call_id="call_1", output="test_shop.py"),
+    item("custom_tool_call", 4, call_id="call_2", name="apply_patch", input="*** Begin Patch"),
+    spent((250, 90, 30), (150, 50, 20), 4),
+    item("custom_tool_call_output", 5, call_id="call_2", output="Done"),
+    said("assistant", "It is mended.", 6, id="msg_2"),
+    spent((450, 190, 35), (200, 100, 5), 6),
+]
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """In memory: every store takes in what `test_importing` hands it."""
+    with opened() as sessions:
+        yield sessions
+
+
+class TestARollout:
+    def test_becomes_a_session_with_its_calls_results_and_reasoning(
+        self, store: Store, tmp_path: Path
+    ) -> None:
+        written(tmp_path / "rollout-1.jsonl", SAMPLE)
+        session, report = only(store, "codex", tmp_path)
+
+        path = path_of(session)
+        roles = [entry.role for entry in path]
+        assert roles == [
+            *("system", "system", "user", "user", "assistant", "tool"),
+            *("assistant", "tool", "assistant"),
+        ]
+        answer = path[4].message
+        assert answer is not None
+        assert answer.parts == (
+            Reasoning("Look first."),
+            Text("I look."),
+            ToolCall("call_1", "shell", {"command": ["ls"]}),
+        )
+        assert path[6].message is not None
+        assert path[6].message.calls == (ToolCall("call_2", "apply_patch", {"input": "*** Begin Patch"}),)
+        assert (session.session_id, report.lost) == (f"codex-{THREAD}", {})
+
+    def test_its_prompt_and_what_codex_adds_before_the_first_input_are_seeds(
+        self, store: Store, tmp_path: Path
+    ) -> None:
+        written(tmp_path / "rollout-1.jsonl", SAMPLE)
+        session, _ = only(store, "codex", tmp_path)
+        assert store.session(session.session_id).log.seeds == 3
+        assert session.request("openai")["instructions"].startswith("You write code.")
+        assert [entry.turn for entry in path_of(session)] == [0, 0, 0, 4, 4, 4, 4, 4, 4]
+
+    def test_keeps_the_times_the_model_and_the_working_directory(self, store: Store, tmp_path: Path) -> None:
+        written(tmp_path / "rollout-1.jsonl", SAMPLE)
+        session, _ = only(store, "codex", tmp_path)
+        row = store.store.session(session.session_id)
+        assert row.tags == {"imported_from": "codex", "cwd": "/home/ann/shop"}
+        assert row.started_at == 1_772_359_200_000_000
+        answers = [entry for entry in path_of(session) if entry.role == "assistant"]
+        assert {entry.model for entry in answers} == {"gpt-5-codex"}
+        assert [entry.at % 60_000_000 for entry in answers] == [2_500_000, 4_500_000, 6_500_000]
+
+    def test_counts_usage_once_however_often_it_was_told(self, store: Store, tmp_path: Path) -> None:
+        written(tmp_path / "rollout-1.jsonl", SAMPLE)
+        session, _ = only(store, "codex", tmp_path)
+        usage = session.usage()
+        assert (usage.calls, usage.input_tokens, usage.output_tokens, usage.cache_read_tokens) == (
+            3,
+            450,
+            35,
+            190,
+        )
+        assert {(call.provider, call.model) for call in session.calls()} == {("openai", "gpt-5-codex")}
+
+    def test_going_on_with_openai_gives_back_what_it_encrypted(self, store: Store, tmp_path: Path) -> None:
+        written(tmp_path / "rollout-1.jsonl", SAMPLE)
+        session, _ = only(store, "codex", tmp_path)
+        thought = [i for i in session.messages("openai") if i.get("type") == "reasoning"]
+        assert [(i["id"], i["encrypted_content"]) for i in thought] == [("rs_1", "gAAA")]
+
+    def test_reasoning_of_another_provider_is_not_shown_to_openai(self, store: Store, tmp_path: Path) -> None:
+        written(tmp_path / "rollout-1.jsonl", [meta(model_provider="azure"), *SAMPLE[1:]])
+        session, _ = only(store, "codex", tmp_path)
+        assert all(entry.evidence is None for entry in path_of(session))
+
+    def test_its_name_comes_from_the_index_of_its_home(self, store: Store, tmp_path: Path) -> None:
+        names = [{"id": THREAD, "thread_name": name, "updated_at": ""} for name in ("Old", "Mend the shop")]
+        written(tmp_path / "session_index.jsonl", names)
+        written(tmp_path / "sessions/2026/03/01/rollout-1.jsonl", SAMPLE)
+        session, _ = only(store, "codex", tmp_path / "sessions")
+        assert store.store.session(session.session_id).title == "Mend the shop"
+
+    def test_pictures_are_kept_as_blobs(self, store: Store, tmp_path: Path) -> None:
+        shown = {"type": "input_image", "image_url": f"data:image/png;base64,{PIXEL}"}
+        made = item("image_generation_call", 2, id="ig_1", status="completed", result=PIXEL)
+        written(tmp_path / "rollout-1.jsonl", [meta(), item("message", role="user", content=[shown]), made])
+        session, _ = only(store, "codex", tmp_path)
+        media = [part for entry in path_of(session)[1:] for part in entry.message.parts]  # type: ignore[union-attr]
+        assert [part.mime for part in media if isinstance(part, Media)] == ["image/png", "image/png"]
+        assert isinstance(media[0], Media)
+        assert (store.blob(media[0]) or b"").startswith(b"\x89PNG")
+
+    def test_what_codex_says_in_the_users_name_opens_no_turn(self, store: Store, tmp_path: Path) -> None:
+        aborted = said("user", "<turn_aborted>\nstopped\n</turn_aborted>", 7)
+        written(tmp_path / "rollout-1.jsonl", [*SAMPLE, aborted, said("user", "Go on.", 8)])
+        session, _ = only(store, "codex", tmp_path)
+        assert [entry.role for entry in path_of(session)][-2:] == ["system", "user"]
+        assert store.store.session(session.session_id).turns == 2
+
+    def test_what_is_said_while_calls_are_open_waits_for_their_results(
+        self, store: Store, tmp_path: Path
+    ) -> None:
+        between = [said("developer", "You may write.", 3), said("user", "Hurry.", 3)]
+        written(tmp_path / "rollout-1.jsonl", [*SAMPLE[:12], *between, *SAMPLE[12:]])
+        session, report = only(store, "codex", tmp_path)
+        roles = [entry.role for entry in path_of(session)]
+        assert roles[4:] == ["assistant", "tool", "system", "user", "assistant", "tool", "assistant"]
+        assert report.lost == {}
+
+    def test_reasoning_without_its_id_is_kept(self, store: Store, tmp_path: Path) -> None:
+        thought = item("reasoning", 2, summary=[], encrypted_content="gAAA")
+        written(tmp_path / "rollout-1.jsonl", [*SAMPLE[:5], thought, said("assistant", "Yes.", 3)])
+        session, report = only(store, "codex", tmp_path)
+        evidence = path_of(session)[-1].evidence
+        assert evidence is not None
+        assert evidence.parts == {"0": {"encrypted_content": "gAAA"}}
+        assert [lost.count for lost in report.lost.values()] == [1]
+
+    def test_one_in_which_nobody_spoke_is_passed_over(self, store: Store, tmp_path: Path) -> None:
+        written(tmp_path / "rollout-1.jsonl", SAMPLE[:4])
+        assert taken(store, "codex", tmp_path) == []
+
+    def test_lines_of_the_first_versions_are_read_too(self, store: Store, tmp_path: Path) -> None:
+        old = [{"id": THREAD, "timestamp": "2025-05-01T10:00:00Z", "instructions": "Be brief."}]
+        old += [{"record_type": "state"}, SAMPLE[4]["payload"], SAMPLE[16]["payload"]]
+        written(tmp_path / "rollout-1.jsonl", old)
+        session, report = only(store, "codex", tmp_path)
+        assert [entry.role for entry in path_of(session)] == ["system", "user", "assistant"]
+        assert report.lost == {}
+
+    def test_says_what_it_lost(self, store: Store, tmp_path: Path) -> None:
+        search = item("web_search_call", 7, id="ws_1", action={"type": "search", "query": "pytest"})
+        strange = [line("hologram", {}), item("dream", 7, text="?"), search]
+        written(tmp_path / "rollout-1.jsonl", [*SAMPLE, *strange])
+        (tmp_path / "rollout-2.jsonl.zst").write_bytes(b"(\xb5/\xfd")
+        _, report = only(store, "codex", tmp_path)
+        assert {what: lost.count for what, lost in report.lost.items()} == {
+            "a line of a kind we do not know": 1,
+            "an item of a kind we do not know": 1,
+            "a search the provider made itself": 1,
+            "a session Codex has compressed; unpack it with zstd -d and import it again": 1,
+        }
+
+
+class TestACompaction:
+    SUMMARY = "They mend a test."
+
+    def compacted(self, *history: Record) -> Record:
+        return line("compacted", {"message": self.SUMMARY, "replacement_history": list(history)}, 7)
+
+    def test_shows_the_model_what_it_saw_inputs_kept_and_summary(self, store: Store, tmp_path: Path) -> None:
+        kept = said("user", "Why does the test fail?")["payload"]
+        summary = said("user", self.SUMMARY)["payload"]
+        written(
+            tmp_path / "rollout-1.jsonl",
+            [*SAMPLE, self.compacted(kept, summary), said("user", "And now?", 8)],
+        )
+        session, _ = only(store, "codex", tmp_path)
+        compaction = path_of(session)[-2].payload
+        assert isinstance(compaction, Compaction)
+        assert compaction.summary == "Why does the test fail?\n\nThey mend a test."
+        assert compaction.first_kept == 10
+        assert len(session.messages("openai")) == 2
+
+    def test_only_openai_can_read_leaves_the_whole_history_in_view(
+        self, store: Store, tmp_path: Path
+    ) -> None:
+        sealed = {"type": "compaction", "encrypted_content": "gAAA"}
+        written(tmp_path / "rollout-1.jsonl", [*SAMPLE, self.compacted(sealed)])
+        session, report = only(store, "codex", tmp_path)
+        assert len(path_of(session)) == 9
+        assert [lost.count for lost in report.lost.values()] == [1]
+
+    def test_is_paid_for_though_it_left_no_answer(self, store: Store, tmp_path: Path) -> None:
+        more = spent((950, 190, 45), (500, 0, 10), 7)
+        written(tmp_path / "rollout-1.jsonl", [*SAMPLE, more])
+        session, _ = only(store, "codex", tmp_path)
+        assert isinstance(path_of(session)[-1].payload, Note)
+        assert (session.usage().calls, session.usage().input_tokens) == (4, 950)
+
+
+class TestARollback:
+    def test_leaves_a_branch_and_stands_where_codex_stood(self, store: Store, tmp_path: Path) -> None:
+        wrong = [said("user", "Delete it.", 7), said("assistant", "Deleted.", 8)]
+        back = line("event_msg", {"type": "thread_rolled_back", "num_turns": 1}, 9)
+        right = [said("user", "Keep it.", 10), said("assistant", "Kept.", 11)]
+        written(tmp_path / "rollout-1.jsonl", [*SAMPLE, *wrong, back, *right])
+        session, _ = only(store, "codex", tmp_path)
+        assert [e.message.text for e in path_of(session)[-2:] if e.message] == ["Keep it.", "Kept."]
+        assert [branch.parent_seq for branch in session.branches()] == [0, 9]
+
+    def test_at_the_end_is_a_move_of_the_leaf(self, store: Store, tmp_path: Path) -> None:
+        wrong = [said("user", "Delete it.", 7), said("assistant", "Deleted.", 8)]
+        back = line("event_msg", {"type": "thread_rolled_back", "num_turns": 1}, 9)
+        written(tmp_path / "rollout-1.jsonl", [*SAMPLE, *wrong, back])
+        session, _ = only(store, "codex", tmp_path)
+        assert session.leaf.seq == 9
+
+
+class TestSubAgents:
+    def child(self, parent: str = THREAD) -> list[Record]:
+        spawned = {"subagent": {"thread_spawn": {"parent_thread_id": parent, "depth": 1}}}
+        task = line(
+            "inter_agent_communication", {"author": "/root", "recipient": "/root/a", "content": "Read it."}
+        )
+        return [meta(CHILD, source=spawned, agent_role="reader"), task, said("assistant", "Read.")]
+
+    def test_are_tasks_of_the_session_that_started_them(self, store: Store, tmp_path: Path) -> None:
+        written(tmp_path / "rollout-2.jsonl", SAMPLE)
+        written(tmp_path / "rollout-1.jsonl", self.child())
+        (report,) = taken(store, "codex", tmp_path)
+        assert report.added == (f"codex-{THREAD}", f"codex-{CHILD}")
+        row = store.store.session(f"codex-{CHILD}")
+        assert (row.relation, row.parent_session, row.agent) == ("task", f"codex-{THREAD}", "reader")
+
+    def test_without_their_parent_stand_for_themselves(self, store: Store, tmp_path: Path) -> None:
+        written(tmp_path / "rollout-1.jsonl", self.child())
+        session, _ = only(store, "codex", tmp_path)
+        assert store.store.session(session.session_id).relation == "import"
+
+    def test_in_a_ring_are_all_taken_in(self, store: Store, tmp_path: Path) -> None:
+        written(tmp_path / "rollout-1.jsonl", self.child())
+        spawned = {"subagent": {"thread_spawn": {"parent_thread_id": CHILD}}}
+        written(tmp_path / "rollout-2.jsonl", [meta(source=spawned), *SAMPLE[1:]])
+        (report,) = taken(store, "codex", tmp_path)
+        assert len(report.added) == 2
+
+
+class TestTheSource:
+    def test_is_not_changed_and_nothing_appears_beside_it(self, store: Store, tmp_path: Path) -> None:
+        written(tmp_path / "in/rollout-1.jsonl", SAMPLE)
+        before = stamps(tmp_path / "in")
+        taken(store, "codex", tmp_path / "in")
+        assert stamps(tmp_path / "in") == before
+
+    def test_however_far_it_had_come_grows_into_the_same_session(self, tmp_path: Path) -> None:
+        path = tmp_path / "rollout-1.jsonl"
+        with opened() as whole, opened() as growing:
+            for end in range(5, len(SAMPLE) + 1):
+                written(path, SAMPLE[:end])
+                taken(growing, "codex", path)
+            session, _ = only(growing, "codex", path)
+            at_once, _ = only(whole, "codex", path)
+            assert [e.entry_id for e in path_of(session)] == [e.entry_id for e in path_of(at_once)]
+            assert session.usage() == at_once.usage()
+
+    @given(mangled(SAMPLE))
+    def test_however_mangled_gives_a_sound_session_or_a_reason(self, records: list[Record]) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            assert_survived("codex", written(Path(folder, "rollout-1.jsonl"), records))
+
+    @given(cut(SAMPLE))
+    def test_however_cut_gives_a_sound_session_or_a_reason(self, body: bytes) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "rollout-1.jsonl")
+            path.write_bytes(body)
+            assert_survived("codex", path)
+
+    def test_with_half_a_character_keeps_the_message(self, store: Store, tmp_path: Path) -> None:
+        body = json.dumps(said("user", "a\ud83d b \\ud83d \ud83d\ude00"))
+        path = written(tmp_path / "rollout-1.jsonl", [meta()])
+        path.write_text(path.read_text() + body + "\n")
+        session, report = only(store, "codex", path)
+        assert path_of(session)[-1].message.text == "a\ufffd b \\ud83d \U0001f600"  # type: ignore[union-attr]
+        assert [lost.count for lost in report.lost.values()] == [1]

@@ -1,0 +1,452 @@
+"""Taking in what another tool told: the frame every importer stands on, and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bough.core.entries import BranchSummary, Compaction, Note
+from bough.core.messages import Attachment, Message, ToolCall, assistant, system, tool_result, user
+from bough.core.tree import Leaf
+from bough.core.usage import Usage
+from bough.errors import BadSource, UnknownTool
+from bough.exchange.importers import TOOLS
+from bough.exchange.importers.ingest import NO_RESULT, Taken, take
+from bough.formats.jsonl import micros
+from bough.formats.records import START, Foreign, Losses, Told
+from bough.session import Session
+from bough.store import Store
+from bough.stores.memory.store import MemoryStore
+from bough.stores.postgres.store import PostgresStore
+from support.import_sources import assert_sound, opened, path_of, written
+from support.runtime import counted_runtime
+from support.terminal import bough
+
+BASE = 1_770_000_000_000_000
+CALL = assistant("I look.", ToolCall("c", "look", {"order": 41}))
+
+
+def told(*messages: Message) -> tuple[Told, ...]:
+    return tuple(Told(message, at=BASE + n * 1_000_000) for n, message in enumerate(messages, 1))
+
+
+def foreign(*messages: Message, source: str = "one", **about: object) -> Foreign:
+    return Foreign("chat", source, told(*messages), (system("You help."),), **about)  # type: ignore[arg-type]
+
+
+def takes(store: Store, coming: Foreign, **how: bool) -> Taken:
+    report = take(store.store, store.runtime, coming, **how)
+    if report.refused is None:
+        assert_sound(store.session(report.session_id))
+    return report
+
+
+def texts(session: Session) -> list[str]:
+    return [entry.message.text for entry in path_of(session) if entry.message is not None]
+
+
+class TestTakingIn:
+    def test_keeps_order_times_and_what_the_source_is(self, store: Store) -> None:
+        report = takes(store, foreign(user("a"), assistant("b"), title="Two words", tags={"cwd": "/x"}))
+        session, row = store.session("chat-one"), store.store.session("chat-one")
+        assert texts(session) == ["You help.", "a", "b"]
+        assert [entry.at - BASE for entry in path_of(session)[1:]] == [1_000_000, 2_000_000]
+        assert (row.title, row.relation, row.tags) == (
+            "Two words",
+            "import",
+            {"imported_from": "chat", "cwd": "/x"},
+        )
+        assert (report.added, report.known, report.entries) == (("chat-one",), (), 3)
+
+    def test_twice_adds_nothing(self, store: Store) -> None:
+        coming = foreign(user("a"), CALL, tool_result("c", "b"), assistant("d"))
+        takes(store, coming)
+        before = store.store.session("chat-one")
+        again = takes(store, coming)
+        assert (again.added, again.known, again.entries) == ((), ("chat-one",), 0)
+        assert store.store.session("chat-one") == before
+
+    def test_without_any_time_is_dated_when_it_was_taken_in(self, store: Store) -> None:
+        takes(store, Foreign("chat", "one", (Told(user("a")),)))
+        assert store.store.session("chat-one").started_at >= 1_000_000_000_000_000
+        assert takes(store, Foreign("chat", "one", (Told(user("a")),))).entries == 0
+
+    def test_under_a_fresh_id_stands_beside(self, store: Store) -> None:
+        takes(store, foreign(user("a")))
+        report = takes(store, foreign(user("a")), new_id=True)
+        assert report.session_id != "chat-one"
+        assert texts(store.session(report.session_id)) == ["You help.", "a"]
+
+    def test_of_what_is_in_the_trash_is_refused_with_a_reason(self, store: Store) -> None:
+        takes(store, foreign(user("a")))
+        store.delete("chat-one")
+        report = takes(store, foreign(user("a"), assistant("b")))
+        assert "trash" in (report.refused or "")
+
+    def test_a_session_no_store_can_keep_is_refused_and_the_next_is_not(self, store: Store) -> None:
+        assert takes(store, foreign(user("a"), source="nul\0")).refused
+        assert takes(store, foreign(user("a"), source="")).refused is None
+        assert takes(store, foreign(user("a"))).refused is None
+
+    def test_a_message_no_store_can_keep_is_counted_and_the_rest_is_not_lost(self, store: Store) -> None:
+        report = takes(store, foreign(user("a"), user("half \ud800"), assistant("b")))
+        assert texts(store.session("chat-one")) == ["You help.", "a", "b"]
+        assert [lost.count for lost in report.lost.values()] == [1]
+
+    def test_a_secret_is_hidden_as_everywhere(self) -> None:
+        from bough import open as open_store
+
+        with open_store("memory:", secrets=["correct horse battery"]) as store:
+            takes(store, foreign(user("it is correct horse battery")))
+            assert "horse" not in texts(store.session("chat-one"))[-1]
+
+    def test_usage_is_charged_to_its_answer_and_to_what_is_none(self, store: Store) -> None:
+        answer = Told(assistant("b"), usage=Usage(10, 2), model="m", provider="p")
+        summary = Told(Compaction("s", 0), usage=Usage(30, 4))
+        note = Told(Note({"why": "failed"}), usage=Usage(5, 0))
+        takes(store, Foreign("chat", "one", (*told(user("a")), answer, summary, note)))
+        calls = store.session("chat-one").calls()
+        assert [(call.purpose, call.answer_seq) for call in calls] == [
+            ("answer", 2),
+            ("compaction", None),
+            ("note", None),
+        ]
+        assert store.session("chat-one").usage().input_tokens == 45
+
+    def test_of_nothing_is_refused_and_what_was_lost_is_told(self, store: Store) -> None:
+        losses = Losses()
+        losses.add("a line that is no JSON")
+        report = takes(store, Foreign("chat", "empty", (), losses=losses))
+        assert "nothing that can be read" in (report.refused or "")
+        assert [lost.count for lost in report.lost.values()] == [1]
+        assert store.sessions().sessions == []
+
+
+class TestCalls:
+    def test_without_a_result_get_one_that_says_so(self, store: Store) -> None:
+        report = takes(store, foreign(user("a"), CALL, user("and?"), assistant("b")))
+        results = [
+            r for e in path_of(store.session("chat-one")) for r in (e.message.results if e.message else ())
+        ]
+        assert [piece.text for result in results for piece in result.content] == [NO_RESULT]  # type: ignore[union-attr]
+        assert [lost.count for lost in report.lost.values()] == [1]
+
+    def test_open_at_the_end_stay_open_so_that_their_results_can_come(self, store: Store) -> None:
+        report = takes(store, foreign(user("a"), CALL))
+        assert (report.lost, store.store.session("chat-one").status) == ({}, "interrupted")
+        grown = takes(store, foreign(user("a"), CALL, tool_result("c", "41 is lost")))
+        assert grown.entries == 1
+
+    def test_a_result_without_its_call_is_counted(self, store: Store) -> None:
+        report = takes(store, foreign(user("a"), tool_result("nobody", "x"), assistant("b")))
+        assert texts(store.session("chat-one")) == ["You help.", "a", "b"]
+        assert [lost.count for lost in report.lost.values()] == [1]
+
+    def test_a_second_result_is_counted(self, store: Store) -> None:
+        report = takes(store, foreign(user("a"), CALL, tool_result("c", "x"), tool_result("c", "y")))
+        assert [lost.count for lost in report.lost.values()] == [1]
+
+
+def tree(*more: Told) -> Foreign:
+    """Two answers to one question, the first one gone on with."""
+    grown = (
+        Told(user("q"), "q", START),
+        Told(assistant("one"), "a1", "q"),
+        Told(user("more"), "m1", "a1"),
+        Told(assistant("two"), "a2", "q"),
+    )
+    return Foreign("chat", "one", (*grown, *more))
+
+
+class TestATree:
+    def test_keeps_its_branches_and_stands_at_what_was_told_last(self, store: Store) -> None:
+        takes(store, tree())
+        session = store.session("chat-one")
+        assert texts(session) == ["q", "two"]
+        assert [branch.parent_seq for branch in session.branches()] == [0, 1]
+
+    def test_stands_where_it_stood(self, store: Store) -> None:
+        coming = tree()
+        takes(store, Foreign("chat", "one", coming.told, leaf="m1"))
+        assert texts(store.session("chat-one")) == ["q", "one", "more"]
+
+    def test_a_ring_or_a_parent_that_is_not_there_is_counted_and_follows_the_one_before(
+        self, store: Store
+    ) -> None:
+        ring = (Told(user("a"), "a", "b"), Told(assistant("b"), "b", "a"), Told(user("c"), "c", "gone"))
+        report = takes(store, Foreign("chat", "one", ring))
+        assert texts(store.session("chat-one")) == ["a", "b", "c"]
+        assert [lost.count for lost in report.lost.values()] == [2]
+
+    def test_a_compaction_keeps_from_the_entry_it_names(self, store: Store) -> None:
+        takes(store, tree(Told(Compaction("sum", 0), names="a2"), Told(user("on"))))
+        compaction = path_of(store.session("chat-one"))[2].payload
+        assert isinstance(compaction, Compaction)
+        assert compaction.first_kept == 2
+
+    @pytest.mark.parametrize("key", ["m1", "nobody", START, None])
+    def test_a_compaction_that_names_none_of_its_path_keeps_nothing(
+        self, store: Store, key: str | None
+    ) -> None:
+        takes(store, tree(Told(Compaction("sum", 0), names=key), Told(user("on"))))
+        compaction = path_of(store.session("chat-one"))[2].payload
+        assert isinstance(compaction, Compaction)
+        assert compaction.first_kept == 3
+
+    def test_a_summary_of_a_branch_names_where_it_was_left(self, store: Store) -> None:
+        takes(store, tree(Told(BranchSummary("found gold", 0, ""), names="m1")))
+        session = store.session("chat-one")
+        summary = path_of(session)[-1].payload
+        assert isinstance(summary, BranchSummary)
+        first = min(branch.branch for branch in session.branches())
+        left = session.log.cursor_at(Leaf(first, 3))
+        assert (summary.left_seq, summary.left_id) == (3, left.entry_id.hex())
+
+    def test_labels_are_kept_at_their_places(self, store: Store) -> None:
+        coming = tree()
+        report = takes(store, Foreign("chat", "one", coming.told, labels={"a1": "good", "nobody": "x"}))
+        assert list(store.session("chat-one").labels().values()) == ["good"]
+        assert [lost.count for lost in report.lost.values()] == [1]
+
+
+class TestGrowth:
+    def test_adds_what_was_told_since(self, store: Store) -> None:
+        takes(store, foreign(user("a"), assistant("b")))
+        report = takes(
+            store, foreign(user("a"), assistant("b"), user("c"), CALL, tool_result("c", "d"), assistant("e"))
+        )
+        assert (report.added, report.known, report.entries) == ((), ("chat-one",), 4)
+        assert texts(store.session("chat-one")) == ["You help.", "a", "b", "c", "I look.", "", "e"]
+        assert store.store.session("chat-one").status == "idle"
+
+    def test_on_another_branch_grows_there(self, store: Store) -> None:
+        takes(store, tree())
+        report = takes(store, tree(Told(user("again"), "m2", "a1"), Told(assistant("three"))))
+        session = store.session("chat-one")
+        assert report.entries == 2
+        assert texts(session) == ["q", "one", "again", "three"]
+        assert len(session.branches()) == 3
+
+    def test_brings_blobs_and_usage_and_a_title(self, store: Store) -> None:
+        takes(store, foreign(user("a")))
+        picture = user(Attachment(b"\x89PNG\r\n\x1a\n", "image/png"))
+        answer = Told(assistant("b"), usage=Usage(7, 1))
+        coming = Foreign(
+            "chat", "one", (*told(user("a"), picture), answer), (system("You help."),), title="Later"
+        )
+        takes(store, coming)
+        session = store.session("chat-one")
+        (media,) = [media for entry in path_of(session) if entry.message for media in entry.message.media]
+        assert store.blob(media) == b"\x89PNG\r\n\x1a\n"
+        assert (session.usage().input_tokens, store.store.session("chat-one").title) == (7, "Later")
+
+    def test_an_answer_that_was_cut_short_is_told_again_on_a_branch_of_its_own(self, store: Store) -> None:
+        takes(store, foreign(user("a"), assistant("I")))
+        report = takes(store, foreign(user("a"), assistant("I know."), user("c")))
+        assert (report.refused, report.entries) == (None, 2)
+        assert texts(store.session("chat-one")) == ["You help.", "a", "I know.", "c"]
+
+    def test_of_one_that_was_gone_on_with_here_is_refused(self, store: Store) -> None:
+        takes(store, foreign(user("a"), assistant("b")))
+        store.session("chat-one").append([user("mine")])
+        report = takes(store, foreign(user("a"), assistant("b"), user("theirs")))
+        assert "chat-one" in (report.refused or "")
+        assert texts(store.session("chat-one"))[-1] == "mine"
+
+    def test_of_one_that_was_gone_on_with_only_here_is_not_and_nothing_is_moved(self, store: Store) -> None:
+        takes(store, foreign(user("a"), assistant("b")))
+        store.session("chat-one").append([user("mine")])
+        report = takes(store, foreign(user("a"), assistant("b")))
+        assert (report.refused, report.entries) == (None, 0)
+        assert texts(store.session("chat-one"))[-1] == "mine"
+
+    def test_that_broke_off_in_the_middle_is_gone_on_with(self, store: Store) -> None:
+        takes(store, foreign(user("a"), assistant("b")))
+        store.session("chat-one").append([user("c")])  # as a growth writes it that was killed behind it
+        report = takes(store, foreign(user("a"), assistant("b"), user("c"), assistant("d")))
+        assert report.entries == 1
+        assert texts(store.session("chat-one"))[-2:] == ["c", "d"]
+
+    def test_of_where_it_stands_moves_it(self, store: Store) -> None:
+        grown = tree()
+        takes(store, grown)
+        report = takes(store, Foreign("chat", "one", grown.told, leaf="m1"))
+        assert report.entries == 0
+        assert texts(store.session("chat-one")) == ["q", "one", "more"]
+
+    def test_what_was_free_when_it_was_taken_in_is_charged_once_it_is_told(self, store: Store) -> None:
+        asked = told(user("a"))
+        takes(store, Foreign("chat", "one", (*asked, Told(assistant("b")))))
+        for _ in range(2):
+            takes(store, Foreign("chat", "one", (*asked, Told(assistant("b"), usage=Usage(7, 1)))))
+        assert store.session("chat-one").usage().input_tokens == 7
+
+    def test_of_one_that_is_driven_here_is_refused_with_a_reason(self, store: Store) -> None:
+        takes(store, tree())
+        store.store.lease("chat-one", "there:1#x", store.runtime.now() + 10**9, store.runtime.now())
+        store.session("chat-one").log.record("running", row={"status": "running"})
+        report = takes(store, tree(Told(user("again"), "m2", "a1")))
+        assert "chat-one" in (report.refused or "")
+
+    def test_of_one_that_was_only_named_here_is_not(self, store: Store) -> None:
+        takes(store, foreign(user("a"), assistant("b")))
+        store.session("chat-one").log.record("titled", row={"title": "Mine"})
+        takes(store, foreign(user("a"), assistant("b"), user("c"), title="Theirs"))
+        assert texts(store.session("chat-one"))[-1] == "c"
+        assert store.store.session("chat-one").title == "Mine"
+
+    def test_of_another_session_under_its_name_is_refused(self, store: Store) -> None:
+        takes(store, foreign(user("a")))
+        report = takes(store, Foreign("chat", "one", told(user("z"), assistant("y")), (system("Other."),)))
+        assert "chat-one" in (report.refused or "")
+
+
+class TestTasks:
+    def family(self, *said: Message, tasks: int = 1) -> Foreign:
+        below = tuple(foreign(user("do it"), *said, source=f"task {n}", agent="helper") for n in range(tasks))
+        return foreign(user("a"), assistant("b"), tasks=below)
+
+    def test_come_with_the_session_that_started_them(self, store: Store) -> None:
+        report = takes(store, self.family(assistant("done")))
+        row = store.store.session("chat-task 0")
+        assert report.added == ("chat-one", "chat-task 0")
+        assert (row.relation, row.parent_session, row.conversation_id) == ("task", "chat-one", "chat-one")
+        assert_sound(store.session("chat-task 0"))
+
+    def test_grow_with_it_and_new_ones_are_added(self, store: Store) -> None:
+        takes(store, self.family())
+        report = takes(store, self.family(assistant("done"), tasks=2))
+        assert (report.added, report.entries) == (("chat-task 1",), 4)
+        assert texts(store.session("chat-task 0"))[-1] == "done"
+        assert takes(store, self.family(assistant("done"), tasks=2)).entries == 0
+
+
+class TestTenants:
+    def test_an_id_that_is_another_tenants_is_refused_and_nothing_of_it_is_told(
+        self, postgres_store: PostgresStore, database: object
+    ) -> None:
+        with Store(PostgresStore(database.url, owner="ann"), counted_runtime()) as ann:  # type: ignore[attr-defined]
+            takes(ann, foreign(user("secret of ann")))
+        with Store(PostgresStore(database.url, owner="bob"), counted_runtime()) as bob:  # type: ignore[attr-defined]
+            report = takes(bob, foreign(user("secret of ann"), assistant("b")))
+        assert report.refused
+        assert "secret" not in report.refused
+
+    def test_what_is_taken_in_belongs_to_whoever_took_it(self) -> None:
+        with Store(MemoryStore(owner="ann"), counted_runtime()) as ann:
+            takes(ann, foreign(user("a")))
+            assert ann.store.session("chat-one").owner == "ann"
+
+
+class TestTimes:
+    @pytest.mark.parametrize(
+        ("said", "micro"),
+        [
+            ("2026-03-01T10:00:00.25Z", 1_772_359_200_250_000),
+            ("2026-03-01 10:00:00", 1_772_359_200_000_000),
+            ("2026-03-01T11:00:00+01:00", 1_772_359_200_000_000),
+            (1_772_359_200, 1_772_359_200_000_000),
+            (1_772_359_200.5, 1_772_359_200_500_000),
+            (1_772_359_200_000, 1_772_359_200_000_000),
+        ],
+    )
+    def test_are_read_as_tools_write_them(self, said: object, micro: int) -> None:
+        assert micros(said) == micro
+
+    @pytest.mark.parametrize(
+        "said", [None, True, "", "noon", [], {}, -1, 2**4000, float("nan"), "0001-01-01"]
+    )
+    def test_that_are_none_are_none(self, said: object) -> None:
+        assert micros(said) is None
+
+
+class TestLosses:
+    def test_hold_few_and_short_examples(self) -> None:
+        losses = Losses()
+        for _ in range(10):
+            losses.add("a thing", "x" * 10_000_000)
+        assert (losses["a thing"].count, len(losses["a thing"].examples)) == (10, 3)
+        assert max(map(len, losses["a thing"].examples)) < 100
+
+
+class TestPlaces:
+    def test_an_unknown_tool_is_refused_with_those_that_are_known(self) -> None:
+        with opened() as store, pytest.raises(UnknownTool, match="chat, "):
+            store.import_from("abacus", "x")
+
+    @pytest.mark.parametrize("tool", [name for name in TOOLS if name != "redis"])
+    def test_a_place_that_is_not_there_is_refused(self, tool: str, tmp_path: Path) -> None:
+        with opened() as store, pytest.raises(BadSource, match="nothing was changed"):
+            list(store.import_from(tool, str(tmp_path / "gone")))
+
+    @pytest.mark.parametrize("tool", [name for name in TOOLS if name != "redis"])
+    def test_an_empty_folder_is_refused(self, tool: str, tmp_path: Path) -> None:
+        with opened() as store, pytest.raises(BadSource, match="nothing was changed"):
+            list(store.import_from(tool, str(tmp_path)))
+
+    def test_a_tool_without_a_home_wants_a_place(self) -> None:
+        with opened() as store, pytest.raises(BadSource, match="name JSON lines"):
+            store.import_from("chat")
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """A folder with two chats and a file that is none."""
+    said = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
+    written(tmp_path / "logs/one.jsonl", said)
+    written(tmp_path / "logs/two.jsonl", [*said, {"role": "goblin"}])
+    (tmp_path / "logs/broken.jsonl").write_bytes(b'{"role": "user", "con\n\xff\xfe\n[1]\n')
+    return tmp_path / "logs"
+
+
+class TestTheCommand:
+    def test_takes_in_a_folder_and_says_what_was_lost(self, logs: Path, tmp_path: Path) -> None:
+        done = bough("import", "--from", "chat", str(logs), store=tmp_path / "s.db")
+        assert done.code == 1, done.err
+        assert "chat-broken  refused: it holds nothing that can be read" in done.out
+        assert [line.split("  ")[0] for line in done.out.splitlines()] == [
+            "chat-broken",
+            "chat-one",
+            "chat-two",
+        ]
+        assert "2 sessions taken in, 0 grown, 0 known already, 4 entries" in done.err
+        assert "lost 1 × a message of no shape we know" in done.err
+
+    def test_again_takes_in_nothing(self, logs: Path, tmp_path: Path) -> None:
+        bough("import", "--from", "chat", str(logs), store=tmp_path / "s.db")
+        done = bough("import", "--from", "chat", str(logs), store=tmp_path / "s.db")
+        assert "0 sessions taken in, 0 grown, 2 known already, 0 entries" in done.err
+
+    def test_dry_tells_and_writes_nothing(self, logs: Path, tmp_path: Path) -> None:
+        done = bough("import", "--from", "chat", str(logs), "--dry-run", "--json", store=tmp_path / "s.db")
+        assert (done.code, done.json["dry_run"], len(done.json["imported"])) == (1, True, 3)
+        assert not (tmp_path / "s.db").exists()
+
+    def test_as_json_tells_each_session(self, logs: Path, tmp_path: Path) -> None:
+        done = bough("import", "--from", "chat", str(logs / "two.jsonl"), "--json", store=tmp_path / "s.db")
+        (one,) = json.loads(done.out)["imported"]
+        assert (one["session_id"], one["entries"], one["added"]) == ("chat-two", 2, ["chat-two"])
+        assert sum(lost["count"] for lost in one["lost"].values()) == 1
+
+    def test_refused_for_one_ends_with_1_and_the_others_are_taken_in(
+        self, logs: Path, tmp_path: Path
+    ) -> None:
+        bough("import", "--from", "chat", str(logs / "one.jsonl"), store=tmp_path / "s.db")
+        written(logs / "one.jsonl", [{"role": "user", "content": "Quite another"}])
+        done = bough("import", "--from", "chat", str(logs), store=tmp_path / "s.db")
+        assert done.code == 1
+        assert "refused: session id 'chat-one' holds other content" in done.out
+        assert "1 session taken in" in done.err
+
+    def test_of_nothing_ends_with_an_error_and_makes_no_store(self, tmp_path: Path) -> None:
+        done = bough("import", "--from", "chat", str(tmp_path / "gone"), store=tmp_path / "s.db")
+        assert done.code == 1
+        assert "there is no such file or folder" in done.err
+
+    def test_shows_no_escape_sequence_of_a_title(self, tmp_path: Path) -> None:
+        chat = {"messages": [{"role": "user", "content": "a"}], "title": "red \x1b[31m"}
+        path = written(tmp_path / "one.jsonl", [chat])
+        done = bough("import", "--from", "chat", str(path), store=tmp_path / "s.db")
+        assert "\x1b" not in done.out

@@ -1,0 +1,211 @@
+"""Threads of LangGraph in a file of its SqliteSaver; states its own serializer packs are in `frameworks/test_importers`."""
+
+from __future__ import annotations
+
+import base64
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+
+from bough.core.entries import Note
+from bough.core.messages import Media, Reasoning, Text, ToolCall
+from bough.store import Store
+from support.import_sources import (
+    Record,
+    assert_survived,
+    laid_down,
+    mangled,
+    only,
+    opened,
+    path_of,
+    stamps,
+    taken,
+)
+
+PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n and the rest").decode()
+SPENT = {"input_tokens": 10, "output_tokens": 3, "input_token_details": {"cache_read": 4}}
+ABOUT = {"model_name": "claude-x", "model_provider": "anthropic", "stop_reason": "tool_use"}
+CALL = {"name": "look", "args": {"order": 41}, "id": "c1", "type": "tool_call"}
+
+SYSTEM: Record = {"type": "system", "content": "You help.", "id": "m0"}
+ASKED: Record = {
+    "type": "human",
+    "id": "m1",
+    "content": [
+        {"type": "text", "text": "Where is 41?"},
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}},
+    ],
+}
+LOOKED: Record = {
+    "type": "ai",
+    "id": "m2",
+    "content": [
+        {"type": "thinking", "thinking": "Look first.", "signature": "sig"},
+        {"type": "text", "text": "I look."},
+        {"type": "tool_use", "id": "c1", "name": "look", "input": {}},
+    ],
+    "tool_calls": [CALL],
+    "usage_metadata": SPENT,
+    "response_metadata": ABOUT,
+}
+FOUND: Record = {"type": "tool", "id": "m3", "content": "lost", "tool_call_id": "c1", "status": "success"}
+SAID: Record = {"type": "ai", "id": "m4", "content": "It is lost.", "usage_metadata": SPENT}
+MORE: Record = {"type": "human", "id": "m5", "content": "And 42?"}
+
+
+def checkpoint(n: int, messages: list[Record], space: str = "", **channels: Any) -> Record:
+    values = {"messages": messages, "branch:to:agent": None, **channels}
+    state = {"v": 4, "id": str(n), "ts": f"2026-03-01T10:00:{n:02d}+00:00", "channel_values": values}
+    where = {"thread_id": "t1", "checkpoint_ns": space, "checkpoint_id": f"{n:04d}", "type": "msgpack"}
+    return {"table": "checkpoints", **where, "checkpoint": state}
+
+
+def packed(rows: list[Record]) -> list[Record]:
+    """The rows with their states as LangGraph packs them: each message as an extension with its class and fields."""
+    return [{**row, "checkpoint": _packed(row.get("checkpoint"))} for row in rows]
+
+
+def _packed(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    state = json.loads(json.dumps(value).replace("\\ud800", ""))
+    values = state.get("channel_values")
+    if isinstance(values, dict) and isinstance(values.get("messages"), list):
+        values["messages"] = [_message(message) for message in values["messages"]]
+    try:
+        return msgspec.msgpack.encode(state)
+    except OverflowError:
+        return b""
+
+
+def _message(fields: Any) -> Any:
+    try:
+        content = msgspec.msgpack.encode(
+            ("langchain_core.messages", "Message", fields, "model_validate_json")
+        )
+    except OverflowError:
+        return None
+    return msgspec.msgpack.Ext(5, content)
+
+
+LINE = [SYSTEM, ASKED, LOOKED, FOUND, SAID]
+SAMPLE: list[Record] = [
+    checkpoint(1, [], __start__={"messages": []}),
+    checkpoint(2, LINE[:2]),
+    checkpoint(3, LINE[:3], mood="calm", cart={"a": 1}),
+    checkpoint(4, LINE[:4], mood="calm", cart={"a": 1}),
+    checkpoint(5, LINE, mood="glad", cart={"b": 2}),
+]
+
+
+def texts(store: Store) -> list[str]:
+    return [e.message.text for e in path_of(store.session("langgraph-t1")) if e.message is not None]
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """In memory: every store takes in what `test_importing` hands it."""
+    with opened() as sessions:
+        yield sessions
+
+
+class TestAThread:
+    def test_keeps_messages_calls_results_and_reasoning(self, store: Store, tmp_path: Path) -> None:
+        session, report = only(store, "langgraph", laid_down(tmp_path / "a.db", packed(SAMPLE)))
+        path = [e.message for e in path_of(session) if e.message is not None]
+        assert [m.role for m in path] == ["system", "user", "assistant", "tool", "assistant"]
+        assert isinstance(path[1].parts[1], Media)
+        assert path[2].parts == (
+            Reasoning("Look first."),
+            Text("I look."),
+            ToolCall("c1", "look", {"order": 41}),
+        )
+        assert report.lost == {}
+
+    def test_keeps_usage_model_finish_and_when_each_was_first_there(
+        self, store: Store, tmp_path: Path
+    ) -> None:
+        session, _ = only(store, "langgraph", laid_down(tmp_path / "a.db", packed(SAMPLE)))
+        usage = session.usage()
+        assert (usage.calls, usage.input_tokens, usage.output_tokens, usage.cache_read_tokens) == (
+            2,
+            20,
+            6,
+            8,
+        )
+        told = [e for e in path_of(session) if e.message is not None]
+        assert [e.at % 60_000_000 // 1_000_000 for e in told] == [2, 2, 3, 4, 5]
+        assert (told[2].model, told[2].finish) == ("claude-x", "tool_use")
+
+    def test_signatures_go_back_to_their_issuer(self, store: Store, tmp_path: Path) -> None:
+        session, _ = only(store, "langgraph", laid_down(tmp_path / "a.db", packed(SAMPLE)))
+        blocks = [block for m in session.messages("anthropic") for block in m["content"]]
+        assert [b["signature"] for b in blocks if b["type"] == "thinking"] == ["sig"]
+
+    def test_its_other_channels_are_the_state_at_each_place(self, store: Store, tmp_path: Path) -> None:
+        session, _ = only(store, "langgraph", laid_down(tmp_path / "a.db", packed(SAMPLE)))
+        assert session.state == {"mood": "glad", "cart": {"b": 2}}
+        first = next(e for e in path_of(session) if isinstance(e.payload, Note))
+        assert isinstance(first.payload, Note)
+        assert first.payload.state == {"mood": "calm", "cart": {"a": 1}}
+
+    def test_checkpoints_that_part_are_branches(self, store: Store, tmp_path: Path) -> None:
+        other = {**SAID, "content": "It is here."}
+        rows = [
+            *SAMPLE,
+            checkpoint(6, [*LINE, MORE], mood="glad"),
+            checkpoint(7, [*LINE[:4], other], mood="odd"),
+        ]
+        session, _ = only(store, "langgraph", laid_down(tmp_path / "a.db", packed(rows)))
+        assert texts(store)[-1] == "It is here."
+        assert session.state == {"mood": "odd"}
+        assert len(session.branches()) == 2
+
+    def test_a_subgraph_is_a_task(self, store: Store, tmp_path: Path) -> None:
+        below = checkpoint(3, [MORE], "helper:8f3a")
+        (report,) = taken(store, "langgraph", laid_down(tmp_path / "a.db", packed([*SAMPLE, below])))
+        assert report.added == ("langgraph-t1", "langgraph-t1:helper:8f3a")
+        assert store.store.session("langgraph-t1:helper:8f3a").agent == "helper"
+
+    def test_of_the_time_of_json_is_read(self, store: Store, tmp_path: Path) -> None:
+        wrapped = {"lc": 1, "type": "constructor", "id": ["langchain", "schema", "messages", "HumanMessage"]}
+        row = checkpoint(1, [{**wrapped, "kwargs": {"content": "Hi", "type": "human"}}])
+        only(store, "langgraph", laid_down(tmp_path / "a.db", [{**row, "type": "json"}]))
+        assert texts(store) == ["Hi"]
+
+    def test_grows(self, store: Store, tmp_path: Path) -> None:
+        for end in range(2, len(SAMPLE) + 1):
+            only(store, "langgraph", laid_down(tmp_path / "a.db", packed(SAMPLE[:end])))
+        session = store.session("langgraph-t1")
+        assert (len(session.branches()), session.usage().calls) == (1, 2)
+
+    def test_says_what_it_lost(self, store: Store, tmp_path: Path) -> None:
+        strange = [{"type": "goblin", "content": "x"}, {"type": "human", "content": [{"type": "smell"}, "x"]}]
+        rows = packed([*SAMPLE, checkpoint(6, [*LINE, *strange])])
+        pickled = {**rows[0], "checkpoint_id": "0000", "type": "pickle", "checkpoint": b"\x80\x04."}
+        _, report = only(store, "langgraph", laid_down(tmp_path / "a.db", [*rows, pickled]))
+        assert {what: lost.count for what, lost in report.lost.items()} == {
+            "a checkpoint that cannot be read": 1,
+            "a message of a kind we do not know": 1,
+            "a part of a message of no shape we know": 1,
+        }
+
+
+class TestTheFile:
+    def test_is_not_changed_and_nothing_appears_beside_it(self, store: Store, tmp_path: Path) -> None:
+        (tmp_path / "in").mkdir()
+        path = laid_down(tmp_path / "in/a.db", packed(SAMPLE))
+        before = stamps(tmp_path / "in")
+        taken(store, "langgraph", path)
+        assert stamps(tmp_path / "in") == before
+
+    @given(mangled(SAMPLE))
+    def test_however_mangled_gives_a_sound_session_or_a_reason(self, records: list[Record]) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            assert_survived("langgraph", laid_down(Path(folder, "a.db"), packed(records)))

@@ -1,0 +1,186 @@
+"""Sessions of OpenAI Agents in a SQLite file; those its own code writes are in `frameworks/test_importers`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from bough.core.messages import Text, ToolCall
+from bough.store import Store
+from support.import_sources import (
+    Record,
+    assert_survived,
+    laid_down,
+    mangled,
+    only,
+    opened,
+    path_of,
+    stamps,
+    taken,
+)
+
+ITEMS: list[Record] = [
+    {"role": "user", "content": "Where is 41?"},
+    {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"},
+    {
+        "type": "message",
+        "id": "msg_1",
+        "role": "assistant",
+        "status": "completed",
+        "content": [{"type": "output_text", "text": "I look.", "annotations": []}],
+        "provider_data": {"model": "gpt-5-mini"},
+    },
+    {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "look", "arguments": '{"order":41}'},
+    {"type": "function_call_output", "call_id": "c1", "output": "lost"},
+    {"role": "assistant", "content": "It is lost."},
+    {"role": "user", "content": "Thanks"},
+    {"role": "assistant", "content": "Bye."},
+]
+
+
+def rows(items: list[Record], session: str = "s1", first: int = 1) -> list[Record]:
+    at = "2026-03-01 10:00:00"
+    return [
+        {"table": "agent_messages", "id": n, "session_id": session, "message_data": item, "created_at": at}
+        for n, item in enumerate(items, first)
+    ]
+
+
+def listed(branch: str, ids: list[int], turns: list[int], first: int) -> list[Record]:
+    return [
+        {
+            "table": "message_structure",
+            "id": first + n,
+            "session_id": "s1",
+            "message_id": number,
+            "branch_id": branch,
+            "sequence_number": n,
+            "user_turn_number": turn,
+        }
+        for n, (number, turn) in enumerate(zip(ids, turns, strict=True), 1)
+    ]
+
+
+def spent(branch: str, turn: int, tokens: tuple[int, int], **more: Any) -> Record:
+    cached = {"input_tokens_details": {"cached_tokens": 5}}
+    base = {
+        "table": "turn_usage",
+        "id": turn,
+        "session_id": "s1",
+        "branch_id": branch,
+        "user_turn_number": turn,
+    }
+    return base | {"requests": 1, "input_tokens": tokens[0], "output_tokens": tokens[1]} | cached | more
+
+
+ABOUT = {"table": "agent_sessions", "session_id": "s1", "created_at": "2026-03-01 09:59:00"}
+PLAIN = [ABOUT, *rows(ITEMS)]
+OTHER = [{"role": "user", "content": "And 42?"}, {"role": "assistant", "content": "Here."}]
+BRANCHED = [
+    *PLAIN,
+    *rows(OTHER, first=9),
+    *listed("main", list(range(1, 9)), [1, 1, 1, 1, 1, 1, 2, 2], 0),
+    *listed("other", [1, 2, 3, 4, 5, 6, 9, 10], [1, 1, 1, 1, 1, 1, 2, 2], 100),
+    spent("main", 1, (30, 6), requests=2),
+    spent("main", 2, (40, 1)),
+    spent("other", 2, (50, 2)),
+]
+
+
+def texts(store: Store) -> list[str]:
+    return [e.message.text for e in path_of(store.session("openai-agents-s1")) if e.message is not None]
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """In memory: every store takes in what `test_importing` hands it."""
+    with opened() as sessions:
+        yield sessions
+
+
+class TestAPlainSession:
+    def test_becomes_one_with_its_items_as_answers_calls_and_results(
+        self, store: Store, tmp_path: Path
+    ) -> None:
+        session, report = only(store, "openai-agents", laid_down(tmp_path / "a.db", PLAIN))
+        path = [entry.message for entry in path_of(session) if entry.message is not None]
+        assert [m.role for m in path] == ["user", "assistant", "tool", "assistant", "user", "assistant"]
+        assert path[1].parts[1:] == (Text("I look."), ToolCall("c1", "look", {"order": 41}))
+        assert [entry.model for entry in path_of(session)][:2] == [None, "gpt-5-mini"]
+        assert store.store.session(session.session_id).started_at == 1_772_359_140_000_000
+        assert report.lost == {}
+
+    def test_reasoning_goes_back_to_openai(self, store: Store, tmp_path: Path) -> None:
+        session, _ = only(store, "openai-agents", laid_down(tmp_path / "a.db", PLAIN))
+        assert [
+            i.get("encrypted_content") for i in session.messages("openai") if i.get("type") == "reasoning"
+        ] == ["gAAA"]
+
+    def test_each_of_a_file_is_told(self, store: Store, tmp_path: Path) -> None:
+        reports = taken(
+            store, "openai-agents", laid_down(tmp_path / "a.db", [*PLAIN, *rows(OTHER, "s2", 20)])
+        )
+        assert [report.source for report in reports] == ["s1", "s2"]
+
+    def test_grows(self, store: Store, tmp_path: Path) -> None:
+        for end in (2, 5, 6, 7, len(PLAIN)):
+            only(store, "openai-agents", laid_down(tmp_path / "a.db", PLAIN[:end]))
+        assert texts(store) == ["Where is 41?", "I look.", "", "It is lost.", "Thanks", "Bye."]
+
+    def test_says_what_it_lost(self, store: Store, tmp_path: Path) -> None:
+        strange = [
+            {"__enc__": 1, "payload": "x"},
+            {"type": "web_search_call", "id": "ws_1"},
+            {"type": "compaction"},
+        ]
+        _, report = only(
+            store, "openai-agents", laid_down(tmp_path / "a.db", [*PLAIN, *rows(strange, first=20)])
+        )
+        assert {what: lost.count for what, lost in report.lost.items()} == {
+            "an item the session's owner has encrypted": 1,
+            "a search the provider made itself": 1,
+            "an item of a kind we do not know": 1,
+        }
+
+
+class TestBranches:
+    def test_share_what_they_list_both(self, store: Store, tmp_path: Path) -> None:
+        session, _ = only(store, "openai-agents", laid_down(tmp_path / "a.db", BRANCHED))
+        assert [branch.parent_seq for branch in session.branches()] == [0, 4]
+        assert texts(store)[-2:] == ["And 42?", "Here."]
+
+    def test_usage_is_that_of_their_turns(self, store: Store, tmp_path: Path) -> None:
+        session, report = only(store, "openai-agents", laid_down(tmp_path / "a.db", BRANCHED))
+        usage = session.usage()
+        assert (usage.calls, usage.input_tokens, usage.output_tokens, usage.cache_read_tokens) == (
+            3,
+            120,
+            9,
+            15,
+        )
+        assert session.usage("path").input_tokens == 80
+        assert list(report.lost) == ["how a turn's tokens spread over its model calls"]
+
+    def test_one_made_since_grows(self, store: Store, tmp_path: Path) -> None:
+        only(store, "openai-agents", laid_down(tmp_path / "a.db", PLAIN))
+        _, report = only(store, "openai-agents", laid_down(tmp_path / "a.db", BRANCHED))
+        assert report.entries == 2
+
+
+class TestTheFile:
+    def test_is_not_changed_and_nothing_appears_beside_it(self, store: Store, tmp_path: Path) -> None:
+        (tmp_path / "in").mkdir()
+        path = laid_down(tmp_path / "in/a.db", BRANCHED)
+        before = stamps(tmp_path / "in")
+        taken(store, "openai-agents", path)
+        assert stamps(tmp_path / "in") == before
+
+    @given(mangled(BRANCHED))
+    def test_however_mangled_gives_a_sound_session_or_a_reason(self, records: list[Record]) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            assert_survived("openai-agents", laid_down(Path(folder, "a.db"), records))

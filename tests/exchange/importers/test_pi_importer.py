@@ -1,0 +1,288 @@
+"""Sessions of pi: its tree, what its messages become, and the places its summaries name."""
+
+from __future__ import annotations
+
+import base64
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from bough.core.entries import BranchSummary, Compaction, Note
+from bough.core.messages import Media, Reasoning, Text, ToolCall
+from bough.store import Store
+from support.import_sources import (
+    Record,
+    assert_survived,
+    cut,
+    mangled,
+    only,
+    opened,
+    path_of,
+    stamps,
+    taken,
+    written,
+)
+
+PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n and the rest").decode()
+HEAD: Record = {
+    "type": "session",
+    "version": 3,
+    "id": "5e55",
+    "timestamp": "2026-03-01T10:00:00.000Z",
+    "cwd": "/home/ann/shop",
+    "parentSession": "/home/ann/.pi/agent/sessions/x/2026-02_0001.jsonl",
+}
+SPENT = {
+    "input": 10,
+    "output": 3,
+    "cacheRead": 40,
+    "cacheWrite": 5,
+    "totalTokens": 58,
+    "cost": {"total": 0.1},
+}
+
+
+def entry(kind: str, name: str, parent: str | None, second: int = 0, /, **fields: Any) -> Record:
+    at = f"2026-03-01T10:00:{second:02d}.000Z"
+    return {"type": kind, "id": name, "parentId": parent, "timestamp": at, **fields}
+
+
+def message(name: str, parent: str | None, role: str, content: Any, second: int = 0, **more: Any) -> Record:
+    said = {"role": role, "content": content, "timestamp": 1_772_359_200_000, **more}
+    return entry("message", name, parent, second, message=said)
+
+
+def answer(name: str, parent: str, *blocks: Record, second: int = 0, **more: Any) -> Record:
+    about = {"api": "anthropic-messages", "provider": "anthropic", "model": "claude-sonnet-4-5"}
+    about |= {
+        "usage": SPENT,
+        "stopReason": "toolUse" if any(b["type"] == "toolCall" for b in blocks) else "stop",
+    }
+    return message(name, parent, "assistant", list(blocks), second, **{**about, **more})
+
+
+def said(words: str) -> Record:
+    return {"type": "text", "text": words}
+
+
+CALL = {"type": "toolCall", "id": "t1", "name": "bash", "arguments": {"command": "ls"}}
+THOUGHT = {"type": "thinking", "thinking": "Look first.", "thinkingSignature": "sig"}
+LINE: list[Record] = [
+    HEAD,
+    entry("model_change", "a0", None, provider="anthropic", modelId="claude-sonnet-4-5"),
+    message("a1", "a0", "user", "Why does it fail?", 1),
+    answer("a2", "a1", THOUGHT, said("I look."), CALL, second=2),
+    message("a3", "a2", "toolResult", [said("shop.py")], 3, toolCallId="t1", toolName="bash", isError=False),
+    answer("a4", "a3", said("A typo."), second=4),
+]
+SAMPLE: list[Record] = [
+    *LINE,
+    message("b1", "a4", "user", "Mend it.", 5),
+    answer("b2", "b1", said("Mended."), second=6),
+    entry("branch_summary", "c0", "a4", 7, fromId="b2", summary="It was mended."),
+    message(
+        "c1",
+        "c0",
+        "user",
+        [said("Rather not."), {"type": "image", "data": PIXEL, "mimeType": "image/png"}],
+        8,
+    ),
+    answer("c2", "c1", said("As it was."), second=9),
+    entry("label", "c3", "c2", targetId="b2", label="mended"),
+    entry("session_info", "c4", "c3", name="A typo"),
+]
+
+
+def texts(store: Store) -> list[str]:
+    return [e.message.text for e in path_of(store.session("pi-5e55")) if e.message is not None]
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """In memory: every store takes in what `test_importing` hands it."""
+    with opened() as sessions:
+        yield sessions
+
+
+class TestASession:
+    def test_keeps_messages_calls_results_and_reasoning(self, store: Store, tmp_path: Path) -> None:
+        session, report = only(store, "pi", written(tmp_path / "s.jsonl", LINE))
+        path = [e.message for e in path_of(session) if e.message is not None]
+        assert [m.role for m in path] == ["user", "assistant", "tool", "assistant"]
+        assert path[1].parts == (
+            Reasoning("Look first."),
+            Text("I look."),
+            ToolCall("t1", "bash", {"command": "ls"}),
+        )
+        assert report.lost == {}
+
+    def test_keeps_times_model_finish_directory_and_usage(self, store: Store, tmp_path: Path) -> None:
+        session, _ = only(store, "pi", written(tmp_path / "s.jsonl", SAMPLE))
+        row = store.store.session("pi-5e55")
+        assert (row.title, row.agent, row.started_at) == ("A typo", "pi", 1_772_359_200_000_000)
+        assert row.tags == {"imported_from": "pi", "cwd": "/home/ann/shop", "forked_from": "2026-02_0001"}
+        answers = [e for e in path_of(session) if e.role == "assistant"]
+        assert [(e.model, e.finish, e.at % 60_000_000 // 1_000_000) for e in answers] == [
+            ("claude-sonnet-4-5", "toolUse", 2),
+            ("claude-sonnet-4-5", "stop", 4),
+            ("claude-sonnet-4-5", "stop", 9),
+        ]
+        usage = session.usage()
+        assert (usage.calls, usage.input_tokens, usage.output_tokens) == (4, 220, 12)
+        assert (usage.cache_read_tokens, usage.cache_write_tokens) == (160, 20)
+
+    def test_signatures_go_back_to_anthropic(self, store: Store, tmp_path: Path) -> None:
+        session, _ = only(store, "pi", written(tmp_path / "s.jsonl", LINE))
+        blocks = [block for m in session.messages("anthropic") for block in m["content"]]
+        assert [b["signature"] for b in blocks if b["type"] == "thinking"] == ["sig"]
+
+    def test_signatures_go_back_to_openai(self, store: Store, tmp_path: Path) -> None:
+        about = {"api": "openai-responses", "provider": "openai", "model": "gpt-5"}
+        thought = {"id": "rs_1", "encrypted_content": "gAAA", "summary": []}
+        blocks = (
+            {"type": "thinking", "thinking": "", "thinkingSignature": json.dumps(thought)},
+            {"type": "text", "text": "I look.", "textSignature": json.dumps({"v": 1, "id": "msg_1"})},
+            {**CALL, "id": "call_1|fc_1"},
+        )
+        result = message("a3", "a2", "toolResult", [said("x")], toolCallId="call_1|fc_1", isError=True)
+        lines = [*LINE[:3], answer("a2", "a1", *blocks, **about), result]
+        session, _ = only(store, "pi", written(tmp_path / "s.jsonl", lines))
+        items = session.messages("openai")
+        assert [item.get("id") for item in items] == [None, "rs_1", "msg_1", "fc_1", None]
+        assert items[-1]["call_id"] == "call_1"
+
+    def test_signatures_go_back_to_google(self, store: Store, tmp_path: Path) -> None:
+        about = {"api": "google-generative-ai", "provider": "google", "model": "gemini-3-pro"}
+        call = {**CALL, "thoughtSignature": "c2ln"}
+        session, _ = only(
+            store, "pi", written(tmp_path / "s.jsonl", [*LINE[:3], answer("a2", "a1", call, **about)])
+        )
+        signed = [p.get("thoughtSignature") for m in session.messages("gemini") for p in m["parts"]]
+        assert "c2ln" in signed
+
+    def test_what_the_user_ran_and_what_an_extension_said_opens_no_turn(
+        self, store: Store, tmp_path: Path
+    ) -> None:
+        ran = {"role": "bashExecution", "command": "ls", "output": "shop.py", "exitCode": 0}
+        more = [
+            entry("message", "d1", "a4", message=ran),
+            entry("message", "d2", "d1", message={**ran, "excludeFromContext": True}),
+            entry("custom_message", "d3", "d2", customType="x", content="Mind the style.", display=True),
+            entry("custom", "d4", "d3", customType="x", data={"count": 42}),
+        ]
+        session, _ = only(store, "pi", written(tmp_path / "s.jsonl", [*LINE, *more]))
+        path = path_of(session)[4:]
+        assert [e.role for e in path] == ["system", None, "system", None]
+        assert isinstance(path[3].payload, Note)
+        assert path[3].payload.data == {"pi": "x", "data": {"count": 42}}
+
+    def test_an_answer_that_failed_is_a_note_that_says_why(self, store: Store, tmp_path: Path) -> None:
+        failed = answer("d1", "a4", stopReason="error", errorMessage="overloaded")
+        session, _ = only(store, "pi", written(tmp_path / "s.jsonl", [*LINE, failed]))
+        note = path_of(session)[-1].payload
+        assert isinstance(note, Note)
+        assert note.data["error"] == "overloaded"
+        assert session.usage().calls == 3
+
+    def test_of_the_first_version_is_a_line(self, store: Store, tmp_path: Path) -> None:
+        old = [
+            {key: value for key, value in line.items() if key not in ("id", "parentId")} for line in LINE[1:]
+        ]
+        short = {"type": "compaction", "summary": "s", "firstKeptEntryIndex": 5, "tokensBefore": 9}
+        session, _ = only(store, "pi", written(tmp_path / "s.jsonl", [HEAD, *old, short]))
+        compaction = path_of(session)[-1].payload
+        assert isinstance(compaction, Compaction)
+        assert (len(path_of(session)), compaction.first_kept) == (5, 4)
+
+    def test_says_what_it_lost(self, store: Store, tmp_path: Path) -> None:
+        strange = [
+            entry("hologram", "d1", "a4"),
+            message("d2", "d1", "goblin", "x"),
+            message("d3", "d2", "user", [{"type": "smell"}, said("x")]),
+            entry("thinking_level_change", "d4", "d3", thinkingLevel="high"),
+        ]
+        _, report = only(store, "pi", written(tmp_path / "s.jsonl", [*LINE, *strange]))
+        assert {what: lost.count for what, lost in report.lost.items()} == {
+            "an entry of a kind we do not know": 1,
+            "a message of a role we do not know": 1,
+            "a part of a message of no shape we know": 1,
+            "a change of the thinking level": 1,
+        }
+
+
+class TestATree:
+    def test_keeps_its_branches_its_summary_and_its_labels(self, store: Store, tmp_path: Path) -> None:
+        session, report = only(store, "pi", written(tmp_path / "s.jsonl", SAMPLE))
+        assert texts(store)[-2:] == ["Rather not.", "As it was."]
+        assert [branch.parent_seq for branch in session.branches()] == [0, 4]
+        summary = path_of(session)[4].payload
+        assert isinstance(summary, BranchSummary)
+        assert (summary.summary, summary.left_seq) == ("It was mended.", 6)
+        assert list(session.labels().values()) == ["mended"]
+        media = [m for e in path_of(session) if e.message for m in e.message.media]
+        assert all(isinstance(m, Media) for m in media)
+        assert report.lost == {}
+
+    def test_grows_entry_by_entry_into_the_same(self, tmp_path: Path) -> None:
+        path = tmp_path / "s.jsonl"
+        with opened() as growing, opened() as whole:
+            for end in range(3, len(SAMPLE) + 1):
+                only(growing, "pi", written(path, SAMPLE[:end]))
+            grown, _ = only(growing, "pi", path)
+            at_once, _ = only(whole, "pi", path)
+            assert [e.entry_id for e in path_of(grown)] == [e.entry_id for e in path_of(at_once)]
+            assert grown.usage() == at_once.usage()
+
+
+class TestACompaction:
+    def kept(self, store: Store, tmp_path: Path, **how: Any) -> tuple[int, int]:
+        change = entry("model_change", "d0", "a4", provider="openai", modelId="gpt-5")
+        input_ = message("d1", "d0", "user", "On.", 6)
+        short = entry("compaction", "d2", "d1", 7, summary="They look.", tokensBefore=900, usage=SPENT, **how)
+        session, _ = only(store, "pi", written(tmp_path / "s.jsonl", [*LINE, change, input_, short]))
+        compaction = path_of(session)[-1].payload
+        assert isinstance(compaction, Compaction)
+        return compaction.first_kept, session.usage().calls
+
+    def test_keeps_from_the_entry_it_names_and_was_paid_for(self, store: Store, tmp_path: Path) -> None:
+        assert self.kept(store, tmp_path, firstKeptEntryId="d1") == (5, 3)
+
+    def test_that_names_a_change_of_the_model_keeps_from_what_follows_it(
+        self, store: Store, tmp_path: Path
+    ) -> None:
+        assert self.kept(store, tmp_path, firstKeptEntryId="d0") == (5, 3)
+
+    def test_that_tells_what_it_kept_keeps_as_many(self, store: Store, tmp_path: Path) -> None:
+        tail = [{"role": "assistant"}, {"role": "user"}]
+        assert self.kept(store, tmp_path, retainedTail=tail) == (4, 3)
+
+    def test_that_names_nothing_keeps_nothing(self, store: Store, tmp_path: Path) -> None:
+        assert self.kept(store, tmp_path, firstKeptEntryId="gone") == (6, 3)
+
+
+class TestTheSource:
+    def test_is_not_changed_and_nothing_appears_beside_it(self, store: Store, tmp_path: Path) -> None:
+        written(tmp_path / "in/--home-ann--/s.jsonl", SAMPLE)
+        before = stamps(tmp_path / "in")
+        taken(store, "pi", tmp_path / "in")
+        assert stamps(tmp_path / "in") == before
+
+    def test_one_in_which_nobody_spoke_is_passed_over(self, store: Store, tmp_path: Path) -> None:
+        assert taken(store, "pi", written(tmp_path / "s.jsonl", LINE[:2])) == []
+
+    @given(mangled(SAMPLE))
+    def test_however_mangled_gives_a_sound_session_or_a_reason(self, records: list[Record]) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            assert_survived("pi", written(Path(folder, "s.jsonl"), records))
+
+    @given(cut(SAMPLE))
+    def test_however_cut_gives_a_sound_session_or_a_reason(self, body: bytes) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "s.jsonl")
+            path.write_bytes(body)
+            assert_survived("pi", path)

@@ -1,0 +1,259 @@
+"""Chats in Redis: LangChain's lists and plain {messages, state}, read from a small server that speaks its protocol."""
+
+from __future__ import annotations
+
+import json
+import socketserver
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatch
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bough.core.messages import ToolCall
+from bough.errors import BadSource, BoughError
+from bough.store import Store
+from support.import_sources import Record, assert_survived, mangled, only, opened, path_of, taken
+
+Kept = Mapping[str, Any]
+READING = {b"SCAN", b"TYPE", b"GET", b"LRANGE", b"AUTH", b"SELECT"}
+
+
+class Server(socketserver.ThreadingTCPServer):
+    """Texts and lists by key. Knows nothing that would write."""
+
+    daemon_threads, allow_reuse_address = True, True
+
+    def __init__(self, kept: Kept, password: str = "", page: int = 2) -> None:
+        super().__init__(("127.0.0.1", 0), Talk)
+        self.kept, self.password, self.page = kept, password, page
+        self.asked: list[bytes] = []
+
+
+class Talk(socketserver.StreamRequestHandler):
+    server: Server
+
+    def handle(self) -> None:
+        is_known = not self.server.password
+        while head := self.rfile.readline():
+            words = [self._word() for _ in range(int(head[1:]))]
+            self.server.asked.append(words[0])
+            if words[0] == b"AUTH":
+                is_known = words[-1].decode() == self.server.password
+                self.wfile.write(b"+OK\r\n" if is_known else b"-WRONGPASS invalid password\r\n")
+            elif not is_known:
+                self.wfile.write(b"-NOAUTH Authentication required.\r\n")
+            else:
+                self.wfile.write(_answer(self.server, words))
+
+    def _word(self) -> bytes:
+        size = int(self.rfile.readline()[1:])
+        return self.rfile.read(size + 2)[:-2]
+
+
+def _answer(server: Server, words: list[bytes]) -> bytes:
+    verb, *rest = words
+    key = rest[0].decode()
+    value = server.kept.get(key)
+    if verb == b"SELECT":
+        return b"+OK\r\n" if key == "0" else b"-ERR DB index is out of range\r\n"
+    if verb == b"SCAN":
+        found = sorted(name for name in server.kept if fnmatch(name, rest[2].decode()))
+        first, more = int(key), int(key) + server.page
+        end = b"%d" % more if more < len(found) else b"0"
+        return b"*2\r\n" + _text(end) + _list([name.encode() for name in found[first:more]])
+    if verb == b"TYPE":
+        kinds = {list: b"+list\r\n", str: b"+string\r\n", bytes: b"+string\r\n"}
+        return kinds.get(type(value), b"+hash\r\n")
+    if verb == b"GET":
+        return _text(value.encode() if isinstance(value, str) else value)
+    first, last = int(rest[1]), int(rest[2])
+    return _list([item.encode("utf-8", "replace") for item in value[first : last + 1]])
+
+
+def _text(value: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(value), value)
+
+
+def _list(values: list[bytes]) -> bytes:
+    return b"*%d\r\n" % len(values) + b"".join(map(_text, values))
+
+
+@contextmanager
+def serving(kept: Kept, **how: Any) -> Iterator[tuple[str, Server]]:
+    with Server(kept, **how) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"redis://127.0.0.1:{server.server_address[1]}", server
+        server.shutdown()
+
+
+CALL = {"name": "look", "args": {"order": 41}, "id": "c1", "type": "tool_call"}
+SPENT = {"input_tokens": 10, "output_tokens": 3, "total_tokens": 13}
+SAID: list[Record] = [
+    {"type": "human", "data": {"content": "Where is 41?", "type": "human"}},
+    {
+        "type": "ai",
+        "data": {"content": "I look.", "type": "ai", "tool_calls": [CALL], "usage_metadata": SPENT},
+    },
+    {"type": "tool", "data": {"content": "lost", "type": "tool", "tool_call_id": "c1", "status": "error"}},
+    {"type": "ai", "data": {"content": "It is lost.", "type": "ai", "usage_metadata": SPENT}},
+]
+PLAIN: Record = {
+    "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}],
+    "state": {"mood": "calm"},
+}
+
+
+def listed(messages: list[Record]) -> list[str]:
+    """As LangChain pushes them: the newest first."""
+    return [json.dumps(message) for message in reversed(messages)]
+
+
+KEPT = {
+    "message_store:s1": listed(SAID),
+    "chat:ann:7": json.dumps(PLAIN),
+    "cache:1": "not JSON",
+    "cache:2": json.dumps({"a": 1}),
+    "queue": ["job", "job"],
+    "users": {"a": 1},
+}
+
+
+def texts(store: Store, session_id: str) -> list[str]:
+    return [e.message.text for e in path_of(store.session(session_id)) if e.message is not None]
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """In memory: every store takes in what `test_importing` hands it."""
+    with opened() as sessions:
+        yield sessions
+
+
+class TestAList:
+    def test_of_langchains_is_a_session_oldest_first(self, store: Store) -> None:
+        with serving({"message_store:s1": listed(SAID)}) as (url, _):
+            session, report = only(store, "redis", url)
+        path = [e.message for e in path_of(session) if e.message is not None]
+        assert session.session_id == "redis-s1"
+        assert [m.role for m in path] == ["user", "assistant", "tool", "assistant"]
+        assert path[1].calls == (ToolCall("c1", "look", {"order": 41}),)
+        assert [r.error for r in path[2].results] == [True]
+        assert (session.usage().calls, session.usage().input_tokens, report.lost) == (2, 20, {})
+
+    def test_longer_than_a_page_is_read_whole(self, store: Store) -> None:
+        many = [{"type": "human", "data": {"content": str(n)}} for n in range(1_201)]
+        with serving({"message_store:s1": listed(many)}) as (url, _):
+            only(store, "redis", url)
+        assert texts(store, "redis-s1") == [str(n) for n in range(1_201)]
+
+    def test_grows(self, store: Store) -> None:
+        for end in (1, 2, 4):
+            with serving({"message_store:s1": listed(SAID[:end])}) as (url, _):
+                _, report = only(store, "redis", url)
+        assert report.entries == 2
+        assert texts(store, "redis-s1")[-1] == "It is lost."
+
+
+class TestAValue:
+    def test_of_messages_and_state_is_a_session_with_both(self, store: Store) -> None:
+        with serving({"chat:ann:7": json.dumps(PLAIN)}) as (url, _):
+            session, _ = only(store, "redis", url)
+        assert session.session_id == "redis-chat:ann:7"
+        assert texts(store, session.session_id) == ["Hi", "Ho"]
+        assert session.state == {"mood": "calm"}
+
+    def test_that_has_grown_grows_and_its_state_is_the_newest(self, store: Store) -> None:
+        more = {
+            "messages": [*PLAIN["messages"], {"role": "user", "content": "And?"}],
+            "state": {"mood": "odd"},
+        }
+        for value in (PLAIN, more):
+            with serving({"chat:ann:7": json.dumps(value)}) as (url, _):
+                session, _ = only(store, "redis", url)
+        assert texts(store, session.session_id) == ["Hi", "Ho", "And?"]
+        assert session.state == {"mood": "odd"}
+
+
+class TestTheServer:
+    def test_is_only_read_and_what_is_no_chat_is_passed_over(self, store: Store) -> None:
+        with serving(KEPT) as (url, server):
+            reports = taken(store, "redis", url)
+            assert set(server.asked) <= READING
+        assert [report.source for report in reports] == ["chat:ann:7", "s1"]
+
+    def test_is_asked_for_the_keys_that_match(self, store: Store) -> None:
+        with serving(KEPT) as (url, _):
+            assert [report.source for report in taken(store, "redis", f"{url}/0?match=chat:*")] == [
+                "chat:ann:7"
+            ]
+
+    def test_is_told_the_password_and_nobody_else_is(self) -> None:
+        with serving(KEPT, password="correct horse") as (url, _), opened() as store:
+            known = url.replace("//", "//:correct%20horse@")
+            assert len(taken(store, "redis", known)) == 2
+            for wrong in (url, url.replace("//", "//:battery-staple@")):
+                with pytest.raises(BadSource) as refused:
+                    taken(store, "redis", wrong)
+                assert "staple" not in str(refused.value)
+
+    @pytest.mark.parametrize(
+        "place", ["redis://127.0.0.1:1", "redis://", "redis://h:99999", "http://h", "/tmp/x", "redis://[::1"]
+    )
+    def test_that_is_not_there_is_an_error_that_says_so(self, place: str) -> None:
+        with opened() as store, pytest.raises(BadSource, match="cannot be read as sessions of redis"):
+            taken(store, "redis", place)
+
+    @given(mangled(SAID))
+    def test_with_a_mangled_list_gives_a_sound_session_or_a_reason(self, records: list[Record]) -> None:
+        with serving({"message_store:s1": listed(records)}) as (url, _):
+            assert_survived("redis", url)
+
+    @given(mangled([PLAIN, *PLAIN["messages"]]))
+    def test_with_a_mangled_value_gives_a_sound_session_or_a_reason(self, records: list[Record]) -> None:
+        with serving({f"chat:{n}": json.dumps(record) for n, record in enumerate(records)}) as (url, _):
+            assert_survived("redis", url)
+
+    @given(
+        st.lists(
+            st.sampled_from(
+                [
+                    b"*2\r\n",
+                    b"$1\r\n0\r\n",
+                    b"*0\r\n",
+                    b"$-1\r\n",
+                    b"-ERR\r\n",
+                    b"$9\r\nx",
+                    b"$a\r\n",
+                    b"*1\r\n" * 50,
+                    b"%\r\n",
+                    b"$99999999999\r\n",
+                    b"",
+                ]
+            ),
+            max_size=4,
+        )
+    )
+    def test_that_speaks_otherwise_is_refused_with_a_reason(self, answers: list[bytes]) -> None:
+        with speaking(b"".join(answers)) as url, opened() as store, suppress(BoughError):
+            assert taken(store, "redis", url) == []
+
+
+@contextmanager
+def speaking(answer: bytes) -> Iterator[str]:
+    """A server that says this, whatever it is asked, and hangs up."""
+
+    class Saying(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(4096)
+            self.request.sendall(answer)
+
+    said: Callable[..., socketserver.BaseRequestHandler] = Saying
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), said) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"redis://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()

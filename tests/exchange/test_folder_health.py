@@ -1,0 +1,103 @@
+"""Other tools' session folders, looked at and never touched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bough.exchange.folder_health import faults, folder_health, look
+from support.terminal import bough
+
+
+def written(place: Path, *lines: Any, end: str = "\n") -> Path:
+    place.write_text("\n".join(json.dumps(line) for line in lines) + end)
+    return place
+
+
+def use(name: str) -> dict[str, Any]:
+    content = [{"type": "text", "text": "x"}, {"type": "tool_use", "id": name, "name": "Bash", "input": {}}]
+    return {"type": "assistant", "uuid": f"u-{name}", "message": {"role": "assistant", "content": content}}
+
+
+def used(name: str) -> dict[str, Any]:
+    content = [{"type": "tool_result", "tool_use_id": name, "content": "done"}]
+    return {"type": "user", "uuid": f"r-{name}", "message": {"role": "user", "content": content}}
+
+
+class TestFaults:
+    @pytest.mark.parametrize(
+        ("lines", "said"),
+        [
+            ([use("a"), used("a")], []),
+            ([use("a"), used("a"), use("b")], ["1 tool calls without a result (b)"]),
+            ([used("a")], ["1 results without a call (a)"]),
+            ([use("a"), used("a"), used("a")], ["1 calls answered more than once (a)"]),
+            ([{**use("a"), "parentUuid": "gone"}, used("a")], ["1 entries hang on a parent"]),
+            (
+                [{"payload": {"type": "function_call", "call_id": "c", "name": "shell"}}],
+                ["1 tool calls without"],
+            ),
+            (
+                [
+                    {"payload": {"type": "function_call", "call_id": "c", "name": "shell"}},
+                    {"payload": {"type": "function_call_output", "call_id": "c", "output": "x"}},
+                ],
+                [],
+            ),
+            ([{"role": "assistant", "tool_calls": [{"id": "k"}]}, {"role": "tool", "tool_call_id": "k"}], []),
+        ],
+    )
+    def test_what_makes_a_provider_refuse_is_named(
+        self, tmp_path: Path, lines: list[Any], said: list[str]
+    ) -> None:
+        found = list(faults(look(written(tmp_path / "s.jsonl", *lines))))
+        assert len(found) == len(said)
+        assert all(one.startswith(start) for one, start in zip(found, said, strict=True))
+
+    def test_a_line_cut_in_half_is_named(self, tmp_path: Path) -> None:
+        place = tmp_path / "s.jsonl"
+        place.write_bytes(
+            json.dumps(use("a")).encode() + b"\n" + json.dumps(used("a")).encode() + b'\n{"type": "us'
+        )
+        assert list(faults(look(place))) == ["its last line is cut in half"]
+
+    @given(
+        st.lists(
+            st.recursive(
+                st.none() | st.text() | st.integers(),
+                lambda v: st.lists(v) | st.dictionaries(st.text(), v),
+                max_leaves=20,
+            )
+        )
+    )
+    def test_any_lines_can_be_looked_at(
+        self, tmp_path_factory: pytest.TempPathFactory, lines: list[Any]
+    ) -> None:
+        place = written(tmp_path_factory.mktemp("any") / "s.jsonl", *lines)
+        assert look(place).broken == []
+
+    def test_bytes_of_any_kind_are_looked_at_too(self, tmp_path: Path) -> None:
+        (tmp_path / "s.jsonl").write_bytes(bytes(range(256)) * 40 + b"[" * 100_000)
+        assert look(tmp_path / "s.jsonl").broken
+
+
+class TestFolder:
+    def test_the_doctor_looks_at_a_folder_and_touches_nothing(self, tmp_path: Path) -> None:
+        (tmp_path / "project").mkdir()
+        place = written(tmp_path / "project" / "one.jsonl", use("a"))
+        before = place.read_bytes()
+        done = bough("doctor", tmp_path, store=None)
+        assert done.code == 1
+        assert "one.jsonl: 1 tool calls without a result (a)" in done.out
+        written(place, use("a"), used("a"))
+        assert bough("doctor", tmp_path, "--json", store=None).json["healthy"] is True
+        assert place.read_bytes() != before
+        assert sorted(file.name for file in tmp_path.rglob("*")) == ["one.jsonl", "project"]
+
+    def test_a_folder_without_sessions_is_said(self, tmp_path: Path) -> None:
+        assert folder_health(str(tmp_path))[0].level == "problem"

@@ -1,0 +1,137 @@
+"""Usage: the sums equal the calls made, over any mix of forks, retries, rewinds, children and replays."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bough import Leaf, Session, Totals, Usage, assistant
+from bough.core.usage import total
+from bough.errors import InvalidPosition
+from bough.models.prices import price
+from bough.store import Store as Opened
+from bough.stores.memory.store import MemoryStore
+from conftest import Store
+from support.runtime import counted_runtime
+
+
+def answer(session: Session, tokens: int, text: str = "q") -> None:
+    with session.turn(text) as turn:
+        turn.answer(assistant("a"), usage=Usage(tokens, 1))
+
+
+def test_own_counts_abandoned_branches_and_path_does_not(store: Store) -> None:
+    session = store.start("a")
+    answer(session, 10)
+    answer(session, 100)
+    session.undo()
+    answer(session, 1_000)
+    assert session.usage().input_tokens == 1_110
+    assert session.usage("path").input_tokens == 1_010
+    assert session.row.totals == session.usage()
+
+
+def test_a_new_fork_has_cost_nothing_and_stands_on_what_its_path_cost(store: Store) -> None:
+    session = store.start("a")
+    answer(session, 10)
+    answer(session, 100)
+    fork = session.fork(at=2)
+    assert fork.usage() == fork.row.totals == Totals()
+    assert fork.usage("path").input_tokens == 10
+    answer(fork, 1_000)
+    assert (fork.usage().input_tokens, fork.usage("path").input_tokens) == (1_000, 1_010)
+    assert session.usage("path").input_tokens == 110
+
+
+def test_the_tree_counts_the_children(store: Store) -> None:
+    parent = store.start("a")
+    answer(parent, 1)
+    child = store.start_task(parent, "b")
+    answer(child, 10)
+    grandchild = store.start_task(child, "c")
+    answer(grandchild, 100)
+    answer(parent.fork(), 1_000)
+    assert parent.usage("tree").input_tokens == 111
+    assert parent.usage().input_tokens == 1
+
+
+def test_since_a_leaf_counts_what_came_after_it(store: Store) -> None:
+    session = store.start("a")
+    answer(session, 10)
+    sampled = session.leaf
+    answer(session, 100)
+    with session.turn("q") as turn:
+        turn.failed("cut", usage=Usage(1_000, 0))
+        turn.answer(assistant("a"), usage=Usage(10_000, 1))
+    assert session.usage("path", since=sampled).input_tokens == 11_100
+    assert session.usage("path", since=session.leaf) == Totals()
+
+
+def test_a_leaf_that_is_not_on_the_path_gives_nothing_loudly(store: Store) -> None:
+    session = store.start("a")
+    answer(session, 10)
+    left = session.leaf
+    session.undo()
+    answer(session, 100)
+    for leaf in (left, Leaf(session.leaf.branch, 99)):
+        with pytest.raises(InvalidPosition):
+            session.usage("path", since=leaf)
+
+
+def test_cents_are_a_projection_of_integers() -> None:
+    assert Totals(cost_microcents=2_500_000).cost_cents == 2.5
+
+
+def test_a_known_model_is_priced_with_the_version_of_the_table() -> None:
+    known = price(Usage(1_000_000, 0, 0, 0), "anthropic", "claude-opus-4-5")
+    assert known is not None
+    assert known.microcents == 500_000_000  # five dollars a million tokens
+    assert known.version.startswith("genai-prices ")
+
+
+@pytest.mark.parametrize(
+    ("usage", "provider", "model"),
+    [
+        (Usage(1, 1), "anthropic", "no-such-model"),
+        (Usage(1, 1), "nobody", "claude-opus-4-5"),
+        (Usage(1, 1), "anthropic", None),
+        (Usage(), "anthropic", "claude-opus-4-5"),
+        (Usage(1, 1, 500), "anthropic", "claude-opus-4-5"),
+    ],
+)
+def test_no_price_is_no_guess(usage: Usage, provider: str, model: str | None) -> None:
+    assert price(usage, provider, model) is None
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["answer", "undo", "fork", "task", "fail", "purge"]), st.integers(0, 9)),
+        max_size=25,
+    )
+)
+def test_usage_is_conserved(steps: list[tuple[str, int]]) -> None:
+    """Every call made is in exactly one session's own rows, living or kept for a fork, unless it was purged."""
+    store = Opened(MemoryStore(), counted_runtime())
+    sessions = [store.start("a")]
+    made: dict[str, int] = {}
+    for n, (step, pick) in enumerate(steps):
+        session = sessions[pick % len(sessions)]
+        if step == "answer":
+            answer(session, 2**n)
+        elif step == "fail":
+            with session.turn("q") as turn:
+                turn.failed("x", usage=Usage(2**n, 0))
+            session.rewind(to=session.leaf.seq - 1)
+        elif step == "undo" and session.row.turns and any(e.turn == e.seq for e in session.path()):
+            session.undo()
+        elif step == "fork":
+            sessions.append(session.fork())
+        elif step == "task":
+            sessions.append(store.start_task(session, "b"))
+        if step in ("answer", "fail"):
+            made[session.session_id] = made.get(session.session_id, 0) + 2**n
+    for session in sessions:
+        assert session.usage().input_tokens == made.get(session.session_id, 0)
+        assert total(session.calls()) == session.row.totals
+    assert sum(session.usage().input_tokens for session in sessions) == sum(made.values())

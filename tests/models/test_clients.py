@@ -1,0 +1,563 @@
+"""Real SDKs against a loopback server: what a client gives, what it sends, and how each fault is told."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+import subprocess
+import sys
+import threading
+import tomllib
+from collections.abc import Coroutine, Iterable, Iterator
+from contextlib import aclosing, suppress
+from itertools import pairwise
+from random import Random
+from typing import Any, TypeVar
+
+import pytest
+
+import bough
+from bough import wire
+from bough.core.codec import encode
+from bough.core.context import Context, Item
+from bough.core.drafts import Draft
+from bough.core.messages import Attachment, Message, Reasoning, Text, ToolCall, user
+from bough.core.usage import Usage
+from bough.errors import CutOff, ModelError, NoModel, Overflow, Overloaded
+from bough.models.model import Delta, Model, Request, ToolSpec
+from bough.models.names import named
+from bough.wire import Answer
+from support import fake_providers
+from support.fake_providers import USAGE, Call, Fails, Loopback, Refuse, Reply, Say, Stall
+from support.paths import ROOT
+from support.random_logs import PNG
+
+T = TypeVar("T")
+KEY = "sk-very-secret-0123456789"
+PROVIDERS = list(wire.PROVIDERS)
+VARIABLES = {
+    "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "anthropic", "anthropic"),
+    "openai-chat": ("OPENAI_API_KEY", "OPENAI_BASE_URL", "openai", "openai"),
+    "openai": ("OPENAI_API_KEY", "OPENAI_BASE_URL", "openai", "openai"),
+    "gemini": ("GEMINI_API_KEY", "GOOGLE_GEMINI_BASE_URL", "gemini", "google.genai"),
+}
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOLS = (ToolSpec("weather", "Looks out of the window.", SCHEMA), ToolSpec("f", "Does.", SCHEMA))
+SIGNATURE = re.compile(r"SIG-([a-z-]+)-(\d+);")
+SEALED = re.compile(r"U0lHL[A-Za-z0-9+/_-]*={0,2}")  # the same in base64, as Gemini has it
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+providers = pytest.mark.parametrize("provider", PROVIDERS)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_proxy() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NO_PROXY", "127.0.0.1")
+        yield
+
+
+@pytest.fixture
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for variables in VARIABLES.values():
+        monkeypatch.delenv(variables[0], raising=False)
+        monkeypatch.delenv(variables[1], raising=False)
+    monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
+    before = set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) == before
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end of the loop; what the loop itself complains about is a failure."""
+    complaints: list[dict[str, Any]] = []
+    with asyncio.Runner() as runner:
+        runner.get_loop().set_exception_handler(lambda _, complaint: complaints.append(complaint))
+        try:
+            result = runner.run(work)
+        finally:
+            runner.close()
+            assert complaints == []
+    return result
+
+
+def client(provider: str, server: Loopback, **options: Any) -> Model:
+    model = named(f"{provider}:some-model@{server.url_for(provider)}")
+    return type(model)("some-model", base_url=server.url_for(provider), key=KEY, **options)
+
+
+def asking(*said: Message, tools: tuple[ToolSpec, ...] = TOOLS, max_tokens: int | None = None) -> Request:
+    items = tuple(Item(message, seq, 1) for seq, message in enumerate(said or (user("hi"),), 1))
+    return Request(Context(("Be brief.",), items), lambda _: None, tools, max_tokens)
+
+
+async def listen(model: Model, request: Request) -> tuple[list[Delta], Answer]:
+    deltas: list[Delta] = []
+    answers: list[Answer] = []
+    async for piece in model.stream(request):
+        assert answers == []
+        (deltas if isinstance(piece, Delta) else answers).append(piece)
+    [answer] = answers
+    return deltas, answer
+
+
+def ask(
+    provider: str, *replies: Reply, request: Request | None = None
+) -> tuple[list[Delta], Answer, Loopback]:
+    with Loopback(*replies) as server:
+        deltas, answer = run(listen(client(provider, server), request or asking()))
+    return deltas, answer, server
+
+
+def fail(provider: str, reply: Reply, kind: type[ModelError]) -> ModelError:
+    with Loopback(reply) as server:
+        with pytest.raises(kind) as raised:
+            run(listen(client(provider, server), asking()))
+        assert len(server.seen) == 1  # the SDK tries nothing twice: that is ours
+    error = raised.value
+    assert type(error) is kind
+    assert str(error).startswith(f"{provider}:some-model gave no answer: ")
+    assert KEY not in str(error)
+    assert error.__context__ is None
+    return error
+
+
+@providers
+class TestAnswer:
+    def test_text_comes_in_pieces_and_then_whole(self, provider):
+        deltas, answer, _ = ask(provider, Say("hello, this is a text"))
+        assert len(deltas) > 2
+        assert "".join(delta.text for delta in deltas) == "hello, this is a text"
+        assert answer.message == bough.assistant("hello, this is a text")
+        assert answer.provider == provider
+        assert "loopback" in answer.model
+
+    def test_usage_is_all_the_model_read_and_wrote(self, provider):
+        _, answer, _ = ask(provider, Say("hi"))
+        cached = {"anthropic": Usage(USAGE[0] + 3, USAGE[1], 3), "openai": Usage(*USAGE, 3)}
+        assert answer.usage == cached.get(provider, Usage(*USAGE))
+
+    def test_reasoning_is_told_apart_and_its_signature_is_evidence(self, provider):
+        deltas, answer, _ = ask(provider, Say("so it is", "let me think about it"))
+        assert "".join(delta.reasoning for delta in deltas) == "let me think about it"
+        assert answer.message.parts[:2] == (Reasoning("let me think about it"), Text("so it is"))
+        assert (answer.evidence is None) == (provider == "openai-chat")
+        assert "SIG" not in str(answer.message)
+
+    def test_parallel_calls_split_over_chunks_are_whole_and_never_shown_by_halves(self, provider):
+        first, second = '{"city": "São Paulo", "days": [1, 2]}', '{"city": "Oslo"}'
+        calls = (Call("a1", "weather", first), Call("b2", "weather", second), Call("c3", "f"))
+        deltas, answer, _ = ask(provider, Say("I look.", calls=calls))
+        assert answer.message.calls == tuple(ToolCall(c.id, c.name, json.loads(c.arguments)) for c in calls)
+        assert "".join(delta.text for delta in deltas) == "I look."
+
+    def test_two_calls_of_one_id_are_two_calls(self, provider):
+        calls = (Call("same", "f", '{"city": "a"}'), Call("same", "f", '{"city": "b"}'))
+        _, answer, _ = ask(provider, Say(calls=calls))
+        assert [call.arguments["city"] for call in answer.message.calls] == ["a", "b"]
+
+    def test_an_empty_answer_is_an_answer(self, provider):
+        deltas, answer, _ = ask(provider, Say())
+        assert (deltas, answer.message.parts) == ([], ())
+        assert answer.finish is not None
+
+    def test_a_refusal_is_an_answer_in_the_models_words(self, provider):
+        deltas, answer, _ = ask(provider, Say("I will not do that", refuses=True))
+        assert answer.message.text == "I will not do that" == "".join(delta.text for delta in deltas)
+        told = {"anthropic": "refusal", "openai-chat": "stop", "openai": "completed", "gemini": "SAFETY"}
+        assert answer.finish == told[provider]
+
+
+@pytest.mark.parametrize("provider", ["anthropic", "openai-chat", "openai"])  # Gemini sends arguments whole
+@pytest.mark.parametrize("written", ['{"city": "/', "{city: /}", "[1]"])
+def test_arguments_that_are_no_object_are_kept_as_they_came(provider, written):
+    """Anthropic's SDK closes what the token limit cut off: a path that ends too early would be acted upon."""
+    _, answer, _ = ask(provider, Say(calls=(Call("a", "f", written),), is_cut_short=True))
+    assert answer.message.calls == (ToolCall("a", "f", {}, written),)
+    assert answer.finish in ("max_tokens", "length", "max_output_tokens")
+
+
+class TestRequest:
+    @providers
+    def test_tools_and_the_prompt_are_sent_in_the_vendors_shape(self, provider):
+        _, _, server = ask(provider)
+        body = server.seen[0].body
+        first = body["tools"][0]
+        told = {
+            "anthropic": lambda: (first["name"], first["input_schema"]),
+            "openai-chat": lambda: (first["function"]["name"], first["function"]["parameters"]),
+            "openai": lambda: (first["name"], first["parameters"]),
+            "gemini": lambda: list(first["functionDeclarations"][0].values())[1:],
+        }
+        assert tuple(told[provider]()) == ("weather", SCHEMA)
+        assert "Be brief." in json.dumps(body)
+
+    @providers
+    def test_without_tools_no_tools_are_named(self, provider):
+        _, _, server = ask(provider, request=asking(tools=()))
+        assert "tools" not in server.seen[0].body
+
+    @providers
+    def test_the_limit_of_tokens_is_sent(self, provider):
+        _, _, server = ask(provider, request=asking(max_tokens=123))
+        body = server.seen[0].body
+        limit = body["generationConfig"]["maxOutputTokens"] if provider == "gemini" else None
+        assert 123 in (limit, body.get("max_tokens"), body.get("max_output_tokens"))
+
+    def test_anthropic_is_given_a_limit_if_nobody_sets_one(self):
+        _, _, server = ask("anthropic")
+        assert server.seen[0].body["max_tokens"] == 8192
+
+    def test_nothing_is_stored_at_openai(self):
+        _, _, server = ask("openai")
+        body = server.seen[0].body
+        assert (body["store"], body["include"]) == (False, ["reasoning.encrypted_content"])
+
+    def test_a_model_that_does_not_reason_is_not_asked_to_seal_its_reasoning(self):
+        refusal = Refuse(400, "Encrypted content is not supported with this model.")
+        _, answer, server = ask("openai", refusal, Say("hi"))
+        assert answer.message.text == "hi"
+        assert ["include" in seen.body for seen in server.seen] == [True, False]
+
+    @providers
+    def test_media_are_sent(self, provider):
+        _, _, server = ask(provider, request=asking(user("what is it?", Attachment(PNG, "image/png"))))
+        assert server.seen[0].problems == []
+        assert base64.b64encode(PNG).decode()[:20] in json.dumps(server.seen[0].body)
+
+    @providers
+    def test_an_illegal_history_is_refused_in_the_vendors_words(self, provider):
+        with Loopback() as server, pytest.raises(ModelError, match=r"\(400\)"):
+            run(listen(client(provider, server), asking(user("hi"), bough.assistant("I was not asked"))))
+        assert server.seen[0].problems != []
+
+    def test_options_are_further_fields_of_the_request(self):
+        with Loopback() as server:
+            run(listen(client("anthropic", server, metadata={"user_id": "u"}), asking()))
+            run(listen(client("gemini", server, temperature=0.5), asking()))
+        assert server.seen[0].body["metadata"] == {"user_id": "u"}
+        assert server.seen[1].body["generationConfig"]["temperature"] == 0.5
+
+
+@providers
+class TestFault:
+    @pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 529])
+    def test_what_passes_is_overloaded(self, provider, status):
+        error = fail(provider, Refuse(status, "please wait", retry_after="7"), Overloaded)
+        assert error.after == 7
+        assert "please wait" in str(error)
+
+    def test_a_gateway_that_answers_in_html_is_overloaded(self, provider):
+        assert fail(provider, Refuse(502, is_html=True), Overloaded).after is None
+
+    def test_who_cannot_be_reached_is_overloaded(self, provider):
+        with Loopback() as server:
+            pass
+        with pytest.raises(Overloaded, match="could not be reached"):
+            run(listen(client(provider, server), asking()))
+
+    def test_who_says_nothing_is_overloaded(self, provider, monkeypatch):
+        home = sys.modules[type(named(f"{provider}:x")).__module__]
+        monkeypatch.setattr(home, "SECONDS", 0.05)
+        assert "could not be reached" in str(fail(provider, Stall(), Overloaded))
+
+    def test_too_large_a_request_is_an_overflow(self, provider):
+        fail(provider, Refuse(413, "Request exceeds the maximum size"), Overflow)
+
+    @pytest.mark.parametrize("status", [401, 403])
+    def test_a_wrong_key_is_told_with_its_variable_and_never_shown(self, provider, status):
+        error = fail(provider, Refuse(status, f"Incorrect API key provided: {KEY}."), NoModel)
+        assert VARIABLES[provider][0] in str(error)
+
+    def test_a_key_is_not_shown_where_long_words_are_cut(self, provider):
+        assert "sk-very" not in str(fail(provider, Refuse(400, "x" * 390 + KEY), ModelError))
+
+    def test_an_unknown_model_is_no_model(self, provider):
+        assert "model: some-model" in str(fail(provider, Refuse(404, "model: some-model"), NoModel))
+
+    @pytest.mark.parametrize("status", [400, 422])
+    def test_any_other_refusal_is_told_in_the_vendors_words(self, provider, status):
+        error = fail(provider, Refuse(status, "temperature: must be below 2"), ModelError)
+        assert f"temperature: must be below 2 ({status})" in str(error)
+
+    @pytest.mark.parametrize("how", ["cut", "end", "nothing", "garbage"])
+    def test_an_answer_that_does_not_come_to_its_end_is_cut_off(self, provider, how):
+        fail(provider, Fails(how), CutOff)
+
+    def test_a_chunk_of_another_shape_cuts_the_answer_off(self, provider):
+        fail(provider, Fails("nonsense"), CutOff)
+
+    def test_half_a_tool_call_is_never_an_answer(self, provider):
+        says = Say(calls=(Call("a", "f", '{"city": "' + "x" * 60 + '"}'),) * 3)
+        fail(provider, Fails("end", says), CutOff)
+
+    def test_trouble_told_in_the_middle_of_a_stream_is_overloaded(self, provider):
+        fail(provider, Fails("trouble"), Overloaded)
+
+    def test_a_stream_left_early_leaves_nothing_open(self, provider):
+        async def leave() -> Delta | Answer:
+            async with aclosing(client(provider, server).stream(asking())) as pieces:
+                async for piece in pieces:
+                    return piece
+            raise AssertionError
+
+        with Loopback(Say("a long story, " * 50)) as server:
+            assert run(leave()) == Delta(text="a lon")
+
+    def test_a_call_can_be_cancelled(self, provider):
+        async def cancel() -> None:
+            call = asyncio.create_task(listen(client(provider, server), asking()))
+            while not server.seen:
+                await asyncio.sleep(0.001)
+            call.cancel()
+            await call
+
+        with Loopback(Stall()) as server, pytest.raises(asyncio.CancelledError):
+            run(cancel())
+
+
+@pytest.mark.parametrize(
+    ("provider", "words"),
+    [
+        ("anthropic", "prompt is too long: 212345 tokens > 200000 maximum"),
+        ("anthropic", "input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000"),
+        (
+            "openai-chat",
+            "This model's maximum context length is 128000 tokens. However, your messages have more",
+        ),
+        ("openai-chat", "the request exceeds the available context size. try increasing the context size"),
+        ("openai", "Your input exceeds the context window of this model. Please adjust your input."),
+        ("gemini", "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576)."),
+    ],
+)
+def test_too_long_a_history_is_an_overflow(provider, words):
+    assert words in str(fail(provider, Refuse(400, words), Overflow))
+
+
+def test_an_overflow_is_told_by_its_code_too():
+    fail("openai", Refuse(400, "Too much.", code="context_length_exceeded"), Overflow)
+
+
+@providers
+def test_whatever_comes_is_an_answer_or_a_model_error(provider, monkeypatch):
+    """Wrecked streams: no error of an SDK gets through, and what is an answer can be kept."""
+    speak = fake_providers.SPEAKERS[provider]
+    said = Say("hello world", "thinking hard", (Call("a", "f", '{"city": "x"}'), Call("b", "f")))
+
+    async def listen_to_wrecks(model: Model) -> int:
+        answers = 0
+        for seed in range(15):
+            wrecks = list(_wrecked(speak(said, seed), Random(seed)))
+            monkeypatch.setitem(fake_providers.SPEAKERS, provider, lambda *_, wrecks=wrecks: wrecks)
+            with suppress(ModelError):
+                _, answer = await listen(model, asking())
+                encode(answer.message)
+                answers += 1
+        return answers
+
+    with Loopback() as server:
+        assert run(listen_to_wrecks(client(provider, server))) < 15
+
+
+def _wrecked(events: Iterable[bytes], random: Random) -> Iterator[bytes]:
+    for event in events:
+        fate = random.random()
+        head, _, data = event.partition(b"data: ")
+        if fate < 0.3 and b"[DONE]" not in event:
+            yield head + b"data: " + json.dumps(_wreck(json.loads(data), random)).encode() + b"\n\n"
+        elif fate < 0.33:
+            yield event[: random.randrange(len(event))] + b"\n\n"
+        elif fate < 0.95:
+            yield event
+
+
+def _wreck(value: Any, random: Random) -> Any:
+    if random.random() < 0.12:
+        return random.choice([None, 7, "x", [], {}, [None], {"a": 1}, True, -1])
+    if isinstance(value, dict):
+        return {key: _wreck(inner, random) for key, inner in value.items() if random.random() > 0.05}
+    return [_wreck(inner, random) for inner in value] if isinstance(value, list) else value
+
+
+def test_an_error_event_of_responses_is_told_by_its_code(monkeypatch):
+    event = b'data: {"type": "error", "code": "rate_limit_exceeded", "message": "slow down"}\n\n'
+    monkeypatch.setitem(fake_providers.SPEAKERS, "openai", lambda says, number: [event])
+    assert "slow down" in str(fail("openai", Say(), Overloaded))
+
+
+@providers
+def test_one_model_may_be_asked_by_many_at_once(provider):
+    async def ask_all(model: Model) -> list[str]:
+        heard = await asyncio.gather(*(listen(model, asking()) for _ in range(5)))
+        return [answer.message.text for _, answer in heard]
+
+    with Loopback(*(Say(f"answer {n}") for n in range(5))) as server:
+        heard = run(ask_all(client(provider, server)))
+    assert sorted(heard) == [f"answer {n}" for n in range(5)]
+
+
+def test_a_prompt_gemini_blocks_is_told_with_its_reason(monkeypatch):
+    blocked = b'data: {"promptFeedback": {"blockReason": "SAFETY"}}\n\n'
+    monkeypatch.setitem(fake_providers.SPEAKERS, "gemini", lambda says, number: [blocked])
+    with Loopback() as server, pytest.raises(ModelError, match="SAFETY"):
+        run(listen(client("gemini", server), asking()))
+
+
+class TestOtherServers:
+    """Those that speak OpenAI's Chat Completions, each a little differently."""
+
+    def stream(self, monkeypatch: pytest.MonkeyPatch, *deltas: dict[str, Any]) -> Message:
+        chunks = [*map(fake_providers.chunk, deltas), fake_providers.chunk({}, "stop")]
+        monkeypatch.setitem(fake_providers.SPEAKERS, "openai-chat", lambda says, number: chunks)
+        return ask("openai-chat")[1].message
+
+    def test_an_id_and_a_name_in_every_chunk_are_one_id_and_one_name(self, monkeypatch):
+        pieces = ['{"city":', ' "Rom"}']
+        deltas = [
+            {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": piece}}]}
+            for piece in pieces
+        ]
+        assert self.stream(monkeypatch, *deltas).calls == (ToolCall("a", "f", {"city": "Rom"}),)
+
+    def test_calls_that_share_an_index_are_told_apart_by_their_ids(self, monkeypatch):
+        deltas = [
+            {"tool_calls": [{"index": 0, "id": call, "function": {"name": "f", "arguments": "{}"}}]}
+            for call in "ab"
+        ]
+        assert self.stream(monkeypatch, *deltas).calls == (ToolCall("a", "f"), ToolCall("b", "f"))
+
+    def test_a_call_without_an_id_is_given_one(self, monkeypatch):
+        delta = {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "{}"}}]}
+        assert self.stream(monkeypatch, delta).calls == (ToolCall("call_0", "f"),)
+
+    def test_reasoning_under_either_name_is_kept(self, monkeypatch):
+        said = self.stream(monkeypatch, {"reasoning": "hm"}, {"content": "so"})
+        assert said.parts == (Reasoning("hm"), Text("so"))
+
+    def test_a_server_of_ones_own_needs_no_key(self):
+        with Loopback() as server:
+            run(listen(named(f"openai-chat:qwen3:8b@{server.url}/v1"), asking()))
+        assert server.seen[0].body["model"] == "qwen3:8b"
+
+
+class TestNamed:
+    @providers
+    def test_key_and_url_come_from_the_environment(self, provider, monkeypatch):
+        key, url, _, _ = VARIABLES[provider]
+        with Loopback() as server:
+            monkeypatch.setenv(key, KEY)
+            monkeypatch.setenv(url, server.url_for(provider))
+            model = named(f"{provider}:some-model")
+            run(listen(model, asking()))
+        assert (model.provider, model.model) == (provider, "some-model")
+        assert KEY in " ".join(server.seen[0].headers.values())
+        assert KEY not in repr(model)
+
+    @providers
+    def test_without_a_key_the_variable_is_named(self, provider):
+        with pytest.raises(NoModel, match=f"no API key was found; set {VARIABLES[provider][0]}"):
+            run(listen(named(f"{provider}:some-model"), asking()))
+
+    @providers
+    def test_without_its_sdk_the_extra_is_named(self, provider, monkeypatch):
+        _, _, extra, package = VARIABLES[provider]
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(NoModel, match=re.escape(f'pip install "bough[{extra}]"')):
+            run(listen(named(f"{provider}:some-model"), asking()))
+
+    @providers
+    def test_with_its_sdk_come_its_prices(self, provider):
+        """Else every call would be unpriced, and a cost cap would stop nothing."""
+        told = tomllib.loads((ROOT / "pyproject.toml").read_text())
+        assert "bough[prices]" in told["project"]["optional-dependencies"][VARIABLES[provider][2]]
+
+    def test_a_base_url_that_is_none_is_told(self, monkeypatch):
+        monkeypatch.setenv("OPENAI_API_KEY", KEY)
+        monkeypatch.setenv("OPENAI_BASE_URL", "127.0.0.1:8080/v1")
+        with pytest.raises(NoModel, match="begins with http://"):
+            run(listen(named("openai-chat:x"), asking()))
+
+    def test_a_model_may_have_an_at_sign_and_colons(self):
+        assert named("anthropic:claude@20250101").model == "claude@20250101"
+        assert named("openai-chat:a:b@c@https://host:1/v1").model == "a:b@c"
+
+    @pytest.mark.parametrize("name", ["bedrock:claude", "claude", "anthropic:", ""])
+    def test_an_unknown_name_is_told_with_those_known(self, name):
+        with pytest.raises(NoModel, match="known are anthropic:…, openai:…, openai-chat:…, gemini:…"):
+            named(name)
+
+    def test_no_sdk_is_imported_before_the_first_call(self):
+        code = (
+            "import sys; from bough.models.names import named;"
+            f"[named(p + ':x') for p in {PROVIDERS}];"
+            "print([m for m in ('anthropic', 'openai', 'google.genai', 'httpx2', 'pydantic') if m in sys.modules])"
+        )
+        env = {"PYTHONPATH": ":".join(sys.path)}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=env, capture_output=True, check=True, text=True
+        )
+        assert done.stdout.strip() == "[]"
+
+
+@pytest.fixture(scope="module")
+def driven() -> Loopback:
+    """What four vendors saw of one session of twenty turns with tools, driven by another every turn."""
+    with Loopback() as server, bough.open("memory:") as store:
+        session = store.start(agent="switcher", seeds=[bough.system("You look out of windows.")])
+        run(drive(session, server))
+        assert session.verify() == []
+    return server
+
+
+async def drive(session: bough.Session, server: Loopback) -> None:
+    for turn in range(20):
+        provider = (PROVIDERS + PROVIDERS[::-1])[turn % 8]
+        arguments = json.dumps({"city": f"C{turn}", "z": 1, "a": 2})
+        # Ids that no other vendor would take, and that were there before.
+        ids = [f"call|{provider}|{turn}|" + "x" * 80, "again"]
+        calls = tuple(Call(call_id, "weather", arguments) for call_id in ids)
+        server.replies = [Say("I look.", f"thought {turn}", calls), Say(f"Rain {turn}.", "so it is")]
+        await take_turn(session, client(provider, server), turn)
+
+
+async def take_turn(session: bough.Session, model: Model, number: int) -> None:
+    with session.turn(f"How is the weather in C{number}?") as turn:
+        while True:
+            request = Request(session.context(), session.read_blob, TOOLS)
+            _, answer = await listen(model, request)
+            # As `turn.answer` does, which takes what a vendor said and not yet what a client made of it.
+            session.log.append([Draft(answer.message, answer.model, answer.finish, answer.evidence)])
+            if not turn.open_calls:
+                return
+            for waiting in reversed(turn.open_calls):  # results come in any order
+                turn.result(waiting.call.id, f"rain in C{number}")
+
+
+class TestSwitch:
+    def test_every_history_is_accepted(self, driven):
+        assert len(driven.seen) == 40
+        assert [seen.problems for seen in driven.seen] == [[]] * 40
+
+    def test_a_signature_goes_back_to_its_issuer_and_to_nobody_else(self, driven):
+        for number, seen in enumerate(driven.seen, 1):
+            found = SIGNATURE.findall(_opened(seen.body))
+            assert {issuer for issuer, _ in found} <= {seen.provider}
+            mine = [
+                n for n, other in enumerate(driven.seen[: number - 1], 1) if other.provider == seen.provider
+            ]
+            if seen.provider != "openai-chat":
+                assert [int(n) for _, n in found] == mine
+
+    @providers
+    def test_what_was_sent_is_a_prefix_of_what_is_sent_next(self, driven, provider):
+        bodies = driven.bodies(provider)
+        assert len(bodies) == 10
+        for was, now in pairwise(bodies):
+            assert wire.first_difference(was, now) is None
+
+
+def _opened(body: dict[str, Any]) -> str:
+    """A request, with the signatures in it that lie there as base64."""
+    return SEALED.sub(lambda found: base64.urlsafe_b64decode(found[0]).decode(), json.dumps(body))

@@ -1,0 +1,108 @@
+"""Models for tests: scripts, files of scripts, and recordings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import bough
+from bough import ScriptedModel, ToolCall, assistant
+from bough.errors import ModelError, NoModel
+from bough.models.names import named
+from bough.models.recorded import RecordedModel
+from conftest import Store
+
+SCRIPT = """
+- text: Let me see.
+  calls:
+    - {name: look, arguments: {n: 1}, id: c1}
+- It is there.
+"""
+
+
+@bough.tool(effect="read")
+def look(n: int) -> str:
+    """Looks."""
+    return f"saw {n}"
+
+
+@pytest.mark.parametrize("kind", ["yaml", "json"])
+def test_a_script_from_a_file_goes_on_where_the_last_process_stopped(
+    store: Store, tmp_path: Path, kind: str
+) -> None:
+    place = tmp_path / f"script.{kind}"
+    lines = '[{"text":"Let me see.","calls":[{"name":"look","arguments":{"n":1},"id":"c1"}]},"It is there."]'
+    place.write_text(SCRIPT if kind == "yaml" else lines)
+    session = store.start()
+    session.append([bough.user("q")])
+    session.resume_sync(model=f"scripted:{place}", tools=[look], limits=bough.Limits(rounds=1))
+    again = store.start()
+    again.send_sync("q", model=f"scripted:{place}", tools=[look])
+    assert [entry.message.text for entry in again.transcript()] == ["q", "It is there."]
+    assert again.path()[-1].model == f"scripted:{place}"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{}", "wrong shape"),
+        ("- {unknown: 1}", "wrong shape"),
+        ("- [1]", "wrong shape"),
+        ("\t:", "wrong shape"),
+    ],
+)
+def test_a_script_of_the_wrong_shape_is_named(tmp_path: Path, text: str, said: str) -> None:
+    place = tmp_path / "script.yaml"
+    place.write_text(text)
+    with pytest.raises(NoModel, match=said):
+        named(f"scripted:{place}")
+
+
+def test_a_script_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NoModel, match="cannot be read"):
+        named(f"scripted:{tmp_path / 'none.yaml'}")
+
+
+def test_a_script_that_ends_says_so(store: Store) -> None:
+    session = store.start()
+    events = session.send_sync("q", model=ScriptedModel([]))
+    assert "no more lines" in events[-1].data["error"]["message"]
+
+
+class TestRecorded:
+    def test_a_recording_says_the_same_again(self, store: Store) -> None:
+        first = store.start()
+        script = [assistant("Hm.", ToolCall("c1", "look", {"n": 1})), "Done."]
+        first.send_sync("q", model=ScriptedModel(script), tools=[look])
+        second = store.start()
+        second.send_sync("q", model=RecordedModel(first.path()), tools=[look])
+        assert [entry.payload for entry in second.path()] == [entry.payload for entry in first.path()]
+        assert [entry.entry_id for entry in second.path()] == [entry.entry_id for entry in first.path()]
+
+    def test_what_was_not_asked_is_a_miss_and_never_a_guess(self, store: Store) -> None:
+        first = store.start()
+        first.send_sync("q", model=ScriptedModel(["a"]))
+        second = store.start()
+        events = second.send_sync("something else", model=RecordedModel(first.path()))
+        assert events[-1].data["error"]["code"] == ModelError.__name__
+        assert len(second.path()) == 1
+
+
+def test_a_script_may_say_what_it_costs(tmp_path: Path) -> None:
+    place = tmp_path / "priced.json"
+    place.write_text('{"rates": {"input": 3.0, "output": 15.0, "cache_read": 0.3}, "lines": ["Hello."]}')
+    with bough.open("memory:") as store:
+        session = store.start()
+        session.send_sync("hi", model=f"scripted:{place}")
+        (call,) = session.calls()
+        spent = (call.usage.input_tokens or 0) * 300 + (call.usage.output_tokens or 0) * 1_500
+        assert call.price == bough.Price(spent, "rates of the model")
+
+
+def test_rates_price_cached_tokens_once() -> None:
+    rates = bough.Rates(input=3.0, output=15.0, cache_read=0.3)
+    told = rates.price(bough.Usage(1_000_000, 0, 900_000, 0))
+    assert told is not None
+    assert told.microcents == 57_000_000  # 100,000 at 3 dollars and 900,000 at 30 cents a million
+    assert rates.price(bough.Usage()) is None

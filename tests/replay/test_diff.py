@@ -1,0 +1,360 @@
+"""Diffs: where two paths part, turn by turn, and nothing called changed that is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+import bough
+from bough import (
+    Diff,
+    Reasoning,
+    ScriptedModel,
+    Session,
+    ToolCall,
+    Usage,
+    assistant,
+    system,
+    tool_result,
+    user,
+)
+from bough.replay.diff import shared_prefix
+from bough.replay.turn_comparison import words
+from bough.stores.memory.store import MemoryStore
+from conftest import Store
+from support.random_logs import SOAK
+from support.random_recordings import Turn, record, turns
+from support.runtime import counted_runtime
+
+MANY = settings(max_examples=2_000 if SOAK else 25, deadline=None)
+
+
+def call(name: str = "look", order: int = 41, call_id: str = "c") -> Any:
+    return assistant(ToolCall(call_id, name, {"order": order}))
+
+
+def plain(*turns: tuple[str, str]) -> list[Any]:
+    return [message for asked, answered in turns for message in (user(asked), assistant(answered))]
+
+
+def tooled(answer: Any = None, result: Any = None, final: str = "Lost.") -> list[Any]:
+    answer = answer or call()
+    result = result or tool_result(answer.calls[0].id, "lost")
+    return [user("where?"), answer, result, assistant(final)]
+
+
+def compared(store: Store, a: list[Any], b: list[Any]) -> Diff:
+    one, other = store.start("s", [system("You help.")]), store.start("s", [system("You help.")])
+    for session, messages in ((one, a), (other, b)):
+        if messages:
+            session.append(messages)
+    return bough.diff(one, other)
+
+
+def kinds(diff: Diff) -> list[str]:
+    return [row.kind for row in diff.rows]
+
+
+class TestKinds:
+    def test_the_same_is_the_same(self, store: Store) -> None:
+        diff = compared(store, tooled(), tooled())
+        assert diff.is_same
+        assert diff.first is None
+        assert (diff.shared, diff.shared_turns, diff.rows) == (5, 1, ())
+
+    def test_other_words(self, store: Store) -> None:
+        diff = compared(store, tooled(), tooled(final="It is lost."))
+        assert kinds(diff) == ["reworded"]
+        first = diff.first
+        assert first is not None
+        assert (first.what, first.expected, first.came) == ("answer", "Lost.", "It is lost.")
+        assert (first.turn_a, first.seq_a, first.step) == (2, 5, 2)
+        assert diff.first_act is None
+
+    def test_another_tool(self, store: Store) -> None:
+        diff = compared(store, tooled(), tooled(call("refund")))
+        assert kinds(diff) == ["tool changed"]
+        assert diff.first is not None
+        assert diff.first.expected == 'look({"order":41})'
+        assert diff.first.came == 'refund({"order":41})'
+
+    def test_other_arguments(self, store: Store) -> None:
+        diff = compared(store, tooled(), tooled(call(order=42)))
+        assert kinds(diff) == ["arguments changed"]
+        assert diff.first is not None
+        assert (diff.first.what, diff.first.came) == ("look", '{"order":42}')
+
+    @pytest.mark.parametrize(
+        "result",
+        [
+            tool_result("c", "found"),
+            tool_result("c", "lost", error=True),
+            tool_result("c", "lost", outcome="unknown"),
+            tool_result("c", "lost", state={"x": 1}),
+        ],
+    )
+    def test_another_result(self, store: Store, result: Any) -> None:
+        diff = compared(store, tooled(), tooled(result=result))
+        assert kinds(diff) == ["result changed"]
+        assert diff.first is not None
+        assert (diff.first.seq_a, diff.first.seq_b) == (4, 4)
+
+    def test_a_round_of_tools_more(self, store: Store) -> None:
+        longer = [*tooled()[:-1], call("refund", call_id="d"), tool_result("d", "ok"), assistant("Lost.")]
+        diff = compared(store, tooled(), longer)
+        assert kinds(diff) == ["tool changed"]
+        assert diff.first is not None
+        assert diff.first.step == 2
+
+    def test_a_tool_instead_of_words(self, store: Store) -> None:
+        diff = compared(store, [user("where?"), assistant("No idea.")], tooled())
+        assert kinds(diff) == ["tool changed"]
+        assert diff.first is not None
+        assert diff.first.expected == "No idea."
+
+    def test_an_answer_that_is_not_there(self, store: Store) -> None:
+        assert kinds(compared(store, tooled(), tooled()[:-1])) == ["missing"]
+
+    def test_another_input(self, store: Store) -> None:
+        diff = compared(store, plain(("a", "1"), ("b", "2")), plain(("a", "1"), ("c", "2")))
+        assert kinds(diff) == ["input changed"]
+        assert diff.shared_turns == 1
+
+    def test_reasoning_is_compared_by_name(self, store: Store) -> None:
+        diff = compared(store, [user("q"), assistant(Reasoning("hm"), "a")], [user("q"), assistant("a")])
+        assert diff.first is not None
+        assert (diff.first.kind, diff.first.what) == ("reworded", "reasoning")
+
+    def test_what_weighs_most_names_the_turn(self, store: Store) -> None:
+        a = [user("q"), assistant("Let me see.", ToolCall("c", "f")), tool_result("c", "1"), assistant("x")]
+        b = [user("q"), assistant("I look.", ToolCall("c", "f")), tool_result("c", "2"), assistant("y")]
+        diff = compared(store, a, b)
+        assert kinds(diff) == ["result changed"]
+        assert [found.kind for found in diff.rows[0].differences] == [
+            "reworded",
+            "result changed",
+            "reworded",
+        ]
+        assert diff.first_act == diff.rows[0].differences[1]
+
+    def test_state_is_compared(self, store: Store) -> None:
+        one = store.start()
+        one.append(plain(("a", "1")))
+        other = one.fork()
+        assert bough.diff(one, other).is_same
+        other.note(state={"x": 1})
+        diff = bough.diff(one, other)
+        assert not diff.is_same
+        assert not diff.is_state_same
+
+
+class TestNotADifference:
+    def test_ids_of_calls(self, store: Store) -> None:
+        assert compared(store, tooled(), tooled(call(call_id="other"))).is_same
+
+    def test_the_order_in_which_results_landed(self, store: Store) -> None:
+        both = assistant(ToolCall("a", "f", {"n": 1}), ToolCall("b", "f", {"n": 2}))
+        results = [tool_result("a", "1"), tool_result("b", "2")]
+        one = [user("q"), both, *results, assistant("x")]
+        assert compared(store, one, [user("q"), both, *reversed(results), assistant("x")]).is_same
+
+    def test_the_order_of_keys(self, store: Store) -> None:
+        one = assistant(ToolCall("c", "f", {"a": 1, "b": 2}))
+        assert compared(store, tooled(one), tooled(assistant(ToolCall("c", "f", {"b": 2, "a": 1})))).is_same
+
+    def test_another_prompt_is_told_and_is_no_behaviour(self, store: Store) -> None:
+        one = store.start("s", [system("You help.")])
+        one.append(plain(("a", "1")))
+        other = one.fork(at=1, prompt="Be strict.", model="new")
+        other.append(plain(("a", "1")))
+        diff = bough.diff(one, other)
+        assert diff.is_same
+        assert [(found.name, found.b) for found in diff.setup] == [("prompt", "Be strict."), ("model", "new")]
+
+    def test_a_model_nobody_set_is_told_by_who_answered(self, store: Store) -> None:
+        one = store.start("s")
+        one.send_sync("a", model=ScriptedModel(["1"], model="old"))
+        other = one.fork(at=0, model="new")
+        assert [(s.name, s.a, s.b) for s in bough.diff(one, other).setup] == [("model", "old", "new")]
+
+
+class TestAlignment:
+    A = plain(("a", "1"), ("b", "2"), ("c", "3"), ("d", "4"))
+
+    def test_a_turn_less_does_not_change_what_follows(self, store: Store) -> None:
+        diff = compared(store, self.A, plain(("a", "1"), ("c", "3"), ("d", "4")))
+        assert kinds(diff) == ["missing", "same", "same"]
+        assert (diff.rows[0].turn_a, diff.rows[0].turn_b) == (4, None)
+
+    def test_a_turn_more_does_not_either(self, store: Store) -> None:
+        diff = compared(store, self.A, plain(("a", "1"), ("x", "0"), ("b", "2"), ("c", "3"), ("d", "5")))
+        assert kinds(diff) == ["missing", "same", "same", "reworded"]
+        assert (diff.rows[0].turn_a, diff.rows[0].turn_b) == (None, 4)
+
+    def test_turns_in_another_order(self, store: Store) -> None:
+        diff = compared(store, self.A, plain(("c", "3"), ("a", "1"), ("b", "2"), ("d", "4")))
+        assert kinds(diff).count("same") == 3
+
+    def test_one_side_has_nothing(self, store: Store) -> None:
+        assert kinds(compared(store, self.A, [])) == ["missing"] * 4
+        assert compared(store, [], []).is_same
+
+    @pytest.mark.parametrize("many", [1_000])
+    def test_a_thousand_equal_inputs_are_aligned_in_no_time(self, many: int) -> None:
+        store = Store(MemoryStore(), counted_runtime())
+        one, other = store.start(), store.start()
+        one.append(plain(*[("go on", str(n)) for n in range(many)]))
+        other.append(plain(*[("go on", str(n)) for n in range(1, many)]))
+        assert len(bough.diff(one, other).rows) == many
+
+
+class TestPlaces:
+    @pytest.fixture
+    def session(self, store: Store) -> Session:
+        session = store.start()
+        session.append(plain(("a", "1"), ("b", "2")))
+        return session
+
+    def test_a_fork_shares_its_prefix_by_ids(self, session: Session) -> None:
+        fork = session.fork(at=2)
+        fork.append(plain(("b", "3")))
+        diff = bough.diff(session, fork)
+        assert (diff.shared, diff.shared_turns, kinds(diff)) == (3, 1, ["reworded"])
+
+    def test_a_session_with_its_own_past(self, session: Session) -> None:
+        diff = bough.diff((session, 2), session)
+        assert kinds(diff) == ["missing"]
+        assert bough.diff(session, session).is_same
+
+    def test_two_branches_of_one_session(self, session: Session) -> None:
+        left = session.leaf
+        session.rewind(3)
+        session.append([assistant("3")])
+        diff = bough.diff((session, left), session)
+        assert kinds(diff) == ["reworded"]
+        assert (diff.a.seq, diff.b.seq) == (4, 4)
+
+    def test_a_cut_inside_a_turn(self, session: Session) -> None:
+        assert kinds(bough.diff((session, 3), session)) == ["missing"]
+
+    def test_a_place_that_is_not_there(self, session: Session) -> None:
+        with pytest.raises(bough.BoughError):
+            bough.diff((session, 9), session)
+
+    def test_the_end_of_what_is_shared_is_found_by_halving(self, session: Session) -> None:
+        looks = 0
+
+        class Counted:
+            def __init__(self, entry_id: bytes) -> None:
+                self._id = entry_id
+
+            @property
+            def entry_id(self) -> bytes:
+                nonlocal looks
+                looks += 1
+                return self._id
+
+        a = [Counted(b"%d" % n) for n in range(4_096)]
+        b = [Counted(b"%d" % n if n < 1_234 else b"x%d" % n) for n in range(4_000)]
+        assert shared_prefix(a, b) == 1_234  # type: ignore[arg-type]
+        assert looks <= 2 * 13
+
+
+class TestCost:
+    def test_each_turn_has_the_tokens_of_both_sides(self, store: Store) -> None:
+        one, other = store.start(), store.start()
+        for session, tokens in ((one, 10), (other, 25)):
+            with session.turn("q") as turn:
+                turn.answer(assistant("a"), usage=Usage(tokens, 1), provider="openai", model="gpt-4o")
+            with session.turn("r") as turn:
+                turn.answer(
+                    assistant(f"b{tokens}"), usage=Usage(tokens, 2), provider="openai", model="gpt-4o"
+                )
+        diff = bough.diff(one, other)
+        assert [(row.a.input_tokens, row.b.input_tokens) for row in diff.rows] == [(10, 25)]
+        assert (diff.a.totals.output_tokens, diff.b.totals.output_tokens) == (2, 2)
+        assert diff.a.models == ("gpt-4o",)
+
+
+class TestShowing:
+    def test_lines(self, store: Store) -> None:
+        lines = compared(store, tooled(), tooled(call("refund"))).lines()
+        assert "   2    2  tool changed" in "\n".join(lines)
+        assert '  came     refund({"order":41})' in lines
+        assert lines[-1] == "different"
+        assert compared(store, tooled(), tooled()).lines()[-1] == "same"
+
+    def test_markdown_shows_the_words_that_changed(self, store: Store) -> None:
+        diff = compared(store, tooled(final="It is lost."), tooled(final="It is found."))
+        assert "> It is ~~lost.~~ **found.**" in diff.markdown()
+
+    def test_it_is_json_and_comes_back(self, store: Store) -> None:
+        diff = compared(store, tooled(), tooled(call("refund")))
+        assert msgspec.json.decode(msgspec.json.encode(diff), type=Diff) == diff
+
+    @given(st.text(), st.text())
+    def test_words_lose_nothing(self, a: str, b: str) -> None:
+        found = words(a, b)
+        assert "".join(word.text for word in found if word.side != "b") == a
+        assert "".join(word.text for word in found if word.side != "a") == b
+
+    def test_very_long_texts_are_told_whole(self) -> None:
+        assert [word.side for word in words("a b " * 5_000, "a c " * 5_000)] == ["a", "b"]
+
+
+def mutated(turn: Turn, how: str) -> Turn | None:
+    """The same turn with one thing different; None: the turn goes."""
+    steps = turn.steps
+    if how == "final":
+        return replace(turn, final=turn.final + " indeed")
+    if how == "input":
+        return replace(turn, text=turn.text + "!")
+    if how == "more":
+        return replace(turn, steps=(*steps, (("look", 0),)))
+    if how == "gone":
+        return None
+    assume(steps)
+    (name, value), *rest = steps[0]
+    other = "send" if name == "look" else "look"
+    changed = (other, value) if how == "tool" else (name, value + 3)
+    return replace(turn, steps=((changed, *rest), *steps[1:]))
+
+
+EXPECTED = {
+    "final": "reworded",
+    "input": "input changed",
+    "more": "tool changed",
+    "gone": "missing",
+    "tool": "tool changed",
+    "arguments": "arguments changed",
+}
+
+
+@pytest.mark.parametrize("how", EXPECTED)
+@MANY
+@given(script=st.lists(turns, min_size=1, max_size=4), data=st.data())
+def test_one_change_is_found_in_the_turn_it_was_made(
+    script: list[Turn], data: st.DataObject, how: str
+) -> None:
+    """Every input is a different one, so that there is one right way to align them.
+
+    Results of one batch may land in another order the second time: such a turn has other ids and is the same.
+    """
+    script = [replace(turn, host=None, text=f"{turn.text} {n}") for n, turn in enumerate(script)]
+    k = data.draw(st.integers(0, len(script) - 1))
+    changed = mutated(script[k], how)
+    with Store(MemoryStore(), counted_runtime()) as store:
+        one = record(store, script)
+        at = [entry.seq for entry in one.path() if entry.turn == entry.seq][k]
+        replayed = record(store, [*script[:k], *([changed] if changed else []), *script[k + 1 :]])
+        diff = bough.diff(one, replayed)
+        assert diff.first is not None
+        assert diff.first.turn_a == at
+        if how != "gone":
+            (row,) = [row for row in diff.rows if row.turn_a == at]
+            assert row.kind == EXPECTED[how]

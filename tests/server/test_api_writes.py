@@ -1,0 +1,455 @@
+"""The addresses of the API that change something, compare, count or move sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bough
+from bough import ToolCall, assistant, user
+from bough.models.scripted import ScriptedModel, Slow
+from bough.server.context import Agent
+from bough.store import Store
+from support.server import CHANGING, Served, until
+from tests.server.test_api_reads import of, served, talked
+
+__all__ = ["served"]
+
+
+class TestMoving:
+    def test_fork_rewind_undo_and_redo(self, served: Served) -> None:
+        session = talked(served.sessions)
+        leaf = session.leaf
+        forked = served.post(
+            f"{of(session)}/fork", {"at": "4", "prompt": "Be strict.", "title": "strict"}, 201
+        )
+        assert (forked["cut"], forked["session"]["parent_seq"]) == ({"at": 4, "asked": 4}, 4)
+        cut = served.post(f"{of(session)}/fork", {"at": "3"}, 201)["cut"]
+        assert cut == {"at": 2, "asked": 3}
+        moved = served.post(f"{of(session)}/rewind", {"to": "5", "leaf": str(leaf)})
+        assert moved["leaf"] == f"{leaf.branch}:5"
+        stale = served.post(f"{of(session)}/rewind", {"to": "2", "leaf": str(leaf)}, 409)
+        assert stale["code"] == "stale_leaf"
+        assert served.post(f"{of(session)}/redo")["leaf"] == str(leaf)
+        assert served.post(f"{of(session)}/undo")["leaf"] == f"{leaf.branch}:5"
+        assert served.post(f"{of(session)}/rewind", {"to": str(leaf)})["leaf"] == str(leaf)
+        served.post(f"{of(session)}/rewind", {"to": "99"}, 404)
+        served.post(f"{of(session)}/rewind", {}, 400)
+
+    def test_compact_uncompact_and_settings(self, served: Served) -> None:
+        session = talked(served.sessions)
+        made = served.post(f"{of(session)}/compact", {"summary": "He asked; it is lost."})
+        assert made["compaction"]["first_kept"] == 6
+        assert served.post(f"{of(session)}/uncompact")["cancels"] == 8
+        assert served.post(f"{of(session)}/uncompact", {}, 400)["code"] == "invalid_operation"
+        assert served.post(f"{of(session)}/compact", {"summary": " "}, 400)["code"] == "bad_summary"
+        served.post(f"{of(session)}/settings", {"model": "scripted:x", "tools": ["track"]})
+        settings = served.get(of(session))["settings"]
+        assert (settings["model"], settings["tools"]) == ("scripted:x", ["track"])
+        widened = served.post(f"{of(session)}/settings", {"tools": ["track", "refund"]}, 400)
+        assert widened["code"] == "tools_not_allowed"
+        assert "may use track" in widened["detail"]
+
+    def test_compact_makes_its_summary_without_a_model_as_the_library_does(self, served: Served) -> None:
+        here, there = (
+            served.sessions.start(seeds=[user("q " * 400), assistant("a " * 400)]) for _ in range(2)
+        )
+        for session in (here, there):
+            session.append([user("one " * 200), assistant("1"), user("two"), assistant("2")])
+        made = served.post(f"{of(here)}/compact", {})["compaction"]
+        assert made["summary"] == there.compact().summary
+
+    def test_nothing_is_moved_while_somebody_drives(self, served: Served) -> None:
+        session = talked(served.sessions)
+        session.append([user("x")])
+        now = served.sessions.runtime.now()
+        session.log.store.lease(session.session_id, "elsewhere:7#1", now + 10**12, now)
+        for verb, body in (
+            ("rewind", {"to": "2"}),
+            ("compact", {"summary": "x"}),
+            ("send", {"text": "x", "model": "m"}),
+        ):
+            reply = served.client.post(f"{of(session)}/{verb}", json=body, headers=CHANGING)
+            assert (reply.status_code, reply.json()["code"]) == (409, "running"), verb
+        assert served.change("DELETE", of(session), status=409)["code"] == "running"
+        queued = served.post(f"{of(session)}/send", {"text": "later", "queue": True}, 202)
+        assert queued["queued"] == 1
+        assert served.get(of(session))["queued"] == 1
+
+
+@bough.tool(effect="unsafe", approval=True)
+def refund(order: int) -> dict[str, int]:
+    """Pay it back."""
+    return {"refunded": order}
+
+
+def say_next(*lines: Any) -> ScriptedModel:
+    """Says the line that comes after what was said already."""
+    return ScriptedModel(
+        lambda request: lines[sum(item.message.role == "assistant" for item in request.context.items)]
+    )
+
+
+@bough.tool(effect="idempotent")
+async def delegate(order: int, ctx: bough.ToolContext) -> str:
+    """Have a child pay it back."""
+    asks = assistant(ToolCall("r", "refund", {"order": order}))
+    return await ctx.task("Pay it back.", models=[say_next(asks, "It is paid back.")], tools=[refund])
+
+
+DELEGATES = assistant(ToolCall("d1", "delegate", {"order": 1}), ToolCall("d2", "delegate", {"order": 2}))
+
+
+class TestRunning:
+    def test_an_input_is_durable_when_send_answers_and_is_answered(self, store: Store) -> None:
+        with Served(store, Agent((ScriptedModel(["Hello."]),))) as served:
+            session = store.start()
+            sent = served.post(f"{of(session)}/send", {"text": "hi"}, 202)
+            assert session.log.store.path(session.session_id).entries[0].message == user("hi")
+            until(lambda: session.row.status == "idle" and session.row.leaf.seq == 2)
+            assert sent["facts"] == 1
+            served.post(f"{of(session)}/send", {"text": "  "}, 400)
+            assert served.post(f"{of(session)}/resume", {}, 409)["code"] == "nothing_open"
+
+    def test_without_a_model_nothing_is_sent(self, served: Served) -> None:
+        session = served.sessions.start()
+        assert served.post(f"{of(session)}/send", {"text": "hi"}, 400)["code"] == "no_model"
+        assert session.row.leaf.seq == 0
+
+    @pytest.mark.parametrize("where", ["body", "row", "settings"])
+    def test_a_model_without_its_key_is_refused_before_the_input_is_stored(
+        self, served: Served, monkeypatch: pytest.MonkeyPatch, where: str
+    ) -> None:
+        monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+        monkeypatch.delenv("ANTHROPIC_AUTH_TOKEN", raising=False)
+        name = "anthropic:some-model"
+        session = served.sessions.start(model=name if where == "row" else None)
+        if where == "settings":
+            session.set(model=name)
+        before = session.row.leaf
+        body = {"text": "hi", "model": name} if where == "body" else {"text": "hi"}
+        refused = served.post(f"{of(session)}/send", body, 400)
+        assert refused["code"] == "no_model"
+        assert "ANTHROPIC_API_KEY" in refused["detail"]
+        assert session.row.leaf == before
+
+    def test_a_run_is_cancelled_and_stays_valid(self, store: Store) -> None:
+        with Served(store, Agent((ScriptedModel([Slow(30, "late"), "next"]),))) as served:
+            session = store.start()
+            served.post(f"{of(session)}/send", {"text": "hi"}, 202)
+            assert served.get(of(session))["is_running_here"]
+            assert served.post(f"{of(session)}/send", {"text": "again"}, 409)["code"] == "running"
+            assert served.post(f"{of(session)}/cancel")["cancelled"]
+            until(lambda: session.row.status == "cancelled")
+            until(lambda: not served.get(of(session))["is_running_here"])
+            assert not served.post(f"{of(session)}/cancel")["cancelled"]
+            assert store.session(session.session_id).verify() == []
+
+    def test_what_runs_when_the_server_ends_is_closed_in_the_log(self, store: Store) -> None:
+        session = store.start()
+        with Served(store, Agent((ScriptedModel([Slow(30, "late")]),))) as served:
+            served.post(f"{of(session)}/send", {"text": "hi"}, 202)
+        assert store.session(session.session_id).row.status == "cancelled"
+
+    def test_a_call_that_waits_is_approved_or_denied_once(self, store: Store) -> None:
+        calls = assistant(ToolCall("c1", "refund", {"order": 1}), ToolCall("c2", "refund", {"order": 2}))
+        with Served(store, Agent((ScriptedModel([calls, "Done."]),), (refund,))) as served:
+            session = store.start()
+            served.post(f"{of(session)}/send", {"text": "refund both"}, 202)
+            until(
+                lambda: (
+                    len(
+                        [
+                            c
+                            for c in served.get(of(session))["open_calls"]
+                            if c["state"] == "waits_for_approval"
+                        ]
+                    )
+                    == 2
+                )
+            )
+            until(lambda: not served.get(of(session))["is_running_here"])
+            assert served.post(f"{of(session)}/approve", {"seq": 2, "index": 0})["waiting"] == 1
+            assert served.post(f"{of(session)}/approve", {"seq": 2, "index": 0}, 409)["code"] == "not_waiting"
+            last = served.post(f"{of(session)}/approve", {"seq": 2, "index": 1, "allow": False})
+            assert last["resumed"]
+            until(lambda: store.session(session.session_id).leaf.seq == 5)
+            results = [
+                r for e in store.session(session.session_id).path() if e.message for r in e.message.results
+            ]
+            assert sorted(r.outcome for r in results) == ["denied", "done"]
+
+    @pytest.mark.parametrize("asked_at", ["parent", "child"])
+    def test_a_call_that_waits_in_a_task_is_told_and_approved_wherever_one_stands_and_the_parent_goes_on(
+        self, store: Store, asked_at: str
+    ) -> None:
+        with Served(store, Agent((say_next(DELEGATES, "Done."),), (delegate,))) as served:
+            session = store.start()
+            served.post(f"{of(session)}/send", {"text": "refund both"}, 202)
+            until(lambda: len(served.get(of(session))["waiting"]) == 2)
+            until(lambda: not served.get(of(session))["is_running_here"])
+            read = served.get(of(session))
+            listed = served.get("/api/sessions?status=waiting")["sessions"]
+            assert [row["id"] for row in listed] == [session.session_id]
+            assert [call["state"] for call in read["open_calls"]] == ["waits_for_task", "waits_for_task"]
+            children = {child.session_id for child in session.children()}
+            assert {asked["session_id"] for asked in read["waiting"]} == children
+            told = [(a["name"], a["arguments"], a["seq"], a["index"], a["task_of"]) for a in read["waiting"]]
+            assert told == [("refund", {"order": n + 1}, 2, 0, {"seq": 2, "index": n}) for n in range(2)]
+
+            for left, asked in zip((1, 0), read["waiting"], strict=True):
+                at, named = (of(session), {"session_id": asked["session_id"]})
+                if asked_at == "child":
+                    at, named = f"/api/sessions/{asked['session_id']}", {}
+                answer = served.post(f"{at}/approve", {**named, "seq": 2, "index": 0})
+                assert (answer["waiting"], answer["resumed"]) == (left, not left)
+            until(lambda: store.session(session.session_id).leaf.seq == 5)
+            until(lambda: not served.get(of(session))["is_running_here"])
+            results = [
+                r for e in store.session(session.session_id).path() if e.message for r in e.message.results
+            ]
+            assert [r.content[0].text for r in results] == ["It is paid back."] * 2
+            assert [child.row.status for child in session.children()] == ["idle", "idle"]
+            assert served.get(of(session))["waiting"] == []
+
+    def test_a_word_to_the_call_above_is_refused_and_says_what_to_name(self, store: Store) -> None:
+        with Served(store, Agent((say_next(DELEGATES, "Done."),), (delegate,))) as served:
+            session = store.start()
+            served.post(f"{of(session)}/send", {"text": "refund both"}, 202)
+            until(lambda: len(served.get(of(session))["waiting"]) == 2)
+            until(lambda: not served.get(of(session))["is_running_here"])
+            refused = served.post(f"{of(session)}/approve", {"seq": 2, "index": 0}, 409)
+            assert (refused["code"], "`waiting`" in refused["next"]) == ("not_waiting", True)
+            stranger = talked(store)
+            named = {"session_id": stranger.session_id, "seq": 2, "index": 0}
+            assert served.post(f"{of(session)}/approve", named, 409)["code"] == "not_waiting"
+
+    def test_a_task_in_the_trash_is_told_and_resume_says_what_helps(self, store: Store) -> None:
+        with Served(store, Agent((say_next(DELEGATES, "Done."),), (delegate,))) as served:
+            session = store.start()
+            served.post(f"{of(session)}/send", {"text": "refund both"}, 202)
+            until(lambda: len(served.get(of(session))["waiting"]) == 2)
+            until(lambda: not served.get(of(session))["is_running_here"])
+            children = [child.session_id for child in session.children()]
+            for child in children:
+                store.delete(child)
+            read = served.get(of(session))
+            assert [call["state"] for call in read["open_calls"]] == ["task_in_trash", "task_in_trash"]
+            assert read["waiting"] == []
+            refused = served.post(f"{of(session)}/resume", {}, 409)
+            assert any(f"bough restore {child}" in refused["next"] for child in children)
+
+    def test_a_task_with_a_word_goes_on_with_resume_and_is_not_unknown(self, store: Store) -> None:
+        with Served(store, Agent((say_next(DELEGATES, "Done."),), (delegate,))) as served:
+            session = store.start()
+            served.post(f"{of(session)}/send", {"text": "refund both"}, 202)
+            until(lambda: len(served.get(of(session))["waiting"]) == 2)
+            until(lambda: not served.get(of(session))["is_running_here"])
+            for asked in served.get(of(session))["waiting"]:
+                word = {"session_id": asked["session_id"], "seq": 2, "index": 0, "allow": False}
+                assert not served.post(f"{of(session)}/approve", {**word, "resume": False})["resumed"]
+            read = served.get(of(session))
+            assert [call["state"] for call in read["open_calls"]] == ["task_decided", "task_decided"]
+            served.post(f"{of(session)}/resume", {}, 202)
+            until(lambda: store.session(session.session_id).leaf.seq == 5)
+
+    def test_a_word_that_comes_while_a_sibling_runs_is_taken_up_by_the_run(self, store: Store) -> None:
+        ended = threading.Event()
+
+        @bough.tool(effect="read")
+        def dig() -> str:
+            """Takes its time."""
+            return str(ended.wait(20))
+
+        calls = assistant(ToolCall("c1", "delegate", {"order": 1}), ToolCall("c2", "dig"))
+        with Served(store, Agent((say_next(calls, "Done."),), (delegate, dig))) as served:
+            session = store.start()
+            served.post(f"{of(session)}/send", {"text": "both"}, 202)
+            until(lambda: len(served.get(of(session))["waiting"]) == 1)
+            (asked,) = served.get(of(session))["waiting"]
+            word = {"session_id": asked["session_id"], "seq": 2, "index": 0}
+            assert served.post(f"{of(session)}/approve", word) == {
+                "schema_version": 1,
+                "waiting": 0,
+                "resumed": False,
+            }
+            ended.set()
+            until(lambda: store.session(session.session_id).leaf.seq == 5)
+
+    @pytest.mark.parametrize("name", ["refund", "delegate"])
+    def test_a_word_given_the_moment_it_is_asked_for_is_never_lost(self, store: Store, name: str) -> None:
+        """A run that is about to rest when the word comes has looked for it already."""
+        calls = assistant(ToolCall("c1", name, {"order": 1}))
+        with Served(store, Agent((say_next(calls, "Done."),), (refund, delegate))) as served:
+            for _ in range(8):
+                session = store.start()
+                served.post(f"{of(session)}/send", {"text": "refund it"}, 202)
+                until(lambda at=session: at.waiting())
+                (asked,) = session.waiting()
+                word = {"session_id": asked.session_id, "seq": asked.seq, "index": 0}
+                served.post(f"{of(session)}/approve", word)
+                until(lambda at=session: store.session(at.session_id).leaf.seq == 4)
+
+    def test_a_limit_is_told_and_its_input_is_not_stored(self, store: Store) -> None:
+        limits = bough.Limits(turns=1)
+        with Served(store, Agent((ScriptedModel(["a", "b"]),), (), limits)) as served:
+            session = store.start()
+            served.post(f"{of(session)}/send", {"text": "one"}, 202)
+            until(lambda: store.session(session.session_id).leaf.seq == 2)
+            until(lambda: not served.get(of(session))["is_running_here"])
+            assert served.post(f"{of(session)}/send", {"text": "two"}, 409)["code"] == "turn_limit"
+            assert store.session(session.session_id).leaf.seq == 2
+
+    def test_a_replay_is_not_driven_on(self, store: Store) -> None:
+        session = talked(store)
+        report = asyncio.run(session.replay())
+        with Served(store, Agent((ScriptedModel(["a"]),))) as served:
+            assert (
+                served.post(f"/api/sessions/{report.replay}/send", {"text": "x"}, 409)["code"] == "is_replay"
+            )
+
+
+class TestReplayAndDiff:
+    def test_a_replay_is_a_job_with_a_report(self, served: Served) -> None:
+        session = talked(served.sessions)
+        job = served.post(f"{of(session)}/replays", {}, 202)["job"]
+        with served.watch(f"/api/jobs/{job['id']}/events") as stream:
+            stream.wait(lambda: stream.of("end"))
+            (end,) = stream.of("end")
+        assert (end["status"], end["report"]["same"], end["report"]["mode"]) == ("done", True, "dry")
+        assert served.get(f"/api/jobs/{job['id']}")["job"] == end
+        same = served.get("/api/diff", a=session.session_id, b=end["report"]["replay"])
+        assert (same["same"], same["first_row"]) == (True, None)
+        assert served.get("/api/jobs/none", 404)["code"] == "no_job"
+        served.post(f"{of(session)}/replays", {"mode": "live"}, 400)
+        failed = served.post(f"{of(session)}/replays", {"prompt": "x"}, 202)["job"]["id"]
+        until(lambda: served.get(f"/api/jobs/{failed}")["job"]["status"] == "failed")
+        assert served.get(f"/api/jobs/{failed}")["job"]["problem"]["code"] == "bad_replay"
+
+    def test_a_diff_tells_the_first_divergence(self, served: Served) -> None:
+        session = talked(served.sessions)
+        fork = session.fork(at=2)
+        fork.append([assistant("It is here.")])
+        fork.append([user("Thanks")])
+        found = served.get("/api/diff", a=session.session_id, b=fork.session_id, limit=1)
+        assert (found["same"], found["shared"], found["first_row"], len(found["rows"])) == (False, 2, 0, 1)
+        assert found["first_divergence"]["kind"] == found["rows"][0]["kind"]
+        assert sum(found["counts"].values()) == found["of"]
+        place = f"{session.session_id}@{session.log.place(2)}"
+        assert served.get("/api/diff", a=place, b=f"{fork.session_id}@2")["same"]
+        served.get("/api/diff", 404, a=session.session_id, b="ses_none")
+        served.get("/api/diff", 400, a=session.session_id)
+
+
+class TestUsageAndSearch:
+    def test_usage_of_a_session_and_of_the_space(self, store: Store) -> None:
+        session = store.start("support")
+        session.send_sync("hi", model=ScriptedModel(["there"], model="m1"))
+        with Served(store) as served:
+            own = served.get(f"{of(session)}/usage")
+            assert (own["total"]["calls"], own["models"][0]["name"]) == (1, "m1")
+            assert served.get(f"{of(session)}/usage", view="path", since="2")["total"]["calls"] == 0
+            assert served.get(f"{of(session)}/usage", 400, view="all")["code"] == "bad_query"
+            store.delete(session.session_id)
+            space = served.get("/api/usage")
+            assert space["total"] == own["total"]
+            assert [row["name"] for row in space["agents"]] == ["support"]
+            assert space["days"][0]["name"].startswith("20")
+            assert served.get("/api/usage", since="2100-01-01")["total"]["calls"] == 0
+
+    def test_storage_is_what_its_own_branches_hold(self, served: Served) -> None:
+        session = talked(served.sessions)
+        found = served.get(f"{of(session)}/storage")
+        assert (found["entries"], found["branches"], found["blobs"]) == (7, 1, 0)
+        assert found["bytes"] > 300
+
+    def test_a_hit_names_the_place_that_opens_it(self, served: Served) -> None:
+        session = talked(served.sessions)
+        (hit,) = served.get("/api/search", q="welcome role:assistant")["hits"]
+        assert hit["reference"] == f"{session.session_id}@7"
+        begin, end = hit["marks"][0]
+        assert hit["snippet"][begin:end].lower() == "welcome"
+        assert served.get("/api/search", q="nowhere-at-all")["hits"] == []
+
+
+class TestExchange:
+    def test_a_bundle_goes_out_with_the_internal_token_and_comes_in_again(self, served: Served) -> None:
+        session = talked(served.sessions)
+        address = f"{of(session)}/bundle"
+        assert served.get(address, 403)["code"] == "bad_internal_token"
+        out = served.client.get(address, headers={"x-internal-token": "inside"})
+        direct = io.BytesIO()
+        session.export(direct)
+        assert out.content == direct.getvalue()
+        assert out.headers["content-disposition"].endswith('.bough"')
+        headers = {"x-bough": "1", "content-type": "application/octet-stream"}
+        again = served.client.post("/api/import", content=out.content, headers=headers)
+        assert (again.status_code, again.json()["added"]) == (200, [])
+        beside = served.client.post("/api/import?new_id=true", content=out.content, headers=headers)
+        assert (beside.status_code, beside.json()["entries"]) == (201, 7)
+        broken = served.client.post("/api/import", content=out.content[:-20], headers=headers)
+        assert (broken.status_code, broken.json()["code"]) == (400, "bad_bundle")
+        assert "/tmp" not in broken.text
+        assert served.client.post("/api/import", content=b"{}", headers=CHANGING).status_code == 415
+
+    def test_without_an_internal_token_set_nothing_goes_out(self, store: Store) -> None:
+        session = talked(store)
+        with Served(store) as served:
+            for token in ("", "inside"):
+                reply = served.client.get(f"{of(session)}/bundle", headers={"x-internal-token": token})
+                assert (reply.status_code, reply.json()["code"]) == (403, "export_disabled")
+
+    def test_a_bundle_larger_than_allowed_is_refused(self, store: Store) -> None:
+        with Served(store, max_import=1_000) as served:
+            headers = {"x-bough": "1", "content-type": "application/octet-stream"}
+            reply = served.client.post("/api/import", content=(b"x" * 600 for _ in range(3)), headers=headers)
+            assert (reply.status_code, reply.json()["code"]) == (413, "too_large")
+
+
+class TestOpenApi:
+    def test_a_stranger_finds_every_address_described(self, served: Served) -> None:
+        schema = served.client.get("/openapi.json").json()
+        assert schema["openapi"].startswith("3.")
+        names = []
+        for path, methods in schema["paths"].items():
+            for method, operation in methods.items():
+                names.append(operation["operationId"])
+                assert operation["summary"], (path, method)
+                assert operation["tags"], (path, method)
+                assert "Asynccallable" not in operation["summary"]
+        assert len(set(names)) == len(names) > 40
+
+    def test_whatever_is_asked_the_answer_is_as_described_and_never_a_500(self, tmp_path: Path) -> None:
+        checks = (
+            "not_a_server_error,response_schema_conformance,content_type_conformance,status_code_conformance"
+        )
+        with bough.open("memory:") as store, Served(store, Agent((ScriptedModel(lambda _: "ok"),))) as served:
+            store.start(session_id="0").append([user("hi"), assistant("ho")])  # the first id that is tried
+            done = subprocess.run(
+                [
+                    Path(sys.executable).with_name("st"),
+                    *("run", f"{served.url}/openapi.json", "--header", "X-Bough: 1", "--checks", checks),
+                    *(
+                        "--exclude-path-regex",
+                        "events$",
+                        "--phases",
+                        "coverage,fuzzing",
+                        "--max-examples",
+                        "3",
+                    ),
+                    *("--seed", "7", "--no-color"),
+                ],
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=300,
+            )
+        assert done.returncode == 0, done.stdout[-4_000:]

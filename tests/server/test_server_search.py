@@ -1,0 +1,138 @@
+"""Search over HTTP beside an index that is behind, and a list filtered by words."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import apsw
+import pytest
+
+import bough
+from bough import user
+from bough.server import session_filter as matching
+from bough.server.search_indexer import Indexed, Indexing
+from bough.store import Store
+from bough.stores.search_types import Progress
+from bough.stores.sqlite.store import SqliteStore
+from support.server import Served, until
+
+
+class TestSearch:
+    def test_finds_what_was_said_a_moment_ago(self, store: Store) -> None:
+        with Served(store) as served:
+            for word in ("whale", "heron"):
+                store.start("sea").append([user(f"a {word} passed")])
+                found = served.get("/api/search", q=word)
+                assert (len(found["hits"]), found["behind"], found["indexing"]) == (1, 0, None)
+
+    def test_answers_before_a_long_index_is_whole_and_tells_how_far_it_is(self, tmp_path: Path) -> None:
+        with bough.open(tmp_path / "s.db", synchronous="normal") as sessions:
+            for n in range(5):
+                sessions.start("sea", title=f"Trip {n}").append([user("a whale passed")])
+            other = apsw.Connection(str(tmp_path / "s.db"))
+            other.execute("begin immediate")  # nobody else can write to the index meanwhile
+            with Served(sessions) as served:
+                found = served.get("/api/search", q="whale")
+                assert (found["hits"], found["behind"]) == ([], 5)
+                assert found["indexing"] == {"done": 0, "of": 5}
+                other.execute("rollback")
+                until(lambda: len(served.get("/api/search", q="whale")["hits"]) == 5)
+            other.close()
+
+    def test_a_store_that_cannot_be_indexed_is_searched_as_far_as_it_is(self, tmp_path: Path) -> None:
+        with bough.open(tmp_path / "s.db", synchronous="normal") as sessions:
+            session = sessions.start("sea")
+            session.append([user("a whale passed")])
+            sessions.index()
+            session.append([user(" ".join(f"w{n:x}" for n in range(30_000))) for _ in range(3)])
+            assert isinstance(sessions.store, SqliteStore)
+            writer = sessions.store._connections._writer
+            writer.execute(f"pragma max_page_count = {writer.execute('pragma page_count').get}")
+            with Served(sessions) as served:
+                found = served.get("/api/search", q="whale")
+        assert (len(found["hits"]), found["behind"], found["indexing"]) == (1, 1, None)
+        assert "no room to write" in found["trouble"]
+
+
+class TestIndexing:
+    def test_runs_once_however_many_wait_and_ends_with_the_server(self) -> None:
+        begun: list[Progress] = []
+        step = threading.Semaphore(0)
+
+        def index(progress: Progress) -> int:
+            begun.append(progress)
+            for n in range(1, 1_000):
+                step.acquire()
+                progress(n, 1_000 - n)
+            return 1_000
+
+        async def run() -> Indexed | None:
+            indexing = Indexing(index)
+            await asyncio.gather(*(indexing.catch_up(1_000, 0.01) for _ in range(5)))
+            step.release()
+            while indexing.now == Indexed(0, 1_000):
+                await asyncio.sleep(0.001)
+            now, ending = indexing.now, asyncio.create_task(indexing.close())
+            await asyncio.sleep(0)
+            step.release()
+            await ending
+            assert indexing.now is None
+            return now
+
+        assert asyncio.run(run()) == Indexed(1, 1_000)
+        assert len(begun) == 1
+
+
+class TestWords:
+    def test_leave_the_sessions_whose_headings_hold_them_all(self, store: Store) -> None:
+        for title in ("Order 41, lost", "order 42", "Lost parcel of ORDER 43", None):
+            store.start("support", title=title)
+        store.start("support").append([user("Where is my lost order?")])
+        with Served(store) as served:
+            found = served.get("/api/sessions", words="LOST order")["sessions"]
+            assert [one["heading"] for one in found] == [
+                "Where is my lost order?",
+                "Lost parcel of ORDER 43",
+                "Order 41, lost",
+            ]
+            assert len(served.get("/api/sessions", words=" ")["sessions"]) == 5
+            assert served.get("/api/sessions", words="lost", agent="other")["sessions"] == []
+
+    def test_are_looked_for_in_pieces_and_no_session_is_told_twice_or_missed(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(matching, "STEP", 3)
+        monkeypatch.setattr(matching, "MOST_WORK", 7)
+        for n in range(40):
+            store.start("support", title=f"{'whale' if n % 5 == 0 else 'heron'} {n}")
+        with Served(store) as served:
+            for limit in (1, 3, 50):
+                seen, page, asked = list[str](), None, 0
+                while asked == 0 or page is not None:
+                    about = {"words": "whale", "limit": limit} | ({} if page is None else {"page": page})
+                    told = served.get("/api/sessions", **about)
+                    seen += [one["title"] for one in told["sessions"]]
+                    page, asked = told["next"], asked + 1
+                assert seen == [f"whale {n}" for n in range(35, -1, -5)]
+
+
+class TestStorage:
+    def test_is_summed_over_all_sessions_a_page_at_a_time(self, store: Store) -> None:
+        for n in range(5):
+            store.start("a", title=f"Session {n}").append([user("x" * 1_000 * n)] * 2)
+        store.delete(store.start("a", title="thrown away").session_id)
+        with Served(store) as served:
+            whole = served.get("/api/storage")
+            single = [
+                served.get(f"/api/sessions/{row.session_id}/storage") for row in store.every(trashed=False)
+            ]
+            for name in ("entries", "bytes", "branches", "blobs", "blob_bytes"):
+                assert whole[name] == sum(one[name] for one in single)
+            assert (whole["sessions"], whole["next"], whole["entries"]) == (5, None, 10)
+            assert [one["heading"] for one in whole["largest"]][:2] == ["Session 4", "Session 3"]
+            first = served.get("/api/storage", limit=2)
+            second = served.get("/api/storage", limit=10, page=first["next"])
+            assert first["bytes"] + second["bytes"] == whole["bytes"]
+            assert served.get("/api/storage", trashed=True)["sessions"] == 1

@@ -1,0 +1,334 @@
+"""What one can do in the viewer, done in a real browser against a real server, and looked up in the store."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+import bough
+from bough.session import Session
+from support import sample_store
+from support.browser import Process, Watched, aside, browser, watched
+from support.sample_store import have_paid, look_up, refund, strict_clerk
+
+__all__ = ["browser", "watched"]
+
+ANSWERS = [
+    {
+        "text": "Let me look.",
+        "calls": [{"id": "c1", "name": "pay_out", "arguments": {"amount": 40, "account": "ANN-7"}}],
+    },
+    "It is **paid**.",
+    "You are welcome.",
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("actions")
+
+
+@pytest.fixture(scope="module")
+def script(folder: Path) -> str:
+    (folder / "answers.json").write_text(json.dumps(ANSWERS))
+    return f"scripted:{folder / 'answers.json'}"
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path, script: str) -> Iterator[Process]:
+    with Process(folder / "agent.db", "--model", script, "--tools", sample_store.__file__) as process:
+        yield process
+
+
+class Shelf:
+    """The store behind the server."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def make(self, title: str, turns: int = 2) -> str:
+        """A support case of so many turns."""
+
+        def start(store: bough.Store) -> str:
+            session = store.start("support", [bough.system(sample_store.PROMPT)], title=title)
+            for said in ("Where is order 41?", "When will I have the money?", "Thank you!")[:turns]:
+                session.send_sync(said, model=sample_store.clerk(), tools=[look_up, refund])
+            return session.session_id
+
+        return self.read(start)
+
+    def make_delegating(self, title: str) -> str:
+        """A case whose colleague, a task of it, waits for a person."""
+        calls = bough.assistant(bough.ToolCall("c1", "have_paid", {"amount": 40, "account": "ANN-7"}))
+
+        def start(store: bough.Store) -> str:
+            session = store.start("support", [bough.system(sample_store.PROMPT)], title=title)
+            session.send_sync("Pay Ann 40", model=bough.ScriptedModel([calls]), tools=[have_paid])
+            return session.session_id
+
+        return self.read(start)
+
+    def read(self, look: Callable[[bough.Store], str]) -> str:
+        def there() -> str:
+            with bough.open(self.place) as store:
+                return look(store)
+
+        return aside(there)
+
+    def of(self, session_id: str, look: Callable[[Session], object]) -> str:
+        return self.read(lambda store: str(look(store.session(session_id))))
+
+    def seq(self, session_id: str) -> int:
+        return int(self.of(session_id, lambda session: session.leaf.seq))
+
+
+@pytest.fixture
+def shelf(folder: Path) -> Shelf:
+    return Shelf(folder / "agent.db")
+
+
+def family(session: Session) -> list[Session]:
+    return [session, *session.children()]
+
+
+def children(session: Session) -> str:
+    return json.dumps([child.session_id for child in session.children()])
+
+
+def selected(page: Page, words: str) -> None:
+    expect(page.locator("article.selected")).to_contain_text(words)
+
+
+class TestList:
+    def test_a_title_is_changed_in_its_row(self, watched: Watched, shelf: Shelf) -> None:
+        session_id = shelf.make("Before", 0)
+        page = watched.open("/")
+        row = page.locator(f'.session-row[data-id="{session_id}"]')
+        row.hover()
+        row.get_by_role("button", name="Rename Before").click()
+        page.keyboard.type("After")
+        page.keyboard.press("Enter")
+        expect(row.locator(".session-heading .words")).to_have_text("After")
+        assert shelf.of(session_id, lambda session: session.row.title) == "After"
+
+    def test_archiving_can_be_undone(self, watched: Watched, shelf: Shelf) -> None:
+        session_id = shelf.make("To be archived", 0)
+        page = watched.open("/")
+        row = page.locator(f'.session-row[data-id="{session_id}"]')
+        row.hover()
+        row.get_by_role("button", name="Archive To be archived").click()
+        expect(row).to_have_count(0)
+        assert shelf.of(session_id, lambda session: session.row.trashed_at) != "None"
+        page.locator(".notice").get_by_role("button", name="Undo").click()
+        expect(row).to_have_count(1)
+        assert shelf.of(session_id, lambda session: session.row.trashed_at) == "None"
+
+    def test_the_trash_can_be_looked_through(self, watched: Watched, shelf: Shelf) -> None:
+        session_id = shelf.make("Thrown away", 0)
+        shelf.read(lambda store: str(store.delete(session_id)))
+        page = watched.open("/")
+        expect(page.locator(".session-row").first).to_be_visible()
+        expect(page.locator(f'.session-row[data-id="{session_id}"]')).to_have_count(0)
+        page.get_by_label("Trash").check()
+        row = page.locator(f'.session-row[data-id="{session_id}"]')
+        row.hover()
+        row.get_by_role("button", name="Restore").click()
+        expect(row).to_have_count(0)
+        assert shelf.of(session_id, lambda session: session.row.trashed_at) == "None"
+
+    def test_pages_come_as_one_scrolls_each_session_once(self, watched: Watched, shelf: Shelf) -> None:
+        def fill(store: bough.Store) -> str:
+            for n in range(130):
+                store.start("many", title=f"Session {n:03d}")
+            return ""
+
+        shelf.read(fill)
+        page = watched.open("/?agent=many")
+        expect(page.locator(".session-row").first).to_contain_text("Session 129")
+        assert len([path for path in watched.requests if path.startswith("/api/sessions?")]) == 1
+        seen: list[str] = []
+        for _ in range(200):
+            if "Session 000" in seen:
+                break
+            seen += [
+                title for title in page.locator(".session-heading").all_inner_texts() if title not in seen
+            ]
+            page.evaluate("document.querySelector('.session-rows').scrollBy(0, 400)")
+            page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        assert seen == [f"Session {n:03d}" for n in reversed(range(130))]
+        assert page.locator(".session-row").count() < 60
+
+
+class TestMoving:
+    def test_fork_here_makes_a_session_with_other_settings(self, watched: Watched, shelf: Shelf) -> None:
+        session_id = shelf.make("Fork me")
+        page = watched.open(f"/s/{session_id}?at=7")
+        page.get_by_role("button", name="Fork here").click()
+        page.get_by_label("Title", exact=True).fill("The other way")
+        page.get_by_label("Added to the prompt").fill("Offer a voucher.")
+        page.get_by_role("button", name="Fork", exact=True).click()
+        expect(page.locator("h1")).to_have_text("The other way")
+        expect(page.locator("article.kind-settings")).to_contain_text("Offer a voucher.")
+        assert session_id not in page.url
+        assert shelf.seq(session_id) == 9
+        page.locator(".tree .related", has_text="fork of").click()
+        expect(page.locator("h1")).to_have_text("Fork me")
+        expect(page.locator(".tree .related", has_text="The other way")).to_be_visible()
+
+    def test_rewind_undo_and_redo_move_the_leaf(self, watched: Watched, shelf: Shelf) -> None:
+        session_id = shelf.make("Move me")
+        page = watched.open(f"/s/{session_id}?at=7")
+        page.get_by_role("button", name="Rewind here").click()
+        page.get_by_role("button", name="Rewind", exact=True).click()
+        expect(page.locator(".notice")).to_contain_text("The session stands at")
+        expect(page.locator("article", has_text="Within three working days")).to_have_count(0)
+        assert shelf.seq(session_id) == 7
+        page.get_by_role("button", name="Redo", exact=True).first.click()
+        expect(page.locator("article", has_text="Within three working days")).to_have_count(1)
+        assert shelf.seq(session_id) == 9
+        page.get_by_role("button", name=re.compile("^Undo: rewind")).click()
+        expect(page.locator("article", has_text="Within three working days")).to_have_count(0)
+        assert shelf.seq(session_id) == 7
+
+    def test_a_compaction_is_made_and_undone(self, watched: Watched, shelf: Shelf) -> None:
+        session_id = shelf.make("Compact me")
+        page = watched.open(f"/s/{session_id}")
+        page.get_by_role("button", name="Compact", exact=True).click()
+        page.get_by_label("Summary").fill("It was lost and refunded.")
+        page.get_by_role("button", name="Compact", exact=True).last.click()
+        row = page.locator("article.kind-compaction")
+        expect(row).to_contain_text("It was lost and refunded.")
+        row.get_by_role("button", name="Undo this compaction").click()
+        expect(page.locator("article.kind-uncompaction")).to_be_visible()
+        assert "It was lost" not in shelf.of(session_id, lambda session: session.messages("anthropic"))
+
+    def test_what_another_process_moved_meanwhile_is_refused_and_shown(
+        self, browser: Browser, served: Process, shelf: Shelf
+    ) -> None:
+        session_id = shelf.make("Race me")
+        watched = Watched(browser, served.url)
+        page = watched.open(f"/s/{session_id}?at=2")
+        expect(page.get_by_role("button", name="Rewind here")).to_be_visible()
+        page.get_by_role("button", name="Rewind here").click()
+        shelf.of(session_id, lambda session: session.undo())
+        page.get_by_role("button", name="Rewind", exact=True).click()
+        expect(page.get_by_role("alert").filter(has_text=re.compile("leaf|moved"))).to_be_visible()
+        page.get_by_role("button", name="Cancel").click()
+        expect(page.locator("article", has_text="Within three working days")).to_have_count(0)
+        watched.close()
+
+
+class TestReplay:
+    def test_runs_dry_by_default_and_leads_to_the_comparison(
+        self, watched: Watched, shelf: Shelf, script: str
+    ) -> None:
+        session_id = shelf.make("Replay me", 1)
+        page = watched.open(f"/s/{session_id}?at=1")
+        page.get_by_role("button", name="Replay from here").click()
+        expect(page.get_by_label("Tools")).to_have_value("dry")
+        page.get_by_label("Model").fill(script)
+        page.get_by_label("Added to the prompt").fill("Be strict.")
+        page.get_by_role("button", name="Replay", exact=True).click()
+        expect(page.locator(".job")).to_contain_text("It came out differently.")
+        page.get_by_role("link", name="Compare").click()
+        expect(page.locator(".diff-head h1")).to_have_text("Different")
+        expect(page.locator(".setup")).to_contain_text("Be strict.")
+        expect(page).to_have_url(re.compile(rf"/diff\?a={session_id}&b=ses_"))
+        assert shelf.seq(session_id) == 7
+
+    def test_of_the_recorded_answers_comes_out_the_same(self, watched: Watched, shelf: Shelf) -> None:
+        session_id = shelf.make("Replay me as I was", 1)
+        page = watched.open(f"/s/{session_id}?at=1")
+        page.get_by_role("button", name="Replay from here").click()
+        page.get_by_role("button", name="Replay", exact=True).click()
+        expect(page.locator(".job")).to_contain_text("It came out the same.")
+        page.get_by_role("link", name="Compare").click()
+        expect(page.locator(".diff-head h1")).to_have_text("The same")
+
+    def test_compare_with_a_related_session(self, watched: Watched, shelf: Shelf) -> None:
+        session_id = shelf.make("Compare me", 1)
+        how = {"prompt": sample_store.STRICT, "tools": [look_up, refund], "mode": "dry", "on_miss": "tell"}
+        shelf.of(session_id, lambda session: session.replay_sync(model=strict_clerk(), **how).replay)
+        page = watched.open(f"/s/{session_id}?at=1")
+        page.locator(".inspected").get_by_role("button", name="Compare with…").click()
+        page.locator("dialog .line").click()
+        expect(page.locator(".diff-head h1")).to_have_text("Different")
+
+
+class TestRunning:
+    def test_an_approval_given_in_the_page_lets_the_waiting_agent_go_on(
+        self, watched: Watched, shelf: Shelf
+    ) -> None:
+        session_id = shelf.make("Pay Ann", 0)
+        page = watched.open(f"/s/{session_id}")
+        page.get_by_label("Message").fill("Pay Ann 40")
+        page.keyboard.press("Enter")
+        expect(page.locator(".approval")).to_contain_text("pay_out waits for approval")
+        expect(page.locator(".card .badge")).to_have_text("waits for approval")
+        page.locator(".card").get_by_role("button", name="Approve").click()
+        expect(page.locator(".card")).to_have_attribute("data-outcome", "done")
+        expect(page.locator("article strong", has_text="paid")).to_be_visible()
+        expect(page.locator(".approval")).to_have_count(0)
+        page.get_by_label("Message").fill("Thanks")
+        page.get_by_role("button", name="Send").click()
+        expect(page.locator("article", has_text="You are welcome.")).to_be_visible()
+        places = page.eval_on_selector_all("article.entry", "all => all.map(one => one.dataset.seq)")
+        assert places == ["1", "2", "3", "5", "6", "7"]
+
+    def test_a_denied_call_says_so(self, watched: Watched, shelf: Shelf) -> None:
+        session_id = shelf.make("Do not pay", 0)
+        page = watched.open(f"/s/{session_id}")
+        page.get_by_label("Message").fill("Pay Ann 40")
+        page.keyboard.press("Enter")
+        page.locator(".approval").get_by_role("button", name="Deny").click()
+        expect(page.locator(".card .badge")).to_have_text("denied")
+
+    def test_what_waits_in_a_task_is_approved_from_the_page_of_its_parent_and_both_end(
+        self, watched: Watched, shelf: Shelf
+    ) -> None:
+        session_id = shelf.make_delegating("Have Ann paid")
+        (child_id,) = json.loads(shelf.of(session_id, children))
+        page = watched.open("/")
+        line = page.locator(".session-row", has_text="Have Ann paid")
+        expect(line.get_by_role("img", name="waiting")).to_be_visible()
+        page = watched.open(f"/s/{session_id}")
+        card = page.locator(".card")
+        expect(card.locator(".badge")).to_have_text("its task waits for approval")
+        asked = f'pay_out waits for approval {{"amount":40,"account":"ANN-7"}} in task {child_id}'
+        expect(card).to_contain_text(asked)
+        expect(page.locator(".approval")).to_contain_text(asked)
+        card.get_by_role("link", name=child_id).click()
+        expect(page.locator("article.selected .card .badge")).to_have_text("waits for approval")
+        page.go_back()
+        page.locator(".card").get_by_role("button", name="Approve").click()
+        expect(page.locator(".card")).to_have_attribute("data-outcome", "done")
+        expect(page.locator("article strong", has_text="paid")).to_be_visible()
+        expect(page.locator(".approval")).to_have_count(0)
+        assert shelf.of(
+            session_id, lambda session: [one.path()[-1].message.text for one in family(session)]
+        ) == str(["It is **paid**.", "The colleague paid."])
+
+    @pytest.mark.parametrize("word", ["Approve", "Deny"])
+    def test_a_word_given_on_the_page_of_a_task_lets_its_parent_go_on(
+        self, watched: Watched, shelf: Shelf, word: str
+    ) -> None:
+        session_id = shelf.make_delegating(f"Have Ann paid: {word}")
+        (child_id,) = json.loads(shelf.of(session_id, children))
+        page = watched.open(f"/s/{child_id}")
+        page.locator(".card").get_by_role("button", name=word).click()
+        expect(page.locator("article", has_text="The colleague paid.")).to_be_visible()
+        page.goto(f"{watched.url}/s/{session_id}")
+        expect(page.locator("article strong", has_text="paid")).to_be_visible()
+
+    def test_a_model_that_has_nothing_to_say_is_told(self, watched: Watched, shelf: Shelf) -> None:
+        session_id = shelf.make("Too long", 3)
+        page = watched.open(f"/s/{session_id}")
+        page.get_by_label("Message").fill("And now?")
+        page.keyboard.press("Enter")
+        expect(page.locator(".session-head .dot.status-failed")).to_be_visible()
+        expect(page.locator(".session-head .badge.is-error")).to_contain_text("script has 3 lines")

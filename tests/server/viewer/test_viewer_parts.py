@@ -1,0 +1,207 @@
+"""The viewer's pure parts, in the browser they run in: differences, Markdown, the rows of a tree, and text made plain."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from support.browser import Process, Watched, browser
+from support.paths import VIEWER
+
+__all__ = ["browser"]
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with Process(tmp_path_factory.mktemp("parts") / "agent.db") as process:
+        watched = Watched(browser, process.url)
+        yield watched.open("/")
+        watched.check()
+        watched.close()
+
+
+def run(page: Page, module: str, body: str, *given: Any) -> Any:
+    return page.evaluate(
+        f"async (given) => {{ const m = await import('/assets/{module}.js'); {body} }}", list(given)
+    )
+
+
+class TestDifference:
+    def test_both_texts_can_be_read_from_it(self, page: Page) -> None:
+        dice = random.Random(7)
+        pairs = [
+            ["".join(dice.choices("ab \n", k=dice.randint(0, 60))) for _ in range(2)] for _ in range(200)
+        ]
+        body = """return given[0].map(([a, b]) => {
+            const sides = (pieces, side) => pieces.filter((p) => p.side !== side).map((p) => p.text ?? p.items.join("\\n"));
+            const words = m.words(a, b), lines = m.lines(a, b);
+            return [sides(words, "b").join(""), sides(words, "a").join(""), sides(lines, "b").join("\\n"), sides(lines, "a").join("\\n")];
+        });"""
+        for (a, b), told in zip(pairs, run(page, "textdiff", body, pairs), strict=True):
+            assert told == [a, b, a, b]
+
+    def test_texts_without_measure_are_told_whole(self, page: Page) -> None:
+        body = "return m.lines(given[0], given[1]).map((piece) => piece.side);"
+        a, b = ("\n".join(f"{name}{n}" for n in range(20_000)) for name in "ab")
+        assert run(page, "textdiff", body, a, b) == ["a", "b"]
+
+
+class TestMarkdown:
+    @pytest.mark.parametrize(
+        ("text", "html"),
+        [
+            ("one\ntwo\n\nthree", "<p>one\ntwo</p><p>three</p>"),
+            ("# A #\n\n###### B", "<h3>A</h3><h6>B</h6>"),
+            (
+                "- a\n- b\n  - c\n\n1. d\n2. e",
+                "<ul><li>a</li><li>b<ul><li>c</li></ul></li></ul><ol><li>d</li><li>e</li></ol>",
+            ),
+            ("3) a\n4) b", '<ol start="3"><li>a</li><li>b</li></ol>'),
+            (
+                "a `b` **c** *d* ~~e~~ _f_ g_h_i 2*3*4",
+                "<p>a <code>b</code> <strong>c</strong> <em>d</em> <s>e</s> <em>f</em> g_h_i 2*3*4</p>",
+            ),
+            ("> a\n> > b", "<blockquote><p>a</p><blockquote><p>b</p></blockquote></blockquote>"),
+            ("a\n\n---\n\nb", "<p>a</p><hr><p>b</p>"),
+            ("<b>x</b> & <script>", "<p>&lt;b&gt;x&lt;/b&gt; &amp; &lt;script&gt;</p>"),
+            ("[a](javascript:x) [b](//c) [d](data:e)", "<p>[a](javascript:x) [b](//c) [d](data:e)</p>"),
+        ],
+    )
+    def test_becomes_nodes(self, page: Page, text: str, html: str) -> None:
+        assert run(page, "markdown", "return m.markdown(given[0]).innerHTML;", text) == html
+
+    def test_links_lead_out_and_tell_nobody_where_from(self, page: Page) -> None:
+        body = "return [...m.markdown(given[0]).querySelectorAll('a')].map((a) => [a.href, a.rel, a.target]);"
+        told = run(
+            page,
+            "markdown",
+            body,
+            "[a](https://x.example/y) mailto: [b](mailto:a@b.example) http://c.example/d.",
+        )
+        assert [href for href, _, _ in told] == [
+            "https://x.example/y",
+            "mailto:a@b.example",
+            "http://c.example/d",
+        ]
+        assert {(rel, target) for _, rel, target in told} == {("noopener noreferrer nofollow", "_blank")}
+
+    @pytest.mark.parametrize(
+        "piece",
+        ["*", "_", "`", "[", "[a](", "> ", "- ", "|", "**a ", "![", "#", "1. ", "<", "~~", "https://"],
+    )
+    def test_takes_no_longer_for_being_strange(self, page: Page, piece: str) -> None:
+        body = """const at = performance.now(); m.markdown(given[0].repeat(90000 / given[0].length));
+            m.markdown((given[0] + "\\n").repeat(3000)); return performance.now() - at;"""
+        assert run(page, "markdown", body, piece) < 5_000
+
+
+class TestTreeRows:
+    def test_every_entry_is_in_one_row_when_all_is_unfolded(self, page: Page) -> None:
+        dice = random.Random(11)
+        for _ in range(40):
+            told, entries = tree(dice)
+            body = """const branches = new m.Branches(given[0]), open = new Set();
+                const [branch, seq] = given[0].leaf.split(":").map(Number), trunk = branches.ranges({branch, seq});
+                for (let n = 0; n < 30; n++) for (const [kind, b, s] of branches.slots(trunk, open)) if (kind === m.SIDE) open.add(`${b}:${s}`);
+                return branches.slots(trunk, open).filter(([kind]) => kind === m.ENTRY).map(([, b, s, depth]) => [b, s, depth]);"""
+            rows = run(page, "branches", body, told)
+            assert sorted((b, s) for b, s, _ in rows) == sorted(entries)
+            assert [s for _, s, depth in rows if depth == 0] == list(
+                range(1, int(told["leaf"].split(":")[1]) + 1)
+            )
+
+    def test_folded_sides_cost_a_row_each(self, page: Page) -> None:
+        count = 5_000
+        rows = [[1, None, 0, count, 1], *([n + 2, 1, n + 1, n + 3, 1] for n in range(count - 1))]
+        told = {"leaf": f"1:{count}", "branches": rows, "path": [[1, 1, count]], "related": []}
+        body = """const branches = new m.Branches(given[0]), at = performance.now();
+            const slots = branches.slots(branches.ranges({branch: 1, seq: given[1]}), new Set());
+            return [slots.length, performance.now() - at];"""
+        length, milliseconds = run(page, "branches", body, told, count)
+        assert length == 2 * count - 1
+        assert milliseconds < 2_000
+
+
+def tree(dice: random.Random) -> tuple[dict[str, Any], list[tuple[int, int]]]:
+    """Branches that left each other anywhere, one place to stand, and all entries there are."""
+    rows: list[list[int | None]] = [[1, None, 0, dice.randint(1, 6), 1]]
+    for branch in range(2, dice.randint(2, 9)):
+        parent, _, first, tail, _ = dice.choice(rows)
+        assert first is not None
+        assert tail is not None
+        at = dice.randint(first, tail)
+        rows.append([branch, parent, at, at + dice.randint(1, 4), 1])
+    entries = [(row[0], seq) for row in rows for seq in range((row[2] or 0) + 1, (row[3] or 0) + 1)]
+    leaf = dice.choice(entries)
+    told = {"leaf": f"{leaf[0]}:{leaf[1]}", "branches": rows, "path": [], "related": []}
+    return told, entries  # type: ignore[return-value]
+
+
+class TestPlainText:
+    def test_nothing_is_left_that_steers(self, page: Page) -> None:
+        every = "".join(
+            map(
+                chr,
+                [
+                    *range(0x100),
+                    0x061C,
+                    *range(0x200E, 0x2010),
+                    *range(0x202A, 0x202F),
+                    *range(0x2066, 0x206A),
+                ],
+            )
+        )
+        told = run(page, "words", "return m.shown(given[0]);", every)
+        steering = {
+            *range(0x20),
+            *range(0x7F, 0xA0),
+            0x061C,
+            0x200E,
+            0x200F,
+            *range(0x202A, 0x202F),
+            *range(0x2066, 0x206A),
+        }
+        assert {ord(c) for c in told} & steering == {9, 10}
+
+    @pytest.mark.parametrize(
+        ("microcents", "said"),
+        [
+            (0, "$0"),
+            (1, "<$0.00001"),
+            (1_000, "$0.00001"),
+            (432_000, "$0.00432"),
+            (13_000_000, "$0.130"),
+            (250_000_000, "$2.50"),
+            (None, "–"),
+        ],
+    )
+    def test_money_keeps_the_digits_that_matter(self, page: Page, microcents: int | None, said: str) -> None:
+        assert run(page, "words", "return m.money(given[0]);", microcents) == said
+
+
+def test_the_page_loads_every_module_it_has_and_nothing_else(page: Page) -> None:
+    from bough.server.routes.pages import viewer_files
+
+    index = viewer_files()["index.html"].data.decode()
+    own = {name for name in viewer_files() if name.endswith(".js") and not name.startswith("offline")}
+    assert {name for name in own if f'href="/assets/{name}"' in index} == own
+    assert "//" not in index.replace("<!--", "")
+
+
+def test_no_module_builds_pages_from_strings() -> None:
+    root = VIEWER
+    for file in root.glob("*.js"):
+        text = file.read_text()
+        for word in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "new Function",
+        ):
+            assert word not in text, (file.name, word)

@@ -1,0 +1,57 @@
+"""The whole contract behind a real PgBouncer in transaction mode: three server connections for everybody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import bough
+from bough import assistant, user
+from support.pgbouncer import Bouncer, place
+from support.postgres import APP, CLIENT, Database
+from support.store_contract import PostgresConformance
+
+pytestmark = pytest.mark.skipif(place() is None, reason="PgBouncer is not here: apt-get install pgbouncer")
+
+
+@pytest.fixture(scope="module")
+def bouncers() -> Iterator[dict[str, Bouncer]]:
+    """One for each server, and a server is made for each worker: so one."""
+    kept: dict[str, Bouncer] = {}
+    yield kept
+    for bouncer in kept.values():
+        bouncer.close()
+
+
+@pytest.fixture
+def url(database: Database, bouncers: dict[str, Bouncer]) -> str:
+    if database.cluster.server is None:
+        pytest.skip("wants a server of our own")
+    folder = database.cluster.server.folder
+    if str(folder) not in bouncers:
+        bouncers[str(folder)] = Bouncer(folder, (APP, CLIENT)).wait(database.name, APP)
+    return bouncers[str(folder)].url(database.name, APP)
+
+
+class TestBehindPgBouncer(PostgresConformance):
+    """At the address above."""
+
+
+def test_tenants_that_share_its_connections_never_see_each_other(url: str) -> None:
+    """The identity is set in each transaction: what the last one left on a connection is gone."""
+
+    def live(tenant: int) -> list[str]:
+        seen: list[str] = []
+        with bough.open(url, space=f"space {tenant}") as store:
+            for number in range(10):
+                session = store.start(title=f"{tenant}.{number}")
+                session.append([user(f"from {tenant}"), assistant("yes")])
+                seen += [row.title or "" for row in store.sessions(limit=100).sessions]
+        return seen
+
+    with ThreadPoolExecutor(8) as pool:
+        for tenant, seen in enumerate(pool.map(live, range(8))):
+            assert len(seen) == 55
+            assert {title.partition(".")[0] for title in seen} == {str(tenant)}

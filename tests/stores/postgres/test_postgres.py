@@ -1,0 +1,851 @@
+"""PostgreSQL keeps the whole contract, and its own: lost answers, restarts, many writers, poolers and wrong set-ups."""
+
+from __future__ import annotations
+
+import io
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from typing import Any
+
+import psycopg
+import pytest
+from msgspec.structs import replace
+
+import bough
+from bough import StaleLeaf, Store, ToolCall, Usage, assistant, errors, system, user
+from bough.core.drafts import Blob, Draft
+from bough.core.tree import Leaf
+from bough.stores.base import Change, NewSession
+from bough.stores.conformance.writer import Pen
+from bough.stores.postgres import connections as postgres_connections
+from bough.stores.postgres import pool as postgres_pool
+from bough.stores.postgres import schema as postgres_schema
+from bough.stores.postgres.url import Address
+from conftest import Kept
+from support.postgres import APP, Cluster, Database, Server
+from support.postgres_proxy import Wire
+from support.store_contract import PostgresConformance
+
+PERVERSE = ("enable_nestloop", "enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan")
+CRASHING = ("fsync=off", "synchronous_commit=on")
+CUT = f"select pg_terminate_backend(pid) from pg_stat_activity where usename = '{APP}'"
+
+
+class TestPostgres(PostgresConformance):
+    @pytest.fixture
+    def url(self, database: Database) -> str:
+        return database.url
+
+
+class TestAnyPlan(TestPostgres):
+    """The identity is set before anything is read, however PostgreSQL chooses to read it.
+
+    A statement that stands alone sets it in its own condition; were a table read before that, the policies would
+    let nothing through and the contract would fail here.
+    """
+
+    @pytest.fixture(autouse=True)
+    def _plans(self, database: Database) -> Iterator[None]:
+        for setting in PERVERSE:
+            database.run(f"alter role {APP} set {setting} = off")
+        yield
+        database.run(f"alter role {APP} reset all")
+
+
+@pytest.fixture
+def wire(database: Database) -> Iterator[Wire]:
+    if database.cluster.server is None:
+        pytest.skip("wants a server of our own")
+    found = Wire(database.cluster.server.folder)
+    yield found
+    found.close()
+
+
+class TestBehindAPooler(TestPostgres):
+    """Each transaction meets another server connection, and nothing is prepared: the contract holds all the same."""
+
+    @pytest.fixture
+    def url(self, database: Database) -> Iterator[str]:
+        if database.cluster.server is None:
+            pytest.skip("wants a server of our own")
+        pooler = Wire(database.cluster.server.folder, upstreams=3)
+        yield pooler.url(database.name, APP, prepared="off")
+        pooler.close()
+
+
+# -- lost answers ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store(database: Database, wire: Wire) -> Iterator[Store]:
+    with bough.open(wire.url(database.name, APP)) as found:
+        yield found
+
+
+def texts(session: bough.Session) -> list[str]:
+    return [entry.message.text for entry in session.path() if entry.message]
+
+
+def how(wire: Wire, has_answer: bool) -> Callable[[bytes], None]:
+    return wire.lose_answer if has_answer else wire.lose_request
+
+
+@pytest.mark.parametrize("has_answer", [True, False], ids=["answer lost", "request lost"])
+class TestALostConnection:
+    """Whether the change was carried out or not before the connection broke, it is there once afterwards."""
+
+    def test_an_append_is_there_once(self, store: Store, wire: Wire, has_answer: bool) -> None:
+        session = store.start()
+        session.append([user("1")])
+        how(wire, has_answer)(b"the second")
+        done = session.append([user("the second"), assistant("3")])
+        session.append([user("4")])
+        assert wire.lost == 1
+        assert not done.repeated
+        assert texts(session) == ["1", "the second", "3", "4"]
+        facts = store.store.journal(session.session_id)
+        assert [fact.n for fact in facts] == list(range(1, 9))
+        assert done.n == 6
+        assert list(store.verify()) == []
+
+    def test_a_change_of_many_statements_is_there_once(
+        self, store: Store, wire: Wire, has_answer: bool
+    ) -> None:
+        session = store.start()
+        session.append([user("1"), assistant("2")])
+        session.rewind(1)
+        how(wire, has_answer)(b"COMMIT")
+        session.append([assistant("other 2")])
+        assert (wire.lost, texts(session)) == (1, ["1", "other 2"])
+        assert len(store.store.branches(session.session_id)) == 2
+        assert list(store.verify()) == []
+
+    def test_a_change_that_leaves_the_leaf_is_there_once(
+        self, store: Store, wire: Wire, has_answer: bool
+    ) -> None:
+        session = store.start()
+        how(wire, has_answer)(b"titled")
+        session.title("named")
+        facts = store.store.journal(session.session_id)
+        assert (wire.lost, [fact.kind for fact in facts]) == (1, ["started", "titled"])
+        assert session.row.title == "named"
+
+    def test_a_session_is_made_once_and_known_as_new(
+        self, store: Store, wire: Wire, has_answer: bool
+    ) -> None:
+        how(wire, has_answer)(b"ses_mine")
+        pen = Pen(store.store, "ses_mine", seeds=[system("s")])
+        assert (wire.lost, pen.is_new, pen.texts()) == (1, True, ["s"])
+
+    def test_a_fork_is_made_once(self, store: Store, wire: Wire, has_answer: bool) -> None:
+        session = store.start()
+        session.append([user("1")])
+        how(wire, has_answer)(b'"relation":"fork"')
+        fork = session.fork(at=1)
+        assert (wire.lost, texts(fork)) == (1, ["1"])
+        assert len(store.sessions().sessions) == 2
+
+    def test_a_rewind_is_there_once(self, store: Store, wire: Wire, has_answer: bool) -> None:
+        session = store.start()
+        session.append([user("1"), assistant("2")])
+        how(wire, has_answer)(b'{"from":')
+        session.rewind(1)
+        facts = store.store.journal(session.session_id)
+        assert (wire.lost, [fact.kind for fact in facts].count("moved")) == (1, 1)
+        assert (session.leaf.seq, session.row.leaf.seq) == (1, 1)
+
+    def test_queued_input_waits_once(self, store: Store, wire: Wire, has_answer: bool) -> None:
+        session = store.start()
+        how(wire, has_answer)(b"COMMIT")
+        assert session.enqueue("later") == 1
+        assert (wire.lost, len(store.store.inbox(session.session_id))) == (1, 1)
+
+    def test_a_purge_tells_what_it_did(self, store: Store, wire: Wire, has_answer: bool) -> None:
+        session = store.start()
+        session.append([user("1"), assistant("2")])
+        store.delete(session.session_id)
+        how(wire, has_answer)(b"COMMIT")
+        purged = store.purge(session.session_id)
+        assert (wire.lost, purged.sessions, purged.entries) == (1, (session.session_id,), 2)
+
+    def test_a_lease_is_taken_once(self, store: Store, wire: Wire, has_answer: bool) -> None:
+        session = store.start()
+        how(wire, has_answer)(session.session_id.encode())
+        assert store.store.lease(session.session_id, "me", until=2**50, at=1) == 1
+        assert wire.lost == 1
+
+    def test_a_read_is_asked_again(self, store: Store, wire: Wire, has_answer: bool) -> None:
+        session = store.start()
+        session.append([user("1")])
+        how(wire, has_answer)(session.session_id.encode())
+        assert (texts(session), wire.lost) == (["1"], 1)
+
+    def test_what_is_taken_in_is_there_or_refused(self, store: Store, wire: Wire, has_answer: bool) -> None:
+        with bough.open("memory:") as elsewhere:
+            other = elsewhere.start(session_id="ses_moved")
+            other.append([user("1"), assistant("2")])
+            other.export(bundle := io.BytesIO())
+        how(wire, has_answer)(b"COMMIT")
+        if has_answer:
+            assert store.import_bundle(io.BytesIO(bundle.getvalue())).added == ("ses_moved",)
+        else:  # what comes is read once, so it cannot be written twice
+            with pytest.raises(errors.NoServer, match="nothing was taken in"):
+                store.import_bundle(io.BytesIO(bundle.getvalue()))
+            store.import_bundle(io.BytesIO(bundle.getvalue()))
+        assert texts(store.session("ses_moved")) == ["1", "2"]
+
+
+def test_a_writer_that_is_stale_stays_stale_when_its_connection_breaks(store: Store, wire: Wire) -> None:
+    session = store.start()
+    other = store.session(session.session_id)
+    other.append([user("first")])
+    wire.lose_answer(b"late")
+    with pytest.raises(StaleLeaf):
+        session.append([user("late")])
+    assert texts(other) == ["first"]
+
+
+def test_what_was_written_is_not_denied_because_somebody_took_over_since(
+    store: Store, wire: Wire, database: Database
+) -> None:
+    session = store.start()
+    fence = store.store.lease(session.session_id, "me", until=2**50, at=1)
+    wire.lose_answer(b"mine")
+    wire.when_lost = lambda: database.run("update bough.session set fence = fence + 1, holder = 'other'")
+    done = session.log.append([Draft(user("mine"))], fence=fence)
+    assert (wire.lost, done.leaf.seq, texts(session)) == (1, 1, ["mine"])
+    with pytest.raises(errors.Fenced):
+        session.log.append([Draft(user("late"))], fence=fence)
+
+
+def test_a_server_that_does_not_come_back_is_told_of(
+    store: Store, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_connections, "PATIENCE_SECONDS", -1.0)
+    session = store.start()
+    wire.lose_answer(b"titled")
+    with pytest.raises(errors.Unsettled, match="with the same key"):
+        session.title("named")
+
+
+# -- restarts, and many at once ----------------------------------------------------------------------
+
+
+def write_all(store: Store, count: int, name: str, seen: Callable[[], None] = lambda: None) -> str:
+    session = store.start(title=name)
+    for n in range(count):
+        with session.turn(f"{name} {n}") as turn:
+            turn.answer(assistant(f"answer {n}"), usage=Usage(10, 1))
+        seen()
+    return session.session_id
+
+
+def check_all(store: Store, session_id: str, count: int, name: str) -> None:
+    session = store.session(session_id)
+    wanted = [text for n in range(count) for text in (f"{name} {n}", f"answer {n}")]
+    assert texts(session) == wanted
+    assert session.row.totals.calls == count
+    facts = store.store.journal(session_id)
+    assert [fact.n for fact in facts] == list(range(1, len(facts) + 1))
+    keys = [fact.key for fact in facts if fact.key is not None]
+    assert len(keys) == len(set(keys)) == 1 + 2 * count
+
+
+class TestManyWriters:
+    def test_of_two_writers_at_one_leaf_exactly_one_wins(self, database: Database) -> None:
+        with bough.open(database.url) as store:
+            session = store.start()
+            for n in range(30):
+                handles = [store.session(session.session_id) for _ in range(2)]
+                barrier = threading.Barrier(2)
+                with ThreadPoolExecutor(2) as pool:
+                    outcomes = list(pool.map(lambda h, n=n, b=barrier: _try(h, b, f"go {n}"), handles))
+                assert sorted(outcomes) == ["stale", "written"]
+            assert store.session(session.session_id).leaf.seq == 30
+            assert list(store.verify()) == []
+
+    def test_sixteen_threads_write_sixteen_sessions(self, database: Database) -> None:
+        with bough.open(database.url) as store, ThreadPoolExecutor(16) as pool:
+            names = [f"writer {n}" for n in range(16)]
+            ids = list(pool.map(lambda name: write_all(store, 8, name), names))
+            for session_id, name in zip(ids, names, strict=True):
+                check_all(store, session_id, 8, name)
+
+    def test_a_conversation_is_started_once_by_many_who_ask_for_it(self, database: Database) -> None:
+        with bough.open(database.url) as store, ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda _: store.latest_or_start("con_1").session_id, range(24)))
+            assert len(set(found)) == 1
+
+    def test_connections_cut_at_random_lose_and_double_nothing(self, database: Database) -> None:
+        is_over = threading.Event()
+
+        def cut() -> None:
+            while not is_over.wait(0.15):
+                database.run(CUT)
+
+        with bough.open(database.url) as store, ThreadPoolExecutor(7) as pool:
+            cutting = pool.submit(cut)
+            names = [f"writer {n}" for n in range(6)]
+            ids = list(pool.map(lambda name: write_all(store, 15, name), names))
+            is_over.set()
+            cutting.result()
+            for session_id, name in zip(ids, names, strict=True):
+                check_all(store, session_id, 15, name)
+
+    def test_a_fork_and_a_purge_of_its_source_do_not_cross(self, database: Database) -> None:
+        with bough.open(database.url) as store:
+            for _ in range(12):
+                source = store.start()
+                source.append([user("1"), assistant("2")])
+                handle = store.session(source.session_id)
+                store.delete(source.session_id)
+                barrier = threading.Barrier(2)
+                with ThreadPoolExecutor(2) as pool:
+                    forked = pool.submit(_fork, handle, barrier)
+                    purged = pool.submit(_purge, store, source.session_id, barrier)
+                    fork, _ = forked.result(), purged.result()
+                if fork is not None:
+                    assert texts(fork) == ["1", "2"]
+            assert list(store.verify()) == []
+
+
+def _try(session: bough.Session, barrier: threading.Barrier, text: str) -> str:
+    barrier.wait()
+    try:
+        session.append([user(text)])
+    except StaleLeaf:
+        return "stale"
+    return "written"
+
+
+def _fork(session: bough.Session, barrier: threading.Barrier) -> bough.Session | None:
+    barrier.wait()
+    try:
+        return session.fork(at=2)
+    except (errors.NotFound, errors.InvalidPosition):
+        return None
+
+
+def _purge(store: Store, session_id: str, barrier: threading.Barrier) -> Any:
+    barrier.wait()
+    return store.purge(session_id)
+
+
+@pytest.fixture
+def crashing(postgres: Cluster) -> Iterator[Database]:
+    """A server of its own, to be stopped as by a power cut."""
+    if postgres.server is None:
+        pytest.skip("wants a server of our own")
+    cluster = Cluster.__new__(Cluster)
+    cluster._given, cluster._made, cluster.server = None, [], Server(CRASHING)
+    cluster.server.start()
+    yield Database(cluster)
+    cluster.close()
+
+
+def test_a_server_stopped_in_mid_commit_loses_and_doubles_nothing(crashing: Database) -> None:
+    server, done = crashing.cluster.server, threading.Semaphore(0)
+    assert server is not None
+    names = [f"writer {n}" for n in range(4)]
+    with bough.open(crashing.url) as store, ThreadPoolExecutor(4) as pool:
+        writing = [pool.submit(write_all, store, 25, name, done.release) for name in names]
+        for wait_for in (10, 30):
+            for _ in range(wait_for):
+                done.acquire()
+            server.stop(signal.SIGQUIT)
+            time.sleep(0.1)
+            server.start()
+        for writer, name in zip(writing, names, strict=True):
+            check_all(store, writer.result(), 25, name)
+        assert list(store.verify()) == []
+
+
+BROKEN = """
+import logging, sys
+import psycopg, bough
+owner, url, cut = sys.argv[1:4]
+if sys.argv[4:]:
+    logging.basicConfig(format="%(name)s: %(message)s")
+with bough.open(url) as store:
+    session = store.start()
+    for text in ("1", "2"):
+        with psycopg.connect(owner, autocommit=True) as admin:
+            admin.execute(cut)
+        session.append([bough.user(text)])
+    assert len(session.path()) == 2
+"""
+
+
+@pytest.mark.parametrize("has_log", [False, True], ids=["as it comes", "with logging"])
+def test_a_broken_connection_is_told_in_the_log_and_nowhere_else(database: Database, has_log: bool) -> None:
+    """The pool we once used wrote its warnings to the error output of every program that had no logging."""
+    command = [sys.executable, "-c", BROKEN, database.owner_url, database.url, CUT, *["log"] * has_log]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+    told = done.stderr.splitlines()
+    assert len(told) == 2 * has_log
+    assert all(line.startswith("bough.postgres: ") and "a connection broke" in line for line in told)
+
+
+INTERRUPTED = """
+import random, signal, sys
+import bough
+def interrupt(*_):
+    raise KeyboardInterrupt
+signal.signal(signal.SIGALRM, interrupt)
+random.seed(7)
+store = bough.open(sys.argv[1])
+for n in range(400):
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0002, 0.008))
+            while True:
+                store.start().append([bough.user("x")])
+                store.sessions(limit=1)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        pass
+lent = store.store._connections._lent
+with lent(), lent():
+    pass
+for _ in range(4):
+    store.start().append([bough.user("x")])
+assert list(store.verify()) == []
+store.close()
+print("sound")
+"""
+
+
+class TestConnections:
+    @pytest.fixture(autouse=True)
+    def _alone(self, kept: Kept) -> None:
+        """The connections of the tests before are not to be counted."""
+        kept.close()
+
+    def test_whoever_comes_alone_has_always_the_same_one(self, database: Database) -> None:
+        """The server process that has the plans; two used in turns made each append dearer."""
+        with bough.open(database.url) as store:
+            for _ in range(5):
+                store.start()
+            assert _connections(database, 1) == 1
+
+    def test_there_are_never_more_than_the_address_allows(self, database: Database) -> None:
+        with (
+            bough.open(f"{database.url}&connections=3") as store,
+            ThreadPoolExecutor(12) as pool,
+            store.store._connections._lent(),
+        ):
+            made = list(pool.map(lambda n: write_all(store, 5, f"writer {n}"), range(12)))
+            assert len(set(made)) == 12
+            assert _connections(database, 3) == 3
+
+    def test_who_waits_too_long_for_one_is_told_how_to_have_more(
+        self, database: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(postgres_connections, "PATIENCE_SECONDS", 0.05)
+        with (
+            bough.open(f"{database.url}&connections=1") as store,
+            store.store._connections._lent(),
+            pytest.raises(
+                errors.StoreError, match=r"all 1 connections .* in use for 0 s; .*\?connections=N$"
+            ),
+        ):
+            store.sessions()
+
+    def test_one_that_is_old_or_long_unused_is_closed(
+        self, database: Database, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with bough.open(database.url) as store:
+            lent = store.store._connections._lent
+            with lent(), lent(), lent():
+                assert _connections(database, 3) == 3
+            monkeypatch.setattr(postgres_pool, "IDLE_SECONDS", -1.0)
+            with lent():
+                pass
+            assert _connections(database, 2) == 2
+            monkeypatch.setattr(postgres_pool, "LIFETIME_SECONDS", -1.0)
+            with lent(), lent():
+                pass
+            assert _connections(database, 0) == 0
+            store.start()
+
+    def test_an_interrupt_in_any_moment_costs_none_and_leaves_none_half_prepared(
+        self, database: Database
+    ) -> None:
+        """Some were never given back, others said for ever that a statement was prepared already."""
+        command = [sys.executable, "-W", "ignore", "-c", INTERRUPTED, f"{database.url}&connections=2"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        assert (done.returncode, done.stdout) == (0, "sound\n"), done.stderr
+
+    def test_a_handler_that_ends_a_long_wait_is_heard_at_once(self, database: Database) -> None:
+        """Rolling back waited for the statement that was to be left."""
+
+        def out_of_time(*_: Any) -> None:
+            raise TimeoutError
+
+        before = signal.signal(signal.SIGALRM, out_of_time)
+        with bough.open(database.url) as store:
+            connections = store.store._connections
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            began = time.monotonic()
+            try:
+                with pytest.raises(TimeoutError), connections.reading() as connection:
+                    connection.execute("select pg_sleep(5)")
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, before)
+            assert time.monotonic() - began < 3
+            store.start()
+
+    def test_closing_leaves_none_behind(self, database: Database) -> None:
+        store = bough.open(database.url)
+        with store.store._connections._lent():
+            store.sessions()
+            store.close()
+        assert _connections(database, 0) == 0
+
+
+def _connections(database: Database, wanted: int) -> int:
+    """How many server processes serve the application; one that was let go of takes a moment to end."""
+    query = f"select count(*) from pg_stat_activity where usename = '{APP}' and datname = current_database()"
+    deadline = time.monotonic() + 10
+    while (found := int(database.run(query)[0][0])) != wanted and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
+
+
+def test_a_forked_process_opens_connections_of_its_own(database: Database) -> None:
+    import os
+
+    with bough.open(database.url) as store:
+        session = store.start()
+        session.append([user("parent")])
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                store.session(session.session_id).append([user("child")])
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        session.refresh()
+        session.append([user("parent again")])
+        assert texts(session) == ["parent", "child", "parent again"]
+
+
+# -- what a row looks like to others -----------------------------------------------------------------
+
+
+def test_bodies_are_the_bytes_that_were_hashed(database: Database) -> None:
+    with bough.open(database.url) as store:
+        session = store.start()
+        session.append([user("nul \0 and ü"), assistant(ToolCall("c", "t", {"z": 1, "a": [1.5]}))])
+        kept = [bytes(body) for (body,) in database.run("select body from bough.entry order by seq")]
+        assert kept == [stored.entry.body for stored in store.store.entries(session.session_id)]
+
+
+def test_people_read_each_active_message_once_in_psql(database: Database) -> None:
+    with bough.open(database.url) as store:
+        session = store.start()
+        session.append([user("1"), assistant("2")])
+        session.rewind(1)
+        session.append([assistant("other \0 2")])
+        found = database.run("select seq, role, text from bough.active_message order by seq")
+        assert found == [(1, "user", "1"), (2, "assistant", "other \ufffd 2")]
+
+
+def test_after_purge_and_scrub_no_byte_of_it_is_in_the_files_of_the_tables(database: Database) -> None:
+    if database.cluster.server is None:
+        pytest.skip("wants the files of the server")
+    canary = "canary-5e81"
+    with bough.open(database.url) as store:
+        kept = store.start(title="kept")
+        kept.append([user("kept-77ab")])
+        session = store.start(
+            title=f"{canary} title", tags={"t": f"{canary} tag"}, spec={"s": f"{canary} spec"}
+        )
+        session.append([user(f"{canary} {'long ' * 4000}"), assistant(f"{canary} answer")])
+        session.enqueue(f"{canary} queued")
+        store.put_blob(f"{canary} blob".encode(), "text/plain")
+        store.search("anything")
+        store.delete(session.session_id)
+        store.purge(session.session_id)
+        store.gc(grace=-(10**12))
+    postgres_schema.scrub(database.owner_url)
+    data = database.cluster.server.data / "base"
+    held = {word: _holding(data, word) for word in (canary, "kept-77ab")}
+    assert (held[canary], bool(held["kept-77ab"])) == ([], True)
+
+
+def _holding(folder: Any, word: str) -> list[str]:
+    found = []
+    for path in folder.rglob("*"):
+        if path.is_file() and word.encode() in path.read_bytes():
+            found.append(path.name)
+    return found
+
+
+# -- wrong set-ups -----------------------------------------------------------------------------------
+
+OLD = "space = nullif(current_setting('bough.space', true), '')"
+
+
+def _policies(database: Database) -> list[Any]:
+    query = "select tablename, policyname, roles, cmd, qual, with_check from pg_policies where schemaname = 'bough'"
+    return sorted(database.run(query), key=str)
+
+
+class TestOpening:
+    def test_a_database_without_a_schema_says_what_to_run(self, postgres: Cluster) -> None:
+        bare = postgres.database("bare")
+        with pytest.raises(errors.NoSchema, match="no Bough schema yet; run bough --store URL migrate"):
+            bough.open(postgres.url(bare))
+
+    def test_an_older_one_says_what_to_run_and_migrate_brings_it_up(self, postgres: Cluster) -> None:
+        """Version 1 had the policy that read every session of the space to find one."""
+        database = Database(postgres, "older")
+        with bough.open(database.url) as store:
+            session = store.start(title="kept")
+        database.run("delete from bough.migration where version > 1")
+        database.run(f"alter policy service on bough.session using ({OLD}) with check ({OLD})")
+        told = f"has schema 1, this Bough needs {postgres_schema.VERSION}; run bough --store URL migrate"
+        with pytest.raises(errors.NoSchema, match=told):
+            bough.open(database.url)
+        assert postgres_schema.migrate(database.owner_url) == postgres_schema.Migrated(
+            1, postgres_schema.VERSION
+        )
+        assert _policies(database) == _policies(Database(postgres, "fresh"))
+        with bough.open(database.url) as store:
+            assert store.session(session.session_id).row.title == "kept"
+
+    def test_what_migrate_writes_changes_only_with_its_version(self) -> None:
+        """A database in use hears of it by nothing else. Changed: a version more in MIGRATIONS, and its line here."""
+        files = [name for name in postgres_schema.MIGRATIONS.values() if name] + [postgres_schema.RIGHTS]
+        texts = [re.sub(r"--.*|\s+", " ", postgres_schema._file(name)) for name in files]
+        written = sha256(" ".join(" ".join(texts).split()).encode()).hexdigest()[:16]
+        assert {postgres_schema.VERSION: written} == {2: "dae349c8c1378d77"}
+
+    def test_a_newer_schema_and_one_without_a_version_are_refused(self, postgres: Cluster) -> None:
+        database = Database(postgres, "versions")
+        database.run("insert into bough.migration values (99)")
+        with pytest.raises(errors.NewerFormat, match="has format 99"):
+            bough.open(database.url)
+        with pytest.raises(errors.NewerFormat):
+            postgres_schema.migrate(database.owner_url)
+        database.run("delete from bough.migration")
+        with pytest.raises(errors.NoSchema, match="migrate"):
+            bough.open(database.url)
+
+    def test_a_role_without_rights_is_told_what_to_grant(self, database: Database) -> None:
+        with pytest.raises(errors.NoRights, match="grant bough_service to bough_person"):
+            bough.open(database.client_url)
+        with pytest.raises(errors.NoRights, match="create a schema"):
+            postgres_schema.migrate(database.cluster.url(database.cluster.database("theirs"), APP))
+
+    def test_a_wrong_address_is_told_without_its_password(self) -> None:
+        with pytest.raises(errors.NoServer) as told:
+            bough.open("postgresql://ann:s3cret@localhost:1/none?connect_timeout=2&sslpassword=hush")
+        assert "s3cret" not in str(told.value)
+        assert "hush" not in str(told.value)
+        assert "ann@localhost:1/none" in str(told.value)
+
+    def test_our_own_options_do_not_reach_the_server(self) -> None:
+        address = Address.parsed("postgresql://a:p@h/d?prepared=off&connections=3&sslmode=require")
+        assert address.url == "postgresql://a:p@h/d?sslmode=require"
+        assert address.where == "postgresql://a@h/d?sslmode=require"
+        assert (address.is_prepared, address.connections) == (False, 3)
+        for wrong in ("prepared=maybe", "connections=0", "connections=many"):
+            with pytest.raises(errors.BadQuery):
+                Address.parsed(f"postgresql://h/d?{wrong}")
+
+    def test_a_closed_store_says_so(self, database: Database) -> None:
+        store = bough.open(database.url)
+        session = store.start()
+        store.close()
+        store.close()
+        with pytest.raises(errors.StoreClosed):
+            session.append([user("x")])
+
+    def test_two_migrations_at_once_make_one_schema(self, postgres: Cluster) -> None:
+        name = postgres.database("twice")
+        with ThreadPoolExecutor(4) as pool:
+            made = list(pool.map(lambda _: postgres_schema.migrate(postgres.url(name)), range(4)))
+        assert sorted(one.before for one in made) == [0, *[postgres_schema.VERSION] * 3]
+
+    def test_roles_may_have_other_names_and_an_owner_that_is_no_superuser(self, postgres: Cluster) -> None:
+        name = postgres.database("named")
+        with psycopg.connect(postgres.url(name), autocommit=True) as admin:
+            admin.execute("drop role if exists shop_owner, shop_app, shop_service, shop_client")
+            admin.execute("create role shop_owner login createrole password 'shop_owner'")
+            admin.execute(f"grant create on database {name} to shop_owner")  # type: ignore[arg-type]
+        url = postgres.url(name, "shop_owner")
+        postgres_schema.migrate(url, service="shop_service", client="shop_client")
+        with psycopg.connect(postgres.url(name), autocommit=True) as admin:
+            admin.execute("create role shop_app login password 'shop_app' in role shop_service")
+        with bough.open(postgres.url(name, "shop_app")) as store:
+            session = store.start()
+            session.append([user("hello there")])
+            assert texts(session) == ["hello there"]
+            assert len(store.search("hello").hits) == 1
+        with psycopg.connect(postgres.url(name, "shop_owner"), autocommit=True) as owner:
+            assert owner.execute("select count(*) from bough.entry").fetchone() == (0,)  # it is bound, too
+        with pytest.raises(errors.BadQuery):
+            postgres_schema.migrate(url, service="x'; drop", client="c")
+
+
+def test_an_append_is_one_statement_and_leaves_no_transaction_open(database: Database) -> None:
+    """The identity rides in the statement: no begin, no commit, nothing left in the connection."""
+    with bough.open(database.url) as store:
+        session = store.start()
+        for n in range(8):
+            session.append([user(str(n))])
+        before = _transactions(database)
+        for n in range(20):
+            session.append([user(str(n))])
+        assert _transactions(database) - before <= 25
+        with store.store._connections._lent() as connection:
+            row = connection.execute("select current_setting('bough.space', true)").fetchone()
+        assert row in [("",), (None,)]
+
+
+def test_what_is_done_often_is_one_round_trip(store: Store, wire: Wire) -> None:
+    session = store.start()
+    session.append([user("1"), assistant("2")])
+    deep = session.fork()
+    deep.append([user("3"), assistant("4")])
+    often: dict[str, Callable[[], object]] = {
+        "an append": lambda: session.append([user("x"), assistant("y")]),
+        "a path": session.path,
+        "a path of several branches": deep.path,
+        "the newest of a path": lambda: session.path(last=2),
+        "hydrate": session.hydrate,
+        "a title": lambda: session.title("named"),
+        "a lease": lambda: store.store.lease(session.session_id, "me", until=2**50, at=1),
+        "letting go of it": lambda: store.store.release(session.session_id, 1),
+        "an inbox with nothing in it": lambda: store.store.inbox(session.session_id),
+        "a ledger without a call": lambda: store.store.calls(session.session_id),
+        "a journal behind its last fact": lambda: store.store.journal(session.session_id, 2**40),
+    }
+    for name, do in often.items():
+        do()
+        do()  # by now it is prepared
+        before = wire.requests
+        do()
+        assert (name, wire.requests - before) == (name, 1)
+
+
+def test_a_fork_is_three_round_trips_and_a_rewind_four(store: Store, wire: Wire) -> None:
+    """All but the last are reads: where it cuts, and what is there."""
+    session = store.start()
+    session.append([user("1"), assistant("2"), user("3"), assistant("4")])
+    for do, wanted in ((lambda: session.fork(2), 3), (lambda: session.rewind(session.leaf.seq - 1), 4)):
+        do()
+        session.append([user("x"), assistant("y")])
+        before = wire.requests
+        do()
+        assert wire.requests - before == wanted
+
+
+def test_a_fork_is_refused_where_what_it_would_stand_on_is_purged(database: Database) -> None:
+    """The branch may still be there, for another fork stands on the beginning of it."""
+    with bough.open(database.url) as store:
+        source = store.start()
+        source.append([user("1"), assistant("2"), user("3"), assistant("4")])
+        other = source.fork(2)
+        store.delete(source.session_id)
+        store.purge(source.session_id)
+        late = replace(other.row, session_id="ses_late")
+        gone = Leaf(source.leaf.branch, 4)
+        for blobs in ((), (Blob(sha256(b"picture").hexdigest(), "image/png", b"picture"),)):
+            with pytest.raises(errors.InvalidPosition):
+                store.store.create(NewSession(late, "late", blobs=blobs, fork_of=gone))
+        database.run("delete from bough.lock")
+        with pytest.raises(errors.StoreError, match=r"bough\.lock lacks rows .* run: bough migrate"):
+            other.fork(2)
+        postgres_schema.migrate(database.owner_url)
+        assert texts(other.fork(2)) == texts(other) == ["1", "2"]
+        assert list(store.verify()) == []
+
+
+def test_a_session_is_found_by_its_id_however_many_its_space_has(database: Database) -> None:
+    """PostgreSQL once took a bare setting in a policy for empty, and read every session of the space instead."""
+    many = 2_000
+    with bough.open(database.url) as store:
+        session = store.start()
+        database.run(f"""
+            insert into bough.session select (jsonb_populate_record(session, jsonb_build_object(
+                'no', nextval('bough.session_no'), 'id', 'ses_copy' || n))).*
+            from bough.session cross join generate_series(1, {many}) as n""")
+        before = _sessions_read(database)
+        for n in range(8):  # past the plans that are made for single values
+            session.append([user(str(n)), assistant("yes")])
+            assert len(session.path()) == 2 * n + 2
+            store.store.journal(session.session_id)
+            store.store.draft(session.session_id)
+            store.store.lease(session.session_id, "me", until=2**50, at=1)
+        with store.store._connections._lent() as connection:
+            connection.execute("select pg_stat_force_next_flush()")
+    read = _sessions_read(database) - before
+    assert 40 <= read < 2 * many, f"{read} rows of sessions were read for 40 statements about one"
+
+
+def _sessions_read(database: Database) -> int:
+    query = (
+        "select idx_tup_fetch + seq_tup_read from pg_stat_user_tables where relid = 'bough.session'::regclass"
+    )
+    return int(database.run(query)[0][0])
+
+
+def test_what_goes_with_a_purge_is_told_in_the_order_of_every_store(database: Database) -> None:
+    """The state machine taught it: a level was once told by age alone, whoever the parents were."""
+
+    def told(store: Store) -> list[int]:
+        root = store.start()
+        root.append([user("1")])
+        names = [root.session_id]
+        first, second = root.fork(), root.fork()
+        for one in (first, second, second.fork(), first.fork()):
+            names.append(one.session_id)
+        store.delete(root.session_id)
+        return [names.index(name) for name in store.purge(root.session_id, with_forks=True).sessions]
+
+    with bough.open(database.url) as store, bough.open("memory:") as other:
+        assert told(store) == told(other)
+
+
+def test_a_store_that_saw_a_branch_grow_notices_that_another_moved_back(database: Database) -> None:
+    with bough.open(database.url) as one, bough.open(database.url) as other:
+        session = one.start()
+        for n in range(3):
+            session.append([user(str(n)), assistant("yes")])
+        other.session(session.session_id).rewind(2)
+        session.refresh()
+        session.append([user("instead")])
+        assert texts(session) == ["0", "yes", "instead"]
+        assert len(one.store.branches(session.session_id)) == 2
+        assert list(one.verify()) == []
+
+
+def _transactions(database: Database) -> int:
+    database.run("select pg_stat_force_next_flush()")
+    time.sleep(0.05)
+    query = f"select xact_commit from pg_stat_database where datname = '{database.name}'"
+    return int(database.run(query)[0][0])
+
+
+def test_a_change_too_large_for_one_statement_is_written_all_the_same(database: Database) -> None:
+    with bough.open(database.url) as store:
+        session = store.start()
+        session.append([user(str(n)) for n in range(60)])
+        assert texts(session) == [str(n) for n in range(60)]
+        change = Change(session_id=session.session_id, key="k", at=1, kind="noted")
+        assert store.store.commit(change).leaf == session.leaf

@@ -1,0 +1,85 @@
+"""What one client holds in PostgreSQL, on purpose or by leaving, keeps nobody else waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+import bough
+from bough import assistant, errors, user
+from bough.stores.postgres import connections as postgres_connections
+from bough.stores.postgres import schema as postgres_schema
+from bough.stores.postgres.schema import LOCK, migrate
+from support.postgres import Database
+from support.postgres_attacks import IDENTITY
+
+Client = psycopg.Connection[Any]
+
+
+@pytest.fixture
+def client(database: Database) -> Iterator[Client]:
+    with psycopg.connect(database.client_url, autocommit=True) as connection:
+        yield connection
+
+
+class TestDenial:
+    def test_an_advisory_lock_stops_no_migration_no_fork_and_no_purge(
+        self, database: Database, client: Client
+    ) -> None:
+        keys = [
+            str(LOCK),
+            *(f"hashtextextended('{name}', {n})" for name in ("default", "other") for n in (0, 1)),
+        ]
+        client.execute(f"select {', '.join(f'pg_advisory_lock({key})' for key in keys)}")
+        migrate(database.owner_url)
+        with bough.open(database.url) as sessions:
+            made = sessions.latest_or_start("conversation")
+            made.append([user("q"), assistant("a")])
+            fork = made.fork()
+            for session_id in (fork.session_id, made.session_id):
+                sessions.store.trash(session_id, 1)
+                sessions.store.purge(session_id)
+        client.execute("discard all")
+
+    def test_an_input_that_is_not_committed_stops_no_step(self, database: Database, client: Client) -> None:
+        with bough.open(database.url) as sessions, client.transaction():
+            mine = sessions.start(owner="ann")
+            client.execute(IDENTITY)
+            given = "insert into bough.public_input (session_id, text) values (%s, 'x')"
+            client.execute(given, (mine.session_id,))
+            mine.append([user("q"), assistant("a")])
+            sessions.store.release(mine.session_id, sessions.store.lease(mine.session_id, "h", 9, 1))
+            sessions.store.trash(mine.session_id, 1)
+
+    def test_who_waits_for_it_is_told_in_time(
+        self, database: Database, client: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        short = postgres_connections.IDENTITY.replace("30s", "100ms")
+        monkeypatch.setattr(postgres_connections, "IDENTITY", short)
+        with bough.open(database.url) as sessions, client.transaction():
+            mine = sessions.start(owner="ann")
+            client.execute(IDENTITY)
+            given = "insert into bough.public_input (session_id, text) values (%s, 'x')"
+            client.execute(given, (mine.session_id,))
+            with pytest.raises(errors.StoreError, match="holds a lock"):
+                mine.enqueue("the service's own")
+
+    def test_a_reader_that_stays_makes_migrate_give_up_and_say_so(
+        self, database: Database, client: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(postgres_schema, "PATIENCE", "100ms")
+        with client.transaction():
+            client.execute("table bough.public_message")
+            with pytest.raises(errors.StoreError, match="nothing was changed"):
+                migrate(database.owner_url)
+
+    def test_nothing_is_notified_that_could_be_overheard(self, database: Database, client: Client) -> None:
+        for channel in ("bough", "default", "ann", "session", "entry", "journal", "ses_1"):
+            client.execute(f'listen "{channel}"')
+        with bough.open(database.url) as sessions:
+            sessions.start(session_id="ses_1", owner="bob").append([user("q"), assistant("a")])
+        assert list(client.notifies(timeout=0.1)) == []
+        client.execute("discard all")

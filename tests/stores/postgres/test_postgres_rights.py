@@ -1,0 +1,281 @@
+"""Who sees what on PostgreSQL: the database itself keeps spaces, owners and internal entries apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+import bough
+from bough import Evidence, Store, ToolCall, assistant, system, tool_result, user
+from bough.core.drafts import Draft
+from bough.core.messages import Reasoning, Text
+from support.postgres import TABLES, Database
+
+VIEWS = ("public_session", "public_message", "public_fact", "public_input")
+SECRETS = ("seed-secret", "inner-secret", "thought-secret", "sealed-secret", "state-secret", "spec-secret")
+
+REFUSED = (psycopg.errors.InsufficientPrivilege, psycopg.errors.ObjectNotInPrerequisiteState)
+
+
+@pytest.fixture
+def store(database: Database) -> Iterator[Store]:
+    with bough.open(database.url) as found:
+        yield found
+
+
+@pytest.fixture
+def session(store: Store) -> bough.Session:
+    """Ann's, with something to hide in every place that can."""
+    made = store.start(
+        seeds=[system("seed-secret")],
+        owner="ann",
+        title="Order 41",
+        spec={"s": "spec-secret"},
+        state={"s": "state-secret"},
+    )
+    with made.turn("Where is it?") as turn:
+        turn.answer(assistant(ToolCall("c1", "look", {"q": "inner-secret"})))
+        turn.result("c1", "inner-secret")
+    answer = assistant(Reasoning("thought-secret"), Text("On its way."))
+    made.log.append([Draft(answer, evidence=Evidence("p", {"0": {"s": "sealed-secret"}}))])
+    return made
+
+
+def ask(
+    database: Database, query: str, owner: str | None = "ann", space: str | None = "default"
+) -> list[Any]:
+    """As the client role, in a transaction with that identity."""
+    with psycopg.connect(database.client_url) as connection:
+        for name, value in (("bough.space", space), ("bough.owner", owner)):
+            if value is not None:
+                connection.execute("select set_config(%s, %s, true)", (name, value))
+        found = connection.execute(query)  # type: ignore[arg-type]
+        return found.fetchall() if found.description else []
+
+
+class TestTheClient:
+    def test_it_reads_the_inputs_and_final_answers_of_its_owner(
+        self, database: Database, session: bough.Session
+    ) -> None:
+        said = ask(database, "select seq, role, text from bough.public_message where text is not null")
+        assert [row[1:] for row in said] == [("user", "Where is it?"), ("assistant", "On its way.")]
+        found = ask(database, "select session_id, title from bough.public_session")
+        assert found == [(session.session_id, "Order 41")]
+        one = ask(database, f"select text from bough.own_messages('{session.session_id}')")
+        assert one == [("Where is it?",), ("On its way.",)]
+
+    def test_nothing_internal_is_in_anything_it_reads(
+        self, database: Database, session: bough.Session
+    ) -> None:
+        everything = "".join(str(ask(database, f"select * from bough.{view}")) for view in VIEWS)
+        assert "On its way." in everything
+        assert not [word for word in SECRETS if word in everything]
+
+    def test_without_an_identity_or_with_half_of_one_it_sees_nothing(
+        self, database: Database, session: bough.Session
+    ) -> None:
+        for owner, space in ((None, None), ("ann", None), (None, "default"), ("", ""), ("bob", "default")):
+            for view in VIEWS:
+                assert ask(database, f"select * from bough.{view}", owner, space) == []
+
+    def test_its_numbers_have_no_gap(self, database: Database, session: bough.Session) -> None:
+        facts = ask(database, "select n, kind from bough.public_fact order by n")
+        assert [n for n, _ in facts] == list(range(1, session.row.facts + 1))
+        assert {kind for _, kind in facts} == {None, "turn_started", "turn_ended"}
+
+    def test_no_table_sequence_or_function_behind_the_views_is_open_to_it(
+        self, database: Database, session: bough.Session
+    ) -> None:
+        attacks = [
+            *(f"select * from bough.{table}" for table in (*TABLES, "migration", "active_message")),
+            *(f"select count(*) from bough.{table}" for table in TABLES),
+            *(f"insert into bough.{table} default values" for table in TABLES),
+            *(f"delete from bough.{table}" for table in TABLES),
+            "update bough.session set branch = 1",
+            "select nextval('bough.session_no')",
+            "select last_value from bough.branch_id",
+            "select * from bough.found('x'::tsquery, 0, 9, 9)",
+            "select bough.take_input()",
+            "update bough.public_message set text = 'x'",
+            "delete from bough.public_session",
+            "update bough.public_input set text = 'x'",
+            "create table bough.mine (x int)",
+            "create function bough.mine() returns int language sql as 'select 1'",
+            "set role bough_service",
+            "set session authorization bough_app",
+            "alter table bough.entry disable row level security",
+        ]
+        for attack in attacks:
+            with pytest.raises(REFUSED):
+                ask(database, attack)
+
+    def test_a_plan_tells_nothing_of_what_it_may_not_see(
+        self, database: Database, session: bough.Session
+    ) -> None:
+        for view in VIEWS:
+            plan = str(ask(database, f"explain (analyze, verbose) select * from bough.{view}"))
+            assert "Removed" not in plan
+            assert not [
+                table for table in ("bough.entry", "bough.session ", "bough.journal") if table in plan
+            ]
+
+    def test_a_type_of_its_own_does_not_take_the_place_of_ours(
+        self, database: Database, session: bough.Session
+    ) -> None:
+        """What a function of the owner's calls `json` must not be what a client calls so."""
+        with psycopg.connect(database.client_url) as connection:
+            connection.execute("select set_config('bough.space', 'default', true)")
+            connection.execute("select set_config('bough.owner', 'ann', true)")
+            connection.execute("create domain pg_temp.json as text check (1 / 0 = 1)")
+            connection.execute("create temp table session (id text)")
+            found = connection.execute("select text from bough.public_message").fetchall()
+        assert found == [("Where is it?",), ("On its way.",)]
+
+    def test_a_replay_has_no_public(self, database: Database, store: Store) -> None:
+        store.start(owner="ann", relation="replay", parent_session="ses_x")
+        assert ask(database, "select * from bough.public_session") == []
+
+
+class TestItsInput:
+    def test_it_waits_in_the_inbox_as_a_users_message(
+        self, database: Database, store: Store, session: bough.Session
+    ) -> None:
+        for text in ("and now?", 'it\'s "q" \\ ü'):
+            with psycopg.connect(database.client_url) as connection:
+                connection.execute("select set_config('bough.space', 'default', true)")
+                connection.execute("select set_config('bough.owner', 'ann', true)")
+                connection.execute(
+                    "insert into bough.public_input (session_id, text) values (%s, %s)",
+                    (session.session_id, text),
+                )
+        waiting = store.store.inbox(session.session_id)
+        assert [queued.n for queued in waiting] == [1, 2]
+        assert waiting[0].body == b'{"role" : "user", "parts" : [{"type" : "text", "text" : "and now?"}]}'
+        assert ask(database, "select text from bough.public_input order by n")[1] == ('it\'s "q" \\ ü',)
+        assert session.enqueue("the service's own") == 3
+
+    def test_what_it_cannot_say_is_refused_alike_for_foreign_and_absent(
+        self, database: Database, store: Store, session: bough.Session
+    ) -> None:
+        foreign = store.start(owner="bob").session_id
+        told = set()
+        for name in (foreign, "ses_absent", ""):
+            with pytest.raises(psycopg.errors.NoDataFound) as error:
+                ask(database, f"insert into bough.public_input (session_id, text) values ('{name}', 'x')")
+            told.add(str(error.value))
+        assert len(told) == 1
+        for owner, space in ((None, None), ("bob", "default"), ("ann", "other")):
+            with pytest.raises(psycopg.errors.NoDataFound):
+                ask(
+                    database,
+                    f"insert into bough.public_input (session_id, text) values ('{session.session_id}', 'x')",
+                    owner,
+                    space,
+                )
+        for columns, values in (("session_id, text, n", "'x', 'y', 1"), ("session_id, at", "'x', 1")):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                ask(database, f"insert into bough.public_input ({columns}) values ({values})")
+        with pytest.raises(psycopg.errors.CheckViolation):
+            ask(
+                database,
+                f"insert into bough.public_input (session_id, text) values ('{session.session_id}', '')",
+            )
+        assert store.store.inbox(foreign) == store.store.inbox(session.session_id) == []
+
+
+class TestTheService:
+    """Raw SQL as the role an application logs in with."""
+
+    def _run(self, database: Database, query: str, space: str | None = "default") -> list[Any]:
+        with psycopg.connect(database.url) as connection:
+            if space is not None:
+                connection.execute("select set_config('bough.space', %s, true)", (space,))
+            found = connection.execute(query)  # type: ignore[arg-type]
+            return found.fetchall() if found.description else []
+
+    def test_it_sees_its_space_and_nothing_without_one(
+        self, database: Database, store: Store, session: bough.Session
+    ) -> None:
+        with session.turn(user("x", bough.Attachment(b"bytes", "image/png"))) as turn:
+            turn.answer(assistant("seen"), usage=bough.Usage(1, 1))
+        session.enqueue("waits")
+        store.search("order")
+        for table in TABLES:
+            query = f"select count(*) from bough.{table}"
+            query = query.replace("count(*)", "count(place)") if table == "search" else query
+            assert self._run(database, query, "other") == self._run(database, query, None) == [(0,)]
+            if table != "draft":
+                assert self._run(database, query)[0][0] > 0, table
+
+    def test_it_writes_into_no_other_space(
+        self, database: Database, store: Store, session: bough.Session
+    ) -> None:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="row-level security"):
+            self._run(
+                database,
+                "insert into bough.entry select 99, 1, 'other', null, 1, 1, null, 'user', false, null, null, "
+                "'x'::bytea, 1, null, '{}'::bytea",
+            )
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="row-level security"):
+            self._run(database, "update bough.session set space = 'other'")
+
+    def test_an_entry_and_a_fact_never_change(self, database: Database, session: bough.Session) -> None:
+        for table, column in (("entry", "body"), ("journal", "data")):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                self._run(database, f"update bough.{table} set {column} = null")
+
+
+class TestWhatTheDatabaseSays:
+    """What the database itself says of who may do what: a new table, view or function fails here first."""
+
+    def test_every_table_has_policies_and_they_are_forced(self, database: Database) -> None:
+        open_ones = database.run(
+            "select relname from pg_class x where relnamespace = 'bough'::regnamespace and relkind in ('r', 'p', 'f', 'm') "
+            "and not (relrowsecurity and relforcerowsecurity and exists (select from pg_policy where polrelid = x.oid))"
+        )
+        assert open_ones == []
+
+    def test_no_policy_is_for_everybody_or_for_clients(self, database: Database) -> None:
+        owner = psycopg.conninfo.conninfo_to_dict(database.owner_url)["user"]
+        found = {role for (roles,) in database.run("select roles from pg_policies") for role in roles}
+        assert found == {"bough_service", owner}
+
+    def test_the_client_has_these_rights_and_no_others(self, database: Database) -> None:
+        query = "select relname from pg_class where relnamespace = 'bough'::regnamespace and {} order by 1"
+        role = "'bough_client', oid"
+        read = database.run(query.format(f"has_any_column_privilege({role}, 'select') and relkind <> 'S'"))
+        assert [name for (name,) in read] == sorted(VIEWS)
+        written = "relkind <> 'S' and (has_any_column_privilege({0}, 'insert, update') or has_table_privilege({0}, 'delete, truncate, trigger'))"
+        assert database.run(query.format(written.format(role))) == [("public_input",)]
+        used = f"case when relkind = 'S' then has_sequence_privilege({role}, 'usage, select, update') end"
+        assert database.run(query.format(used)) == []
+        called = database.run(
+            "select proname from pg_proc where pronamespace = 'bough'::regnamespace "
+            "and has_function_privilege('bough_client', oid, 'execute') order by 1"
+        )
+        assert [name for (name,) in called] == ["own_facts", "own_inputs", "own_messages", "own_sessions"]
+
+    def test_no_other_schema_is_open_to_the_client(self, database: Database) -> None:
+        found = database.run(
+            "select nspname from pg_namespace where nspname !~ '^pg_' and has_schema_privilege('bough_client', oid, 'create') "
+            "or nspname not in ('bough', 'public', 'information_schema', 'pg_catalog') and nspname !~ '^pg_t' "
+            "and has_schema_privilege('bough_client', oid, 'usage')"
+        )
+        assert found == []
+
+    def test_what_runs_as_the_owner_names_its_search_path_with_the_callers_objects_last(
+        self, database: Database
+    ) -> None:
+        found = database.run(
+            "select proconfig from pg_proc where pronamespace = 'bough'::regnamespace and prosecdef"
+        )
+        assert {tuple(config or ()) for (config,) in found} == {("search_path=pg_catalog, pg_temp",)}
+
+
+def test_tool_results_are_internal_and_so_are_their_calls(database: Database, store: Store) -> None:
+    session = store.start(owner="ann")
+    session.append([user("q"), assistant(ToolCall("c", "t", {})), tool_result("c", "r")])
+    assert ask(database, "select role from bough.public_message") == [("user",)]

@@ -1,0 +1,694 @@
+"""Many writers, one file: one wins, nobody is silently lost, nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bough
+from bough import StaleLeaf, Store, Usage, assistant, errors, user
+from bough.stores.base import Change
+from bough.stores.sqlite.group_commit import Group, Ticket
+
+SOAK = os.environ.get("BOUGH_SOAK") == "1"
+ROUNDS = 400 if SOAK else 40
+spawn = multiprocessing.get_context("spawn")
+
+
+def texts(store: Store, session_id: str) -> list[str]:
+    return [e.message.text for e in store.session(session_id).path() if e.message is not None]
+
+
+# -- processes -------------------------------------------------------------------------------------
+# Workers are functions of this module, started once: a process costs more than what it does here.
+
+
+def compete(path: str, session_id: str, name: str, pipe: Connection) -> None:
+    """For each go: append once behind the leaf both saw; tell whether it was written."""
+    with bough.open(path) as store:
+        session = store.session(session_id)
+        pipe.send("ready")
+        while (said := pipe.recv()) is not None:
+            try:
+                session.append([user(f"{name} {said}")])
+            except StaleLeaf as stale:
+                pipe.send("stale" if stale.present != session.leaf else "stale, though nothing moved")
+            else:
+                pipe.send("written")
+            pipe.recv()  # both have told: now both look at what is new
+            session.refresh()
+            pipe.send(str(session.leaf))
+
+
+def append_many(path: str, name: str, threads: int, each: int, pipe: Connection) -> None:
+    with bough.open(path) as store:
+        sessions = [store.start(title=f"{name}.{n}") for n in range(threads)]
+        pipe.send("ready")
+        pipe.recv()
+
+        def grow(session: bough.Session) -> None:
+            for n in range(each):
+                with session.turn(f"input {n}") as turn:
+                    turn.answer(assistant(f"answer {n}"), usage=Usage(1, 2))
+
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(grow, sessions))
+        pipe.send([(session.session_id, str(session.leaf)) for session in sessions])
+
+
+def open_at_once(folder: str, name: str, pipe: Connection) -> None:
+    pipe.send("ready")
+    while (n := pipe.recv()) is not None:
+        with bough.open(f"{folder}/{n}.db") as store:
+            pipe.send(store.start(title=name).session_id)
+
+
+class Crew:
+    """Processes that run one function, each with a pipe."""
+
+    def __init__(self, work: Callable[..., None], args: Sequence[tuple[Any, ...]]) -> None:
+        pairs = [spawn.Pipe() for _ in args]
+        self.pipes = [ours for ours, _ in pairs]
+        self.processes = [
+            spawn.Process(target=work, args=(*own, theirs))
+            for own, (_, theirs) in zip(args, pairs, strict=True)
+        ]
+        for process in self.processes:
+            process.start()
+
+    def __enter__(self) -> Crew:
+        self.hear()
+        return self
+
+    def tell(self, said: object) -> None:
+        for pipe in self.pipes:
+            pipe.send(said)
+
+    def hear(self) -> list[Any]:
+        heard = []
+        for pipe in self.pipes:
+            assert pipe.poll(100), "a process hangs"
+            heard.append(pipe.recv())
+        return heard
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            process.join(20)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        for pipe in self.pipes:
+            pipe.close()
+
+
+class TestProcesses:
+    def test_of_two_writers_behind_one_leaf_one_wins_and_the_other_is_told(self, tmp_path: Path) -> None:
+        path = str(tmp_path / "a.db")
+        with bough.open(path) as store:
+            session_id = store.start().session_id
+            with Crew(compete, [(path, session_id, name) for name in ("one", "two")]) as crew:
+                for n in range(ROUNDS):
+                    crew.tell(n)
+                    assert sorted(crew.hear()) == ["stale", "written"]
+                    crew.tell("look")
+                    assert len(set(crew.hear())) == 1, "both stand at the same leaf again"
+                crew.tell(None)
+            said = texts(store, session_id)
+            assert [text.split()[1] for text in said] == [str(n) for n in range(ROUNDS)]
+            assert list(store.verify()) == []
+
+    def test_many_writers_on_their_own_sessions_never_meet_a_lock(self, tmp_path: Path) -> None:
+        processes, threads, each = (16, 2, 40) if SOAK else (4, 4, 12)
+        path = str(tmp_path / "a.db")
+        with Crew(append_many, [(path, f"p{n}", threads, each) for n in range(processes)]) as crew:
+            crew.tell("go")
+            told = dict(pair for pairs in crew.hear() for pair in pairs)
+        assert len(told) == processes * threads
+        with bough.open(path) as store:
+            assert list(store.verify()) == []
+            for session_id, leaf in told.items():
+                session = store.session(session_id)
+                assert str(session.leaf) == leaf
+                expected = [f"{what} {n}" for n in range(each) for what in ("input", "answer")]
+                assert texts(store, session_id) == expected
+                assert session.row.totals.input_tokens == each
+
+    def test_processes_that_make_the_same_file_at_once_get_one_store(self, tmp_path: Path) -> None:
+        names = ["one", "two", "three"]
+        with Crew(open_at_once, [(str(tmp_path), name) for name in names]) as crew:
+            for n in range(ROUNDS // 2):
+                crew.tell(n)
+                made = set(crew.hear())
+                with bough.open(tmp_path / f"{n}.db") as store:
+                    assert {row.session_id for row in store.every()} == made
+                    assert {row.title for row in store.every()} == set(names)
+            crew.tell(None)
+
+    def test_one_key_sent_by_two_processes_is_written_once(self, tmp_path: Path) -> None:
+        with bough.open(tmp_path / "a.db") as store, bough.open(tmp_path / "a.db") as other:
+            session = store.start()
+            late = other.session(session.session_id)
+            first = session.append([user("once")], key="k")
+            again = late.append([user("once")], key="k")
+            assert again.repeated
+            assert again.leaf == first.leaf
+            assert texts(store, session.session_id) == ["once"]
+
+    def test_tags_set_by_two_handles_are_both_kept(self, tmp_path: Path) -> None:
+        """Reading the tags, merging and writing them back must be one step, or one of them is lost."""
+        path = tmp_path / "a.db"
+        with bough.open(path) as store:
+            session_id = store.start().session_id
+            barrier = threading.Barrier(4)
+
+            def tag(name: str) -> None:
+                with bough.open(path) as own:
+                    session = own.session(session_id)
+                    for n in range(10):
+                        barrier.wait()
+                        session.tag(**{f"{name}{n}": "x"})
+
+            with ThreadPoolExecutor(4) as pool:
+                list(pool.map(tag, "abcd"))
+            assert set(store.session(session_id).row.tags) == {
+                f"{name}{n}" for name in "abcd" for n in range(10)
+            }
+
+
+# -- threads ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    with bough.open("memory:" if request.param == "memory" else tmp_path / "a.db") as opened:
+        yield opened
+
+
+class TestThreads:
+    def test_appends_through_one_shared_handle_all_land(self, store: Store) -> None:
+        session = store.start()
+        threads, each = 8, 15
+
+        def grow(name: int) -> None:
+            for n in range(each):
+                session.append([user(f"{name} {n}"), assistant("yes")])
+
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(grow, range(threads)))
+        path = session.path()
+        assert [entry.seq for entry in path] == list(range(1, 2 * threads * each + 1))
+        said = texts(store, session.session_id)[::2]
+        for name in range(threads):
+            assert [text for text in said if text.startswith(f"{name} ")] == [
+                f"{name} {n}" for n in range(each)
+            ]
+        assert session.verify() == []
+
+    def test_reads_beside_writes_see_whole_commits(self, store: Store) -> None:
+        session = store.start()
+        stop = threading.Event()
+        wrong: list[object] = []
+
+        def look() -> None:
+            while not stop.is_set():
+                whole = store.hydrate(session.session_id)
+                found = len(whole.messages), whole.state.get("n", 0) * 3, whole.row.leaf.seq
+                if len(set(found)) != 1:
+                    wrong.append(found)
+
+        readers = [threading.Thread(target=look) for _ in range(3)]
+        for reader in readers:
+            reader.start()
+        for n in range(1, 80):
+            session.append([user("a"), assistant("b"), bough.Note(state={"n": n})])
+        stop.set()
+        for reader in readers:
+            reader.join()
+        assert wrong == []
+
+    def test_tasks_of_asyncio_each_with_its_session(self, store: Store) -> None:
+        tasks, each = 20, 5
+
+        async def agent(n: int) -> str:
+            session = await asyncio.to_thread(store.start, f"agent {n}")
+            for step in range(each):
+                await asyncio.to_thread(session.append, [user(f"{n} {step}"), assistant("yes")])
+            return session.session_id
+
+        async def main() -> list[str]:
+            return await asyncio.gather(*(agent(n) for n in range(tasks)))
+
+        for n, session_id in enumerate(asyncio.run(main())):
+            assert texts(store, session_id)[::2] == [f"{n} {step}" for step in range(each)]
+        assert list(store.verify()) == []
+
+    def test_latest_or_start_in_many_threads_starts_once(self, store: Store) -> None:
+        barrier = threading.Barrier(8)
+
+        def begin(_: int) -> str:
+            barrier.wait()
+            return store.latest_or_start("con_one").session_id
+
+        with ThreadPoolExecutor(8) as pool:
+            assert len(set(pool.map(begin, range(8)))) == 1
+
+    def test_a_store_closed_under_its_writers_answers_with_errors_of_ours(self, tmp_path: Path) -> None:
+        for n in range(20 if SOAK else 4):
+            store = bough.open(tmp_path / f"{n}.db")
+            sessions = [store.start() for _ in range(4)]
+            raised: list[BaseException] = []
+            acknowledged = [0] * 4
+            started = threading.Barrier(5)
+
+            def grow(k: int) -> None:
+                started.wait()  # noqa: B023 - joined within the round
+                try:
+                    while True:
+                        sessions[k].append([user("x")])  # noqa: B023
+                        acknowledged[k] += 1  # noqa: B023
+                except BaseException as error:  # noqa: BLE001 - told below
+                    raised.append(error)  # noqa: B023
+
+            threads = [threading.Thread(target=grow, args=(k,)) for k in range(4)]
+            for thread in threads:
+                thread.start()
+            started.wait()
+            while not all(acknowledged):
+                time.sleep(0.001)
+            store.close()
+            for thread in threads:
+                thread.join(20)
+            assert [type(error) for error in raised if not isinstance(error, errors.StoreError)] == []
+            with bough.open(tmp_path / f"{n}.db") as again:
+                found = [again.session(session.session_id).leaf.seq for session in sessions]
+                assert all(have >= had for have, had in zip(found, acknowledged, strict=True))
+
+
+# -- group commit ----------------------------------------------------------------------------------
+
+
+class Held:
+    """A way to make writers come together: the first holds the lock until the others wait."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def together(self, works: Sequence[Callable[[], object]]) -> list[object]:
+        """Each work's outcome or error; all of them in one transaction, in this order."""
+        group: Group[Any, Any] = self.store.store._connections._group  # type: ignore[attr-defined]
+        outcomes: list[object] = [None] * len(works)
+
+        def one(n: int) -> None:
+            try:
+                outcomes[n] = works[n]()
+            except BaseException as error:  # noqa: BLE001 - handed to the test
+                outcomes[n] = error
+
+        threads = []
+        with group.lead:
+            for n in range(len(works)):
+                thread = threading.Thread(target=one, args=(n,))
+                thread.start()
+                threads.append(thread)
+                until = time.monotonic() + 10
+                while self._arrived(group, outcomes) <= n and time.monotonic() < until:
+                    time.sleep(0.001)
+            assert self._arrived(group, outcomes) == len(works), "they did not come together"
+        for thread in threads:
+            thread.join(20)
+        return outcomes
+
+    @staticmethod
+    def _arrived(group: Group[Any, Any], outcomes: Sequence[object]) -> int:
+        """Those that wait, and those that were refused before they came so far."""
+        return len(group._waiting) + sum(isinstance(outcome, Exception) for outcome in outcomes)
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Any:
+    with bough.open(tmp_path / "a.db") as store:
+        yield Held(store)
+
+
+def raw(session: bough.Session, **odd: Any) -> object:
+    """A change that the log would have refused, handed to the store behind its back."""
+    change = Change(**{"session_id": session.session_id, "key": "k", "at": 1, "kind": "odd", **odd})
+    return session.log.store.commit(change)
+
+
+BAD: dict[str, Callable[[bough.Session], object]] = {
+    "stale leaf": lambda s: s.append([user("x")], after=bough.Leaf(s.leaf.branch, 0)),
+    "missing blob": lambda s: s.append([user(bough.Media("0" * 64, "image/png", 1))]),
+    "surrogate in a key": lambda s: raw(s, key="\ud800"),
+    "surrogate in an error": lambda s: raw(s, row={"error": "\ud800"}),
+    "number too great": lambda s: raw(s, row={"context_window": 1 << 70}),
+    "not json in a fact": lambda s: raw(s, data={"x": {1, 2}}),
+}
+
+
+class TestGroupCommit:
+    @pytest.mark.parametrize("what", BAD)
+    def test_one_refused_change_does_not_fail_the_others(self, held: Held, what: str) -> None:
+
+        sessions = [held.store.start() for _ in range(5)]
+        for session in sessions:
+            session.append([user("first")])
+        works: list[Callable[[], object]] = [
+            (lambda s=session: s.append([assistant("good")])) for session in sessions
+        ]
+        works[2] = lambda: BAD[what](sessions[2])
+        outcomes = held.together(works)
+        assert isinstance(outcomes[2], Exception)
+        for n in (0, 1, 3, 4):
+            assert not isinstance(outcomes[n], Exception), f"{n} was failed by its neighbour: {outcomes[n]!r}"
+            assert texts(held.store, sessions[n].session_id) == ["first", "good"]
+        assert texts(held.store, sessions[2].session_id) == ["first"]
+        assert list(held.store.verify()) == []
+
+    def test_an_error_nobody_foresaw_is_its_writers_alone(self, held: Held) -> None:
+        sessions = [held.store.start() for _ in range(3)]
+        connections = held.store.store._connections  # type: ignore[attr-defined]
+
+        def fail(writer: Any) -> None:
+            writer.execute("update session set title = 'half done'").fetchall()
+            raise ZeroDivisionError
+
+        works: list[Callable[[], object]] = [
+            lambda: sessions[0].append([user("before")]),
+            lambda: connections.write(fail),
+            lambda: sessions[2].append([user("behind")]),
+        ]
+        outcomes = held.together(works)
+        assert [type(outcome).__name__ for outcome in outcomes] == [
+            "Appended",
+            "ZeroDivisionError",
+            "Appended",
+        ]
+        assert [row.title for row in held.store.every()] == [None] * 3, "what it had done is undone"
+        assert list(held.store.verify()) == []
+
+    def test_changes_to_one_session_in_one_group_are_still_compared_and_swapped(self, held: Held) -> None:
+        session = held.store.start()
+        handles = [held.store.session(session.session_id) for _ in range(4)]
+        works = [(lambda h=handle, n=n: h.append([user(str(n))])) for n, handle in enumerate(handles)]
+        outcomes = held.together(works)
+        assert [type(outcome).__name__ for outcome in outcomes] == ["Appended"] + ["StaleLeaf"] * 3
+        assert texts(held.store, session.session_id) == ["0"]
+        assert session.verify() == []
+
+
+class TestGroup:
+    """The queue itself, with work that is no database."""
+
+    @staticmethod
+    def submit_together(group: Group[Any, Any], asked: Sequence[Any]) -> list[object]:
+        outcomes: list[object] = [None] * len(asked)
+
+        def one(n: int) -> None:
+            try:
+                outcomes[n] = group.submit(asked[n])
+            except BaseException as error:  # noqa: BLE001 - handed to the test
+                outcomes[n] = error
+
+        threads = [threading.Thread(target=one, args=(n,), daemon=True) for n in range(len(asked))]
+        with group.lead:
+            for n, thread in enumerate(threads):
+                thread.start()
+                until = time.monotonic() + 10
+                while len(group._waiting) <= n and time.monotonic() < until:
+                    time.sleep(0.001)
+        for thread in threads:
+            thread.join(10)
+            assert not thread.is_alive(), "a writer waits for ever"
+        return outcomes
+
+    @staticmethod
+    def double(tickets: Sequence[Ticket[int, int]]) -> None:
+        for ticket in tickets:
+            ticket.done(ticket.asked * 2)
+
+    def test_everybody_gets_their_own_outcome(self) -> None:
+        assert self.submit_together(Group(self.double), range(30)) == [n * 2 for n in range(30)]
+
+    def test_more_than_a_batch_holds_are_carried_out_in_several(self) -> None:
+        sizes: list[int] = []
+
+        def carry_out(tickets: Sequence[Ticket[int, int]]) -> None:
+            sizes.append(len(tickets))
+            self.double(tickets)
+
+        assert self.submit_together(Group(carry_out, most=4), range(11)) == [n * 2 for n in range(11)]
+        assert sizes == [4, 4, 3]
+
+    @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
+    def test_an_interrupted_leader_strands_nobody_and_hears_of_it(
+        self, interrupt: type[BaseException]
+    ) -> None:
+        leaders: list[str] = []
+
+        def carry_out(tickets: Sequence[Ticket[int, int]]) -> None:
+            leaders.append(threading.current_thread().name)
+            if len(leaders) == 1:
+                raise interrupt
+            self.double(tickets)
+
+        outcomes = self.submit_together(Group(carry_out), range(6))
+        assert sum(isinstance(outcome, interrupt) for outcome in outcomes) == 1, "Ctrl-C was swallowed"
+        for n, outcome in enumerate(outcomes):
+            assert outcome == n * 2 or isinstance(outcome, interrupt | errors.StoreError)
+
+    def test_a_leader_interrupted_over_work_of_others_alone_hears_of_it(self) -> None:
+        """The batch may be full before it reaches the leader's own ticket; Ctrl-C is not swallowed even then."""
+
+        def carry_out(tickets: Sequence[Ticket[int, int]]) -> None:
+            if tickets[0].asked == 99:
+                raise KeyboardInterrupt
+            self.double(tickets)
+
+        group: Group[int, int] = Group(carry_out, most=1)
+        ahead: Ticket[int, int] = Ticket(99)
+        group._waiting.append(ahead)
+        with pytest.raises(KeyboardInterrupt):
+            group.submit(1)
+        assert isinstance(ahead.error, errors.StoreError)
+        assert group.submit(2) == 4
+
+    def test_an_interrupted_waiter_is_not_carried_out_and_hands_the_lead_on(self) -> None:
+        """Woken to lead, it leaves instead: somebody else has to."""
+        done: list[int] = []
+
+        def carry_out(tickets: Sequence[Ticket[int, int]]) -> None:
+            done.extend(ticket.asked for ticket in tickets)
+            self.double(tickets)
+
+        class Leaves(Ticket[int, int]):
+            def wait(self) -> None:
+                super().wait()
+                raise KeyboardInterrupt
+
+        group: Group[int, int] = Group(carry_out)
+        leaving = Leaves(1)
+        outcomes: list[object] = []
+
+        def leave() -> None:
+            try:
+                group.wait_for(leaving)
+            except KeyboardInterrupt as error:
+                outcomes.append(error)
+
+        threads = [threading.Thread(target=leave, daemon=True)]
+        threads.append(threading.Thread(target=lambda: outcomes.append(group.submit(2)), daemon=True))
+        with group.lead:
+            for n, thread in enumerate(threads):
+                thread.start()
+                until = time.monotonic() + 10
+                while len(group._waiting) <= n and time.monotonic() < until:
+                    time.sleep(0.001)
+        for thread in threads:
+            thread.join(10)
+            assert not thread.is_alive(), "a writer waits for ever"
+        assert 4 in outcomes
+        assert done == [2]
+
+    def test_the_group_works_on_after_an_interrupt(self) -> None:
+        calls: list[int] = []
+
+        def carry_out(tickets: Sequence[Ticket[int, int]]) -> None:
+            calls.append(1)
+            if len(calls) == 1:
+                raise KeyboardInterrupt
+            self.double(tickets)
+
+        group: Group[int, int] = Group(carry_out)
+        with pytest.raises(KeyboardInterrupt):
+            group.submit(1)
+        assert group.submit(2) == 4
+
+
+# -- fork() ----------------------------------------------------------------------------------------
+
+
+def in_child(work: Callable[[], object]) -> Callable[[], None]:
+    """Run work in a forked child; the returned function waits for it and fails if it failed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # 3.12: fork() in a process with threads
+        pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - told on standard error, and by the status
+            print(f"in the child: {error!r}", file=sys.stderr)
+            os._exit(1)
+        os._exit(0)
+
+    def wait() -> None:
+        until = time.monotonic() + 20
+        done, status = os.waitpid(pid, os.WNOHANG)
+        while not done and time.monotonic() < until:
+            time.sleep(0.002)
+            done, status = os.waitpid(pid, os.WNOHANG)
+        if not done:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        assert done, "the child hangs"
+        assert os.waitstatus_to_exitcode(status) == 0, "the child failed"
+
+    return wait
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork() here")
+class TestFork:
+    def test_child_and_parent_both_write(self, tmp_path: Path) -> None:
+        with bough.open(tmp_path / "a.db") as store:
+            sessions = [store.start() for _ in range(2)]
+            for session in sessions:
+                session.append([user("before")])
+
+            def grow(session: bough.Session) -> None:
+                for n in range(30):
+                    session.append([user(str(n))])
+
+            wait = in_child(lambda: grow(sessions[1]))
+            grow(sessions[0])
+            wait()
+            for session in sessions:
+                assert texts(store, session.session_id) == ["before", *map(str, range(30))]
+            assert list(store.verify()) == []
+
+    @pytest.mark.parametrize("how", ["the handle it inherited", "a store of its own"])
+    def test_what_a_child_wrote_is_there_after_the_parent_closed(self, how: str, tmp_path: Path) -> None:
+        """The child's SQLite believes it holds the locks it inherited. It holds none, so a parent that closes
+        takes itself for the last one and removes the log the child goes on writing to."""
+        path = tmp_path / "a.db"
+        store = bough.open(path)
+        session_id = store.start().session_id
+        from_child, to_parent = os.pipe()
+        from_parent, to_child = os.pipe()
+
+        def child() -> None:
+            own = store if how == "the handle it inherited" else bough.open(path)
+            session = own.session(session_id)
+            session.append([user("before the parent closed")])
+            os.write(to_parent, b".")
+            os.read(from_parent, 1)
+            for n in range(5):
+                session.append([user(f"after {n}")])
+
+        wait = in_child(child)
+        os.read(from_child, 1)
+        store.close()
+        os.write(to_child, b".")
+        wait()
+        for pipe in (from_child, to_parent, from_parent, to_child):
+            os.close(pipe)
+        with bough.open(path) as again:
+            expected = ["before the parent closed", *(f"after {n}" for n in range(5))]
+            assert texts(again, session_id) == expected
+            assert list(again.verify()) == []
+
+    def test_a_child_that_ends_leaves_the_parents_log_alone(self, tmp_path: Path) -> None:
+        with bough.open(tmp_path / "a.db") as store:
+            session = store.start()
+            for n in range(10):
+
+                def child() -> None:
+                    store.session(session.session_id)
+                    store.close()
+
+                in_child(child)()
+                session.append([user(str(n))])
+            with bough.open(tmp_path / "a.db") as other:
+                assert texts(other, session.session_id) == [str(n) for n in range(10)]
+
+    def test_fork_while_other_threads_write(self, tmp_path: Path) -> None:
+        """No lock that a thread held at that moment may hang the child, and nothing the parent wrote is hurt."""
+        with bough.open(tmp_path / "a.db") as store:
+            sessions = [store.start() for _ in range(4)]
+            stop = threading.Event()
+
+            def grow(session: bough.Session) -> None:
+                while not stop.is_set():
+                    session.append([user("parent")])
+
+            threads = [threading.Thread(target=grow, args=(session,)) for session in sessions[:3]]
+            for thread in threads:
+                thread.start()
+            children = 40 if SOAK else 8
+            try:
+                for n in range(children):
+                    in_child(lambda n=n: store.session(sessions[3].session_id).append([user(f"child {n}")]))()  # type: ignore[misc]
+            finally:
+                stop.set()
+                for thread in threads:
+                    thread.join()
+            assert texts(store, sessions[3].session_id) == [f"child {n}" for n in range(children)]
+            for session in sessions[:3]:
+                assert len(store.session(session.session_id).path()) == session.leaf.seq
+            assert list(store.verify()) == []
+
+    def test_a_turn_in_the_child_is_held_by_the_child(self, tmp_path: Path) -> None:
+        """Held under the parent's name a turn would seem to run on after its child died."""
+        with bough.open(tmp_path / "a.db") as store:
+            session = store.start()
+
+            def child() -> None:
+                store.session(session.session_id).turn("x").__enter__()
+                os._exit(0)
+
+            in_child(child)()
+            holder = session.refresh().holder
+            assert holder is not None
+            assert not holder.endswith(f":{os.getpid()}")
+            session.rewind(0)
+
+    def test_multiprocessing_with_fork(self, tmp_path: Path) -> None:
+        fork = multiprocessing.get_context("fork")
+        with bough.open(tmp_path / "a.db") as store:
+            sessions = [store.start() for _ in range(3)]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                processes = [
+                    fork.Process(target=lambda s=session: [s.append([user(str(n))]) for n in range(10)])
+                    for session in sessions
+                ]
+                for process in processes:
+                    process.start()
+            for process in processes:
+                process.join(60)
+                assert process.exitcode == 0
+            for session in sessions:
+                assert texts(store, session.session_id) == [str(n) for n in range(10)]
+            assert list(store.verify()) == []

@@ -1,0 +1,28 @@
+"""A key without a SQLite that can encrypt. What one that can does: tests/encrypted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import bough
+from bough import errors
+from support.terminal import bough as command
+
+
+def test_the_error_says_what_to_install_and_no_file_is_made(tmp_path: Path) -> None:
+    with pytest.raises(errors.NoCipher, match="pip install apsw-sqlite3mc"):
+        bough.open(tmp_path / "agent.db", key="a key")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_written_in_the_open_instead(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("a key\n")
+    with bough.open(tmp_path / "plain.db") as store:
+        store.start()
+    words = ("copy", "--all", "--yes", "--to", "safe.db", "--to-key-file", "key")
+    told = command(*words, home=tmp_path, store="plain.db")
+    assert told.code == 1
+    assert "apsw-sqlite3mc" in told.err
+    assert not (tmp_path / "safe.db").exists()

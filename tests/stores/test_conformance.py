@@ -1,0 +1,33 @@
+"""Every store runs the whole contract."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bough.stores.base import StoreBackend
+from bough.stores.conformance import StoreConformance
+from bough.stores.memory.store import MemoryStore
+from bough.stores.sqlite.store import SqliteStore
+
+
+class TestMemory(StoreConformance):
+    def opened(self, space: str = "default", owner: str | None = None) -> StoreBackend:
+        if not hasattr(self, "shared"):
+            self.shared = MemoryStore()
+        return self.shared.beside(space, owner)
+
+
+class TestSqlite(StoreConformance):
+    @pytest.fixture(autouse=True)
+    def _place(self, tmp_path: Path):
+        self.place, self.stores = tmp_path / "agent.db", []
+        yield
+        for store in self.stores:
+            store.close()
+
+    def opened(self, space: str = "default", owner: str | None = None) -> StoreBackend:
+        store = SqliteStore(self.place, space=space, owner=owner)
+        self.stores.append(store)
+        return store

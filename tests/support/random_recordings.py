@@ -1,0 +1,101 @@
+"""Random sessions, recorded by the loop itself: turns of several steps, parallel calls, errors, state, host entries."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from hypothesis import strategies as st
+from msgspec import Struct
+
+import bough
+from bough import Limits, ScriptedModel, Session, ToolCall, ToolContext, assistant, system
+from conftest import Store
+
+WORDS = ["yes", "no", "it is lost", "look again", "", "größer ☃"]
+
+
+@bough.tool(effect="read")
+async def look(n: int, ctx: ToolContext) -> dict[str, int]:
+    """Looks; the later the smaller n is."""
+    for _ in range(3 - n):
+        await asyncio.sleep(0)
+    ctx.update(seen=n)
+    return {"n": n}
+
+
+@bough.tool
+async def send(n: int, ctx: ToolContext) -> str:
+    """Sends, and remembers it."""
+    ctx.update(sent={str(n): True})
+    ctx.details["receipt"] = n
+    return f"sent {n}"
+
+
+@bough.tool(effect="idempotent")
+async def fail(n: int) -> str:
+    """Always fails."""
+    raise ValueError(f"no {n}")
+
+
+TOOLS = [look, send, fail]
+
+
+class Turn(Struct, frozen=True):
+    text: str
+    steps: tuple[tuple[tuple[str, int], ...], ...]
+    """The calls of each step before the final answer."""
+    final: str
+    host: str | None = None
+    """What the host does before the turn."""
+
+
+calls = st.tuples(st.sampled_from(["look", "send", "fail", "none"]), st.integers(0, 2))
+turns = st.builds(
+    Turn,
+    st.sampled_from(["go", "go", "where?", "and now?"]),
+    st.lists(st.lists(calls, min_size=1, max_size=3).map(tuple), max_size=3).map(tuple),
+    st.sampled_from(WORDS),
+    st.sampled_from(
+        [None, None, None, "note", "set", "compact", "uncompact", "unanswered", "limit", "rewind"]
+    ),
+)
+scripts = st.lists(turns, min_size=1, max_size=5)
+
+
+def answers(turn: Turn, number: int) -> list[Any]:
+    said: list[Any] = []
+    for step, made in enumerate(turn.steps):
+        parts = [ToolCall(f"c{n}", name, {"n": value}) for n, (name, value) in enumerate(made)]
+        said.append(assistant(*([f"step {step}"] if step % 2 else []), *parts))
+    return [*said, f"{turn.final} {number}"]
+
+
+def host(session: Session, what: str | None) -> None:
+    """Something that is neither a turn of ours nor a tool's doing."""
+    if what == "note":
+        session.note({"by": "host"}, state={"noted": session.leaf.seq})
+    elif what == "set":
+        session.set(prompt_patch="Be brief.")
+    elif what == "compact":
+        with suppress(bough.BoughError):  # there may be nothing to replace
+            session.compact("short")
+    elif what == "uncompact":
+        with suppress(bough.BoughError):  # or nothing to cancel
+            session.uncompact()
+    elif what == "unanswered":
+        session.send_sync("nobody hears", model=ScriptedModel([]))
+    elif what == "limit":
+        model = ScriptedModel([assistant(ToolCall("x", "look", {"n": 1}))])
+        session.send_sync("too long", model=model, tools=TOOLS, limits=Limits(rounds=1))
+    elif what == "rewind" and session.leaf.seq > 3:
+        session.rewind(session.leaf.seq - 1, summary="left it")
+
+
+def record(store: Store, script: list[Turn]) -> Session:
+    session = store.start("support", [system("You help."), bough.user("context"), assistant("noted")])
+    for number, turn in enumerate(script):
+        host(session, turn.host)
+        session.send_sync(turn.text, model=ScriptedModel(answers(turn, number)), tools=TOOLS)
+    return session

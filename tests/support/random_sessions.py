@@ -1,0 +1,62 @@
+"""Random sessions in a real store: any path of `logs`, by a clock that goes where it likes, with what its calls cost.
+
+Some are rewound in the middle, some are forks. Of the model calls some were answered, some failed, and of some nobody
+knows.
+"""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from bough import Session
+from bough.core.drafts import Blob, Draft
+from bough.core.entries import Entry
+from bough.core.usage import Call, Usage
+from bough.log.runtime import Runtime
+from bough.store import Store
+from bough.stores.memory.store import MemoryStore
+from support.random_logs import BLOBS, paths
+
+usages = st.builds(Usage, *[st.none() | st.integers(0, 9_999)] * 4)
+fates = st.sampled_from(["none", "answered", "failed", "lost"])
+
+
+@st.composite
+def lives(draw: st.DrawFn) -> Session:
+    session = Store(MemoryStore(), draw(worlds())).start(draw(st.none() | st.just("agent")))
+    for name in [*BLOBS, "gone"]:
+        session.log.store.put_blob(Blob(name, "image/png", b""), 0)
+    written: list[Entry] = draw(paths())
+    for entry in written:
+        _live(draw, session, entry)
+    end = draw(st.sampled_from(["here", "rewound", "forked"]))
+    if end == "here":
+        return session
+    place = draw(st.integers(0, session.leaf.seq))
+    if end == "forked":
+        session = session.fork(at=place)
+    else:
+        session.rewind(place)
+    for entry in written[session.leaf.seq :] if session.leaf.seq < len(written) else ():
+        _live(draw, session, entry)
+    return session
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> Runtime:
+    ticks = iter(draw(st.lists(st.integers(0, 50), min_size=1, max_size=9)) * 99)
+    ids = iter(range(10**6))
+    return Runtime(lambda: next(ticks), lambda prefix: f"{prefix}{next(ids)}", lambda: "me", lambda _: True)
+
+
+def _live(draw: st.DrawFn, session: Session, entry: Entry) -> None:
+    log, fate, runtime = session.log, draw(fates), session.log.runtime
+    call = Call(
+        runtime.new_id("c"), 0, log.leaf.seq, None, runtime.now(), draw(usages), provider="p", model="m"
+    )
+    if fate in ("failed", "lost"):
+        log.record("call_failed", calls=[replace(call, failed=fate == "failed")])
+    is_answered = fate == "answered" and entry.role == "assistant"
+    rows = [replace(call, answer_seq=log.leaf.seq + 1)] if is_answered else []
+    log.append([Draft(entry.payload, evidence=entry.evidence)], calls=rows)

@@ -1,0 +1,19 @@
+"""A world of its own for each store under test: a clock that ticks and ids that count."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from bough.log.runtime import Runtime
+
+
+def counted_runtime(holder: str = "here:1") -> Runtime:
+    """Equal calls give equal ids and times, so two stores driven alike hold equal bytes."""
+    ticks = count(1_000_000_000_000_000, 1_000_000)
+    ids = count(1)
+    return Runtime(
+        now=lambda: next(ticks),
+        new_id=lambda prefix: f"{prefix or 'k'}_{next(ids):06d}",
+        holder=lambda: holder,
+        is_gone=lambda holder: holder.startswith("gone:"),
+    )

@@ -1,0 +1,179 @@
+"""A real server on a loopback port, in a thread, a client for it, and a model that is told what to say. Nothing survives
+the `with` block."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import queue
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Self
+
+import httpx
+
+from bough import assistant
+from bough.core.usage import Usage
+from bough.models.model import Delta, Request
+from bough.server import app
+from bough.server.auth import Rules
+from bough.server.context import Agent, Desk
+from bough.store import Store
+from bough.stores.memory.store import MemoryStore
+from bough.wire import Answer
+
+CHANGING = {"x-bough": "1", "content-type": "application/json"}
+
+
+class Served:
+    def __init__(self, sessions: Store, agent: Agent = Agent(), **rules: Any) -> None:
+        self.sessions = sessions
+        self.desk = Desk(sessions, Rules(**rules), agent, self._owned)
+        self._listener = app.listening("127.0.0.1", 0)
+        self.port = self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._server = app.server(self.desk)
+        self._thread = threading.Thread(target=self._server.run, args=([self._listener],))
+        self.client = httpx.Client(base_url=self.url, timeout=30)
+
+    def _owned(self, owner: str) -> Store:
+        store = self.sessions.store
+        if isinstance(store, MemoryStore):
+            return Store(store.beside(store.space, owner), self.sessions.runtime)
+        opened: Any = type(store)
+        return Store(opened(store.where, space=store.space, owner=owner), self.sessions.runtime)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        until(lambda: self._server.started)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
+        self._server.should_exit = True
+        self._thread.join(20)
+        assert not self._thread.is_alive(), "the server does not end"
+        self.desk.close()
+        self._listener.close()
+
+    # -- asking ------------------------------------------------------------------------------------
+
+    def get(self, path: str, status: int = 200, token: str | None = None, **query: Any) -> Any:
+        reply = self.client.get(path, params=query or None, headers=bearing(token))
+        assert reply.status_code == status, reply.text
+        assert len(reply.content) <= 1_000_000, (path, len(reply.content))
+        return reply.json()
+
+    def change(
+        self, method: str, path: str, body: Any = None, status: int = 200, token: str | None = None
+    ) -> Any:
+        headers = {**CHANGING, **bearing(token)}
+        content = json.dumps({} if body is None else body)
+        reply = self.client.request(method, path, content=content, headers=headers)
+        assert reply.status_code == status, reply.text
+        return reply.json() if reply.content else None
+
+    def post(self, path: str, body: Any = None, status: int = 200, token: str | None = None) -> Any:
+        return self.change("POST", path, body, status, token)
+
+    def watch(self, path: str, after: int | None = None, token: str | None = None) -> Stream:
+        return Stream(self.url, path, after, token)
+
+
+def bearing(token: str | None) -> dict[str, str]:
+    return {} if token is None else {"authorization": f"Bearer {token}"}
+
+
+class Stream:
+    """Server-sent events, read by a thread of their own."""
+
+    def __init__(self, url: str, path: str, after: int | None = None, token: str | None = None) -> None:
+        self.events: list[tuple[str, int | None, Any]] = []
+        self.comments = 0
+        self._client = httpx.Client(base_url=url, timeout=30)
+        headers = bearing(token) | ({} if after is None else {"last-event-id": str(after)})
+        self._reply = self._client.send(self._client.build_request("GET", path, headers=headers), stream=True)
+        assert self._reply.status_code == 200, self._reply.read()
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self) -> None:
+        name, number = "", None
+        try:
+            for line in self._reply.iter_lines():
+                field, _, value = line.partition(": ")
+                if field == "event":
+                    name = value
+                elif field == "id":
+                    number = int(value)
+                elif field == "data":
+                    self.events.append((name, number, json.loads(value)))
+                    name, number = "", None
+                elif line.startswith(":"):
+                    self.comments += 1
+        except (httpx.HTTPError, httpx.StreamError, ValueError, OSError):
+            return  # cut off on purpose, from this side or the other
+
+    def facts(self) -> list[int]:
+        return [number for name, number, _ in self.events if name == "fact" and number is not None]
+
+    def of(self, kind: str) -> list[Any]:
+        return [data for name, _, data in list(self.events) if name == kind]
+
+    def wait(self, condition: Callable[[], object], seconds: float = 20) -> None:
+        until(condition, seconds)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # the server may have ended it
+            self._reply.extensions["network_stream"].get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+        self._reply.close()
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def until(condition: Callable[[], object], seconds: float = 20) -> None:
+    """Wait for another thread; a test that fails says so instead of hanging."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.005)
+
+
+class Prompter:
+    """A model that says what the test tells it to, when it is told to."""
+
+    provider, model = "scripted", "prompter"
+
+    def __init__(self) -> None:
+        self.words: queue.Queue[str | None] = queue.Queue()
+
+    async def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
+        said = ""
+        while True:
+            try:
+                word = self.words.get_nowait()
+            except queue.Empty:
+                await asyncio.sleep(0.01)
+                continue
+            if word is None:
+                break
+            said += word
+            yield Delta(word)
+        yield Answer(assistant(said), Usage(10, 5, 0, 0), None, self.provider, self.model, "stop")
+
+    def say(self, *words: str) -> None:
+        for word in words:
+            self.words.put(word)
+
+    def end(self) -> None:
+        self.words.put(None)

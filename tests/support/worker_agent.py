@@ -1,0 +1,140 @@
+"""A worker to kill: two turns of tools, an approval, a child task and a compaction, on a queue of the real engine.
+
+Every statement, every transaction and every effect is a named point before and after which the process may die.
+What it does to the world goes into a file that only grows, which whoever watches reads.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from bough import Limits, ScriptedModel, Slow, ToolCall, assistant
+from bough.engines.absurd import worker as absurd_worker
+from bough.engines.absurd.claim import Claim, ClaimedConnections
+from bough.engines.absurd.engine import Agent
+from bough.engines.absurd.worker import Worker
+from bough.errors import Overflow
+from bough.models.model import Request
+from support import crash_agent
+
+INPUTS = ["do it", "and now at length"]
+ANSWERS = ["I did it.", "All said."]
+LIMITS = Limits(pause=lambda failures: 0.0)
+
+
+class Runtime(crash_agent.Runtime):
+    """The same points, told into a file: many workers write it, and it outlives them."""
+
+    def __init__(self, place: str, kill_at: int | str = 0, by: signal.Signals = signal.SIGKILL) -> None:
+        """To be killed at the point of that number, or at the first one of that name."""
+        number = kill_at if isinstance(kill_at, int) else 0
+        super().__init__(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+        self.by, self.name = by, kill_at
+
+    def point(self, name: str) -> None:
+        self.points += 1
+        if self.points == self.kill_at or name == self.name:
+            self.name = 0
+            self.tell(f"killed {name}")
+            os.kill(os.getpid(), self.by)
+
+
+def script(runtime: Runtime) -> Any:
+    def answer(request: Request) -> Any:
+        runtime.point("before model")
+        runtime.tell("model")
+        items = [item for item in request.context.items if not item.pinned]
+        turn = [item for item in items if item.turn == items[-1].turn]
+        said = sum(item.message.role == "assistant" for item in turn)
+        text = turn[0].message.text
+        if text == INPUTS[1] and not any(item.pinned for item in request.context.items):
+            return Overflow("scripted", "too long")
+        delegating = assistant("Asking.", ToolCall("d", "delegate", {"task": "think"}))
+        lines: dict[str, list[Any]] = {
+            INPUTS[0]: [crash_agent.batch(0, 1, 2), crash_agent.batch(4, 5, 8, 9), delegating, ANSWERS[0]],
+            INPUTS[1]: [crash_agent.batch(13, 14), ANSWERS[1]],
+        }
+        return lines[text][said]
+
+    return answer
+
+
+def guard(runtime: Runtime) -> None:
+    """Points around every statement that holds a claim, and around and within every transaction that does."""
+
+    class GuardedConnections(ClaimedConnections):
+        def run_said(self, statement: Any, values: Any) -> Any:
+            name = "checkpoint" if b"checkpoint" in statement.text else "statement"
+            runtime.point(f"before {name}")
+            done = super().run_said(statement, values)
+            runtime.point(f"after {name}")
+            return done
+
+        def before(self, connection: Any) -> None:
+            super().before(connection)
+            runtime.point("within transaction")
+
+        def once_in(self, work: Any, tries: int = 10) -> Any:
+            runtime.point("before transaction")
+            done = super().once_in(work, tries)
+            runtime.point("after transaction")
+            return done
+
+    class GuardedClaim(Claim):
+        def put_off(self, seconds: float) -> None:
+            runtime.point("before putting off")
+            super().put_off(seconds)
+
+    absurd_worker.ClaimedConnections = GuardedConnections  # type: ignore[misc]
+    absurd_worker.Claim = GuardedClaim  # type: ignore[misc]
+
+
+def agent(runtime: Runtime) -> Agent:
+    return Agent("crash", ScriptedModel(script(runtime)), crash_agent.make_tools(runtime), LIMITS)
+
+
+def work(
+    url: str,
+    queue: str,
+    told: str,
+    kill_at: int | str = 0,
+    concurrency: int = 1,
+    lease: int = 1,
+    by: signal.Signals = signal.SIGKILL,
+) -> None:
+    """A whole worker process: to its death, or to SIGTERM."""
+    runtime = Runtime(told, kill_at, by)
+    guard(runtime)
+    worker = Worker(
+        url, [agent(runtime)], queue=queue, concurrency=concurrency, lease=lease, tell=world_says(runtime)
+    )
+    signal.signal(signal.SIGTERM, lambda *_: worker.stop())
+    left = worker.run(grace=20)
+    runtime.tell(f"points {runtime.points}")
+    os._exit(left)
+
+
+def world_says(runtime: Runtime) -> Any:
+    return lambda line: runtime.tell(f"said {line}")
+
+
+def plod(url: str, queue: str, told: str, pause: float, lease: int = 1) -> None:
+    """A worker whose model takes its time: for pauses, restarts and stops in the middle of a step."""
+    runtime = Runtime(told)
+
+    def answer(request: Request) -> Any:
+        runtime.tell("model")
+        said = sum(item.message.role == "assistant" for item in request.context.items)
+        return Slow(pause, crash_agent.batch((2, 11, 14)[said]) if said < 3 else "Done.")
+
+    plodding = Agent("crash", ScriptedModel(answer), crash_agent.make_tools(runtime), LIMITS)
+    worker = Worker(url, [plodding], queue=queue, concurrency=2, lease=lease, tell=world_says(runtime))
+    signal.signal(signal.SIGTERM, lambda *_: worker.stop())
+    os._exit(worker.run(grace=20))
+
+
+def lines(told: Path) -> list[str]:
+    return told.read_text().splitlines() if told.exists() else []

@@ -1,0 +1,74 @@
+"""The public face: what `bough` exports, and what importing it loads."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import bough
+
+
+def test_all_is_sorted_and_every_name_is_there() -> None:
+    assert bough.__all__ == sorted(bough.__all__)
+    assert dir(bough) == bough.__all__
+    for name in bough.__all__:
+        assert getattr(bough, name) is not None
+
+
+def test_the_names_of_the_contract_are_public() -> None:
+    contract = "open system user assistant tool_result ToolCall Text Session Sessions Leaf Entry Message Usage StaleLeaf NotFound"
+    assert set(contract.split()) <= set(bough.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nothing"):
+        bough.nothing  # noqa: B018
+
+
+def loaded(code: str) -> set[str]:
+    script = f"import sys\n{code}\nprint(' '.join(m.partition('.')[0] for m in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_importing_loads_no_dependency_and_using_it_none_of_the_optional_ones() -> None:
+    assert not {"msgspec", "apsw", "asyncio"} & loaded("import bough")
+    used = loaded(
+        "import bough\ns = bough.open('memory:').start('a')\ns.append([bough.user('x')])\ns.messages('anthropic')"
+    )
+    assert not {"anthropic", "openai", "genai_prices", "asyncio", "pydantic", "click", "psycopg"} & used
+
+
+def test_every_error_has_its_place_in_the_drawn_tree() -> None:
+    from bough import errors
+
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    for kind in kinds:
+        assert kind.__name__ in (errors.__doc__ or ""), kind
+        assert issubclass(kind, errors.BoughError)
+
+
+def test_every_public_class_and_function_says_what_it_is() -> None:
+    for name in bough.__all__:
+        known = getattr(bough, name)
+        if inspect.isclass(known) or inspect.isroutine(known):
+            assert said_of(known), name
+
+
+@pytest.mark.parametrize("face", [bough.Session, bough.Store])
+def test_every_verb_says_what_it_does(face: type) -> None:
+    verbs = {name: verb for kind in face.__mro__[:-1] for name, verb in vars(kind).items() if name[0] != "_"}
+    assert len(verbs) > 10
+    for name, verb in verbs.items():
+        if callable(verb) or isinstance(verb, property | classmethod | staticmethod):
+            assert said_of(verb), name
+
+
+def said_of(known: object) -> str | None:
+    """The docstring of its own: a class inherits none, and what `help` would borrow does not count."""
+    if isinstance(known, type):
+        return known.__dict__.get("__doc__")
+    return known.__doc__

@@ -1,0 +1,696 @@
+"""Laws of the specification that a bug had broken: each was found by trying to break it, on a file and in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+import bough
+from bough import (
+    Limits,
+    ScriptedModel,
+    Session,
+    Slow,
+    ToolCall,
+    ToolContext,
+    Usage,
+    Workspace,
+    assistant,
+    system,
+    user,
+)
+from bough.core.fit import measure
+from bough.errors import (
+    BadMessage,
+    BadQuery,
+    BadText,
+    Fenced,
+    InvalidOperation,
+    ModelError,
+    NotJson,
+    Overflow,
+    Overloaded,
+    Running,
+    StaleLeaf,
+)
+from bough.log.workspace import Selection
+from bough.models.model import Delta, Request
+from bough.models.prices import Rates
+from bough.store import Store
+from bough.wire import Answer
+
+NOW = Limits(pause=lambda failures: 0.0)
+KEY = "sk-ant-" + "a1" * 20
+PHRASE = "correct horse battery staple"
+PEM = "-----BEGIN RSA PRIVATE KEY-----\nabc def\nghi\n-----END RSA PRIVATE KEY-----"
+DEAR = Rates(1_000, 1_000)
+
+
+@pytest.fixture(params=["file", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    where = "memory:" if request.param == "memory" else str(tmp_path / "agent.db")
+    with bough.open(where, synchronous="full", secrets={"phrase": PHRASE}) as opened:
+        yield opened
+
+
+@pytest.fixture
+def session(store: Store) -> Session:
+    return store.start("support", [system("You help.")])
+
+
+@bough.tool(effect="read")
+def look(order: int) -> str:
+    """Look an order up."""
+    return f"order {order}"
+
+
+def ask(name: str, *, times: int = 1) -> Any:
+    return assistant(*(ToolCall(f"c{n}", name, {"order": n}) for n in range(times)))
+
+
+class Pieces:
+    """A model that says what it says piece by piece, and then ends, or does not."""
+
+    provider, model, rates = "scripted", "pieces", None
+
+    def __init__(self, pieces: Sequence[str], *, reasons: bool = False, hangs: bool = False) -> None:
+        self.pieces, self.reasons, self.hangs = pieces, reasons, hangs
+
+    async def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
+        for piece in self.pieces:
+            yield Delta(reasoning=piece) if self.reasons else Delta(piece)
+        if self.hangs:
+            await asyncio.sleep(60)
+        yield Answer(assistant("".join(self.pieces)), Usage(1, 1, 0, 0), None, "scripted", "pieces", "stop")
+
+
+def run_and_cancel(run: Any, at: str, *after: float) -> list[Any]:
+    """Drive a run; from its first event of that type on, cancel it after so many seconds, as often as asked."""
+
+    async def main() -> list[Any]:
+        events = []
+        async for event in run:
+            if event.type == at and at not in [earlier.type for earlier in events]:
+                for seconds in after:
+                    asyncio.get_running_loop().call_later(seconds, run.cancel)
+            events.append(event)
+        return events
+
+    return asyncio.run(main())
+
+
+def live(events: Sequence[Any], what: str = "text") -> str:
+    return "".join(event.data.get(what, "") for event in events if event.type == "session:delta")
+
+
+class TestInput:
+    @pytest.mark.parametrize(
+        "message", [system("x"), assistant("y"), 5], ids=["system", "assistant", "no message"]
+    )
+    def test_only_a_user_message_opens_a_turn_and_anything_else_writes_nothing(
+        self, session: Session, message: Any
+    ) -> None:
+        model = ScriptedModel(["never"])
+        with pytest.raises(BadMessage, match="opens with a user message"):
+            session.send_sync(message, model=model)
+        with pytest.raises(BadMessage, match="opens with a user message"):
+            session.enqueue(message)
+        assert (session.row.status, len(session.path()), model.requests) == ("idle", 1, [])
+        assert session.log.store.inbox(session.session_id) == []
+        assert session.verify() == []
+
+
+class TestStatus:
+    @pytest.mark.parametrize("status", ["nonsense", 5, None])
+    def test_one_that_is_none_is_refused_and_nothing_is_written(self, session: Session, status: Any) -> None:
+        with pytest.raises(BadQuery, match="status"):
+            session.end(status)
+        assert (session.row.status, len(session.journal())) == ("idle", 1)
+
+    def test_a_turn_tells_how_it_was_started(self, store: Store) -> None:
+        session = store.start("a", policy={"p": 1}, context_window=9, trigger_type="mail", trigger_id="m1")
+        session.send_sync("q", model=ScriptedModel(["a"], model="m"), tools=[look])
+        (started,) = [fact.data for fact in session.journal() if fact.kind == "turn_started"]
+        assert started == {
+            "turn": 1,
+            "trigger": {"type": "mail", "id": "m1"},
+            "model": "m",
+            "context_window": 9,
+            "policy": {"p": 1},
+            "tool_names": ["look"],
+        }
+
+    def test_a_turn_tells_how_it_ended(self, session: Session) -> None:
+        session.send_sync("1", model=ScriptedModel(["fine"]))
+        run_and_cancel(session.send("2", model=ScriptedModel([Slow(60)])), "session:turn_started", 0.02)
+        session.send_sync("3", model=ScriptedModel([ModelError("m", "down")]), limits=NOW)
+        session.resume_sync(model=ScriptedModel([ask("look")] * 2), tools=[look], limits=Limits(rounds=1))
+        ended = [fact.data for fact in session.journal() if fact.kind == "turn_ended"]
+        assert [(fact["turn"], fact["status"]) for fact in ended] == [
+            (2, "completed"),
+            (4, "cancelled"),
+            (6, "failed"),
+            (6, "failed"),
+        ]
+
+    def test_a_run_that_lost_its_place_says_so_and_the_turn_goes_on(
+        self, store: Store, session: Session
+    ) -> None:
+        @bough.tool(effect="read")
+        def meddle(order: int) -> str:
+            store.session(session.session_id).note({"seen": order})
+            return "done"
+
+        with pytest.raises(StaleLeaf):
+            session.send_sync("q", model=ScriptedModel([ask("meddle")]), tools=[meddle])
+        assert session.row.status == "failed"
+        assert "StaleLeaf" in (session.row.error or "")
+        session.refresh()
+        session.resume_sync(model=ScriptedModel(["end"]), tools=[look])
+        assert (session.row.status, session.verify()) == ("idle", [])
+
+
+class TestCancel:
+    def test_it_reaches_the_child_and_both_can_go_on(self, session: Session) -> None:
+        @bough.tool
+        async def delegate(order: int, ctx: ToolContext) -> str:
+            return await ctx.task("do it", models=[ScriptedModel([Slow(60, "late")])])
+
+        run = session.send("q", model=ScriptedModel([ask("delegate")]), tools=[delegate])
+
+        async def cancel_once_the_child_runs() -> None:
+            while [child.row.status for child in session.children()] != ["running"]:
+                await asyncio.sleep(0.01)
+            run.cancel()
+
+        async def both() -> None:
+            other = asyncio.create_task(cancel_once_the_child_runs())
+            async for _ in run:
+                pass
+            await other
+
+        asyncio.run(both())
+        (child,) = session.children()
+        assert (session.row.status, child.row.status) == ("cancelled", "cancelled")
+        assert (child.row.holder, child.path()[-1].finish) == (None, "cancelled")
+        assert session.verify() == child.verify() == []
+        child.send_sync("again", model=ScriptedModel(["fine"]))
+
+    def test_a_tool_that_cleans_up_has_done_so_when_the_run_is_over(self, session: Session) -> None:
+        left: list[str] = []
+
+        @bough.tool
+        async def tidy(order: int) -> str:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                await asyncio.sleep(0.05)
+                left.append("clean")
+            return "never"
+
+        run = session.send("q", model=ScriptedModel([ask("tidy")]), tools=[tidy])
+        run_and_cancel(run, "session:answer", 0.05)
+        assert left == ["clean"]
+
+    def test_a_call_that_was_not_started_is_not_said_to_have_run(self, session: Session) -> None:
+        @bough.tool(approval=True)
+        def danger(order: int) -> str:
+            return "never"
+
+        @bough.tool
+        async def wait(order: int) -> str:
+            await asyncio.sleep(60)
+            return "never"
+
+        both = assistant(ToolCall("c0", "danger", {"order": 1}), ToolCall("c1", "wait", {"order": 1}))
+        run = session.send("q", model=ScriptedModel([both]), tools=[danger, wait])
+        run_and_cancel(run, "session:approval_requested", 0.05)
+        results = [result for entry in session.path() for result in entry.message.results]
+        assert [(result.call_id, result.outcome) for result in results] == [
+            ("c0", "interrupted"),
+            ("c1", "unknown"),
+        ]
+        assert "before this was run" in results[0].content[0].text
+
+    def test_three_times_is_once_and_it_is_durable_when_the_run_is_over(self, tmp_path: Path) -> None:
+        """While another process writes: the second cancel comes before the first is on the disk."""
+        place = tmp_path / "agent.db"
+        with bough.open(place) as store:
+            session = store.start("a")
+            other = apsw.Connection(str(place))
+            run = session.send("q", model=ScriptedModel([Slow(60)]))
+
+            async def main() -> None:
+                async for event in run:
+                    if event.type == "session:turn_started":
+                        other.execute("begin immediate")
+                        threading.Timer(0.3, lambda: other.execute("rollback")).start()
+                        for seconds in (0.0, 0.05, 0.1):
+                            asyncio.get_running_loop().call_later(seconds, run.cancel)
+
+            asyncio.run(main())
+            row = store.session(session.session_id).row
+            assert (row.status, row.holder) == ("cancelled", None)
+            assert session.verify() == []
+
+
+class TestAnswer:
+    @pytest.mark.parametrize(
+        "message",
+        [
+            assistant("half \ud800"),
+            assistant(ToolCall("c", "t", {"n": float("nan")})),
+            bough.Message("assistant", (bough.ToolResult("c"),)),
+            user("in the wrong role"),
+        ],
+        ids=["half a character", "not a number", "a result", "a question"],
+    )
+    def test_one_that_cannot_be_kept_is_a_failed_call_and_its_tokens_are_counted(
+        self, session: Session, message: Any
+    ) -> None:
+        bad = Answer(message, Usage(10, 5, 0, 0), None, "scripted", "m", "stop")
+        events = session.send_sync("q", model=ScriptedModel([bad]), limits=NOW)
+        assert events[-1].data["error"]["code"] == "ModelError"
+        assert [(call.failed, call.usage.input_tokens) for call in session.calls()] == [(True, 10)]
+        assert session.verify() == []
+        session.send_sync("again", model=ScriptedModel(["whole"]))
+        assert session.path()[-1].message.text == "whole"
+
+    def test_the_next_of_the_chain_is_asked_then(self, session: Session) -> None:
+        bad = Answer(assistant("\ud800"), None, None, "scripted", "m", "stop")
+        chain = [ScriptedModel([bad]), ScriptedModel(["whole"], model="second")]
+        session.send_sync("q", model=chain, limits=NOW)
+        assert session.path()[-1].model == "second"
+
+
+class TestChain:
+    def test_a_model_that_stays_overloaded_is_not_waited_for_once_more(self, session: Session) -> None:
+        def pause(failures: int) -> float:
+            return 0.0 if failures < 2 else 60.0
+
+        busy = ScriptedModel([Overloaded("m", "529")] * 3)
+        chain = [busy, ScriptedModel(["second"])]
+        events = session.send_sync("q", model=chain, limits=Limits(tries=3, pause=pause))
+        assert [event.type for event in events].count("session:retry") == 2
+        assert session.path()[-1].message.text == "second"
+
+
+class TestTools:
+    def test_a_call_whose_arguments_are_no_json_is_not_run_with_the_defaults(self, session: Session) -> None:
+        did: list[bool] = []
+
+        @bough.tool
+        def wipe(everything: bool = True) -> str:
+            did.append(everything)
+            return "wiped"
+
+        half = assistant(ToolCall("c", "wipe", malformed='{"everything": fal'))
+        session.send_sync("q", model=ScriptedModel([half, "end"]), tools=[wipe])
+        (result,) = session.path()[3].message.results
+        assert (did, result.error) == ([], True)
+        assert "not a JSON object" in result.content[0].text
+
+
+def nested(depth: int) -> dict[str, Any]:
+    value: dict[str, Any] = {"bottom": 1}
+    for _ in range(depth):
+        value = {"deeper": value}
+    return value
+
+
+NESTED: dict[str, Any] = {
+    "note": lambda deep: [bough.Note(deep)],
+    "settings": lambda deep: [bough.Settings(limits=deep)],
+    "arguments": lambda deep: [user("q"), assistant(ToolCall("c", "t", deep))],
+    "message details": lambda deep: [bough.Message("user", (bough.Text("q"),), details=deep)],
+    "result details": lambda deep: [
+        user("q"),
+        assistant(ToolCall("c", "t")),
+        bough.tool_result("c", "r", details=deep),
+    ],
+}
+
+
+class TestNesting:
+    @pytest.mark.parametrize("place", NESTED)
+    @pytest.mark.parametrize("depth", [250, 900])
+    def test_too_deep_a_value_is_refused_wherever_it_stands(
+        self, session: Session, place: str, depth: int
+    ) -> None:
+        """Some were kept, and one of them in any session made searching and drawing the store impossible."""
+        with pytest.raises(NotJson, match="nested deeper than 200"):
+            session.append(NESTED[place](nested(depth)))
+        assert len(session.path()) == 1
+
+    @pytest.mark.parametrize("place", NESTED)
+    def test_what_is_kept_can_be_drawn_found_and_verified(
+        self, store: Store, session: Session, place: str
+    ) -> None:
+        session.append(NESTED[place](nested(190)))
+        assert "1" in session.tree()
+        store.search("help")
+        assert session.verify() == []
+
+
+class TestSeeds:
+    def test_what_was_appended_in_their_place_is_none(self, session: Session) -> None:
+        session.rewind(0)
+        session.append([user("fresh"), assistant("start")])
+        assert session.hydrate().seeds == []
+        assert [entry.seq for entry in session.hydrate().messages] == [1, 2]
+        assert session.fork().row.seed_count == 0
+
+    def test_those_before_the_cut_stay_in_a_fork_of_a_fork(self, store: Store) -> None:
+        session = store.start("a", [system("1"), user("2"), assistant("3")])
+        session.append([user("q"), assistant("a")])
+        fork = session.fork().fork(at=2)
+        fork.append([user("q"), assistant("b")])
+        assert [entry.message.text for entry in fork.hydrate().seeds] == ["1", "2"]
+        assert fork.verify() == []
+
+
+class TestLimits:
+    def test_rounds_are_those_of_the_turn_however_often_it_was_resumed(self, session: Session) -> None:
+        limits = Limits(rounds=3, pause=lambda failures: 0.0)
+        model = ScriptedModel([ask("look"), ask("look"), ModelError("m", "down"), ask("look"), "never"])
+        session.send_sync("q", model=model, tools=[look], limits=limits)
+        events = session.resume_sync(model=model, tools=[look], limits=limits)
+        assert events[-1].data["error"]["code"] == "turn_limit"
+        assert len(model.requests) == 4
+
+    def test_a_turn_that_was_stopped_is_told_with_the_number_behind_which_it_is_durable(
+        self, session: Session
+    ) -> None:
+        model = ScriptedModel([ask("look")])
+        events = session.send_sync("q", model=model, tools=[look], limits=Limits(rounds=1))
+        assert events[-1].n == session.row.facts
+
+    def test_a_cost_cap_says_what_it_cannot_count(self, session: Session) -> None:
+        limits = Limits(max_cost_microcents=100)
+        session.send_sync("1", model=ScriptedModel(["a"]), limits=limits)
+        events = session.send_sync("2", model=ScriptedModel(["b"]), limits=limits)
+        (told,) = [event for event in events if event.type == "session:limit_passed"]
+        assert told.data["code"] == "cost_unknown"
+        assert "calls without a price so far: 1;" in told.data["message"]
+        assert "pip install 'bough[prices]'" in told.data["message"]
+
+    def test_those_of_the_sessions_settings_hold(self, session: Session) -> None:
+        session.set(limits={"turns": 1, "the host's own": "kept"})
+        session.send_sync("1", model=ScriptedModel(["a"]))
+        (event,) = session.send_sync("2", model=ScriptedModel(["never"]))
+        assert event.data["error"]["code"] == "turn_limit"
+
+    def test_those_of_the_sessions_settings_only_narrow(self, session: Session) -> None:
+        session.set(limits={"turns": 9, "on_exceed": "warn"})
+        session.send_sync("1", model=ScriptedModel(["a"]))
+        (event,) = session.send_sync("2", model=ScriptedModel(["never"]), limits=Limits(turns=1))
+        assert event.data["error"]["code"] == "turn_limit"
+
+    def test_one_of_the_settings_that_is_no_number_is_refused_before_anything_leaves(
+        self, session: Session
+    ) -> None:
+        session.set(limits={"turns": "many"})
+        model = ScriptedModel(["never"])
+        with pytest.raises(BadQuery, match="turns"):
+            session.send_sync("1", model=model)
+        assert model.requests == []
+
+    def test_the_money_of_the_parent_is_the_childs_limit_too(self, session: Session) -> None:
+        asked: list[ScriptedModel] = []
+
+        @bough.tool
+        async def delegate(order: int, ctx: ToolContext) -> str:
+            asked.append(ScriptedModel(["never"], rates=DEAR))
+            return await ctx.task("do it", models=asked[-1:], limits=Limits(rounds=5))
+
+        model = ScriptedModel([ask("delegate"), "never"], rates=DEAR)
+        session.send_sync("q", model=model, tools=[delegate], limits=Limits(max_cost_microcents=1))
+        assert asked[0].requests == []
+
+    def test_a_child_that_was_refused_tells_its_parent_why(self, session: Session) -> None:
+        @bough.tool
+        async def delegate(order: int, ctx: ToolContext) -> str:
+            return await ctx.task("do it", models=[ScriptedModel(["never"])])
+
+        model = ScriptedModel([ask("delegate"), "never"], rates=DEAR)
+        session.send_sync("q", model=model, tools=[delegate], limits=Limits(max_cost_microcents=1))
+        (result,) = session.path()[3].message.results
+        assert "microcents are spent" in result.content[0].text
+
+    def test_a_childs_own_cap_is_for_what_the_child_spends(self, session: Session) -> None:
+        @bough.tool
+        async def delegate(order: int, ctx: ToolContext) -> str:
+            cheap = ScriptedModel(["done"], rates=DEAR)
+            return await ctx.task("do it", models=[cheap], limits=Limits(max_cost_microcents=1))
+
+        session.send_sync("q", model=ScriptedModel([ask("delegate"), "end"], rates=DEAR), tools=[delegate])
+        assert session.path()[3].message.results[0].content[0].text == "done"
+
+    def test_money_is_looked_at_again_before_the_next_of_the_chain_is_asked(self, session: Session) -> None:
+        cut = Answer(assistant("half"), Usage(1_000, 1_000, 0, 0), None, "scripted", "m", None)
+        second = ScriptedModel(["never"])
+        limits = Limits(max_cost_microcents=1, pause=lambda failures: 0.0)
+        events = session.send_sync("q", model=[ScriptedModel([cut], rates=DEAR), second], limits=limits)
+        assert events[-1].data["error"]["code"] == "cost_limit"
+        assert second.requests == []
+
+
+class TestCompaction:
+    def test_without_a_model_every_turn_is_still_told_and_the_context_stays_small(
+        self, session: Session
+    ) -> None:
+        model = ScriptedModel(lambda request: "answer " + "blah " * 300)
+        limits = Limits(context_tokens=2_000, turns=100)
+        for n in range(30):
+            session.send_sync(f"word w{n}x " + "pad " * 300, model=model, limits=limits)
+        sizes = [
+            sum(measure(item.message).tokens for item in request.context.items) for request in model.requests
+        ]
+        assert max(sizes) <= 2_000
+        told = "".join(item.message.text for item in session.context().items)
+        assert [n for n in range(30) if f"w{n}x" not in told] == []
+
+    def test_what_a_model_wrote_stays_word_for_word_when_later_ones_are_made_without(
+        self, session: Session
+    ) -> None:
+        prose = "An important fact. " * 60
+        model = ScriptedModel(lambda request: "answer " * 800)
+        for n in range(10):
+            writer = ScriptedModel([prose]) if n < 3 else None
+            limits = Limits(context_tokens=1_500, summariser=writer)
+            session.send_sync("pad " * 800, model=model, limits=limits)
+        told = [item.message.text for item in session.context().items if item.pinned]
+        assert (len(told), prose.strip() in told[0]) == (1, True)
+
+    def test_what_tools_were_asked_and_said_is_told_too(self, session: Session) -> None:
+        model = ScriptedModel([ask("look", times=9), Overflow("m", "too long"), "end"])
+        session.send_sync("the question", model=model, tools=[look], limits=NOW)
+        told = model.requests[-1].context.items[0].message.text
+        assert "the question" in told
+        assert "order 8" in told
+
+    def test_one_that_would_be_no_shorter_is_not_made(self, session: Session) -> None:
+        session.append([user("a"), assistant("b")])
+        events = session.send_sync("c", model=ScriptedModel([Overflow("m", "too long")]), limits=NOW)
+        assert events[-1].data["error"]["code"] == "Overflow"
+        assert "compaction" not in [entry.kind for entry in session.path()]
+
+    def test_a_models_summary_longer_than_what_it_replaces_is_refused(self, session: Session) -> None:
+        session.append([user("old " * 100), assistant("answer " * 100)])
+        limits = Limits(context_tokens=500, summariser=ScriptedModel(["long " * 400]))
+        session.send_sync("new " * 1_000, model=ScriptedModel(["fine"]), limits=limits)
+        (made,) = [entry.payload for entry in session.path() if entry.kind == "compaction"]
+        assert "long " * 400 not in made.summary
+
+    def test_the_call_for_a_summary_is_counted_before_it_is_made(self, session: Session) -> None:
+        seen: list[list[str]] = []
+
+        def summary(request: Request) -> str:
+            seen.append([call.purpose for call in session.calls()])
+            return "They spoke."
+
+        session.append([user("old " * 400), assistant("answer " * 400)])
+        limits = Limits(context_tokens=300, summariser=ScriptedModel(summary))
+        session.send_sync("new", model=ScriptedModel(["fine"]), limits=limits)
+        assert seen == [["answer", "compaction"]]
+        assert sorted(call.purpose for call in session.calls()) == ["answer", "compaction"]
+        assert session.usage().unknown_calls == 0
+
+    def test_a_summary_is_not_asked_for_when_the_money_is_spent(self, session: Session) -> None:
+        session.append([user("old " * 400), assistant("answer " * 400)])
+        summariser = ScriptedModel(["never"])
+        limits = Limits(max_cost_microcents=1, summariser=summariser, pause=lambda failures: 0.0)
+        dear = Answer(assistant(""), Usage(1_000, 1_000, 0, 0), None, "scripted", "m", None)
+        chain = [ScriptedModel([dear], rates=DEAR), ScriptedModel([Overflow("m", "too long")])]
+        session.send_sync("new", model=chain, limits=limits)
+        assert summariser.requests == []
+
+
+class TestSecrets:
+    @pytest.mark.parametrize("secret", [KEY, PHRASE, PEM], ids=["key", "with blanks", "of many lines"])
+    @pytest.mark.parametrize("size", [1, 7, 1_000])
+    @pytest.mark.parametrize("reasons", [False, True], ids=["text", "reasoning"])
+    def test_one_that_comes_in_pieces_is_in_no_event(
+        self, session: Session, secret: str, size: int, reasons: bool
+    ) -> None:
+        whole = f"it is {secret} and no more"
+        pieces = [whole[n : n + size] for n in range(0, len(whole), size)]
+        events = session.send_sync("q", model=Pieces(pieces, reasons=reasons))
+        said = live(events, "reasoning" if reasons else "text")
+        assert said.startswith("it is [redacted")
+        assert said.endswith("] and no more")
+
+    def test_what_only_begins_like_one_is_shown_whole(self, session: Session) -> None:
+        whole = "correct horse battery, correct horse, -----BEGIN the day"
+        assert live(session.send_sync("q", model=Pieces(list(whole)))) == whole
+
+    def test_a_key_that_is_only_spoken_of_does_not_hold_the_rest_back_for_ever(
+        self, session: Session
+    ) -> None:
+        spoken = [PEM.partition("\n")[0], *[" is how it begins,"] * 1_000]
+        run = session.send("q", model=Pieces(spoken, hangs=True))
+        events = run_and_cancel(run, "session:delta", 0.5)
+        assert live(events).endswith("is how it begins,")
+
+    def test_the_beginning_of_one_is_in_no_draft_and_no_cancelled_answer(self, session: Session) -> None:
+        run = session.send("q", model=Pieces(["word " * 200, KEY[:12]], hangs=True))
+        events = run_and_cancel(run, "session:delta", 0.05)
+        assert live(events) == "word " * 200
+        assert session.path()[-1].message.text == "word " * 200 + "(cancelled)"
+
+    def test_one_is_in_no_tag_no_title_and_no_word_about_a_turn(self, session: Session) -> None:
+        session.tag(note=KEY)
+        fork = session.fork(title=f"about {KEY}")
+        with session.turn("q", trigger=KEY) as turn:
+            turn.answer(assistant("a"))
+        kept = [str(session.row), str(session.journal()), str(fork.row)]
+        assert [KEY in text for text in kept] == [False, False, False]
+
+
+class TestDraft:
+    def test_what_was_shown_is_durable_soon_though_the_stream_says_no_more(
+        self, store: Store, session: Session
+    ) -> None:
+        async def main() -> str | None:
+            run = session.send("q", model=Pieces(["a few words "], hangs=True))
+            async for event in run:
+                if event.type == "session:delta":
+                    await asyncio.sleep(0.8)
+                    kept = store.store.draft(session.session_id)
+                    run.cancel()
+            return kept
+
+        assert asyncio.run(main()) == "a few words "
+
+
+class TestLease:
+    def test_a_turn_of_ones_own_that_another_took_over_leaves_its_status_alone(
+        self, store: Store, session: Session
+    ) -> None:
+        """It cleared the other's lease on its way out, and a third could have driven beside it."""
+        later = store.runtime.now() + 3_600_000_000
+        with session.turn("q") as turn:
+            store.store.lease(session.session_id, "elsewhere:1#b", later + 1, later)
+            with pytest.raises(Fenced):
+                turn.answer(assistant("late"))
+        row = session.row
+        assert (row.status, row.holder, row.error) == ("running", "elsewhere:1#b", None)
+
+
+class TestTurn:
+    def test_an_answer_that_was_refused_does_not_count_its_call_twice(self, session: Session) -> None:
+        with session.turn("q", calling="scripted:m") as turn:
+            with pytest.raises(BadText):
+                turn.answer(assistant("\ud800"), usage=Usage(7, 7, 0, 0))
+            with pytest.raises(BadText):
+                turn.failed("\ud800")
+            turn.answer(assistant("whole"), usage=Usage(7, 7, 0, 0))
+        assert [call.usage.input_tokens for call in session.calls()] == [7]
+
+    def test_one_that_is_over_takes_no_answer(self, session: Session) -> None:
+        with session.turn("q") as turn:
+            turn.answer(assistant("a"))
+            with pytest.raises(InvalidOperation, match="turn 2 is over"):
+                turn.answer(assistant("b"))
+        assert len(session.path()) == 3
+
+    def test_one_within_another_leaves_the_outer_one_behind(self, session: Session) -> None:
+        with session.turn("outer") as outer, session.turn("inner") as inner:
+            inner.answer(assistant("a"))
+            with pytest.raises(InvalidOperation, match="turn 2 is over"):
+                outer.answer(assistant("b"))
+        assert (session.row.status, len(session.path())) == ("idle", 4)
+
+
+class TestShellOfTheHost:
+    def test_it_is_refused_while_a_loop_drives(self, store: Store, session: Session) -> None:
+        workspace = Workspace(working_dir="/tmp")
+
+        async def main() -> None:
+            async for event in session.send("q", model=ScriptedModel([Slow(0.05, "mine")])):
+                if event.type == "session:turn_started":
+                    other = store.session(session.session_id)
+                    with pytest.raises(Running):
+                        await asyncio.to_thread(other.shell, ["true"], workspace, commands=["true"])
+
+        asyncio.run(main())
+        assert session.path()[-1].message.text == "mine"
+
+
+class TestWorkspace:
+    def test_everything_it_knows_is_filled_in(self, store: Store) -> None:
+        workspace = Workspace(working_dir="/w", active_file="a.py", selection=Selection("f.py", 3, 9))
+        text = "{{ctx.active_file}} {{ctx.selection}} {{ctx.selection.file}} {{ctx.selection.end_line}} {{ctx.no}}"
+        session = store.start("a", [system(text)], workspace=workspace)
+        assert session.path()[0].message.text == "a.py f.py:3-9 f.py 9 {{ctx.no}}"
+
+
+class TestTask:
+    def test_one_without_an_answer_is_named(self, session: Session) -> None:
+        @bough.tool
+        async def delegate(order: int, ctx: ToolContext) -> str:
+            with pytest.raises(InvalidOperation, match="ended without an answer: m gave no answer: down"):
+                await ctx.task("do it", models=[ScriptedModel([ModelError("m", "down")])], limits=NOW)
+            return "told"
+
+        session.send_sync("q", model=ScriptedModel([ask("delegate"), "end"]), tools=[delegate])
+        assert session.path()[3].message.results[0].content[0].text == "told"
+
+
+TAMPERED = {
+    "update entry set role = 'assistant' where role = 'user'": "is filed as assistant",
+    "update entry set role = null where role = 'tool'": "is filed as None",
+    "update blob set bytes = x'00'": "does not hold the bytes it is named after",
+    "delete from blob_use": "is not held for it",
+    "update usage set answer_seq = 99": "its answer 1:99 is none",
+    "update usage set after_seq = 77": "was made behind 1:77",
+    "update session set status = 'zzz'": "is 'zzz', which is none",
+    "update session_detail set state = '{'": "cannot be read",
+    "update journal set data = '{' where kind = 'turn_started'": "cannot be read",
+    "update branch set parent_seq = 1": "begins behind entry 1 of no branch",
+}
+
+
+class TestVerify:
+    @pytest.mark.parametrize("sql", TAMPERED)
+    def test_what_was_tampered_with_is_named(self, tmp_path: Path, sql: str) -> None:
+        place = str(tmp_path / "agent.db")
+        with bough.open(place) as store:
+            session = store.start("a", [system("x")])
+            with session.turn("q") as turn:
+                turn.answer(assistant(ToolCall("c", "t")), usage=Usage(1, 2, 0, 0))
+                turn.result("c", bough.Attachment(b"pixels", "image/png"), state={"k": 1})
+                turn.answer(assistant("done"), usage=Usage(1, 2, 0, 0))
+            assert session.verify() == []
+        connection = apsw.Connection(place)
+        connection.execute(sql)
+        connection.close()
+        with bough.open(place) as store:
+            problems = store.session(session.session_id).verify()
+        assert TAMPERED[sql] in " ".join(map(str, problems))

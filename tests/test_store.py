@@ -1,0 +1,259 @@
+"""The sessions of a store: starting, finding, deleting."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import bough
+from bough import Session, Workspace, assistant, system, user
+from bough.errors import (
+    BadQuery,
+    BadText,
+    IdTaken,
+    NotFound,
+    OtherSpace,
+    Running,
+    StoreClosed,
+    StoreError,
+    WrongStore,
+)
+from conftest import Store
+
+
+def test_a_session_is_started_with_all_that_is_known_of_it(store: Store) -> None:
+    seeds = [system("s"), replace(user("mail"), is_new=True, timestamp=5, details={"from": "ann"})]
+    session = store.start(
+        "support",
+        seeds,
+        title="t",
+        tags={"a": "b"},
+        model="m",
+        context_window=200_000,
+        trigger_type="email",
+        trigger_id="mail-1",
+        tool_names=["x"],
+        spec={"name": "support"},
+        policy={"web": False},
+        state={"n": 1},
+    )
+    row = session.row
+    assert (row.status, row.agent, row.title, row.model, row.context_window) == (
+        "idle",
+        "support",
+        "t",
+        "m",
+        200_000,
+    )
+    assert (row.trigger_type, row.trigger_id, row.tool_names, row.seed_count) == (
+        "email",
+        "mail-1",
+        ("x",),
+        3,
+    )
+    assert session.state == {"n": 1}
+    assert [entry.internal for entry in session.path()] == [True, True, True]
+    mail = session.path()[1].message
+    assert (mail.is_new, mail.timestamp, mail.details) == (True, 5, {"from": "ann"})
+    assert session.verify() == []
+
+
+def test_starting_is_idempotent_by_session_id(store: Store) -> None:
+    first = store.start("a", [system("s")], session_id="ses_mine")
+    first.append([user("q")])
+    again = store.start("a", [system("s")], session_id="ses_mine")
+    assert (again.leaf, len(again.path())) == (first.leaf, 2)
+    again.append([assistant("a")])
+    with pytest.raises(IdTaken):
+        store.start("a", [system("other")], session_id="ses_mine")
+
+
+def test_latest_is_never_a_child_a_fork_or_a_replay(store: Store) -> None:
+    assert store.latest("con") is None
+    session = store.start("a", conversation_id="con")
+    session.append([user("q")])
+    session.fork()
+    store.start_task(session, "b", conversation_id="con")
+    store.start("a", conversation_id="con", relation="replay", parent_session=session.session_id)
+    assert store.latest("con").session_id == session.session_id
+    assert store.latest_or_start("con", "a").session_id == session.session_id
+    fresh = store.latest_or_start("elsewhere", "a", [system("s")])
+    assert fresh.row.conversation_id == "elsewhere"
+    assert store.latest_or_start("elsewhere", "a").session_id == fresh.session_id
+
+
+def test_a_child_is_recorded_in_the_parent_before_it_exists(store: Store) -> None:
+    parent = store.start("a")
+    child = store.start_task(parent, "b")
+    fact = parent.journal()[-1]
+    assert (fact.kind, fact.data["child"]) == ("task_started", child.session_id)
+    assert [session.session_id for session in parent.children()] == [child.session_id]
+    assert child.row.relation == "task"
+
+
+def test_every_row_is_read_page_by_page(store: Store) -> None:
+    names = [store.start("a").session_id for _ in range(7)]
+    assert [row.session_id for row in store.every(limit=3)] == names[::-1]
+
+
+class TestListing:
+    def test_it_is_filtered_by_owner(self, store: Store) -> None:
+        for owner in ("ann", "bob", "ann"):
+            store.start("a", owner=owner)
+        assert [row.owner for row in store.sessions(owner="ann").sessions] == ["ann", "ann"]
+        assert [row.owner for row in store.every(owner="bob", limit=1)] == ["bob"]
+        assert store.sessions(owner="eve").sessions == []
+
+    @pytest.mark.parametrize("query", [{"status": "odd"}, {"relation": "odd"}, {"status": 5}])
+    def test_what_no_session_can_be_is_no_question(self, store: Store, query: dict[str, Any]) -> None:
+        """A word mistyped would look as if there were none."""
+        with pytest.raises(BadQuery, match=next(iter(query))):
+            store.sessions(**query)
+
+    def test_the_space_of_the_handle_may_be_named_and_another_one_says_how_to_open_it(
+        self, store: Store
+    ) -> None:
+        session = store.start("a")
+        assert [row.session_id for row in store.sessions(space="default").sessions] == [session.session_id]
+        for read in (store.sessions, lambda **query: list(store.every(**query))):
+            with pytest.raises(OtherSpace, match=r"bough\.open\(…, space='other'\)"):
+                read(space="other")
+
+
+def test_delete_restore_and_purge(store: Store) -> None:
+    parent = store.start("a")
+    child = store.start_task(parent, "b")
+    assert store.delete(parent.session_id) == [child.session_id, parent.session_id]
+    assert store.sessions().sessions == []
+    store.restore(parent.session_id)
+    assert len(store.sessions().sessions) == 2
+    store.delete(parent.session_id)
+    store.purge(parent.session_id)
+    with pytest.raises(NotFound):
+        store.session(child.session_id)
+
+
+class TestWhatIsDriven:
+    """A runner whose session goes has nowhere to put what its tools did."""
+
+    def drive(self, store: Store, session: Session) -> None:
+        now = store.runtime.now()
+        store.store.lease(session.session_id, "elsewhere:1#a", now + 10**9, now)
+
+    def test_it_is_not_put_into_the_trash(self, store: Store) -> None:
+        session = store.start()
+        task = store.start_task(session)
+        self.drive(store, task)
+        with pytest.raises(Running, match="elsewhere:1#a") as refused:
+            store.delete(session.session_id)
+        assert refused.value.session_id == task.session_id
+        assert {row.trashed_at for row in store.family(session.session_id)} == {None}
+
+    def test_a_fork_of_it_is_not_forgotten_with_it(self, store: Store) -> None:
+        session = store.start()
+        session.append([user("q")])
+        fork = session.fork()
+        store.delete(session.session_id)
+        self.drive(store, fork)
+        with pytest.raises(Running):
+            store.purge(session.session_id, with_forks=True)
+        assert store.purge(session.session_id).sessions == (session.session_id,)
+
+    def test_a_runner_that_died_does_not_keep_it(self, store: Store) -> None:
+        session = store.start()
+        now = store.runtime.now()
+        store.store.lease(session.session_id, "elsewhere:1#a", now + 1, now)
+        session.log.record("turn", row={"status": "running"})
+        assert store.delete(session.session_id) == [session.session_id]
+
+
+def test_nothing_is_ever_deleted_by_age(store: Store) -> None:
+    names = {store.start("a").session_id for _ in range(3)}
+    store.gc(grace=0)
+    assert {row.session_id for row in store.sessions().sessions} == names
+
+
+def test_bad_text_in_a_plain_column_is_refused_and_nothing_is_made(store: Store) -> None:
+    for about in (
+        {"title": "a\0b"},
+        {"tags": {"k": "\ud800"}},
+        {"conversation_id": "\0"},
+        {"session_id": "\0"},
+    ):
+        with pytest.raises(BadText):
+            store.start("a", **about)
+    with pytest.raises(BadText):
+        store.start("a\0")
+    assert store.sessions().sessions == []
+
+
+class TestWorkspace:
+    def test_it_is_detected_overridable_and_fills_the_prompt(self, store: Store, tmp_path: Path) -> None:
+        subprocess.run(["git", "init", "-q", "-b", "trunk", str(tmp_path)], check=True)
+        workspace = Workspace.detect(working_dir=str(tmp_path), variables={"user": "Ann"})
+        assert (workspace.git_ref, workspace.fs_scope_tier) == ("trunk", "sandboxed")
+        session = store.start(
+            "a",
+            [system("In {{ctx.working_dir}} on {{ ctx.git_ref }} for {{ctx.user}}, {{ctx.nothing}}")],
+            workspace=workspace,
+        )
+        assert session.path()[0].message.text == f"In {tmp_path} on trunk for Ann, {{{{ctx.nothing}}}}"
+        assert b'"user":"Ann"' in store.store.detail(session.session_id).workspace
+
+    def test_a_folder_without_git_has_no_ref(self, tmp_path: Path) -> None:
+        assert Workspace.detect(working_dir=str(tmp_path)).git_ref is None
+
+
+class TestOpen:
+    def test_a_new_store_is_readable_by_its_owner_only(self, tmp_path: Path) -> None:
+        with bough.open(tmp_path / "a.db") as store:
+            store.start("a")
+            modes = {path.name: oct(path.stat().st_mode)[-3:] for path in tmp_path.iterdir()}
+        assert set(modes.values()) == {"600"}
+        assert "a.db-wal" in modes
+
+    def test_a_closed_store_says_so(self, tmp_path: Path) -> None:
+        store = bough.open(tmp_path / "a.db")
+        session = store.start("a")
+        store.close()
+        store.close()
+        for use in (session.path, lambda: session.append([user("x")]), store.sessions):
+            with pytest.raises(StoreClosed):
+                use()
+
+    def test_what_cannot_be_opened_is_said_so(self, tmp_path: Path) -> None:
+        for url in ("mysql://host/db", str(tmp_path), str(tmp_path / "no" / "folder.db")):
+            with pytest.raises(WrongStore):
+                bough.open(url)
+        with pytest.raises(StoreError, match="full"):
+            bough.open(tmp_path / "a.db", synchronous="off")
+        with pytest.raises(BadText):
+            bough.open("memory:", space="\0")
+
+    def test_a_store_is_a_context_manager_and_repr_tells_where(self) -> None:
+        with bough.open("memory:", space="acme") as store:
+            assert repr(store) == "Store('memory:', space='acme')"
+
+    def test_spaces_are_apart(self, tmp_path: Path) -> None:
+        with (
+            bough.open(tmp_path / "a.db", space="one") as one,
+            bough.open(tmp_path / "a.db", space="two") as two,
+        ):
+            session = one.start("a")
+            media = one.put_blob(b"x", "text/plain")
+            with pytest.raises(NotFound):
+                two.session(session.session_id)
+            assert two.blob(media) is None
+            assert two.sessions().sessions == []
+
+    def test_no_descriptor_is_left_open(self, tmp_path: Path) -> None:
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            with bough.open(tmp_path / "a.db") as store:
+                store.start("a").path()
+        assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,364 @@
+"""OpenAI's Chat Completions: its rules, the projection that obeys them, and reading its own types."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from bough.core.context import build
+from bough.core.entries import Evidence, Note
+from bough.core.messages import (
+    Attachment,
+    Media,
+    Reasoning,
+    Text,
+    ToolCall,
+    assistant,
+    system,
+    tool_result,
+    user,
+)
+from bough.core.usage import Usage
+from bough.errors import UnrecognizedReply
+from bough.wire import read, wire
+from bough.wire.openai_chat.request import read_messages
+from bough.wire.openai_chat.rules import violations
+from bough.wire.pairs import BELOW, EMPTY, NO_OUTPUT, NO_RESULT
+from support.random_logs import PNG, blobs, entries, path_of
+
+PNG_URL = "data:image/png;base64," + base64.b64encode(PNG).decode()
+
+
+def text(said: str) -> dict[str, Any]:
+    return {"type": "text", "text": said}
+
+
+def image(url: str = PNG_URL) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def call(call_id: str = "a", name: str = "f", arguments: Any = "{}") -> dict[str, Any]:
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def asks(*calls: dict[str, Any], content: Any = None) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, "tool_calls": list(calls)}
+
+
+def tool(call_id: str = "a", content: Any = "r") -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+
+def u(content: Any = "hi") -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+HI, YES = u(), {"role": "assistant", "content": "yes"}
+
+REJECTED = {
+    "a message that is no object": ["hi"],
+    "unknown role": [{"role": "robot", "content": "x"}],
+    "no role": [{"content": "x"}],
+    "an extra field of a message": [{**HI, "details": {}}],
+    "tool_calls of the user": [{**HI, "tool_calls": [call()]}],
+    "user without content": [{"role": "user"}],
+    "user with null": [u(None)],
+    "user with nothing": [u("")],
+    "user with an empty list": [u([])],
+    "user with an empty text part": [u([text("")])],
+    "user with an unknown part": [u([{"type": "video"}])],
+    "user with a block of Anthropic": [u([{"type": "tool_result", "tool_use_id": "a"}])],
+    "system with an image": [{"role": "system", "content": [image()]}, HI],
+    "system with nothing": [{"role": "system", "content": ""}, HI],
+    "answer of null without calls": [HI, {"role": "assistant", "content": None}],
+    "answer without content or calls": [HI, {"role": "assistant"}],
+    "answer with nothing": [HI, {"role": "assistant", "content": ""}],
+    "answer with an image": [HI, {"role": "assistant", "content": [image()]}],
+    "an empty list of calls": [HI, {**YES, "tool_calls": []}],
+    "calls that are null": [HI, {**YES, "tool_calls": None}],
+    "call without result at the end": [HI, asks(call())],
+    "call without result before the user": [HI, asks(call()), HI],
+    "one of two calls without result": [HI, asks(call("a"), call("b")), tool("a"), HI],
+    "system between a call and its result": [HI, asks(call()), {"role": "system", "content": "x"}, tool()],
+    "user between two results": [HI, asks(call("a"), call("b")), tool("a"), HI, tool("b")],
+    "result without call": [HI, tool()],
+    "result first": [tool(), HI],
+    "result of another call": [HI, asks(call("a")), tool("b")],
+    "two results for a call": [HI, asks(call()), tool(), tool()],
+    "result after the batch was left": [HI, asks(call()), tool(), YES, tool()],
+    "same id twice in a message": [HI, asks(call(), call()), tool(), tool()],
+    "same id twice in a history": [HI, asks(call()), tool(), asks(call()), tool()],
+    "empty id": [HI, asks(call("")), tool("")],
+    "id of 41 characters": [HI, asks(call("a" * 41)), tool("a" * 41)],
+    "id with a blank": [HI, asks(call("a b")), tool("a b")],
+    "id with a newline at its end": [HI, asks(call("a\n")), tool("a\n")],
+    "result without an id": [HI, asks(call()), {"role": "tool", "content": "r"}],
+    "name with a dot": [HI, asks(call(name="fs.read")), tool()],
+    "name of 65 characters": [HI, asks(call(name="n" * 65)), tool()],
+    "no name": [HI, asks(call(name="")), tool()],
+    "arguments are an object": [HI, asks(call(arguments={})), tool()],
+    "arguments are null": [HI, asks(call(arguments=None)), tool()],
+    "call without a type": [HI, asks({"id": "a", "function": {"name": "f", "arguments": ""}}), tool()],
+    "call of an unknown type": [HI, asks({**call(), "type": "magic"}), tool()],
+    "result with an image": [HI, asks(call()), tool(content=[image()])],
+    "result of null": [HI, asks(call()), tool(content=None)],
+    "image that is no base64": [u([image("data:image/png;base64,iVBORw0KGgo!")])],
+    "image of a type not taken": [u([image("data:image/tiff;base64,AAAA")])],
+    "image that is another type": [u([image(PNG_URL.replace("png", "gif"))])],
+    "image without a url": [u([{"type": "image_url", "image_url": {}}])],
+    "file that is no PDF": [u([{"type": "file", "file": {"filename": "a", "file_data": PNG_URL}}])],
+    "file without a name": [
+        u([{"type": "file", "file": {"file_data": "data:application/pdf;base64,JVBERi0x"}}])
+    ],
+}
+
+ACCEPTED = {
+    "nothing yet": [],
+    "a question": [HI],
+    "a system prompt, and one on the way": [
+        {"role": "system", "content": "x"},
+        HI,
+        {"role": "system", "content": "y"},
+    ],
+    "an assistant first": [YES, HI],
+    "two of a role in a row": [HI, HI, YES, YES],
+    "results in another order": [HI, asks(call("a"), call("b")), tool("b"), tool("a")],
+    "an answer with text and calls": [HI, asks(call(), content="x"), tool()],
+    "arguments that are no JSON": [HI, asks(call(arguments="{")), tool()],
+    "an empty result": [HI, asks(call()), tool(content="")],
+    "a link to an image": [u([image("https://x/cat.png")])],
+    "an image": [u([text("x"), image()])],
+    "a refusal": [HI, {"role": "assistant", "content": None, "refusal": "no"}],
+}
+
+
+class TestRules:
+    @pytest.mark.parametrize("messages", REJECTED.values(), ids=REJECTED)
+    def test_what_the_provider_refuses_is_found(self, messages):
+        assert violations({"messages": messages}) != []
+
+    @pytest.mark.parametrize("messages", ACCEPTED.values(), ids=ACCEPTED)
+    def test_what_the_provider_takes_is_left_alone(self, messages):
+        assert violations({"messages": messages}) == []
+
+    def test_a_request_without_messages_is_found(self):
+        assert violations({}) == ["messages: not a list"]
+
+    def test_a_system_field_is_found(self):
+        assert violations({"system": "x", "messages": [HI]}) != []
+
+    @pytest.mark.parametrize("messages", [[], [HI, YES]])
+    def test_only_what_ends_with_the_user_or_a_result_is_ready(self, messages):
+        assert violations({"messages": messages}) == []
+        assert violations({"messages": messages}, ready=True) != []
+        assert violations({"messages": [HI]}, ready=True) == []
+        assert violations({"messages": [HI, asks(call()), tool()]}, ready=True) == []
+
+
+def messages(*payloads: Any) -> list[dict[str, Any]]:
+    request = wire("openai-chat").project(build(path_of(*payloads)), blobs)
+    assert violations(request) == []
+    return request["messages"]
+
+
+class TestProjection:
+    def test_system_messages_stay_where_they_are(self):
+        found = messages(system("be kind"), user("hi"), assistant("yes"), system("be brief"), user("go"))
+        assert [message["role"] for message in found] == ["system", "user", "assistant", "system", "user"]
+
+    def test_results_stand_in_call_order_however_they_landed(self):
+        calls = assistant("x", ToolCall("a", "f"), ToolCall("b", "f", {"z": 1, "a": 2}))
+        found = messages(user("hi"), calls, tool_result("b", "B"), Note(), tool_result("a", "A"), user("so?"))
+        assert found == [
+            HI,
+            asks(call("a"), call("b", arguments='{"z":1,"a":2}'), content="x"),
+            tool("a", "A"),
+            tool("b", "B"),
+            u("so?"),
+        ]
+
+    def test_a_call_that_never_got_a_result_says_so(self):
+        found = messages(user("hi"), assistant(ToolCall("a", "f")))
+        assert found == [HI, asks(call()), tool(content=f"[error]\n{NO_RESULT}")]
+
+    def test_an_error_is_told_in_words_for_there_is_no_field(self):
+        found = messages(user("hi"), assistant(ToolCall("a", "f")), tool_result("a", "bad", error=True))
+        assert found[2] == tool(content="[error]\nbad")
+
+    def test_an_outcome_that_is_not_done_is_told_with_the_content(self):
+        said = tool_result("a", "x", outcome="dry_run")
+        content = messages(user("hi"), assistant(ToolCall("a", "f")), said)[2]["content"]
+        assert content == "[dry run: this call was not really made]\nx"
+
+    def test_a_result_of_nothing_has_some_words(self):
+        assert messages(user("hi"), assistant(ToolCall("a", "f")), tool_result("a"))[2] == tool(
+            content=NO_OUTPUT
+        )
+
+    def test_ids_too_long_and_ids_repeated_are_replaced_in_both_places(self):
+        calls = assistant(ToolCall("x" * 41, "f"), ToolCall("b", "f"), ToolCall("b", "f"))
+        found = messages(user("hi"), calls, *(tool_result(i, i[0]) for i in ("b", "x" * 41, "b")))
+        ids = [one["id"] for one in found[1]["tool_calls"]]
+        assert [message["tool_call_id"] for message in found[2:]] == ids
+        assert (len(set(ids)), ids[1]) == (3, "b")
+
+    def test_malformed_arguments_go_back_as_the_model_wrote_them(self):
+        found = messages(user("hi"), assistant(ToolCall("a", "f", malformed='{"x')))
+        assert found[1]["tool_calls"] == [call(arguments='{"x')]
+
+    def test_media_of_results_follow_the_whole_batch(self):
+        calls = assistant(ToolCall("a", "f"), ToolCall("b", "f"))
+        shot = tool_result("a", ["see", Media("png", "image/png", 32)])
+        found = messages(user("hi"), calls, shot, tool_result("b", Media("gone", "image/png", 9)))
+        assert found[2:] == [
+            tool("a", "see\n[media: shown below]"),
+            tool("b", "[image/png, 9 bytes: is missing]"),
+            u([text(BELOW), image()]),
+        ]
+
+    def test_images_and_pdfs_are_shown_and_the_rest_is_named(self):
+        pdf, sound = Media("pdf", "application/pdf", 16), Media("sound", "audio/wav", 20)
+        found = messages(user("see", Media("png", "image/png", 32), pdf, sound))[0]["content"]
+        assert [part["type"] for part in found] == ["text", "image_url", "file", "text"]
+        assert found[2]["file"]["filename"] == "document.pdf"
+        assert found[3] == text("[audio/wav, 20 bytes: not shown]")
+
+    def test_an_empty_input_is_not_lost_and_an_empty_answer_goes(self):
+        assert messages(user(""), assistant(" "), user("hi")) == [u(EMPTY), HI]
+
+    def test_reasoning_is_never_sent_whoever_signed_it(self):
+        for issuer in ("anthropic", "openai-chat"):
+            evidence = Evidence(issuer, {"0": {"signature": "s"}})
+            path = entries([(user("hi"), None), (assistant(Reasoning("hm"), Text("yes")), evidence)])
+            assert wire("openai-chat").project(build(path), blobs) == {"messages": [HI, YES]}
+
+    def test_media_of_an_answer_are_named(self):
+        found = messages(user("hi"), assistant(Media("png", "image/png", 32)))
+        assert found[1]["content"] == "[image/png, 32 bytes: not shown]"
+
+
+class TestReading:
+    def reply(self, finish: str = "stop", **message: Any) -> Any:
+        from openai.types import chat as types
+
+        return types.ChatCompletion.model_validate(
+            {
+                "id": "chatcmpl-1",
+                "object": "chat.completion",
+                "created": 1,
+                "model": "gpt-x",
+                "choices": [
+                    {
+                        "index": 0,
+                        "finish_reason": finish,
+                        "logprobs": None,
+                        "message": {"role": "assistant", "content": None, "refusal": None, **message},
+                    }
+                ],
+                "usage": {
+                    "prompt_tokens": 130,
+                    "completion_tokens": 5,
+                    "total_tokens": 135,
+                    "prompt_tokens_details": {"cached_tokens": 100},
+                },
+            }
+        )
+
+    def test_an_object_of_the_sdk_is_read(self):
+        answer = read(self.reply("tool_calls", content="yes", tool_calls=[call("c1", arguments='{"x": 1}')]))
+        assert answer.message == assistant("yes", ToolCall("c1", "f", {"x": 1}))
+        assert (answer.provider, answer.model, answer.finish) == ("openai-chat", "gpt-x", "tool_calls")
+        assert answer.evidence is None
+
+    def test_cached_tokens_are_part_of_the_input(self):
+        assert read(self.reply(content="yes")).usage == Usage(130, 5, 100)
+
+    def test_a_dict_is_read_like_the_object(self):
+        reply = self.reply(content="yes", tool_calls=[call()])
+        assert read(reply.model_dump()) == read(reply)
+
+    @pytest.mark.parametrize(
+        "raw", ["{", "[1]", "7", "null", '{"a": NaN}', "{" * 2_000, '{"a":' * 300 + "1" + "}" * 300]
+    )
+    def test_arguments_that_are_no_object_are_kept_as_written(self, raw):
+        answer = read(self.reply(tool_calls=[call(arguments=raw)]))
+        assert answer.message == assistant(ToolCall("a", "f", malformed=raw))
+
+    def test_no_arguments_at_all_are_none(self):
+        assert read(self.reply(tool_calls=[call(arguments="")])).message == assistant(ToolCall("a", "f"))
+
+    def test_a_refusal_is_text(self):
+        assert read(self.reply(refusal="I will not")).message == assistant("I will not")
+
+    def test_reasoning_of_compatible_servers_is_kept(self):
+        answer = read(self.reply(content="yes", reasoning_content="hm"))
+        assert answer.message == assistant(Reasoning("hm"), Text("yes"))
+
+    def test_a_reply_cut_short_has_no_finish(self):
+        answer = read({"choices": [{"message": {"role": "assistant", "content": "ye"}}]})
+        assert (answer.finish, answer.usage, answer.model) == (None, None, None)
+
+    def test_an_answer_goes_back_as_it_came(self):
+        answer = read(self.reply(content="yes", tool_calls=[call("c1", arguments='{"z":1,"a":2}')]))
+        found = messages(user("hi"), answer.message)
+        assert found[1] == asks(call("c1", arguments='{"z":1,"a":2}'), content="yes")
+
+    def test_a_history_goes_back_as_it_came(self):
+        history = [
+            {"role": "developer", "content": "be kind"},
+            u([text("look"), image()]),
+            asks(call("a"), call("b", arguments="{")),
+            tool("a"),
+            tool("b"),
+            YES,
+        ]
+        found = read_messages(history)
+        assert found == [
+            system("be kind"),
+            user("look", Attachment(PNG, "image/png")),
+            assistant(ToolCall("a", "f"), ToolCall("b", "f", malformed="{")),
+            tool_result("a", "r"),
+            tool_result("b", "r"),
+            assistant("yes"),
+        ]
+
+    def test_the_message_of_a_reply_may_be_put_in_the_list_as_it_is(self):
+        """The SDK's documentation shows messages.append(response.choices[0].message)."""
+        reply = self.reply(content="yes", tool_calls=[call()])
+        assert read_messages([reply.choices[0].message]) == [assistant("yes", ToolCall("a", "f"))]
+
+    def test_media_that_lie_elsewhere_are_kept_as_words(self):
+        file = {"type": "file", "file": {"file_id": "file-1"}}
+        assert read_messages([u([image("https://x/cat.png"), file])]) == [
+            user("[image: https://x/cat.png]", "[file: file-1]")
+        ]
+
+    def test_sound_is_read_as_bytes(self):
+        sound = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "mp3"}}
+        assert read_messages([u([sound])]) == [user(Attachment(b"\0\0\0", "audio/mpeg"))]
+
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}},
+            {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "type": "custom"}]},
+            {"role": "assistant", "content": None, "tool_calls": [{"id": "a"}]},
+            {"role": "assistant", "content": None, "tool_calls": ["a"]},
+            {"role": "tool", "content": "r"},
+            {"role": "system", "content": [image()]},
+            u([image("data:image/png;base64,%%%")]),
+            u([{"type": "video"}]),
+            u(7),
+        ],
+        ids=str,
+    )
+    def test_a_message_of_the_wrong_shape_is_refused(self, bad):
+        with pytest.raises(UnrecognizedReply):
+            read_messages([bad])
+
+    def test_two_choices_are_not_one_answer(self):
+        choice = {"message": YES}
+        with pytest.raises(UnrecognizedReply, match="2 choices"):
+            read({"choices": [choice, choice]})
