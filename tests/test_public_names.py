@@ -19,7 +19,7 @@ def test_all_is_sorted_and_every_name_is_there() -> None:
 
 
 def test_the_names_of_the_contract_are_public() -> None:
-    contract = "open system user assistant tool_result ToolCall Text Session Sessions Leaf Entry Message Usage StaleLeaf NotFound"
+    contract = "open system user assistant tool_result ToolCall Text Session Store Leaf Entry Message Usage StaleLeaf NotFound"
     assert set(contract.split()) <= set(bough.__all__)
 
 
