@@ -42,7 +42,7 @@ async def by_hand(session: Session) -> None:
                     message = turn.answer(piece.message, usage=piece.usage)
             if not message.calls:
                 return
-            for waiting in turn.open_calls:
+            for waiting in turn.open_tool_calls:
                 turn.result(waiting.call.id, look.function(**waiting.call.arguments))
 
 

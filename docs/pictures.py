@@ -33,7 +33,7 @@ def filled(folder: str) -> Path:
 
 def replayed(place: Path) -> str:
     with bough.open(place) as store:
-        return next(row.session_id for row in store.every(relation="replay"))
+        return next(row.session_id for row in store.all_sessions(relation="replay"))
 
 
 def session(page: Page, url: str, _: Path) -> None:

@@ -44,7 +44,7 @@ def go_on(session: Session, text: str | None, *, slow: bool = False) -> None:
     """The whole loop. Every line is durable when it returns; without text it goes on where it stopped."""
     with session.turn(text) as turn:
         while True:
-            for waiting in turn.open_calls:
+            for waiting in turn.open_tool_calls:
                 turn.result(
                     waiting.call.id,
                     lookup_order(**waiting.call.arguments, slow=slow),
@@ -80,7 +80,7 @@ def die(place: str) -> None:
 def resume(session: Session) -> None:
     show("2. A new process opens the file. Nothing is lost, and the turn is still open:")
     print(session.tree(width=90))
-    waiting = [call.call.name for call in session.open_calls]
+    waiting = [call.call.name for call in session.open_tool_calls]
     print(f"   status {session.row.status}; waiting for {waiting}; problems found: {len(session.verify())}")
     before = session.messages("anthropic")
     go_on(session, None)

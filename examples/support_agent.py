@@ -81,7 +81,7 @@ def main() -> None:
             session = store.session("ses_support")
             print(session.tree(width=90))
             print(
-                f"waiting for: {[call.call.name for call in session.open_calls]}; payments: {len(bank.payments())}"
+                f"waiting for: {[call.call.name for call in session.open_tool_calls]}; payments: {len(bank.payments())}"
             )
             session.resume_sync(model=model(), tools=tools(bank, dies=False))
             print("\na second process asked the bank, and went on:")

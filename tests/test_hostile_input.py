@@ -67,8 +67,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 def contents(store: Store) -> object:
     """Everything the store holds, to see that a refusal wrote nothing."""
-    inner: Any = store.store
-    if store.store.where == "memory:":
+    inner: Any = store.backend
+    if store.backend.where == "memory:":
         kept = {name: repr(one) for name, one in inner._sessions.items()}
         return kept, repr(inner._entries), repr(inner._branches), sorted(inner._blobs)
     with contextlib.closing(apsw.Connection(inner.where, flags=apsw.SQLITE_OPEN_READWRITE)) as reader:
@@ -78,9 +78,9 @@ def contents(store: Store) -> object:
 
 def found(store: Store, session: bough.Session) -> bough.Session:
     """The session as somebody else finds it: through another connection if there is a file."""
-    if store.store.where == "memory:":
+    if store.backend.where == "memory:":
         return store.session(session.session_id)
-    with bough.open(store.store.where) as other:
+    with bough.open(store.backend.where) as other:
         return _Read(other.session(session.session_id))  # type: ignore[return-value]
 
 
@@ -89,7 +89,7 @@ class _Read:
 
     def __init__(self, session: bough.Session) -> None:
         entries, state, journal, row = session.path(), session.state, session.journal(), session.row
-        calls, problems = session.calls(), session.verify()
+        calls, problems = session.model_calls(), session.verify()
         self.path = lambda: entries
         self.journal = lambda: journal
         self.calls = lambda: calls
@@ -208,8 +208,8 @@ class TestKept:
         ]
         queries += [{"agent": text}] if text else []
         for query in queries:
-            assert [row.session_id for row in store.every(**query)] == [session.session_id], query
-        assert len(list(store.every())) == 2
+            assert [row.session_id for row in store.all_sessions(**query)] == [session.session_id], query
+        assert len(list(store.all_sessions())) == 2
 
     @pytest.mark.parametrize(
         "attempt",
@@ -334,14 +334,14 @@ class TestKept:
         session.append([user("x"), assistant(*calls)])
         for call in reversed(calls):
             session.append([tool_result(call.id, call.id)])
-        assert session.open_calls == ()
+        assert session.open_tool_calls == ()
         assert found(store, session).verify() == []
 
     def test_two_open_calls_of_one_id_take_two_results(self, store: Store) -> None:
         session = store.start()
         session.append([user("x"), assistant(ToolCall("c", "t"), ToolCall("c", "t"))])
         session.append([tool_result("c", "1")])
-        assert len(session.open_calls) == 1
+        assert len(session.open_tool_calls) == 1
         session.append([tool_result("c", "2")])
         assert isinstance(
             refused(store, lambda: session.append([tool_result("c", "3")])), errors.OrphanResult
@@ -376,7 +376,7 @@ def _answered(store: Store, **how: Any) -> object:
     read = found(store, session)
     for name in ("model", "provider"):
         if name in how:
-            assert getattr(read.calls()[0], name) == (how[name] or None)
+            assert getattr(read.model_calls()[0], name) == (how[name] or None)
     return read
 
 
@@ -708,7 +708,7 @@ class TestInlineMedia:
         except errors.BoughError:
             assert contents(store) == before
             return
-        bodies = b"".join(stored.entry.body for stored in store.store.entries(session.session_id))
+        bodies = b"".join(stored.entry.body for stored in store.backend.entries(session.session_id))
         assert base64.b64encode(PIXELS)[:80] not in bodies, "the bytes are still within the entry"
         assert base64.urlsafe_b64encode(PIXELS)[:80] not in bodies
         digest = bough.core.media.digest(PIXELS)

@@ -373,5 +373,5 @@ def _in_shell(line: str, store: Path) -> subprocess.CompletedProcess[str]:
 
 def _digest(store: Path) -> str:
     with library.open(store) as opened:
-        rows = [row.session_id for row in opened.every()]
+        rows = [row.session_id for row in opened.all_sessions()]
     return sha256(repr(sorted(rows)).encode()).hexdigest()

@@ -82,11 +82,11 @@ class TestAppend:
     def test_a_stale_handle_is_told_and_nothing_is_merged(self, store: Store, session: Session) -> None:
         other = store.session(session.session_id)
         session.append([user("first")])
-        before = everything(store.store, session.session_id)
+        before = everything(store.backend, session.session_id)
         with pytest.raises(StaleLeaf) as caught:
             other.append([user("second")])
         assert caught.value.present == session.leaf
-        assert everything(store.store, session.session_id) == before
+        assert everything(store.backend, session.session_id) == before
         other.refresh()
         other.append([user("second")])
         assert texts(other) == ["You help.", "first", "second"]
@@ -101,7 +101,7 @@ class TestAppend:
     def test_a_law_broken_in_the_middle_of_a_batch_writes_nothing(
         self, store: Store, session: Session
     ) -> None:
-        before = everything(store.store, session.session_id)
+        before = everything(store.backend, session.session_id)
         for batch, error in [
             ([user("q"), tool_result("nobody")], OrphanResult),
             ([user("q"), assistant(ToolCall("a", "t")), user("too early")], OpenBatch),
@@ -110,7 +110,7 @@ class TestAppend:
         ]:
             with pytest.raises(error):
                 session.append(batch)
-        assert everything(store.store, session.session_id) == before
+        assert everything(store.backend, session.session_id) == before
         session.append([user("and it still works")])
 
     def test_provider_dicts_become_entries(self, session: Session) -> None:
@@ -160,9 +160,9 @@ class TestAppend:
 
     def test_each_call_has_an_idempotency_key_that_survives(self, store: Store, session: Session) -> None:
         session.append([user("q"), assistant(ToolCall("same", "t"), ToolCall("same", "t"))])
-        keys = [session.call_key(call) for call in session.open_calls]
+        keys = [session.idempotency_key(call) for call in session.open_tool_calls]
         again = store.session(session.session_id)
-        assert keys == [again.call_key(call) for call in again.open_calls]
+        assert keys == [again.idempotency_key(call) for call in again.open_tool_calls]
         assert len(set(keys)) == 2
 
 
@@ -244,10 +244,10 @@ class TestRewind:
 
 class TestFork:
     def test_it_does_not_touch_its_source(self, store: Store, asked: Session) -> None:
-        before = everything(store.store, asked.session_id)
+        before = everything(store.backend, asked.session_id)
         fork = asked.fork(at=2)
         fork.append([assistant("another way")])
-        assert everything(store.store, asked.session_id) == before
+        assert everything(store.backend, asked.session_id) == before
         assert texts(fork) == ["You help.", "q", "another way"]
         assert [entry.seq for entry in fork.path()] == [1, 2, 3]
 
@@ -280,7 +280,7 @@ class TestFork:
 
     def test_a_fork_within_a_batch_moves_before_it(self, asked: Session) -> None:
         fork = asked.fork(at=4)
-        assert fork.cut == Cut(at=2, asked=4)
+        assert fork.cut == Cut(at=2, requested=4)
         assert fork.row.parent_seq == 2
 
     def test_a_fork_of_a_fork_reads_through_both(self, session: Session) -> None:
@@ -303,24 +303,24 @@ class TestFork:
         }
         source = store.start("support", [system("You help.")], state={"n": 1}, **about)
         talk(source, "q")
-        held = replace(store.store.detail(source.session_id), state=None)
+        held = replace(store.backend.detail(source.session_id), state=None)
         assert None not in (held.spec, held.policy, held.workspace)
         fork = source.fork(at=2)
         again = fork.fork(model="other")
-        assert store.store.detail(fork.session_id) == held
-        assert store.store.detail(again.session_id) == held
+        assert store.backend.detail(fork.session_id) == held
+        assert store.backend.detail(again.session_id) == held
         assert fork.state == {"n": 1}
-        assert store.store.detail(source.replay_sync().replay) == held
+        assert store.backend.detail(source.replay_sync().replay) == held
         store.delete(source.session_id)
         store.purge(source.session_id)  # what a fork holds is its own
-        assert store.store.detail(fork.session_id) == held
+        assert store.backend.detail(fork.session_id) == held
         with bough.open("memory:") as elsewhere:
             fork.export(tmp_path / "fork.bough")
             elsewhere.import_bundle(tmp_path / "fork.bough")
-            assert elsewhere.store.detail(fork.session_id) == held
+            assert elsewhere.backend.detail(fork.session_id) == held
         with bough.open("memory:") as elsewhere:
             store.copy(again, elsewhere)
-            assert elsewhere.store.detail(again.session_id) == held
+            assert elsewhere.backend.detail(again.session_id) == held
 
     def test_it_adds_less_than_four_kilobytes_whatever_the_length_of_its_source(self, tmp_path: Path) -> None:
         place, count = tmp_path / "s.db", 50

@@ -277,7 +277,7 @@ class TestAnswer:
         bad = Answer(message, Usage(10, 5, 0, 0), None, "scripted", "m", "stop")
         events = session.send_sync("q", model=ScriptedModel([bad]), limits=NOW)
         assert events[-1].data["error"]["code"] == "ModelError"
-        assert [(call.failed, call.usage.input_tokens) for call in session.calls()] == [(True, 10)]
+        assert [(call.failed, call.usage.input_tokens) for call in session.model_calls()] == [(True, 10)]
         assert session.verify() == []
         session.send_sync("again", model=ScriptedModel(["whole"]))
         assert session.path()[-1].message.text == "whole"
@@ -512,14 +512,14 @@ class TestCompaction:
         seen: list[list[str]] = []
 
         def summary(request: Request) -> str:
-            seen.append([call.purpose for call in session.calls()])
+            seen.append([call.purpose for call in session.model_calls()])
             return "They spoke."
 
         session.append([user("old " * 400), assistant("answer " * 400)])
         limits = Limits(context_tokens=300, summariser=ScriptedModel(summary))
         session.send_sync("new", model=ScriptedModel(["fine"]), limits=limits)
         assert seen == [["answer", "compaction"]]
-        assert sorted(call.purpose for call in session.calls()) == ["answer", "compaction"]
+        assert sorted(call.purpose for call in session.model_calls()) == ["answer", "compaction"]
         assert session.usage().unknown_calls == 0
 
     def test_a_summary_is_not_asked_for_when_the_money_is_spent(self, session: Session) -> None:
@@ -582,7 +582,7 @@ class TestDraft:
             async for event in run:
                 if event.type == "session:delta":
                     await asyncio.sleep(0.8)
-                    kept = store.store.draft(session.session_id)
+                    kept = store.backend.draft(session.session_id)
                     run.cancel()
             return kept
 
@@ -596,7 +596,7 @@ class TestLease:
         """It cleared the other's lease on its way out, and a third could have driven beside it."""
         later = store.runtime.now() + 3_600_000_000
         with session.turn("q") as turn:
-            store.store.lease(session.session_id, "elsewhere:1#b", later + 1, later)
+            store.backend.lease(session.session_id, "elsewhere:1#b", later + 1, later)
             with pytest.raises(Fenced):
                 turn.answer(assistant("late"))
         row = session.row
@@ -611,7 +611,7 @@ class TestTurn:
             with pytest.raises(BadText):
                 turn.failed("\ud800")
             turn.answer(assistant("whole"), usage=Usage(7, 7, 0, 0))
-        assert [call.usage.input_tokens for call in session.calls()] == [7]
+        assert [call.usage.input_tokens for call in session.model_calls()] == [7]
 
     def test_one_that_is_over_takes_no_answer(self, session: Session) -> None:
         with session.turn("q") as turn:

@@ -98,7 +98,7 @@ def test_a_child_is_recorded_in_the_parent_before_it_exists(store: Store) -> Non
 
 def test_every_row_is_read_page_by_page(store: Store) -> None:
     names = [store.start("a").session_id for _ in range(7)]
-    assert [row.session_id for row in store.every(limit=3)] == names[::-1]
+    assert [row.session_id for row in store.all_sessions(limit=3)] == names[::-1]
 
 
 class TestListing:
@@ -106,7 +106,7 @@ class TestListing:
         for owner in ("ann", "bob", "ann"):
             store.start("a", owner=owner)
         assert [row.owner for row in store.sessions(owner="ann").sessions] == ["ann", "ann"]
-        assert [row.owner for row in store.every(owner="bob", limit=1)] == ["bob"]
+        assert [row.owner for row in store.all_sessions(owner="bob", limit=1)] == ["bob"]
         assert store.sessions(owner="eve").sessions == []
 
     @pytest.mark.parametrize("query", [{"status": "odd"}, {"relation": "odd"}, {"status": 5}])
@@ -120,7 +120,7 @@ class TestListing:
     ) -> None:
         session = store.start("a")
         assert [row.session_id for row in store.sessions(space="default").sessions] == [session.session_id]
-        for read in (store.sessions, lambda **query: list(store.every(**query))):
+        for read in (store.sessions, lambda **query: list(store.all_sessions(**query))):
             with pytest.raises(OtherSpace, match=r"bough\.open\(…, space='other'\)"):
                 read(space="other")
 
@@ -143,7 +143,7 @@ class TestWhatIsDriven:
 
     def drive(self, store: Store, session: Session) -> None:
         now = store.runtime.now()
-        store.store.lease(session.session_id, "elsewhere:1#a", now + 10**9, now)
+        store.backend.lease(session.session_id, "elsewhere:1#a", now + 10**9, now)
 
     def test_it_is_not_put_into_the_trash(self, store: Store) -> None:
         session = store.start()
@@ -167,7 +167,7 @@ class TestWhatIsDriven:
     def test_a_runner_that_died_does_not_keep_it(self, store: Store) -> None:
         session = store.start()
         now = store.runtime.now()
-        store.store.lease(session.session_id, "elsewhere:1#a", now + 1, now)
+        store.backend.lease(session.session_id, "elsewhere:1#a", now + 1, now)
         session.log.record("turn", row={"status": "running"})
         assert store.delete(session.session_id) == [session.session_id]
 
@@ -203,7 +203,7 @@ class TestWorkspace:
             workspace=workspace,
         )
         assert session.path()[0].message.text == f"In {tmp_path} on trunk for Ann, {{{{ctx.nothing}}}}"
-        assert b'"user":"Ann"' in store.store.detail(session.session_id).workspace
+        assert b'"user":"Ann"' in store.backend.detail(session.session_id).workspace
 
     def test_a_folder_without_git_has_no_ref(self, tmp_path: Path) -> None:
         assert Workspace.detect(working_dir=str(tmp_path)).git_ref is None

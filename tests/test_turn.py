@@ -43,7 +43,7 @@ def test_an_answer_brings_its_usage_price_model_and_evidence(session: Session) -
         assert "SIG" in str(session.messages("anthropic"))
         assert "SIG" not in str(session.messages("openai-chat"))
         turn.answer(assistant("It is lost."))
-    (call,) = session.calls()
+    (call,) = session.model_calls()
     assert call.usage == Usage(160, 20, 50, 10)
     assert call.price is not None
     assert call.price.microcents > 0
@@ -84,7 +84,7 @@ def test_leaving_early_marks_the_session_and_the_turn_goes_on_later(
     assert session.verify() == []
     again = store.session(session.session_id)
     with again.turn() as turn:
-        assert [call.call.id for call in turn.open_calls] == ["a"]
+        assert [call.call.id for call in turn.open_tool_calls] == ["a"]
         assert again.row.status == "running"
         turn.result("a", "ok")
         turn.answer(assistant("done"))
@@ -95,7 +95,7 @@ def test_leaving_early_marks_the_session_and_the_turn_goes_on_later(
 def taken_over(store: Store, session: Session, *, until: int) -> None:
     """Another runner takes the session when the turn's hold on it is over."""
     later = (session.row.lease_until or 0) + 1
-    store.store.lease(session.session_id, "another:2#1", later + until, later)
+    store.backend.lease(session.session_id, "another:2#1", later + until, later)
 
 
 @pytest.mark.parametrize("late", ["answer", "result", "failed"])
@@ -125,7 +125,7 @@ def test_a_turn_left_after_another_has_driven_the_session_does_not_touch_its_sta
 ) -> None:
     with session.turn("q"):
         taken_over(store, session, until=10**12)
-        store.store.release(session.session_id, session.row.fence)
+        store.backend.release(session.session_id, session.row.fence)
         before = session.row
     assert session.row == before
 
@@ -133,7 +133,7 @@ def test_a_turn_left_after_another_has_driven_the_session_does_not_touch_its_sta
 def test_a_turn_may_be_opened_again_after_it_was_taken_over(store: Store, session: Session) -> None:
     with session.turn("q") as turn:
         taken_over(store, session, until=10**12)
-        store.store.release(session.session_id, session.row.fence)
+        store.backend.release(session.session_id, session.row.fence)
         with pytest.raises(Fenced):
             turn.answer(assistant("late"))
     with session.turn() as turn:
@@ -159,7 +159,7 @@ def test_a_failed_call_is_counted_and_leaves_no_entry(session: Session) -> None:
     with session.turn("q") as turn:
         turn.failed("overloaded", usage=Usage(10, 0), provider="anthropic", model="m")
         turn.answer(assistant("a"), usage=Usage(10, 2))
-    assert [(call.failed, call.answer_seq) for call in session.calls()] == [(True, None), (False, 3)]
+    assert [(call.failed, call.answer_seq) for call in session.model_calls()] == [(True, None), (False, 3)]
     assert session.usage().calls == session.usage("path").calls == 2
     assert len(session.path()) == 3
 

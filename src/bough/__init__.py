@@ -37,14 +37,14 @@ _HOMES = {
     "core.turns": ["CallModel", "OpenCall", "Rest", "RunTools"],
     "core.usage": ["Call", "Price", "Totals", "Usage"],
     "errors": ["BoughError", "NotFound", "StaleLeaf"],
-    "log.changes": ["Appended", "Cut"],
+    "log.changes": ["AppendResult", "Cut"],
     "exchange.bundle.transfer": ["Imported"],
     "exchange.bundle.write": ["Exported"],
     "exchange.exports.finetune": ["FineTuning"],
     "models.prices": ["Rates"],
     "models.recorded": ["RecordedModel"],
     "models.scripted": ["Broken", "ScriptedModel", "Slow"],
-    "log.hydrate": ["Hydrated"],
+    "log.hydrate": ["HydratedSession"],
     "replay.turn_comparison": ["Divergence"],
     "replay.diff": ["Diff", "diff"],
     "replay.report": ["Replayed"],
@@ -105,9 +105,9 @@ if TYPE_CHECKING:
     from .exchange.bundle.transfer import Imported as Imported
     from .exchange.bundle.write import Exported as Exported
     from .exchange.exports.finetune import FineTuning as FineTuning
-    from .log.changes import Appended as Appended
+    from .log.changes import AppendResult as AppendResult
     from .log.changes import Cut as Cut
-    from .log.hydrate import Hydrated as Hydrated
+    from .log.hydrate import HydratedSession as HydratedSession
     from .log.verify import Problem as Problem
     from .log.workspace import Workspace as Workspace
     from .models.prices import Rates as Rates

@@ -29,8 +29,8 @@ from .core.usage import Call, Totals, total
 from .errors import BadSummary, InvalidOperation, InvalidPosition, NotFound
 from .log import fork as forking
 from .log import labels, ledger
-from .log.changes import Appended, Cut
-from .log.hydrate import Hydrated, hydrate
+from .log.changes import AppendResult, Cut
+from .log.hydrate import HydratedSession, hydrate
 from .log.log import Log
 from .log.verify import Problem, verify
 from .session_exports import Exports
@@ -84,7 +84,7 @@ class Session(Runs, Replays, Exports):
 
     def append(
         self, items: Iterable[Appendable], *, after: Leaf | None = None, key: str | None = None
-    ) -> Appended:
+    ) -> AppendResult:
         """All of it behind the leaf, durable on return, or nothing. The primitive below `turn`."""
         coming = drafts(items)
         if any(isinstance(draft.payload, Settings) and draft.payload.tools is not None for draft in coming):
@@ -107,17 +107,19 @@ class Session(Runs, Replays, Exports):
         """
         return Turn(self.log, content, key=key, calling=calling, started=started)
 
-    def note(self, data: dict[str, Any] | None = None, *, state: dict[str, Any] | None = None) -> Appended:
+    def note(
+        self, data: dict[str, Any] | None = None, *, state: dict[str, Any] | None = None
+    ) -> AppendResult:
         """The host's own data on the path, never shown to a model; `state` is merged into the session's state."""
         return self.append([Note(data or {}, state)])
 
-    def set(self, **settings: Any) -> Appended:
+    def set(self, **settings: Any) -> AppendResult:
         """What holds from here on: model, prompt, prompt_patch, tools (narrowed only: `ToolsNotAllowed`), limits."""
         return self.append([Settings(**settings)])
 
-    def close_batch(self, why: str, *, outcome: Outcome = "interrupted") -> Appended | None:
+    def close_batch(self, why: str, *, outcome: Outcome = "interrupted") -> AppendResult | None:
         """Give every open call an explicit result, so that something else may follow."""
-        waiting = self.open_calls
+        waiting = self.open_tool_calls
         if not waiting:
             return None
         return self.append([tool_result(c.call.id, why, error=True, outcome=outcome) for c in waiting])
@@ -137,7 +139,7 @@ class Session(Runs, Replays, Exports):
 
     def label(self, at: int | Leaf, words: str | None) -> str | None:
         """Name a place of the tree, by its seq on the path or by branch; None takes the name away."""
-        return labels.label(self.log, self.log.place(at) if isinstance(at, int) else at, words)
+        return labels.label(self.log, self.log.leaf_at(at) if isinstance(at, int) else at, words)
 
     def labels(self) -> dict[Leaf, str]:
         """The names of places, the one given last at the end."""
@@ -168,7 +170,7 @@ class Session(Runs, Replays, Exports):
             if not summary.strip():
                 raise BadSummary("the summary of the branch is empty")
             left = BranchSummary(summary, self.leaf.seq, self.log.cursor.entry_id.hex())
-        self.log.move(self.log.place(cut.at), leaving=left, data={"asked": to} if cut.has_moved else None)
+        self.log.move(self.log.leaf_at(cut.at), summary=left, data={"asked": to} if cut.has_moved else None)
         return cut
 
     def undo(self) -> Cut:
@@ -232,7 +234,7 @@ class Session(Runs, Replays, Exports):
 
     def tree(self, *, width: int = 100) -> str:
         """The whole tree as text, the leaf marked."""
-        return draw(self.log.every(), self.branches(), self.leaf, width=width, labels=self.labels())
+        return draw(self.log.all_entries(), self.branches(), self.leaf, width=width, labels=self.labels())
 
     def journal(self, after: int = 0, limit: int | None = None) -> list[Fact]:
         """The numbered facts of the session: started, appended, moved, …; those after number `after`."""
@@ -244,19 +246,19 @@ class Session(Runs, Replays, Exports):
         return self.log.state
 
     @property
-    def open_calls(self) -> tuple[OpenCall, ...]:
+    def open_tool_calls(self) -> tuple[OpenCall, ...]:
         """The calls that wait for results, in call order."""
         return self.log.cursor.open_calls
 
-    def call_key(self, call: OpenCall) -> str:
+    def idempotency_key(self, call: OpenCall) -> str:
         """The idempotency key of a call: the same in every process, before and after a crash."""
-        return self.log.call_key(call.seq, call.index)
+        return self.log.idempotency_key(call.seq, call.index)
 
     def next_action(self) -> Action:
         """What is to be done at this leaf: call the model, run tools, or rest."""
         return next_action(self.path())
 
-    def hydrate(self) -> Hydrated:
+    def hydrate(self) -> HydratedSession:
         """Row, seeds, messages, state and totals in one read, at the leaf where the session stands now."""
         return hydrate(self.log)
 
@@ -285,7 +287,7 @@ class Session(Runs, Replays, Exports):
         from .agent.prompt_window import given, most_on_tree  # late: few ask
 
         path, most = self.path(), most_on_tree(self.log)
-        calls = [call.after_seq for call in self.calls("path") if call.purpose == "answer"]
+        calls = [call.after_seq for call in self.model_calls("path") if call.purpose == "answer"]
         project = wire.wire(provider).project
         if sent is None and not calls:
             return None
@@ -323,13 +325,13 @@ class Session(Runs, Replays, Exports):
 
     # -- usage -------------------------------------------------------------------------------------
 
-    def calls(self, view: str = "own", since: Leaf | None = None) -> list[Call]:
+    def model_calls(self, view: str = "own", since: Leaf | None = None) -> list[Call]:
         """Ledger rows: `own` (abandoned branches too), `path` (forks: the shared part too), `tree` (with children)."""
-        return ledger.calls(self.log, view, since)
+        return ledger.model_calls(self.log, view, since)
 
     def usage(self, view: str = "own", since: Leaf | None = None) -> Totals:
         """Sums of the ledger. A `since` that is not on the path gives nothing, loudly."""
-        return total(self.calls(view, since))
+        return total(self.model_calls(view, since))
 
     def usage_by_turn(self) -> dict[int, Totals]:
         """What each turn of the path cost: the token columns of its visible answer."""

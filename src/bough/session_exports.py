@@ -51,11 +51,11 @@ class Exports:
         """For reading and sharing, a text per entry; results are cut to so many lines. Content in it is inert."""
         from .core.usage import total
         from .exchange.exports.markdown import markdown
-        from .log.ledger import calls
+        from .log.ledger import model_calls
 
         if lines < 1:
             raise BadQuery("lines", lines, "a number from 1")
-        totals = total(calls(self.log, "path", None))
+        totals = total(model_calls(self.log, "path", None))
         return markdown(self._row(redact), self._entries(0, redact), totals, lines)
 
     def jsonl(
@@ -97,10 +97,10 @@ class Exports:
         from .agent.prompt_window import most_on_tree
         from .exchange.exports.inspect.log import inspect_log, until
         from .exchange.exports.timeline import moments
-        from .log.ledger import calls
+        from .log.ledger import model_calls
 
         log, row, path = self.log, self._row(redact), list(self._entries(0, redact))
-        on_path = calls(log, "path", None)
+        on_path = model_calls(log, "path", None)
         told = moments(log.store.journal(log.session_id), on_path, self._redactor(redact))
         if row.leaf != log.leaf:
             row, told = until(path, row, told)

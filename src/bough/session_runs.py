@@ -105,7 +105,7 @@ class Runs:
     def rollback(self) -> Leaf | None:
         """Leave an unanswered turn behind, as if its input had not been sent; None if no turn is open."""
         turn = self.log.cursor.turn
-        return self.log.move(self.log.place(turn - 1)) if turn else None
+        return self.log.move(self.log.leaf_at(turn - 1)) if turn else None
 
     @overload
     def resume(
@@ -171,7 +171,7 @@ class Runs:
 
         return run_shell(self.log, list(argv), workspace, commands)
 
-    def waiting(self) -> list[Asked]:
+    def pending_approvals(self) -> list[Asked]:
         """The calls that wait for a person, here and in tasks, each with its session: hand them to `approve`."""
         from .agent.call_status import asked_about
 
@@ -229,7 +229,7 @@ def _decide(log: Log, call: OpenCall, kind: str) -> None:
         for parent in above(log):
             pass_on(parent, told)
         return
-    log.record(kind, data=data, is_bound=True)
+    log.record(kind, data=data, only_at_leaf=True)
     for parent in above(log):
         parent.record("task_decided", data=told)
 

@@ -17,7 +17,7 @@ from .core.redact import Redactor
 from .core.search import parse
 from .core.turns import Cursor
 from .errors import OtherSpace, StoreError, WrongStore
-from .log.hydrate import Hydrated, hydrate
+from .log.hydrate import HydratedSession, hydrate
 from .log.log import Log
 from .log.new_session import new_session
 from .log.runtime import Runtime, environment_secrets, real_runtime
@@ -39,7 +39,7 @@ class Store:
     """A store opened for one space and, if given, one owner. Safe to use from several threads."""
 
     def __init__(self, store: StoreBackend, runtime: Runtime | None = None) -> None:
-        self.store = store
+        self.backend = store
         self.runtime = runtime or real_runtime()
 
     def __enter__(self) -> Self:
@@ -50,10 +50,10 @@ class Store:
 
     def close(self) -> None:
         """Let go of the store; what was durable is safe, also without."""
-        self.store.close()
+        self.backend.close()
 
     def __repr__(self) -> str:
-        return f"Store({self.store.where!r}, space={self.store.space!r})"
+        return f"Store({self.backend.where!r}, space={self.backend.space!r})"
 
     # -- starting ----------------------------------------------------------------------------------
 
@@ -71,8 +71,8 @@ class Store:
         spec (the frozen agent), policy, state (initial), workspace, owner.
         """
         new, cursor = self._new(agent, seeds, session_id, about)
-        row, made = self.store.create(new)
-        return Session(Log(self.store, row, self.runtime, cursor if made else None))
+        row, made = self.backend.create(new)
+        return Session(Log(self.backend, row, self.runtime, cursor if made else None))
 
     def latest_or_start(
         self,
@@ -91,10 +91,10 @@ class Store:
         if fallback is not None:
             from .exchange import copy as moving
 
-            moving.take_over(fallback.store, self.store, self.runtime, conversation_id)
+            moving.take_over(fallback.backend, self.backend, self.runtime, conversation_id)
         new, cursor = self._new(agent, seeds, None, {**about, "conversation_id": conversation_id})
-        row, made = self.store.latest_or_create(new)
-        return Session(Log(self.store, row, self.runtime, cursor if made else None))
+        row, made = self.backend.latest_or_create(new)
+        return Session(Log(self.backend, row, self.runtime, cursor if made else None))
 
     def start_task(
         self, parent: Session, agent: str | None = None, seeds: Iterable[Appendable] = (), **about: Any
@@ -108,14 +108,14 @@ class Store:
     def _new(
         self, agent: str | None, seeds: Iterable[Appendable], session_id: str | None, about: dict[str, Any]
     ) -> tuple[NewSession, Cursor]:
-        about.setdefault("owner", self.store.owner)
-        return new_session(self.runtime, self.store.space, agent, drafts(seeds), session_id, about)
+        about.setdefault("owner", self.backend.owner)
+        return new_session(self.runtime, self.backend.space, agent, drafts(seeds), session_id, about)
 
     # -- finding -----------------------------------------------------------------------------------
 
     def session(self, session_id: str) -> Session:
         """A handle on a session, standing at its leaf; `NotFound` if it is absent or another tenant's."""
-        return Session(Log(self.store, self.store.session(session_id), self.runtime))
+        return Session(Log(self.backend, self.backend.session(session_id), self.runtime))
 
     def sessions(self, **query: Any) -> Page:
         """A page of session rows, newest first. Hand `page.next` in as `before` to read on.
@@ -124,11 +124,11 @@ class Store:
         started_from and started_before (microseconds), trashed. `OtherSpace` if `space` is not this store's.
         """
         space = query.pop("space", None)
-        if space not in (None, self.store.space):
-            raise OtherSpace(space, self.store.space)
-        return self.store.sessions(Query(**query))
+        if space not in (None, self.backend.space):
+            raise OtherSpace(space, self.backend.space)
+        return self.backend.sessions(Query(**query))
 
-    def every(self, **query: Any) -> Iterator[SessionRow]:
+    def all_sessions(self, **query: Any) -> Iterator[SessionRow]:
         """All rows that match, page by page."""
         before = query.pop("before", None)
         while True:
@@ -154,23 +154,23 @@ class Store:
         """
         search = replace(parse(typed, self.runtime.now()), limit=limit, before=before, trashed=trashed)
         if catch_up:
-            self.store.index()
-        return self.store.search(search)
+            self.backend.index()
+        return self.backend.search(search)
 
     def index(self, progress: Progress | None = None) -> int:
         """Index what is new, which a search does by itself; worth a call of its own when there is much."""
-        return self.store.index(progress)
+        return self.backend.index(progress)
 
     def latest(self, conversation_id: str) -> Session | None:
         """The newest session of a conversation; never a child, a fork or a replay."""
-        for row in self.every(conversation_id=conversation_id):
+        for row in self.all_sessions(conversation_id=conversation_id):
             if row.relation in (None, "import"):
-                return Session(Log(self.store, row, self.runtime))
+                return Session(Log(self.backend, row, self.runtime))
         return None
 
-    def hydrate(self, session_id: str) -> Hydrated:
+    def hydrate(self, session_id: str) -> HydratedSession:
         """Row, seeds, messages, state and totals in one read."""
-        return hydrate(Log(self.store, self.store.session(session_id), self.runtime))
+        return hydrate(Log(self.backend, self.backend.session(session_id), self.runtime))
 
     # -- moving ------------------------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ class Store:
         """
         from .exchange.bundle import transfer as bundle  # late, as all that moves sessions
 
-        return bundle.import_bundle(self.store, self.runtime, source, new_id=new_id, progress=progress)
+        return bundle.import_bundle(self.backend, self.runtime, source, new_id=new_id, progress=progress)
 
     def import_from(self, tool: str, place: str | None = None, *, new_id: bool = False) -> Iterator[Taken]:
         """Take in the sessions another tool keeps at a place, or where it keeps them by itself; one after the other.
@@ -192,27 +192,27 @@ class Store:
         from .exchange.importers import told_by
         from .exchange.importers.ingest import take
 
-        return (take(self.store, self.runtime, told, new_id=new_id) for told in told_by(tool, place))
+        return (take(self.backend, self.runtime, told, new_id=new_id) for told in told_by(tool, place))
 
     def copy(self, session: Session | str, to: Store, *, new_id: bool = False) -> Session:
         """A deep copy of a session and its tasks in another store or space; to share entries here, fork."""
         from .exchange import copy as moving
 
         name = session if isinstance(session, str) else session.session_id
-        return to.session(moving.copy(self.store, name, to.store, to.runtime, new_id=new_id))
+        return to.session(moving.copy(self.backend, name, to.backend, to.runtime, new_id=new_id))
 
     # -- blobs -------------------------------------------------------------------------------------
 
     def put_blob(self, data: bytes, mime: str, name: str | None = None) -> Media:
         """Keep bytes once, by content; returns the handle for a message."""
         plain_text(mime, "mime type")
-        self.store.put_blob(Blob(digest(data), mime, data), self.runtime.now())
+        self.backend.put_blob(Blob(digest(data), mime, data), self.runtime.now())
         return Media(digest(data), mime, len(data), name)
 
     def blob(self, media: Media | str) -> bytes | None:
         """The bytes behind a handle; None if they are missing. Checked against their name."""
         wanted = media if isinstance(media, str) else media.hash
-        found = self.store.blob(wanted)
+        found = self.backend.blob(wanted)
         if found is not None and digest(found.data) != wanted:
             raise StoreError(
                 f"blob {wanted} does not hold the bytes it is named after; restore it from a backup"
@@ -221,48 +221,48 @@ class Store:
 
     def gc(self, grace: int = GRACE_MICROSECONDS) -> int:
         """Drop blobs that no entry points to and that are older than an hour; returns how many."""
-        return self.store.collect_blobs(self.runtime.now() - grace)
+        return self.backend.collect_blobs(self.runtime.now() - grace)
 
     # -- care --------------------------------------------------------------------------------------
 
     def delete(self, session_id: str) -> list[str]:
         """Into the trash, its child tasks first; `restore` brings them back. `Running` while one of them is driven."""
-        self.refuse_driven(self.family(session_id))
-        return self.store.trash(session_id, self.runtime.now())
+        self.raise_if_running(self.family(session_id))
+        return self.backend.trash(session_id, self.runtime.now())
 
     def restore(self, session_id: str) -> list[str]:
         """Out of the trash, with the tasks that went there with it; returns their ids."""
-        return self.store.restore(session_id)
+        return self.backend.restore(session_id)
 
     def purge(self, session_id: str, *, with_forks: bool = False) -> Purged:
         """For good, from the trash only. What a surviving fork stands on stays until that goes."""
-        self.refuse_driven(self.family(session_id, forks=with_forks))
-        return self.store.purge(session_id, with_forks=with_forks)
+        self.raise_if_running(self.family(session_id, forks=with_forks))
+        return self.backend.purge(session_id, with_forks=with_forks)
 
     def family(self, session_id: str, *, forks: bool = False) -> list[SessionRow]:
         """The rows of what goes where it goes: it and the tasks it started, and theirs; with `forks` those too."""
-        row = self.store.session(session_id)
+        row = self.backend.session(session_id)
         shelves = (False, True) if forks else (row.trashed_at is not None,)
         found = {session_id: row}
         waiting = [session_id]
         while waiting:  # a ring of parents is walked once
             query = {"parent_session": waiting.pop(), "relation": None if forks else "task"}
-            for child in (child for shelf in shelves for child in self.every(trashed=shelf, **query)):
+            for child in (child for shelf in shelves for child in self.all_sessions(trashed=shelf, **query)):
                 if child.session_id not in found:
                     found[child.session_id] = child
                     waiting.append(child.session_id)
         return list(found.values())
 
-    def refuse_driven(self, rows: Iterable[SessionRow]) -> None:
+    def raise_if_running(self, rows: Iterable[SessionRow]) -> None:
         """`Running` if one of them is: what its runner does next would have nowhere to go."""
         for row in rows:
-            Log(self.store, row, self.runtime).refuse_held(row)
+            Log(self.backend, row, self.runtime).raise_if_held(row)
 
     def verify(self) -> Iterator[Problem]:
         """What is wrong anywhere in this store and space, session by session. Changes nothing."""
         for trashed in (False, True):
-            for row in self.every(trashed=trashed, limit=200):
-                yield from verify(self.store, row.session_id)
+            for row in self.all_sessions(trashed=trashed, limit=200):
+                yield from verify(self.backend, row.session_id)
 
 
 def open(

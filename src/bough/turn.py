@@ -14,7 +14,7 @@ from .core.messages import Message, Outcome, as_input, tool_result
 from .core.turns import OpenCall
 from .core.usage import Call, Usage
 from .errors import Fenced, InvalidOperation
-from .log.changes import Appended
+from .log.changes import AppendResult
 from .log.log import LEASE_MICROSECONDS, Log
 from .models.prices import price
 from .wire import Answer
@@ -48,7 +48,7 @@ class Turn:
     def __enter__(self) -> Self:
         log = self._log
         # Whoever drives the session later raises it: a turn that comes late writes nothing.
-        self._fence = log.refuse_while_driven().fence
+        self._fence = log.raise_if_leased().fence
         held = {
             "status": "running",
             "holder": log.runtime.holder(),
@@ -91,7 +91,7 @@ class Turn:
         return holder is not None and holder != self._log.runtime.holder()
 
     @property
-    def open_calls(self) -> tuple[OpenCall, ...]:
+    def open_tool_calls(self) -> tuple[OpenCall, ...]:
         """The calls that wait for results, in call order."""
         return self._log.cursor.open_calls
 
@@ -165,7 +165,7 @@ class Turn:
             price=price(usage, read.provider, read.model),
         )
 
-    def _append(self, drafts: list[Draft], **how: Any) -> Appended:
+    def _append(self, drafts: list[Draft], **how: Any) -> AppendResult:
         """Append; if the model is to be called next and a call was announced, its start rides along."""
         starts = self._start(drafts) if self._calling is not None and not how.get("calls") else None
         if starts is not None:

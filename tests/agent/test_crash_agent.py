@@ -68,12 +68,12 @@ def check(place: Path, told: list[str], transcript: list[tuple[str | None, str]]
     with bough.open(place) as store:
         assert list(store.verify()) == []
         assert public(store) == transcript
-        for row in store.every():
+        for row in store.all_sessions():
             session = store.session(row.session_id)
             for provider in PROVIDERS:
                 assert wire(provider).violations(session.request(provider)) == []
             assert row.status == "idle"
-        calls = [call for row in store.every() for call in store.session(row.session_id).calls()]
+        calls = [call for row in store.all_sessions() for call in store.session(row.session_id).model_calls()]
         made = told.count("model")
         assert made <= len(calls) <= made + kills, (
             "every call made is in the ledger, and one more per kill at most"

@@ -148,7 +148,7 @@ class TestSend:
 
     def test_every_call_is_one_row_of_the_ledger(self, session: Session, desk: Desk) -> None:
         session.send_sync("q", model=ScriptedModel([ask(("look", 1)), "done"]), tools=desk.tools())
-        calls = session.calls()
+        calls = session.model_calls()
         assert [(call.answer_seq, call.failed) for call in calls] == [(3, False), (5, False)]
         assert session.usage().unknown_calls == 0
 
@@ -348,7 +348,7 @@ class TestModels:
     def test_an_overloaded_model_is_asked_again_and_every_try_is_counted(self, session: Session) -> None:
         model = ScriptedModel([Overloaded("m", "529"), Overloaded("m", "529"), "here"])
         session.send_sync("q", model=model, limits=NOW)
-        assert [call.failed for call in session.calls()] == [True, True, False]
+        assert [call.failed for call in session.model_calls()] == [True, True, False]
         assert session.path()[-1].message.text == "here"
 
     def test_the_next_in_the_chain_answers_and_the_entry_says_who(self, session: Session) -> None:
@@ -428,7 +428,7 @@ class TestModels:
         assert told in model.requests[0].context.items[0].message.text
         compaction = next(entry.payload for entry in session.path() if entry.kind == "compaction")
         assert compaction.folds is folds
-        assert [call.purpose for call in session.calls()].count("compaction") == 1
+        assert [call.purpose for call in session.model_calls()].count("compaction") == 1
         assert is_valid(session)
 
     def test_one_input_that_is_too_long_is_never_dropped_silently(self, session: Session) -> None:
@@ -596,7 +596,7 @@ class TestCrash:
         session.append([user("q")])
         started = ExtraFact("calls_started", {"seq": 3, "indexes": [0, 1]})
         session.log.append([Draft(ask(("look", 1), ("tag", 2)))], facts=[started])
-        keys = [session.call_key(call) for call in session.open_calls]
+        keys = [session.idempotency_key(call) for call in session.open_tool_calls]
         session.append([bough.tool_result("c0", "already")])
         store.session(session.session_id).resume_sync(model=ScriptedModel(["ok"]), tools=desk.tools())
         assert desk.did == [("tag", 2)]
@@ -622,7 +622,7 @@ class TestApproval:
         assert [e.data["name"] for e in events if e.type == "session:approval_requested"] == ["refund"]
         assert desk.did == [("look", 7)]
         again = store.session(session.session_id)
-        (call,) = again.open_calls
+        (call,) = again.open_tool_calls
         again.resume_sync(model=ScriptedModel([]), tools=tools)
         assert (desk.did, again.row.status) == ([("look", 7)], "waiting"), "still waiting, and asked once"
         again.approve(call)
@@ -635,9 +635,9 @@ class TestApproval:
     def test_a_denial_is_told_to_the_model_and_nothing_runs(self, session: Session, desk: Desk) -> None:
         tools = desk.tools(approval=True)
         session.send_sync("q", model=ScriptedModel([ask(("refund", 7))]), tools=tools)
-        session.approve(session.open_calls[0], allow=False)
+        session.approve(session.open_tool_calls[0], allow=False)
         with pytest.raises(InvalidOperation, match="was denied already"):
-            session.approve(session.open_calls[0])
+            session.approve(session.open_tool_calls[0])
         session.resume_sync(model=ScriptedModel(["as you wish"]), tools=tools)
         assert desk.did == []
         assert session.path()[3].message.results[0].outcome == "denied"
@@ -647,7 +647,7 @@ class TestApproval:
     ) -> None:
         tools = desk.tools(approval=True)
         session.send_sync("q", model=ScriptedModel([ask(("refund", 7))]), tools=tools)
-        session.approve(session.open_calls[0])
+        session.approve(session.open_tool_calls[0])
         session.log.record("calls_started", data={"seq": 3, "indexes": [0]})  # and then the lights went out
         session.resume_sync(model=ScriptedModel(["hm"]), tools=tools)
         assert desk.did == []
@@ -773,7 +773,7 @@ class TestLease:
             async for event in run:
                 if event.type == "session:turn_started":
                     row = session.row
-                    store.store.lease(session.session_id, "another", 10**18, (row.lease_until or 0) + 1)
+                    store.backend.lease(session.session_id, "another", 10**18, (row.lease_until or 0) + 1)
 
         with pytest.raises(Fenced):
             asyncio.run(main())
@@ -783,7 +783,7 @@ class TestLease:
     def test_a_dead_runner_has_lost_its_lease_at_once(self, store: Store, session: Session) -> None:
         session.append([user("q")])
         now = store.runtime.now()
-        store.store.lease(session.session_id, "gone:9#1", now + 10**12, now)
+        store.backend.lease(session.session_id, "gone:9#1", now + 10**12, now)
         session.resume_sync(model=ScriptedModel(["going on"]))
         assert session.path()[-1].message.text == "going on"
 
@@ -809,7 +809,7 @@ class TestStreaming:
         self, store: Store, session: Session
     ) -> None:
         session.send_sync("q", model=ScriptedModel([Broken(self.LONG)]), limits=NOW)
-        assert store.store.draft(session.session_id) is not None
+        assert store.backend.draft(session.session_id) is not None
         again = store.session(session.session_id)
         again.resume_sync(model=ScriptedModel([]))
         last = again.path()[-1]
@@ -857,7 +857,7 @@ class TestStreaming:
                 await asyncio.sleep(30)
 
         async def kept() -> str:
-            while (said := store.store.draft(session.session_id)) is None:
+            while (said := store.backend.draft(session.session_id)) is None:
                 await asyncio.sleep(0.02)
             return said
 
@@ -887,7 +887,7 @@ class TestStreaming:
         model = [ScriptedModel([Broken("half a word ")]), ScriptedModel(["whole"])]
         session.send_sync("q", model=model)
         assert [entry.message.text for entry in session.transcript()] == ["q", "whole"]
-        assert store.store.draft(session.session_id) is None
+        assert store.backend.draft(session.session_id) is None
 
     def test_a_stream_of_many_pieces_is_not_a_commit_for_each(self, store: Store) -> None:
         saved: list[str] = []
@@ -898,7 +898,7 @@ class TestStreaming:
                 saved.append(text)
                 super()._save(text)
 
-        session = bough.Store(store.store, runtime).start("support")
+        session = bough.Store(store.backend, runtime).start("support")
         model = ScriptedModel(["word " * 400])
 
         async def main() -> None:
@@ -951,7 +951,7 @@ class TestQueue:
         assert asyncio.run(main()).count("session:turn_completed") == 3
         told = [entry.message.text for entry in session.transcript()]
         assert told == ["one", "first", "two", "second", "three", "third"]
-        assert store.store.inbox(session.session_id) == []
+        assert store.backend.inbox(session.session_id) == []
         assert is_valid(session)
 
     def test_what_is_queued_survives_and_is_taken_by_the_next_run(

@@ -67,7 +67,7 @@ class TestEffects:
         tools = [purse.pay(approval=True)]
         session.send_sync("q", model=ScriptedModel([assistant(call("pay", n=1))]), tools=tools)
         other = store.session(session.session_id)
-        (old,) = other.open_calls
+        (old,) = other.open_tool_calls
         session.rewind(to=0)
         session.send_sync("q", model=ScriptedModel([assistant(call("pay", n=1_000))]), tools=tools)
         with pytest.raises(InvalidPosition):
@@ -99,7 +99,7 @@ class TestEffects:
         purse = Purse()
         tools = [purse.pay(approval=True)]
         session.send_sync("q", model=ScriptedModel([assistant(call("pay", n=1))]), tools=tools)
-        (waiting,) = session.open_calls
+        (waiting,) = session.open_tool_calls
         session.approve(waiting)
         session.log.record("calls_started", data={"seq": 2, "indexes": [0]})
         session.approve(waiting, allow=False)
@@ -397,7 +397,7 @@ class TestSpent:
                     asyncio.get_running_loop().call_later(0.1, run.cancel)
 
         asyncio.run(main())
-        assert [call.purpose for call in session.calls()].count("compaction") == 1
+        assert [call.purpose for call in session.model_calls()].count("compaction") == 1
         assert session.verify() == []
 
     def test_tokens_told_by_an_answer_without_an_end_are_counted(self, session: Session) -> None:

@@ -174,7 +174,7 @@ class TestWaiting:
         assert asked.n is not None
         assert (session.row.status, child.row.status, office.paid) == ("waiting", "waiting", [])
 
-        (waiting,) = store.session(child.session_id).open_calls
+        (waiting,) = store.session(child.session_id).open_tool_calls
         store.session(child.session_id).approve(waiting)
         again = store.session(session.session_id)
         again.resume_sync(model=office.model(None, "It is paid."), tools=tools)
@@ -202,10 +202,10 @@ class TestWaiting:
         session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
         assert len(family(session)) == depth + 1
         again = store.session(session.session_id)
-        (asked,) = again.waiting()
+        (asked,) = again.pending_approvals()
         assert (asked.call.name, asked.session_id) == ("pay", family(session)[-1].session_id)
         again.approve(asked)
-        assert again.waiting() == []
+        assert again.pending_approvals() == []
         again.resume_sync(model=office.model(None, "It is paid."), tools=tools)
         assert office.paid == [7]
         assert results(again)[0].content[0].text == f"done at {depth}"
@@ -218,14 +218,14 @@ class TestWaiting:
         tools = [office.delegate()]
         session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
         with pytest.raises(InvalidOperation, match=r"session\.waiting"):
-            session.approve(session.open_calls[0])
+            session.approve(session.open_tool_calls[0])
         session.resume_sync(model=ScriptedModel([]), tools=tools)
         assert office.paid == []
 
     def test_every_session_above_is_told_of_the_word(self, session: Session, office: Office) -> None:
         tools = [office.delegate(2)]
         session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
-        session.approve(session.waiting()[0])
+        session.approve(session.pending_approvals()[0])
         top, middle, deepest = family(session)
         told = {"session": deepest.session_id, "seq": 2, "index": 0, "word": "approved"}
         for one in (top, middle):
@@ -236,7 +236,7 @@ class TestWaiting:
     ) -> None:
         tools = [office.delegate()]
         session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
-        session.approve(session.waiting()[0], allow=False)
+        session.approve(session.pending_approvals()[0], allow=False)
         session.resume_sync(model=office.model(None, "As you wish."), tools=tools)
         assert office.paid == []
         assert results(session.children()[0])[0].outcome == "denied"
@@ -251,7 +251,7 @@ class TestWaiting:
 
         session.send_sync("q", model=office.model(assistant(call("delegate"))), tools=[delegate])
         for n in (1, 2):
-            (asked,) = session.waiting()
+            (asked,) = session.pending_approvals()
             assert asked.call.arguments == {"n": n}
             session.approve(asked)
             session.resume_sync(model=office.model(None, "ok"), tools=[delegate])
@@ -276,7 +276,7 @@ class TestWaiting:
 
         session.send_sync("q", model=office.model(assistant(call("delegate"))), tools=[delegate])
         assert "thought" in [child.path()[-1].message.text for child in session.children()]
-        session.approve(session.waiting()[0])
+        session.approve(session.pending_approvals()[0])
         session.resume_sync(model=office.model(None, "ok"), tools=[delegate])
         assert results(session)[0].content[0].text == '["paid","thought"]'
         assert sorted(child.usage().calls for child in session.children()) == [1, 2]
@@ -287,10 +287,10 @@ class TestWaiting:
         tools = [office.delegate()]
         answer = assistant(call("delegate", "a", n=1), call("delegate", "b", n=2))
         session.send_sync("q", model=office.model(answer), tools=tools)
-        first, second = session.waiting()
+        first, second = session.pending_approvals()
         session.approve(second)
         session.resume_sync(model=ScriptedModel([]), tools=tools)
-        assert (office.paid, session.waiting()) == ([2], [first])
+        assert (office.paid, session.pending_approvals()) == ([2], [first])
         session.approve(first)
         session.resume_sync(model=office.model(None, "ok"), tools=tools)
         assert office.paid == [2, 1]
@@ -309,7 +309,7 @@ class TestWaiting:
                 return "went wrong"
 
         session.send_sync("q", model=office.model(assistant(call("careful"))), tools=[careful])
-        session.approve(session.waiting()[0])
+        session.approve(session.pending_approvals()[0])
         session.resume_sync(model=office.model(None, "ok"), tools=[careful])
         assert results(session)[0].content[0].text == "paid"
 
@@ -321,7 +321,7 @@ class TestWaiting:
         def allow() -> str:
             mine = store.session(session.session_id)
             deadline = time.monotonic() + 20
-            while not (asked := mine.waiting()) and time.monotonic() < deadline:
+            while not (asked := mine.pending_approvals()) and time.monotonic() < deadline:
                 time.sleep(0.01)
             mine.approve(asked[0])
             return "allowed"
@@ -338,7 +338,7 @@ class TestWaiting:
     ) -> None:
         tools = [office.delegate(effect="unsafe", verify=lambda n: bough.NeverHappened())]
         session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
-        session.approve(session.waiting()[0])
+        session.approve(session.pending_approvals()[0])
         session.resume_sync(model=office.model(None, "ok"), tools=tools)
         assert (office.paid, office.delegated) == ([7], 2)
 
@@ -351,7 +351,7 @@ class TestWaiting:
         assert (office.delegated, office.paid) == (2, [])
         assert (results(session)[0].outcome, session.path()[-1].message.text) == ("interrupted", "I see.")
         assert [one.row.status for one in family(session)] == ["idle", "cancelled", "cancelled"]
-        assert session.waiting() == []
+        assert session.pending_approvals() == []
         assert all(is_valid(one) for one in family(session))
 
     @pytest.mark.parametrize("depth", [1, 3])
@@ -388,7 +388,7 @@ class TestWaiting:
         tools = [office.delegate()]
         session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
         (child,) = session.children()
-        child.approve(child.open_calls[0])
+        child.approve(child.open_tool_calls[0])
         child.resume_sync(model=ScriptedModel(["paid by hand"]), tools=[office.pay])
         session.resume_sync(model=office.model(None, "ok"), tools=tools)
         assert office.paid == [7]
@@ -400,19 +400,19 @@ class TestWaiting:
     ) -> None:
         tools = [office.delegate(depth)]
         session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
-        (asked,) = session.waiting()
+        (asked,) = session.pending_approvals()
         child = family(session)[1].session_id
         store.delete(child)
-        assert session.waiting() == []
+        assert session.pending_approvals() == []
         with pytest.raises(TaskTrashed, match=rf"store\.restore\('{child}'\)"):
             session.resume_sync(model=ScriptedModel([]), tools=tools)
         with pytest.raises(TaskTrashed):
-            session.approve(session.open_calls[0])
+            session.approve(session.open_tool_calls[0])
         with pytest.raises(Trashed):
             session.approve(asked)
         assert (session.row.status, session.row.error, office.delegated) == ("waiting", None, depth)
         store.restore(child)
-        session.approve(*session.waiting())
+        session.approve(*session.pending_approvals())
         session.resume_sync(model=office.model(None, "It is paid."), tools=tools)
         assert (office.paid, results(session)[0].content[0].text) == ([7], f"done at {depth}")
 
@@ -421,7 +421,7 @@ class TestWaiting:
     ) -> None:
         tools = [office.delegate()]
         session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
-        session.approve(*session.waiting())
+        session.approve(*session.pending_approvals())
         (child,) = session.children()
         store.delete(child.session_id)
         with pytest.raises(TaskTrashed):
@@ -436,9 +436,9 @@ class TestWaiting:
         tools = [office.delegate()]
         both = assistant(call("delegate", "a", n=1), call("delegate", "b", n=2))
         session.send_sync("q", model=office.model(both), tools=tools)
-        first, second = session.waiting()
+        first, second = session.pending_approvals()
         store.delete(first.session_id)
-        assert session.waiting() == [second]
+        assert session.pending_approvals() == [second]
         assert session.resume_sync(model=ScriptedModel([]), tools=tools) == [], "a word can still help"
         session.approve(second)
         with pytest.raises(TaskTrashed):
@@ -451,13 +451,13 @@ class TestWaiting:
         asked = {"seq": 3, "index": 0, "call_id": "c", "name": "delegate"}
         waits = {"seq": 3, "index": 0, "session": session.session_id, "asked": asked}
         session.log.record("task_waits", data=waits)
-        assert [one.session_id for one in session.waiting()] == [session.session_id]
+        assert [one.session_id for one in session.pending_approvals()] == [session.session_id]
 
     def test_a_copy_waits_for_its_own_child(self, store: Store, session: Session, office: Office) -> None:
         tools = [office.delegate()]
         session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
         copy = copied(store, session)
-        assert [asked.session_id for asked in copy.waiting()] == [copy.children()[0].session_id]
+        assert [asked.session_id for asked in copy.pending_approvals()] == [copy.children()[0].session_id]
 
     @pytest.mark.parametrize("depth", [1, 2])
     def test_a_copy_goes_on_with_its_own_children_and_the_original_with_its_own(
@@ -469,7 +469,7 @@ class TestWaiting:
         before = len(office.asked)
         for n, one in enumerate((copy, session), 1):
             members = [member.session_id for member in family(one)]
-            one.approve(one.waiting()[0])
+            one.approve(one.pending_approvals()[0])
             one.resume_sync(model=office.model(None, "It is paid."), tools=tools)
             assert one.path()[-1].message.text == "It is paid."
             assert [member.session_id for member in family(one)] == members, "no other child was started"
@@ -494,7 +494,7 @@ class TestCancel:
 
         asyncio.run(main())
         assert [one.row.status for one in family(session)] == ["cancelled"] * 3
-        assert session.waiting() == []
+        assert session.pending_approvals() == []
         assert all(is_valid(one) for one in family(session))
 
     def test_a_new_input_leaves_no_child_waiting_behind(self, session: Session, office: Office) -> None:
@@ -512,6 +512,6 @@ class TestCancel:
         tools = [office.delegate()]
         session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
         copied(store, session).send_sync("never mind", model=ScriptedModel(["all right"]), tools=tools)
-        statuses = sorted(row.status for row in store.every(relation="task"))
+        statuses = sorted(row.status for row in store.all_sessions(relation="task"))
         assert statuses == ["cancelled", "waiting"]
         assert [one.row.status for one in family(session)] == ["waiting", "waiting"]

@@ -33,7 +33,7 @@ class TestDemo:
     def test_the_store_tells_the_same_story(self, kept: tuple[Path, dict[str, object]]) -> None:
         folder, _ = kept
         with library.open(folder / "demo.db") as store:
-            rows = list(store.every())
+            rows = list(store.all_sessions())
             assert sorted(str(row.relation) for row in rows) == ["None", "fork", "replay"]
             case = store.session(next(row.session_id for row in rows if row.relation is None))
             kinds = [fact.kind for fact in case.journal()]

@@ -24,7 +24,7 @@ def listed(shelf: Path, *flags: str) -> set[str]:
 def drive(store: library.Store, name: str) -> None:
     """As this process would while it runs a turn of it."""
     log = store.session(name).log
-    store.store.lease(name, f"{log.runtime.holder()}#x", log.runtime.now() + 60_000_000, log.runtime.now())
+    store.backend.lease(name, f"{log.runtime.holder()}#x", log.runtime.now() + 60_000_000, log.runtime.now())
     log.record("turn", row={"status": "running"})
 
 

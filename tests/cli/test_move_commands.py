@@ -70,7 +70,9 @@ class TestRewind:
         with library.open(shelf) as store:
             log = store.session("ses_case").log
             until = log.runtime.now() + 60_000_000
-            store.store.lease("ses_case", f"{socket.gethostname()}:{os.getpid()}#x", until, log.runtime.now())
+            store.backend.lease(
+                "ses_case", f"{socket.gethostname()}:{os.getpid()}#x", until, log.runtime.now()
+            )
             log.record("turn", row={"status": "running"})
             done = bough("undo", "ses_case", store=shelf)
         assert done.code == 3

@@ -432,7 +432,7 @@ class TestResume:
         with opened(home) as store:
             session = store.start(model="scripted:script.json")
             session.append([user("hi")])
-            store.store.save_draft(session.session_id, session.leaf, "Half a sen", 0, 1)
+            store.backend.save_draft(session.session_id, session.leaf, "Half a sen", 0, 1)
         assert bough("resume", "latest", home=home).stdout == "Half a sen (interrupted)\n"
 
 
@@ -569,7 +569,7 @@ class TestApprove:
         done = bough("run", "refund it", *AGENT, home=home)
         assert (done.returncode, "waits for approval: refund(order=41)" in done.stderr) == (1, True)
         with opened(home) as store:
-            names = {row.relation or "parent": row.session_id for row in store.every()}
+            names = {row.relation or "parent": row.session_id for row in store.all_sessions()}
         shown = bough("show", names["parent"], home=home)
         assert f"waits for approval in its task {names['task']}" in shown.stdout
         assert f"bough approve {names['parent']}, then bough resume" in shown.stderr
@@ -587,7 +587,7 @@ class TestApprove:
         script(home, calls("refund"), "Refunded.", name="child.json")
         bough("run", "refund it", *AGENT, home=home)
         with opened(home) as store:
-            names = {row.relation or "parent": row.session_id for row in store.every()}
+            names = {row.relation or "parent": row.session_id for row in store.all_sessions()}
         bough("rm", names["task"], "--yes", home=home)
         hint = f"bough restore {names['task']}"
         for verb, code in ((("resume", *AGENT), 2), (("approve", "--yes"), 1), (("show",), 0)):

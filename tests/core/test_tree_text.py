@@ -66,7 +66,7 @@ def test_every_entry_is_there_once_wherever_it_stands(store: Store) -> None:
 
 
 def places(session: Session) -> list[tuple[int, int]]:
-    return [(entry.branch, entry.seq) for entry in session.log.every()]
+    return [(entry.branch, entry.seq) for entry in session.log.all_entries()]
 
 
 def test_every_kind_is_told_in_one_line(store: Store) -> None:

@@ -87,7 +87,7 @@ class TestDisk:
         with bough.open(tmp_path / "a.db", key=KEY) as store:
             session = fill(store)
             path = session.path()
-            store.store.backup(tmp_path / "b.db")
+            store.backend.backup(tmp_path / "b.db")
         assert CANARY.encode() not in (tmp_path / "b.db").read_bytes()
         with bough.open(tmp_path / "b.db", key=KEY) as copy:
             assert copy.session(session.session_id).path() == path
@@ -168,7 +168,7 @@ class TestKey:
         writers = [subprocess.Popen(arguments) for _ in range(3)]
         assert [writer.wait() for writer in writers] == [0, 0, 0]
         with bough.open(tmp_path / "a.db", key=KEY) as store:
-            assert [store.session(row.session_id).leaf.seq for row in store.every()] == [30, 30, 30]
+            assert [store.session(row.session_id).leaf.seq for row in store.all_sessions()] == [30, 30, 30]
             assert list(store.verify()) == []
 
 

@@ -149,7 +149,7 @@ class TestCreating:
         assert again.events == []
         service.append(again, says("anew"))
         assert [event.content for event in service.load("one").events] == [says("anew").content]
-        assert service.service.sessions.store.session(below.session_id).trashed_at is not None
+        assert service.service.sessions.backend.session(below.session_id).trashed_at is not None
 
     def test_deleting_what_is_not_there_does_nothing(self, service: Service) -> None:
         kept = service.create("one")
@@ -427,7 +427,10 @@ class TestTenants:
         with bough.open(place) as everybody, bough.open(place, owner=BOB) as bobs:
             service = Service(everybody)
             service.append(service.create("a", user__k=1, app__k=1), says("hi"))
-            assert {row.owner for row in everybody.every()} == {ANN, None}  # nobody owns what an app shares
+            assert {row.owner for row in everybody.all_sessions()} == {
+                ANN,
+                None,
+            }  # nobody owns what an app shares
             other = Service(bobs)
             assert other.find("a") is None
             assert other.list(None) == []
@@ -441,7 +444,7 @@ class TestTenants:
             made = service.create("a", user__k=1, app__k=2)
             assert service.find("a") == made
             assert [one.id for one in service.list()] == [one.id for one in service.list(None)] == ["a"]
-            assert {row.owner for row in sessions.every()} == {"tenant"}
+            assert {row.owner for row in sessions.all_sessions()} == {"tenant"}
 
     def test_a_space_is_a_world_of_its_own(self, tmp_path: Any) -> None:
         place = tmp_path / "agent.db"

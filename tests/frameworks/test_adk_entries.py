@@ -376,7 +376,7 @@ class TestEntries:
             APP,
             "ann",
         )
-        assert below.open_calls == ()
+        assert below.open_tool_calls == ()
         found = service.service.sessions.search("lost")
         assert {hit.session_id for hit in found.hits} == {below.session_id}
         assert "Where is 41?" in "".join(below.markdown())
@@ -398,7 +398,7 @@ class TestEntries:
         service.append(session, says("ho", "helper", usage_metadata=USED, model_version="gemini-2.5-flash"))
         service.append(session, Event(author="helper", error_code="500", usage_metadata=USED))
         below = service.bough(session)
-        first, failed = below.calls()
+        first, failed = below.model_calls()
         assert (first.model, first.provider, first.usage) == (
             "gemini-2.5-flash",
             "gemini",

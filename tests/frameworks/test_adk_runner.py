@@ -138,7 +138,7 @@ class TestRunning:
         assert here.session().state == {"seen": [41, 42], "answer": "Good bye.", "user:last": 42}
         below = here.below()
         assert (below.row.turns, below.row.status, below.usage().calls) == (2, "idle", 3)
-        assert [call.model for call in below.calls()] == ["gemini-script"] * 3
+        assert [call.model for call in below.model_calls()] == ["gemini-script"] * 3
         assert [entry.message.text for entry in below.transcript()] == [
             *("Where are they?", "Both are lost."),
             *("Thank you.", "Good bye."),
@@ -304,7 +304,7 @@ class TestKilled:
         killed_in_a_tool(place)
         with bough.open(place) as sessions:
             here = Shop(sessions, helper("Hello.", "I do not know whether it was refunded."))
-            assert [call.call.name for call in here.below().open_calls] == ["look", "refund"]
+            assert [call.call.name for call in here.below().open_tool_calls] == ["look", "refund"]
             assert list(sessions.verify()) == []
             shown = CliRunner().invoke(command, ["--store", place, "show", "one"])
             assert shown.exit_code == 0, shown.output
@@ -331,7 +331,7 @@ class TestKilled:
             here.say(None, invocation_id=here.session().events[-1].invocation_id)
             assert ran == [41]
             assert here.messages()[-1].text == "Refunded."
-            assert here.below().open_calls == ()
+            assert here.below().open_tool_calls == ()
             assert [message.role for message in here.messages()[2:]] == [
                 "user",
                 "assistant",

@@ -88,7 +88,7 @@ def roles(session: Session) -> list[str]:
 
 def shown(sessions: Store, session: Session) -> str:
     return str(
-        CliRunner().invoke(command, ["--store", sessions.store.where, "show", session.session_id]).output
+        CliRunner().invoke(command, ["--store", sessions.backend.where, "show", session.session_id]).output
     )
 
 
@@ -103,7 +103,7 @@ class TestProtocol:
         opened: list[Store] = []
 
         def fresh() -> BoughSessionStore:
-            opened.append(bough.open(store.store.where, space=f"space-{next(spaces)}", synchronous="full"))
+            opened.append(bough.open(store.backend.where, space=f"space-{next(spaces)}", synchronous="full"))
             return BoughSessionStore(opened[-1])
 
         asyncio.run(run_session_store_conformance(fresh))
@@ -131,7 +131,7 @@ class TestSession:
         session = appended(store, shop().lines)
         first = ["user", "system", "assistant", "tool", "tool", "assistant"]
         assert roles(session) == [*first, "user", "assistant"]
-        assert [call.usage for call in session.calls()] == [Usage(117, 5, 100, 7)] * 3
+        assert [call.usage for call in session.model_calls()] == [Usage(117, 5, 100, 7)] * 3
         assert session.row.title == "Fixing the shop"
         assert session.row.tags == {"claude_project": "-home-ann", "claude_session": KEY["session_id"]}
         assert session.messages("anthropic")[1]["content"][0] == thought("two files")
@@ -148,7 +148,7 @@ class TestSession:
             ]
         )
         session = appended(memory, made.lines)
-        held = [stored.entry for stored in memory.store.entries(session.session_id)]
+        held = [stored.entry for stored in memory.backend.entries(session.session_id)]
         size = sum(len(entry.body) + len(entry.evidence or b"") for entry in held)
         assert 60_000 < size < 67_000
 
@@ -240,7 +240,7 @@ class TestSession:
         asyncio.run(store.append(KEY, shop().lines[11:]))
         assert asyncio.run(store.load(KEY)) == without_thoughts(shop().lines)
         assert asyncio.run(store.list_subkeys(KEY)) == [BELOW["subpath"]]
-        assert {row.agent for row in elsewhere.every()} == {"claude-agent", "Explore"}
+        assert {row.agent for row in elsewhere.all_sessions()} == {"claude-agent", "Explore"}
 
     def test_the_importer_reads_the_same_conversation(self, memory: Store, tmp_path: Path) -> None:
         made = shop()
@@ -265,7 +265,7 @@ class TestSession:
         made.answer(thought("not the end yet"), stop=None)
         session = appended(memory, made.lines)
         assert "c2lnbmVk" not in "".join(
-            str(stored.entry.body) for stored in memory.store.entries(session.session_id)
+            str(stored.entry.body) for stored in memory.backend.entries(session.session_id)
         )
         bundle = io.BytesIO()
         session.export(bundle)
@@ -566,7 +566,7 @@ class TestDeleting:
             asyncio.run(adapter.append(KEY, [{"type": "x", "uuid": "u", "n": number}]))
             assert asyncio.run(adapter.load(KEY)) == [{"type": "x", "uuid": "u", "n": number}]
             asyncio.run(adapter.delete(KEY))
-        assert len(list(store.every(trashed=True))) == 3
+        assert len(list(store.all_sessions(trashed=True))) == 3
 
 
 @pytest.fixture
@@ -651,7 +651,7 @@ class TestSdk:
         assert session is not None
         assert roles(sound(session))[-1] == "assistant"
         assert session.row.title == "Shop (fork)"
-        assert [row.title for row in memory.every(trashed=True, children=False)] == ["Shop"]
+        assert [row.title for row in memory.all_sessions(trashed=True, children=False)] == ["Shop"]
 
 
 class Claude(fake_providers._Handler):
@@ -748,7 +748,7 @@ class TestClient:
                 first.communicate()
             os.kill(int(ran.read_text()), signal.SIGKILL)  # the tool runs in a group of its own
             with bough.open(tmp_path / "agent.db") as sessions:
-                (row,) = sessions.every()
+                (row,) = sessions.all_sessions()
                 assert roles(sound(sessions.session(row.session_id)))[-1] == "assistant"
             shutil.rmtree(tmp_path / "config")  # the store is all there is
             second = client(server.url, tmp_path, "Are you there?", row.tags["claude_session"])
@@ -758,7 +758,7 @@ class TestClient:
         with bough.open(tmp_path / "agent.db") as sessions:
             session = sound(sessions.session(row.session_id))
             told = shown(sessions, session)
-            assert [call.usage for call in session.calls()] == [Usage(14, 7, 3, 0)] * 3
+            assert [call.usage for call in session.model_calls()] == [Usage(14, 7, 3, 0)] * 3
             assert session.row.status == "idle"
         for words in ("Wait for it", "I wait.", "Are you there?", "I look.", "over", "It is over."):
             assert words in told

@@ -281,14 +281,14 @@ class TestConversation:
 
     def test_what_a_provider_reports_goes_to_the_ledger(self, store: Store, saver: BoughSaver) -> None:
         agent(ANSWERS).compile(checkpointer=saver).invoke(HELLO, on("1"))
-        (call,) = session_of(store, "1").calls()
+        (call,) = session_of(store, "1").model_calls()
         assert (call.model, call.provider) == ("m-1", "acme")
         assert (call.usage.input_tokens, call.usage.output_tokens, call.usage.cache_read_tokens) == (10, 5, 4)
 
     def test_a_call_of_a_subgraph_is_counted_once(self, store: Store, saver: BoughSaver) -> None:
         with_a_subgraph(ANSWERS).compile(checkpointer=saver).invoke(HELLO, on("1"))
         session = session_of(store, "1")
-        assert len(session.calls("tree")) == 1
+        assert len(session.model_calls("tree")) == 1
         assert [child.row.title for child in session.children()] == ["helper"]
 
     def test_what_is_given_to_a_graph_was_not_said_by_its_model(
@@ -296,7 +296,7 @@ class TestConversation:
     ) -> None:
         graph = agent([AIMessage("Fine.", id="a")]).compile(checkpointer=saver)
         graph.invoke({"messages": [asking("9", "Oslo"), HumanMessage("How are you?", id="h")]}, on("1"))
-        assert session_of(store, "1").calls() == []
+        assert session_of(store, "1").model_calls() == []
 
     def test_an_edited_message_is_a_branch_and_the_old_one_stays(
         self, store: Store, saver: BoughSaver
@@ -307,7 +307,7 @@ class TestConversation:
         session = session_of(store, "1")
         assert [words for _, words in said(session)] == [*TALK[:3], "It rains."]
         assert sum(e.message is not None and e.message.text == TALK[3] for e in session.entries()) == 1
-        assert len(session.calls()) == 1, "what was written again was paid once"
+        assert len(session.model_calls()) == 1, "what was written again was paid once"
         assert session.verify() == []
 
     def test_a_call_that_was_left_open_is_closed_and_the_graph_does_not_see_it(
@@ -335,7 +335,7 @@ class TestConversation:
                     config = put(saver, "1", {"messages": list(messages)}, config)
                 return sum(
                     len(stored.entry.body)
-                    for stored in store.store.entries(session_of(store, "1").session_id)
+                    for stored in store.backend.entries(session_of(store, "1").session_id)
                 )
 
         assert held(80) < 2.2 * held(40)
@@ -468,7 +468,7 @@ class TestValues:
             checkpoint["channel_versions"] = {"pages": 1, "n": n + 1}
             new = {"n": n + 1} if n else {"n": 1, "pages": 1}
             config = saver.put(config, checkpoint, {"source": "loop", "step": n}, new)
-        bodies = [stored.entry.body for stored in store.store.entries(session_of(store, "1").session_id)]
+        bodies = [stored.entry.body for stored in store.backend.entries(session_of(store, "1").session_id)]
         assert sum(len(body) for body in bodies) < 15_000
         assert [one.checkpoint["channel_values"] for one in BoughSaver(store).list(on("1"))] == [
             {"pages": pages, "n": n} for n in (4, 3, 2, 1, 0)
@@ -486,7 +486,9 @@ class TestValues:
         config = put(saver, "1", {"messages": messages}, saver.get_tuple(on("1")).config)  # type: ignore[union-attr]
         assert told(saver.get_tuple(config)) == told(BoughSaver(store).get_tuple(config))
         session = session_of(store, "1")
-        assert all(b"hunter2" not in stored.entry.body for stored in store.store.entries(session.session_id))
+        assert all(
+            b"hunter2" not in stored.entry.body for stored in store.backend.entries(session.session_id)
+        )
         assert len(session.branches()) == 1
 
     def test_a_serde_that_encrypts_leaves_nothing_in_clear(self, store: Store) -> None:
@@ -500,7 +502,7 @@ class TestValues:
         saver = BoughSaver(store, serde=EncryptedSerializer(Rot()))
         graph = agent(ANSWERS).compile(checkpointer=Twin(saver))
         assert texts(graph.invoke(HELLO, on("1"))) == TALK
-        bodies = b"".join(one.entry.body for one in store.store.entries(session_of(store, "1").session_id))
+        bodies = b"".join(one.entry.body for one in store.backend.entries(session_of(store, "1").session_id))
         assert b"Bonn" not in bodies
         assert b"sunny" not in bodies
 
@@ -580,14 +582,14 @@ class TestTree:
         graph.update_state(on("1"), {"messages": [HumanMessage("Weather in Rome?", id="h1")]})
         saver.copy_thread("1", "2")
         assert [told(one) for one in saver.list(on("2"))] == [told(one) for one in saver.list(on("1"))]
-        copy = next(row for row in store.every(conversation_id="2") if row.relation == "fork")
+        copy = next(row for row in store.all_sessions(conversation_id="2") if row.relation == "fork")
         assert copy.parent_session == session_of(store, "1").session_id
         assert graph.get_state(on("2")).config["configurable"]["checkpoint_id"] == graph.get_state(on("1")).config["configurable"]["checkpoint_id"]  # fmt: skip
         saver.delete_thread("1")
         graph.update_state(on("2"), {"messages": [AIMessage("On.", id="on")]}, as_node="close")
         assert texts(graph.get_state(on("2")).values)[-1] == "On."
         assert list(store.verify()) == []
-        assert store.session(copy.session_id).calls() == [], "copied calls are not paid again"
+        assert store.session(copy.session_id).model_calls() == [], "copied calls are not paid again"
 
     def test_a_thread_that_waits_before_a_tool_is_copied_whole(self, store: Store, saver: BoughSaver) -> None:
         graph = agent(ANSWERS).compile(checkpointer=saver, interrupt_before=["tools"])
@@ -700,11 +702,11 @@ class TestWriters:
                 "Question 2",
                 "",
             ]
-            assert [call.call.id for call in session.open_calls] == ["call-2"]
+            assert [call.call.id for call in session.open_tool_calls] == ["call-2"]
             graph = agent([AIMessage("Sunny too.", id="said-2")]).compile(checkpointer=BoughSaver(store))
             assert texts(graph.invoke(None, on("killed")))[-2:] == ["sunny in Rome", "Sunny too."]
             assert session.verify() == []
-            assert len(session.calls()) == 2
+            assert len(session.model_calls()) == 2
         shown = CliRunner().invoke(command, ["--store", url, "show", "latest"])
         assert "Sunny too." in shown.output
 

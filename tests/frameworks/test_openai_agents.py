@@ -567,8 +567,10 @@ class TestHooks:
         agent.model.model = "anthropic/claude-sonnet-4-5"
         await Runner.run(agent, "Where?", session=session, hooks=BoughHooks(session))
         found = await stored(session)
-        assert [(call.after_seq, call.answer_seq) for call in found.calls()] == [(1, 2), (4, 5)]
-        assert {(call.provider, call.model) for call in found.calls()} == {("anthropic", "claude-sonnet-4-5")}
+        assert [(call.after_seq, call.answer_seq) for call in found.model_calls()] == [(1, 2), (4, 5)]
+        assert {(call.provider, call.model) for call in found.model_calls()} == {
+            ("anthropic", "claude-sonnet-4-5")
+        }
         assert [entry.model for entry in found.path() if entry.role == "assistant"] == [
             "claude-sonnet-4-5"
         ] * 2
@@ -590,7 +592,7 @@ class TestHooks:
         assert await session.get_items() == await own.get_items()
         found = await stored(session)
         assert "a secret" not in "".join(found.jsonl("all"))
-        assert [call.answer_seq for call in found.calls()] == [2, None]
+        assert [call.answer_seq for call in found.model_calls()] == [2, None]
 
     @on_a_loop
     async def test_leave_the_last_word_to_the_sdk(self, store: Store) -> None:
@@ -600,7 +602,7 @@ class TestHooks:
         assert got("c41", "41 is lost") in await session.get_items()
         found = await stored(session)
         assert "41 IS LOST" in "".join(found.jsonl("all"))  # what was written ahead is a branch
-        assert [call.answer_seq for call in found.calls("path")] == [5]
+        assert [call.answer_seq for call in found.model_calls("path")] == [5]
 
     @pytest.mark.parametrize("is_hooked", [False, True])
     @on_a_loop
@@ -760,7 +762,7 @@ class TestAKilledProcess:
     def test_has_lost_nothing_that_had_happened(self, killed: Path) -> None:
         found = session_of(killed)
         assert [entry.role for entry in found.path()] == ["user", "assistant", "tool"]
-        assert [call.call.id for call in found.open_calls] == ["c42"]
+        assert [call.call.id for call in found.open_tool_calls] == ["c42"]
         assert found.usage().input_tokens == 11
         assert found.verify() == []
 

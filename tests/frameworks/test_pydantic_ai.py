@@ -244,7 +244,7 @@ class TestAMessage:
         store = on_memory()
         await store.save(talk(*ORDINARY))
         found = await stored(store)
-        assert [(call.answer_seq, call.model, call.provider) for call in found.calls()] == [
+        assert [(call.answer_seq, call.model, call.provider) for call in found.model_calls()] == [
             (3, "claude-sonnet-4-5", "anthropic"),
             (6, "claude-sonnet-4-5", "anthropic"),
         ]
@@ -734,7 +734,7 @@ class TestAKilledProcess:
     async def test_has_lost_nothing_that_had_happened(self, killed: Path) -> None:
         session = await stored(BoughConversationStore(bough.open(killed)))
         assert [entry.role for entry in session.path() if entry.role] == ["user", "assistant", "tool"]
-        assert [call.call.id for call in session.open_calls] == ["c42"]
+        assert [call.call.id for call in session.open_tool_calls] == ["c42"]
         assert session.usage().input_tokens == 11
 
     @pytest.mark.parametrize("prompt", [None, "And?"])

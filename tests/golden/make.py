@@ -66,7 +66,9 @@ def store_bytes() -> bytes:
         with Store(SqliteStore(place), counted_runtime()) as sessions:
             tree(sessions)
             sessions.search("parcel")
-            sessions.store.backup(Path(folder) / "whole.db")  # one file, nothing left in the write-ahead log
+            sessions.backend.backup(
+                Path(folder) / "whole.db"
+            )  # one file, nothing left in the write-ahead log
         return gzip.compress((Path(folder) / "whole.db").read_bytes(), mtime=0)
 
 

@@ -133,5 +133,5 @@ def test_usage_is_conserved(steps: list[tuple[str, int]]) -> None:
             made[session.session_id] = made.get(session.session_id, 0) + 2**n
     for session in sessions:
         assert session.usage().input_tokens == made.get(session.session_id, 0)
-        assert total(session.calls()) == session.row.totals
+        assert total(session.model_calls()) == session.row.totals
     assert sum(session.usage().input_tokens for session in sessions) == sum(made.values())

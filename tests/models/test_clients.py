@@ -529,9 +529,9 @@ async def take_turn(session: bough.Session, model: Model, number: int) -> None:
             _, answer = await listen(model, request)
             # As `turn.answer` does, which takes what a vendor said and not yet what a client made of it.
             session.log.append([Draft(answer.message, answer.model, answer.finish, answer.evidence)])
-            if not turn.open_calls:
+            if not turn.open_tool_calls:
                 return
-            for waiting in reversed(turn.open_calls):  # results come in any order
+            for waiting in reversed(turn.open_tool_calls):  # results come in any order
                 turn.result(waiting.call.id, f"rain in C{number}")
 
 

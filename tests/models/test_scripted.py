@@ -95,7 +95,7 @@ def test_a_script_may_say_what_it_costs(tmp_path: Path) -> None:
     with bough.open("memory:") as store:
         session = store.start()
         session.send_sync("hi", model=f"scripted:{place}")
-        (call,) = session.calls()
+        (call,) = session.model_calls()
         spent = (call.usage.input_tokens or 0) * 300 + (call.usage.output_tokens or 0) * 1_500
         assert call.price == bough.Price(spent, "rates of the model")
 

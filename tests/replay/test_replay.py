@@ -151,7 +151,7 @@ class TestStrict:
         report = session.replay_sync()
         assert report.before.calls == 4
         assert report.after == bough.Totals()
-        assert replayed(store, report).calls() == []
+        assert replayed(store, report).model_calls() == []
 
     def test_results_land_in_the_order_they_landed(self, store: Store) -> None:
         session = store.start()
@@ -194,7 +194,7 @@ class TestStrict:
         session = store.start()
         model = ScriptedModel([ask(("look", 1)), ask(("refund", 1))])
         session.send_sync("q", model=model, tools=desk.tools(approval=True))
-        assert session.open_calls
+        assert session.open_tool_calls
         report = session.replay_sync()
         assert report.until == 3
         assert report.is_same
@@ -334,7 +334,7 @@ class TestStrict:
             at = data.draw(st.integers(0, session.leaf.seq))
             report = session.replay_sync(from_=at)
             assert report.is_identical, "\n".join(report.lines())
-            assert report.cut.asked == at
+            assert report.cut.requested == at
             assert store.session(report.replay).verify() == []
 
 
@@ -524,7 +524,7 @@ class TestFrom:
 
     def test_between_a_call_and_its_result_it_moves_and_says_so(self, session: Session) -> None:
         report = session.replay_sync(from_=3)
-        assert (report.cut.at, report.cut.asked) == (2, 3)
+        assert (report.cut.at, report.cut.requested) == (2, 3)
         assert report.is_identical
         assert "asked for 3" in "\n".join(report.lines())
 
@@ -804,7 +804,7 @@ class TestLive:
         session = store.start()
         tools = desk.tools(approval=True)
         session.send_sync("q", model=ScriptedModel([ask(("refund", 1))]), tools=tools)
-        session.approve(session.open_calls[0])
+        session.approve(session.open_tool_calls[0])
         session.resume_sync(model=ScriptedModel(["Done."]), tools=tools)
         assert desk.did == [("refund", 1)]
         assert session.replay_sync(live=["refund"], tools=tools).effects == {"refund": 1}
@@ -838,7 +838,7 @@ class TestLive:
         session = store.start()
         tools = desk.tools(approval=True)
         session.send_sync("q", model=ScriptedModel([ask(("refund", 1))]), tools=tools)
-        session.approve(session.open_calls[0], allow=False)
+        session.approve(session.open_tool_calls[0], allow=False)
         session.resume_sync(model=ScriptedModel(["Well."]), tools=tools)
         report = session.replay_sync(live=["refund"], tools=tools)
         assert report.is_identical
@@ -869,7 +869,7 @@ class TestTasks:
     def test_a_live_tool_gets_what_its_child_had_answered(self, store: Store, parent: Session) -> None:
         report = parent.replay_sync(live=["research"], tools=[self.tool("look into")])
         assert report.is_same
-        assert len(list(store.every(relation="task"))) == 1
+        assert len(list(store.all_sessions(relation="task"))) == 1
 
     def test_the_child_is_found_from_a_fork_and_behind_a_rewind(self, store: Store, parent: Session) -> None:
         parent.rewind(1)
@@ -878,7 +878,7 @@ class TestTasks:
         for session in (parent, parent.fork()):
             report = session.replay_sync(live=["research"], tools=[self.tool("look into")])
             assert report.is_same, report.lines()
-        assert len(list(store.every(relation="task"))) == 2
+        assert len(list(store.all_sessions(relation="task"))) == 2
 
     def test_the_child_of_a_copy_is_its_own(self, store: Store, parent: Session) -> None:
         bundle = io.BytesIO()
@@ -892,7 +892,7 @@ class TestTasks:
     def test_a_task_that_was_not_recorded_is_refused(self, store: Store, parent: Session) -> None:
         report = parent.replay_sync(live=["research"], tools=[self.tool("dig into")])
         assert "not recorded" in report.first.came
-        assert len(list(store.every(relation="task"))) == 1
+        assert len(list(store.all_sessions(relation="task"))) == 1
 
 
 class TestUsage:
@@ -906,7 +906,7 @@ class TestUsage:
         session = self.priced(store)
         spent = session.usage()
         report = session.replay_sync(model=ScriptedModel(["b"]))
-        (call,) = replayed(store, report).calls()
+        (call,) = replayed(store, report).model_calls()
         assert call.bucket == "replay"
         assert session.usage() == spent == report.before
         assert replayed(store, report).usage() == report.after
@@ -918,12 +918,12 @@ class TestUsage:
             session.replay_sync(model=model)
             made += len(model.requests)
         session.replay_sync()
-        rows = [store.session(row.session_id).usage().calls for row in store.every(children=True)]
+        rows = [store.session(row.session_id).usage().calls for row in store.all_sessions(children=True)]
         assert sum(rows) == made
 
     def test_a_failed_call_is_charged_too(self, store: Store, session: Session) -> None:
         report = session.replay_sync(model=ScriptedModel([]))
-        calls = replayed(store, report).calls()
+        calls = replayed(store, report).model_calls()
         assert [(call.failed, call.bucket) for call in calls] == [(True, "replay")]
 
 
@@ -1052,8 +1052,8 @@ def test_whatever_another_model_does_nothing_happens(
         assert "it ran" not in str([result.content for result in results(made)])
         assert report.is_source_unchanged
         assert session.usage() == spent
-        assert sum(not call.failed for call in made.calls()) == len(model.requests)
-        assert {call.bucket for call in made.calls()} <= {"replay"}
+        assert sum(not call.failed for call in made.model_calls()) == len(model.requests)
+        assert {call.bucket for call in made.model_calls()} <= {"replay"}
         assert msgspec.json.decode(msgspec.json.encode(report), type=Replayed) == report
         assert report.lines()
         assert report.markdown()

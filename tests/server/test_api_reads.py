@@ -142,7 +142,7 @@ class TestEntries:
             ({"first": 9}, []),
             ({"public": "true"}, [2, 5, 6, 7]),
             ({"leaf": "3"}, [1, 2, 3]),
-            ({"leaf": str(session.log.place(2))}, [1, 2]),
+            ({"leaf": str(session.log.leaf_at(2))}, [1, 2]),
         ]:
             assert [e["seq"] for e in served.get(f"{of(session)}/path", **query)["entries"]] == seqs, query
         assert served.get(f"{of(session)}/path", 400, first=1, last=2)["code"] == "bad_query"
@@ -154,8 +154,8 @@ class TestEntries:
         fork = mine.fork(at=2)
         for path in ("path?leaf=", "outline?leaf=", "seen?at=", "turns?leaf=", "state?leaf=", "entries/"):
             served.get(f"{of(mine)}/{path}{other.leaf}", 404)
-            assert served.client.get(f"{of(fork)}/{path}{mine.log.place(2)}").status_code == 200, path
-            served.get(f"{of(fork)}/{path}{mine.log.place(5)}", 404)  # behind what the fork stands on
+            assert served.client.get(f"{of(fork)}/{path}{mine.log.leaf_at(2)}").status_code == 200, path
+            served.get(f"{of(fork)}/{path}{mine.log.leaf_at(5)}", 404)  # behind what the fork stands on
 
     def test_long_text_is_cut_and_fetched_whole(self, served: Served) -> None:
         session = served.sessions.start()
@@ -269,7 +269,7 @@ class TestWhatTheModelSaw:
                 {"role": "user", "content": [{"type": "text", "text": "a"}]}
             ]
             assert (seen["behind"], seen["before"], seen["difference"]) == (
-                str(session.log.place(2)),
+                str(session.log.leaf_at(2)),
                 None,
                 None,
             )
@@ -281,7 +281,7 @@ class TestWhatTheModelSaw:
             }
             later = served.get(f"{of(session)}/seen", provider="openai-chat")
             assert (later["of"], later["history"], later["difference"]) == (4, "messages", None)
-            assert later["before"] == str(session.log.place(2))
+            assert later["before"] == str(session.log.leaf_at(2))
             session.set(prompt="Be long.")
             session.send_sync("c", model=model)
             changed = served.get(f"{of(session)}/seen", limit=1)

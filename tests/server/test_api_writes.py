@@ -291,8 +291,8 @@ class TestRunning:
             for _ in range(8):
                 session = store.start()
                 served.post(f"{of(session)}/send", {"text": "refund it"}, 202)
-                until(lambda at=session: at.waiting())
-                (asked,) = session.waiting()
+                until(lambda at=session: at.pending_approvals())
+                (asked,) = session.pending_approvals()
                 word = {"session_id": asked.session_id, "seq": asked.seq, "index": 0}
                 served.post(f"{of(session)}/approve", word)
                 until(lambda at=session: store.session(at.session_id).leaf.seq == 4)
@@ -342,7 +342,7 @@ class TestReplayAndDiff:
         assert (found["same"], found["shared"], found["first_row"], len(found["rows"])) == (False, 2, 0, 1)
         assert found["first_divergence"]["kind"] == found["rows"][0]["kind"]
         assert sum(found["counts"].values()) == found["of"]
-        place = f"{session.session_id}@{session.log.place(2)}"
+        place = f"{session.session_id}@{session.log.leaf_at(2)}"
         assert served.get("/api/diff", a=place, b=f"{fork.session_id}@2")["same"]
         served.get("/api/diff", 404, a=session.session_id, b="ses_none")
         served.get("/api/diff", 400, a=session.session_id)

@@ -47,8 +47,8 @@ class TestSearch:
             session.append([user("a whale passed")])
             sessions.index()
             session.append([user(" ".join(f"w{n:x}" for n in range(30_000))) for _ in range(3)])
-            assert isinstance(sessions.store, SqliteStore)
-            writer = sessions.store._connections._writer
+            assert isinstance(sessions.backend, SqliteStore)
+            writer = sessions.backend._connections._writer
             writer.execute(f"pragma max_page_count = {writer.execute('pragma page_count').get}")
             with Served(sessions) as served:
                 found = served.get("/api/search", q="whale")
@@ -126,7 +126,8 @@ class TestStorage:
         with Served(store) as served:
             whole = served.get("/api/storage")
             single = [
-                served.get(f"/api/sessions/{row.session_id}/storage") for row in store.every(trashed=False)
+                served.get(f"/api/sessions/{row.session_id}/storage")
+                for row in store.all_sessions(trashed=False)
             ]
             for name in ("entries", "bytes", "branches", "blobs", "blob_bytes"):
                 assert whole[name] == sum(one[name] for one in single)

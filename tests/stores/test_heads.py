@@ -82,10 +82,10 @@ class TestAWrongMemory:
 
     def test_a_runner_that_was_taken_over_is_fenced(self, two: tuple[Store, Store]) -> None:
         session = begun(two[0])
-        store = two[0].store
+        store = two[0].backend
         fence = store.lease(session.session_id, "one", 100, 1)
         session.log.append([Draft(user("held"))], fence=fence)
-        two[1].store.lease(session.session_id, "other", 10_000, 5_000)
+        two[1].backend.lease(session.session_id, "other", 10_000, 5_000)
         with pytest.raises(errors.Fenced):
             session.log.append([Draft(user("late"))], fence=fence)
 

@@ -196,7 +196,7 @@ class TestNoByteIsLeft:
         session.append([user("CANARY")])
         with contextlib.closing(apsw.Connection(str(path))) as reader:
             reader.execute("begin; select count(*) from entry")
-            disk.store._connections._writer.set_busy_timeout(50)  # type: ignore[attr-defined]
+            disk.backend._connections._writer.set_busy_timeout(50)  # type: ignore[attr-defined]
             assert not purge(disk, session).scrubbed
         assert left(path, "CANARY"), "else the law above is not tested"
         assert purge(disk, other).scrubbed
@@ -285,7 +285,7 @@ class TestForks:
         purged = purge(disk, session, with_forks=True)
         assert set(purged.sessions) == {session.session_id, fork.session_id, deep.session_id}
         assert left(path, "CANARY") == {}
-        assert list(disk.every()) == list(disk.every(trashed=True)) == []
+        assert list(disk.all_sessions()) == list(disk.all_sessions(trashed=True)) == []
 
     def test_a_fork_of_a_fork_keeps_what_lies_below_both(self, store: Store) -> None:
         session = self.grown(store)
@@ -397,11 +397,11 @@ class TestTrash:
         grandchild = store.start_task(child)
         store.delete(before.session_id)
         store.delete(parent.session_id)
-        assert list(store.every()) == []
+        assert list(store.all_sessions()) == []
         store.restore(parent.session_id)
-        back = {row.session_id for row in store.every()}
+        back = {row.session_id for row in store.all_sessions()}
         assert back == {parent.session_id, child.session_id, grandchild.session_id}
-        assert {row.session_id for row in store.every(trashed=True)} == {before.session_id}
+        assert {row.session_id for row in store.all_sessions(trashed=True)} == {before.session_id}
 
     def test_a_trashed_session_takes_nothing_and_loses_nothing(self, store: Store) -> None:
         session = store.start()
@@ -424,7 +424,7 @@ class TestTrash:
         child = store.start_task(parent, seeds=[system("x")])
         store.start_task(child)
         assert len(purge(store, parent).sessions) == 3
-        assert list(store.every()) == list(store.every(trashed=True)) == []
+        assert list(store.all_sessions()) == list(store.all_sessions(trashed=True)) == []
 
     def test_a_child_restored_alone_is_not_purged_with_its_parent(self, store: Store) -> None:
         """Whoever took it out of the trash wants it: purge takes only what lies there."""
@@ -433,7 +433,7 @@ class TestTrash:
         store.delete(parent.session_id)
         store.restore(child.session_id)
         store.purge(parent.session_id)
-        assert [row.session_id for row in store.every()] == [child.session_id]
+        assert [row.session_id for row in store.all_sessions()] == [child.session_id]
         assert store.session(child.session_id).verify() == []
 
     def test_a_child_that_is_missing_is_passed_over(self, store: Store) -> None:
@@ -465,7 +465,7 @@ class TestTrash:
             )
         disk.delete(sessions[0].session_id)
         disk.restore(sessions[1].session_id)
-        assert len(list(disk.every())) == 3
+        assert len(list(disk.all_sessions())) == 3
         assert len(sessions[0].children()) == 1
         assert list(disk.verify()) == []
         assert sessions[0].usage("tree").calls == 0
@@ -511,10 +511,10 @@ def _refused_or_done(path: Path, sql: str) -> None:
 PURGER = """
 import sys, bough
 store = bough.open(sys.argv[1])
-for row in list(store.every()):
+for row in list(store.all_sessions()):
     store.delete(row.session_id)
 print("ready", flush=True)
-for row in list(store.every(trashed=True)):
+for row in list(store.all_sessions(trashed=True)):
     store.purge(row.session_id)
     print(row.session_id, flush=True)
 """
@@ -533,7 +533,7 @@ class TestCrash:
             purged = self.kill(path, rng.random() * 0.1)
             with bough.open(path) as store:
                 assert list(store.verify()) == []
-                there = {row.session_id for row in store.every(trashed=True)}
+                there = {row.session_id for row in store.all_sessions(trashed=True)}
                 assert not there & purged, "purged and acknowledged, and back"
                 assert len(there) + len(purged) in (5, 6), "at most one purge more than acknowledged"
                 for session_id in there:

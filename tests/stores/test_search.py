@@ -218,7 +218,7 @@ def told(store: Store, typed: str) -> object:
 
 def change(store: Store, verb: int, which: int, number: int) -> None:
     """One of the things that may happen to one of the sessions there are."""
-    rows = [*store.every(), *store.every(trashed=True)]
+    rows = [*store.all_sessions(), *store.all_sessions(trashed=True)]
     if not rows or verb == 0:
         store.start("a", title=f"herring {number}").append([user(f"herring {number}")])
         return
@@ -267,7 +267,7 @@ class TestStores:
                 for trashed in (False, True):
                     found = [store.search("herring", limit=500, trashed=trashed).hits for store in stores]
                     assert found[0] == found[1]
-            for row in stores[0].every():
+            for row in stores[0].all_sessions():
                 assert told(stores[0], f"session:{row.session_id}") == told(
                     stores[1], f"session:{row.session_id}"
                 )
@@ -347,13 +347,13 @@ class TestIndex:
             session = store.start("a", title="herring")
             session.append([user("herring one"), assistant("herring two")])
             fork = session.fork(at=1)
-            assert isinstance(store.store, SqliteStore)
-            with store.store._connections.reading() as reader:
+            assert isinstance(store.backend, SqliteStore)
+            with store.backend._connections.reading() as reader:
                 batch = sqlite_index._read(reader, ("default", None), 0)
             assert len(batch.rows) == 2
             store.delete(session.session_id)
             store.purge(session.session_id)
-            store.store._connections.write(lambda writer: sqlite_index._put(writer, batch))
+            store.backend._connections.write(lambda writer: sqlite_index._put(writer, batch))
             assert bare(path, "select id from search_entry") == []
             assert [hit.session_id for hit in store.search("herring").hits] == [fork.session_id] * 2
             assert [hit.snippet for hit in store.search("herring role:user").hits] == ["herring one"]
@@ -361,12 +361,12 @@ class TestIndex:
     def test_two_readers_of_the_same_news_index_it_once(self, path: Path) -> None:
         with bough.open(path) as store:
             store.start("a", title="herring").append([user("herring")])
-            assert isinstance(store.store, SqliteStore)
+            assert isinstance(store.backend, SqliteStore)
             for _ in range(2):
-                with store.store._connections.reading() as reader:
+                with store.backend._connections.reading() as reader:
                     batch = sqlite_index._read(reader, ("default", None), 0)
                 for _ in range(2):
-                    store.store._connections.write(
+                    store.backend._connections.write(
                         lambda writer, batch=batch: sqlite_index._put(writer, batch)
                     )
             assert len(store.search("herring").hits) == 2
@@ -408,8 +408,8 @@ with bough.open(sys.argv[1], synchronous="normal") as store:
             assert store.search("herring").hits
             words = " ".join(f"w{n:x}" for n in range(30_000))
             session.append([user(words) for _ in range(3)])
-            assert isinstance(store.store, SqliteStore)
-            writer = store.store._connections._writer
+            assert isinstance(store.backend, SqliteStore)
+            writer = store.backend._connections._writer
             pages = int(writer.execute("pragma page_count").get)
             writer.execute(f"pragma max_page_count = {pages}")
             with pytest.raises(errors.IndexBehind, match=r"1 session.*no room to write.*catch_up=False"):
@@ -424,8 +424,8 @@ with bough.open(sys.argv[1], synchronous="normal") as store:
         with bough.open(path) as store:
             store.start("a", title="t").append([user("herring")])
             hits = store.search("herring").hits
-            assert isinstance(store.store, SqliteStore)
-            store.store.backup(tmp_path / "b.db")
+            assert isinstance(store.backend, SqliteStore)
+            store.backend.backup(tmp_path / "b.db")
         with bough.open(tmp_path / "b.db") as copy:
             assert copy.search("herring", catch_up=False).hits == hits
 

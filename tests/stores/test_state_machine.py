@@ -133,7 +133,7 @@ class Machine(RuleBasedStateMachine):
             with handle.turn(text, calling="anthropic:m" if calling else None) as turn:
                 message = assistant(text, *(ToolCall(name, "tool", {"b": 1, "a": [text]}) for name in calls))
                 turn.answer(message, usage=usage, provider="anthropic", model="no-such-model")
-                for open_call in reversed(turn.open_calls):
+                for open_call in reversed(turn.open_tool_calls):
                     turn.result(open_call.call.id, {"got": open_call.index}, state={"last": open_call.index})
                 if calls:
                     turn.answer(assistant("done"), usage=usage)
@@ -150,7 +150,7 @@ class Machine(RuleBasedStateMachine):
     @rule(which=numbers, pick=numbers, patch=patches, ends=st.booleans())
     def result(self, which: int, pick: int, patch: Any, ends: bool) -> None:
         def do(handle: Session) -> Any:
-            waiting = handle.open_calls
+            waiting = handle.open_tool_calls
             name = waiting[pick % len(waiting)].call.id if waiting else "nobody asked"
             return handle.append([tool_result(name, "r", state=patch, ends_turn=ends)])
 

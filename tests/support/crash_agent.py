@@ -58,7 +58,7 @@ def guarded(store: bough.Store, runtime: Runtime) -> bough.Store:
             return done
 
         setattr(Guarded, verb, write)
-    store.store.__class__ = Guarded
+    store.backend.__class__ = Guarded
     return store
 
 
@@ -143,7 +143,7 @@ def go_on(place: str, pipe: int, kill_at: int) -> None:
 def step(session: Session, model: ScriptedModel, tools: list[bough.Tool]) -> bool:
     session.refresh()
     if session.log.cursor.turn:
-        for asked in session.waiting():
+        for asked in session.pending_approvals():
             session.approve(asked)
         session.resume_sync(model=model, tools=tools, limits=LIMITS)
         return True

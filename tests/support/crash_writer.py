@@ -120,14 +120,14 @@ class Writer:
         if session.log.cursor.turn:
             self.will(mirror)
             opened = session.turn()
-            say({"t": "resumed", "session": session.session_id, "open": len(session.open_calls)})
+            say({"t": "resumed", "session": session.session_id, "open": len(session.open_tool_calls)})
         else:
             opened = session.turn(self.input(mirror))
             self.will(mirror)
         with opened as turn:
             self.did(mirror)
             while session.log.cursor.turn:
-                if session.open_calls:
+                if session.open_tool_calls:
                     self.result(mirror, turn)
                 else:
                     self.answer(mirror, turn)
@@ -164,7 +164,7 @@ class Writer:
         mirror.totals = [calls + 1, before_in + tokens_in, before_out + tokens_out]
 
     def result(self, mirror: Mirror, turn: bough.Turn) -> None:
-        waiting = [call.call.id for call in mirror.session.open_calls]
+        waiting = [call.call.id for call in mirror.session.open_tool_calls]
         self.rng.shuffle(waiting)
         if self.rng.random() < 0.15:
             update = self.update()
@@ -235,7 +235,7 @@ def warm_up() -> None:
 def main() -> None:
     path, seed, threads, blob_bytes, commits = sys.argv[1], *map(int, sys.argv[2:6])
     store = bough.open(path)
-    mirrors = [Mirror(store.session(row.session_id)) for row in store.every()][:MOST_SESSIONS]
+    mirrors = [Mirror(store.session(row.session_id)) for row in store.all_sessions()][:MOST_SESSIONS]
     while len(mirrors) < threads:
         say({"t": "starts"})
         mirror = Mirror(store.start(agent="crash"))

@@ -215,14 +215,14 @@ def fill(sessions: Store) -> None:
     own.compact("kanarisummary")
     own.log.record("started", data={"d": "kanarifact"})
     own.enqueue(SAID[2])
-    fence = sessions.store.lease(OWN, "kanaridraft", 1 << 60, 1)
-    sessions.store.save_draft(OWN, own.leaf, "kanaridraft", fence, 1)
+    fence = sessions.backend.lease(OWN, "kanaridraft", 1 << 60, 1)
+    sessions.backend.save_draft(OWN, own.leaf, "kanaridraft", fence, 1)
     hidden = ((TASK, "task", "task"), (REPLAY, "replay", "rehearsal"), (TRASHED, None, "trash"))
     for session_id, relation, word in hidden:
         about: Any = {"relation": relation, "parent_session": OWN} if relation else {}
         made = sessions.start(session_id=session_id, owner="ann", title=f"kanari{word}", **about)
         made.append([user(f"kanari{word}"), assistant(f"kanari{word}")])
-    sessions.store.trash(TRASHED, 1)
+    sessions.backend.trash(TRASHED, 1)
     other = sessions.start(session_id=FOREIGN, owner="bob", title="kanariforeign")
     other.append([user("kanariforeign"), assistant("kanariforeign")])
     other.enqueue("kanariinbox")

@@ -91,7 +91,11 @@ def _step(store: Store, session: Session, verb: str, number: int, text: str) -> 
             ]
             session.append([user("q"), assistant(text, *calls)])
         case "result":
-            name = session.open_calls[number % len(session.open_calls)].call.id if session.open_calls else ""
+            name = (
+                session.open_tool_calls[number % len(session.open_tool_calls)].call.id
+                if session.open_tool_calls
+                else ""
+            )
             session.append([tool_result(name, text, state={"n": {"b": number}}, ends_turn=number % 5 == 0)])
         case "note":
             session.append([Note({"k": text}, {"n": {"a": None}} if number % 2 else None)])

@@ -40,7 +40,7 @@ class Served:
         self.client = httpx.Client(base_url=self.url, timeout=30)
 
     def _owned(self, owner: str) -> Store:
-        store = self.sessions.store
+        store = self.sessions.backend
         if isinstance(store, MemoryStore):
             return Store(store.beside(store.space, owner), self.sessions.runtime)
         opened: Any = type(store)

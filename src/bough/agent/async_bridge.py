@@ -20,7 +20,7 @@ from ..core.entries import Entry, Settings
 from ..core.messages import Message
 from ..core.turns import follow
 from ..core.usage import Call, Usage
-from ..log.changes import Appended
+from ..log.changes import AppendResult
 from ..log.log import Log
 from ..models.model import Model
 from ..models.prices import price_of
@@ -59,14 +59,14 @@ class Crossing:
         """What holds at the end of the path."""
         return fold_settings(self.path)
 
-    async def append(self, *drafts: Draft, **how: Any) -> Appended:
+    async def append(self, *drafts: Draft, **how: Any) -> AppendResult:
         start = None if "calls" in how else self._ride(drafts)
         riding = {"calls": [start]} if start is not None else {}
         if self.is_one_shot and self._completes(drafts):
             how["row"] = {**how.get("row", {}), "status": "completed", "completed_at": self.log.runtime.now()}
         appended = await self.run_blocking(self.log.append, drafts, fence=self._fence, **how, **riding)
         self.path.extend(appended.entries)
-        self.n = appended.n
+        self.n = appended.fact_number
         return appended
 
     async def record(self, kind: str, **how: Any) -> None:

@@ -147,7 +147,7 @@ class Loop(Asking):
         """What it and its tasks have cost, if anybody wants to know."""
         if self.limits.max_cost_microcents is None:
             return Totals()
-        return total(await self.run_blocking(ledger.calls, self.log, "tree", None))
+        return total(await self.run_blocking(ledger.model_calls, self.log, "tree", None))
 
     async def is_spent(self) -> bool:
         """Whether no model may be called any more, for the money."""
@@ -179,7 +179,7 @@ class Loop(Asking):
             self.is_one_shot = await self.run_blocking(was_one_shot, self.log)
             going = {"status": "running", "completed_at": None}
             about = {"turn": self.log.cursor.turn, **about_run(self.models, self.allowed(), self.limits)}
-            await self.record("turn_resumed", data=about, row=going, is_bound=True)
+            await self.record("turn_resumed", data=about, row=going, only_at_leaf=True)
             said = await self.run_blocking(self.log.store.draft, self.log.session_id)
             if said is not None:
                 await self.append(Draft(assistant(said), finish="interrupted"))

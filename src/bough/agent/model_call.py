@@ -17,7 +17,7 @@ from ..core.drafts import Draft, ExtraFact
 from ..core.messages import Message
 from ..core.usage import Usage
 from ..errors import BadMessage, BadValue, CutOff, Fenced, ModelError
-from ..log.changes import Appended
+from ..log.changes import AppendResult
 from ..log.log import Log
 from ..models.model import Model, Request
 from ..wire import Answer
@@ -109,7 +109,7 @@ class Asking(Crossing):
         told = {"seq": kept.leaf.seq, "text": message.text, "calls": len(message.calls)}
         return Event("session:answer", told, self.n)
 
-    async def _answered(self, model: Model, answer: Answer) -> Appended:
+    async def _answered(self, model: Model, answer: Answer) -> AppendResult:
         """The answer, its cost and the start of its tools, in one commit: durable before anything runs."""
         answer = replace(answer, message=with_own_ids(answer.message))
         draft = Draft(answer.message, answer.model or model.model, answer.finish, answer.evidence)

@@ -42,7 +42,7 @@ async def run_batch(
     loop: Loop, waiting: Sequence[OpenCall], started: frozenset[Place], calls: Calls
 ) -> AsyncIterator[Event]:
     for call in calls.to_ask(waiting, loop.tools):
-        await loop.record("approval_asked", data={"seq": call.seq, "index": call.index}, is_bound=True)
+        await loop.record("approval_asked", data={"seq": call.seq, "index": call.index}, only_at_leaf=True)
         yield Event("session:approval_requested", told(call), loop.n)
     running = [
         asyncio.ensure_future(_settle(loop, call, (call.seq, call.index) in started, calls))
@@ -86,7 +86,7 @@ async def _keep_asked(loop: Loop, call: OpenCall, asked: Asked) -> Event:
     """Make durable what the call waits for, by the session and the call that the person is asked about."""
     loop.mine.discard(call.seq)  # from now on it is as if a process before had started it
     waits = {"seq": call.seq, "index": call.index, "session": asked.session_id, "asked": told(asked)}
-    await loop.record("task_waits", data=waits, is_bound=True)
+    await loop.record("task_waits", data=waits, only_at_leaf=True)
     about = {**told(asked), "session_id": asked.session_id, "task_of": told(call)}
     return Event("session:approval_requested", about, loop.n)
 
@@ -111,7 +111,7 @@ async def _settle(
         return call, refusal
     if (call.seq, call.index) in calls.denied and not was_started:
         return call, tool_result(call.call.id, DENIED, error=True, outcome="denied")
-    key = await loop.run_blocking(loop.log.call_key, call.seq, call.index)
+    key = await loop.run_blocking(loop.log.idempotency_key, call.seq, call.index)
     context = ToolContext(key, loop.log.session_id, call.call, loop.log.state, partial(run_task, loop))
     if was_started and call.seq not in loop.mine and tool.effect == "unsafe":
         settled = await tool.settle(context)

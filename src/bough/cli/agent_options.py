@@ -127,7 +127,7 @@ class Agent(Struct, frozen=True):
         prompt = self.asked.system
         if prompt is None or "\n\n".join(session.context().system) == prompt:
             return
-        session.log.refuse_while_driven()
+        session.log.raise_if_leased()
         session.set(prompt=prompt)
 
 
@@ -188,7 +188,7 @@ def _spec(session: Session) -> dict[str, Any]:
 
 def refuse_without(session: Session, tools: list[Tool]) -> None:
     """A call that waits is not answered with "no such tool" because an option was forgotten."""
-    missing = sorted({call.call.name for call in session.open_calls} - {tool.name for tool in tools})
+    missing = sorted({call.call.name for call in session.open_tool_calls} - {tool.name for tool in tools})
     if missing:
         raise Refused(
             f"session {session.session_id} waits for {', '.join(missing)}, and no such tool is given{_hint(session)}; "

@@ -52,7 +52,7 @@ class Place(Struct, frozen=True):
     def is_on_path(self) -> bool:
         """Whether the place named lies on the way to where the session stands."""
         session, leaf = self.session, self.leaf
-        return leaf is None or (leaf.seq <= session.leaf.seq and session.log.place(leaf.seq) == leaf)
+        return leaf is None or (leaf.seq <= session.leaf.seq and session.log.leaf_at(leaf.seq) == leaf)
 
     def moved(self, summary: str | None = None) -> Cut:
         """Move the leaf to the place named: back along the path, or over to the branch that holds it."""
@@ -78,7 +78,7 @@ def find(here: Here, reference: str, *, trashed: bool = False) -> Place:
         session = sessions.session(_named(sessions, name, trashed=trashed))
     if seq is None:
         return Place(session, None)
-    leaf = session.log.place(seq) if branch is None else _held(session, name, branch, seq)
+    leaf = session.log.leaf_at(seq) if branch is None else _held(session, name, branch, seq)
     return Place(session, leaf)
 
 

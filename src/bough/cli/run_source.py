@@ -89,7 +89,7 @@ def _copied(place: Place, to_point: int | None, agent: Agent) -> Session:
 
 
 def _say_moved(cut: Cut, what: str) -> None:
-    why = f" ({cut.asked} would part a call from its results)" if cut.has_moved else ""
+    why = f" ({cut.requested} would part a call from its results)" if cut.has_moved else ""
     say(f"{what} entry {cut.at}{why}")
 
 

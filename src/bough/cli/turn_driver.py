@@ -131,7 +131,7 @@ def carry_out(
 
 def waiting_calls(session: Session) -> tuple[Asked, ...]:
     """The calls that wait for a person, those of its tasks too; each knows its session."""
-    return tuple(session.waiting())
+    return tuple(session.pending_approvals())
 
 
 def _decided(session: Session, waiting: tuple[Asked, ...], ask: Ask) -> bool:

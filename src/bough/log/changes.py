@@ -19,13 +19,13 @@ from ..stores.base import Status
 STATUSES: tuple[str, ...] = get_args(Status)
 
 
-class Appended(Struct, frozen=True, gc=False):
+class AppendResult(Struct, frozen=True, gc=False):
     """What an append wrote: where the session stands now, and the entries."""
 
     leaf: Leaf
     payloads: tuple[Payload, ...]
-    written: tuple[NewEntry, ...]
-    n: int = 0
+    new_entries: tuple[NewEntry, ...]
+    fact_number: int = 0
     """The number of its journal's latest fact."""
     repeated: bool = False
     """The key was known: this is what was written then, and nothing was written now."""
@@ -33,18 +33,18 @@ class Appended(Struct, frozen=True, gc=False):
     @property
     def entries(self) -> list[Entry]:
         """The entries as they are read back: opened only when asked for, an append need not wait for it."""
-        return [entry.opened(self.leaf.branch) for entry in self.written]
+        return [entry.opened(self.leaf.branch) for entry in self.new_entries]
 
 
 class Cut(Struct, frozen=True):
     """A place asked for and the legal place it came to."""
 
     at: int
-    asked: int
+    requested: int
 
     @property
     def has_moved(self) -> bool:
-        return self.at != self.asked
+        return self.at != self.requested
 
 
 def check(

@@ -13,17 +13,17 @@ from ..stores.sqlite.health import Finding, file_health
 from .log import Log
 from .runtime import Runtime
 
-__all__ = ["Finding", "file_health", "mend", "session_health", "stuck"]
+__all__ = ["Finding", "file_health", "mark_interrupted", "session_health", "stuck_sessions"]
 
 
 def session_health(
-    store: StoreBackend, runtime: Runtime, each: Callable[[], None] = lambda: None
+    store: StoreBackend, runtime: Runtime, progress: Callable[[], None] = lambda: None
 ) -> list[Finding]:
     """Sessions that are in the middle of something, and what lies about."""
     findings: list[Finding] = []
     count = waiting = 0
     for row in _every(store):
-        each()
+        progress()
         count += 1
         if is_stuck(row, runtime):
             findings.append(
@@ -64,11 +64,11 @@ def is_stuck(row: SessionRow, runtime: Runtime) -> bool:
     return is_over or runtime.is_gone(row.holder.partition("#")[0])
 
 
-def stuck(store: StoreBackend, runtime: Runtime) -> list[SessionRow]:
+def stuck_sessions(store: StoreBackend, runtime: Runtime) -> list[SessionRow]:
     return [row for row in _every(store) if is_stuck(row, runtime)]
 
 
-def mend(store: StoreBackend, runtime: Runtime, row: SessionRow) -> None:
+def mark_interrupted(store: StoreBackend, runtime: Runtime, row: SessionRow) -> None:
     """Mark it interrupted; what it holds stays as it is."""
     marked = {"status": "interrupted", "holder": None, "lease_until": None}
     Log(store, row, runtime).record("interrupted", data={"holder": row.holder}, row=marked)

@@ -23,7 +23,7 @@ def fork(
     A replay belongs to whoever makes it and not to the person whose session it is made of.
     """
     if settings.tools is not None:
-        refuse_widening(log.store.asides(log.session_id, leaf=log.place(cut.at)), [settings])
+        refuse_widening(log.store.asides(log.session_id, leaf=log.leaf_at(cut.at)), [settings])
     runtime, (source, detail) = log.runtime, log.store.described(log.session_id)
     row = SessionRow(
         session_id=runtime.new_id("ses"),

@@ -12,7 +12,7 @@ from ..stores.base import SessionRow
 from .log import Log
 
 
-class Hydrated(Struct, frozen=True):
+class HydratedSession(Struct, frozen=True):
     """Everything needed to go on with a session, or to look at it, from one read."""
 
     row: SessionRow
@@ -22,9 +22,11 @@ class Hydrated(Struct, frozen=True):
     totals: Totals
 
 
-def hydrate(log: Log) -> Hydrated:
+def hydrate(log: Log) -> HydratedSession:
     reading = log.store.path(log.session_id, detail=True)
-    count = log.seeds_on(reading.ranges)
+    count = log.seed_count_on(reading.ranges)
     cached = reading.detail.state if reading.detail is not None else None
     state = fold(reading.entries) if cached is None else from_json(cached)
-    return Hydrated(reading.row, reading.entries[:count], reading.entries[count:], state, reading.row.totals)
+    return HydratedSession(
+        reading.row, reading.entries[:count], reading.entries[count:], state, reading.row.totals
+    )

@@ -12,7 +12,7 @@ from ..stores.base import Query
 from .log import Log
 
 
-def calls(log: Log, view: str, since: Leaf | None) -> list[Call]:
+def model_calls(log: Log, view: str, since: Leaf | None) -> list[Call]:
     store = log.store
     if view == "path" or since is not None:
         floor = 0 if since is None else _on_path(log, since)
@@ -30,7 +30,7 @@ def by_turn(log: Log, path: Iterable[Entry] | None = None) -> dict[int, Totals]:
     """What each turn cost; `path` is the log's, from whoever has read it already."""
     turn_of = {entry.seq: entry.turn for entry in (log.path().entries if path is None else path)}
     found: dict[int, list[Call]] = {}
-    for call in calls(log, "path", None):
+    for call in model_calls(log, "path", None):
         seq = call.after_seq if call.answer_seq is None else call.answer_seq
         found.setdefault(turn_of.get(seq, 0), []).append(call)
     return {turn: total(rows) for turn, rows in found.items()}
@@ -47,6 +47,6 @@ def _descendants(log: Log) -> list[str]:
 
 
 def _on_path(log: Log, leaf: Leaf) -> int:
-    if leaf.seq > log.leaf.seq or (leaf.seq and log.place(leaf.seq) != leaf and leaf != log.leaf):
+    if leaf.seq > log.leaf.seq or (leaf.seq and log.leaf_at(leaf.seq) != leaf and leaf != log.leaf):
         raise InvalidPosition(str(leaf), 0, log.leaf.seq)
     return leaf.seq

@@ -26,7 +26,7 @@ from ..core.turns import Cursor, cursor_behind
 from ..core.usage import Call
 from ..errors import BadMessage, InvalidOperation, InvalidPosition, NothingToRedo, Running
 from ..stores.base import Change, Committed, Detail, NewSession, Reading, SessionRow, StoreBackend
-from .changes import Appended, Cut, check, turn_status, with_data
+from .changes import AppendResult, Cut, check, turn_status, with_data
 from .runtime import Runtime
 
 LOOK_BACK = 16
@@ -73,10 +73,10 @@ class Log:
         with self._lock:
             row = self.store.session(self.session_id)
             if row.leaf != self.leaf:
-                self._stand(row.leaf, None, None)
+                self._set_position(row.leaf, None, None)
             return row
 
-    def _stand(self, leaf: Leaf, cursor: Cursor | None, state: bytes | None) -> None:
+    def _set_position(self, leaf: Leaf, cursor: Cursor | None, state: bytes | None) -> None:
         self._line = self._line if leaf.branch == self.leaf.branch else None
         self.leaf, self._cursor, self._state, self._ranges = leaf, cursor, state, None
         self._looked = Cursor()
@@ -108,7 +108,7 @@ class Log:
                 self._ranges = nothing.ranges
             return self._ranges
 
-    def every(self) -> list[Entry]:
+    def all_entries(self) -> list[Entry]:
         """Every entry of its tree, each read once, by (branch, seq): its own, and what the path runs through.
 
         Mostly the path is the whole tree; then nothing else is read.
@@ -126,7 +126,7 @@ class Log:
             found = [*shared, *(one.entry.opened(one.branch) for one in stored)]
         return sorted(found, key=lambda entry: (entry.branch, entry.seq))
 
-    def call_key(self, seq: int, index: int) -> str:
+    def idempotency_key(self, seq: int, index: int) -> str:
         """The idempotency key of a call: the same in every process, before and after a crash or a move elsewhere.
 
         By which of the session's own branches it stands on, counted: a store's numbers are not another's.
@@ -153,7 +153,7 @@ class Log:
         facts: Sequence[ExtraFact] = (),
         takes: int | None = None,
         fence: int | None = None,
-    ) -> Appended:
+    ) -> AppendResult:
         """Write all of it behind the leaf, or nothing. `data` goes into `turn_started` or `turn_ended`, `facts` behind it."""
         if not drafts:
             raise InvalidOperation("nothing to append; hand in at least one message or entry")
@@ -181,17 +181,17 @@ class Log:
             )
             return self._commit(change, written, state)
 
-    def _commit(self, change: Change, written: Written, state: bytes | None) -> Appended:
+    def _commit(self, change: Change, written: Written, state: bytes | None) -> AppendResult:
         done = self.store.commit(change)
         if done.repeated:
-            self._stand(done.leaf, None, None)
-            return self._recall(done)
+            self._set_position(done.leaf, None, None)
+            return self._read_repeated(done)
         known, waiting = self.batch_since, written.cursor.open_calls
-        self._stand(done.leaf, written.cursor, state)
+        self._set_position(done.leaf, written.cursor, state)
         if waiting:
             is_new = waiting[0].seq >= written.entries[0].seq
             self.batch_since = done.facts - 1 - len(change.facts) if is_new else known
-        return Appended(done.leaf, written.payloads, written.entries, done.facts)
+        return AppendResult(done.leaf, written.payloads, written.entries, done.facts)
 
     def _next_state(
         self, leaf: Leaf, payloads: Sequence[Payload]
@@ -208,7 +208,7 @@ class Log:
         encoded = to_json(state, "state")
         return encoded, encoded
 
-    def _recall(self, done: Committed) -> Appended:
+    def _read_repeated(self, done: Committed) -> AppendResult:
         fact = self.store.journal(self.session_id, done.facts - 1, 1)[0]
         first = fact.data.get("first", done.leaf.seq + 1)
         found = [
@@ -217,7 +217,7 @@ class Log:
             if stored.branch == done.leaf.branch and first <= stored.entry.seq <= done.leaf.seq
         ]
         payloads = tuple(entry.opened(done.leaf.branch).payload for entry in found)
-        return Appended(done.leaf, payloads, tuple(found), done.facts, repeated=True)
+        return AppendResult(done.leaf, payloads, tuple(found), done.facts, repeated=True)
 
     def enqueue(self, message: Message) -> int:
         """Keep an input until whoever drives the session takes it."""
@@ -238,7 +238,7 @@ class Log:
         tags: Mapping[str, str | None] | None = None,
         calls: Sequence[Call] = (),
         replaces_call: bool = False,
-        is_bound: bool = False,
+        only_at_leaf: bool = False,
         key: str | None = None,
         fence: int | None = None,
     ) -> Committed:
@@ -257,19 +257,19 @@ class Log:
                 tags=self.runtime.redactor.json(dict(tags or {})),
                 calls=tuple(calls),
                 replaces_call=replaces_call,
-                after=self.leaf if calls or is_bound else None,
+                after=self.leaf if calls or only_at_leaf else None,
                 fence=fence,
             )
             return self.store.commit(change)
 
     # -- moving ------------------------------------------------------------------------------------
 
-    def cut(self, asked: int) -> Cut:
+    def cut(self, requested: int) -> Cut:
         """The nearest place at or before `asked` that parts no call from its results."""
-        if type(asked) is not int or not 0 <= asked <= self.leaf.seq:
-            raise InvalidPosition(asked, 0, self.leaf.seq)
-        waiting = self.cursor_on_path(asked).open_calls
-        return Cut(waiting[0].seq - 1 if waiting else asked, asked)
+        if type(requested) is not int or not 0 <= requested <= self.leaf.seq:
+            raise InvalidPosition(requested, 0, self.leaf.seq)
+        waiting = self.cursor_on_path(requested).open_calls
+        return Cut(waiting[0].seq - 1 if waiting else requested, requested)
 
     def cursor_on_path(self, seq: int) -> Cursor:
         """The cursor behind entry `seq` of this path. One read, however deep the tree: it brings the ranges too."""
@@ -287,7 +287,7 @@ class Log:
                 self._looked = cursor
             return self._looked
 
-    def place(self, seq: int) -> Leaf:
+    def leaf_at(self, seq: int) -> Leaf:
         """The entry `seq` of this path by the branch that holds it."""
         ranges = self.ranges()
         for part in ranges:
@@ -302,15 +302,15 @@ class Log:
         self,
         to: Leaf,
         *,
-        leaving: BranchSummary | None = None,
+        summary: BranchSummary | None = None,
         key: str | None = None,
         data: Mapping[str, Any] | None = None,
     ) -> Leaf:
         """Put the leaf somewhere in this session's tree. Nothing is lost: what was left is still there."""
         with self._lock:
-            self.refuse_while_running()
+            self.raise_if_running()
             at = self.runtime.now()
-            drafts = [] if leaving is None else [Draft(leaving)]
+            drafts = [] if summary is None else [Draft(summary)]
             behind = self.cursor_at(to) if to.seq else Cursor()
             written = write(behind, drafts, at, redactor=self.runtime.redactor)
             change = Change(
@@ -326,22 +326,22 @@ class Log:
                 row={"status": "idle", "holder": None, "lease_until": None},
             )
             done = self.store.commit(change)
-            self._stand(done.leaf, None if done.repeated else written.cursor, None)
+            self._set_position(done.leaf, None if done.repeated else written.cursor, None)
             return done.leaf
 
-    def refuse_while_running(self) -> None:
+    def raise_if_running(self) -> None:
         row = self.store.session(self.session_id)
         if row.status == "running":
-            self.refuse_held(row)
+            self.raise_if_held(row)
 
-    def refuse_while_driven(self) -> SessionRow:
+    def raise_if_leased(self) -> SessionRow:
         """A loop that holds a lease is not to be disturbed by a turn of somebody's own."""
         row = self.store.session(self.session_id)
         if row.holder is not None and "#" in row.holder:
-            self.refuse_held(row)
+            self.raise_if_held(row)
         return row
 
-    def refuse_held(self, row: SessionRow) -> None:
+    def raise_if_held(self, row: SessionRow) -> None:
         """`Running` if somebody who is not known to be gone holds a lease that is not over."""
         if row.holder is None or (row.lease_until or 0) <= self.runtime.now():
             return
@@ -372,7 +372,7 @@ class Log:
             raise NothingToRedo(self.session_id)
         return self.move(left[-1], data={"redo": True})
 
-    def seeds_on(self, ranges: Sequence[Range]) -> int:
+    def seed_count_on(self, ranges: Sequence[Range]) -> int:
         """How many entries of a path are seeds: a rewind may have gone back behind the last of them, or the first."""
         if not ranges or not self.seeds:
             return 0
@@ -385,12 +385,12 @@ class Log:
         self, cut: Cut, row: SessionRow, detail: Detail, settings: Settings | None
     ) -> tuple[SessionRow, Cursor]:
         """A new session from a place of this path: one row, one branch, no entry copied."""
-        under = self.place(cut.at)
+        under = self.leaf_at(cut.at)
         cursor = self.cursor_on_path(cut.at)
         drafts = [Draft(settings)] if settings is not None else []
         written = write(cursor, drafts, row.started_at, redactor=self.runtime.redactor)
         new = NewSession(
-            row=replace(row, parent_seq=cut.at, seed_count=min(self.seeds_on(self.ranges()), cut.at)),
+            row=replace(row, parent_seq=cut.at, seed_count=min(self.seed_count_on(self.ranges()), cut.at)),
             key=self.runtime.new_id(""),
             detail=detail,
             seeds=written.entries,

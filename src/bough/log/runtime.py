@@ -27,13 +27,15 @@ class Runtime(Struct, frozen=True):
 
 
 _SECRET_NAME = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
-LEAST_SECRET = 16  # a shorter value of the environment may be an ordinary word
+MIN_SECRET_LENGTH = 16  # a shorter value of the environment may be an ordinary word
 
 
 def environment_secrets() -> dict[str, str]:
     """Values of the environment that are secrets by their names."""
     found = os.environ.items()
-    return {name: value for name, value in found if _SECRET_NAME.search(name) and len(value) >= LEAST_SECRET}
+    return {
+        name: value for name, value in found if _SECRET_NAME.search(name) and len(value) >= MIN_SECRET_LENGTH
+    }
 
 
 def real_runtime(redactor: Redactor | None = None) -> Runtime:

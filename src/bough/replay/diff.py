@@ -121,7 +121,7 @@ def _line(place: Place) -> Line:
     log = getattr(session, "log", None)
     if not isinstance(log, Log) or not (type(at) is int or isinstance(at, Leaf)):
         raise BadQuery("a place", place, "a session, (session, seq) or (session, Leaf(branch, seq))")
-    return line(log, log.place(at) if isinstance(at, int) else at)
+    return line(log, log.leaf_at(at) if isinstance(at, int) else at)
 
 
 def line(log: Log, leaf: Leaf) -> Line:

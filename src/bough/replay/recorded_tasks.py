@@ -37,7 +37,7 @@ def _answer(source: Log, hit: Returned | None, number: str, text: str) -> str | 
     try:
         row = replace(store.session(made_by.get(hit.branch) or ""), leaf=Leaf(hit.branch, hit.seq))
         log = Log(store, row, source.runtime)
-        key = f"{log.call_key(hit.seq, hit.index)}/{number}"
+        key = f"{log.idempotency_key(hit.seq, hit.index)}/{number}"
         entries = store.path(task_id(log, key)).entries
     except NotFound:
         return None

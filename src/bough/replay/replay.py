@@ -89,7 +89,7 @@ class Replay:
 
     def _cut(self) -> tuple[Cut, int]:
         """What is kept, never less than the seeds, and how far the source is replayed."""
-        seeds = self.source.seeds_on(self.source.ranges())
+        seeds = self.source.seed_count_on(self.source.ranges())
         until = self.source.cut(self.source.leaf.seq).at
         asked = seeds if self.plan.from_ is None else self.plan.from_
         return Cut(self.source.cut(max(asked, seeds)).at, asked), until
@@ -154,7 +154,7 @@ class Replay:
 
     def _report(self, log: Log, staging: Staging, cut: Cut, fed: int, before: str) -> Replayed:
         recording, answers = staging.recording, staging.answers
-        then, now = line(self.source, self.source.place(recording.until)), line(log, log.leaf)
+        then, now = line(self.source, self.source.leaf_at(recording.until)), line(log, log.leaf)
         found = compare(then, now, kept=cut.at)
         ids = [side.path[-1].entry_id if side.path else b"" for side in (then, now)]
         return Replayed(
@@ -185,7 +185,7 @@ class Replay:
         """What the turns that were fed had cost, behind the cut."""
         turn_of = {entry.seq: entry.turn for entry in then.path}
         wanted = {turn.turn for turn in turns}
-        calls = ledger.calls(self.source, "path", self.source.place(cut.at))
+        calls = ledger.model_calls(self.source, "path", self.source.leaf_at(cut.at))
         return total(
             call
             for call in calls

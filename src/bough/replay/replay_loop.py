@@ -23,7 +23,7 @@ from ..core.entries import Entry, Settings
 from ..core.messages import Message
 from ..core.turns import OpenCall
 from ..core.usage import Call
-from ..log.changes import Appended
+from ..log.changes import AppendResult
 from ..log.log import Log
 from ..models.model import Model
 from ..models.recorded import RecordedModel
@@ -140,7 +140,7 @@ class Rehearsal(Loop):
     def _ledger(self, *given: Any, **how: Any) -> Call:
         return replace(super()._ledger(*given, **how), bucket="replay")
 
-    async def append(self, *drafts: Draft, **how: Any) -> Appended:
+    async def append(self, *drafts: Draft, **how: Any) -> AppendResult:
         if self.says_recorded:
             how = {**how, "calls": (), "replaces_call": False}
         appended = await super().append(*drafts, **how)

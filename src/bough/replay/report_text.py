@@ -31,7 +31,7 @@ def diff_lines(diff: Diff) -> list[str]:
 def replayed_lines(replayed: Replayed) -> list[str]:
     """What was done, then the diff of source and replay in its short form."""
     cut = replayed.cut
-    moved = "" if not cut.has_moved else f" (asked for {cut.asked}, moved to a legal place)"
+    moved = "" if not cut.has_moved else f" (asked for {cut.requested}, moved to a legal place)"
     lines = [
         f"{replayed.source} -> {replayed.replay}, mode {replayed.mode}",
         f"kept 1..{cut.at}{moved}, fed {replayed.turns} of {replayed.of} inputs",

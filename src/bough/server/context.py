@@ -129,7 +129,7 @@ class Desk:
             raise InvalidPosition(text, 0, session.leaf.seq)
         branch, seq = match.groups()
         if branch is None:
-            return session.log.place(int(seq))
+            return session.log.leaf_at(int(seq))
         leaf = Leaf(int(branch), int(seq))
         if not self.tree(session).holds(leaf):
             raise InvalidPosition(text, 0, session.leaf.seq)

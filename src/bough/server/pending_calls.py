@@ -24,14 +24,14 @@ def open_calls(session: Session, known: Calls) -> list[Json]:
     is_driven = row.status == "running" and row.holder is not None
     return [
         {**_told(call), "state": _state(known, (call.seq, call.index), is_driven)}
-        for call in session.open_calls[:MOST]
+        for call in session.open_tool_calls[:MOST]
     ]
 
 
 def waiting(session: Session, known: Calls) -> list[Json]:
     """What a person is asked about: its own calls, and those of tasks, which name the call that had started them."""
     found: list[Json] = []
-    for call in session.open_calls:
+    for call in session.open_tool_calls:
         place = (call.seq, call.index)
         task_of = {"seq": call.seq, "index": call.index}
         for asked in known.below.get(place, ()):

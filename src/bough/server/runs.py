@@ -41,7 +41,7 @@ class Drivers:
     async def resume(self, session: Session, model: str | None) -> None:
         """Go on with the turn that is open."""
         how = await self._how(session, model)
-        await asyncio.to_thread(session.log.refuse_while_driven)
+        await asyncio.to_thread(session.log.raise_if_leased)
         await self._drive(session, session.resume(**how), SOON)
 
     async def go_on(self, session: Session) -> bool:

@@ -297,9 +297,9 @@ class TestSteps:
             f"select octet_length(state::text), pg_column_size(state) from absurd.c_{queue}"
         )
         sizes = [size for size, _ in found]
-        tokens = max(call.usage.input_tokens or 0 for call in session.calls())
+        tokens = max(call.usage.input_tokens or 0 for call in session.model_calls())
         tools = sum(len(entry.message.results) for entry in session.path() if entry.message)
-        held = sum(len(stored.entry.body) for stored in store.store.entries(session.session_id))
+        held = sum(len(stored.entry.body) for stored in store.backend.entries(session.session_id))
         print(f"{tools} tools, {tokens:,} tokens, {held:,} bytes of entries: {len(sizes)} checkpoints,")
         print(
             f"{sum(sizes):,} bytes of JSON, the largest {max(sizes)} ({max(c for _, c in found)} as stored)"
@@ -394,7 +394,7 @@ class TestSteps:
 
 def derived(session: Session, *ends: int) -> list[Checkpoint]:
     """The checkpoints as the log and the ledger tell them."""
-    calls, path = on_path(session.calls(), session.log.ranges()), session.path()
+    calls, path = on_path(session.model_calls(), session.log.ranges()), session.path()
     return [checkpoint(path[:to], (), calls) for to in ends]
 
 
@@ -409,7 +409,7 @@ class TestApproval:
         with working(installed, queue, Agent("a", by_step(paying, "Paid."), [pay])):
             until(sleeping)
         session.refresh()
-        first, second = session.open_calls
+        first, second = session.open_tool_calls
         session.approve(second)
         assert task(installed, queue)[0] == "pending", "woken by the same transaction"
         with working(installed, queue, Agent("a", by_step(paying, "Paid."), [pay])):
@@ -432,7 +432,7 @@ class TestApproval:
         session.send("pay", engine="absurd", queue=queue)
         with working(installed, queue, agent):
             until(lambda: task(installed, queue)[0] == "sleeping")
-        (asked,) = session.waiting()
+        (asked,) = session.pending_approvals()
         store.session(asked.session_id).approve(asked, allow=allow)
         assert task(installed, queue)[0] == "pending"
         with working(installed, queue, agent):
@@ -452,12 +452,12 @@ class TestApproval:
         sleeping = lambda: task(installed, queue)[0] == "sleeping"  # noqa: E731
         with working(installed, queue, Agent("a", by_step(asking, "All done."), [delegating()])):
             until(sleeping)
-            first, second = session.waiting()
+            first, second = session.pending_approvals()
             store.delete(first.session_id)
             session.approve(second)
             until(lambda: session.refresh().leaf.seq == 3 and sleeping())
             store.restore(first.session_id)
-            session.approve(*session.waiting())
+            session.approve(*session.pending_approvals())
             until(answered(session, "All done."))
             until(done(installed, queue))
         assert task(installed, queue)[:2] == ("completed", 1)
@@ -471,7 +471,7 @@ class TestApproval:
         agent = Agent("a", by_step(assistant("Paying.", ToolCall("p", "pay", {"n": 1})), "Paid."), [pay])
         with working(installed, queue, agent):
             until(lambda: task(installed, queue)[0] == "sleeping")
-        (asked,) = session.waiting()
+        (asked,) = session.pending_approvals()
         with Served(store, Driving((by_step("The server spoke."),))) as served:
             named = {"seq": asked.seq, "index": asked.index}
             told = served.post(f"/api/sessions/{session.session_id}/approve", named)
@@ -514,7 +514,7 @@ class TestApproval:
                     session.refresh()
                     decided = {f.data["index"] for f in session.journal() if f.kind == "approved"}
                     asked = {f.data["index"] for f in session.journal() if f.kind == "approval_asked"}
-                    for call in session.open_calls:
+                    for call in session.open_tool_calls:
                         if call.index in asked - decided:
                             session.approve(call)
                     if answered(session, "Paid.")():
@@ -532,7 +532,7 @@ class TestApproval:
             until(lambda: task(installed, queue)[0] == "sleeping")
         with bough.open(database.url) as elsewhere:
             copied = store.copy(session.session_id, elsewhere)
-            copied.approve(copied.open_calls[0])
+            copied.approve(copied.open_tool_calls[0])
             copied.resume_sync(model=model, tools=[pay])
             assert copied.transcript()[-1].message.text == "Paid."  # type: ignore[union-attr]
 
@@ -648,8 +648,8 @@ class TestClaim:
         client.register_task(TASK)(keep)
         client.work_batch(claim_timeout=1)
         claim = Claim(caught[0], client.claimed[0], line, queue, 1)
-        assert isinstance(store.store, PostgresStore)
-        held = TaskStore(store.store, lambda base: ClaimedConnections(base, claim))
+        assert isinstance(store.backend, PostgresStore)
+        held = TaskStore(store.backend, lambda base: ClaimedConnections(base, claim))
         yield claim, ClaimedLog(held, held.session(session.session_id), store.runtime, claim)
         pool.close()
 
@@ -933,11 +933,11 @@ class TestWorker:
         session = store.start("a")
         session.send("hello", engine="absurd", queue=queue)
         now = store.runtime.now()
-        fence = store.store.lease(session.session_id, "elsewhere:1#x", now + 600_000_000, now)
+        fence = store.backend.lease(session.session_id, "elsewhere:1#x", now + 600_000_000, now)
         with working(installed, queue, Agent("a", by_step("Yes."))):
             until(lambda: task(installed, queue)[0] == "sleeping")
             assert session.refresh().leaf.seq == 1
-            store.store.release(session.session_id, fence)
+            store.backend.release(session.session_id, fence)
             until(answered(session, "Yes."))
             until(done(installed, queue))
         assert task(installed, queue)[1] == 1

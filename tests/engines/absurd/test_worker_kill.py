@@ -87,7 +87,7 @@ class Desk:
             for fact in session.journal():
                 if fact.kind in places:
                     places[fact.kind].add((fact.data["seq"], fact.data["index"]))
-            for call in session.open_calls:
+            for call in session.open_tool_calls:
                 if (call.seq, call.index) in places["approval_asked"] - places["approved"]:
                     session.approve(call)
 
@@ -120,7 +120,7 @@ class Desk:
             assert session.row.holder is None
             assert [entry.message.text for entry in session.transcript() if entry.message] == list(transcript)
             for one in (session, *session.children()):
-                rows += len(one.calls())
+                rows += len(one.model_calls())
                 assert one.row.status == "idle"
                 for provider in PROVIDERS:
                     assert wire(provider).violations(one.request(provider)) == []
@@ -136,7 +136,7 @@ class Desk:
         query = f"""
             select c.state from absurd.t_{self.queue} join absurd.c_{self.queue} as c using (task_id)
             where params ->> 'session' = '{session.session_id}' and checkpoint_name like 'agent-loop%'"""
-        calls, path = on_path(session.calls(), session.log.ranges()), session.path()
+        calls, path = on_path(session.model_calls(), session.log.ranges()), session.path()
         kept = [msgspec.convert(state, Checkpoint) for (state,) in self.database.run(query)]
         kept.sort(key=lambda one: one.to_message_number)
         steps = sorted(

@@ -68,14 +68,16 @@ def bundle(session: Session, **how: Any) -> bytes:
 
 def other(store: Store, place: Path | None = None) -> Store:
     """Another store, of the other kind."""
-    if isinstance(store.store, MemoryStore):
+    if isinstance(store.backend, MemoryStore):
         return Store(SqliteStore((place or Path()) / "other.db", synchronous="normal"), real_runtime())
     return Store(MemoryStore(), real_runtime())
 
 
 def all_of(store: Store) -> list[Any]:
-    rows = [row for trashed in (False, True) for row in store.every(trashed=trashed)]
-    return [(row, everything(store.store, row.session_id), store.store.inbox(row.session_id)) for row in rows]
+    rows = [row for trashed in (False, True) for row in store.all_sessions(trashed=trashed)]
+    return [
+        (row, everything(store.backend, row.session_id), store.backend.inbox(row.session_id)) for row in rows
+    ]
 
 
 def rehashed(lines: list[bytes]) -> bytes:
@@ -703,7 +705,7 @@ class TestCopy:
             copy = store.copy(session, to=there)
             assert bundle(copy, blobs=True) == bundle(session, blobs=True)
             assert store.copy(session.session_id, to=there).session_id == session.session_id
-            assert len(list(there.every())) == 2
+            assert len(list(there.all_sessions())) == 2
 
     def test_evidence_goes_along_between_stores_of_ones_own(self, tmp_path: Path, store: Store) -> None:
         session = grow(store, [("turn", 0, 1, "x")])[0]
@@ -734,7 +736,7 @@ class TestFallback:
                 older.start("a", [system(text)], conversation_id="con_1").append([user(text)])
             ours = store.latest_or_start("con_1", "a", fallback=older)
             assert ours.transcript()[-1].message.text == "second"  # type: ignore[union-attr]
-            assert len(list(store.every(conversation_id="con_1"))) == 2
+            assert len(list(store.all_sessions(conversation_id="con_1"))) == 2
             ours.append([assistant("ours now")])
             older.latest("con_1").append([assistant("theirs still")])  # type: ignore[union-attr]
         again = store.latest_or_start("con_1", "a", fallback=older)  # closed: it is not asked again
@@ -743,7 +745,7 @@ class TestFallback:
     def test_a_conversation_that_is_nowhere_is_started(self, store: Store) -> None:
         older = Store(MemoryStore(), real_runtime())
         assert store.latest_or_start("con_1", "a", fallback=older).row.agent == "a"
-        assert list(older.every()) == []
+        assert list(older.all_sessions()) == []
 
     def test_what_was_deleted_here_does_not_come_back_from_there(self, store: Store) -> None:
         older = Store(MemoryStore(), real_runtime())
@@ -770,7 +772,7 @@ class TestFallback:
             thread.join()
         assert len(set(found)) == 1
         assert len(found) == 6
-        assert len(list(stores[0].every())) == 1
+        assert len(list(stores[0].all_sessions())) == 1
         for mine in stores:
             mine.close()
 
@@ -817,5 +819,5 @@ def test_an_open_call_has_the_same_key_wherever_it_moved(tmp_path: Path) -> None
         there.import_bundle(tmp_path / "x.bough")
         moved = there.session("ses_open")
         assert moved.leaf.branch != session.leaf.branch
-        (call,) = session.open_calls
-        assert moved.call_key(moved.open_calls[0]) == session.call_key(call)
+        (call,) = session.open_tool_calls
+        assert moved.idempotency_key(moved.open_tool_calls[0]) == session.idempotency_key(call)

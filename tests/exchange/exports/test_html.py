@@ -364,7 +364,7 @@ class TestPage:
                 model = bough.ScriptedModel([calls])
                 session.send_sync("Pay Ann 40", model=model, tools=[sample_store.have_paid])
                 session.html(pages / "delegating.html")
-                session.approve(session.waiting()[0])
+                session.approve(session.pending_approvals()[0])
                 session.html(pages / "decided.html")
 
         aside(export)

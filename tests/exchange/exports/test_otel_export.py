@@ -288,7 +288,7 @@ class TestToolCalls:
         model = ScriptedModel([assistant(ToolCall("c", "pay")), "done"])
         session.send_sync("q", model=model, tools=[pay])
         assert named(spans(session.spans()), "execute_tool pay")["attributes"]["bough.outcome"] == "open"
-        session.approve(session.open_calls[0])
+        session.approve(session.open_tool_calls[0])
         session.resume_sync(model=model, tools=[pay])
         start, end = times(named(spans(session.spans()), "execute_tool pay"))
         answer, result = session.path()[1], session.path()[2]
@@ -404,7 +404,7 @@ class TestContent:
             turn.result("d", word)
             turn.failed(word)
         session.end("failed", word)
-        late = Store(store.store, replace(store.runtime, redactor=Redactor([word])))
+        late = Store(store.backend, replace(store.runtime, redactor=Redactor([word])))
         shown = "".join(late.session(session.session_id).spans(content=True))
         assert word not in shown
         assert word in "".join(late.session(session.session_id).spans(content=True, redact=False))

@@ -126,7 +126,7 @@ class TestASession:
             ("gemini-2.5-pro", None, 2_000_000),
             ("gemini-2.5-pro", "STOP", 4_000_000),
         ]
-        row = store.store.session(ID)
+        row = store.backend.session(ID)
         assert (row.agent, row.tags["user"], row.started_at) == ("shop", "ann@x.org", 1_772_359_200_000_000)
 
     def test_its_state_is_what_adk_shows(self, store: Store, tmp_path: Path) -> None:

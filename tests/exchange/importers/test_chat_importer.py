@@ -78,7 +78,7 @@ class TestAFileOfMessages:
 
     def test_its_prompt_is_a_seed(self, store: Store, tmp_path: Path) -> None:
         session, _ = only(store, "chat", written(tmp_path / "case.jsonl", LINES))
-        assert store.store.session(session.session_id).seed_count == 1
+        assert store.backend.session(session.session_id).seed_count == 1
 
     def test_may_be_of_anthropics_shape(self, store: Store, tmp_path: Path) -> None:
         picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
@@ -113,7 +113,7 @@ class TestAFileOfConversations:
         reports = taken(store, "chat", path)
         assert [report.session_id for report in reports] == ["chat-set-1", "chat-set-x7", "chat-set-3"]
         assert [texts(store, report.session_id) for report in reports] == [["a", "b"], ["c", "d"], ["a", "b"]]
-        assert store.store.session("chat-set-x7").title == "Shared"
+        assert store.backend.session("chat-set-x7").title == "Shared"
 
     def test_a_line_that_is_none_is_counted(self, store: Store, tmp_path: Path) -> None:
         reports = taken(store, "chat", written(tmp_path / "set.jsonl", [TUNED, {"a": 1}, SHARED]))

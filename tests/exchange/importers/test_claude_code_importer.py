@@ -109,8 +109,8 @@ class TestSession:
 class TestAnswer:
     def test_its_usage_stands_on_every_line_and_counts_once(self, tmp_path: Path) -> None:
         session = read(shop(), tmp_path)
-        assert [call.usage for call in session.calls()] == [Usage(117, 5, 100, 7)] * 3
-        assert {(call.provider, call.model) for call in session.calls()} == {
+        assert [call.usage for call in session.model_calls()] == [Usage(117, 5, 100, 7)] * 3
+        assert {(call.provider, call.model) for call in session.model_calls()} == {
             ("anthropic", "claude-sonnet-4-5")
         }
 
@@ -158,7 +158,11 @@ class TestAnswer:
         (line,) = made.answer(text("API Error: 529 overloaded"), stop="stop_sequence", isApiErrorMessage=True)
         line["message"]["model"] = "<synthetic>"
         session = read(made, tmp_path)
-        assert (session.path()[1].finish, session.path()[1].model, session.calls()) == ("error", None, [])
+        assert (session.path()[1].finish, session.path()[1].model, session.model_calls()) == (
+            "error",
+            None,
+            [],
+        )
 
     def test_a_block_we_do_not_know_is_counted_and_the_rest_is_kept(self, tmp_path: Path) -> None:
         made = Transcript()

@@ -137,7 +137,7 @@ class TestARollout:
     def test_keeps_the_times_the_model_and_the_working_directory(self, store: Store, tmp_path: Path) -> None:
         written(tmp_path / "rollout-1.jsonl", SAMPLE)
         session, _ = only(store, "codex", tmp_path)
-        row = store.store.session(session.session_id)
+        row = store.backend.session(session.session_id)
         assert row.tags == {"imported_from": "codex", "cwd": "/home/ann/shop"}
         assert row.started_at == 1_772_359_200_000_000
         answers = [entry for entry in path_of(session) if entry.role == "assistant"]
@@ -154,7 +154,7 @@ class TestARollout:
             35,
             190,
         )
-        assert {(call.provider, call.model) for call in session.calls()} == {("openai", "gpt-5-codex")}
+        assert {(call.provider, call.model) for call in session.model_calls()} == {("openai", "gpt-5-codex")}
 
     def test_going_on_with_openai_gives_back_what_it_encrypted(self, store: Store, tmp_path: Path) -> None:
         written(tmp_path / "rollout-1.jsonl", SAMPLE)
@@ -172,7 +172,7 @@ class TestARollout:
         written(tmp_path / "session_index.jsonl", names)
         written(tmp_path / "sessions/2026/03/01/rollout-1.jsonl", SAMPLE)
         session, _ = only(store, "codex", tmp_path / "sessions")
-        assert store.store.session(session.session_id).title == "Mend the shop"
+        assert store.backend.session(session.session_id).title == "Mend the shop"
 
     def test_pictures_are_kept_as_blobs(self, store: Store, tmp_path: Path) -> None:
         shown = {"type": "input_image", "image_url": f"data:image/png;base64,{PIXEL}"}
@@ -189,7 +189,7 @@ class TestARollout:
         written(tmp_path / "rollout-1.jsonl", [*SAMPLE, aborted, said("user", "Go on.", 8)])
         session, _ = only(store, "codex", tmp_path)
         assert [entry.role for entry in path_of(session)][-2:] == ["system", "user"]
-        assert store.store.session(session.session_id).turns == 2
+        assert store.backend.session(session.session_id).turns == 2
 
     def test_what_is_said_while_calls_are_open_waits_for_their_results(
         self, store: Store, tmp_path: Path
@@ -304,13 +304,13 @@ class TestSubAgents:
         written(tmp_path / "rollout-1.jsonl", self.child())
         (report,) = taken(store, "codex", tmp_path)
         assert report.added == (f"codex-{THREAD}", f"codex-{CHILD}")
-        row = store.store.session(f"codex-{CHILD}")
+        row = store.backend.session(f"codex-{CHILD}")
         assert (row.relation, row.parent_session, row.agent) == ("task", f"codex-{THREAD}", "reader")
 
     def test_without_their_parent_stand_for_themselves(self, store: Store, tmp_path: Path) -> None:
         written(tmp_path / "rollout-1.jsonl", self.child())
         session, _ = only(store, "codex", tmp_path)
-        assert store.store.session(session.session_id).relation == "import"
+        assert store.backend.session(session.session_id).relation == "import"
 
     def test_in_a_ring_are_all_taken_in(self, store: Store, tmp_path: Path) -> None:
         written(tmp_path / "rollout-1.jsonl", self.child())

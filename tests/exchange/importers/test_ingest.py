@@ -37,7 +37,7 @@ def foreign(*messages: Message, source: str = "one", **about: object) -> Foreign
 
 
 def takes(store: Store, coming: Foreign, **how: bool) -> Taken:
-    report = take(store.store, store.runtime, coming, **how)
+    report = take(store.backend, store.runtime, coming, **how)
     if report.refused is None:
         assert_sound(store.session(report.session_id))
     return report
@@ -50,7 +50,7 @@ def texts(session: Session) -> list[str]:
 class TestTakingIn:
     def test_keeps_order_times_and_what_the_source_is(self, store: Store) -> None:
         report = takes(store, foreign(user("a"), assistant("b"), title="Two words", tags={"cwd": "/x"}))
-        session, row = store.session("chat-one"), store.store.session("chat-one")
+        session, row = store.session("chat-one"), store.backend.session("chat-one")
         assert texts(session) == ["You help.", "a", "b"]
         assert [entry.at - BASE for entry in path_of(session)[1:]] == [1_000_000, 2_000_000]
         assert (row.title, row.relation, row.tags) == (
@@ -63,14 +63,14 @@ class TestTakingIn:
     def test_twice_adds_nothing(self, store: Store) -> None:
         coming = foreign(user("a"), CALL, tool_result("c", "b"), assistant("d"))
         takes(store, coming)
-        before = store.store.session("chat-one")
+        before = store.backend.session("chat-one")
         again = takes(store, coming)
         assert (again.added, again.known, again.entries) == ((), ("chat-one",), 0)
-        assert store.store.session("chat-one") == before
+        assert store.backend.session("chat-one") == before
 
     def test_without_any_time_is_dated_when_it_was_taken_in(self, store: Store) -> None:
         takes(store, Foreign("chat", "one", (Told(user("a")),)))
-        assert store.store.session("chat-one").started_at >= 1_000_000_000_000_000
+        assert store.backend.session("chat-one").started_at >= 1_000_000_000_000_000
         assert takes(store, Foreign("chat", "one", (Told(user("a")),))).entries == 0
 
     def test_under_a_fresh_id_stands_beside(self, store: Store) -> None:
@@ -107,7 +107,7 @@ class TestTakingIn:
         summary = Told(Compaction("s", 0), usage=Usage(30, 4))
         note = Told(Note({"why": "failed"}), usage=Usage(5, 0))
         takes(store, Foreign("chat", "one", (*told(user("a")), answer, summary, note)))
-        calls = store.session("chat-one").calls()
+        calls = store.session("chat-one").model_calls()
         assert [(call.purpose, call.answer_seq) for call in calls] == [
             ("answer", 2),
             ("compaction", None),
@@ -135,7 +135,7 @@ class TestCalls:
 
     def test_open_at_the_end_stay_open_so_that_their_results_can_come(self, store: Store) -> None:
         report = takes(store, foreign(user("a"), CALL))
-        assert (report.lost, store.store.session("chat-one").status) == ({}, "interrupted")
+        assert (report.lost, store.backend.session("chat-one").status) == ({}, "interrupted")
         grown = takes(store, foreign(user("a"), CALL, tool_result("c", "41 is lost")))
         assert grown.entries == 1
 
@@ -219,7 +219,7 @@ class TestGrowth:
         )
         assert (report.added, report.known, report.entries) == ((), ("chat-one",), 4)
         assert texts(store.session("chat-one")) == ["You help.", "a", "b", "c", "I look.", "", "e"]
-        assert store.store.session("chat-one").status == "idle"
+        assert store.backend.session("chat-one").status == "idle"
 
     def test_on_another_branch_grows_there(self, store: Store) -> None:
         takes(store, tree())
@@ -240,7 +240,7 @@ class TestGrowth:
         session = store.session("chat-one")
         (media,) = [media for entry in path_of(session) if entry.message for media in entry.message.media]
         assert store.blob(media) == b"\x89PNG\r\n\x1a\n"
-        assert (session.usage().input_tokens, store.store.session("chat-one").title) == (7, "Later")
+        assert (session.usage().input_tokens, store.backend.session("chat-one").title) == (7, "Later")
 
     def test_an_answer_that_was_cut_short_is_told_again_on_a_branch_of_its_own(self, store: Store) -> None:
         takes(store, foreign(user("a"), assistant("I")))
@@ -285,7 +285,7 @@ class TestGrowth:
 
     def test_of_one_that_is_driven_here_is_refused_with_a_reason(self, store: Store) -> None:
         takes(store, tree())
-        store.store.lease("chat-one", "there:1#x", store.runtime.now() + 10**9, store.runtime.now())
+        store.backend.lease("chat-one", "there:1#x", store.runtime.now() + 10**9, store.runtime.now())
         store.session("chat-one").log.record("running", row={"status": "running"})
         report = takes(store, tree(Told(user("again"), "m2", "a1")))
         assert "chat-one" in (report.refused or "")
@@ -295,7 +295,7 @@ class TestGrowth:
         store.session("chat-one").log.record("titled", row={"title": "Mine"})
         takes(store, foreign(user("a"), assistant("b"), user("c"), title="Theirs"))
         assert texts(store.session("chat-one"))[-1] == "c"
-        assert store.store.session("chat-one").title == "Mine"
+        assert store.backend.session("chat-one").title == "Mine"
 
     def test_of_another_session_under_its_name_is_refused(self, store: Store) -> None:
         takes(store, foreign(user("a")))
@@ -310,7 +310,7 @@ class TestTasks:
 
     def test_come_with_the_session_that_started_them(self, store: Store) -> None:
         report = takes(store, self.family(assistant("done")))
-        row = store.store.session("chat-task 0")
+        row = store.backend.session("chat-task 0")
         assert report.added == ("chat-one", "chat-task 0")
         assert (row.relation, row.parent_session, row.conversation_id) == ("task", "chat-one", "chat-one")
         assert_sound(store.session("chat-task 0"))
@@ -337,7 +337,7 @@ class TestTenants:
     def test_what_is_taken_in_belongs_to_whoever_took_it(self) -> None:
         with Store(MemoryStore(owner="ann"), counted_runtime()) as ann:
             takes(ann, foreign(user("a")))
-            assert ann.store.session("chat-one").owner == "ann"
+            assert ann.backend.session("chat-one").owner == "ann"
 
 
 class TestTimes:

@@ -171,7 +171,7 @@ class TestAThread:
         below = checkpoint(3, [MORE], "helper:8f3a")
         (report,) = taken(store, "langgraph", laid_down(tmp_path / "a.db", packed([*SAMPLE, below])))
         assert report.added == ("langgraph-t1", "langgraph-t1:helper:8f3a")
-        assert store.store.session("langgraph-t1:helper:8f3a").agent == "helper"
+        assert store.backend.session("langgraph-t1:helper:8f3a").agent == "helper"
 
     def test_of_the_time_of_json_is_read(self, store: Store, tmp_path: Path) -> None:
         wrapped = {"lc": 1, "type": "constructor", "id": ["langchain", "schema", "messages", "HumanMessage"]}

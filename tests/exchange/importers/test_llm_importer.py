@@ -138,7 +138,7 @@ class TestAThread:
             8,
             8,
         )
-        assert store.store.session("llm-t1").title == "Order 41"
+        assert store.backend.session("llm-t1").title == "Order 41"
         answers = [entry for entry in path_of(session) if entry.role == "assistant"]
         assert [(e.model, e.at % 60_000_000) for e in answers] == [
             ("mock-large", 500_000),
@@ -245,7 +245,7 @@ class TestTheFile:
                 shutil.copy(f"{path}{suffix}", tmp_path / "in")
         before = stamps(tmp_path / "in")
         only(store, "llm", tmp_path / "in")
-        assert store.store.session("llm-t1").title == "Renamed"
+        assert store.backend.session("llm-t1").title == "Renamed"
         assert stamps(tmp_path / "in") == before
 
     def test_that_is_being_written_is_read_with_its_log(self, tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ class TestTheFile:
             writer.execute("update threads set name = 'Renamed'")
             before = stamps(tmp_path)
             only(store, "llm", path)
-            assert store.store.session("llm-t1").title == "Renamed"
+            assert store.backend.session("llm-t1").title == "Renamed"
             assert stamps(tmp_path) == before
             assert any(name.endswith("-wal") for name in before)
 

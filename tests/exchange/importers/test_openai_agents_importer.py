@@ -112,7 +112,7 @@ class TestAPlainSession:
         assert [m.role for m in path] == ["user", "assistant", "tool", "assistant", "user", "assistant"]
         assert path[1].parts[1:] == (Text("I look."), ToolCall("c1", "look", {"order": 41}))
         assert [entry.model for entry in path_of(session)][:2] == [None, "gpt-5-mini"]
-        assert store.store.session(session.session_id).started_at == 1_772_359_140_000_000
+        assert store.backend.session(session.session_id).started_at == 1_772_359_140_000_000
         assert report.lost == {}
 
     def test_reasoning_goes_back_to_openai(self, store: Store, tmp_path: Path) -> None:

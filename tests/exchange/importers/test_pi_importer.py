@@ -123,7 +123,7 @@ class TestASession:
 
     def test_keeps_times_model_finish_directory_and_usage(self, store: Store, tmp_path: Path) -> None:
         session, _ = only(store, "pi", written(tmp_path / "s.jsonl", SAMPLE))
-        row = store.store.session("pi-5e55")
+        row = store.backend.session("pi-5e55")
         assert (row.title, row.agent, row.started_at) == ("A typo", "pi", 1_772_359_200_000_000)
         assert row.tags == {"imported_from": "pi", "cwd": "/home/ann/shop", "forked_from": "2026-02_0001"}
         answers = [e for e in path_of(session) if e.role == "assistant"]

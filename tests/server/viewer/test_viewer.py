@@ -316,7 +316,7 @@ class TestUsagePage:
 class TestDiff:
     def test_of_a_replay_stands_at_the_first_divergence(self, watched: Watched, store: Path) -> None:
         with bough.open(store) as sessions:
-            replay = next(row.session_id for row in sessions.every(relation="replay"))
+            replay = next(row.session_id for row in sessions.all_sessions(relation="replay"))
         page = watched.open(f"/diff?a={CASE}&b={replay}")
         rows = page.locator(".diff-row")
         expect(rows.locator("header .badge")).to_have_text(["tool changed", "reworded", "reworded"])

@@ -114,7 +114,7 @@ class TestStreaming:
     def test_what_another_process_writes_is_seen_too(self, watched: Watched, served: Served) -> None:
         page = watched.open("/s/ses_talk")
         expect(page.locator("article.entry")).to_have_count(1)
-        store = served.sessions.store
+        store = served.sessions.backend
 
         def elsewhere() -> None:
             with bough.open(store.where) as other:  # type: ignore[attr-defined]

@@ -66,7 +66,7 @@ class TestLooking:
         expect(page.locator(".hit").first).to_contain_text("refunded")
         page.locator(".hit", has_text="Order 41").last.click()
         expect(page.locator("article.selected .card-name")).to_have_text("refund")
-        replay = aside(lambda: next(row.session_id for row in store.every(relation="replay")))
+        replay = aside(lambda: next(row.session_id for row in store.all_sessions(relation="replay")))
         page.goto(f"{watched.url}/diff?a={CASE}&b={replay}")
         expect(page.locator(".diff-row.current .badge").first).to_have_text("tool changed")
         page.goto(f"{watched.url}/usage")

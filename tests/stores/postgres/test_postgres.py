@@ -110,9 +110,9 @@ class TestALostConnection:
         assert wire.lost == 1
         assert not done.repeated
         assert texts(session) == ["1", "the second", "3", "4"]
-        facts = store.store.journal(session.session_id)
+        facts = store.backend.journal(session.session_id)
         assert [fact.n for fact in facts] == list(range(1, 9))
-        assert done.n == 6
+        assert done.fact_number == 6
         assert list(store.verify()) == []
 
     def test_a_change_of_many_statements_is_there_once(
@@ -124,7 +124,7 @@ class TestALostConnection:
         how(wire, has_answer)(b"COMMIT")
         session.append([assistant("other 2")])
         assert (wire.lost, texts(session)) == (1, ["1", "other 2"])
-        assert len(store.store.branches(session.session_id)) == 2
+        assert len(store.backend.branches(session.session_id)) == 2
         assert list(store.verify()) == []
 
     def test_a_change_that_leaves_the_leaf_is_there_once(
@@ -133,7 +133,7 @@ class TestALostConnection:
         session = store.start()
         how(wire, has_answer)(b"titled")
         session.title("named")
-        facts = store.store.journal(session.session_id)
+        facts = store.backend.journal(session.session_id)
         assert (wire.lost, [fact.kind for fact in facts]) == (1, ["started", "titled"])
         assert session.row.title == "named"
 
@@ -141,7 +141,7 @@ class TestALostConnection:
         self, store: Store, wire: Wire, has_answer: bool
     ) -> None:
         how(wire, has_answer)(b"ses_mine")
-        pen = Pen(store.store, "ses_mine", seeds=[system("s")])
+        pen = Pen(store.backend, "ses_mine", seeds=[system("s")])
         assert (wire.lost, pen.is_new, pen.texts()) == (1, True, ["s"])
 
     def test_a_fork_is_made_once(self, store: Store, wire: Wire, has_answer: bool) -> None:
@@ -157,7 +157,7 @@ class TestALostConnection:
         session.append([user("1"), assistant("2")])
         how(wire, has_answer)(b'{"from":')
         session.rewind(1)
-        facts = store.store.journal(session.session_id)
+        facts = store.backend.journal(session.session_id)
         assert (wire.lost, [fact.kind for fact in facts].count("moved")) == (1, 1)
         assert (session.leaf.seq, session.row.leaf.seq) == (1, 1)
 
@@ -165,7 +165,7 @@ class TestALostConnection:
         session = store.start()
         how(wire, has_answer)(b"COMMIT")
         assert session.enqueue("later") == 1
-        assert (wire.lost, len(store.store.inbox(session.session_id))) == (1, 1)
+        assert (wire.lost, len(store.backend.inbox(session.session_id))) == (1, 1)
 
     def test_a_purge_tells_what_it_did(self, store: Store, wire: Wire, has_answer: bool) -> None:
         session = store.start()
@@ -178,7 +178,7 @@ class TestALostConnection:
     def test_a_lease_is_taken_once(self, store: Store, wire: Wire, has_answer: bool) -> None:
         session = store.start()
         how(wire, has_answer)(session.session_id.encode())
-        assert store.store.lease(session.session_id, "me", until=2**50, at=1) == 1
+        assert store.backend.lease(session.session_id, "me", until=2**50, at=1) == 1
         assert wire.lost == 1
 
     def test_a_read_is_asked_again(self, store: Store, wire: Wire, has_answer: bool) -> None:
@@ -216,7 +216,7 @@ def test_what_was_written_is_not_denied_because_somebody_took_over_since(
     store: Store, wire: Wire, database: Database
 ) -> None:
     session = store.start()
-    fence = store.store.lease(session.session_id, "me", until=2**50, at=1)
+    fence = store.backend.lease(session.session_id, "me", until=2**50, at=1)
     wire.lose_answer(b"mine")
     wire.when_lost = lambda: database.run("update bough.session set fence = fence + 1, holder = 'other'")
     done = session.log.append([Draft(user("mine"))], fence=fence)
@@ -252,7 +252,7 @@ def check_all(store: Store, session_id: str, count: int, name: str) -> None:
     wanted = [text for n in range(count) for text in (f"{name} {n}", f"answer {n}")]
     assert texts(session) == wanted
     assert session.row.totals.calls == count
-    facts = store.store.journal(session_id)
+    facts = store.backend.journal(session_id)
     assert [fact.n for fact in facts] == list(range(1, len(facts) + 1))
     keys = [fact.key for fact in facts if fact.key is not None]
     assert len(keys) == len(set(keys)) == 1 + 2 * count
@@ -441,7 +441,7 @@ class TestConnections:
         with (
             bough.open(f"{database.url}&connections=3") as store,
             ThreadPoolExecutor(12) as pool,
-            store.store._connections._lent(),
+            store.backend._connections._lent(),
         ):
             made = list(pool.map(lambda n: write_all(store, 5, f"writer {n}"), range(12)))
             assert len(set(made)) == 12
@@ -453,7 +453,7 @@ class TestConnections:
         monkeypatch.setattr(postgres_connections, "PATIENCE_SECONDS", 0.05)
         with (
             bough.open(f"{database.url}&connections=1") as store,
-            store.store._connections._lent(),
+            store.backend._connections._lent(),
             pytest.raises(
                 errors.StoreError, match=r"all 1 connections .* in use for 0 s; .*\?connections=N$"
             ),
@@ -464,7 +464,7 @@ class TestConnections:
         self, database: Database, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with bough.open(database.url) as store:
-            lent = store.store._connections._lent
+            lent = store.backend._connections._lent
             with lent(), lent(), lent():
                 assert _connections(database, 3) == 3
             monkeypatch.setattr(postgres_pool, "IDLE_SECONDS", -1.0)
@@ -493,7 +493,7 @@ class TestConnections:
 
         before = signal.signal(signal.SIGALRM, out_of_time)
         with bough.open(database.url) as store:
-            connections = store.store._connections
+            connections = store.backend._connections
             signal.setitimer(signal.ITIMER_REAL, 0.2)
             began = time.monotonic()
             try:
@@ -507,7 +507,7 @@ class TestConnections:
 
     def test_closing_leaves_none_behind(self, database: Database) -> None:
         store = bough.open(database.url)
-        with store.store._connections._lent():
+        with store.backend._connections._lent():
             store.sessions()
             store.close()
         assert _connections(database, 0) == 0
@@ -550,7 +550,7 @@ def test_bodies_are_the_bytes_that_were_hashed(database: Database) -> None:
         session = store.start()
         session.append([user("nul \0 and ü"), assistant(ToolCall("c", "t", {"z": 1, "a": [1.5]}))])
         kept = [bytes(body) for (body,) in database.run("select body from bough.entry order by seq")]
-        assert kept == [stored.entry.body for stored in store.store.entries(session.session_id)]
+        assert kept == [stored.entry.body for stored in store.backend.entries(session.session_id)]
 
 
 def test_people_read_each_active_message_once_in_psql(database: Database) -> None:
@@ -712,7 +712,7 @@ def test_an_append_is_one_statement_and_leaves_no_transaction_open(database: Dat
         for n in range(20):
             session.append([user(str(n))])
         assert _transactions(database) - before <= 25
-        with store.store._connections._lent() as connection:
+        with store.backend._connections._lent() as connection:
             row = connection.execute("select current_setting('bough.space', true)").fetchone()
         assert row in [("",), (None,)]
 
@@ -729,11 +729,11 @@ def test_what_is_done_often_is_one_round_trip(store: Store, wire: Wire) -> None:
         "the newest of a path": lambda: session.path(last=2),
         "hydrate": session.hydrate,
         "a title": lambda: session.title("named"),
-        "a lease": lambda: store.store.lease(session.session_id, "me", until=2**50, at=1),
-        "letting go of it": lambda: store.store.release(session.session_id, 1),
-        "an inbox with nothing in it": lambda: store.store.inbox(session.session_id),
-        "a ledger without a call": lambda: store.store.calls(session.session_id),
-        "a journal behind its last fact": lambda: store.store.journal(session.session_id, 2**40),
+        "a lease": lambda: store.backend.lease(session.session_id, "me", until=2**50, at=1),
+        "letting go of it": lambda: store.backend.release(session.session_id, 1),
+        "an inbox with nothing in it": lambda: store.backend.inbox(session.session_id),
+        "a ledger without a call": lambda: store.backend.calls(session.session_id),
+        "a journal behind its last fact": lambda: store.backend.journal(session.session_id, 2**40),
     }
     for name, do in often.items():
         do()
@@ -767,7 +767,7 @@ def test_a_fork_is_refused_where_what_it_would_stand_on_is_purged(database: Data
         gone = Leaf(source.leaf.branch, 4)
         for blobs in ((), (Blob(sha256(b"picture").hexdigest(), "image/png", b"picture"),)):
             with pytest.raises(errors.InvalidPosition):
-                store.store.create(NewSession(late, "late", blobs=blobs, fork_of=gone))
+                store.backend.create(NewSession(late, "late", blobs=blobs, fork_of=gone))
         database.run("delete from bough.lock")
         with pytest.raises(errors.StoreError, match=r"bough\.lock lacks rows .* run: bough migrate"):
             other.fork(2)
@@ -789,10 +789,10 @@ def test_a_session_is_found_by_its_id_however_many_its_space_has(database: Datab
         for n in range(8):  # past the plans that are made for single values
             session.append([user(str(n)), assistant("yes")])
             assert len(session.path()) == 2 * n + 2
-            store.store.journal(session.session_id)
-            store.store.draft(session.session_id)
-            store.store.lease(session.session_id, "me", until=2**50, at=1)
-        with store.store._connections._lent() as connection:
+            store.backend.journal(session.session_id)
+            store.backend.draft(session.session_id)
+            store.backend.lease(session.session_id, "me", until=2**50, at=1)
+        with store.backend._connections._lent() as connection:
             connection.execute("select pg_stat_force_next_flush()")
     read = _sessions_read(database) - before
     assert 40 <= read < 2 * many, f"{read} rows of sessions were read for 40 statements about one"
@@ -831,7 +831,7 @@ def test_a_store_that_saw_a_branch_grow_notices_that_another_moved_back(database
         session.refresh()
         session.append([user("instead")])
         assert texts(session) == ["0", "yes", "instead"]
-        assert len(one.store.branches(session.session_id)) == 2
+        assert len(one.backend.branches(session.session_id)) == 2
         assert list(one.verify()) == []
 
 
@@ -848,4 +848,4 @@ def test_a_change_too_large_for_one_statement_is_written_all_the_same(database: 
         session.append([user(str(n)) for n in range(60)])
         assert texts(session) == [str(n) for n in range(60)]
         change = Change(session_id=session.session_id, key="k", at=1, kind="noted")
-        assert store.store.commit(change).leaf == session.leaf
+        assert store.backend.commit(change).leaf == session.leaf

@@ -40,8 +40,8 @@ class TestDenial:
             made.append([user("q"), assistant("a")])
             fork = made.fork()
             for session_id in (fork.session_id, made.session_id):
-                sessions.store.trash(session_id, 1)
-                sessions.store.purge(session_id)
+                sessions.backend.trash(session_id, 1)
+                sessions.backend.purge(session_id)
         client.execute("discard all")
 
     def test_an_input_that_is_not_committed_stops_no_step(self, database: Database, client: Client) -> None:
@@ -51,8 +51,8 @@ class TestDenial:
             given = "insert into bough.public_input (session_id, text) values (%s, 'x')"
             client.execute(given, (mine.session_id,))
             mine.append([user("q"), assistant("a")])
-            sessions.store.release(mine.session_id, sessions.store.lease(mine.session_id, "h", 9, 1))
-            sessions.store.trash(mine.session_id, 1)
+            sessions.backend.release(mine.session_id, sessions.backend.lease(mine.session_id, "h", 9, 1))
+            sessions.backend.trash(mine.session_id, 1)
 
     def test_who_waits_for_it_is_told_in_time(
         self, database: Database, client: Client, monkeypatch: pytest.MonkeyPatch

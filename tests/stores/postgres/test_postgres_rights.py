@@ -151,7 +151,7 @@ class TestItsInput:
                     "insert into bough.public_input (session_id, text) values (%s, %s)",
                     (session.session_id, text),
                 )
-        waiting = store.store.inbox(session.session_id)
+        waiting = store.backend.inbox(session.session_id)
         assert [queued.n for queued in waiting] == [1, 2]
         assert waiting[0].body == b'{"role" : "user", "parts" : [{"type" : "text", "text" : "and now?"}]}'
         assert ask(database, "select text from bough.public_input order by n")[1] == ('it\'s "q" \\ ü',)
@@ -183,7 +183,7 @@ class TestItsInput:
                 database,
                 f"insert into bough.public_input (session_id, text) values ('{session.session_id}', '')",
             )
-        assert store.store.inbox(foreign) == store.store.inbox(session.session_id) == []
+        assert store.backend.inbox(foreign) == store.backend.inbox(session.session_id) == []
 
 
 class TestTheService:

@@ -153,8 +153,8 @@ class TestProcesses:
                 crew.tell(n)
                 made = set(crew.hear())
                 with bough.open(tmp_path / f"{n}.db") as store:
-                    assert {row.session_id for row in store.every()} == made
-                    assert {row.title for row in store.every()} == set(names)
+                    assert {row.session_id for row in store.all_sessions()} == made
+                    assert {row.title for row in store.all_sessions()} == set(names)
             crew.tell(None)
 
     def test_one_key_sent_by_two_processes_is_written_once(self, tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ class Held:
 
     def together(self, works: Sequence[Callable[[], object]]) -> list[object]:
         """Each work's outcome or error; all of them in one transaction, in this order."""
-        group: Group[Any, Any] = self.store.store._connections._group  # type: ignore[attr-defined]
+        group: Group[Any, Any] = self.store.backend._connections._group  # type: ignore[attr-defined]
         outcomes: list[object] = [None] * len(works)
 
         def one(n: int) -> None:
@@ -380,7 +380,7 @@ class TestGroupCommit:
 
     def test_an_error_nobody_foresaw_is_its_writers_alone(self, held: Held) -> None:
         sessions = [held.store.start() for _ in range(3)]
-        connections = held.store.store._connections  # type: ignore[attr-defined]
+        connections = held.store.backend._connections  # type: ignore[attr-defined]
 
         def fail(writer: Any) -> None:
             writer.execute("update session set title = 'half done'").fetchall()
@@ -393,11 +393,11 @@ class TestGroupCommit:
         ]
         outcomes = held.together(works)
         assert [type(outcome).__name__ for outcome in outcomes] == [
-            "Appended",
+            "AppendResult",
             "ZeroDivisionError",
-            "Appended",
+            "AppendResult",
         ]
-        assert [row.title for row in held.store.every()] == [None] * 3, "what it had done is undone"
+        assert [row.title for row in held.store.all_sessions()] == [None] * 3, "what it had done is undone"
         assert list(held.store.verify()) == []
 
     def test_changes_to_one_session_in_one_group_are_still_compared_and_swapped(self, held: Held) -> None:
@@ -405,7 +405,7 @@ class TestGroupCommit:
         handles = [held.store.session(session.session_id) for _ in range(4)]
         works = [(lambda h=handle, n=n: h.append([user(str(n))])) for n, handle in enumerate(handles)]
         outcomes = held.together(works)
-        assert [type(outcome).__name__ for outcome in outcomes] == ["Appended"] + ["StaleLeaf"] * 3
+        assert [type(outcome).__name__ for outcome in outcomes] == ["AppendResult"] + ["StaleLeaf"] * 3
         assert texts(held.store, session.session_id) == ["0"]
         assert session.verify() == []
 

@@ -110,7 +110,7 @@ class Witness:
         return more
 
     def _compare(self, store: Store, pending: dict[str, dict[str, Any]], births: int) -> int:
-        found = {row.session_id: seen(store, row.session_id) for row in store.every()}
+        found = {row.session_id: seen(store, row.session_id) for row in store.all_sessions()}
         assert set(self.known) <= set(found), "an acknowledged session is gone"
         born = set(found) - set(self.known)
         assert len(born) <= births
@@ -121,7 +121,7 @@ class Witness:
                 leaf = session.leaf
                 assert told.get("leaf", [leaf.branch, leaf.seq]) == [leaf.branch, leaf.seq]
                 assert told.get("id", "") in ("", session.log.cursor.entry_id.hex())
-                assert told.get("open", len(session.open_calls)) == len(session.open_calls)
+                assert told.get("open", len(session.open_tool_calls)) == len(session.open_tool_calls)
             else:  # the one commit that was durable when the kill came before its acknowledgement
                 told = pending[session_id]
                 more += 1
@@ -155,11 +155,13 @@ class TestKill:
         for seed in range(9):
             write_so_many(path, seed, 7)
             with bough.open(path) as store:
-                rows = [row for row in store.every() if not isinstance(_next(store, row.session_id), Rest)]
+                rows = [
+                    row for row in store.all_sessions() if not isinstance(_next(store, row.session_id), Rest)
+                ]
                 for row in rows:
                     session = store.session(row.session_id)
                     with session.turn() as turn:
-                        for call in turn.open_calls:
+                        for call in turn.open_tool_calls:
                             turn.result(call.call.id, "result of the next process")
                         turn.answer(assistant("the end"))
                     assert isinstance(session.next_action(), Rest)
@@ -201,7 +203,7 @@ class TestWal:
         """How many of the acknowledged commits are there; fails unless it is the first so many."""
         with bough.open(path) as store:
             assert list(store.verify()) == []
-            found = {row.session_id: seen(store, row.session_id) for row in store.every()}
+            found = {row.session_id: seen(store, row.session_id) for row in store.all_sessions()}
         assert integrity(path) == "ok"
         total = sum(one["commit"] for one in found.values())
         expected: dict[str, dict[str, Any]] = {}
@@ -330,10 +332,10 @@ class TestFullDisk:
             os.truncate(small_disk / "ballast", (small_disk / "ballast").stat().st_size - left)
             for _ in range(2):
                 with pytest.raises(errors.StoreFull):
-                    store.store.backup(small_disk / "copy.db")  # type: ignore[attr-defined]
+                    store.backend.backup(small_disk / "copy.db")  # type: ignore[attr-defined]
                 assert os.listdir(small_disk) == ["ballast"]
             (small_disk / "ballast").unlink()
-            store.store.backup(small_disk / "copy.db")  # type: ignore[attr-defined]
+            store.backend.backup(small_disk / "copy.db")  # type: ignore[attr-defined]
         assert os.listdir(small_disk) == ["copy.db"]
 
     def test_a_full_disk_says_so_when_a_store_is_opened(self, small_disk: Path) -> None:

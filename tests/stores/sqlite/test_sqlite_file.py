@@ -135,7 +135,7 @@ def test_two_processes_may_make_the_file_at_once(tmp_path: Path) -> None:
 def test_a_backup_is_whole_while_others_write(place: Path) -> None:
     with bough.open(place) as store:
         session = store.start("a", [system("s")])
-        store.store.backup(place.parent / "copy.db")  # type: ignore[attr-defined]
+        store.backend.backup(place.parent / "copy.db")  # type: ignore[attr-defined]
         session.append([user("after the backup")])
     with bough.open(place.parent / "copy.db") as copy:
         assert list(copy.verify()) == []
@@ -147,7 +147,7 @@ def test_a_backup_that_cannot_take_its_name_leaves_nothing_behind(place: Path) -
     taken = place.parent / "taken"
     taken.mkdir()
     with bough.open(place) as store, pytest.raises(IsADirectoryError):
-        store.store.backup(taken)  # type: ignore[attr-defined]
+        store.backend.backup(taken)  # type: ignore[attr-defined]
     assert list(place.parent.glob("*.part*")) == []
 
 
@@ -179,7 +179,7 @@ class TestGolden:
         place.write_bytes(gzip.decompress(kept.read_bytes()))
         with bough.open(place) as store:
             assert list(store.verify()) == []
-            rows = list(store.every())
+            rows = list(store.all_sessions())
             assert sorted(str(row.relation) for row in rows) == ["None", "fork", "fork", "task"]
             leaf = next(store.session(row.session_id) for row in rows if row.title == "What if")
             leaf.export(tmp_path / "again.bough", blobs=True)

@@ -73,7 +73,7 @@ class TestLayingOut:
 
     def test_a_log_that_cannot_be_laid_out_is_written_all_the_same(self, tmp_path: Path) -> None:
         with bough.open(tmp_path / "a.db") as store:
-            connections = store.store._connections  # type: ignore[attr-defined]
+            connections = store.backend._connections  # type: ignore[attr-defined]
             connections._wal._path = str(tmp_path / "elsewhere" / "gone")
             session = store.start()
             session.append([user("hello")])

@@ -113,18 +113,18 @@ class BoughSessionService(BaseSessionService):
         app, _, session_id = name
         asked = (
             partial(self._rows, session_name(name)),
-            partial(self.sessions.every, agent=app, conversation_id=session_id),
+            partial(self.sessions.all_sessions, agent=app, conversation_id=session_id),
             partial(self._rows, session_id),
         )
         for rows in asked:
             for row in rows():
                 if row.trashed_at is None and self._name(row) == name:
-                    return Session(Log(self.sessions.store, row, self.sessions.runtime))
+                    return Session(Log(self.sessions.backend, row, self.sessions.runtime))
         return None
 
     def _rows(self, session_id: str) -> list[SessionRow]:
         try:
-            return [self.sessions.store.session(session_id)] if session_id.isprintable() else []
+            return [self.sessions.backend.session(session_id)] if session_id.isprintable() else []
         except NotFound:
             return []
 
@@ -135,7 +135,7 @@ class BoughSessionService(BaseSessionService):
         if "adk_user" in row.tags and row.relation is None:
             return row.agent, row.tags["adk_user"], row.conversation_id
         # Of a fork or a copy only the path tells whose it is.
-        seeds = self.sessions.store.path(row.session_id, first=1, last=1).entries
+        seeds = self.sessions.backend.path(row.session_id, first=1, last=1).entries
         seed = record_of(seeds[0]) if seeds else None
         return (row.agent, seed["user"], row.session_id) if seed is not None and "user" in seed else None
 
@@ -158,7 +158,7 @@ class BoughSessionService(BaseSessionService):
         seed = Note({NAME: {"app": app, "user": user, "made": made} | ({"state": shared} if shared else {})})
         about: dict[str, Any] = {
             "conversation_id": session_id,
-            "owner": self.sessions.store.owner or user or None,
+            "owner": self.sessions.backend.owner or user or None,
             "tags": {"adk_user": user},
             "state": patch_of({}, own),
         }
@@ -184,17 +184,17 @@ class BoughSessionService(BaseSessionService):
         raise AssertionError("numbers do not end")
 
     def _list(self, app: str, user: str | None) -> list[AdkSession]:
-        owner = user or None if self.sessions.store.owner is None else None
+        owner = user or None if self.sessions.backend.owner is None else None
         found = []
         users: dict[str, State] = {}
         for_app = self._shared.read((app, None))
-        for row in self.sessions.every(agent=app, owner=owner, limit=200):
+        for row in self.sessions.all_sessions(agent=app, owner=owner, limit=200):
             name = self._name(row)
             if name is None or user not in (None, name[1]):
                 continue
             if name[1] not in users:
                 users[name[1]] = self._shared.read((app, name[1]))
-            reading = self.sessions.store.path(row.session_id, newest=2, detail=True)
+            reading = self.sessions.backend.path(row.session_id, newest=2, detail=True)
             found.append(_session(name, reading, merged(for_app, users[name[1]], self._state(reading)), []))
         return sorted(found, key=lambda one: (one.last_update_time, one.user_id, one.id))
 
@@ -237,7 +237,7 @@ class BoughSessionService(BaseSessionService):
         """The session as it stands, and at least the `most` latest events of it, if it has as many."""
         newest = None if most is None else 2 * most + 4
         while True:
-            reading = self.sessions.store.path(session.session_id, newest=newest, detail=True)
+            reading = self.sessions.backend.path(session.session_id, newest=newest, detail=True)
             found = list(events(reading.entries, self._blob))
             if newest is None or len(reading.entries) < newest or len(found) > (most or 0):
                 return reading, found
@@ -254,7 +254,7 @@ class BoughSessionService(BaseSessionService):
         return shown(inlined(state, self._blob))
 
     def _blob(self, digest: str) -> bytes | None:
-        found = self.sessions.store.blob(digest)
+        found = self.sessions.backend.blob(digest)
         return None if found is None else found.data
 
     # -- appending ---------------------------------------------------------------------------------

@@ -126,7 +126,7 @@ class Shared:
     def read(self, scope: Scope) -> State:
         name = self._name(scope)
         try:
-            cached = self._sessions.store.detail(name).state
+            cached = self._sessions.backend.detail(name).state
         except NotFound:
             return {}
         return shown(self._sessions.session(name).state if cached is None else from_json(cached))
@@ -150,7 +150,7 @@ class Shared:
         if user is not None:
             return name_of(f"state-of-{user}", "user", app, user)
         # Opened for an owner a store sees nobody else's sessions: then an app has a state for each owner.
-        return name_of(f"state-of-{app}", "app", app, self._sessions.store.owner)
+        return name_of(f"state-of-{app}", "app", app, self._sessions.backend.owner)
 
     def _opened(self, scope: Scope) -> Session:
         app, user = scope
@@ -158,7 +158,7 @@ class Shared:
             return self._sessions.session(self._name(scope))
         except NotFound:
             seed = Note({NAME: {"state_of": {"app": app, "user": user}}})
-        owner = self._sessions.store.owner or user or None
+        owner = self._sessions.backend.owner or user or None
         title = f"State of app {app}" if user is None else f"State of user {user} in app {app}"
         about: dict[str, Any] = {"title": title, "tags": {"adk_state": "yes"}, "owner": owner, "state": {}}
         return self._sessions.start(app, [seed], session_id=self._name(scope), **about)

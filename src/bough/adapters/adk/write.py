@@ -59,12 +59,12 @@ class Path:
         return record_of(self._since_asked[0]) or {}
 
     def noted(self) -> list[Json]:
-        is_last = self._session.open_calls[0].seq == self._session.leaf.seq
+        is_last = self._session.open_tool_calls[0].seq == self._session.leaf.seq
         return [] if is_last else notes(self._since_asked)
 
     @cached_property
     def _since_asked(self) -> list[Entry]:
-        return self._session.path(since=self._session.open_calls[0].seq - 1)
+        return self._session.path(since=self._session.open_tool_calls[0].seq - 1)
 
 
 def _written_before(session: Session, leaf: Leaf, key: str) -> Leaf:

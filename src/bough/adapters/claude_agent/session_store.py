@@ -122,7 +122,7 @@ class BoughSessionStore(SessionStore):
     def _summaries(self, project_key: str) -> list[SessionSummaryEntry]:
         found: list[SessionSummaryEntry] = []
         for row in self._rows(project_key):
-            state = Log(self.sessions.store, row, self.sessions.runtime).state.get(NAME)
+            state = Log(self.sessions.backend, row, self.sessions.runtime).state.get(NAME)
             data = state if isinstance(state, dict) else {}
             mtime = row.updated_at // 1_000
             found.append({"session_id": row.tags[SESSION], "mtime": mtime, "data": data})
@@ -140,37 +140,37 @@ class BoughSessionStore(SessionStore):
         with self._lock:
             self._writers.clear()  # what is appended from here on is none of theirs
         for session_id in gone:
-            if self.sessions.store.session(session_id).trashed_at is None:
+            if self.sessions.backend.session(session_id).trashed_at is None:
                 self.sessions.delete(session_id)
 
     # -- keys and sessions -------------------------------------------------------------------------
 
     def _rows(self, project_key: str) -> Iterator[SessionRow]:
         """The sessions of a project that hold something, without their sub-agents and without forks of them."""
-        for row in self.sessions.every(tag=(PROJECT, project_key), limit=PAGE):
+        for row in self.sessions.all_sessions(tag=(PROJECT, project_key), limit=PAGE):
             if SUBPATH not in row.tags and row.relation is None and row.leaf.seq:
                 yield row
 
     def _tasks(self, key: SessionListSubkeysKey) -> Iterator[SessionRow]:
-        for row in self.sessions.every(tag=(SESSION, key["session_id"]), limit=PAGE):
+        for row in self.sessions.all_sessions(tag=(SESSION, key["session_id"]), limit=PAGE):
             is_own = row.tags.get(PROJECT) == key["project_key"] and row.relation in (None, "task")
             if is_own and SUBPATH in row.tags and row.leaf.seq:
                 yield row
 
     def _session(self, key: SessionKey) -> Session | None:
         row = self._row(self._living(key)) or self._taken_in(key)
-        return None if row is None else Session(Log(self.sessions.store, row, self.sessions.runtime))
+        return None if row is None else Session(Log(self.sessions.backend, row, self.sessions.runtime))
 
     def _row(self, session_id: str) -> SessionRow | None:
         try:
-            return self.sessions.store.session(session_id)
+            return self.sessions.backend.session(session_id)
         except NotFound:
             return None
 
     def _taken_in(self, key: SessionKey) -> SessionRow | None:
         """A transcript that came here in a bundle, from another tenant perhaps, has the id it had there."""
         wanted = _tags(key)
-        for row in self.sessions.every(tag=(SESSION, key["session_id"]), limit=PAGE):
+        for row in self.sessions.all_sessions(tag=(SESSION, key["session_id"]), limit=PAGE):
             tags = {name: row.tags[name] for name in (PROJECT, SESSION, SUBPATH) if name in row.tags}
             if tags == wanted and row.relation in (None, "task"):
                 return row
@@ -193,7 +193,7 @@ class BoughSessionStore(SessionStore):
 
     def _base(self, key: SessionKey) -> str:
         """The id of a transcript's session: the same in every process, another for every key and every tenant."""
-        store = self.sessions.store
+        store = self.sessions.backend
         parts = (store.space, store.owner, key["project_key"], key["session_id"], key.get("subpath"))
         mark = sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()[:12]
         last = (key.get("subpath") or "").rpartition("/")[2]

@@ -144,7 +144,7 @@ class Writing:
         if unit is None or mirror.tip is None or unit == mirror.tip:
             return
         self._flush()
-        place = self.log.place(0) if unit == ROOT else mirror.ends.get(unit)
+        place = self.log.leaf_at(0) if unit == ROOT else mirror.ends.get(unit)
         if place is not None:
             self.log.move(place)
             self.cursor, mirror.tip = self.log.cursor, unit or None

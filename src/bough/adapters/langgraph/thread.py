@@ -183,8 +183,10 @@ class ThreadLog:
     def _write(self, page: Page, told: dict[str, Any]) -> None:
         appended = self.log.append(page.drafts, calls=page.calls)
         self.index.absorb(appended.leaf, told)
-        if appended.n == self._facts + page.facts:  # else there are facts between: they are read later
-            self._facts = appended.n
+        if (
+            appended.fact_number == self._facts + page.facts
+        ):  # else there are facts between: they are read later
+            self._facts = appended.fact_number
 
     def _known_of(self, kept: Kept | None) -> Known:
         if kept is None:

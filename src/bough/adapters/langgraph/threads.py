@@ -120,7 +120,7 @@ class Threads:
     def every(self) -> Iterator[tuple[str, str]]:
         """Thread and namespace of every session that is one of this agent's."""
         seen = set()
-        for row in self.sessions.every(agent=self.agent, limit=200):
+        for row in self.sessions.all_sessions(agent=self.agent, limit=200):
             key = row.conversation_id, row.tags.get(TAG, "")
             if key not in seen and row.relation != "replay":
                 seen.add(key)

@@ -165,7 +165,7 @@ class BoughSession:
 
     def _plan(self, **how: Any) -> Plan:
         """Calls that may have run before a process died get a result the model is told of; others one it is not."""
-        waiting = self._session.open_calls
+        waiting = self._session.open_tool_calls
         plan = Plan([call.call.id for call in waiting], **how)
         if waiting and is_ahead(self._session.path(since=waiting[0].seq - 1)[0]):
             plan.closing, plan.hides_closing = CUT_OFF, False
@@ -180,7 +180,7 @@ class BoughSession:
             return None
         last = shown[-1][0]
         *kept, popped = (item for entry, items in shown if entry.seq >= last.seq for item in items)
-        session.log.move(session.log.place(last.seq - 1))
+        session.log.move(session.log.leaf_at(last.seq - 1))
         # What the model made in a row is one entry: the rest of it grows again, on a branch of its own.
         if kept:
             session.log.append(self._plan(model=last.model).add(kept))
@@ -194,7 +194,7 @@ class BoughSession:
 
     def _close_batch(self, why: str) -> int:
         self._session.refresh()
-        waiting = self._session.open_calls
+        waiting = self._session.open_tool_calls
         self._session.close_batch(why, outcome="unknown")
         return len(waiting)
 
@@ -223,7 +223,9 @@ class BoughSession:
         log = self._session.log
         for call in log.cursor.open_calls:
             if call.call.id == call_id:
-                log.record("calls_started", data={"seq": call.seq, "indexes": [call.index]}, is_bound=True)
+                log.record(
+                    "calls_started", data={"seq": call.seq, "indexes": [call.index]}, only_at_leaf=True
+                )
 
     def _land(self, item: Item) -> None:
         log = self._session.log
@@ -267,7 +269,7 @@ class Ahead:
     def settle(self, log: Log, items: Sequence[object]) -> Sequence[object] | None:
         """What of these items is still to be written; None if they are the same step, told in other words."""
         written = self._items
-        is_there = log.leaf.seq >= self._leaf.seq and log.place(self._leaf.seq) == self._leaf
+        is_there = log.leaf.seq >= self._leaf.seq and log.leaf_at(self._leaf.seq) == self._leaf
         if not is_there or not any(map(self._knows, items)):
             # Nothing was written ahead, or by a run that failed: its calls may have happened and stay where they are.
             self.forget()

@@ -55,9 +55,9 @@ class Conversations:
     # -- reading -----------------------------------------------------------------------------------
 
     def find(self, conversation_id: str) -> Session | None:
-        for row in self._sessions.every(conversation_id=conversation_id):
+        for row in self._sessions.all_sessions(conversation_id=conversation_id):
             if row.relation in OWN:
-                return Session(Log(self._sessions.store, row, self._sessions.runtime))
+                return Session(Log(self._sessions.backend, row, self._sessions.runtime))
         return None
 
     def record(self, conversation_id: str) -> ConversationRecord | None:
@@ -67,14 +67,14 @@ class Conversations:
     def records(self, scope: str | None, limit: int | None) -> list[ConversationRecord]:
         tagged = {} if scope is None else {"tag": (SCOPE, scope)}
         rows: dict[str, SessionRow] = {}
-        for row in self._sessions.every(**tagged):
+        for row in self._sessions.all_sessions(**tagged):
             if row.relation in OWN:
                 rows.setdefault(row.conversation_id, row)
         found: list[ConversationRecord] = []
         for row in sorted(rows.values(), key=lambda row: row.updated_at, reverse=True):
             if limit is not None and len(found) >= limit:
                 break
-            record = self._record(Session(Log(self._sessions.store, row, self._sessions.runtime)))
+            record = self._record(Session(Log(self._sessions.backend, row, self._sessions.runtime)))
             found.extend([record] if record is not None else [])
         return found
 
@@ -195,7 +195,7 @@ class Conversations:
 
     def _fork(self, source: Session, leaf: Leaf, conversation_id: str, about: dict[str, Any]) -> Session:
         """Anywhere in the source's tree, also where calls are open: the framework knows how to go on there."""
-        store, runtime = self._sessions.store, self._sessions.runtime
+        store, runtime = self._sessions.backend, self._sessions.runtime
         row, detail = store.described(source.session_id)
         now = runtime.now()
         new = SessionRow(
@@ -217,7 +217,7 @@ class Conversations:
         return Session(Log(store, made, runtime, cursor))
 
     def _move(self, session: Session, record: ConversationRecord, parent: str | None) -> None:
-        leaf = session.log.place(0) if parent is None else self._place(session, parent)
+        leaf = session.log.leaf_at(0) if parent is None else self._place(session, parent)
         if leaf is None:
             raise ConversationConflict(record.conversation_id)
         session.log.move(leaf)
@@ -225,7 +225,7 @@ class Conversations:
     def _append(self, session: Session, record: ConversationRecord, new: list[ConversationEntry]) -> None:
         log = session.log
         prompt = fold_settings(log.store.asides(session.session_id, leaf=log.leaf)).prompt if new else None
-        plan = Plan([call.call.id for call in session.open_calls], prompt, self._tail(session)[1])
+        plan = Plan([call.call.id for call in session.open_tool_calls], prompt, self._tail(session)[1])
         dumped = ModelMessagesTypeAdapter.dump_python([entry.message for entry in new], mode="json")
         for entry, message in zip(new, dumped, strict=True):
             plan.add(message, entry.id)
@@ -255,7 +255,7 @@ class Conversations:
     def land(self, conversation_id: str, part: Dumped) -> None:
         """A result at the moment it came, if the conversation waits for it. Results of one batch may land at once."""
         while (session := self.find(conversation_id)) is not None:
-            waiting = [call.call.id for call in session.open_calls]
+            waiting = [call.call.id for call in session.open_tool_calls]
             if part["tool_call_id"] not in waiting:
                 return
             plan = Plan(waiting)

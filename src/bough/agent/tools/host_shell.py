@@ -25,12 +25,12 @@ def run_shell(log: Log, argv: list[str], workspace: Workspace, commands: Iterabl
         raise InvalidOperation(
             "session.shell runs an event loop of its own; from asyncio call asyncio.to_thread(session.shell, …)"
         )
-    log.refuse_while_driven()
+    log.raise_if_leased()
     call = ToolCall(log.runtime.new_id("call"), "shell", {"argv": argv})
     started = ExtraFact("calls_started", {"seq": log.leaf.seq + 2, "indexes": [0]})
     log.append([Draft(user(f"$ {shlex.join(argv)}")), Draft(assistant(call))], facts=[started])
     (tool,) = [tool for tool in workspace_tools(log, workspace, commands=commands) if tool.name == "shell"]
-    context = ToolContext(log.call_key(log.leaf.seq, 0), log.session_id, call, log.state)
+    context = ToolContext(log.idempotency_key(log.leaf.seq, 0), log.session_id, call, log.state)
     context.ends_turn = True
     result = asyncio.run(tool.run(context))
     kept = log.append([Draft(_ending(result))]).payloads[0]

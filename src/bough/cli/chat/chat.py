@@ -280,7 +280,7 @@ class Chat:
     def _offer(self, session: Session) -> None:
         """A turn that was cut off: go on with it, or leave it behind. One that is being driven is neither."""
         try:
-            session.log.refuse_while_driven()
+            session.log.raise_if_leased()
         except Running as error:
             self._say_busy(error)
             return

@@ -75,7 +75,7 @@ def _fork(chat: Chat, rest: str) -> None:
     made = source.fork(_number(rest) if rest else None)
     chat.switch(made)
     assert made.cut is not None
-    why = f" ({made.cut.asked} would part a call from its results)" if made.cut.has_moved else ""
+    why = f" ({made.cut.requested} would part a call from its results)" if made.cut.has_moved else ""
     chat.note(
         f"this is {made.session_id} now, a fork at entry {made.cut.at}{why}; /resume {source.session_id} goes back"
     )
@@ -120,7 +120,7 @@ def _model(chat: Chat, rest: str) -> None:
         return
     names = tuple(rest.split())
     models = [named(name) for name in names]
-    chat.session.log.refuse_while_driven()
+    chat.session.log.raise_if_leased()
     chat.session.set(model=names[0])
     chat.agent = replace(chat.agent, names=names, models=models)
     chat.switch(chat.session)

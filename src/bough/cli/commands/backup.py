@@ -38,8 +38,8 @@ def backup(place: Here, to: str | None, force: bool, is_json: bool) -> None:
         raise Refused(f"{target} is no file; name another path")
     from ...stores.sqlite.store import SqliteStore
 
-    assert isinstance(sessions.store, SqliteStore)
-    sessions.store.backup(target)
+    assert isinstance(sessions.backend, SqliteStore)
+    sessions.backend.backup(target)
     if is_json:
         say_json(backup={"path": str(target), "bytes": target.stat().st_size})
     else:
@@ -92,7 +92,7 @@ def migrate(
             return 1
     place.sessions()
     if is_json:
-        say_json(store=place.where, format_before=_spoken(found), format=_spoken(max(found, FORMAT)))
+        say_json(backend=place.where, format_before=_spoken(found), format=_spoken(max(found, FORMAT)))
     elif found < FORMAT:
         click.echo(f"{place.url} has format {_spoken(FORMAT)} now")
     else:
@@ -108,7 +108,7 @@ def _migrate_server(place: Here, service: str, client: str, *, yes: bool, is_jso
         return 1
     done = migrate_schema(place.url, service=service, client=client)
     if is_json:
-        say_json(store=place.where, format_before=done.before, format=done.after)
+        say_json(backend=place.where, format_before=done.before, format=done.after)
     elif done.before == done.after:
         click.echo(f"{place.where} has schema {done.after}; nothing to do")
     else:

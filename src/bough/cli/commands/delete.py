@@ -32,7 +32,7 @@ def rm(place: Here, references: tuple[str, ...], yes: bool, is_json: bool) -> in
     found = _named(place, references)
     sessions = place.sessions()
     rows = [row for session in found for row in sessions.family(session.session_id)]
-    sessions.refuse_driven(rows)
+    sessions.raise_if_running(rows)
     _plan("goes into the trash", rows)
     if not confirmed("Into the trash?", yes=yes):
         return 1
@@ -75,7 +75,7 @@ def purge(place: Here, references: tuple[str, ...], with_forks: bool, yes: bool,
     found = _named(place, references, trashed=True)
     sessions = place.sessions()
     rows = [row for session in found for row in sessions.family(session.session_id, forks=with_forks)]
-    sessions.refuse_driven(rows)
+    sessions.raise_if_running(rows)
     _plan("is forgotten for good", rows)
     if not confirmed("For good?", yes=yes):
         return 1
@@ -111,7 +111,7 @@ def gc(place: Here, trashed_for: str | None, idle_for: str | None, yes: bool, is
     now = sessions.runtime.now()
     old = _trashed_before(sessions, now - span("--trashed-for", trashed_for)) if trashed_for else []
     idle = _idle_before(sessions, now - span("--idle-for", idle_for)) if idle_for else []
-    loose = sessions.store.loose_blobs(now - GRACE_MICROSECONDS)
+    loose = sessions.backend.loose_blobs(now - GRACE_MICROSECONDS)
     if not old and not idle and not loose.blobs:
         say_json(dropped_blobs=0, purged=[], trashed=[]) if is_json else say("nothing to do")
         return 0
@@ -141,13 +141,13 @@ def _named(place: Here, references: tuple[str, ...], *, trashed: bool = False) -
 
 def _trashed_before(sessions: Store, before: int) -> list[SessionRow]:
     """Tasks go with the session that started them, if that is in the trash too."""
-    rows = [row for row in sessions.every(trashed=True, limit=500) if (row.trashed_at or 0) < before]
+    rows = [row for row in sessions.all_sessions(trashed=True, limit=500) if (row.trashed_at or 0) < before]
     going = {row.session_id for row in rows}
     return [row for row in rows if not (row.relation == "task" and row.parent_session in going)]
 
 
 def _idle_before(sessions: Store, before: int) -> list[SessionRow]:
-    rows = sessions.every(children=False, limit=500)
+    rows = sessions.all_sessions(children=False, limit=500)
     return [row for row in rows if row.updated_at < before and row.status != "running"]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ...log.doctor import Finding, file_health, mend, session_health, stuck
+from ...log.doctor import Finding, file_health, mark_interrupted, session_health, stuck_sessions
 from ...log.verify import Problem
 from ...log.verify import verify as verify_session
 from ..reference import complete, find_whole
@@ -41,12 +41,14 @@ def verify(place: Here, reference: str | None, is_json: bool) -> int:
 def _verify_all(place: Here) -> tuple[list[Problem], int]:
     sessions = place.sessions()
     names = [
-        row.session_id for trashed in (False, True) for row in sessions.every(trashed=trashed, limit=500)
+        row.session_id
+        for trashed in (False, True)
+        for row in sessions.all_sessions(trashed=trashed, limit=500)
     ]
     problems: list[Problem] = []
     with bar("verify", unit="sessions") as step:
         for done, name in enumerate(names, 1):
-            problems += verify_session(sessions.store, name)
+            problems += verify_session(sessions.backend, name)
             step(done, len(names))
     return problems, len(names)
 
@@ -75,7 +77,7 @@ def doctor(place: Here, other: str | None, fix: bool, yes: bool, is_json: bool) 
     findings = _looked_at(place)
     is_ill = any(finding.level == "problem" for finding in findings)
     if is_json:
-        say_json(store=place.where, healthy=not is_ill, findings=plain(findings))
+        say_json(backend=place.where, healthy=not is_ill, findings=plain(findings))
     else:
         click.echo(place.where)
         for finding in findings:
@@ -96,13 +98,13 @@ def _looked_at(place: Here) -> list[Finding]:
         if any(finding.level == "problem" and finding.is_final for finding in findings):
             return findings
         sessions = place.sessions()
-        return findings + session_health(sessions.store, sessions.runtime, lambda: step(next(seen), None))
+        return findings + session_health(sessions.backend, sessions.runtime, lambda: step(next(seen), None))
 
 
 def _fixed(place: Here, *, yes: bool) -> int:
     """The plan, then what it says: sessions whose runner is known to have died are marked interrupted."""
     sessions = place.sessions()
-    rows = stuck(sessions.store, sessions.runtime)
+    rows = stuck_sessions(sessions.backend, sessions.runtime)
     for row in rows:
         say(f"  {row.session_id} is marked interrupted")
     if not rows:
@@ -111,6 +113,6 @@ def _fixed(place: Here, *, yes: bool) -> int:
     if not confirmed("Mend them?", yes=yes):
         return 1
     for row in rows:
-        mend(sessions.store, sessions.runtime, row)
+        mark_interrupted(sessions.backend, sessions.runtime, row)
     say(f"{many(len(rows), 'session')} mended; bough resume goes on with each")
     return 0

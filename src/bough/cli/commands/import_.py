@@ -115,7 +115,7 @@ def copy(
     target.unlock(to_key_file)
     if is_all:
         # Oldest first, so that a fork finds what it stands on.
-        names = [row.session_id for row in sessions.every(limit=500) if row.relation != "task"][::-1]
+        names = [row.session_id for row in sessions.all_sessions(limit=500) if row.relation != "task"][::-1]
         say(f"{many(len(names), 'session')} of {place.where} to {target.where}")
         if not confirmed("Copy them?", yes=yes):
             return 1

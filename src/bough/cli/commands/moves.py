@@ -185,7 +185,7 @@ def tag(place: Here, reference: str, tags: tuple[str, ...], is_json: bool) -> No
 
 def _say_cut(cut: Cut | None) -> None:
     if cut is not None and cut.has_moved:
-        say(f"{cut.asked} lies between a call and its results; cut at {cut.at} instead")
+        say(f"{cut.requested} lies between a call and its results; cut at {cut.at} instead")
 
 
 def _moved(session: Session, cut: Cut | None, *, is_json: bool) -> None:

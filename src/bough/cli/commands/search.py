@@ -52,7 +52,7 @@ def search(
     typed = _SESSION.sub(lambda word: _whole_id(place, word[1], trashed=trashed), " ".join(query))
     try:
         with bar("index", unit="entries") as step:
-            sessions.store.index(lambda done, left: step(done, None))
+            sessions.backend.index(lambda done, left: step(done, None))
     except IndexBehind as behind:  # what is indexed can be searched all the same
         say(
             f"{behind.sessions:,} session(s) have text that is not indexed, and it cannot be now: {behind.why}"

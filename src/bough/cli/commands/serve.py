@@ -134,8 +134,8 @@ def _owned(place: Here, sessions: Store, owner: str) -> Store:
     """The same store, opened for one owner."""
     from ...stores.memory.store import MemoryStore
 
-    if isinstance(sessions.store, MemoryStore):
-        return Store(sessions.store.beside(place.space, owner), sessions.runtime)
+    if isinstance(sessions.backend, MemoryStore):
+        return Store(sessions.backend.beside(place.space, owner), sessions.runtime)
     return open_store(place.url, space=place.space, owner=owner)
 
 

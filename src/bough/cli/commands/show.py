@@ -100,7 +100,7 @@ def log(
         say_lines(encoded({"schema_version": 1, **plain(event)}).decode() for event in told)
         return
     if is_all:
-        entries = [entry for entry in session.log.every() if entry.seq > since][-(last or 0) :]
+        entries = [entry for entry in session.log.all_entries() if entry.seq > since][-(last or 0) :]
     else:
         entries = session.path(since=since, last=last)
     if not entries:
@@ -132,7 +132,7 @@ def tree(place: Here, reference: str, is_json: bool) -> None:
             labels={str(leaf): label for leaf, label in session.labels().items()},
             entries=[
                 {"branch": e.branch, "seq": e.seq, "kind": e.kind, "role": e.role, "id": e.entry_id.hex()}
-                for e in session.log.every()
+                for e in session.log.all_entries()
             ],
             related=[as_data(row) for row in related],
         )
@@ -202,9 +202,10 @@ def entry_data(entry: Entry) -> dict[str, object]:
 
 def _waiting(session: Session) -> dict[str, object]:
     calls = [
-        {"seq": c.seq, "index": c.index, "id": c.call.id, "name": c.call.name} for c in session.open_calls
+        {"seq": c.seq, "index": c.index, "id": c.call.id, "name": c.call.name}
+        for c in session.open_tool_calls
     ]
-    asked = [plain(call) for call in session.waiting()] if calls else []
+    asked = [plain(call) for call in session.pending_approvals()] if calls else []
     return {"open_calls": calls, "waiting": asked, "next_action": type(session.next_action()).__name__}
 
 
@@ -289,12 +290,12 @@ def _result(result: ToolResult, *, full: bool) -> Iterator[str]:
 
 def _open(session: Session) -> Iterator[str]:
     """Calls without results: what may have happened is said as plainly as what has not."""
-    if not session.open_calls:
+    if not session.open_tool_calls:
         return
     from ...agent.call_status import read_calls  # loaded late: few sessions are in the middle of something
 
     known = read_calls(session.log)
-    for call in session.open_calls:
+    for call in session.open_tool_calls:
         place = (call.seq, call.index)
         mark = "waits for approval" if place in known.asked - known.approved - known.denied else "not started"
         if place in known.in_trash:
@@ -307,7 +308,9 @@ def _open(session: Session) -> Iterator[str]:
             mark = "outcome unknown: it was started, and nobody heard how it ended"
         yield f"      {click.style('?', fg='red', bold=True)} {bold(call.call.name)} {click.style(f'[{mark}]', fg='red')}"
     first = "".join(f"bough restore {task}, then " for task in dict.fromkeys(known.in_trash.values()))
-    first += f"bough approve {session.session_id}, then " if known.in_trash or session.waiting() else ""
+    first += (
+        f"bough approve {session.session_id}, then " if known.in_trash or session.pending_approvals() else ""
+    )
     say(f"{first}bough resume {session.session_id} --tools … goes on")
 
 
@@ -316,7 +319,7 @@ def _show_entry(found: Place, *, is_json: bool) -> None:
     if not session.leaf.seq:
         raise Refused("0 is the place before the first entry; bough log lists the entries")
     (entry,) = session.path(last=1)
-    calls = [call for call in session.calls("path") if call.answer_seq == entry.seq]
+    calls = [call for call in session.model_calls("path") if call.answer_seq == entry.seq]
     if is_json:
         say_json(entry=entry_data(entry), usage=plain(total(calls)) if calls else None)
         return

@@ -74,16 +74,16 @@ def usage(
 def _of_one(session: Session, view: str, since: str | None) -> list[Spent]:
     row = session.row
     if since is not None and since.isdigit():
-        return [(row, call) for call in session.calls(view, since=session.log.place(int(since)))]
+        return [(row, call) for call in session.model_calls(view, since=session.log.leaf_at(int(since)))]
     floor = 0 if since is None else moment("--since", since, session.log.runtime.now())
-    return [(row, call) for call in session.calls(view) if call.at >= floor]
+    return [(row, call) for call in session.model_calls(view) if call.at >= floor]
 
 
 def _of_all(sessions: Store) -> Iterable[Spent]:
     for trashed in (False, True):
-        for row in sessions.every(trashed=trashed, limit=500):
+        for row in sessions.all_sessions(trashed=trashed, limit=500):
             if row.totals.calls:
-                yield from ((row, call) for call in sessions.store.calls(row.session_id))
+                yield from ((row, call) for call in sessions.backend.calls(row.session_id))
 
 
 def _grouped(spent: list[Spent], by: str | None) -> dict[str, Totals]:

@@ -258,7 +258,7 @@ def prefix(session: Session, seq: int) -> dict[str, bytes]:
     """What each provider would be given behind entry `seq`, as bytes."""
     from ..reference import Place
 
-    there = Place(session, session.log.place(seq)).standing()
+    there = Place(session, session.log.leaf_at(seq)).standing()
     return {name: render(there.request(name)) for name in PROVIDERS}
 
 

@@ -126,7 +126,7 @@ def send(
             raise LimitReached(row.session_id, stop.what)
     joint, spawning = _joint(log, row, queue, agent, key)
     if content is None:
-        joint.record("enqueued", data={"queue": queue}, is_bound=True, key=key)
+        joint.record("enqueued", data={"queue": queue}, only_at_leaf=True, key=key)
     else:
         draft = Draft(user(content) if isinstance(content, str) else content)
         about = about_sent(log) | ({"one_shot": True} if one_shot else {})

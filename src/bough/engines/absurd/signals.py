@@ -63,7 +63,7 @@ def decide(log: Log, call: OpenCall, kind: str) -> None:
     row = replace(
         log.store.session(log.session_id), leaf=log.leaf
     )  # bound to the place where the call was seen
-    _joint(log, row).record(kind, data={"seq": call.seq, "index": call.index}, is_bound=True)
+    _joint(log, row).record(kind, data={"seq": call.seq, "index": call.index}, only_at_leaf=True)
 
 
 def pass_on(log: Log, data: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ from ...core.messages import Message
 from ...core.turns import CallModel, next_action
 from ...core.usage import Call, Totals, on_path, total
 from ...errors import StrayTask
-from ...log.changes import Appended
+from ...log.changes import AppendResult
 from ...log.log import Log
 from ...log.runtime import Runtime
 from ...models.model import Model
@@ -81,7 +81,7 @@ class ClaimedLog(Log):
         self.claim = claim
         self._ends: Checkpoint | None = None
 
-    def append(self, drafts: Sequence[Draft], *, ends: Checkpoint | None = None, **how: Any) -> Appended:
+    def append(self, drafts: Sequence[Draft], *, ends: Checkpoint | None = None, **how: Any) -> AppendResult:
         with self._lock:
             self._ends = ends
             try:
@@ -89,7 +89,7 @@ class ClaimedLog(Log):
             finally:
                 self._ends = None
 
-    def _commit(self, change: Change, written: Written, state: bytes | None) -> Appended:
+    def _commit(self, change: Change, written: Written, state: bytes | None) -> AppendResult:
         with self.claim.ending(None if self._ends is None else msgspec.to_builtins(self._ends)):
             return super()._commit(change, written, state)
 
@@ -137,7 +137,7 @@ class ClaimedLoop(Loop):
         self.log.store.look_again(self.log.session_id)
         return self.log.store.journal(self.log.session_id)
 
-    async def append(self, *drafts: Draft, **how: Any) -> Appended:
+    async def append(self, *drafts: Draft, **how: Any) -> AppendResult:
         self._count(how)
         if not self._is_end(drafts):
             return await super().append(*drafts, **how)

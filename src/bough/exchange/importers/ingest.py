@@ -244,7 +244,7 @@ class Building:
             is_kept = (
                 place is not None
                 and 0 < place.seq <= self.log.leaf.seq
-                and self.log.place(place.seq) == place
+                and self.log.leaf_at(place.seq) == place
             )
             return replace(payload, first_kept=place.seq if place and is_kept else self.log.leaf.seq + 1)
         if isinstance(payload, BranchSummary) and place is not None:

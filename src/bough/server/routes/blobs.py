@@ -21,7 +21,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 def blob(request: Asked, digest: FromPath[str]) -> Response[bytes]:
     """The bytes behind a media handle. HTML, SVG and whatever else might run are only to be saved."""
     desk, _ = asked_by(request)
-    found = desk.sessions.store.blob(digest) if _HASH.fullmatch(digest) else None
+    found = desk.sessions.backend.blob(digest) if _HASH.fullmatch(digest) else None
     if found is None:
         raise MissingBlob(digest[:80])
     mime = found.mime.partition(";")[0].strip().lower()

@@ -104,7 +104,7 @@ def compact(request: Asked, session_id: FromPath[str], data: JSONBody[Compacting
     """Let a summary stand for what lies before the newest turn, or before `keep_from`."""
     desk, who = asked_by(request)
     session = desk.unmoved(desk.session(who, session_id), data.leaf)
-    session.log.refuse_while_driven()
+    session.log.raise_if_leased()
     made = session.compact(data.summary, first_kept=data.keep_from)
     told, _ = cut_any(plain(made))
     return Compacted(leaf=str(session.leaf), compaction=told)
@@ -116,7 +116,7 @@ def uncompact(request: Asked, session_id: FromPath[str], data: JSONBody[Standing
     """Cancel the latest compaction: the exact earlier context is back."""
     desk, who = asked_by(request)
     session = desk.unmoved(desk.session(who, session_id), data.leaf)
-    session.log.refuse_while_driven()
+    session.log.raise_if_leased()
     cancelled = session.uncompact()
     return Uncompacted(leaf=str(session.leaf), cancels=cancelled.cancels)
 
@@ -135,7 +135,7 @@ def settings(request: Asked, session_id: FromPath[str], data: JSONBody[Setting])
     """What holds from here on: model, prompt, tools."""
     desk, who = asked_by(request)
     session = desk.unmoved(desk.session(who, session_id), data.leaf)
-    session.log.refuse_while_driven()
+    session.log.raise_if_leased()
     tools = None if data.tools is None else tuple(data.tools)
     session.set(model=data.model, prompt=data.prompt, prompt_patch=data.prompt_patch, tools=tools)
     return _moved(session, None)

@@ -60,7 +60,7 @@ def seen(
     shown, begin, cut = _shown(full, speaking.history, first, limit)
     return Seen(
         at=str(session.leaf),
-        behind=str(session.log.place(asking.seq)),
+        behind=str(session.log.leaf_at(asking.seq)),
         provider=speaking.name,
         model=asking.call.model if asking.call else context.settings.model or session.row.model,
         request=shown,
@@ -70,7 +70,7 @@ def seen(
         cut=cut,
         tokens=[{"part": part, "tokens": count} for part, count in tokens(context)],
         call=None if asking.call is None else call_view(asking.call),
-        before=None if asking.before is None else str(session.log.place(asking.before.after_seq)),
+        before=None if asking.before is None else str(session.log.leaf_at(asking.before.after_seq)),
         difference=_difference(session, asking, most, speaking, full),
     )
 

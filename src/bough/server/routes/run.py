@@ -34,7 +34,7 @@ async def send(request: Asked, session_id: FromPath[str], data: JSONBody[Sending
         raise BadMessage("the input is empty; say something")
     drivers: Drivers = request.app.state.drivers
     try:
-        await asyncio.to_thread(session.log.refuse_while_driven)
+        await asyncio.to_thread(session.log.raise_if_leased)
         before = await asyncio.to_thread(lambda: session.row.facts)
         event = await drivers.send(session, data.text, None if who.is_client else data.model)
     except Running:
@@ -109,13 +109,15 @@ async def approve(request: Asked, session_id: FromPath[str], data: JSONBody[Appr
 def _approve(session: Session, data: Approving) -> tuple[Session, int]:
     """Settle one call; which session goes on with it, and how many calls still wait there."""
     named = (data.session_id or session.session_id, data.seq, data.index)
-    chosen = [call for call in session.waiting() if (call.session_id, call.seq, call.index) == named]
+    chosen = [
+        call for call in session.pending_approvals() if (call.session_id, call.seq, call.index) == named
+    ]
     if not chosen:
         said = f"call {data.index} of answer {data.seq} of {named[0]} does not wait for a person"
         raise Refusal(409, "not_waiting", said, "read the session anew: `waiting` tells what can be named")
     session.approve(chosen[0], allow=data.allow)
     top = goes_on(session)
-    return top, len(top.waiting())
+    return top, len(top.pending_approvals())
 
 
 HANDLERS = [send, resume, cancel, approve]

@@ -102,7 +102,7 @@ def about(request: Asked) -> About:
         version=__version__,
         level=who.level,
         owner=who.owner,
-        space=desk.sessions.store.space,
+        space=desk.sessions.backend.space,
         models=[] if who.is_client else names(agent.models),
         tools=[] if who.is_client else tools,
         can_send=bool(agent.models) or not who.is_client,
@@ -129,7 +129,7 @@ def list_sessions(
 ) -> SessionList:
     """Sessions, newest first. A client sees its own, in few words."""
     desk, who = asked_by(request)
-    store = desk.sessions_of(who).store
+    store = desk.sessions_of(who).backend
     if who.is_client:
         # Only by what it is told: a filter by anything else would tell it too.
         kept = ("status", "agent", "title", "started_from", "started_before")
@@ -159,7 +159,7 @@ def _small(view: Json) -> Json:
 def facets(request: Asked, wanted: NamedDependency[Query]) -> Facets:
     """How many sessions match, and of those how many by status, agent, model and relation."""
     desk, _ = asked_by(request)
-    store = desk.sessions.store
+    store = desk.sessions.backend
     totals = {column: store.count(replace(wanted, **{column: None}), column) for column in COLUMNS}
     counts: dict[str, dict[str, int]] = {
         column: dict(sorted(found.items(), key=lambda pair: (-pair[1], pair[0]))[:_MOST_VALUES])

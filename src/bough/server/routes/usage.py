@@ -35,7 +35,7 @@ def session_usage(
     desk, who = asked_by(request)
     session = desk.at(desk.session(who, session_id), leaf)
     behind = None if since is None else desk.place(session, since)
-    calls = session.calls(view, behind)
+    calls = session.model_calls(view, behind)
     return SessionUsage(
         view=view,
         total=plain(total(calls)),
@@ -61,7 +61,7 @@ def space_usage(
     """What all sessions cost, trashed ones too, by day (UTC), model, agent and bucket."""
     desk, _ = asked_by(request)
     floor = moment("since", since, desk.sessions.runtime.now()) or 0
-    spent = desk.sessions.store.spent(max(floor, 0))
+    spent = desk.sessions.backend.spent(max(floor, 0))
     rows = [
         {
             "day": day(one.day),
@@ -129,7 +129,7 @@ def space_storage(
 
     A blob that several sessions name is kept once and counted for each."""
     desk, _ = asked_by(request)
-    store, sums = desk.sessions.store, Held()
+    store, sums = desk.sessions.backend, Held()
     found = store.sessions(Query(trashed=trashed, limit=limit, before=page))
     sizes: list[tuple[SessionRow, Held]] = []
     for row in found.sessions:
