@@ -34,8 +34,8 @@ APP, ANN, BOB = "shop", "ann", "bob"
 class Service:
     """The service without `await`, for an app and, unless told otherwise, for Ann."""
 
-    def __init__(self, sessions: Store) -> None:
-        self.service = BoughSessionService(sessions)
+    def __init__(self, store: Store) -> None:
+        self.service = BoughSessionService(store)
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         return asyncio.run(work)
@@ -94,7 +94,7 @@ def says(text: str, author: str = "user", **fields: Any) -> Event:
 
 class TestCreating:
     def test_a_service_stands_on_an_open_store(self) -> None:
-        with pytest.raises(TypeError, match=r"what bough\.open gives, not str"):
+        with pytest.raises(TypeError, match=r"bough\.open\(path\) returns, not str"):
             BoughSessionService("agent.db")  # type: ignore[arg-type]
 
     def test_a_session_comes_back_as_it_was_made(self, service: Service) -> None:
@@ -149,7 +149,7 @@ class TestCreating:
         assert again.events == []
         service.append(again, says("anew"))
         assert [event.content for event in service.load("one").events] == [says("anew").content]
-        assert service.service.sessions.backend.session(below.session_id).trashed_at is not None
+        assert service.service.store.backend.session(below.session_id).trashed_at is not None
 
     def test_deleting_what_is_not_there_does_nothing(self, service: Service) -> None:
         kept = service.create("one")
@@ -193,7 +193,7 @@ class TestListing:
         assert service.list(BOB) == service.list(ANN, "other") == service.list(None, "other") == []
 
     def test_sessions_that_are_not_of_adk_are_not_listed(self, service: Service) -> None:
-        service.service.sessions.start(APP, owner=ANN)
+        service.service.store.start(APP, owner=ANN)
         assert service.list() == service.list(None) == []
 
 
@@ -271,7 +271,7 @@ class TestState:
         assert service.load("a").state == {"key": 1}
 
     def test_of_many_who_write_at_once_none_loses_a_word(self, service: Service) -> None:
-        other = BoughSessionService(service.service.sessions)  # as another process: no handle is shared
+        other = BoughSessionService(service.service.store)  # as another process: no handle is shared
         sessions = [service.create(f"s{n}") for n in range(4)]
 
         async def all_at_once() -> None:
@@ -304,10 +304,10 @@ class TestState:
         below = service.bough(session)
         write(below, below.leaf, event, {})  # all that a process does before it is killed
         assert service.user_state() == {"n": 1}
-        after = Service(service.service.sessions)
+        after = Service(service.service.store)
         assert after.load("a").state == {"user:n": 2, "app:n": 3}
         after.change(after.create("b"), user__n=4)
-        assert Service(service.service.sessions).load("a").state["user:n"] == 4  # and not once more
+        assert Service(service.service.store).load("a").state["user:n"] == 4  # and not once more
 
 
 class TestAppending:
@@ -347,7 +347,7 @@ class TestAppending:
 
     def test_a_session_that_is_gone_takes_no_event(self, service: Service) -> None:
         session = service.create("a")
-        other = Service(service.service.sessions)
+        other = Service(service.service.store)
         other.delete("a")
         with pytest.raises(SessionNotFoundError):
             service.append(session, says("hi"))
@@ -439,12 +439,12 @@ class TestTenants:
             assert service.find("b", user=BOB) == made.model_copy(update={"state": {"app:k": 1}})
 
     def test_an_owner_s_store_keeps_every_user_for_him(self, tmp_path: Any) -> None:
-        with bough.open(tmp_path / "agent.db", owner="tenant") as sessions:
-            service = Service(sessions)
+        with bough.open(tmp_path / "agent.db", owner="tenant") as store:
+            service = Service(store)
             made = service.create("a", user__k=1, app__k=2)
             assert service.find("a") == made
             assert [one.id for one in service.list()] == [one.id for one in service.list(None)] == ["a"]
-            assert {row.owner for row in sessions.all_sessions()} == {"tenant"}
+            assert {row.owner for row in store.all_sessions()} == {"tenant"}
 
     def test_a_space_is_a_world_of_its_own(self, tmp_path: Any) -> None:
         place = tmp_path / "agent.db"

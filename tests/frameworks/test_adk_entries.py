@@ -339,7 +339,7 @@ class TestAnything:
             found = await service.get_session(app_name=APP, user_id="ann", session_id=session.id)
             assert found == session
             assert [e.model_dump_json() for e in found.events] == [e.model_dump_json() for e in events]
-            assert list(service.sessions.verify()) == []
+            assert list(service.store.verify()) == []
 
         asyncio.run(said())
 
@@ -377,7 +377,7 @@ class TestEntries:
             "ann",
         )
         assert below.open_tool_calls == ()
-        found = service.service.sessions.search("lost")
+        found = service.service.store.search("lost")
         assert {hit.session_id for hit in found.hits} == {below.session_id}
         assert "Where is 41?" in "".join(below.markdown())
 
@@ -434,16 +434,16 @@ class TestEntries:
         assert [found.get("id") for found in calls] == [None, "theirs"]
 
     def test_secrets_are_hidden_before_they_are_kept(self) -> None:
-        with bough.open("memory:", secrets={"PIN": "correct-horse"}) as sessions:
-            service = Service(sessions)
+        with bough.open("memory:", secrets={"PIN": "correct-horse"}) as store:
+            service = Service(store)
             session = service.create("one")
             service.append(session, says("it is correct-horse"))
             assert service.load("one").events[0].content.parts[0].text == "it is [redacted PIN]"
 
     def test_where_a_secret_was_hidden_the_rest_is_told_all_the_same(self) -> None:
         secret = 'aa":1,"bb'  # hidden, it takes a key with it
-        with bough.open("memory:", secrets={"PIN": secret}) as sessions:
-            service = Service(sessions)
+        with bough.open("memory:", secrets={"PIN": secret}) as store:
+            service = Service(store)
             session = service.create("one")
             service.append(session, model(call("c")))
             service.append(session, returned(result("c", {"aa": 1, "bb": {"c": URL}})))
@@ -561,7 +561,7 @@ class TestOthers:
     def test_what_others_wrote_is_told_as_events(self, service: Service, session: Session) -> None:
         service.append(session, says("hi"))
         below = service.bough(session)
-        photo = service.service.sessions.put_blob(PNG, "image/png")
+        photo = service.service.store.put_blob(PNG, "image/png")
         below.append([assistant(ToolCall("c", "look", {"n": 1})), tool_result("c", "here"), assistant("ho")])
         below.note({"mine": 1}, state={"k": 1})
         below.append([user("and this?", photo)])

@@ -83,8 +83,8 @@ def pay(amount: int) -> dict[str, Any]:
 class Shop:
     """A runner on a service, and one user of it."""
 
-    def __init__(self, sessions: Store, agent: BaseAgent, **about: Any) -> None:
-        self.service = Service(sessions)
+    def __init__(self, store: Store, agent: BaseAgent, **about: Any) -> None:
+        self.service = Service(store)
         self.runner = (
             Runner(app=App(name=APP, root_agent=agent, **about), session_service=self.service.service)
             if about
@@ -117,8 +117,8 @@ def helper(*lines: Any, **about: Any) -> LlmAgent:
     return LlmAgent(name="helper", model=Script(lines=list(lines)), **{"tools": [look], **about})
 
 
-def shop(sessions: Store, agent: BaseAgent, **about: Any) -> Shop:
-    found = Shop(sessions, agent, **about)
+def shop(store: Store, agent: BaseAgent, **about: Any) -> Shop:
+    found = Shop(store, agent, **about)
     found.service.create("one")
     return found
 
@@ -254,9 +254,9 @@ def _run_until_killed(place: str, pipe: Connection) -> None:
         time.sleep(600)
         return "never"
 
-    sessions = bough.open(place)
+    store = bough.open(place)
     agent = helper("Hello.", calls(("look", {"order": 41}), ("refund", {"order": 41})), tools=[look, refund])
-    here = shop(sessions, agent, resumability_config=ResumabilityConfig(is_resumable=True))
+    here = shop(store, agent, resumability_config=ResumabilityConfig(is_resumable=True))
     here.say("hi")
     here.say("Refund 41")
 
@@ -302,10 +302,10 @@ class TestKilled:
 
     def test_nothing_is_lost_and_a_person_goes_on(self, place: str) -> None:
         killed_in_a_tool(place)
-        with bough.open(place) as sessions:
-            here = Shop(sessions, helper("Hello.", "I do not know whether it was refunded."))
+        with bough.open(place) as store:
+            here = Shop(store, helper("Hello.", "I do not know whether it was refunded."))
             assert [call.call.name for call in here.below().open_tool_calls] == ["look", "refund"]
-            assert list(sessions.verify()) == []
+            assert list(store.verify()) == []
             shown = CliRunner().invoke(command, ["--store", place, "show", "one"])
             assert shown.exit_code == 0, shown.output
             for told in ("Refund 41", "refund", "it was started, and nobody heard how it ended"):
@@ -314,7 +314,7 @@ class TestKilled:
             closed, asked, answered = here.messages()[-3:]
             assert {result.outcome for result in closed.results} == {"unknown"}
             assert (asked.text, answered.text) == ("And?", "I do not know whether it was refunded.")
-            assert list(sessions.verify()) == []
+            assert list(store.verify()) == []
 
     def test_nothing_is_lost_and_adk_goes_on_with_the_invocation(self, place: str) -> None:
         killed_in_a_tool(place)
@@ -325,9 +325,9 @@ class TestKilled:
             ran.append(order)
             return "refunded"
 
-        with bough.open(place) as sessions:
+        with bough.open(place) as store:
             agent = helper("Hello.", None, "Refunded.", tools=[look, refund])
-            here = Shop(sessions, agent, resumability_config=ResumabilityConfig(is_resumable=True))
+            here = Shop(store, agent, resumability_config=ResumabilityConfig(is_resumable=True))
             here.say(None, invocation_id=here.session().events[-1].invocation_id)
             assert ran == [41]
             assert here.messages()[-1].text == "Refunded."
@@ -338,7 +338,7 @@ class TestKilled:
                 "tool",
                 "assistant",
             ]
-            assert list(sessions.verify()) == []
+            assert list(store.verify()) == []
 
     def test_whenever_it_happens_what_was_acknowledged_is_there_and_all_scopes_agree(
         self, place: str
@@ -353,15 +353,15 @@ class TestKilled:
             with suppress(EOFError):
                 while True:
                     heard = told.recv()
-            with bough.open(place) as sessions:
-                session = Service(sessions).load("one")
+            with bough.open(place) as store:
+                session = Service(store).load("one")
                 last = session.events[-1].actions.state_delta["n"]
                 assert heard <= last <= heard + 1
                 assert [event.actions.state_delta["n"] for event in session.events] == list(
                     range(1, last + 1)
                 )
                 assert session.state == {"n": last, "user:n": last, "app:n": last}
-                assert list(sessions.verify()) == []
+                assert list(store.verify()) == []
                 heard = last
 
 

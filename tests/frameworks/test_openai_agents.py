@@ -40,7 +40,7 @@ import bough
 from bough import StaleLeaf, assistant, user
 from bough.adapters.openai_agents.session import BoughHooks, BoughSession
 from bough.cli.main import bough as command
-from bough.errors import BadText, NotJson, StoreError, UnrecognizedReply
+from bough.errors import BadText, NotJson, UnrecognizedReply
 from bough.store import Store
 from bough.stores.memory.store import MemoryStore
 from support.fake_providers import Call, Loopback, Say
@@ -276,7 +276,7 @@ class TestAnySequence:
 
 class TestASession:
     def test_stands_on_a_store_and_on_nothing_else(self) -> None:
-        with pytest.raises(StoreError, match=r"bough\.open"):
+        with pytest.raises(TypeError, match=r"bough\.open"):
             BoughSession("user-42", "agent.db")
 
     def test_is_one_to_the_sdk(self) -> None:

@@ -54,7 +54,7 @@ import bough
 from bough import Settings, assistant, user
 from bough.adapters.pydantic_ai.conversation_store import BoughConversationStore, BoughSteps
 from bough.cli.main import bough as command
-from bough.errors import BadText, StoreError
+from bough.errors import BadText
 from bough.store import Store
 from bough.stores.memory.store import MemoryStore
 from support.fake_providers import Loopback, Say
@@ -280,7 +280,7 @@ ACTS = st.one_of(
 
 class TestTheStore:
     def test_stands_on_a_store_and_on_nothing_else(self) -> None:
-        with pytest.raises(StoreError, match=r"bough\.open"):
+        with pytest.raises(TypeError, match=r"bough\.open"):
             BoughConversationStore("agent.db")
 
     @settings(max_examples=60)

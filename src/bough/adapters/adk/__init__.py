@@ -1,5 +1,8 @@
-"""Google"s ADK: Bough as its session service."""
+"""Google's ADK: Bough as its session service."""
 
-from .service import BoughSessionService
+from .. import needs_extra
+
+with needs_extra("adk"):
+    from .service import BoughSessionService
 
 __all__ = ["BoughSessionService"]

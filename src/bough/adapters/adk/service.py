@@ -34,6 +34,7 @@ from ...log.log import Log
 from ...session import Session
 from ...store import Store
 from ...stores.base import Reading, SessionRow
+from .. import require_store
 from ..async_bridge import Crossing
 from .read import NAME, events, inlined, record_of, told_at
 from .state import Handles, Held, Shared, merged, name_of, patch_of, scopes, shown
@@ -52,11 +53,9 @@ class BoughSessionService(BaseSessionService):
     `append_event` raises `StaleSessionError` and nothing is written.
     """
 
-    def __init__(self, sessions: Store) -> None:
-        if not isinstance(sessions, Store):
-            raise TypeError(f"BoughSessionService takes what bough.open gives, not {type(sessions).__name__}")
-        self.sessions = sessions
-        self._shared = Shared(sessions)
+    def __init__(self, store: Store) -> None:
+        self.store = require_store(store, "BoughSessionService")
+        self._shared = Shared(store)
         self._handles: Handles[Name] = Handles()
         self._cross = Crossing(THREADS)
 
@@ -86,7 +85,7 @@ class BoughSessionService(BaseSessionService):
         return ListSessionsResponse(sessions=await self._cross(self._list, app_name, user_id))
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
-        """Into Bough's trash, from which `sessions.restore` brings it back."""
+        """Into Bough's trash, from which `store.restore` brings it back."""
         await self._cross(self._delete, (app_name, user_id, session_id.strip()))
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
@@ -104,7 +103,7 @@ class BoughSessionService(BaseSessionService):
     async def opened(self, session: AdkSession) -> Session:
         """The Bough session below: look at it, fork it, export it. `SessionNotFoundError` if it is gone."""
         name = session.app_name, session.user_id, session.id
-        return await self._cross(lambda: self.sessions.session(self._held(name).session.session_id))
+        return await self._cross(lambda: self.store.session(self._held(name).session.session_id))
 
     # -- finding, on a thread ----------------------------------------------------------------------
 
@@ -113,18 +112,18 @@ class BoughSessionService(BaseSessionService):
         app, _, session_id = name
         asked = (
             partial(self._rows, session_name(name)),
-            partial(self.sessions.all_sessions, agent=app, conversation_id=session_id),
+            partial(self.store.all_sessions, agent=app, conversation_id=session_id),
             partial(self._rows, session_id),
         )
         for rows in asked:
             for row in rows():
                 if row.trashed_at is None and self._name(row) == name:
-                    return Session(Log(self.sessions.backend, row, self.sessions.runtime))
+                    return Session(Log(self.store.backend, row, self.store.runtime))
         return None
 
     def _rows(self, session_id: str) -> list[SessionRow]:
         try:
-            return [self.sessions.backend.session(session_id)] if session_id.isprintable() else []
+            return [self.store.backend.session(session_id)] if session_id.isprintable() else []
         except NotFound:
             return []
 
@@ -135,7 +134,7 @@ class BoughSessionService(BaseSessionService):
         if "adk_user" in row.tags and row.relation is None:
             return row.agent, row.tags["adk_user"], row.conversation_id
         # Of a fork or a copy only the path tells whose it is.
-        seeds = self.sessions.backend.path(row.session_id, first=1, last=1).entries
+        seeds = self.store.backend.path(row.session_id, first=1, last=1).entries
         seed = record_of(seeds[0]) if seeds else None
         return (row.agent, seed["user"], row.session_id) if seed is not None and "user" in seed else None
 
@@ -153,12 +152,12 @@ class BoughSessionService(BaseSessionService):
     def _create(self, name: Name, given: State) -> AdkSession:
         app, user, session_id = name
         for_app, for_user, own = scopes(given)
-        made = self.sessions.runtime.new_id("")
+        made = self.store.runtime.new_id("")
         shared = {key: value for key, value in given.items() if key.startswith(("app:", "user:"))}
         seed = Note({NAME: {"app": app, "user": user, "made": made} | ({"state": shared} if shared else {})})
         about: dict[str, Any] = {
             "conversation_id": session_id,
-            "owner": self.sessions.backend.owner or user or None,
+            "owner": self.store.backend.owner or user or None,
             "tags": {"adk_user": user},
             "state": patch_of({}, own),
         }
@@ -177,31 +176,31 @@ class BoughSessionService(BaseSessionService):
         for nth in count(1):
             session_id = session_name(name, nth)
             try:
-                return self.sessions.start(name[0], [seed], session_id=session_id, **about)
+                return self.store.start(name[0], [seed], session_id=session_id, **about)
             except IdTaken:
                 if any(row.trashed_at is None for row in self._rows(session_id)):
                     raise AlreadyExistsError(f"Session with id {name[2]} already exists.") from None
         raise AssertionError("numbers do not end")
 
     def _list(self, app: str, user: str | None) -> list[AdkSession]:
-        owner = user or None if self.sessions.backend.owner is None else None
+        owner = user or None if self.store.backend.owner is None else None
         found = []
         users: dict[str, State] = {}
         for_app = self._shared.read((app, None))
-        for row in self.sessions.all_sessions(agent=app, owner=owner, limit=200):
+        for row in self.store.all_sessions(agent=app, owner=owner, limit=200):
             name = self._name(row)
             if name is None or user not in (None, name[1]):
                 continue
             if name[1] not in users:
                 users[name[1]] = self._shared.read((app, name[1]))
-            reading = self.sessions.backend.path(row.session_id, newest=2, detail=True)
+            reading = self.store.backend.path(row.session_id, newest=2, detail=True)
             found.append(_session(name, reading, merged(for_app, users[name[1]], self._state(reading)), []))
         return sorted(found, key=lambda one: (one.last_update_time, one.user_id, one.id))
 
     def _delete(self, name: Name) -> None:
         session = self._find(name)
         if session is not None:
-            self.sessions.delete(session.session_id)
+            self.store.delete(session.session_id)
         self._handles.pop(name, None)
 
     # -- loading -----------------------------------------------------------------------------------
@@ -237,7 +236,7 @@ class BoughSessionService(BaseSessionService):
         """The session as it stands, and at least the `most` latest events of it, if it has as many."""
         newest = None if most is None else 2 * most + 4
         while True:
-            reading = self.sessions.backend.path(session.session_id, newest=newest, detail=True)
+            reading = self.store.backend.path(session.session_id, newest=newest, detail=True)
             found = list(events(reading.entries, self._blob))
             if newest is None or len(reading.entries) < newest or len(found) > (most or 0):
                 return reading, found
@@ -250,11 +249,11 @@ class BoughSessionService(BaseSessionService):
         elif reading.entries and reading.entries[0].seq == 1:
             state = fold(reading.entries)
         else:  # after a rewind or a fork it is not cached
-            state = self.sessions.session(reading.row.session_id).state
+            state = self.store.session(reading.row.session_id).state
         return shown(inlined(state, self._blob))
 
     def _blob(self, digest: str) -> bytes | None:
-        found = self.sessions.backend.blob(digest)
+        found = self.store.backend.blob(digest)
         return None if found is None else found.data
 
     # -- appending ---------------------------------------------------------------------------------

@@ -119,17 +119,17 @@ class Handles(dict[K, Held]):
 class Shared:
     """The states of apps and of their users."""
 
-    def __init__(self, sessions: Store) -> None:
-        self._sessions = sessions
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self._handles: Handles[Scope] = Handles()
 
     def read(self, scope: Scope) -> State:
         name = self._name(scope)
         try:
-            cached = self._sessions.backend.detail(name).state
+            cached = self._store.backend.detail(name).state
         except NotFound:
             return {}
-        return shown(self._sessions.session(name).state if cached is None else from_json(cached))
+        return shown(self._store.session(name).state if cached is None else from_json(cached))
 
     def write(self, scope: Scope, delta: State, change: str, *, is_new: bool = True) -> None:
         """Change it, whoever else does meanwhile. If it is not new it may have been written before a process died."""
@@ -150,18 +150,18 @@ class Shared:
         if user is not None:
             return name_of(f"state-of-{user}", "user", app, user)
         # Opened for an owner a store sees nobody else's sessions: then an app has a state for each owner.
-        return name_of(f"state-of-{app}", "app", app, self._sessions.backend.owner)
+        return name_of(f"state-of-{app}", "app", app, self._store.backend.owner)
 
     def _opened(self, scope: Scope) -> Session:
         app, user = scope
         try:
-            return self._sessions.session(self._name(scope))
+            return self._store.session(self._name(scope))
         except NotFound:
             seed = Note({NAME: {"state_of": {"app": app, "user": user}}})
-        owner = self._sessions.backend.owner or user or None
+        owner = self._store.backend.owner or user or None
         title = f"State of app {app}" if user is None else f"State of user {user} in app {app}"
         about: dict[str, Any] = {"title": title, "tags": {"adk_state": "yes"}, "owner": owner, "state": {}}
-        return self._sessions.start(app, [seed], session_id=self._name(scope), **about)
+        return self._store.start(app, [seed], session_id=self._name(scope), **about)
 
 
 def _has(session: Session, change: str) -> bool:

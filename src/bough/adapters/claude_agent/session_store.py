@@ -1,4 +1,4 @@
-"""Bough as the session store of the Claude Agent SDK: `ClaudeAgentOptions(session_store=BoughSessionStore(sessions))`.
+"""Bough as the session store of the Claude Agent SDK: `ClaudeAgentOptions(session_store=BoughSessionStore(store))`.
 
 Knows the SDK's protocol: keys, batches, summaries. Does not know how a line becomes an entry: `claude_agent_writing` does.
 Work on the store runs on threads by anyio, as the SDK itself does it: the event loop is never held up.
@@ -30,6 +30,7 @@ from ...formats.claude_code import Line, kind_of, text
 from ...log.log import Log
 from ...session import Session
 from ...stores.base import SessionRow
+from .. import require_store
 from .mirror import Mirror, lines_of
 from .notes import NAME
 from .write import Writing
@@ -55,8 +56,8 @@ class BoughSessionStore(SessionStore):
     processes may append to one transcript: the slower one lands behind the other.
     """
 
-    def __init__(self, sessions: Store, *, agent: str = "claude-agent") -> None:
-        self.sessions, self.agent = sessions, agent
+    def __init__(self, store: Store, *, agent: str = "claude-agent") -> None:
+        self.store, self.agent = require_store(store, "BoughSessionStore"), agent
         self._lock = Lock()
         self._writers: OrderedDict[str, Writer] = OrderedDict()
 
@@ -122,7 +123,7 @@ class BoughSessionStore(SessionStore):
     def _summaries(self, project_key: str) -> list[SessionSummaryEntry]:
         found: list[SessionSummaryEntry] = []
         for row in self._rows(project_key):
-            state = Log(self.sessions.backend, row, self.sessions.runtime).state.get(NAME)
+            state = Log(self.store.backend, row, self.store.runtime).state.get(NAME)
             data = state if isinstance(state, dict) else {}
             mtime = row.updated_at // 1_000
             found.append({"session_id": row.tags[SESSION], "mtime": mtime, "data": data})
@@ -140,37 +141,37 @@ class BoughSessionStore(SessionStore):
         with self._lock:
             self._writers.clear()  # what is appended from here on is none of theirs
         for session_id in gone:
-            if self.sessions.backend.session(session_id).trashed_at is None:
-                self.sessions.delete(session_id)
+            if self.store.backend.session(session_id).trashed_at is None:
+                self.store.delete(session_id)
 
     # -- keys and sessions -------------------------------------------------------------------------
 
     def _rows(self, project_key: str) -> Iterator[SessionRow]:
         """The sessions of a project that hold something, without their sub-agents and without forks of them."""
-        for row in self.sessions.all_sessions(tag=(PROJECT, project_key), limit=PAGE):
+        for row in self.store.all_sessions(tag=(PROJECT, project_key), limit=PAGE):
             if SUBPATH not in row.tags and row.relation is None and row.leaf.seq:
                 yield row
 
     def _tasks(self, key: SessionListSubkeysKey) -> Iterator[SessionRow]:
-        for row in self.sessions.all_sessions(tag=(SESSION, key["session_id"]), limit=PAGE):
+        for row in self.store.all_sessions(tag=(SESSION, key["session_id"]), limit=PAGE):
             is_own = row.tags.get(PROJECT) == key["project_key"] and row.relation in (None, "task")
             if is_own and SUBPATH in row.tags and row.leaf.seq:
                 yield row
 
     def _session(self, key: SessionKey) -> Session | None:
         row = self._row(self._living(key)) or self._taken_in(key)
-        return None if row is None else Session(Log(self.sessions.backend, row, self.sessions.runtime))
+        return None if row is None else Session(Log(self.store.backend, row, self.store.runtime))
 
     def _row(self, session_id: str) -> SessionRow | None:
         try:
-            return self.sessions.backend.session(session_id)
+            return self.store.backend.session(session_id)
         except NotFound:
             return None
 
     def _taken_in(self, key: SessionKey) -> SessionRow | None:
         """A transcript that came here in a bundle, from another tenant perhaps, has the id it had there."""
         wanted = _tags(key)
-        for row in self.sessions.all_sessions(tag=(SESSION, key["session_id"]), limit=PAGE):
+        for row in self.store.all_sessions(tag=(SESSION, key["session_id"]), limit=PAGE):
             tags = {name: row.tags[name] for name in (PROJECT, SESSION, SUBPATH) if name in row.tags}
             if tags == wanted and row.relation in (None, "task"):
                 return row
@@ -182,18 +183,18 @@ class BoughSessionStore(SessionStore):
             return found
         about: dict[str, Any] = {"session_id": self._living(key), "tags": _tags(key)}
         if key.get("subpath") is None:
-            return self.sessions.start(self.agent, **about)
+            return self.store.start(self.agent, **about)
         named = (text(line.get("agentType")) for line in lines if kind_of(line) == "agent_metadata")
         agent = next(named, None) or "subagent"
         parent = self._session({"project_key": key["project_key"], "session_id": key["session_id"]})
         if parent is None:
-            return self.sessions.start(agent, **about)
+            return self.store.start(agent, **about)
         about["conversation_id"] = parent.row.conversation_id
-        return self.sessions.start_task(parent, agent, **about)
+        return self.store.start_task(parent, agent, **about)
 
     def _base(self, key: SessionKey) -> str:
         """The id of a transcript's session: the same in every process, another for every key and every tenant."""
-        store = self.sessions.backend
+        store = self.store.backend
         parts = (store.space, store.owner, key["project_key"], key["session_id"], key.get("subpath"))
         mark = sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()[:12]
         last = (key.get("subpath") or "").rpartition("/")[2]

@@ -1,5 +1,8 @@
 """LangGraph: Bough as its checkpointer."""
 
-from .saver import BoughSaver
+from .. import needs_extra
+
+with needs_extra("langgraph"):
+    from .saver import BoughSaver
 
 __all__ = ["BoughSaver"]

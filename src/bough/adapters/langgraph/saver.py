@@ -42,6 +42,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from ...core.codec import plain_text
 from ...errors import BadQuery, NotFound, Trashed
 from ...store import Store
+from .. import require_store
 from .checkpoint import Coming
 from .index import Kept
 from .path_cache import Paths
@@ -61,15 +62,15 @@ class BoughSaver(BaseCheckpointSaver[Any]):
 
     def __init__(
         self,
-        sessions: Store,
+        store: Store,
         *,
         agent: str = "langgraph",
         messages: str = "messages",
         serde: SerializerProtocol | None = None,
     ) -> None:
         super().__init__(serde=serde)
-        self.sessions, self.messages = sessions, messages
-        self._threads = Threads(sessions, agent)
+        self.store, self.messages = require_store(store, "BoughSaver"), messages
+        self._threads = Threads(store, agent)
         self._crossing = ThreadPoolExecutor(thread_name_prefix="bough-langgraph")
 
     # -- reading -----------------------------------------------------------------------------------
@@ -205,7 +206,7 @@ class BoughSaver(BaseCheckpointSaver[Any]):
     # -- care --------------------------------------------------------------------------------------
 
     def delete_thread(self, thread_id: str) -> None:
-        """Into the trash, with its namespaces; `sessions.restore` brings it back, `purge` takes it away."""
+        """Into the trash, with its namespaces; `store.restore` brings it back, `purge` takes it away."""
         self._threads.delete(self._named(thread_id))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
@@ -312,7 +313,7 @@ class BoughSaver(BaseCheckpointSaver[Any]):
         """A thread's name as the store keeps it."""
         if thread_id is None or str(thread_id) == "":
             raise BadQuery("thread_id", thread_id, 'a name: config={"configurable": {"thread_id": "1"}}')
-        return self.sessions.runtime.redactor.text(plain_text(str(thread_id), "thread_id"))
+        return self.store.runtime.redactor.text(plain_text(str(thread_id), "thread_id"))
 
     def _place(self, config: RunnableConfig) -> tuple[str, str]:
         given = config.get("configurable", {})

@@ -28,8 +28,8 @@ MOST = 256  # threads that are remembered, with what was said in them; one that 
 
 
 class Threads:
-    def __init__(self, sessions: Store, agent: str) -> None:
-        self.sessions, self.agent = sessions, agent
+    def __init__(self, store: Store, agent: str) -> None:
+        self.store, self.agent = store, agent
         self._known: OrderedDict[tuple[str, str], ThreadLog] = OrderedDict()
         self._counted: OrderedDict[str, Counted] = OrderedDict()
         self._lock = Lock()
@@ -49,7 +49,7 @@ class Threads:
         row = self._row(thread, ns)
         if row is None:
             return None
-        found = self._remember(thread, ns, self.sessions.session(row.session_id))
+        found = self._remember(thread, ns, self.store.session(row.session_id))
         found.catch_up()
         return found
 
@@ -60,23 +60,23 @@ class Threads:
             return known
         row = self._row(thread, ns)
         if row is not None:
-            return self._remember(thread, ns, self.sessions.session(row.session_id))
+            return self._remember(thread, ns, self.store.session(row.session_id))
         return self._remember(thread, ns, self._started(thread, ns))
 
     def _row(self, thread: str, ns: str) -> SessionRow | None:
         if ns:
-            page = self.sessions.sessions(conversation_id=thread, relation="task", tag=(TAG, ns), limit=1)
+            page = self.store.sessions(conversation_id=thread, relation="task", tag=(TAG, ns), limit=1)
         else:
-            page = self.sessions.sessions(conversation_id=thread, children=False, limit=1)
+            page = self.store.sessions(conversation_id=thread, children=False, limit=1)
         return page.sessions[0] if page.sessions else None
 
     def _started(self, thread: str, ns: str) -> Session:
         if not ns:
-            return self.sessions.latest_or_start(thread, self.agent)
+            return self.store.latest_or_start(thread, self.agent)
         root = self.opened(thread, "").session
         parent = self.opened(thread, ns.rpartition("|")[0]).session
         name = sha256(ns.encode()).hexdigest()[:16]
-        return self.sessions.start_task(
+        return self.store.start_task(
             parent,
             self.agent,
             session_id=f"{root.session_id}.{name}",  # whoever is second in starting it finds it
@@ -114,13 +114,13 @@ class Threads:
     def namespaces(self, thread: str) -> list[str]:
         """Those of a thread that exist, the root's first."""
         row = self._row(thread, "")
-        rows = [] if row is None else self.sessions.family(row.session_id)
+        rows = [] if row is None else self.store.family(row.session_id)
         return [row.tags.get(TAG, "") for row in rows]
 
     def every(self) -> Iterator[tuple[str, str]]:
         """Thread and namespace of every session that is one of this agent's."""
         seen = set()
-        for row in self.sessions.all_sessions(agent=self.agent, limit=200):
+        for row in self.store.all_sessions(agent=self.agent, limit=200):
             key = row.conversation_id, row.tags.get(TAG, "")
             if key not in seen and row.relation != "replay":
                 seen.add(key)
@@ -130,11 +130,11 @@ class Threads:
 
     def fork(self, source: ThreadLog, thread: str) -> ThreadLog:
         """A thread that stands on all of another's path. No entry is copied."""
-        log, now = source.log, self.sessions.runtime.now()
+        log, now = source.log, self.store.runtime.now()
         row, detail = log.store.described(log.session_id)
         fork = replace(
             row,
-            session_id=self.sessions.runtime.new_id("ses"),
+            session_id=self.store.runtime.new_id("ses"),
             conversation_id=thread,
             status="idle",
             relation="fork",
@@ -152,11 +152,11 @@ class Threads:
             error=None,
         )
         made, _ = log.fork(log.cut(log.leaf.seq), fork, replace(detail, state=None), None)
-        return self._remember(thread, "", self.sessions.session(made.session_id))
+        return self._remember(thread, "", self.store.session(made.session_id))
 
     def delete(self, thread: str) -> None:
         """Into the trash, with its namespaces."""
         row = self._row(thread, "")
         if row is not None:
-            self.sessions.delete(row.session_id)
+            self.store.delete(row.session_id)
         self.forget(thread)

@@ -1,4 +1,4 @@
-"""Bough as the session of OpenAI's Agents SDK: `Runner.run(agent, "Hi", session=BoughSession("user-42", sessions))`.
+"""Bough as the session of OpenAI's Agents SDK: `Runner.run(agent, "Hi", session=BoughSession("user-42", store))`.
 
 Knows the SDK's session protocol and its hooks. Does not know how an item becomes an entry: `openai_agents_items` does.
 All of one session's work runs on a thread of its own, one piece after the other: the event loop is never held up, and
@@ -21,11 +21,11 @@ from ...core.entries import Compaction, Entry, Uncompaction
 from ...core.messages import Message
 from ...core.tree import Leaf
 from ...core.usage import Call, Usage
-from ...errors import StoreError
 from ...log.log import Log
 from ...models.prices import price
 from ...session import Session
 from ...store import Store
+from .. import require_store
 from ..async_bridge import Crossing
 from .items import CUT_OFF, Item, Plan, is_ahead, told
 
@@ -49,19 +49,16 @@ class BoughSession:
     def __init__(
         self,
         session_id: str,
-        on: Store | Session,
+        store: Store | Session,
         *,
         session_settings: SessionSettings | dict[str, Any] | None = None,
         **about: Any,
     ) -> None:
-        if not isinstance(on, Store | Session):
-            raise StoreError(
-                f"BoughSession stands on a store, bough.open(…), or on a session, not on {on!r:.80}"
-            )
         self.session_id = session_id
         settings = SessionSettings() if session_settings is None else session_settings
         self.session_settings = coerce_session_settings(settings)
-        self._on, self._about = on, {"title": session_id, **about}
+        self._source = require_store(store, "BoughSession", or_session=True)
+        self._about = {"title": session_id, **about}
         self._cross = Crossing()
         self._ahead = Ahead()
 
@@ -118,9 +115,9 @@ class BoughSession:
 
     @property
     def _session(self) -> Session:
-        if not isinstance(self._on, Session):
-            self._on = self._on.latest_or_start(self.session_id, **self._about)
-        return self._on
+        if not isinstance(self._source, Session):
+            self._source = self._source.latest_or_start(self.session_id, **self._about)
+        return self._source
 
     def _read(self, most: int | None) -> list[Item]:
         self._session.refresh()

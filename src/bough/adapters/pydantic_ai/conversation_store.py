@@ -1,4 +1,4 @@
-"""Bough as the conversation store of Pydantic AI: `BoughConversationStore(sessions)`, and `BoughSteps` to save each step.
+"""Bough as the conversation store of Pydantic AI: `BoughConversationStore(store)`, and `BoughSteps` to save each step.
 
 Knows the framework's store contract and its hooks. Does not know how a conversation lies in a session
 (`pydantic_ai_conversations`), nor how a message becomes entries (`pydantic_ai_messages`).
@@ -30,9 +30,9 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import DeferredToolRequests
 
-from ...errors import StoreError
 from ...session import Session
 from ...store import Store
+from .. import require_store
 from ..async_bridge import Crossing
 from .conversations import Conversations
 
@@ -41,15 +41,11 @@ class BoughConversationStore(ConversationStore):
     """Pydantic AI's conversations as sessions of a store, in its space and for its owner.
 
     `conversation_id` is the session's conversation and, to begin with, its title. Further keywords (agent, tags, …) are
-    for the sessions it starts. Deleting puts a session into the trash; `sessions.restore` brings it back.
+    for the sessions it starts. Deleting puts a session into the trash; `store.restore` brings it back.
     """
 
-    def __init__(self, sessions: Store, **about: Any) -> None:
-        if not isinstance(sessions, Store):
-            raise StoreError(
-                f"BoughConversationStore stands on a store, bough.open(…), not on {sessions!r:.80}"
-            )
-        self._conversations = Conversations(sessions, about)
+    def __init__(self, store: Store, **about: Any) -> None:
+        self._conversations = Conversations(require_store(store, "BoughConversationStore"), about)
         self._cross = Crossing(threads=4)
 
     # -- the framework's contract ------------------------------------------------------------------

@@ -47,17 +47,17 @@ _requests: TypeAdapter[DeferredToolRequests | None] = TypeAdapter(DeferredToolRe
 class Conversations:
     """The conversations of a store, in its space and for its owner."""
 
-    def __init__(self, sessions: Store, about: dict[str, Any]) -> None:
-        self._sessions, self._about = sessions, about
+    def __init__(self, store: Store, about: dict[str, Any]) -> None:
+        self._store, self._about = store, about
         self._homes: OrderedDict[str, str] = OrderedDict()
         """Of the heads and branches last read the sessions: the contract asks for them by their ids alone."""
 
     # -- reading -----------------------------------------------------------------------------------
 
     def find(self, conversation_id: str) -> Session | None:
-        for row in self._sessions.all_sessions(conversation_id=conversation_id):
+        for row in self._store.all_sessions(conversation_id=conversation_id):
             if row.relation in OWN:
-                return Session(Log(self._sessions.backend, row, self._sessions.runtime))
+                return Session(Log(self._store.backend, row, self._store.runtime))
         return None
 
     def record(self, conversation_id: str) -> ConversationRecord | None:
@@ -67,14 +67,14 @@ class Conversations:
     def records(self, scope: str | None, limit: int | None) -> list[ConversationRecord]:
         tagged = {} if scope is None else {"tag": (SCOPE, scope)}
         rows: dict[str, SessionRow] = {}
-        for row in self._sessions.all_sessions(**tagged):
+        for row in self._store.all_sessions(**tagged):
             if row.relation in OWN:
                 rows.setdefault(row.conversation_id, row)
         found: list[ConversationRecord] = []
         for row in sorted(rows.values(), key=lambda row: row.updated_at, reverse=True):
             if limit is not None and len(found) >= limit:
                 break
-            record = self._record(Session(Log(self._sessions.backend, row, self._sessions.runtime)))
+            record = self._record(Session(Log(self._store.backend, row, self._store.runtime)))
             found.extend([record] if record is not None else [])
         return found
 
@@ -149,7 +149,7 @@ class Conversations:
             raise LookupError(
                 f"no conversation that was read holds entry {name!r}; load its conversation first"
             )
-        return self._sessions.session(session_id)
+        return self._store.session(session_id)
 
     def _place(self, session: Session, name: str) -> Leaf | None:
         """Where in a session's tree an entry of the framework ends."""
@@ -186,7 +186,7 @@ class Conversations:
         about = {"title": record.conversation_id, **self._about}
         about["tags"] = {**about.get("tags", {}), **tags}
         if parent is None:
-            return self._sessions.latest_or_start(record.conversation_id, **about)
+            return self._store.latest_or_start(record.conversation_id, **about)
         source = None if record.forked_from is None else self.find(record.forked_from)
         leaf = None if source is None else self._place(source, parent)
         if source is None or leaf is None:  # what it was to stand on went meanwhile
@@ -195,7 +195,7 @@ class Conversations:
 
     def _fork(self, source: Session, leaf: Leaf, conversation_id: str, about: dict[str, Any]) -> Session:
         """Anywhere in the source's tree, also where calls are open: the framework knows how to go on there."""
-        store, runtime = self._sessions.backend, self._sessions.runtime
+        store, runtime = self._store.backend, self._store.runtime
         row, detail = store.described(source.session_id)
         now = runtime.now()
         new = SessionRow(
@@ -269,7 +269,7 @@ class Conversations:
         stored = None if session is None else self._record(session)
         if session is None or stored is None or stored.revision != expected_revision:
             raise ConversationConflict(conversation_id)
-        self._sessions.delete(session.session_id)
+        self._store.delete(session.session_id)
 
 
 def _closed(record: ConversationRecord) -> Dumped:
