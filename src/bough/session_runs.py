@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .agent.events import Event as AgentEvent
     from .agent.limits import Limits
     from .agent.tools.tool import Tool
-    from .engines.absurd.engine import Sent
+    from .engines.absurd.engine import EnqueuedTask
     from .engines.local import ModelLike, Run
     from .log.workspace import Workspace
 
@@ -54,8 +54,8 @@ class Runs:
         key: str | None = None,
         limits: Limits | None = None,
         one_shot: bool = False,
-    ) -> Sent: ...
-    def send(self, content: str | Message, *, engine: str = "local", **how: Any) -> Run | Sent:
+    ) -> EnqueuedTask: ...
+    def send(self, content: str | Message, *, engine: str = "local", **how: Any) -> Run | EnqueuedTask:
         """Run one turn with our loop; iterate over what it returns for its events: `async for event in …`.
 
         `model` is a Model, a name such as "anthropic:claude-…", or a chain of them: the next one is asked when
@@ -68,7 +68,7 @@ class Runs:
         `agent` names who answers among the worker's agents (default: the session's); `key` makes it safe to repeat.
         """
         if engine == "absurd":
-            sent: Sent = _absurd().send(self.log, content, **how)
+            sent: EnqueuedTask = _absurd().send(self.log, content, **how)
             return sent
         return self._start(content, engine, how)
 
@@ -90,15 +90,15 @@ class Runs:
         engine: Literal["absurd"],
         queue: str = "default",
         agent: str | None = None,
-    ) -> Sent: ...
-    def enqueue(self, content: str | Message, *, engine: str = "local", **how: Any) -> int | Sent:
+    ) -> EnqueuedTask: ...
+    def enqueue(self, content: str | Message, *, engine: str = "local", **how: Any) -> int | EnqueuedTask:
         """Keep an input durably while the session is busy: whoever drives it takes it when its turn is over.
 
         With `engine="absurd"` a task comes with it, in the same transaction: somebody will.
         """
         message = user(content) if isinstance(content, str) else content
         if engine == "absurd":
-            sent: Sent = _absurd().enqueue(self.log, message, **how)
+            sent: EnqueuedTask = _absurd().enqueue(self.log, message, **how)
             return sent
         return self.log.enqueue(message)
 
@@ -120,15 +120,15 @@ class Runs:
     @overload
     def resume(
         self, *, engine: Literal["absurd"], queue: str = "default", agent: str | None = None
-    ) -> Sent: ...
-    def resume(self, *, rollback: bool = False, engine: str = "local", **how: Any) -> Run | Sent:
+    ) -> EnqueuedTask: ...
+    def resume(self, *, rollback: bool = False, engine: str = "local", **how: Any) -> Run | EnqueuedTask:
         """Go on with the turn that is open: after a crash, a failure or an approval.
 
         `rollback=True` is the other reading, for an interactive start: an unanswered turn is left behind instead.
         With `engine="absurd"` a worker goes on with it: after a task that failed for good.
         """
         if engine == "absurd":
-            sent: Sent = _absurd().send(self.log, None, **how)
+            sent: EnqueuedTask = _absurd().send(self.log, None, **how)
             return sent
         run = self._start(None, engine, how)  # first: what cannot start must leave nothing behind
         if rollback:
@@ -142,10 +142,10 @@ class Runs:
         """
         if self._run is not None:
             self._run.cancel()
-        elif self.log.store.where.startswith("postgres"):
-            from .engines.absurd.signals import cancel
+        elif self.log.store.has_tasks:
+            from .engines.absurd.signals import request_cancel
 
-            cancel(self.log)
+            request_cancel(self.log)
 
     def send_sync(self, content: str | Message, **how: Any) -> list[AgentEvent]:
         """`send` for scripts: the whole turn, its events as a list."""
@@ -222,12 +222,12 @@ def _decide(log: Log, call: OpenCall, kind: str) -> None:
 
     data = {"seq": call.seq, "index": call.index}
     told = {"session": log.session_id, **data, "word": kind}
-    if log.store.where.startswith("postgres"):
-        from .engines.absurd.signals import decide, pass_on  # a task may wait for it
+    if log.store.has_tasks:
+        from .engines.absurd.signals import record_decision, record_task_decision  # a task may wait for it
 
-        decide(log, call, kind)
+        record_decision(log, call, kind)
         for parent in above(log):
-            pass_on(parent, told)
+            record_task_decision(parent, told)
         return
     log.record(kind, data=data, only_at_leaf=True)
     for parent in above(log):

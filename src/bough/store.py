@@ -23,6 +23,7 @@ from .log.new_session import new_session
 from .log.runtime import Runtime, environment_secrets, real_runtime
 from .log.verify import Problem, verify
 from .session import Appendable, Session, drafts
+from .stores import is_postgres_url
 from .stores.base import NewSession, Page, Query, SessionRow, StoreBackend
 from .stores.purge_types import Purged
 from .stores.search_types import Progress, SearchPage
@@ -291,7 +292,7 @@ def open(
         from .stores.memory.store import MemoryStore
 
         return Store(MemoryStore(space=space, owner=owner), runtime)
-    if where.startswith(("postgresql://", "postgres://")):
+    if is_postgres_url(where):
         if synchronous != "full":
             raise StoreError(
                 "synchronous= is for files; set synchronous_commit on the PostgreSQL server or role"

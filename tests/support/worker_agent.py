@@ -66,10 +66,10 @@ def guard(runtime: Runtime) -> None:
     """Points around every statement that holds a claim, and around and within every transaction that does."""
 
     class GuardedConnections(ClaimedConnections):
-        def run_said(self, statement: Any, values: Any) -> Any:
+        def run_with_engine_sql(self, statement: Any, values: Any) -> Any:
             name = "checkpoint" if b"checkpoint" in statement.text else "statement"
             runtime.point(f"before {name}")
-            done = super().run_said(statement, values)
+            done = super().run_with_engine_sql(statement, values)
             runtime.point(f"after {name}")
             return done
 
@@ -77,16 +77,16 @@ def guard(runtime: Runtime) -> None:
             super().before(connection)
             runtime.point("within transaction")
 
-        def once_in(self, work: Any, tries: int = 10) -> Any:
+        def transaction(self, work: Any, tries: int = 10) -> Any:
             runtime.point("before transaction")
-            done = super().once_in(work, tries)
+            done = super().transaction(work, tries)
             runtime.point("after transaction")
             return done
 
     class GuardedClaim(Claim):
-        def put_off(self, seconds: float) -> None:
+        def reschedule(self, seconds: float) -> None:
             runtime.point("before putting off")
-            super().put_off(seconds)
+            super().reschedule(seconds)
 
     absurd_worker.ClaimedConnections = GuardedConnections  # type: ignore[misc]
     absurd_worker.Claim = GuardedClaim  # type: ignore[misc]

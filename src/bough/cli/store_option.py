@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..stores import is_postgres_url
 from .rendering.error_text import Refused
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Here:
 
     @property
     def is_postgres(self) -> bool:
-        return self.url.startswith(("postgresql://", "postgres://"))
+        return is_postgres_url(self.url)
 
     @property
     def where(self) -> str:
@@ -60,7 +61,7 @@ class Here:
             return self.url
         from ..stores.postgres.url import Address
 
-        return Address.parsed(self.url).where
+        return Address.parse(self.url).safe_url
 
     def sessions(self) -> Store:
         """For reading and changing what is there; says so if there is no store yet."""

@@ -230,6 +230,8 @@ class StoreBackend(ABC):
     space: str
     owner: str | None
     where: str
+    has_tasks = False
+    """Whether tasks of an engine may wait for sessions of this store: then a decision wakes its task as it commits."""
 
     @abstractmethod
     def create(self, new: NewSession) -> tuple[SessionRow, bool]:

@@ -30,7 +30,7 @@ from bough.log.workspace import Workspace
 from bough.models.model import Request
 from bough.server.context import Agent as Driving
 from bough.stores.postgres.pool import Pool
-from bough.stores.postgres.statement import Statement, run_on
+from bough.stores.postgres.statement import Statement, run_statement
 from bough.stores.postgres.store import PostgresStore
 from bough.stores.postgres.url import Address
 from support.postgres import APP, Cluster, Database
@@ -635,7 +635,7 @@ class TestClaim:
         """A task in the hands of this test, its lease one second."""
         session = store.start("a")
         session.send("hello", engine="absurd", queue=queue)
-        pool, caught = Pool(Address.parsed(installed.url)), []
+        pool, caught = Pool(Address.parse(installed.url)), []
         line = ConnectionHandle(pool)
         client = Client(line, queue)
 
@@ -673,7 +673,7 @@ class TestClaim:
         self, claimed: tuple[Claim, ClaimedLog]
     ) -> None:
         """Given back, it said for ever that a statement was prepared already, and no step could end."""
-        line, statement = claimed[0].line, Statement.of("select 1 + %s::bigint")
+        line, statement = claimed[0].connections, Statement.from_positional("select 1 + %s::bigint")
         used = []
 
         def interrupted() -> None:
@@ -685,9 +685,9 @@ class TestClaim:
         with pytest.raises(KeyboardInterrupt):
             interrupted()
         with line.pinned() as another:
-            assert run_on(another, statement, (1,)) == [[b"2"]]
+            assert run_statement(another, statement, (1,)) == [[b"2"]]
         assert used[0].closed
-        assert line.ask("select 3") == [(3,)]
+        assert line.execute("select 3") == [(3,)]
 
     def test_a_straggler_of_a_run_that_is_over_writes_nothing(
         self, claimed: tuple[Claim, ClaimedLog], store: bough.Store
@@ -720,11 +720,11 @@ class TestClaim:
     ) -> None:
         claim, log = claimed
         log.replay()
-        with claim.line.pinned() as connection:
+        with claim.connections.pinned() as connection:
             pid = connection.info.backend_pid
         installed.run(f"select pg_terminate_backend({pid})")
         log.append([bough_draft("one")], ends=checkpoint(log.path().entries, [bough_draft("one")], ()))
-        with claim.line.pinned() as connection:
+        with claim.connections.pinned() as connection:
             assert connection.info.backend_pid != pid
         query = f"select checkpoint_name from absurd.c_{queue}"
         assert installed.run(query) == [("agent-loop",)]
@@ -735,7 +735,7 @@ class TestClaim:
     ) -> None:
         claim, log = claimed
         log.record("noted")
-        claim.line.ask("deallocate all")
+        claim.connections.execute("deallocate all")
         log.record("noted")
         assert [fact.kind for fact in log.store.journal(log.session_id)].count("noted") == 2
 
@@ -849,7 +849,7 @@ class TestWorker:
         url = f"{installed.url}&connections=1"
         with working(installed, queue, agent, url=url, lease=1, concurrency=2) as worker:
             assert begun.wait(20)
-            with worker._store._connections._lent():
+            with worker._store._connections._connection():
                 time.sleep(2.5)
             gate.set()
             until(done(installed, queue))

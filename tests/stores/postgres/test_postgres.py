@@ -620,7 +620,7 @@ class TestOpening:
         told = f"has schema 1, this Bough needs {postgres_schema.VERSION}; run bough --store URL migrate"
         with pytest.raises(errors.NoSchema, match=told):
             bough.open(database.url)
-        assert postgres_schema.migrate(database.owner_url) == postgres_schema.Migrated(
+        assert postgres_schema.migrate(database.owner_url) == postgres_schema.MigrationResult(
             1, postgres_schema.VERSION
         )
         assert _policies(database) == _policies(Database(postgres, "fresh"))
@@ -659,13 +659,13 @@ class TestOpening:
         assert "ann@localhost:1/none" in str(told.value)
 
     def test_our_own_options_do_not_reach_the_server(self) -> None:
-        address = Address.parsed("postgresql://a:p@h/d?prepared=off&connections=3&sslmode=require")
+        address = Address.parse("postgresql://a:p@h/d?prepared=off&connections=3&sslmode=require")
         assert address.url == "postgresql://a:p@h/d?sslmode=require"
-        assert address.where == "postgresql://a@h/d?sslmode=require"
+        assert address.safe_url == "postgresql://a@h/d?sslmode=require"
         assert (address.is_prepared, address.connections) == (False, 3)
         for wrong in ("prepared=maybe", "connections=0", "connections=many"):
             with pytest.raises(errors.BadQuery):
-                Address.parsed(f"postgresql://h/d?{wrong}")
+                Address.parse(f"postgresql://h/d?{wrong}")
 
     def test_a_closed_store_says_so(self, database: Database) -> None:
         store = bough.open(database.url)

@@ -26,7 +26,7 @@ from ..run_source import Source, find_driven, refuse_naming
 from ..store_option import Here, here
 
 if TYPE_CHECKING:
-    from ...engines.absurd.engine import Agent, Sent
+    from ...engines.absurd.engine import Agent, EnqueuedTask
 
 ENGINES = "local, absurd or absurd:QUEUE"
 NOT_INSTALLED = "{} is not installed; pip install 'bough[absurd]' brings it"
@@ -159,7 +159,7 @@ def _session(place: Here, source: Source, asked: Asked) -> Session:
     return sessions.start(asked.agent, seeds, **about)
 
 
-def _sent(session: Session, content: str | None, queue: str, asked: Asked, *, waits: bool) -> Sent:
+def _sent(session: Session, content: str | None, queue: str, asked: Asked, *, waits: bool) -> EnqueuedTask:
     if content is None:
         return session.resume(engine="absurd", queue=queue, agent=asked.agent)
     try:

@@ -22,11 +22,18 @@ from psycopg import sql
 from psycopg.errors import AdminShutdown, RaiseException, UniqueViolation
 
 from ...errors import ClaimLost, Unsettled
-from ...stores.postgres.connections import PATIENCE_SECONDS, PATIENT, Connections, Lost, Said, explain
+from ...stores.postgres.connections import (
+    SERVER_TIMEOUT_SECONDS,
+    SET_LOCK_TIMEOUT,
+    ConnectionLost,
+    Connections,
+    EngineSql,
+    store_error,
+)
 from ...stores.postgres.pool import Pool
-from ...stores.postgres.statement import Connection, Rows, Statement, run_on
+from ...stores.postgres.statement import Connection, Rows, Statement, run_statement
 from ...stores.postgres.url import first_line
-from .shared_transaction import JoinedConnections
+from .shared_transaction import EngineConnections
 
 STEP = "agent-loop"
 """The name of a step: the n-th one is `agent-loop#n` among the task's checkpoints."""
@@ -35,7 +42,7 @@ CANCELLED, FAILED = "AB001", "AB002"
 # without a lease to renew: the heart does that. Whoever takes the claim away changes this row, so it is this task's
 # until the commit. Where it is not, nothing is written, and `hold` says why.
 HOLD = f"""
-    {PATIENT} and (select 1 from absurd.{{runs}} where run_id = %s::uuid and state = 'running' for no key update) is not null"""
+    {SET_LOCK_TIMEOUT} and (select 1 from absurd.{{runs}} where run_id = %s::uuid and state = 'running' for no key update) is not null"""
 END_STEP = "absurd.set_task_checkpoint_state(%s, %s::uuid, %s, %s::jsonb, %s::uuid, null)"
 
 
@@ -52,14 +59,14 @@ class ConnectionHandle:
     @contextlib.contextmanager
     def pinned(self) -> Iterator[Connection]:
         """The same connection to the end, broken or not: half a transaction must not go on in another."""
-        with self._pool.lent(PATIENCE_SECONDS) as connection:
+        with self._pool.connection(SERVER_TIMEOUT_SECONDS) as connection:
             try:
                 self._here.connection = connection
                 yield connection
             finally:
                 self._here.connection = None
 
-    def ask(self, query: Any, values: Sequence[Any] = (), **how: Any) -> list[Any]:
+    def execute(self, query: Any, values: Sequence[Any] = (), **how: Any) -> list[Any]:
         """In the transaction that is open in this thread, or in one of its own."""
         connection: Connection | None = getattr(self._here, "connection", None)
         if connection is not None:
@@ -69,16 +76,16 @@ class ConnectionHandle:
                 return _rows(connection, query, values, how)
             except psycopg.Error:
                 if connection.closed:
-                    self.renew()
+                    self.drop_idle()
                 raise
 
-    def renew(self) -> None:
+    def drop_idle(self) -> None:
         """One of the connections broke: the next one is a new one."""
         self._pool.drop_idle()
 
-    def cursor(self, **how: Any) -> Asking:
+    def cursor(self, **how: Any) -> CursorHandle:
         """All that Absurd asks of a connection."""
-        return Asking(self, how)
+        return CursorHandle(self, how)
 
 
 def _rows(connection: Connection, query: Any, values: Sequence[Any], how: dict[str, Any]) -> list[Any]:
@@ -86,7 +93,7 @@ def _rows(connection: Connection, query: Any, values: Sequence[Any], how: dict[s
     return cursor.fetchall() if cursor.description else []
 
 
-class Asking:
+class CursorHandle:
     """A cursor as Absurd uses one: it asks, then it takes what came; the connection is another's by then."""
 
     def __init__(self, line: ConnectionHandle, how: dict[str, Any]) -> None:
@@ -94,7 +101,7 @@ class Asking:
         self._found: list[Any] = []
 
     def execute(self, query: Any, values: Sequence[Any] = ()) -> None:
-        self._found = self._line.ask(query, values, **self._how)
+        self._found = self._line.execute(query, values, **self._how)
 
     def fetchone(self) -> Any:
         return self._found.pop(0) if self._found else None
@@ -119,20 +126,20 @@ class Client(Absurd):
         return self.claimed
 
 
-def is_loss(error: psycopg.Error) -> bool:
+def is_claim_lost(error: psycopg.Error) -> bool:
     """Whether Absurd says that the claim is gone."""
     return error.sqlstate in (CANCELLED, FAILED) or isinstance(error, RaiseException)
 
 
-class Watched(Protocol):
+class CancellableRun(Protocol):
     """A run that a person may want stopped."""
 
     space: str
     session_id: str
-    seen: int
+    facts_read: int
     """How many facts of its session were looked at."""
 
-    def is_asked(self) -> bool:
+    def is_cancel_requested(self) -> bool:
         """Whether one of those behind them says so."""
 
 
@@ -142,18 +149,18 @@ class Claim:
     def __init__(
         self, context: TaskContext, task: ClaimedTask, line: ConnectionHandle, queue: str, lease: int
     ) -> None:
-        self.context, self.line, self.queue, self.lease = context, line, queue, lease
+        self.context, self.connections, self.queue, self.lease = context, line, queue, lease
         self.task_id, self.run_id = str(task["task_id"]), str(task["run_id"])
         self.lock = RLock()
         self.is_lost = self.is_cancelled = False
-        self.watched: Watched | None = None
+        self.run: CancellableRun | None = None
         """Whom to ask whether what runs is to be stopped."""
         self._stop: Callable[[], object] | None = None
         self._value: dict[str, Any] | None = None
         self._steps = 0
         self._held = HOLD.format(runs=sql.Identifier(f"r_{queue}").as_string(None))
 
-    def hold(self) -> None:
+    def lock_run(self) -> None:
         """Lock the run and renew its lease, in the transaction that is open; `ClaimLost` if it is another's."""
         if not self.is_lost:
             try:
@@ -186,14 +193,14 @@ class Claim:
         with self.lock:
             self.is_lost = True
 
-    def replayed(self) -> Iterator[Any]:
+    def completed_steps(self) -> Iterator[Any]:
         """The checkpoints of the steps that are done, in their order."""
         while (handle := self.context.begin_step(STEP)).done:
             self._steps += 1
             yield handle.state
 
     @contextlib.contextmanager
-    def ending(self, value: dict[str, Any] | None) -> Iterator[None]:
+    def ending_step(self, value: dict[str, Any] | None) -> Iterator[None]:
         """What is written within ends a step: its checkpoint is part of the same transaction.
 
         Others who write for the task wait: the checkpoint must not ride with anything else. A transaction that is
@@ -207,31 +214,31 @@ class Claim:
                 self._value = None
             self._steps += value is not None
 
-    def end_step(self) -> None:
+    def write_checkpoint(self) -> None:
         if self._value is not None:
             self.context.complete_step(StepHandle(STEP, self._name(), done=False), self._value)
 
-    def said(self) -> Said:
+    def engine_sql(self) -> EngineSql:
         """`hold` and `end_step` as parts of the statement that stands between them."""
         if self._value is None:
-            return Said(self._held, (self.run_id,))
+            return EngineSql(self._held, (self.run_id,))
         value = msgspec.json.encode(self._value).decode()
         ending = (self.queue, self.task_id, self._name(), value, self.run_id)
-        return Said(self._held, (self.run_id,), END_STEP, ending)
+        return EngineSql(self._held, (self.run_id,), END_STEP, ending)
 
     def _name(self) -> str:
         """Of the next step's checkpoint. Known: asking Absurd for its next handle would be one more round trip."""
         return STEP if self._steps == 0 else f"{STEP}#{self._steps + 1}"
 
-    def put_off(self, seconds: float) -> None:
+    def reschedule(self, seconds: float) -> None:
         """Give the claim back: the task sleeps so long, then anyone may take it."""
         query = (
             "select absurd.schedule_run(%s, %s, absurd.current_time() + make_interval(secs => %s::float8))"
         )
-        self.line.ask(query, (self.queue, self.run_id, str(seconds)))
+        self.connections.execute(query, (self.queue, self.run_id, str(seconds)))
 
 
-class ClaimedConnections(JoinedConnections):
+class ClaimedConnections(EngineConnections):
     """Every write goes down the task's line and holds its claim."""
 
     def __init__(self, base: Connections, claim: Claim) -> None:
@@ -241,44 +248,44 @@ class ClaimedConnections(JoinedConnections):
         self._identity = f"set local idle_in_transaction_session_timeout = '{claim.lease}s'; {base._identity}"
 
     @contextlib.contextmanager
-    def _lent(self) -> Iterator[Connection]:
+    def _connection(self) -> Iterator[Connection]:
         claim = self._claim
         with claim.lock:
             if claim.is_lost:
                 raise ClaimLost(claim.queue, claim.task_id)
-            with claim.line.pinned() as connection:
+            with claim.connections.pinned() as connection:
                 try:
                     yield connection
                 except psycopg.Error as error:
                     if connection.closed or isinstance(error, AdminShutdown):
-                        raise Lost(first_line(error)) from error
+                        raise ConnectionLost(first_line(error)) from error
                     raise
 
-    def recover(self, lost: Lost, deadline: float) -> None:
+    def recover(self, lost: ConnectionLost, deadline: float) -> None:
         if time.monotonic() > deadline:
-            raise Unsettled(self.where, lost.why) from None
-        self.tell(lost)
+            raise Unsettled(self.url, lost.reason) from None
+        self.log_loss(lost)
         with self._claim.lock:
             if not self._claim.is_lost:
-                self._claim.line.renew()
+                self._claim.connections.drop_idle()
 
-    def said(self) -> Said:
-        return self._claim.said()
+    def engine_sql(self) -> EngineSql:
+        return self._claim.engine_sql()
 
-    def run_said(self, statement: Statement, values: Sequence[Any]) -> Rows:
+    def run_with_engine_sql(self, statement: Statement, values: Sequence[Any]) -> Rows:
         try:
-            with self._lent() as connection:
-                return run_on(connection, statement, values, is_prepared=self._address.is_prepared)
+            with self._connection() as connection:
+                return run_statement(connection, statement, values, is_prepared=self._address.is_prepared)
         except UniqueViolation:
             raise
         except psycopg.Error as error:
-            if not is_loss(error):
-                raise explain(self.where, error) from error
+            if not is_claim_lost(error):
+                raise store_error(self.url, error) from error
         self._claim.lose()
         raise ClaimLost(self._claim.queue, self._claim.task_id)
 
-    def before(self, connection: Connection) -> None:
-        self._claim.hold()
+    def before_write(self, connection: Connection) -> None:
+        self._claim.lock_run()
 
-    def behind(self, connection: Connection) -> None:
-        self._claim.end_step()
+    def after_write(self, connection: Connection) -> None:
+        self._claim.write_checkpoint()

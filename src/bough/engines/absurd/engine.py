@@ -27,7 +27,7 @@ from ...stores.postgres.connections import Connection, Connections
 from ...stores.postgres.store import PostgresStore
 from ..local import ModelLike, known_models, known_tools
 from . import schema as absurd_schema
-from .shared_transaction import JoinedConnections
+from .shared_transaction import EngineConnections
 
 TASK = "bough-run"
 ATTEMPTS = 20
@@ -50,17 +50,17 @@ class Agent(Struct, frozen=True):
     def models(self) -> list[Model]:
         return known_models(self.model)
 
-    def known(self) -> dict[str, Tool]:
+    def tools_by_name(self) -> dict[str, Tool]:
         return known_tools(self.tools)
 
-    def known_for(self, log: Log) -> dict[str, Tool]:
+    def tools_for(self, log: Log) -> dict[str, Tool]:
         """With those of its workspace, which keep what is too long to show with the session."""
         if self.workspace is None:
-            return self.known()
+            return self.tools_by_name()
         return known_tools([*self.tools, *workspace_tools(log, self.workspace, commands=self.commands)])
 
 
-class Params(Struct, frozen=True):
+class TaskParams(Struct, frozen=True):
     """What a task is told: where its session is, and nothing of what is in it."""
 
     session: str
@@ -68,7 +68,7 @@ class Params(Struct, frozen=True):
     agent: str | None
 
 
-class Sent(Struct, frozen=True):
+class EnqueuedTask(Struct, frozen=True):
     """An input that is durable, and the task that will answer it."""
 
     session_id: str
@@ -78,16 +78,16 @@ class Sent(Struct, frozen=True):
     """Where the session stands: at the input, if it was not queued behind another."""
 
 
-class Spawning(JoinedConnections):
+class SpawningConnections(EngineConnections):
     """The task is made in the transaction of whatever asks for it: both are there, or neither."""
 
-    def __init__(self, base: Connections, queue: str, params: Params, key: str) -> None:
+    def __init__(self, base: Connections, queue: str, params: TaskParams, key: str) -> None:
         super().__init__(base)
         self._queue, self._params, self._key = queue, params, key
         self._task_id = ""
 
-    def behind(self, connection: Connection) -> None:
-        params = {name: getattr(self._params, name) for name in Params.__struct_fields__}
+    def after_write(self, connection: Connection) -> None:
+        params = {name: getattr(self._params, name) for name in TaskParams.__struct_fields__}
         made = Absurd(connection, self._queue).spawn(
             TASK,
             params,
@@ -98,8 +98,8 @@ class Spawning(JoinedConnections):
         )
         self._task_id = str(made["task_id"])
 
-    def sent(self, seq: int) -> Sent:
-        return Sent(self._params.session, self._queue, self._task_id, seq)
+    def enqueued_task(self, seq: int) -> EnqueuedTask:
+        return EnqueuedTask(self._params.session, self._queue, self._task_id, seq)
 
 
 def send(
@@ -111,7 +111,7 @@ def send(
     key: str | None = None,
     limits: Limits | None = None,
     one_shot: bool = False,
-) -> Sent:
+) -> EnqueuedTask:
     """Make the input durable and a task of it, in one transaction. Without content: of the turn that is open.
 
     With `key` it may be sent again after an answer was lost: it is there once. The limits of turns are checked
@@ -119,44 +119,46 @@ def send(
     """
     row = log.refresh()
     key = key or log.runtime.new_id("")
-    _refuse_open(log, content)
+    _check_can_send(log, content)
     if content is not None:
         stop = reached(limits or Limits(), row, is_new_turn=True)
         if stop is not None:
             raise LimitReached(row.session_id, stop.what)
-    joint, spawning = _joint(log, row, queue, agent, key)
+    joint, spawning = _spawning_log(log, row, queue, agent, key)
     if content is None:
         joint.record("enqueued", data={"queue": queue}, only_at_leaf=True, key=key)
     else:
         draft = Draft(user(content) if isinstance(content, str) else content)
         about = about_sent(log) | ({"one_shot": True} if one_shot else {})
         joint.append([draft], key=key, data=about, facts=[ExtraFact("enqueued", {"queue": queue})])
-    return spawning.sent(log.refresh().leaf.seq)
+    return spawning.enqueued_task(log.refresh().leaf.seq)
 
 
-def enqueue(log: Log, message: Message, *, queue: str = "default", agent: str | None = None) -> Sent:
+def enqueue(log: Log, message: Message, *, queue: str = "default", agent: str | None = None) -> EnqueuedTask:
     """Keep an input for when the present turn is over, and a task that takes it if nobody else does by then."""
     row = log.refresh()
-    joint, spawning = _joint(log, row, queue, agent, log.runtime.new_id(""))
+    joint, spawning = _spawning_log(log, row, queue, agent, log.runtime.new_id(""))
     joint.enqueue(message)
-    return spawning.sent(row.leaf.seq)
+    return spawning.enqueued_task(row.leaf.seq)
 
 
-def _joint(log: Log, row: SessionRow, queue: str, agent: str | None, key: str) -> tuple[Log, Spawning]:
+def _spawning_log(
+    log: Log, row: SessionRow, queue: str, agent: str | None, key: str
+) -> tuple[Log, SpawningConnections]:
     if not isinstance(log.store, PostgresStore):
         raise NotOnPostgres("absurd", log.store.where)
-    params = Params(row.session_id, row.space, agent or row.agent)
-    made: list[Spawning] = []
+    params = TaskParams(row.session_id, row.space, agent or row.agent)
+    made: list[SpawningConnections] = []
 
     def join(base: Connections) -> Connections:
-        base.read(lambda connection: absurd_schema.check(connection, base.where, queue))
-        made.append(Spawning(base, queue, params, key))
+        base.read_snapshot(lambda connection: absurd_schema.check_queue(connection, base.url, queue))
+        made.append(SpawningConnections(base, queue, params, key))
         return made[0]
 
-    return Log(log.store.joined(join), row, log.runtime, log.cursor), made[0]
+    return Log(log.store.with_connections(join), row, log.runtime, log.cursor), made[0]
 
 
-def _refuse_open(log: Log, content: str | Message | None) -> None:
+def _check_can_send(log: Log, content: str | Message | None) -> None:
     """One input at a time; the turn that is open goes on with `resume`."""
     is_open = bool(log.cursor.turn)
     if content is not None and is_open:

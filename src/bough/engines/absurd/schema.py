@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from psycopg import sql
 
 from ...errors import BadQuery, NewerFormat, NoEngine, NoRights, NoSchema, StoreError
-from ...stores.postgres.schema import PATIENCE, take_turn
+from ...stores.postgres.schema import LOCK_TIMEOUT, lock_schema
 from ...stores.postgres.schema import VERSION as SCHEMA_VERSION
 from ...stores.postgres.url import Address
 
@@ -40,31 +40,31 @@ grant select on absurd.queues to {service};
 GRANT_TABLE = "grant select, insert, update, delete on absurd.{table} to {service}"
 
 
-class Installed(Struct, frozen=True):
+class InstallResult(Struct, frozen=True):
     before: str | None
     """None: there was none."""
     after: str
     queue: str
 
 
-def install(url: str, queue: str = "default", *, service: str = "bough_service") -> Installed:
+def install(url: str, queue: str = "default", *, service: str = "bough_service") -> InstallResult:
     """Make Absurd's schema or bring it to this version, make the queue, and let the service role use both."""
-    address = replace(Address.parsed(url), is_prepared=False)  # a text of several statements cannot be
+    address = replace(Address.parse(url), is_prepared=False)  # a text of several statements cannot be
     with address.connect() as connection, connection.transaction():
-        _check_ours(connection, address.where, service)
+        _check_ours(connection, address.safe_url, service)
         try:
-            take_turn(connection)
-            before = _install(connection, address.where)
+            lock_schema(connection)
+            before = _install(connection, address.safe_url)
             connection.execute("select absurd.create_queue(%s)", (queue,))
             _grant(connection, queue, service)
         except psycopg.errors.InsufficientPrivilege as error:
-            raise NoRights(address.where, connection.info.user, str(error.diag.message_primary)) from None
+            raise NoRights(address.safe_url, connection.info.user, str(error.diag.message_primary)) from None
         except psycopg.errors.LockNotAvailable:
             raise StoreError(
-                f"{address.where}: an open transaction kept the engine waiting for {PATIENCE}; nothing was changed. "
+                f"{address.safe_url}: an open transaction kept the engine waiting for {LOCK_TIMEOUT}; nothing was changed. "
                 "End it and run bough migrate --engine absurd again"
             ) from None
-    return Installed(before, VERSION, queue)
+    return InstallResult(before, VERSION, queue)
 
 
 def _check_ours(connection: psycopg.Connection[Any], where: str, service: str) -> None:
@@ -107,7 +107,7 @@ def _grant(connection: psycopg.Connection[Any], queue: str, service: str) -> Non
         connection.execute(sql.SQL(GRANT_TABLE).format(table=table, service=role))
 
 
-def check(connection: psycopg.Connection[Any], where: str, queue: str) -> None:
+def check_queue(connection: psycopg.Connection[Any], where: str, queue: str) -> None:
     """Refuse to use what is not there, not ours to use, or of another version."""
     found = connection.execute(SELECT_RIGHTS).fetchone()
     assert found is not None

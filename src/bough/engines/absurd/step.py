@@ -29,7 +29,7 @@ from ...log.runtime import Runtime
 from ...models.model import Model
 from ...stores.base import Change, Fact, SessionRow
 from .claim import Claim
-from .signals import is_cancelled
+from .signals import is_cancel_requested
 from .task_store import TaskStore
 
 NOT_RUN = ("denied", "interrupted")
@@ -90,12 +90,12 @@ class ClaimedLog(Log):
                 self._ends = None
 
     def _commit(self, change: Change, written: Written, state: bytes | None) -> AppendResult:
-        with self.claim.ending(None if self._ends is None else msgspec.to_builtins(self._ends)):
+        with self.claim.ending_step(None if self._ends is None else msgspec.to_builtins(self._ends)):
             return super()._commit(change, written, state)
 
     def replay(self) -> None:
         """Pass over the steps that are done: they are in the log, and nothing of them is done again."""
-        for state in self.claim.replayed():
+        for state in self.claim.completed_steps():
             ended = msgspec.convert(state, Checkpoint).to_message_number
             if ended > self.leaf.seq:
                 raise StrayTask(self.session_id, ended, self.leaf.seq)
@@ -126,7 +126,9 @@ class ClaimedLoop(Loop):
 
     async def _turn(self, content: str | Message | None, takes: int | None = None) -> AsyncIterator[Event]:
         """A turn that a person has stopped before it was taken up is closed, and nothing is called for it."""
-        if content is None and is_cancelled(await self.run_blocking(self._facts), self.log.cursor.turn):
+        if content is None and is_cancel_requested(
+            await self.run_blocking(self._facts), self.log.cursor.turn
+        ):
             await self._cancelled()
             yield Event("session:turn_completed", {"stop_reason": "cancelled"}, self.n)
             return
@@ -134,7 +136,7 @@ class ClaimedLoop(Loop):
             yield event
 
     def _facts(self) -> list[Fact]:
-        self.log.store.look_again(self.log.session_id)
+        self.log.store.invalidate_journal(self.log.session_id)
         return self.log.store.journal(self.log.session_id)
 
     async def append(self, *drafts: Draft, **how: Any) -> AppendResult:

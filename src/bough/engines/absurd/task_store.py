@@ -22,7 +22,7 @@ from ...stores.postgres.store import PostgresStore
 
 class TaskStore(PostgresStore):
     def __init__(self, base: PostgresStore, join: Callable[[Connections], Connections]) -> None:
-        vars(self).update(vars(base.joined(join)))
+        vars(self).update(vars(base.with_connections(join)))
         self._known: dict[str, list[Fact]] = {}
         self._length: dict[str, int] = {}
         """Of a journal, as the task's latest commit or look told it."""
@@ -58,7 +58,7 @@ class TaskStore(PostgresStore):
         with contextlib.suppress(ClaimLost):
             super().release(session_id, fence)
 
-    def look_again(self, session_id: str) -> None:
+    def invalidate_journal(self, session_id: str) -> None:
         """What others have said since counts: the next look at the journal is at the journal."""
         with self._lock:
             self._length.pop(session_id, None)

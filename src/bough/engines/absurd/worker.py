@@ -46,24 +46,24 @@ from ...stores.postgres.pool import Pool
 from ...stores.postgres.store import PostgresStore
 from ...stores.postgres.url import Address
 from . import schema as absurd_schema
-from .claim import Claim, ClaimedConnections, Client, ConnectionHandle, Watched, is_loss
-from .engine import TASK, Agent, Params
-from .signals import CANCEL, WORDS, is_cancelled, word_event
+from .claim import CancellableRun, Claim, ClaimedConnections, Client, ConnectionHandle, is_claim_lost
+from .engine import TASK, Agent, TaskParams
+from .signals import CANCEL_REQUESTED, SIGNALS, is_cancel_requested, signal_event
 from .step import ClaimedLog, ClaimedLoop
 from .task_store import TaskStore
 
 POLL_SECONDS = 0.25
-LOOK_SECONDS = 1.0
+CANCEL_POLL_SECONDS = 1.0
 """How often a worker looks whether what it runs is to be stopped."""
 BUSY_SECONDS = 1.0
 """How long a task waits whose session somebody else drives."""
-LETTING_GO_SECONDS = 5.0
+SHUTDOWN_SECONDS = 5.0
 BLOCKING_TOOLS = 16
 """Threads a slot may have for tools that block; those of one task must not wait for those of another."""
 EXTEND = "select absurd.extend_claim(%s, %s, %s)"
 
 
-class Ready(Struct, frozen=True):
+class LoadedAgent(Struct, frozen=True):
     """An agent, its models and tools found."""
 
     agent: Agent
@@ -85,19 +85,19 @@ class Worker:
     ) -> None:
         if lease < 1 or concurrency < 1:
             raise BadQuery("lease or concurrency", min(lease, concurrency), "a number from 1")
-        self.address, self.queue = Address.parsed(url), queue
+        self.address, self.queue = Address.parse(url), queue
         self.concurrency, self.lease = concurrency, lease
-        self.agents = {one.name: Ready(one, one.models(), one.known()) for one in agents}
+        self.agents = {one.name: LoadedAgent(one, one.models(), one.tools_by_name()) for one in agents}
         self.runtime = runtime or real_runtime(Redactor(environment_secrets()))
-        self.tell = tell
+        self.report = tell
         self.name = f"{platform.node()}:{os.getpid()}"
-        self.stopping, self.ended = Flag(), Flag()
+        self.stopping, self.has_ended = Flag(), Flag()
         self.claims: set[Claim] = set()
-        self.turn = Lock()
+        self.claim_lock = Lock()
         """To ask the queue: one of the idle slots asks for all of them."""
-        self.lines = Pool(self.address)
+        self.pool = Pool(self.address)
         with contextlib.closing(self.address.connect()) as connection:
-            absurd_schema.check(connection, self.address.where, queue)
+            absurd_schema.check_queue(connection, self.address.safe_url, queue)
         self._store = PostgresStore(url)
 
     def stop(self) -> None:
@@ -122,41 +122,41 @@ class Worker:
             ThreadPoolExecutor(BLOCKING_TOOLS * self.concurrency, thread_name_prefix="bough-tool")
         )
         slots = [Thread(target=Slot(self, n).run, daemon=True) for n in range(self.concurrency)]
-        tending = [Thread(target=one.run, daemon=True) for one in (Heart(self), Watch(self))]
+        tending = [Thread(target=one.run, daemon=True) for one in (LeaseRenewer(self), CancelWatcher(self))]
         for thread in (*tending, *slots):
             thread.start()
         while not self.stopping.is_set():
             await asyncio.sleep(POLL_SECONDS / 2)
             if not all(thread.is_alive() for thread in (*tending, *slots)) and not self.stopping.is_set():
-                self.tell("a thread of this worker broke; it stops")
+                self.report("a thread of this worker broke; it stops")
                 self.stop()
         await _ended(slots, grace)
         left = list(self.claims)
         for claim in left:
             claim.lose()
-        await _ended(slots, LETTING_GO_SECONDS)
-        self.ended.set()
-        await _ended(tending, LETTING_GO_SECONDS)
-        await asyncio.wait({asyncio.ensure_future(asyncio.sleep(0)), *_others()}, timeout=LETTING_GO_SECONDS)
-        self.lines.close()
+        await _ended(slots, SHUTDOWN_SECONDS)
+        self.has_ended.set()
+        await _ended(tending, SHUTDOWN_SECONDS)
+        await asyncio.wait({asyncio.ensure_future(asyncio.sleep(0)), *_others()}, timeout=SHUTDOWN_SECONDS)
+        self.pool.close()
         self._store.close()
         return len(left)
 
-    def go_on(self, work: Callable[..., None], *given: Any) -> None:
+    def report_errors(self, work: Callable[..., None], *given: Any) -> None:
         """What fails is told, and is not the end of whoever does it."""
         try:
             work(*given)
         except (psycopg.Error, BoughError) as error:
-            self.tell(f"{words(error)}; it goes on")
+            self.report(f"{words(error)}; it goes on")
 
     def store(self, space: str) -> PostgresStore:
         """The tenant's; all of them share one pool."""
-        store = self._store.joined(lambda connections: connections.of_space(space))
+        store = self._store.with_connections(lambda connections: connections.for_space(space))
         store.space = space
         return store
 
 
-class Heart:
+class LeaseRenewer:
     """Renews the leases of what runs, every third of their time.
 
     In a thread and on a connection of its own: it waits for nobody, however busy the others are.
@@ -169,22 +169,22 @@ class Heart:
 
     def run(self) -> None:
         worker = self._worker
-        while not worker.ended.wait(worker.lease / 3):
+        while not worker.has_ended.wait(worker.lease / 3):
             for claim in list(worker.claims):
-                worker.go_on(self._beat, claim)
+                worker.report_errors(self._beat, claim)
         self._pool.close()
 
     def _beat(self, claim: Claim) -> None:
         try:
-            self._line.ask(EXTEND, (claim.queue, claim.run_id, claim.lease))
+            self._line.execute(EXTEND, (claim.queue, claim.run_id, claim.lease))
         except psycopg.Error as error:
-            if not is_loss(error):
+            if not is_claim_lost(error):
                 raise
             if claim in self._worker.claims:  # not if it ended in this moment
                 claim.lose()
 
 
-class Watch:
+class CancelWatcher:
     """Looks, every second, whether somebody wants what runs stopped."""
 
     def __init__(self, worker: Worker) -> None:
@@ -192,20 +192,20 @@ class Watch:
 
     def run(self) -> None:
         worker = self._worker
-        while not worker.ended.wait(LOOK_SECONDS):
-            by_space: dict[str, list[tuple[Claim, Watched]]] = {}
+        while not worker.has_ended.wait(CANCEL_POLL_SECONDS):
+            by_space: dict[str, list[tuple[Claim, CancellableRun]]] = {}
             for claim in list(worker.claims):
-                if claim.watched is not None and not claim.is_cancelled:
-                    by_space.setdefault(claim.watched.space, []).append((claim, claim.watched))
+                if claim.run is not None and not claim.is_cancelled:
+                    by_space.setdefault(claim.run.space, []).append((claim, claim.run))
             for space, watched in by_space.items():
-                worker.go_on(self._look, space, watched)
+                worker.report_errors(self._look, space, watched)
 
-    def _look(self, space: str, watched: list[tuple[Claim, Watched]]) -> None:
+    def _look(self, space: str, watched: list[tuple[Claim, CancellableRun]]) -> None:
         """One question for all of a tenant's; only where something was said it is read what."""
         lengths = self._worker.store(space).lengths([one.session_id for _, one in watched])
         for claim, one in watched:
-            is_more = lengths.get(one.session_id, 0) > one.seen
-            if is_more and one.is_asked() and claim in self._worker.claims:
+            is_more = lengths.get(one.session_id, 0) > one.facts_read
+            if is_more and one.is_cancel_requested() and claim in self._worker.claims:
                 claim.cancel()
 
 
@@ -219,7 +219,7 @@ class SlotClient(Client):
 
     def claim_tasks(self, *given: Any, **how: Any) -> list[ClaimedTask]:
         self.claimed, worker = [], self._worker
-        with worker.turn:
+        with worker.claim_lock:
             if not worker.stopping.is_set() and not super().claim_tasks(*given, **how):
                 worker.stopping.wait(POLL_SECONDS)
         return self.claimed
@@ -232,99 +232,101 @@ class Slot:
         self._worker, self._name = worker, f"{worker.name}#{n}"
 
     def run(self) -> None:
-        worker, line = self._worker, ConnectionHandle(self._worker.lines)
+        worker, line = self._worker, ConnectionHandle(self._worker.pool)
         client = SlotClient(worker, line)
-        client.register_task(TASK)(partial(self._carry_out, client, line))
+        client.register_task(TASK)(partial(self._run_task, client, line))
         while not worker.stopping.is_set():
             try:
                 client.work_batch(self._name, worker.lease, 1)
             except (psycopg.Error, BoughError) as error:
-                worker.tell(f"{words(error)}; it goes on")
+                worker.report(f"{words(error)}; it goes on")
                 worker.stopping.wait(POLL_SECONDS)
 
-    def _carry_out(self, client: Client, line: ConnectionHandle, params: Any, context: TaskContext) -> Any:
+    def _run_task(self, client: Client, line: ConnectionHandle, params: Any, context: TaskContext) -> Any:
         worker = self._worker
         claim = Claim(context, client.claimed[0], line, worker.queue, worker.lease)
         worker.claims.add(claim)
         try:
-            return Carrying(worker, claim, msgspec.convert(params, Params)).carry_out()
+            return TaskRun(worker, claim, msgspec.convert(params, TaskParams)).run()
         except (SuspendTask, CancelledTask, FailedTask):
             raise
         except ClaimLost as lost:
-            worker.tell(str(lost))
+            worker.report(str(lost))
             raise FailedTask from None  # Absurd's word for: say no more
         except Running:
-            claim.put_off(BUSY_SECONDS)
+            claim.reschedule(BUSY_SECONDS)
             raise SuspendTask from None
         except Exception as error:  # noqa: BLE001 - Absurd keeps it as the run's failure and tries again
             if claim.is_lost:  # whatever broke, it is not ours to tell
                 raise FailedTask from None
-            worker.tell(f"task {claim.task_id}: {words(error)}")
-            raise self._told(params, error) from None
+            worker.report(f"task {claim.task_id}: {words(error)}")
+            raise self._task_failure(params, error) from None
         finally:
             worker.claims.discard(claim)
             claim.end()
 
-    def _told(self, params: Any, error: Exception) -> TurnFailed:
+    def _task_failure(self, params: Any, error: Exception) -> TurnFailed:
         """In words that Absurd can keep: hidden what is secret, nothing that JSON refuses."""
         why = self._worker.runtime.redactor.text(words(error))
         return TurnFailed(str(params["session"]), why.encode("utf-8", "replace").decode().replace("\0", ""))
 
 
-class Carrying:
+class TaskRun:
     """One run of a task: from where its session stands to the end of its turn, or to where it must wait."""
 
-    def __init__(self, worker: Worker, claim: Claim, params: Params) -> None:
+    def __init__(self, worker: Worker, claim: Claim, params: TaskParams) -> None:
         self._worker, self._claim, self._params = worker, claim, params
-        self.space, self.session_id, self.seen = params.space, params.session, 0
+        self.space, self.session_id, self.facts_read = params.space, params.session, 0
         self._tenant = worker.store(params.space)
         self._store = TaskStore(self._tenant, lambda connections: ClaimedConnections(connections, claim))
         mine, known = f"absurd:{worker.queue}:{claim.task_id}", worker.runtime
         # An earlier run of this task has lost its claim, or this one would not be: it is gone, wherever it was.
-        self._world = replace(
+        self._runtime = replace(
             known, holder=lambda: mine, is_gone=lambda holder: holder == mine or known.is_gone(holder)
         )
 
-    def carry_out(self) -> dict[str, Any]:
+    def run(self) -> dict[str, Any]:
         try:
             row = self._store.session(self._params.session)
-            log = ClaimedLog(self._store, row, self._world, self._claim)
+            log = ClaimedLog(self._store, row, self._runtime, self._claim)
             log.replay()
-            ready = self._ready(log)
-            self._log, self.seen = log, row.facts
-            self._claim.watched = self
+            ready = self._load_agent(log)
+            self._log, self.facts_read = log, row.facts
+            self._claim.run = self
             while True:
                 loop = self._drive(log, ready)
                 if self._claim.is_cancelled and log.cursor.turn:
                     self._claim.is_cancelled = False
                     continue  # it was stopped before it had a turn to close; now it looks first
                 if loop.has_left and self._has_work(log):
-                    self._claim.put_off(0)
+                    self._claim.reschedule(0)
                     raise SuspendTask
-                if not self._waits(log, ready.tools):
-                    return self._ended(log)
+                if not self._is_waiting(log, ready.tools):
+                    return self._result(log)
         except (NotFound, Trashed) as gone:
             return {"stop_reason": "gone", "why": str(gone)}
 
-    def _ready(self, log: ClaimedLog) -> Ready:
+    def _load_agent(self, log: ClaimedLog) -> LoadedAgent:
         ready = self._worker.agents.get(self._params.agent or "")
         if ready is None:
             unknown = UnknownAgent(self._params.agent, list(self._worker.agents))
             told = {"status": "failed", "error": str(unknown)}
             log.record("turn_ended", data=told, row=told)
             raise unknown
-        return replace(ready, tools=ready.agent.known_for(log))
+        return replace(ready, tools=ready.agent.tools_for(log))
 
-    def is_asked(self) -> bool:
+    def is_cancel_requested(self) -> bool:
         """Whether somebody has said since the last look that he wants the present turn stopped.
 
         Asked by the heart, of the store itself, and not of the log, which may be waiting for the server.
         """
-        facts = self._tenant.journal(self.session_id, self.seen)
-        self.seen += len(facts)
-        return any(fact.kind == CANCEL for fact in facts) and is_cancelled(facts, self._log.cursor.turn)
+        facts = self._tenant.journal(self.session_id, self.facts_read)
+        self.facts_read += len(facts)
+        return any(fact.kind == CANCEL_REQUESTED for fact in facts) and is_cancel_requested(
+            facts, self._log.cursor.turn
+        )
 
-    def _drive(self, log: ClaimedLog, ready: Ready) -> ClaimedLoop:
+    def _drive(self, log: ClaimedLog, ready: LoadedAgent) -> ClaimedLoop:
         is_stopping = self._worker.stopping.is_set
         loop = ClaimedLoop(log, ready.models, ready.tools, ready.agent.limits, is_stopping)
         asyncio.run_coroutine_threadsafe(self._watched(loop), self._worker.loop).result()
@@ -342,25 +344,25 @@ class Carrying:
         if not (task.cancelled() and self._claim.is_cancelled):
             task.result()
 
-    def _waits(self, log: ClaimedLog, tools: dict[str, Tool]) -> bool:
+    def _is_waiting(self, log: ClaimedLog, tools: dict[str, Tool]) -> bool:
         """Whether the turn waits for a person; then the task sleeps until there is a word, if there is none yet.
 
         The words are counted before it is asked who waits: one that comes in between is the one waited for.
         """
         facts = self._store.journal(log.session_id)
-        said = sum(fact.kind in WORDS for fact in facts)
-        if is_cancelled(facts, log.cursor.turn):
+        said = sum(fact.kind in SIGNALS for fact in facts)
+        if is_cancel_requested(facts, log.cursor.turn):
             return True
         calls = read_calls(log)
         if not any(calls.is_waiting(call, tools) for call in log.cursor.open_calls):
             return False
-        self._claim.context.await_event(word_event(log.session_id, said + 1))
+        self._claim.context.await_event(signal_event(log.session_id, said + 1))
         return True
 
     def _has_work(self, log: ClaimedLog) -> bool:
         return bool(log.cursor.turn or self._store.inbox(log.session_id))
 
-    def _ended(self, log: ClaimedLog) -> dict[str, Any]:
+    def _result(self, log: ClaimedLog) -> dict[str, Any]:
         row = log.refresh()
         if log.cursor.turn:
             raise TurnFailed(row.session_id, row.error or "the loop ended before its turn did")

@@ -19,7 +19,7 @@ from ..base import Change, Committed
 from ..rows import call_from, call_row, entry_row
 from .commit_statement import GROWTH, TOTALS, row_values, sets_of
 from .connections import Connection, Row
-from .rows import CALL_COLUMNS, CALL_NAMES, ENTRY_GIVEN, FACT_COLUMNS, text_of
+from .rows import CALL_COLUMNS, CALL_NAMES, ENTRY_NAMES, FACT_COLUMNS, json_text
 
 SELECT_HEAD = """
 select no, branch, seq, facts, calls, fence, trashed_at, owner,
@@ -34,8 +34,8 @@ INSERT_BRANCH = """
 insert into bough.branch (space, session_no, parent, parent_seq) values (%s, %s, %s, %s) returning id
 """
 INSERT_ENTRY = f"""
-insert into bough.entry (branch, space, owner, {", ".join(ENTRY_GIVEN)})
-values (%s, %s, %s, {", ".join(["%s"] * len(ENTRY_GIVEN))})
+insert into bough.entry (branch, space, owner, {", ".join(ENTRY_NAMES)})
+values (%s, %s, %s, {", ".join(["%s"] * len(ENTRY_NAMES))})
 """
 INSERT_CALL = f"""
 insert into bough.usage (session_no, n, space, owner, {", ".join(CALL_NAMES)})
@@ -125,7 +125,7 @@ def _repeated(writer: Connection, change: Change, head: Head) -> Committed:
     return Committed(Leaf(found[3], found[5]), found[0], repeated=True)
 
 
-def settled(writer: Connection, change: Change, owner: str | None) -> Committed | None:
+def find_committed(writer: Connection, change: Change, owner: str | None) -> Committed | None:
     """Whether a change whose answer was lost was written: its key is in the journal.
 
     The lock waits for a server process that may still be writing it. Asked before anything is refused, for since
@@ -207,10 +207,10 @@ def _add_calls(writer: Connection, change: Change, head: Head, space: str, branc
 def _add_facts(writer: Connection, change: Change, head: Head, space: str, leaf: Leaf) -> int:
     first = change.entries[0].seq if change.entries else None
     place = (leaf.branch, first, leaf.seq) if change.after is not None else (None, None, None)
-    of_head, data = (head.no, space, head.owner), text_of(change.data, "journal data")
+    of_head, data = (head.no, space, head.owner), json_text(change.data, "journal data")
     rows = [(*of_head, head.facts + 1, change.kind, change.key, *place, data, change.at)]
     for n, fact in enumerate(change.facts, head.facts + 2):
-        said = text_of(fact.data, "journal data")
+        said = json_text(fact.data, "journal data")
         rows.append((*of_head, n, fact.kind, None, None, None, None, said, change.at))
     with writer.cursor() as cursor:
         cursor.executemany(INSERT_FACT, rows)

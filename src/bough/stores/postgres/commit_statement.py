@@ -19,8 +19,8 @@ from ...core.codec import to_json
 from ...core.usage import Totals, total
 from ..base import SETTABLE, Change
 from ..rows import call_row, entry_row
-from .connections import GATE, NOTHING, Said
-from .rows import CALL_NAMES, CALL_TYPES, ENTRY_GIVEN, ENTRY_TYPES, text_of, values
+from .connections import NO_ENGINE_SQL, SET_SPACE, EngineSql
+from .rows import CALL_NAMES, CALL_TYPES, ENTRY_NAMES, ENTRY_TYPES, json_text, placeholders
 from .statement import Statement
 
 MOST_ROWS = 16
@@ -84,7 +84,12 @@ def _drops_draft(change: Change) -> bool:
 
 
 def bindings_of(
-    change: Change, space: str, owner: str | None, said: Said = NOTHING, *, is_growing: bool = False
+    change: Change,
+    space: str,
+    owner: str | None,
+    engine: EngineSql = NO_ENGINE_SQL,
+    *,
+    is_growing: bool = False,
 ) -> list[Any]:
     """The values of the statement, in the order `statement` puts their places."""
     entries, after, to = change.entries, change.after, change.move_to
@@ -95,7 +100,7 @@ def bindings_of(
         found.append(entries[-1].seq)
     if to is not None:
         found += (to.branch, to.seq)
-    found += (space, *said.before_values, change.session_id)
+    found += (space, *engine.condition_values, change.session_id)
     if owner is not None:
         found.append(owner)
     if after is not None:
@@ -121,7 +126,7 @@ def bindings_of(
         found.append(space)
     if change.state is not UNSET:
         found += (None if change.state is None else change.state.decode(), space)
-    found += said.behind_values
+    found += engine.effect_values
     return found
 
 
@@ -141,9 +146,9 @@ def _fact_values(change: Change) -> list[Any]:
     """Numbers count back from the last one, for that is what the moved head tells."""
     last = len(change.facts)
     first = change.entries[0].seq if change.entries else None
-    found = [change.at, -last, change.kind, change.key, first, text_of(change.data, "journal data")]
+    found = [change.at, -last, change.kind, change.key, first, json_text(change.data, "journal data")]
     for n, fact in enumerate(change.facts, 1 - last):
-        found += (n, fact.kind, None, None, text_of(fact.data, "journal data"))
+        found += (n, fact.kind, None, None, json_text(fact.data, "journal data"))
     return found
 
 
@@ -172,17 +177,17 @@ BEFORE = f"""before as materialized (
                (input_tokens is null and output_tokens is null)::integer as unknown_calls
         from bough.usage where usage.session_no = session.no and usage.call_id = %s order by n desc limit 1
     ) as started on true
-    where {GATE} and session.id = %s)"""
+    where {SET_SPACE} and session.id = %s)"""
 # The leaf is the tail of a branch of this session's own: an append goes on in it. By the leaf that is expected and
 # not by the row's, for then it is two probes of an index; joined, PostgreSQL would walk the whole branch. Not asked
 # when the branch is known to be its own: that it has gone on behind the leaf, the key of the first entry tells.
 IS_GROWING = f"""
-    session.no = (select session_no from bough.branch where {GATE} and branch.id = %s)
-    and not exists (select 1 from bough.entry where {GATE} and entry.branch = %s and entry.seq = %s)"""
+    session.no = (select session_no from bough.branch where {SET_SPACE} and branch.id = %s)
+    and not exists (select 1 from bough.entry where {SET_SPACE} and entry.branch = %s and entry.seq = %s)"""
 # Where the leaf is to go there is an entry, or a branch begins.
 IS_THERE = f"""
-    (exists (select 1 from bough.entry where {GATE} and entry.branch = %s and entry.seq = %s)
-     or exists (select 1 from bough.branch where {GATE} and branch.id = %s and branch.parent_seq = %s))"""
+    (exists (select 1 from bough.entry where {SET_SPACE} and entry.branch = %s and entry.seq = %s)
+     or exists (select 1 from bough.branch where {SET_SPACE} and branch.id = %s and branch.parent_seq = %s))"""
 
 
 @lru_cache(maxsize=1024)
@@ -190,26 +195,26 @@ def statement(shape: Shape, before: str = "", behind: str = "") -> Statement:
     """With what `Said` has to say, if anything."""
     parts = [BEFORE, _head(shape, before)] if shape.replaces else [_head(shape, before)]
     if shape.entries:
-        names = ", ".join(ENTRY_GIVEN)
+        names = ", ".join(ENTRY_NAMES)
         parts.append(f"""entries as (
     insert into bough.entry (branch, space, owner, {names})
     select head.branch, {OF_HEAD}, given.* from head
-    cross join (values {values(ENTRY_TYPES, shape.entries)}) as given)""")
+    cross join (values {placeholders(ENTRY_TYPES, shape.entries)}) as given)""")
     if shape.calls:
         parts.append(_calls(shape))
     if shape.replaces:
         sets = ", ".join(f"{name} = %s" for name in CALL_NAMES if name != "branch")
         parts.append(f"""replaced as (
     update bough.usage set branch = head.branch, {sets} from head cross join before
-    where {GATE} and usage.session_no = head.no and usage.n = before.n)""")
+    where {SET_SPACE} and usage.session_no = head.no and usage.n = before.n)""")
     place = "case when given.key is not null then {} end" if shape.is_bound else "null::bigint"
     parts.append(f"""facts as (
     insert into bough.journal (session_no, n, space, owner, kind, key, branch, first, last, data, at)
     select head.no, head.facts + given.n, {OF_HEAD}, given.kind, given.key, {place.format("head.branch")},
            given.first, {place.format("head.seq")}, given.data, %s from head
-    cross join (values {values(FACT_TYPES, 1 + shape.facts)}) as given (n, kind, key, first, data))""")
+    cross join (values {placeholders(FACT_TYPES, 1 + shape.facts)}) as given (n, kind, key, first, data))""")
     told = f"branch, seq, facts, {behind}" if behind else "branch, seq, facts"
-    return Statement.of(f"with {', '.join([*parts, *_rest(shape)])}\nselect {told} from head")
+    return Statement.from_positional(f"with {', '.join([*parts, *_rest(shape)])}\nselect {told} from head")
 
 
 def _calls(shape: Shape) -> str:
@@ -219,11 +224,11 @@ def _calls(shape: Shape) -> str:
     return f"""calls as (
     insert into bough.usage (session_no, n, space, owner, branch, {names.replace("given.", "")})
     select head.no, head.calls + given.n, {OF_HEAD}, head.branch, {names} from head
-    cross join (values {values((*CALL_TYPES, "bigint"), shape.calls)}) as given ({given}){new})"""
+    cross join (values {placeholders((*CALL_TYPES, "bigint"), shape.calls)}) as given ({given}){new})"""
 
 
 def _head(shape: Shape, before: str) -> str:
-    conditions = [GATE, before, "session.id = %s"] if before else [GATE, "session.id = %s"]
+    conditions = [SET_SPACE, before, "session.id = %s"] if before else [SET_SPACE, "session.id = %s"]
     conditions += ["session.owner = %s"] * shape.is_owned
     conditions.append("session.trashed_at is null")
     conditions += ["session.branch = %s and session.seq = %s"] * shape.is_bound
@@ -247,10 +252,12 @@ def _rest(shape: Shape) -> list[str]:
     parts = []
     if shape.takes:
         parts.append(f"""taken as (
-    delete from bough.inbox using head where {GATE} and inbox.no = head.no and inbox.n = %s)""")
+    delete from bough.inbox using head where {SET_SPACE} and inbox.no = head.no and inbox.n = %s)""")
     if shape.drops_draft:
-        parts.append(f"dropped as (delete from bough.draft using head where {GATE} and draft.no = head.no)")
+        parts.append(
+            f"dropped as (delete from bough.draft using head where {SET_SPACE} and draft.no = head.no)"
+        )
     if shape.has_state:
         parts.append(f"""stated as (
-    update bough.session_detail set state = %s from head where {GATE} and session_detail.no = head.no)""")
+    update bough.session_detail set state = %s from head where {SET_SPACE} and session_detail.no = head.no)""")
     return parts

@@ -38,7 +38,7 @@ from ...errors import NoRights, NoSchema, NoServer, ReadOnly, StoreClosed, Store
 from . import schema as postgres_schema
 from .pool import Pool
 from .statement import Connection as Connection
-from .statement import Rows, Statement, Step, run_in_turn, run_on
+from .statement import Rows, Statement, Step, run_pipeline, run_statement
 from .url import Address, first_line
 
 R = TypeVar("R")
@@ -47,62 +47,62 @@ Row = tuple[Any, ...]
 log = logging.getLogger("bough.postgres")
 log.addHandler(logging.NullHandler())  # a library is silent until its user asks for its log
 
-PATIENCE_SECONDS = 30.0
+SERVER_TIMEOUT_SECONDS = 30.0
 """How long a server may be away before those who wait for it are told."""
 READ_COMMITTED = "begin isolation level read committed"
 SNAPSHOT = "begin isolation level repeatable read read only"
-TRIES = 10
+MAX_TRIES = 10
 WITHIN = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
 # The identity of a statement that stands alone. PostgreSQL makes of this condition a one-time filter, evaluated
 # before anything it filters is read, so the policies find the setting in place: identity and work in one round
 # trip, without begin and commit (measured 1.3 to 1.5 times dearer). Every part of a statement that reads a table
 # on its own account must have it; where it were missing the policies would let nothing through.
-GATE = "(select set_config('bough.space', %s, true)) is not null"
+SET_SPACE = "(select set_config('bough.space', %s, true)) is not null"
 # And of a transaction. It waits for no lock longer than for a server: a client that puts in an input and does not
 # commit would hold whoever puts one into the same session, and with them one connection after the other.
-IDENTITY = f"select set_config('bough.space', {{}}, true), set_config('lock_timeout', '{PATIENCE_SECONDS:.0f}s', true)"
-PATIENT = f"(select set_config('lock_timeout', '{PATIENCE_SECONDS:.0f}s', true)) is not null"
-NAMED_GATE = "(select set_config('bough.space', %(space)s, true)) is not null"
+IDENTITY = f"select set_config('bough.space', {{}}, true), set_config('lock_timeout', '{SERVER_TIMEOUT_SECONDS:.0f}s', true)"
+SET_LOCK_TIMEOUT = f"(select set_config('lock_timeout', '{SERVER_TIMEOUT_SECONDS:.0f}s', true)) is not null"
+SET_SPACE_NAMED = "(select set_config('bough.space', %(space)s, true)) is not null"
 
 
-class Lost(Exception):
+class ConnectionLost(Exception):
     """The connection broke: what was under way may have happened, or not."""
 
-    def __init__(self, why: str) -> None:
-        self.why = why
-        super().__init__(why)
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
 
 
-class Said(Struct, frozen=True):
+class EngineSql(Struct, frozen=True):
     """What somebody else, an engine, has to say in the statement of a change: SQL with %s for each value."""
 
-    before: str = ""
+    condition: str = ""
     """A condition, evaluated before the session is looked at; raising refuses the change."""
-    before_values: tuple[Any, ...] = ()
-    behind: str = ""
+    condition_values: tuple[Any, ...] = ()
+    effect: str = ""
     """An expression, evaluated once if the change was written."""
-    behind_values: tuple[Any, ...] = ()
+    effect_values: tuple[Any, ...] = ()
 
 
-NOTHING = Said()
+NO_ENGINE_SQL = EngineSql()
 
 
 class Connections:
     def __init__(self, address: Address, space: str) -> None:
-        self._address, self.where = address, address.where
+        self._address, self.url = address, address.safe_url
         self._is_closed = False
         self._identity = _identity(space)
         connection = address.connect()  # without patience: who opens is told at once
         try:
-            postgres_schema.check(connection, self.where)
+            postgres_schema.check_schema(connection, self.url)
         except BaseException:
             connection.close()
             raise
         self._open()
-        self._pool.keep(connection)
+        self._pool.add(connection)
 
-    def of_space(self, space: str) -> Connections:
+    def for_space(self, space: str) -> Connections:
         """The same pool for another tenant: an engine that works for thousands has not a connection for each."""
         other = copy(self)
         other._identity = _identity(space)
@@ -118,118 +118,120 @@ class Connections:
             self._pool.close()
 
     @contextlib.contextmanager
-    def _lent(self) -> Iterator[Connection]:
+    def _connection(self) -> Iterator[Connection]:
         if self._is_closed:
-            raise StoreClosed(self.where)
+            raise StoreClosed(self.url)
         if self._pid != os.getpid():
             _INHERITED.append(self._pool)  # the parent's: not to be used, closed nor collected here
             self._open()
-        with self._pool.lent(PATIENCE_SECONDS) as connection:
+        with self._pool.connection(SERVER_TIMEOUT_SECONDS) as connection:
             try:
                 yield connection
             except psycopg.Error as error:
                 if connection.closed or error.diag.severity_nonlocalized in ("FATAL", "PANIC"):
-                    raise Lost(first_line(error)) from error
+                    raise ConnectionLost(first_line(error)) from error
                 raise
 
     # -- one statement -----------------------------------------------------------------------------
 
-    def rows(self, query: str, bindings: Any = ()) -> list[Row]:
+    def query(self, query: str, bindings: Any = ()) -> list[Row]:
         """All rows of one statement: one snapshot, one round trip. Asked again if the connection breaks."""
-        return self.again(lambda: self.once(query, bindings))
+        return self.retry(lambda: self.query_once(query, bindings))
 
-    def once(self, query: str, bindings: Any = ()) -> list[Row]:
+    def query_once(self, query: str, bindings: Any = ()) -> list[Row]:
         """The same without asking again; `Lost` if it broke."""
         try:
-            with self._lent() as connection:
+            with self._connection() as connection:
                 return connection.execute(query, bindings, binary=True).fetchall()
         except UniqueViolation:
             raise
         except psycopg.Error as error:
-            raise explain(self.where, error) from error
+            raise store_error(self.url, error) from error
 
-    def run(self, statement: Statement, values: Sequence[Any]) -> Rows:
+    def run_statement(self, statement: Statement, values: Sequence[Any]) -> Rows:
         """A statement of the hot path. `Lost` if the connection broke."""
         try:
-            with self._lent() as connection:
-                return run_on(connection, statement, values, is_prepared=self._address.is_prepared)
+            with self._connection() as connection:
+                return run_statement(connection, statement, values, is_prepared=self._address.is_prepared)
         except UniqueViolation:
             raise
         except psycopg.Error as error:
-            raise explain(self.where, error) from error
+            raise store_error(self.url, error) from error
 
-    def run_in_turn(self, steps: Sequence[Step]) -> Rows:
+    def run_pipeline(self, steps: Sequence[Step]) -> Rows:
         """Several of them as one transaction and one round trip; what the last one tells.
 
         Each sees what was committed when it began, so what waits for a lock can stand before what must see it.
         """
         try:
-            with self._lent() as connection:
-                return run_in_turn(connection, steps, is_prepared=self._address.is_prepared)
+            with self._connection() as connection:
+                return run_pipeline(connection, steps, is_prepared=self._address.is_prepared)
         except UniqueViolation:
             raise
         except psycopg.Error as error:
-            raise explain(self.where, error) from error
+            raise store_error(self.url, error) from error
 
-    def said(self) -> Said:
+    def engine_sql(self) -> EngineSql:
         """What must stand in the statement that is handed to `run_said`."""
-        return NOTHING
+        return NO_ENGINE_SQL
 
-    def run_said(self, statement: Statement, values: Sequence[Any]) -> Rows:
+    def run_with_engine_sql(self, statement: Statement, values: Sequence[Any]) -> Rows:
         """`run` for a statement that says what `said` wants said."""
-        return self.run(statement, values)
+        return self.run_statement(statement, values)
 
-    def again(self, do: Callable[[], R]) -> R:
+    def retry(self, do: Callable[[], R]) -> R:
         """What may be done twice is, until the server has been away for too long."""
         deadline = self.deadline()
         while True:
             try:
                 return do()
-            except Lost as lost:
+            except ConnectionLost as lost:
                 if time.monotonic() > deadline:
-                    raise NoServer(self.where, lost.why) from None
+                    raise NoServer(self.url, lost.reason) from None
                 self.recover(lost, deadline)
 
     def deadline(self) -> float:
         """Until when whoever begins to wait now is to wait."""
-        return time.monotonic() + PATIENCE_SECONDS
+        return time.monotonic() + SERVER_TIMEOUT_SECONDS
 
-    def recover(self, lost: Lost, deadline: float) -> None:
+    def recover(self, lost: ConnectionLost, deadline: float) -> None:
         """The others in the pool may have broken too: the next one lent is a new one."""
         if time.monotonic() > deadline:
-            raise Unsettled(self.where, lost.why) from None
-        self.tell(lost)
+            raise Unsettled(self.url, lost.reason) from None
+        self.log_loss(lost)
         self._pool.drop_idle()
 
-    def tell(self, lost: Lost) -> None:
-        log.warning("%s: a connection broke (%s); a new one settles what was under way", self.where, lost.why)
+    def log_loss(self, lost: ConnectionLost) -> None:
+        log.warning(
+            "%s: a connection broke (%s); a new one settles what was under way", self.url, lost.reason
+        )
 
     # -- several statements ------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[Connection]:
+    def snapshot(self) -> Iterator[Connection]:
         """A connection within one snapshot, with the identity set."""
         try:
-            with self._lent() as connection, self._within(connection, SNAPSHOT):
+            with self._connection() as connection, self._begin(connection, SNAPSHOT):
                 yield connection
         except psycopg.Error as error:
-            raise explain(self.where, error) from error
-        except Lost as lost:
-            raise NoServer(self.where, lost.why) from lost
+            raise store_error(self.url, error) from error
+        except ConnectionLost as lost:
+            raise NoServer(self.url, lost.reason) from lost
 
-    def read(self, work: Callable[[Connection], R]) -> R:
+    def read_snapshot(self, work: Callable[[Connection], R]) -> R:
         """Several statements on one snapshot. Begun again if the connection breaks."""
 
         def do() -> R:
-            with self._lent() as connection, self._within(connection, SNAPSHOT):
+            with self._connection() as connection, self._begin(connection, SNAPSHOT):
                 return work(connection)
 
         try:
-            return self.again(do)
+            return self.retry(do)
         except psycopg.Error as error:
-            raise explain(self.where, error) from error
+            raise store_error(self.url, error) from error
 
-    def once_in(self, work: Callable[[Connection], R], tries: int = TRIES) -> R:
+    def transaction(self, work: Callable[[Connection], R], tries: int = MAX_TRIES) -> R:
         """Do this in a transaction; durable on return, `Lost` if the connection broke.
 
         When somebody else came between, what was read is out of date and it is done again. `UniqueViolation` is
@@ -237,7 +239,7 @@ class Connections:
         """
         for tried in range(tries):
             try:
-                with self._lent() as connection, self._within(connection, READ_COMMITTED):
+                with self._connection() as connection, self._begin(connection, READ_COMMITTED):
                     return work(connection)
             except UniqueViolation:
                 raise
@@ -248,9 +250,9 @@ class Connections:
                 InvalidSqlStatementName,
             ) as error:
                 if tried == tries - 1:
-                    raise explain(self.where, error) from error
+                    raise store_error(self.url, error) from error
             except psycopg.Error as error:
-                raise explain(self.where, error) from error
+                raise store_error(self.url, error) from error
         raise AssertionError  # the last try returned or raised
 
     def write(self, work: Callable[[Connection], R], happened: Callable[[R], bool] | None = None) -> R:
@@ -263,17 +265,17 @@ class Connections:
         while True:
             outcome: list[R] = []
             try:
-                return self.once_in(lambda connection: _kept(outcome, work(connection)))  # noqa: B023
-            except Lost as lost:
+                return self.transaction(lambda connection: _kept(outcome, work(connection)))  # noqa: B023
+            except ConnectionLost as lost:
                 self.recover(lost, deadline)
                 if outcome and happened is not None and happened(outcome[-1]):
                     return outcome[-1]
             except UniqueViolation as error:  # a number was taken in this moment: the next one
                 if time.monotonic() > deadline:
-                    raise explain(self.where, error) from error
+                    raise store_error(self.url, error) from error
 
     @contextlib.contextmanager
-    def _within(self, connection: Connection, begin: str) -> Iterator[None]:
+    def _begin(self, connection: Connection, begin: str) -> Iterator[None]:
         opening: Any = f"{begin}; {self._identity}"
         connection.execute(opening, prepare=False)
         try:
@@ -297,7 +299,7 @@ def _kept(outcome: list[R], value: R) -> R:
     return value
 
 
-def explain(where: str, error: psycopg.Error) -> StoreError:
+def store_error(where: str, error: psycopg.Error) -> StoreError:
     """PostgreSQL's error in our words."""
     match error:
         case DiskFull():
@@ -306,7 +308,7 @@ def explain(where: str, error: psycopg.Error) -> StoreError:
             return ReadOnly(where)
         case LockNotAvailable():
             return StoreError(
-                f"{where}: somebody holds a lock for longer than {PATIENCE_SECONDS:.0f} s; "
+                f"{where}: somebody holds a lock for longer than {SERVER_TIMEOUT_SECONDS:.0f} s; "
                 "nothing of this change was kept, hand it in again"
             )
         case InsufficientPrivilege():

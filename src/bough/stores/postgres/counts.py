@@ -9,7 +9,7 @@ from ...core.usage import Totals
 from ...errors import BadQuery, NotFound
 from ..base import Query, StoreBackend
 from ..counts import DAY, Column, Held, Spent
-from .connections import NAMED_GATE, Connection, Connections
+from .connections import SET_SPACE_NAMED, Connection, Connections
 from .export_sessions import SELECT_SESSION
 from .session_query import conditions
 
@@ -21,7 +21,7 @@ select usage.at / {DAY} as day, nullif(session.agent, '') as whose, nullif(usage
        coalesce(sum(usage.cost_microcents), 0)::bigint, count(*) filter (where usage.cost_microcents is null),
        count(*) filter (where usage.input_tokens is null and usage.output_tokens is null)
 from bough.usage join bough.session on session.no = usage.session_no
-where {NAMED_GATE} and session.space = %(space)s and (%(owner)s::text is null or session.owner = %(owner)s)
+where {SET_SPACE_NAMED} and session.space = %(space)s and (%(owner)s::text is null or session.owner = %(owner)s)
   and usage.at >= %(since)s
 group by 1, 2, 3, 4
 """
@@ -52,12 +52,12 @@ class PostgresCounting(StoreBackend):
             raise BadQuery("by", by, ", ".join(get_args(Column)))
         where, bindings = conditions(query, self.owner)
         select = f"""select coalesce({by}, ''), count(*) from bough.session
-            where {NAMED_GATE} and {where} group by 1"""
-        return dict(self._connections.rows(select, {**bindings, "space": self.space}))
+            where {SET_SPACE_NAMED} and {where} group by 1"""
+        return dict(self._connections.query(select, {**bindings, "space": self.space}))
 
     def spent(self, since: int = 0) -> list[Spent]:
         bindings = {"space": self.space, "owner": self.owner, "since": since}
-        rows = self._connections.rows(SELECT_SPENT, bindings)
+        rows = self._connections.query(SELECT_SPENT, bindings)
         found = [Spent(day, agent, model, bucket, Totals(*sums)) for day, agent, model, bucket, *sums in rows]
         # Here and not in the statement: its order of text would be that of the database's language.
         return sorted(found, key=lambda one: (one.day, one.agent or "", one.model or "", one.bucket))
@@ -71,4 +71,4 @@ class PostgresCounting(StoreBackend):
             assert row is not None
             return Held(*row)
 
-        return self._connections.read(work)
+        return self._connections.read_snapshot(work)

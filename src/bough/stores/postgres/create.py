@@ -12,31 +12,31 @@ from ...errors import IdTaken, InvalidPosition, StoreError
 from ..base import NewSession, SessionRow
 from ..rows import entry_row
 from .commit import TIE_BLOB, check_blobs, insert_blobs
-from .connections import NAMED_GATE, PATIENT, Connections
-from .rows import ENTRY_GIVEN, SESSION_NAMES, detail_row, session_row, text_of
-from .statement import Connection, Statement, run_on
+from .connections import SET_LOCK_TIMEOUT, SET_SPACE_NAMED, Connections
+from .rows import ENTRY_NAMES, SESSION_NAMES, detail_row, json_text, session_row
+from .statement import Connection, Statement, run_statement
 
 # Purging looks at every branch of a space to see what still stands on what; a fork must not come between. So
 # purges take this lock for themselves, and forks share it.
 LOCK = "select 1 from bough.lock where n = 1024 + (hashtextextended(%s, 0) & 1023) for update"
 SHARE_LOCK = "select 1 from bough.lock where n = 1024 + (hashtextextended(%s, 0) & 1023) for share"
 # The same as a statement that others follow without waiting for what it tells: without the row it fails.
-SHARED = Statement.of(
-    f"select 1 / count(*) from ({SHARE_LOCK.replace('where', f'where {PATIENT} and')}) as held"
+SHARED = Statement.from_positional(
+    f"select 1 / count(*) from ({SHARE_LOCK.replace('where', f'where {SET_LOCK_TIMEOUT} and')}) as held"
 )
 # Always taken before one of those, from other rows: nobody waits in a ring.
 LOCK_CONVERSATION = "select 1 from bough.lock where n = hashtextextended(%s, 1) & 1023 for update"
 SELECT_FIRST_KEY = f"""
 select journal.key from bough.session join bough.journal on journal.session_no = session.no and journal.n = 1
-where {NAMED_GATE} and session.id = %(id)s
+where {SET_SPACE_NAMED} and session.id = %(id)s
 """
 
 
 # Where a fork is to hang: its session may have been purged since it was read, and what others stand on may end before.
-IS_THERE = f"""
-select 1 from bough.entry where {NAMED_GATE} and entry.branch = %(under_branch)s and entry.seq = %(under_seq)s
+PLACE_EXISTS = f"""
+select 1 from bough.entry where {SET_SPACE_NAMED} and entry.branch = %(under_branch)s and entry.seq = %(under_seq)s
 union all
-select 1 from bough.branch where {NAMED_GATE} and branch.id = %(under_branch)s and branch.parent_seq = %(under_seq)s
+select 1 from bough.branch where {SET_SPACE_NAMED} and branch.id = %(under_branch)s and branch.parent_seq = %(under_seq)s
 """
 
 
@@ -49,14 +49,14 @@ def insertion(seeds: int, *, is_fork: bool) -> Statement:
         "(" + ", ".join(f"%({name}_{n})s{cast}" for name, cast in _CASTS) + ")" for n in range(seeds)
     )
     entries = f"""entries as (
-    insert into bough.entry (branch, space, owner, {", ".join(ENTRY_GIVEN)})
+    insert into bough.entry (branch, space, owner, {", ".join(ENTRY_NAMES)})
     select made.branch, made.space, made.owner, given.* from made cross join (values {rows}) as given),"""
-    return Statement.named(f"""
+    return Statement.from_named(f"""
 with numbers as materialized (
     select nextval('bough.session_no') as no, nextval('bough.branch_id') as branch
-    where {NAMED_GATE}
-      and not exists (select 1 from bough.session where {NAMED_GATE} and session.id = %(id)s)
-      {f"and exists ({IS_THERE})" if is_fork else ""}
+    where {SET_SPACE_NAMED}
+      and not exists (select 1 from bough.session where {SET_SPACE_NAMED} and session.id = %(id)s)
+      {f"and exists ({PLACE_EXISTS})" if is_fork else ""}
 ), made as (
     insert into bough.session (no, branch, tags, {names})
     select no, branch, %(tags)s::text::jsonb, {given} from numbers
@@ -98,9 +98,9 @@ def bindings_of(new: NewSession) -> dict[str, Any]:
     found = session_row(row, branch=None, seq=seq, facts=1)
     found |= {"spec": spec, "policy": policy, "workspace": workspace, "wide_state": state}
     found |= {"under_branch": under.branch if under else None, "under_seq": under.seq if under else 0}
-    found |= {"key": new.key, "data": text_of(data, "journal data")}
+    found |= {"key": new.key, "data": json_text(data, "journal data")}
     for n, seed in enumerate(new.seeds):
-        found |= {f"{name}_{n}": value for name, value in zip(ENTRY_GIVEN, entry_row(seed), strict=True)}
+        found |= {f"{name}_{n}": value for name, value in zip(ENTRY_NAMES, entry_row(seed), strict=True)}
     return found
 
 
@@ -111,7 +111,7 @@ def lock(writer: Connection, query: str, name: str) -> None:
         raise StoreError("bough.lock lacks rows that migrate made; run: bough migrate")
 
 
-def row_of(new: NewSession, branch: int, seq: int) -> SessionRow:
+def created_row(new: NewSession, branch: int, seq: int) -> SessionRow:
     return replace(new.row, leaf=Leaf(branch, seq), facts=1)
 
 
@@ -129,12 +129,12 @@ def insert_plain(connections: Connections, new: NewSession, space: str) -> Sessi
     statement, given = insertion(len(new.seeds), is_fork=new.fork_of is not None), bindings_of(new)
     values = [given[name] for name in statement.names]
     if new.fork_of is None:
-        found = connections.run(statement, values)
+        found = connections.run_statement(statement, values)
     else:
-        found = connections.run_in_turn([(SHARED, (space,)), (statement, values)])
-        if not found and not connections.rows(IS_THERE, given):
+        found = connections.run_pipeline([(SHARED, (space,)), (statement, values)])
+        if not found and not connections.query(PLACE_EXISTS, given):
             raise InvalidPosition(str(new.fork_of), 0, new.fork_of.seq)
-    return row_of(new, int(found[0][0] or 0), given["seq"]) if found else None
+    return created_row(new, int(found[0][0] or 0), given["seq"]) if found else None
 
 
 def insert(writer: Connection, new: NewSession, space: str) -> SessionRow | None:
@@ -142,11 +142,11 @@ def insert(writer: Connection, new: NewSession, space: str) -> SessionRow | None
     statement, given = insertion(len(new.seeds), is_fork=new.fork_of is not None), bindings_of(new)
     if new.fork_of is not None:
         lock(writer, SHARE_LOCK, space)
-        if writer.execute(IS_THERE, given).fetchone() is None:
+        if writer.execute(PLACE_EXISTS, given).fetchone() is None:
             raise InvalidPosition(str(new.fork_of), 0, new.fork_of.seq)
     check_blobs(writer, space, new.seeds, new.blobs)
     insert_blobs(writer, space, new.blobs, new.row.started_at)
-    found = run_on(writer, statement, [given[name] for name in statement.names])
+    found = run_statement(writer, statement, [given[name] for name in statement.names])
     if not found:
         return None
     branch = int(found[0][0] or 0)
@@ -154,7 +154,7 @@ def insert(writer: Connection, new: NewSession, space: str) -> SessionRow | None
     if used:
         with writer.cursor() as cursor:
             cursor.executemany(TIE_BLOB, used)
-    return row_of(new, branch, given["seq"])
+    return created_row(new, branch, given["seq"])
 
 
 def check_same(new: NewSession, row: SessionRow, seeds: list[bytes]) -> None:

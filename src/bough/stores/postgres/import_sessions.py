@@ -22,19 +22,19 @@ from ..message_limits import as_facts
 from ..rows import call_row, entry_row
 from ..transfer import Dump, Dumps, Naming, Pieces, TakenIn, footing, placed, refuse_other
 from .commit import TIE_BLOB, insert_branch
-from .connections import Connection, Connections, Lost
+from .connections import Connection, ConnectionLost, Connections
 from .create import SHARE_LOCK, lock
 from .export_sessions import Snapshot
 from .rows import (
     CALL_NAMES,
     CALL_TYPES,
-    ENTRY_GIVEN,
+    ENTRY_NAMES,
     ENTRY_TYPES,
     FACT_COLUMNS,
     SESSION_NAMES,
     detail_row,
+    json_text,
     session_row,
-    text_of,
 )
 
 ROWS_AT_ONCE, BYTES_AT_ONCE = 500, 8 << 20
@@ -53,7 +53,7 @@ def _insert_rows(table: str, columns: Iterable[tuple[str, str]]) -> str:
 _OF_SESSION = (("session_no", "bigint"), ("space", "text"), ("owner", "text"))
 INSERT_ENTRIES = _insert_rows(
     "entry",
-    [("branch", "bigint"), ("space", "text"), ("owner", "text"), *zip(ENTRY_GIVEN, ENTRY_TYPES, strict=True)],
+    [("branch", "bigint"), ("space", "text"), ("owner", "text"), *zip(ENTRY_NAMES, ENTRY_TYPES, strict=True)],
 )
 INSERT_CALLS = _insert_rows(
     "usage", [*_OF_SESSION, ("n", "bigint"), *zip(CALL_NAMES, CALL_TYPES, strict=True)]
@@ -82,7 +82,7 @@ class PostgresDumping(StoreBackend):
 
     @contextmanager
     def dump(self, *session_ids: str, children: bool = False) -> Iterator[Dumps]:
-        with self._connections.reading() as reader:
+        with self._connections.snapshot() as reader:
             yield Snapshot(reader, self.space, self.owner, self.where).dumps(session_ids, children=children)
 
     def take_in(self, dumps: Dumps, at: int) -> TakenIn:
@@ -95,11 +95,11 @@ class PostgresDumping(StoreBackend):
             return outcome[0]
 
         try:
-            return self._connections.once_in(work, tries=1)
-        except Lost as lost:
+            return self._connections.transaction(work, tries=1)
+        except ConnectionLost as lost:
             if outcome and all(self._has(name) for name in outcome[0].added):
                 return outcome[0]
-            raise NoServer(self.where, f"{lost.why}; nothing was taken in") from None
+            raise NoServer(self.where, f"{lost.reason}; nothing was taken in") from None
 
     def _has(self, session_id: str) -> bool:
         try:
@@ -225,7 +225,7 @@ class TakingIn:
 
     def _fact_row(self, no: int, owner: str | None, fact: Fact) -> tuple[Any, ...]:
         place, rest = _parted(fact.data)
-        data = text_of(rest, "journal data")
+        data = json_text(rest, "journal data")
         return (no, self.space, owner, fact.n, fact.kind, fact.key, *place, data, fact.at)
 
     # -- blobs -------------------------------------------------------------------------------------

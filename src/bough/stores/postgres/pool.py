@@ -42,7 +42,7 @@ class Place:
     __slots__ = ("__weakref__",)
 
 
-class Kept(Struct, eq=False):
+class PooledConnection(Struct, eq=False):
     """A connection of the pool's, its place, and since when it is there and unused."""
 
     connection: psycopg.Connection
@@ -54,14 +54,14 @@ class Kept(Struct, eq=False):
 class Pool:
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._idle: list[Kept] = []
+        self._idle: list[PooledConnection] = []
         self._places: list[ref[Place]] = []
         self._bells: deque[Lock] = deque()
         self._is_closed = False
         self._lock = Lock()
 
     @contextlib.contextmanager
-    def lent(self, patience: float) -> Iterator[psycopg.Connection]:
+    def connection(self, patience: float) -> Iterator[psycopg.Connection]:
         """One of them, given back at the end."""
         kept = self.take(patience)
         try:
@@ -75,28 +75,28 @@ class Pool:
         finally:
             self.give_back(kept)
 
-    def take(self, patience: float) -> Kept:
+    def take(self, patience: float) -> PooledConnection:
         deadline = time.monotonic() + patience
         while True:
             bell = Lock()
             bell.acquire()
             found = self._free(bell)
-            if isinstance(found, Kept):
+            if isinstance(found, PooledConnection):
                 return found
             if isinstance(found, Place):
                 return self._opened(found, deadline)
             self._wait(bell, min(LOOK_SECONDS, deadline - time.monotonic()))
             if time.monotonic() > deadline:
                 raise StoreError(
-                    f"{self._address.where}: all {self._address.connections} connections of this process were in use "
+                    f"{self._address.safe_url}: all {self._address.connections} connections of this process were in use "
                     f"for {patience:.0f} s; do less at once, or have more with ?connections=N"
                 )
 
-    def _free(self, bell: Lock) -> Kept | Place | None:
+    def _free(self, bell: Lock) -> PooledConnection | Place | None:
         """An idle one, or a place for another; while there is neither, None, and the bell is rung when there is."""
         with self._lock:
             if self._is_closed:
-                raise StoreClosed(self._address.where)
+                raise StoreClosed(self._address.safe_url)
             if self._idle:
                 return self._idle.pop()
             self._let_go()
@@ -128,7 +128,7 @@ class Pool:
         if self._bells:
             self._bells.popleft().release()
 
-    def _opened(self, place: Place, deadline: float) -> Kept:
+    def _opened(self, place: Place, deadline: float) -> PooledConnection:
         try:
             while True:
                 try:
@@ -142,13 +142,13 @@ class Pool:
                 self._let_go(place)
             raise
 
-    def keep(self, connection: psycopg.Connection) -> None:
+    def add(self, connection: psycopg.Connection) -> None:
         """One that somebody else has opened: the pool's from now on."""
         with self._lock:
             place = self._placed()
         self.give_back(_kept(connection, place))
 
-    def give_back(self, kept: Kept) -> None:
+    def give_back(self, kept: PooledConnection) -> None:
         """Closed if it broke, is in the middle of something or has been there for long."""
         now = kept.since = time.monotonic()
         is_over = kept.connection.pgconn.transaction_status != IDLE or now - kept.born > LIFETIME_SECONDS
@@ -176,13 +176,13 @@ class Pool:
             while self._bells:
                 self._ring()
 
-    def _close(self, over: list[Kept]) -> None:
+    def _close(self, over: list[PooledConnection]) -> None:
         for kept in over:
             kept.connection.close()
             with self._lock:
                 self._let_go(kept.place)
 
 
-def _kept(connection: psycopg.Connection, place: Place) -> Kept:
+def _kept(connection: psycopg.Connection, place: Place) -> PooledConnection:
     connection.prepared_max = STATEMENTS
-    return Kept(connection, place, time.monotonic())
+    return PooledConnection(connection, place, time.monotonic())

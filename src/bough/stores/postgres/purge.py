@@ -21,7 +21,7 @@ from ..rows import fact_from
 from .commit import Head
 from .connections import Connection
 from .export_sessions import SELECT_TOLD
-from .rows import text_of
+from .rows import json_text
 from .search_index import forget
 
 SELECT_CHILDREN = """
@@ -132,7 +132,7 @@ def _forget_facts(writer: Connection, no: int, stays: Callable[[Leaf], bool]) ->
 
 
 def _rest(fact: Fact) -> str | None:
-    return text_of({name: value for name, value in fact.data.items() if name != "branch"}, "journal data")
+    return json_text({name: value for name, value in fact.data.items() if name != "branch"}, "journal data")
 
 
 def _forget_branches(

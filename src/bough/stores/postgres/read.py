@@ -19,7 +19,7 @@ from ...core.usage import Call
 from ...errors import Damaged, InvalidPosition, NotFound
 from ..base import Detail, Fact, Page, Query, Reading, SessionRow, StoreBackend, Stored
 from ..rows import call_from, entries_from, fact_from, session_from, stored_from
-from .connections import NAMED_GATE, Connection, Connections, Row
+from .connections import SET_SPACE_NAMED, Connection, Connections, Row
 from .export_sessions import MINE, SELECT_BRANCHES, SELECT_SESSION, SELECT_STORED
 from .rows import CALL_COLUMNS, ENTRY_COLUMNS, FACT_COLUMNS, SESSION_COLUMNS, detail_from
 from .session_query import conditions
@@ -38,7 +38,7 @@ with recursive me as materialized (
     from me
 ), line (id, parent, parent_seq, session_no, last) as (
     select id, parent, parent_seq, session_no, (select seq from asked) from bough.branch
-    where {NAMED_GATE} and branch.id = (select branch from asked)
+    where {SET_SPACE_NAMED} and branch.id = (select branch from asked)
     union all
     select under.*, least(line.last, line.parent_seq) from line cross join lateral (
         -- Fenced, so that it is a probe for each step; joined, PostgreSQL may read the whole table for each.
@@ -59,7 +59,7 @@ select entry.* from line cross join lateral (
                         and least(line.last, (select last from asked)){{only}}
     order by entry.seq
 ) as entry
-where {NAMED_GATE}
+where {SET_SPACE_NAMED}
 """
 WIDE = "".join(
     f", (select session_detail.{name} from bough.session_detail where session_detail.no = me.no)"
@@ -82,7 +82,7 @@ where {MINE} order by journal.n limit %(limit)s
 """
 SELECT_LENGTHS = f"""
 select id, facts from bough.session
-where {NAMED_GATE} and id = any(%(ids)s::text[]) and (%(owner)s::text is null or owner = %(owner)s)
+where {SET_SPACE_NAMED} and id = any(%(ids)s::text[]) and (%(owner)s::text is null or owner = %(owner)s)
 """
 SELECT_CALLS = f"""
 select {CALL_COLUMNS} from bough.session left join bough.usage on usage.session_no = session.no where {MINE}
@@ -95,9 +95,9 @@ with recursive line (id) as (
     select branch.parent from line join bough.branch on branch.id = line.id where branch.parent is not null
 ), others as (
     select distinct branch.session_no from line join bough.branch on branch.id = line.id
-    where {NAMED_GATE} and branch.session_no <> (select session.no from bough.session where {MINE})
+    where {SET_SPACE_NAMED} and branch.session_no <> (select session.no from bough.session where {MINE})
 )
-select {CALL_COLUMNS} from others join bough.usage using (session_no) where {NAMED_GATE} order by usage.session_no, usage.n
+select {CALL_COLUMNS} from others join bough.usage using (session_no) where {SET_SPACE_NAMED} order by usage.session_no, usage.n
 """
 
 
@@ -123,14 +123,14 @@ class PostgresReading(StoreBackend):
 
     def _of_session(self, query: str, session_id: str, **more: Any) -> list[Row]:
         """Rows that hang on a session. An empty answer may mean that there is none: then it is asked for."""
-        found = self._connections.rows(query, {**self._named(session_id), **more})
+        found = self._connections.query(query, {**self._named(session_id), **more})
         if not found:
             self.session(session_id)
         return found
 
     def _hanging(self, query: str, session_id: str, **more: Any) -> list[Row]:
         """The same by a query that has one row without a key where nothing hangs, and needs not ask twice."""
-        found = self._connections.rows(query, {**self._named(session_id), **more})
+        found = self._connections.query(query, {**self._named(session_id), **more})
         if not found:
             raise NotFound(session_id)
         return [] if found[0][0] is None else found
@@ -142,7 +142,7 @@ class PostgresReading(StoreBackend):
         return session_from(found)
 
     def session(self, session_id: str) -> SessionRow:
-        found = self._connections.rows(SELECT_SESSION, self._named(session_id))
+        found = self._connections.query(SELECT_SESSION, self._named(session_id))
         if not found:
             raise NotFound(session_id)
         return session_from(found[0])
@@ -156,8 +156,8 @@ class PostgresReading(StoreBackend):
 
     def sessions(self, query: Query) -> Page:
         where, bindings = conditions(query, self.owner)
-        rows = self._connections.rows(
-            f"select {SESSION_COLUMNS} from bough.session where {NAMED_GATE} and {where} "
+        rows = self._connections.query(
+            f"select {SESSION_COLUMNS} from bough.session where {SET_SPACE_NAMED} and {where} "
             "order by no desc limit %(limit)s",
             {**bindings, "space": self.space, "limit": query.limit + 1},
         )
@@ -205,7 +205,7 @@ class PostgresReading(StoreBackend):
     ) -> tuple[bytes, list[Entry]]:
         """The head as JSON, and the entries in their order."""
         place = {"branch": None, "seq": None} if leaf is None else {"branch": leaf.branch, "seq": leaf.seq}
-        rows = self._connections.rows(query, {**self._named(session_id), **part, **place})
+        rows = self._connections.query(query, {**self._named(session_id), **part, **place})
         heads = [n for n, row in enumerate(rows) if row[0] is None]
         if not heads:
             raise NotFound(session_id)
@@ -238,7 +238,7 @@ class PostgresReading(StoreBackend):
     def lengths(self, session_ids: Sequence[str]) -> dict[str, int]:
         """How many facts each of them has, of many at once; those that are not there are left out."""
         bindings = {"space": self.space, "owner": self.owner, "ids": list(session_ids)}
-        return dict(self._connections.rows(SELECT_LENGTHS, bindings))
+        return dict(self._connections.query(SELECT_LENGTHS, bindings))
 
     def calls(self, session_id: str) -> list[Call]:
         return [call_from(row) for row in self._hanging(SELECT_CALLS, session_id)]

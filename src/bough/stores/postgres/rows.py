@@ -14,7 +14,7 @@ SESSION_COLUMNS = ", ".join(
 )
 ENTRY_COLUMNS = """entry.branch << 32 | entry.seq, entry.turn, entry.step, entry.kind, entry.internal, entry.model,
     entry.finish, entry.entry_id, entry.at, entry.evidence, entry.body"""
-ENTRY_GIVEN = (
+ENTRY_NAMES = (
     *("seq", "turn", "step", "kind", "role", "internal", "model", "finish", "entry_id", "at"),
     *("evidence", "body"),
 )
@@ -41,14 +41,14 @@ def session_row(row: SessionRow, **instead: Any) -> dict[str, Any]:
         **{name: getattr(row, name) for name in row.__struct_fields__},
         **{name: getattr(row.totals, name) for name in row.totals.__struct_fields__},
         "id": row.session_id,
-        "tool_names": text_of(row.tool_names, "tool names"),
-        "tags": text_of(row.tags, "tags"),
+        "tool_names": json_text(row.tool_names, "tool names"),
+        "tags": json_text(row.tags, "tags"),
         **instead,
     }
     return {name: given[name] for name in SESSION_NAMES[1:]}
 
 
-def text_of(value: Any, where: str) -> str | None:
+def json_text(value: Any, where: str) -> str | None:
     """JSON as text; None if there is nothing to say."""
     return to_json(value, where).decode() if value else None
 
@@ -62,7 +62,7 @@ def detail_from(row: tuple[Any, ...]) -> Detail:
     return Detail(*(None if text is None else text.encode() for text in row))
 
 
-def values(types: tuple[str, ...], count: int) -> str:
+def placeholders(types: tuple[str, ...], count: int) -> str:
     """So many rows of placeholders; the first one says the types."""
     first = ", ".join(f"%s::{kind}" for kind in types)
     other = ", ".join(["%s"] * len(types))

@@ -31,7 +31,7 @@ RIGHTS = "roles.sql"
 VERSION = max(MIGRATIONS)
 OLDEST_SERVER = 150_000
 LOCK = 0x626F756768  # "bough": one first migration at a time per database
-PATIENCE = "10s"
+LOCK_TIMEOUT = "10s"
 
 MAKE_SCHEMA = """
 create schema if not exists bough;
@@ -54,13 +54,13 @@ select to_regclass('bough.session') is not null,
 ROLE_NAME = re.compile("[a-z_][a-z0-9_]{0,62}")
 
 
-class Migrated(Struct, frozen=True):
+class MigrationResult(Struct, frozen=True):
     before: int
     """0: there was none."""
     after: int
 
 
-def migrate(url: str, *, service: str = "bough_service", client: str = "bough_client") -> Migrated:
+def migrate(url: str, *, service: str = "bough_service", client: str = "bough_client") -> MigrationResult:
     """Make the schema or bring it to this version, as the role of `url`, which then owns it.
 
     The roles are made if they are missing, without the right to log in: grant them to the logins that need them.
@@ -68,25 +68,25 @@ def migrate(url: str, *, service: str = "bough_service", client: str = "bough_cl
     for name in (service, client):
         if not ROLE_NAME.fullmatch(name):
             raise BadQuery("role", name, "small letters, digits and underscores")
-    address = replace(Address.parsed(url), is_prepared=False)  # a file of several statements cannot be
+    address = replace(Address.parse(url), is_prepared=False)  # a file of several statements cannot be
     with address.connect() as connection, connection.transaction():
-        _check_server(connection, address.where)
+        _check_server(connection, address.safe_url)
         try:
-            take_turn(connection)
-            return _migrate(connection, address.where, service, client)
+            lock_schema(connection)
+            return _migrate(connection, address.safe_url, service, client)
         except psycopg.errors.LockNotAvailable:
             raise StoreError(
-                f"{address.where}: an open transaction kept migrate waiting for {PATIENCE}; nothing was changed. "
+                f"{address.safe_url}: an open transaction kept migrate waiting for {LOCK_TIMEOUT}; nothing was changed. "
                 "See pg_stat_activity for who is idle in a transaction, and run it again"
             ) from None
         except psycopg.errors.InsufficientPrivilege as error:
-            raise NoRights(address.where, _user(connection), str(error.diag.message_primary)) from None
+            raise NoRights(address.safe_url, _user(connection), str(error.diag.message_primary)) from None
 
 
-def take_turn(connection: psycopg.Connection[Any]) -> None:
+def lock_schema(connection: psycopg.Connection[Any]) -> None:
     """One migration at a time, and no client can hold it: advisory locks are anybody's, so one is taken only while
     there is no table of ours to lock. Whoever waits for a table makes all others wait behind: not for long."""
-    connection.execute(sql.SQL("set local lock_timeout = {}").format(sql.Literal(PATIENCE)))
+    connection.execute(sql.SQL("set local lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT)))
     if not _one(connection, IS_MADE):
         connection.execute("select pg_advisory_xact_lock(%s)", (LOCK,))
     if _one(connection, IS_MADE):
@@ -98,7 +98,7 @@ def scrub(url: str) -> None:
 
     Takes each table for itself while it does. The write-ahead log keeps its own until it is recycled or archived.
     """
-    address = replace(Address.parsed(url), is_prepared=False)
+    address = replace(Address.parse(url), is_prepared=False)
     with address.connect() as connection:
         names = connection.execute("select tablename from pg_tables where schemaname = 'bough'").fetchall()
         for (name,) in names:
@@ -108,7 +108,7 @@ def scrub(url: str) -> None:
             connection.execute("checkpoint")
 
 
-def _migrate(connection: psycopg.Connection[Any], where: str, service: str, client: str) -> Migrated:
+def _migrate(connection: psycopg.Connection[Any], where: str, service: str, client: str) -> MigrationResult:
     # Asked first: creating what is there wants a right that an owner of the schema alone may lack.
     if not _one(connection, IS_MADE):
         connection.execute(MAKE_SCHEMA)
@@ -127,7 +127,7 @@ def _migrate(connection: psycopg.Connection[Any], where: str, service: str, clie
     names = {"owner": _user(connection), "service": service, "client": client}
     roles = sql.SQL(_file(RIGHTS)).format(**{k: sql.Identifier(v) for k, v in names.items()})
     connection.execute(roles)
-    return Migrated(before, VERSION)
+    return MigrationResult(before, VERSION)
 
 
 def _file(name: str) -> Any:
@@ -167,7 +167,7 @@ def _check_server(connection: psycopg.Connection[Any], where: str) -> None:
         raise StoreError(f"{where} is PostgreSQL {found}; Bough needs 15 or newer")
 
 
-def check(connection: psycopg.Connection[Any], where: str) -> None:
+def check_schema(connection: psycopg.Connection[Any], where: str) -> None:
     """Refuse to open what is not there, not ours to use, too old or too new."""
     _check_server(connection, where)
     found = connection.execute(SELECT_RIGHTS).fetchone()

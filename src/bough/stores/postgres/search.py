@@ -66,11 +66,11 @@ class PostgresSearching(StoreBackend):
         try:
             return catch_up(self._connections, self.space, progress)
         except (ReadOnly, StoreFull) as error:
-            left = self._connections.read(lambda reader: behind(reader, self.space))
+            left = self._connections.read_snapshot(lambda reader: behind(reader, self.space))
             raise IndexBehind(self.where, left, str(error)) from error
 
     def search(self, search: Search) -> SearchPage:
-        return self._connections.read(
+        return self._connections.read_snapshot(
             lambda reader: Searching(reader, search, self.space, self.owner, self.where).page()
         )
 

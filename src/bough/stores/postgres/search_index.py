@@ -125,12 +125,12 @@ def catch_up(connections: Connections, space: str, progress: Progress | None) ->
     """Index all that is new in this space; returns how many entries that was."""
     entries, resume = 0, 0
     while True:
-        batch = connections.read(partial(_read, space=space, resume=resume))
+        batch = connections.read_snapshot(partial(_read, space=space, resume=resume))
         if not batch.rows and not batch.marks:
             return entries
         entries += connections.write(partial(_put, space=space, batch=batch))
         if progress is not None:
-            progress(entries, connections.read(partial(behind, space=space)))
+            progress(entries, connections.read_snapshot(partial(behind, space=space)))
         if batch.resume is None:
             return entries
         resume = batch.resume

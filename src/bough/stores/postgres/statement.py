@@ -33,14 +33,14 @@ class Statement(Struct, frozen=True):
     """Of its values, if they have any."""
 
     @classmethod
-    def named(cls, text: str) -> Statement:
+    def from_named(cls, text: str) -> Statement:
         """From a text with %(name)s for each value."""
         names = tuple(dict.fromkeys(NAMED.findall(text)))
         numbered = NAMED.sub(lambda found: f"${names.index(found[1]) + 1}", text)
         return cls(_name_of(numbered), numbered.encode(), names)
 
     @classmethod
-    def of(cls, text: str) -> Statement:
+    def from_positional(cls, text: str) -> Statement:
         """From a text with %s for each value."""
         first, *rest = text.split("%s")
         numbered = first + "".join(f"${n}{piece}" for n, piece in enumerate(rest, 1))
@@ -56,7 +56,7 @@ Step = tuple[Statement, Sequence[Any]]
 _PREPARED: WeakKeyDictionary[Connection, set[bytes]] = WeakKeyDictionary()
 
 
-def run_on(
+def run_statement(
     connection: Connection, statement: Statement, values: Sequence[Any], *, is_prepared: bool = True
 ) -> Rows:
     """Within whatever transaction there is, or as one."""
@@ -118,7 +118,7 @@ def _rows(result: Any) -> Rows:
     ]
 
 
-def run_in_turn(connection: Connection, steps: Sequence[Step], *, is_prepared: bool = True) -> Rows:
+def run_pipeline(connection: Connection, steps: Sequence[Step], *, is_prepared: bool = True) -> Rows:
     """As one transaction and one round trip: a pipeline. What the last one tells; the first that fails ends it."""
     is_prepared = is_prepared and connection.prepare_threshold is not None
     try:

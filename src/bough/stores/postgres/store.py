@@ -23,8 +23,8 @@ from ..purge_types import Purged, UnreferencedBlobs
 from ..rows import session_from
 from . import commit_statement as step
 from . import create as creating
-from .commit import apply, insert_blobs, lock_head, settled
-from .connections import GATE, NAMED_GATE, PATIENT, Connections, Lost
+from .commit import apply, find_committed, insert_blobs, lock_head
+from .connections import SET_LOCK_TIMEOUT, SET_SPACE, SET_SPACE_NAMED, ConnectionLost, Connections
 from .counts import PostgresCounting
 from .export_sessions import MINE, SELECT_SESSION
 from .import_sessions import PostgresDumping
@@ -37,7 +37,7 @@ from .url import Address
 
 SELECT_LATEST = f"""
 select {SESSION_COLUMNS} from bough.session
-where {NAMED_GATE} and space = %(space)s and conversation_id = %(conversation)s
+where {SET_SPACE_NAMED} and space = %(space)s and conversation_id = %(conversation)s
   and (%(owner)s::text is null or owner = %(owner)s)
   and (relation is null or relation = 'import') and trashed_at is null
 order by no desc limit 1
@@ -54,11 +54,11 @@ left join bough.draft on draft.no = session.no and (draft.branch, draft.seq) = (
 where {MINE}
 """
 SELECT_BLOB = f"""
-select hash, mime, bytes from bough.blob where {NAMED_GATE} and space = %(space)s and hash = %(hash)s
+select hash, mime, bytes from bough.blob where {SET_SPACE_NAMED} and space = %(space)s and hash = %(hash)s
 """
 SELECT_LOOSE = f"""
 select count(*), coalesce(sum(size), 0)::bigint from bough.blob
-where {NAMED_GATE} and space = %(space)s and at < %(before)s
+where {SET_SPACE_NAMED} and space = %(space)s and at < %(before)s
   and not exists (select 1 from bough.blob_use where blob_no = blob.no)
 """
 DELETE_LOOSE = """
@@ -73,13 +73,13 @@ on conflict (no) do update set (branch, seq, fence, text, at) =
 # What stands in its way, if anything does, is asked for afterwards.
 TAKE_LEASE = f"""
 update bough.session set holder = %s, lease_until = %s, fence = fence + (holder is distinct from %s)::integer
-where {GATE} and {PATIENT}{{before}} and id = %s and (%s::text is null or owner = %s) and trashed_at is null
+where {SET_SPACE} and {SET_LOCK_TIMEOUT}{{before}} and id = %s and (%s::text is null or owner = %s) and trashed_at is null
   and (holder is null or holder = %s or coalesce(lease_until, 0) <= %s)
 returning fence
 """
 RELEASE = f"""
 update bough.session set holder = null, lease_until = null
-where {GATE} and {PATIENT}{{before}} and id = %s and (%s::text is null or owner = %s) and fence = %s
+where {SET_SPACE} and {SET_LOCK_TIMEOUT}{{before}} and id = %s and (%s::text is null or owner = %s) and fence = %s
 returning no
 """
 MOST_GROWING = 10_000
@@ -91,13 +91,15 @@ select %s, coalesce(max(n), 0) + 1, %s, %s, %s, %s, %s from bough.inbox where no
 
 @lru_cache(maxsize=8)
 def _led(update: str, before: str) -> Statement:
-    return Statement.of(update.format(before=f" and {before}" if before else ""))
+    return Statement.from_positional(update.format(before=f" and {before}" if before else ""))
 
 
 class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, PostgresCounting):
+    has_tasks = True
+
     def __init__(self, url: str, *, space: str = "default", owner: str | None = None) -> None:
-        address = Address.parsed(url)
-        self.where, self.space, self.owner = address.where, space, owner
+        address = Address.parse(url)
+        self.where, self.space, self.owner = address.safe_url, space, owner
         self._connections = Connections(address, space)
         self._growing: set[tuple[str, int] | None] = set()
         """Sessions and branches of theirs that were seen to grow here: for good the session's own."""
@@ -105,7 +107,7 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
     def close(self) -> None:
         self._connections.close()
 
-    def joined(self, join: Callable[[Connections], Connections]) -> PostgresStore:
+    def with_connections(self, join: Callable[[Connections], Connections]) -> PostgresStore:
         """This store by way of an engine's connections: what they do in a transaction commits with our change."""
         joined = copy(self)
         joined._connections = join(self._connections)
@@ -116,7 +118,7 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
     def commit(self, change: Change) -> Committed:
         try:
             return self._commit(change)
-        except Lost as lost:
+        except ConnectionLost as lost:
             return self._settle(change, lost)
 
     def _commit(self, change: Change) -> Committed:
@@ -125,7 +127,7 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
         shape = step.shape_of(change, self.owner, is_growing=is_growing)
         done = None if shape is None else self._step(change, shape)
         if done is None:
-            done = self._connections.once_in(lambda writer: apply(writer, change, self.space, self.owner))
+            done = self._connections.transaction(lambda writer: apply(writer, change, self.space, self.owner))
         if change.move_to is not None:
             self._growing.discard((change.session_id, done.leaf.branch))
         elif change.entries and not is_growing:
@@ -134,10 +136,12 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
 
     def _step(self, change: Change, shape: step.Shape) -> Committed | None:
         """The change as one statement; None if that wrote nothing, whatever the reason."""
-        said = self._connections.said()
-        values = step.bindings_of(change, self.space, self.owner, said, is_growing=shape.is_growing)
+        engine = self._connections.engine_sql()
+        values = step.bindings_of(change, self.space, self.owner, engine, is_growing=shape.is_growing)
         try:
-            found = self._connections.run_said(step.statement(shape, said.before, said.behind), values)
+            found = self._connections.run_with_engine_sql(
+                step.statement(shape, engine.condition, engine.effect), values
+            )
         except UniqueViolation:
             if not shape.is_growing:
                 raise
@@ -152,32 +156,34 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
             self._growing.clear()
         self._growing.add((session_id, branch))
 
-    def _settle(self, change: Change, lost: Lost) -> Committed:
+    def _settle(self, change: Change, lost: ConnectionLost) -> Committed:
         """The answer was lost. If the key is there it happened; if not it is tried again, and the compare and swap
         decides should the server still have been at it."""
         deadline = self._connections.deadline()
         while True:
             self._connections.recover(lost, deadline)
             try:
-                found = self._connections.once_in(lambda writer: settled(writer, change, self.owner))
+                found = self._connections.transaction(
+                    lambda writer: find_committed(writer, change, self.owner)
+                )
                 if found is not None:
                     return found
                 done = self._commit(change)
                 return Committed(done.leaf, done.facts + len(change.facts)) if done.repeated else done
-            except Lost as again:
+            except ConnectionLost as again:
                 lost = again
 
     def create(self, new: NewSession) -> tuple[SessionRow, bool]:
         try:
             return self._create(new)
-        except Lost as lost:
+        except ConnectionLost as lost:
             self._connections.recover(lost, self._connections.deadline())
-            found = self._connections.rows(
+            found = self._connections.query(
                 creating.SELECT_FIRST_KEY, {"space": self.space, "id": new.row.session_id}
             )
             if found and found[0][0] == new.key:
                 return self.session(new.row.session_id), True
-            return self._connections.again(lambda: self._create(new))
+            return self._connections.retry(lambda: self._create(new))
 
     def _create(self, new: NewSession) -> tuple[SessionRow, bool]:
         try:
@@ -199,12 +205,12 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
     def _insert(self, new: NewSession) -> SessionRow | None:
         if creating.is_plain(new):
             return creating.insert_plain(self._connections, new, self.space)
-        return self._connections.once_in(lambda writer: creating.insert(writer, new, self.space))
+        return self._connections.transaction(lambda writer: creating.insert(writer, new, self.space))
 
     def latest_or_create(self, new: NewSession) -> tuple[SessionRow, bool]:
         """Under a lock of the conversation's own, which whoever asks for the same one waits for."""
         bindings = {"space": self.space, "owner": self.owner, "conversation": new.row.conversation_id}
-        found = self._connections.rows(SELECT_LATEST, bindings)
+        found = self._connections.query(SELECT_LATEST, bindings)
         if found:
             return session_from(found[0]), False
         name = f"{self.space}\0{new.row.conversation_id}".encode().hex()
@@ -247,7 +253,7 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
             return purge(writer, lock_head(writer, session_id, self.owner), session_id, with_forks=with_forks)
 
         def happened(_: Purged) -> bool:
-            return not self._connections.rows(SELECT_SESSION, self._named(session_id))
+            return not self._connections.query(SELECT_SESSION, self._named(session_id))
 
         return self._connections.write(work, happened)
 
@@ -280,10 +286,10 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
 
     def _led(self, update: str, sets: tuple[Any, ...], named: tuple[Any, ...]) -> int | None:
         """A change of the lease as one statement; done twice it is the same. None: nothing was changed."""
-        said = self._connections.said()
-        statement = _led(update, said.before)
-        values = (*sets, self.space, *said.before_values, *named)
-        found = self._connections.again(lambda: self._connections.run_said(statement, values))
+        engine = self._connections.engine_sql()
+        statement = _led(update, engine.condition)
+        values = (*sets, self.space, *engine.condition_values, *named)
+        found = self._connections.retry(lambda: self._connections.run_with_engine_sql(statement, values))
         return int(found[0][0] or 0) if found else None
 
     def save_draft(self, session_id: str, leaf: Leaf, text: str, fence: int, at: int) -> None:
@@ -297,7 +303,7 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
         self._connections.write(work)
 
     def draft(self, session_id: str) -> str | None:
-        found = self._connections.rows(SELECT_DRAFT, self._named(session_id))
+        found = self._connections.query(SELECT_DRAFT, self._named(session_id))
         if not found:
             raise NotFound(session_id)
         text: bytes | None = found[0][0]
@@ -316,7 +322,7 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
             return int(found[0])
 
         def happened(_: int) -> bool:
-            return bool(self._connections.rows(SELECT_QUEUED_KEY, {**self._named(session_id), "key": key}))
+            return bool(self._connections.query(SELECT_QUEUED_KEY, {**self._named(session_id), "key": key}))
 
         return self._connections.write(work, happened)
 
@@ -328,12 +334,12 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
         self._connections.write(lambda writer: insert_blobs(writer, self.space, (blob,), at))
 
     def blob(self, digest: str) -> Blob | None:
-        found = self._connections.rows(SELECT_BLOB, {"space": self.space, "hash": digest})
+        found = self._connections.query(SELECT_BLOB, {"space": self.space, "hash": digest})
         return Blob(*found[0]) if found else None
 
     def loose_blobs(self, before: int) -> UnreferencedBlobs:
         return UnreferencedBlobs(
-            *self._connections.rows(SELECT_LOOSE, {"space": self.space, "before": before})[0]
+            *self._connections.query(SELECT_LOOSE, {"space": self.space, "before": before})[0]
         )
 
     def collect_blobs(self, before: int) -> int:

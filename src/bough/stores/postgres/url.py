@@ -21,7 +21,6 @@ from psycopg.types.string import BytesBinaryDumper
 
 from ...errors import BadQuery, NoServer
 
-SCHEMES = ("postgresql", "postgres")
 CONNECTIONS = 20
 CONNECT_SECONDS = 30
 """How long a host may be silent before a connection to it counts as failed; `connect_timeout` says otherwise."""
@@ -30,7 +29,7 @@ SECRET = frozenset(["password", "sslpassword", "passfile", "sslkey"])
 
 class Address(Struct, frozen=True):
     url: str
-    where: str
+    safe_url: str
     """The same without secrets, for messages."""
     is_prepared: bool = True
     """False behind a pooler that hands the next transaction to another server connection and does not follow
@@ -38,7 +37,7 @@ class Address(Struct, frozen=True):
     connections: int = CONNECTIONS
 
     @classmethod
-    def parsed(cls, url: str) -> Address:
+    def parse(cls, url: str) -> Address:
         parts = urlsplit(url)
         options = parse_qsl(parts.query, keep_blank_values=True)
         own = dict(option for option in options if option[0] in ("prepared", "connections"))
@@ -53,24 +52,24 @@ class Address(Struct, frozen=True):
         return cls(plain, shown, prepared == "on", int(connections))
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def connect_options(self) -> dict[str, Any]:
         """How every connection is opened. Statements are prepared at once: they come again, and it costs nothing."""
         return {
             "autocommit": True,
             "prepare_threshold": 0 if self.is_prepared else None,
             "context": ADAPTERS,
             "application_name": "bough",
-            **({} if self._says_timeout() else {"connect_timeout": CONNECT_SECONDS}),
+            **({} if self._has_timeout() else {"connect_timeout": CONNECT_SECONDS}),
         }
 
-    def _says_timeout(self) -> bool:
+    def _has_timeout(self) -> bool:
         return "PGCONNECT_TIMEOUT" in os.environ or "connect_timeout" in conninfo_to_dict(self.url)
 
     def connect(self) -> psycopg.Connection[Any]:
         try:
-            return psycopg.connect(self.url, **self.settings)
+            return psycopg.connect(self.url, **self.connect_options)
         except psycopg.Error as error:
-            raise NoServer(self.where, first_line(error)) from None
+            raise NoServer(self.safe_url, first_line(error)) from None
 
 
 def _without_password(netloc: str) -> str:
