@@ -73,8 +73,8 @@ def guard(runtime: Runtime) -> None:
             runtime.point(f"after {name}")
             return done
 
-        def before(self, connection: Any) -> None:
-            super().before(connection)
+        def before_write(self, connection: Any) -> None:
+            super().before_write(connection)
             runtime.point("within transaction")
 
         def transaction(self, work: Any, tries: int = 10) -> Any:
@@ -109,7 +109,7 @@ def work(
     runtime = Runtime(told, kill_at, by)
     guard(runtime)
     worker = Worker(
-        url, [agent(runtime)], queue=queue, concurrency=concurrency, lease=lease, tell=world_says(runtime)
+        url, [agent(runtime)], queue=queue, concurrency=concurrency, lease=lease, report=report_to(runtime)
     )
     signal.signal(signal.SIGTERM, lambda *_: worker.stop())
     left = worker.run(grace=20)
@@ -117,7 +117,7 @@ def work(
     os._exit(left)
 
 
-def world_says(runtime: Runtime) -> Any:
+def report_to(runtime: Runtime) -> Any:
     return lambda line: runtime.tell(f"said {line}")
 
 
@@ -131,7 +131,7 @@ def plod(url: str, queue: str, told: str, pause: float, lease: int = 1) -> None:
         return Slow(pause, crash_agent.batch((2, 11, 14)[said]) if said < 3 else "Done.")
 
     plodding = Agent("crash", ScriptedModel(answer), crash_agent.make_tools(runtime), LIMITS)
-    worker = Worker(url, [plodding], queue=queue, concurrency=2, lease=lease, tell=world_says(runtime))
+    worker = Worker(url, [plodding], queue=queue, concurrency=2, lease=lease, report=report_to(runtime))
     signal.signal(signal.SIGTERM, lambda *_: worker.stop())
     os._exit(worker.run(grace=20))
 

@@ -228,7 +228,7 @@ def test_what_was_written_is_not_denied_because_somebody_took_over_since(
 def test_a_server_that_does_not_come_back_is_told_of(
     store: Store, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_connections, "PATIENCE_SECONDS", -1.0)
+    monkeypatch.setattr(postgres_connections, "SERVER_TIMEOUT_SECONDS", -1.0)
     session = store.start()
     wire.lose_answer(b"titled")
     with pytest.raises(errors.Unsettled, match="with the same key"):
@@ -450,7 +450,7 @@ class TestConnections:
     def test_who_waits_too_long_for_one_is_told_how_to_have_more(
         self, database: Database, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(postgres_connections, "PATIENCE_SECONDS", 0.05)
+        monkeypatch.setattr(postgres_connections, "SERVER_TIMEOUT_SECONDS", 0.05)
         with (
             bough.open(f"{database.url}&connections=1") as store,
             store.backend._connections._lent(),

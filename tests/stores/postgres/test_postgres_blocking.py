@@ -70,7 +70,7 @@ class TestDenial:
     def test_a_reader_that_stays_makes_migrate_give_up_and_say_so(
         self, database: Database, client: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(postgres_schema, "PATIENCE", "100ms")
+        monkeypatch.setattr(postgres_schema, "LOCK_TIMEOUT", "100ms")
         with client.transaction():
             client.execute("table bough.public_message")
             with pytest.raises(errors.StoreError, match="nothing was changed"):

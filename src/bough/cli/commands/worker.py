@@ -83,7 +83,7 @@ def worker(
     except ModuleNotFoundError as error:
         raise Refused(NOT_INSTALLED.format(error.name)) from None
     seconds = span("lease", lease) // 1_000_000
-    working = Worker(place.url, agents, queue=queue, concurrency=concurrency, lease=seconds, tell=say)
+    working = Worker(place.url, agents, queue=queue, concurrency=concurrency, lease=seconds, report=say)
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: _stop(working))
     named = ", ".join(agent.name for agent in agents)

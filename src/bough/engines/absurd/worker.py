@@ -81,7 +81,7 @@ class Worker:
         concurrency: int = 4,
         lease: int = 30,
         runtime: Runtime | None = None,
-        tell: Callable[[str], None] = lambda line: None,
+        report: Callable[[str], None] = lambda line: None,
     ) -> None:
         if lease < 1 or concurrency < 1:
             raise BadQuery("lease or concurrency", min(lease, concurrency), "a number from 1")
@@ -89,7 +89,7 @@ class Worker:
         self.concurrency, self.lease = concurrency, lease
         self.agents = {one.name: LoadedAgent(one, one.models(), one.tools_by_name()) for one in agents}
         self.runtime = runtime or real_runtime(Redactor(environment_secrets()))
-        self.report = tell
+        self.report = report
         self.name = f"{platform.node()}:{os.getpid()}"
         self.stopping, self.has_ended = Flag(), Flag()
         self.claims: set[Claim] = set()
