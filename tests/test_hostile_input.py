@@ -249,7 +249,7 @@ class TestKept:
         text = {**TEXTS, "surrogate": "half \ud83d"}[name]
         try:
             attempt(store, text)
-        except errors.BadValue:
+        except errors.InvalidValue:
             pass
         else:
             assert name != "surrogate", "no store but memory can hold half a character"
@@ -475,7 +475,7 @@ class TestRefused:
             before = contents(store)
             try:
                 PLACES[place](store, session, value)
-            except errors.BadValue:
+            except errors.InvalidValue:
                 assert contents(store) == before, f"{name} was refused, but something was written"
             except Exception as error:  # noqa: BLE001 - collected, to name all of them at once
                 raw.append(f"{name}: {error!r}")
@@ -505,7 +505,7 @@ class TestRefused:
             "prompt": [Settings(prompt=half)],
             "media name": [user(Attachment(b"x", "image/png", half))],
         }
-        assert isinstance(refused(store, lambda: session.append(items[where])), errors.BadText)
+        assert isinstance(refused(store, lambda: session.append(items[where])), errors.InvalidText)
 
     @pytest.mark.parametrize(
         "item",
@@ -827,7 +827,7 @@ class TestLaws:
                 session.note(state=patch)
             read = other.session(session.session_id)
             assert same(read.state, session.state)
-            assert same(other.hydrate(session.session_id).state, bough.core.state.fold(read.path()))
+            assert same(other.hydrate(session.session_id).state, bough.core.state.fold_state(read.path()))
             assert read.verify() == []
 
     @thorough
@@ -843,7 +843,7 @@ class TestLaws:
             session = store.start()
             try:
                 session.append([user(text), assistant(ToolCall("c", "t", {"v": value}))])
-            except errors.BadValue as refusal:
+            except errors.InvalidValue as refusal:
                 outcomes.append(type(refusal))
                 assert session.row.leaf.seq == 0
             else:

@@ -317,7 +317,7 @@ class TestBundle:
         body = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
         end["sha256"] = sha256(body).hexdigest()
         (tmp_path / "b.bough").write_bytes(body + json.dumps(end).encode() + b"\n")
-        with library.open("memory:") as store, pytest.raises(errors.BadBundle, match="shown"):
+        with library.open("memory:") as store, pytest.raises(errors.InvalidBundle, match="shown"):
             store.import_bundle(tmp_path / "b.bough")
 
 
@@ -356,7 +356,7 @@ class TestReplay:
     def test_a_place_before_the_beginning_is_refused(self) -> None:
         session = library.open("memory:").start("a", [system("s")])
         session.append([user("q"), assistant("a")])
-        with pytest.raises(errors.BadReplay, match="from_"):
+        with pytest.raises(errors.InvalidReplay, match="from_"):
             session.replay_sync(from_=-1)
 
 

@@ -33,18 +33,18 @@ from bough import (
 )
 from bough.core.turns import CallModel
 from bough.errors import (
-    BadMessage,
-    BadSummary,
+    InvalidMessage,
     InvalidOperation,
     InvalidPosition,
+    InvalidSummary,
     NothingToRedo,
     OpenBatch,
     OrphanResult,
-    Running,
+    SessionRunning,
     ToolsNotAllowed,
 )
 from bough.stores.conformance.writer import everything
-from bough.wire import PROVIDERS, render, wire
+from bough.wire import PROVIDERS, find_provider, render
 from conftest import Store
 
 
@@ -211,7 +211,7 @@ class TestRewind:
         session.rewind(to=3, summary="the second idea does not work")
         assert "does not work" in session.messages("openai-chat")[-1]["content"]
         assert session.leaf.seq == 4
-        with pytest.raises(BadSummary):
+        with pytest.raises(InvalidSummary):
             session.rewind(to=1, summary="  ")
 
     def test_a_place_that_is_not_there_is_refused(self, asked: Session) -> None:
@@ -226,7 +226,7 @@ class TestRewind:
     def test_moves_are_refused_while_the_session_runs(self, store: Store, session: Session) -> None:
         with session.turn("q") as turn:
             other = store.session(session.session_id)
-            with pytest.raises(Running, match="here:1"):
+            with pytest.raises(SessionRunning, match="here:1"):
                 other.rewind(to=1)
             turn.answer(assistant("a"))
         other.refresh()
@@ -415,7 +415,7 @@ class TestCompact:
     def test_an_empty_or_over_long_summary_is_refused_and_the_old_context_stays(self, long: Session) -> None:
         before = long.request("anthropic")
         for summary in ("", " \n", "longer " * 2000):
-            with pytest.raises(BadSummary):
+            with pytest.raises(InvalidSummary):
                 long.compact(summary)
         assert long.request("anthropic") == before
 
@@ -443,7 +443,7 @@ class TestCompact:
         talk(session, "first " * 200, "second " * 200, "third " * 200, "fourth")
         session.compact(first_kept=4)
         made = session.compact()
-        assert made.folds
+        assert made.replaces_earlier
         (told, *_) = [item.message.text for item in session.context().items]
         for words in ("first first", "second second", "third third"):
             assert words in told
@@ -464,7 +464,7 @@ class TestCompact:
         talk(session, "a", "b", "c")
         before = session.leaf
         for first_kept in (None, 1, 2):
-            with pytest.raises(BadSummary):
+            with pytest.raises(InvalidSummary):
                 session.compact(first_kept=first_kept)
         assert session.leaf == before
 
@@ -480,7 +480,7 @@ class TestCompact:
         assert session.compact("sum", first_kept=4).first_kept == 3
 
     def test_nothing_to_replace_is_said_so(self, session: Session) -> None:
-        with pytest.raises(BadSummary, match="nothing lies before"):
+        with pytest.raises(InvalidSummary, match="nothing lies before"):
             session.compact("sum")
 
     def test_uncompact_without_compaction_is_refused(self, session: Session) -> None:
@@ -546,7 +546,7 @@ class TestReading:
         given: list[dict[str, Any]] = []
 
         def answer(request: Any) -> str:
-            given.append(wire("anthropic").project(request.context, request.blobs))
+            given.append(find_provider("anthropic").project(request.context, request.blobs))
             return "ok"
 
         for n in range(3):
@@ -555,8 +555,8 @@ class TestReading:
         found = session.fork() if is_fork else session
         difference = found.explain("anthropic")
         assert difference is not None
-        assert difference.where.startswith("messages[0]")
-        assert (difference.was, difference.now) == ("question 1", "question 2")
+        assert difference.path.startswith("messages[0]")
+        assert (difference.before, difference.after) == ("question 1", "question 2")
         assert "question 1" in str(given[-1]["messages"][0])
         session.send_sync("and now?", model=bough.ScriptedModel(answer), limits=bough.Limits(max_messages=99))
         assert session.explain("anthropic") is None
@@ -568,7 +568,7 @@ class TestReading:
         session.resume_sync(model=bough.ScriptedModel(["ok"]), limits=bough.Limits(max_messages=3))
         difference = session.explain("anthropic")
         assert difference is not None
-        assert (difference.was, difference.now) == ("question 1", "question 2")
+        assert (difference.before, difference.after) == ("question 1", "question 2")
 
     def test_explain_names_the_first_difference_to_what_was_last_sent(self, session: Session) -> None:
         assert session.explain("anthropic") is None
@@ -579,7 +579,7 @@ class TestReading:
         session.set(prompt_patch="Be kind.")
         difference = session.explain("anthropic")
         assert difference is not None
-        assert difference.where.startswith("system")
+        assert difference.path.startswith("system")
 
 
 class TestCare:
@@ -602,7 +602,7 @@ class TestCare:
         assert asked.row.status == "idle"
 
     def test_a_message_of_a_wrong_role_cannot_open_a_turn(self, session: Session) -> None:
-        with pytest.raises(BadMessage, match="opens with a user message"), session.turn(assistant("x")):
+        with pytest.raises(InvalidMessage, match="opens with a user message"), session.turn(assistant("x")):
             pass
 
 

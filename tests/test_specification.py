@@ -27,16 +27,16 @@ from bough import (
 )
 from bough.core.fit import measure
 from bough.errors import (
-    BadMessage,
-    BadQuery,
-    BadText,
+    ContextOverflow,
     Fenced,
+    InvalidArgument,
+    InvalidMessage,
     InvalidOperation,
+    InvalidText,
     ModelError,
     NotJson,
-    Overflow,
     Overloaded,
-    Running,
+    SessionRunning,
     StaleLeaf,
 )
 from bough.log.workspace import Selection
@@ -117,9 +117,9 @@ class TestInput:
         self, session: Session, message: Any
     ) -> None:
         model = ScriptedModel(["never"])
-        with pytest.raises(BadMessage, match="opens with a user message"):
+        with pytest.raises(InvalidMessage, match="opens with a user message"):
             session.send_sync(message, model=model)
-        with pytest.raises(BadMessage, match="opens with a user message"):
+        with pytest.raises(InvalidMessage, match="opens with a user message"):
             session.enqueue(message)
         assert (session.row.status, len(session.path()), model.requests) == ("idle", 1, [])
         assert session.log.store.inbox(session.session_id) == []
@@ -129,7 +129,7 @@ class TestInput:
 class TestStatus:
     @pytest.mark.parametrize("status", ["nonsense", 5, None])
     def test_one_that_is_none_is_refused_and_nothing_is_written(self, session: Session, status: Any) -> None:
-        with pytest.raises(BadQuery, match="status"):
+        with pytest.raises(InvalidArgument, match="status"):
             session.end(status)
         assert (session.row.status, len(session.journal())) == ("idle", 1)
 
@@ -417,7 +417,7 @@ class TestLimits:
     ) -> None:
         session.set(limits={"turns": "many"})
         model = ScriptedModel(["never"])
-        with pytest.raises(BadQuery, match="turns"):
+        with pytest.raises(InvalidArgument, match="turns"):
             session.send_sync("1", model=model)
         assert model.requests == []
 
@@ -489,7 +489,7 @@ class TestCompaction:
         assert (len(told), prose.strip() in told[0]) == (1, True)
 
     def test_what_tools_were_asked_and_said_is_told_too(self, session: Session) -> None:
-        model = ScriptedModel([ask("look", times=9), Overflow("m", "too long"), "end"])
+        model = ScriptedModel([ask("look", times=9), ContextOverflow("m", "too long"), "end"])
         session.send_sync("the question", model=model, tools=[look], limits=NOW)
         told = model.requests[-1].context.items[0].message.text
         assert "the question" in told
@@ -497,8 +497,8 @@ class TestCompaction:
 
     def test_one_that_would_be_no_shorter_is_not_made(self, session: Session) -> None:
         session.append([user("a"), assistant("b")])
-        events = session.send_sync("c", model=ScriptedModel([Overflow("m", "too long")]), limits=NOW)
-        assert events[-1].data["error"]["code"] == "Overflow"
+        events = session.send_sync("c", model=ScriptedModel([ContextOverflow("m", "too long")]), limits=NOW)
+        assert events[-1].data["error"]["code"] == "ContextOverflow"
         assert "compaction" not in [entry.kind for entry in session.path()]
 
     def test_a_models_summary_longer_than_what_it_replaces_is_refused(self, session: Session) -> None:
@@ -527,7 +527,7 @@ class TestCompaction:
         summariser = ScriptedModel(["never"])
         limits = Limits(max_cost_microcents=1, summariser=summariser, pause=lambda failures: 0.0)
         dear = Answer(assistant(""), Usage(1_000, 1_000, 0, 0), None, "scripted", "m", None)
-        chain = [ScriptedModel([dear], rates=DEAR), ScriptedModel([Overflow("m", "too long")])]
+        chain = [ScriptedModel([dear], rates=DEAR), ScriptedModel([ContextOverflow("m", "too long")])]
         session.send_sync("new", model=chain, limits=limits)
         assert summariser.requests == []
 
@@ -606,9 +606,9 @@ class TestLease:
 class TestTurn:
     def test_an_answer_that_was_refused_does_not_count_its_call_twice(self, session: Session) -> None:
         with session.turn("q", calling="scripted:m") as turn:
-            with pytest.raises(BadText):
+            with pytest.raises(InvalidText):
                 turn.answer(assistant("\ud800"), usage=Usage(7, 7, 0, 0))
-            with pytest.raises(BadText):
+            with pytest.raises(InvalidText):
                 turn.failed("\ud800")
             turn.answer(assistant("whole"), usage=Usage(7, 7, 0, 0))
         assert [call.usage.input_tokens for call in session.model_calls()] == [7]
@@ -636,7 +636,7 @@ class TestShellOfTheHost:
             async for event in session.send("q", model=ScriptedModel([Slow(0.05, "mine")])):
                 if event.type == "session:turn_started":
                     other = store.session(session.session_id)
-                    with pytest.raises(Running):
+                    with pytest.raises(SessionRunning):
                         await asyncio.to_thread(other.shell, ["true"], workspace, commands=["true"])
 
         asyncio.run(main())

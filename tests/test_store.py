@@ -13,15 +13,15 @@ from msgspec.structs import replace
 import bough
 from bough import Session, Workspace, assistant, system, user
 from bough.errors import (
-    BadQuery,
-    BadText,
     IdTaken,
+    InvalidArgument,
+    InvalidText,
+    NotAStore,
     NotFound,
-    OtherSpace,
-    Running,
+    SessionRunning,
     StoreClosed,
     StoreError,
-    WrongStore,
+    WrongSpace,
 )
 from conftest import Store
 
@@ -112,7 +112,7 @@ class TestListing:
     @pytest.mark.parametrize("query", [{"status": "odd"}, {"relation": "odd"}, {"status": 5}])
     def test_what_no_session_can_be_is_no_question(self, store: Store, query: dict[str, Any]) -> None:
         """A word mistyped would look as if there were none."""
-        with pytest.raises(BadQuery, match=next(iter(query))):
+        with pytest.raises(InvalidArgument, match=next(iter(query))):
             store.sessions(**query)
 
     def test_the_space_of_the_handle_may_be_named_and_another_one_says_how_to_open_it(
@@ -121,7 +121,7 @@ class TestListing:
         session = store.start("a")
         assert [row.session_id for row in store.sessions(space="default").sessions] == [session.session_id]
         for read in (store.sessions, lambda **query: list(store.all_sessions(**query))):
-            with pytest.raises(OtherSpace, match=r"bough\.open\(…, space='other'\)"):
+            with pytest.raises(WrongSpace, match=r"bough\.open\(…, space='other'\)"):
                 read(space="other")
 
 
@@ -149,7 +149,7 @@ class TestWhatIsDriven:
         session = store.start()
         task = store.start_task(session)
         self.drive(store, task)
-        with pytest.raises(Running, match="elsewhere:1#a") as refused:
+        with pytest.raises(SessionRunning, match="elsewhere:1#a") as refused:
             store.delete(session.session_id)
         assert refused.value.session_id == task.session_id
         assert {row.trashed_at for row in store.family(session.session_id)} == {None}
@@ -160,7 +160,7 @@ class TestWhatIsDriven:
         fork = session.fork()
         store.delete(session.session_id)
         self.drive(store, fork)
-        with pytest.raises(Running):
+        with pytest.raises(SessionRunning):
             store.purge(session.session_id, with_forks=True)
         assert store.purge(session.session_id).sessions == (session.session_id,)
 
@@ -185,9 +185,9 @@ def test_bad_text_in_a_plain_column_is_refused_and_nothing_is_made(store: Store)
         {"conversation_id": "\0"},
         {"session_id": "\0"},
     ):
-        with pytest.raises(BadText):
+        with pytest.raises(InvalidText):
             store.start("a", **about)
-    with pytest.raises(BadText):
+    with pytest.raises(InvalidText):
         store.start("a\0")
     assert store.sessions().sessions == []
 
@@ -228,11 +228,11 @@ class TestOpen:
 
     def test_what_cannot_be_opened_is_said_so(self, tmp_path: Path) -> None:
         for url in ("mysql://host/db", str(tmp_path), str(tmp_path / "no" / "folder.db")):
-            with pytest.raises(WrongStore):
+            with pytest.raises(NotAStore):
                 bough.open(url)
         with pytest.raises(StoreError, match="full"):
             bough.open(tmp_path / "a.db", synchronous="off")
-        with pytest.raises(BadText):
+        with pytest.raises(InvalidText):
             bough.open("memory:", space="\0")
 
     def test_a_store_is_a_context_manager_and_repr_tells_where(self) -> None:

@@ -19,7 +19,7 @@ _HOMES = {
     "agent.tools.tool": ["Happened", "NeverHappened", "Tool", "ToolContext", "tool"],
     "core.context": ["Context"],
     "core.entries": ["BranchSummary", "Compaction", "Entry", "Evidence", "Note", "Settings", "Uncompaction"],
-    "core.fit": ["Budget", "Fitted"],
+    "core.fit": ["Budget", "FitResult"],
     "core.messages": [
         "Attachment",
         "Media",
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from .core.entries import Settings as Settings
     from .core.entries import Uncompaction as Uncompaction
     from .core.fit import Budget as Budget
-    from .core.fit import Fitted as Fitted
+    from .core.fit import FitResult as FitResult
     from .core.messages import Attachment as Attachment
     from .core.messages import Media as Media
     from .core.messages import Message as Message

@@ -29,11 +29,11 @@ _WORDS: dict[type[errors.BoughError], Callable[[Any], Told]] = {
         f"look with bough show {e.session_id}, then try again",
     ),
     errors.Fenced: lambda e: Told(f"another runner took session {e.session_id} over; nothing was written"),
-    errors.Running: lambda e: Told(
+    errors.SessionRunning: lambda e: Told(
         f"session {e.session_id} is being driven by {e.holder or 'an unnamed runner'}",
         f"wait for its turn to end (bough tail -f {e.session_id}), or queue your input with bough run --queue",
     ),
-    errors.Trashed: lambda e: Told(
+    errors.SessionTrashed: lambda e: Told(
         f"session {e.session_id} is in the trash", f"bough restore {e.session_id} brings it back"
     ),
     errors.TaskTrashed: lambda e: Told(

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 from . import wire
 from .agent import manual_compaction as compacting
 from .core import context as contexts
-from .core.codec import plain_text
+from .core.codec import check_text
 from .core.context import Context
 from .core.drafts import Draft
 from .core.entries import BranchSummary, Compaction, Entry, Note, Payload, Settings, Uncompaction
-from .core.fit import Budget, Fitted, fit
-from .core.log_events import Event, events
+from .core.fit import Budget, FitResult, fit
+from .core.log_events import LogEvent, log_events
 from .core.messages import Message, Outcome, tool_result
 from .core.state import State
 from .core.tree import Branch, Leaf
-from .core.tree_text import draw
+from .core.tree_text import draw_tree
 from .core.turns import Action, OpenCall, next_action
 from .core.usage import Call, Totals, total
-from .errors import BadSummary, InvalidOperation, InvalidPosition, NotFound
+from .errors import InvalidOperation, InvalidPosition, InvalidSummary, NotFound
 from .log import fork as forking
 from .log import labels, ledger
 from .log.changes import AppendResult, Cut
@@ -89,7 +89,7 @@ class Session(Runs, Replays, Exports):
         coming = drafts(items)
         if any(isinstance(draft.payload, Settings) and draft.payload.tools is not None for draft in coming):
             held = self.log.store.asides(self.session_id, leaf=self.leaf if after is None else after)
-            contexts.refuse_widening(held, (draft.payload for draft in coming))
+            contexts.check_tools_allowed(held, (draft.payload for draft in coming))
         return self.log.append(coming, after=after, key=key)
 
     def turn(
@@ -126,14 +126,14 @@ class Session(Runs, Replays, Exports):
 
     def title(self, title: str | None) -> None:
         """Name the session; None takes the name away."""
-        plain_text(title, "title")
+        check_text(title, "title")
         self.log.record("titled", data={"title": title}, row={"title": title})
 
     def tag(self, /, **tags: str | None) -> dict[str, str]:
         """Set tags; None removes one. Returns all of them."""
         for name, value in tags.items():
-            plain_text(name, "tag")
-            plain_text(value, f"tag {name}")
+            check_text(name, "tag")
+            check_text(value, f"tag {name}")
         self.log.record("tagged", data={"tags": tags}, tags=tags)
         return self.row.tags
 
@@ -148,7 +148,7 @@ class Session(Runs, Replays, Exports):
     def end(self, status: Status = "completed", error: str | None = None) -> None:
         """Say that it is over, and how. It may be sent to again all the same."""
         now = self.log.runtime.now()
-        plain_text(error, "error")
+        check_text(error, "error")
         row = {"status": status, "error": error, "completed_at": now, "holder": None, "lease_until": None}
         self.log.record("ended", data={"status": status, "error": error}, row=row)
 
@@ -168,7 +168,7 @@ class Session(Runs, Replays, Exports):
         left = None
         if summary is not None:
             if not summary.strip():
-                raise BadSummary("the summary of the branch is empty")
+                raise InvalidSummary("the summary of the branch is empty")
             left = BranchSummary(summary, self.leaf.seq, self.log.cursor.entry_id.hex())
         self.log.move(self.log.leaf_at(cut.at), summary=left, data={"asked": to} if cut.has_moved else None)
         return cut
@@ -220,13 +220,13 @@ class Session(Runs, Replays, Exports):
         """The public entries of the path: inputs and final answers."""
         return self.log.path(public=True).entries
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[LogEvent]:
         """The messages of the path as events: one for each message, each call and each result."""
-        return list(events(self.path()))
+        return list(log_events(self.path()))
 
     def entries(self) -> list[Entry]:
         """Every entry of the session's own branches, on the path or not."""
-        return [stored.entry.opened(stored.branch) for stored in self.log.store.entries(self.session_id)]
+        return [stored.entry.to_entry(stored.branch) for stored in self.log.store.entries(self.session_id)]
 
     def branches(self) -> list[Branch]:
         """Its own branches and the ones they hang on, oldest first."""
@@ -234,7 +234,7 @@ class Session(Runs, Replays, Exports):
 
     def tree(self, *, width: int = 100) -> str:
         """The whole tree as text, the leaf marked."""
-        return draw(self.log.all_entries(), self.branches(), self.leaf, width=width, labels=self.labels())
+        return draw_tree(self.log.all_entries(), self.branches(), self.leaf, width=width, labels=self.labels())
 
     def journal(self, after: int = 0, limit: int | None = None) -> list[Fact]:
         """The numbered facts of the session: started, appended, moved, …; those after number `after`."""
@@ -266,20 +266,20 @@ class Session(Runs, Replays, Exports):
 
     def context(self) -> Context:
         """The messages a model would be given at this leaf, in no provider's form."""
-        return contexts.build(self.path())
+        return contexts.build_context(self.path())
 
-    def fit(self, budget: Budget) -> Fitted:
+    def fit(self, budget: Budget) -> FitResult:
         """The context cut to whole turns, newest first; says what it dropped."""
         return fit(self.context(), budget)
 
     def request(self, provider: str, budget: Budget | None = None) -> dict[str, Any]:
         """The history as that provider's request takes it: for Anthropic `system` and `messages`."""
         context = self.context() if budget is None else self.fit(budget).context
-        return wire.wire(provider).project(context, self.read_blob)
+        return wire.find_provider(provider).project(context, self.read_blob)
 
     def messages(self, provider: str, budget: Budget | None = None) -> list[dict[str, Any]]:
         """Always a history the provider accepts, the same bytes on every host."""
-        found: list[dict[str, Any]] = self.request(provider, budget)[wire.wire(provider).history]
+        found: list[dict[str, Any]] = self.request(provider, budget)[wire.find_provider(provider).history]
         return found
 
     def explain(self, provider: str, sent: dict[str, Any] | None = None) -> Difference | None:
@@ -288,7 +288,7 @@ class Session(Runs, Replays, Exports):
 
         path, most = self.path(), most_on_tree(self.log)
         calls = [call.after_seq for call in self.model_calls("path") if call.purpose == "answer"]
-        project = wire.wire(provider).project
+        project = wire.find_provider(provider).project
         if sent is None and not calls:
             return None
         was = project(given(path[: max(calls)], most), self.read_blob) if sent is None else sent
@@ -300,15 +300,22 @@ class Session(Runs, Replays, Exports):
         return None if found is None else found.data
 
     def compact(
-        self, summary: str | None = None, *, first_kept: int | None = None, folds: bool = False, **files: Any
+        self,
+        summary: str | None = None,
+        *,
+        first_kept: int | None = None,
+        replaces_earlier: bool = False,
+        **files: Any,
     ) -> Compaction:
         """From here on the model sees the summary in place of what lies before `first_kept`.
 
         Default: the newest turn is kept. Nothing is deleted; `uncompact` brings the old context back.
-        `folds=True` says the summary already tells what an earlier one told; else both are shown. Without a summary
+        `replaces_earlier=True` says the summary already tells what an earlier one told; else both are shown. Without a summary
         one is made without a model, which tells what earlier ones told and which files were read and changed.
         """
-        compaction = compacting.compaction(self.log, summary, first_kept, folds=folds, **files)
+        compaction = compacting.compaction(
+            self.log, summary, first_kept, replaces_earlier=replaces_earlier, **files
+        )
         self.append([compaction])
         return compaction
 
@@ -388,5 +395,5 @@ def drafts(items: Iterable[Appendable]) -> list[Draft]:
     found: list[Draft] = []
     for is_dict, run in groupby(items, lambda item: isinstance(item, dict)):
         group: list[Any] = list(run)
-        found.extend(map(Draft, wire.read_any_messages(group) if is_dict else group))
+        found.extend(map(Draft, wire.parse_messages(group) if is_dict else group))
     return found

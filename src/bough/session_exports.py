@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 from .core.redact import Redactor
-from .errors import BadQuery
+from .errors import InvalidArgument
 from .log.log import Log
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Exports:
         from .log.ledger import model_calls
 
         if lines < 1:
-            raise BadQuery("lines", lines, "a number from 1")
+            raise InvalidArgument("lines", lines, "a number from 1")
         totals = total(model_calls(self.log, "path", None))
         return markdown(self._row(redact), self._entries(0, redact), totals, lines)
 
@@ -67,10 +67,10 @@ class Exports:
 
         if what == "all":
             stored = self.log.store.entries(self.log.session_id)
-            own = (one.entry.opened(one.branch) for one in stored if one.entry.seq > since)
+            own = (one.entry.to_entry(one.branch) for one in stored if one.entry.seq > since)
             return entry_lines(self.log.session_id, cleared(own, self._redactor(redact)))
         if what not in ("path", "events"):
-            raise BadQuery("what", what, "path, all or events")
+            raise InvalidArgument("what", what, "path, all or events")
         lines = event_lines if what == "events" else entry_lines
         return lines(self.log.session_id, self._entries(since, redact))
 
@@ -87,7 +87,7 @@ class Exports:
 
         agent = frozen_agent(self.log)
         redactor = self._redactor(redact)
-        agent = agent if redactor is None else redactor.json(agent)
+        agent = agent if redactor is None else redactor.redact_json(agent)
         return to_yaml(workflow(self._row(redact), list(self._entries(0, redact)), agent))
 
     def inspect(self, *, redact: bool = True) -> str:
@@ -132,5 +132,5 @@ class Exports:
         row = self.log.store.session(self.log.session_id)
         if not redact:
             return row
-        hide = self.log.runtime.redactor.json
+        hide = self.log.runtime.redactor.redact_json
         return replace(row, title=hide(row.title), error=hide(row.error), agent=hide(row.agent))

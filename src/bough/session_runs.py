@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from .core.messages import Message, user
 from .core.tree import Leaf
 from .core.turns import OpenCall
-from .errors import BadQuery, InvalidOperation, InvalidPosition, StaleLeaf, StoreError, TaskTrashed
+from .errors import InvalidArgument, InvalidOperation, InvalidPosition, StaleLeaf, StoreError, TaskTrashed
 from .log.log import Log
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Runs:
 
     def _start(self, content: str | Message | None, engine: str, how: dict[str, Any]) -> Run:
         if engine != "local":
-            raise BadQuery("engine", engine, '"local" or "absurd"')
+            raise InvalidArgument("engine", engine, '"local" or "absurd"')
         from .engines.local import start
 
         self._run = start(self.log, content, **how)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from msgspec.structs import replace
 
-from .core.codec import plain_text
+from .core.codec import check_text
 from .core.drafts import Blob
 from .core.media import digest
 from .core.messages import Media
 from .core.redact import Redactor
-from .core.search import parse
+from .core.search import parse_query
 from .core.turns import Cursor
-from .errors import OtherSpace, StoreError, WrongStore
+from .errors import WrongSpace, StoreError, NotAStore
 from .log.hydrate import HydratedSession, hydrate
 from .log.log import Log
 from .log.new_session import new_session
@@ -122,11 +122,11 @@ class Store:
         """A page of session rows, newest first. Hand `page.next` in as `before` to read on.
 
         Filters: owner, agent, status, model, conversation_id, relation, parent_session, tag=(name, value), title,
-        started_from and started_before (microseconds), trashed. `OtherSpace` if `space` is not this store's.
+        started_from and started_before (microseconds), trashed. `WrongSpace` if `space` is not this store's.
         """
         space = query.pop("space", None)
         if space not in (None, self.backend.space):
-            raise OtherSpace(space, self.backend.space)
+            raise WrongSpace(space, self.backend.space)
         return self.backend.sessions(Query(**query))
 
     def all_sessions(self, **query: Any) -> Iterator[SessionRow]:
@@ -153,7 +153,7 @@ class Store:
         Filters: role: kind: tool: model: error: agent: tag: session: before: after:. What is new is indexed
         first; with `catch_up=False` it is not, and `page.behind` tells how many sessions lack something.
         """
-        search = replace(parse(typed, self.runtime.now()), limit=limit, before=before, trashed=trashed)
+        search = replace(parse_query(typed, self.runtime.now()), limit=limit, before=before, trashed=trashed)
         if catch_up:
             self.backend.index()
         return self.backend.search(search)
@@ -178,7 +178,7 @@ class Store:
     def import_bundle(self, source: Place, *, new_id: bool = False, progress: Tell | None = None) -> Imported:
         """Take a bundle in, from a path or a binary file: all of it or nothing; twice adds nothing.
 
-        `IdClash` if its id holds other content here; `new_id` takes it in beside, under ids of its own.
+        `IdConflict` if its id holds other content here; `new_id` takes it in beside, under ids of its own.
         """
         from .exchange.bundle import transfer as bundle  # late, as all that moves sessions
 
@@ -206,7 +206,7 @@ class Store:
 
     def put_blob(self, data: bytes, mime: str, name: str | None = None) -> Media:
         """Keep bytes once, by content; returns the handle for a message."""
-        plain_text(mime, "mime type")
+        check_text(mime, "mime type")
         self.backend.put_blob(Blob(digest(data), mime, data), self.runtime.now())
         return Media(digest(data), mime, len(data), name)
 
@@ -227,7 +227,7 @@ class Store:
     # -- care --------------------------------------------------------------------------------------
 
     def delete(self, session_id: str) -> list[str]:
-        """Into the trash, its child tasks first; `restore` brings them back. `Running` while one of them is driven."""
+        """Into the trash, its child tasks first; `restore` brings them back. `SessionRunning` while one of them is driven."""
         self.raise_if_running(self.family(session_id))
         return self.backend.trash(session_id, self.runtime.now())
 
@@ -255,7 +255,7 @@ class Store:
         return list(found.values())
 
     def raise_if_running(self, rows: Iterable[SessionRow]) -> None:
-        """`Running` if one of them is: what its runner does next would have nowhere to go."""
+        """`SessionRunning` if one of them is: what its runner does next would have nowhere to go."""
         for row in rows:
             Log(self.backend, row, self.runtime).raise_if_held(row)
 
@@ -281,7 +281,7 @@ def open(
     environment's own (by their names) and what looks like a key for certain. `synchronous="normal"` is faster and safe against a killed process, but a power cut may take the last commits.
     `key` encrypts a file, with `apsw-sqlite3mc` in place of `apsw`; it is needed again at every opening.
     """
-    plain_text(space, "space")
+    check_text(space, "space")
     if synchronous not in ("full", "normal"):
         raise StoreError(f"synchronous={synchronous!r} is unknown; use 'full' or 'normal'")
     where = os.fspath(url)
@@ -299,7 +299,7 @@ def open(
             )
         return Store(_postgres(where, space, owner), runtime)
     if "://" in where:
-        raise WrongStore(where, "only paths, memory: and postgresql:// are known")
+        raise NotAStore(where, "only paths, memory: and postgresql:// are known")
     from .stores.sqlite.store import SqliteStore
 
     return Store(SqliteStore(where, space=space, owner=owner, synchronous=synchronous, key=key), runtime)

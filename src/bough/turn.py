@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from . import wire
 from .core.drafts import Draft
-from .core.messages import Message, Outcome, as_input, tool_result
+from .core.messages import Message, Outcome, to_user_message, tool_result
 from .core.turns import OpenCall
 from .core.usage import Call, Usage
 from .errors import Fenced, InvalidOperation
@@ -107,7 +107,7 @@ class Turn:
         """A model's answer: an SDK object, a dict or a Message. Usage and evidence are taken from it."""
         if self._log.cursor.turn != self._turn:
             raise InvalidOperation(f"turn {self._turn} is over; open another one: session.turn(text)")
-        read = wire.read(reply)
+        read = wire.parse_reply(reply)
         usage = read.usage if usage is None else usage
         read = replace(read, usage=usage, provider=provider or read.provider, model=model or read.model)
         draft = Draft(read.message, read.model, read.finish, read.evidence)
@@ -200,4 +200,4 @@ class Turn:
 
 
 def _input(content: str | Message | dict[str, Any]) -> Message:
-    return as_input(wire.read_any_messages([content])[0] if isinstance(content, dict) else content)
+    return to_user_message(wire.parse_messages([content])[0] if isinstance(content, dict) else content)

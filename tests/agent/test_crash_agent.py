@@ -13,7 +13,7 @@ import bough
 import bough.engines.local  # so that no child has to load it
 from bough import Usage
 from bough.models.prices import price
-from bough.wire import PROVIDERS, wire
+from bough.wire import PROVIDERS, find_provider
 from support import crash_agent
 
 SOAK = os.environ.get("BOUGH_SOAK") == "1"
@@ -71,7 +71,7 @@ def check(place: Path, told: list[str], transcript: list[tuple[str | None, str]]
         for row in store.all_sessions():
             session = store.session(row.session_id)
             for provider in PROVIDERS:
-                assert wire(provider).violations(session.request(provider)) == []
+                assert find_provider(provider).violations(session.request(provider)) == []
             assert row.status == "idle"
         calls = [call for row in store.all_sessions() for call in store.session(row.session_id).model_calls()]
         made = told.count("model")

@@ -34,17 +34,17 @@ from bough.core.context import Context, Item
 from bough.core.drafts import Draft, ExtraFact
 from bough.core.fit import measure
 from bough.errors import (
-    BadQuery,
     BoughError,
+    ContextOverflow,
     Fenced,
+    InvalidArgument,
     InvalidOperation,
     ModelError,
-    Overflow,
     Overloaded,
-    Running,
+    SessionRunning,
 )
 from bough.models.model import Delta
-from bough.wire import PROVIDERS, Answer, wire
+from bough.wire import PROVIDERS, Answer, find_provider
 from conftest import Store
 
 NOW = Limits(pause=lambda failures: 0.0)
@@ -101,7 +101,7 @@ def desk() -> Desk:
 def is_valid(session: Session) -> bool:
     assert session.verify() == []
     requests = {name: session.request(name) for name in PROVIDERS}
-    return all(wire(name).violations(request) == [] for name, request in requests.items())
+    return all(find_provider(name).violations(request) == [] for name, request in requests.items())
 
 
 class TestSend:
@@ -375,7 +375,7 @@ class TestModels:
 
     def test_an_overflow_compacts_once_and_tries_again(self, session: Session) -> None:
         session.append([user("old " * 200), assistant("answer " * 200)])
-        model = ScriptedModel([Overflow("m", "too long"), "short enough"])
+        model = ScriptedModel([ContextOverflow("m", "too long"), "short enough"])
         events = session.send_sync("new", model=model, limits=NOW)
         assert "session:compacted" in [event.type for event in events]
         assert model.requests[1].context.items[0].pinned
@@ -410,7 +410,7 @@ class TestModels:
         assert min(took[1:]) < took[0] / 4
 
     @pytest.mark.parametrize(
-        ("says", "told", "folds"),
+        ("says", "told", "replaces_earlier"),
         [
             ("They spoke of old things.", "They spoke of old things.", True),
             ("", "user: old", False),
@@ -419,7 +419,7 @@ class TestModels:
         ids=["a summary", "an empty one", "a failure"],
     )
     def test_a_model_writes_the_summary_and_its_cost_is_charged(
-        self, session: Session, says: Any, told: str, folds: bool
+        self, session: Session, says: Any, told: str, replaces_earlier: bool
     ) -> None:
         session.append([user("old " * 400), assistant("answer " * 400)])
         limits = Limits(context_tokens=300, summariser=ScriptedModel([says]), pause=lambda failures: 0.0)
@@ -427,21 +427,21 @@ class TestModels:
         session.send_sync("new", model=model, limits=limits)
         assert told in model.requests[0].context.items[0].message.text
         compaction = next(entry.payload for entry in session.path() if entry.kind == "compaction")
-        assert compaction.folds is folds
+        assert compaction.replaces_earlier is replaces_earlier
         assert [call.purpose for call in session.model_calls()].count("compaction") == 1
         assert is_valid(session)
 
     def test_one_input_that_is_too_long_is_never_dropped_silently(self, session: Session) -> None:
         events = session.send_sync(
-            "long " * 900, model=ScriptedModel([Overflow("m", "too long")]), limits=NOW
+            "long " * 900, model=ScriptedModel([ContextOverflow("m", "too long")]), limits=NOW
         )
-        assert events[-1].data["error"]["code"] == "Overflow"
+        assert events[-1].data["error"]["code"] == "ContextOverflow"
         assert session.context().items[0].message.text == "long " * 900
 
     def test_a_turn_larger_than_the_window_still_compacts_and_keeps_its_input(
         self, session: Session, desk: Desk
     ) -> None:
-        model = ScriptedModel([ask(("look", 1)), ask(("look", 2)), Overflow("m", "too long"), "done"])
+        model = ScriptedModel([ask(("look", 1)), ask(("look", 2)), ContextOverflow("m", "too long"), "done"])
         session.send_sync("the whole question", model=model, tools=desk.tools(), limits=NOW)
         assert "the whole question" in model.requests[-1].context.items[0].message.text
         assert session.path()[-1].message.text == "done"
@@ -449,9 +449,9 @@ class TestModels:
 
     def test_two_overflows_stop_with_an_error(self, session: Session) -> None:
         session.append([user("old " * 200), assistant("answer " * 200)])
-        model = ScriptedModel([Overflow("m", "too long"), Overflow("m", "still too long")])
+        model = ScriptedModel([ContextOverflow("m", "too long"), ContextOverflow("m", "still too long")])
         events = session.send_sync("new", model=model, limits=NOW)
-        assert events[-1].data["error"]["code"] == "Overflow"
+        assert events[-1].data["error"]["code"] == "ContextOverflow"
 
 
 class TestLimits:
@@ -460,7 +460,7 @@ class TestLimits:
     )
     def test_a_limit_is_a_whole_number_from_0_on(self, name: str) -> None:
         for value in (-1, "a", 1.5, True):
-            with pytest.raises(BadQuery, match=name):
+            with pytest.raises(InvalidArgument, match=name):
                 Limits(**{name: value})
 
     def test_past_the_turn_cap_nothing_leaves_and_nothing_is_stored(self, session: Session) -> None:
@@ -527,8 +527,8 @@ class TestMostMessages:
         assert events[-1].data == {"stop_reason": "answered"}
         assert len(long.path()) == 15
         for name in PROVIDERS:
-            request = wire(name).project(model.requests[0].context, long.read_blob)
-            assert wire(name).violations(request) == []
+            request = find_provider(name).project(model.requests[0].context, long.read_blob)
+            assert find_provider(name).violations(request) == []
 
     def test_a_turn_longer_than_that_is_given_whole(self, long: Session, desk: Desk) -> None:
         model = ScriptedModel([ask(("look", 1)), ask(("look", 2)), "done"])
@@ -756,7 +756,7 @@ class TestLease:
             run = session.send("q", model=ScriptedModel([Slow(30)]))
             async for event in run:
                 if event.type == "session:turn_started":
-                    with pytest.raises(Running, match="here:1#"):
+                    with pytest.raises(SessionRunning, match="here:1#"):
                         async for _ in store.session(session.session_id).resume(
                             model=ScriptedModel(["mine"])
                         ):

@@ -301,7 +301,7 @@ class TestLedger:
 
     def test_an_overflow_is_not_a_try(self, session: Session) -> None:
         session.append([user("old " * 200), assistant("answer " * 200)])
-        model = ScriptedModel([bough.errors.Overflow("m", "too long"), "fits"])
+        model = ScriptedModel([bough.errors.ContextOverflow("m", "too long"), "fits"])
         session.send_sync("new", model=model, limits=Limits(tries=1))
         assert session.path()[-1].message.text == "fits"
 
@@ -370,13 +370,13 @@ def test_the_cost_cap_reaches_the_children(session: Session) -> None:
 
 
 def test_a_turn_of_ones_own_is_refused_while_a_loop_drives(store: Store, session: Session) -> None:
-    from bough.errors import Running
+    from bough.errors import SessionRunning
 
     async def main() -> None:
         run = session.send("q", model=ScriptedModel([Slow(5)]))
         async for event in run:
             if event.type == "session:turn_started":
-                with pytest.raises(Running), store.session(session.session_id).turn():
+                with pytest.raises(SessionRunning), store.session(session.session_id).turn():
                     pass
                 run.cancel()
 

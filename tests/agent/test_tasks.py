@@ -11,8 +11,8 @@ import pytest
 
 import bough
 from bough import ScriptedModel, Session, ToolCall, ToolContext, assistant, system, user
-from bough.errors import InvalidOperation, TaskTrashed, Trashed
-from bough.wire import PROVIDERS, wire
+from bough.errors import InvalidOperation, SessionTrashed, TaskTrashed
+from bough.wire import PROVIDERS, find_provider
 from conftest import Store
 
 
@@ -69,7 +69,7 @@ def results(session: Session) -> list[Any]:
 def is_valid(session: Session) -> bool:
     assert session.verify() == []
     requests = {name: session.request(name) for name in PROVIDERS}
-    return all(wire(name).violations(request) == [] for name, request in requests.items())
+    return all(find_provider(name).violations(request) == [] for name, request in requests.items())
 
 
 def family(session: Session) -> list[Session]:
@@ -408,7 +408,7 @@ class TestWaiting:
             session.resume_sync(model=ScriptedModel([]), tools=tools)
         with pytest.raises(TaskTrashed):
             session.approve(session.open_tool_calls[0])
-        with pytest.raises(Trashed):
+        with pytest.raises(SessionTrashed):
             session.approve(asked)
         assert (session.row.status, session.row.error, office.delegated) == ("waiting", None, depth)
         store.restore(child)

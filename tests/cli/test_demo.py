@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import bough as library
-from bough.wire import PROVIDERS, wire
+from bough.wire import PROVIDERS, find_provider
 from support.terminal import Terminal, bough
 
 
@@ -43,7 +43,7 @@ class TestDemo:
             ]
             assert (settled.outcome, settled.error) == ("done", False)
             for provider in PROVIDERS:
-                assert not list(wire(provider).violations(case.request(provider)))
+                assert not list(find_provider(provider).violations(case.request(provider)))
             fork = store.session(next(row.session_id for row in rows if row.relation == "fork"))
             assert fork.entries() == []
             again = store.session(next(row.session_id for row in rows if row.relation == "replay"))

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bough import Compaction, Note, Settings, ToolCall, assistant, tool_result, user
-from bough.core.codec import chain, decode, encode, from_json, plain_text, read_back, to_json
-from bough.core.drafts import Draft, write
+from bough.core.codec import chain_id, check_text, decode, encode, from_json, round_trip, to_json
+from bough.core.drafts import Draft, build_entries
 from bough.core.entries import Payload, Unknown, kind_of
 from bough.core.turns import Cursor
-from bough.errors import BadMessage, BadText, NotJson, NotText
+from bough.errors import InvalidMessage, InvalidText, NotJson, NotText
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 json_values = st.recursive(
@@ -63,7 +63,10 @@ def test_the_order_of_keys_is_kept_and_counts() -> None:
 @given(st.lists(texts, min_size=2, max_size=6), st.integers(0, 5))
 def test_an_id_tells_everything_before_it(words: list[str], spot: int) -> None:
     def ids(words: list[str]) -> list[bytes]:
-        return [entry.entry_id for entry in write(Cursor(), [Draft(user(word)) for word in words], 1).entries]
+        return [
+            entry.entry_id
+            for entry in build_entries(Cursor(), [Draft(user(word)) for word in words], 1).entries
+        ]
 
     spot %= len(words)
     changed = [word + "!" if n == spot else word for n, word in enumerate(words)]
@@ -73,10 +76,10 @@ def test_an_id_tells_everything_before_it(words: list[str], spot: int) -> None:
 
 
 def test_an_id_depends_on_parent_kind_turn_step_and_body_and_on_nothing_else() -> None:
-    base = chain(b"p", "message", 1, 1, b"{}")
-    assert base == chain(b"p", "message", 1, 1, b"{}")
+    base = chain_id(b"p", "message", 1, 1, b"{}")
+    assert base == chain_id(b"p", "message", 1, 1, b"{}")
     others = {
-        chain(*change)
+        chain_id(*change)
         for change in [
             (b"q", "message", 1, 1, b"{}"),
             (b"p", "note", 1, 1, b"{}"),
@@ -88,7 +91,7 @@ def test_an_id_depends_on_parent_kind_turn_step_and_body_and_on_nothing_else() -
     assert len(others) == 5
     assert base not in others
     one, two = (
-        write(Cursor(), [Draft(user("x"), model=m, finish=m)], at).entries[0]
+        build_entries(Cursor(), [Draft(user("x"), model=m, finish=m)], at).entries[0]
         for m, at in (("a", 1), ("b", 2))
     )
     assert one.entry_id == two.entry_id
@@ -111,7 +114,7 @@ def test_an_id_depends_on_parent_kind_turn_step_and_body_and_on_nothing_else() -
 def test_what_json_cannot_hold_is_refused(value: object) -> None:
     for payload in (Note({"value": value}), assistant(ToolCall("c", "t", {"value": value}))):
         with pytest.raises(NotJson):
-            read_back(payload, encode(payload))
+            round_trip(payload, encode(payload))
 
 
 def test_endless_nesting_is_refused() -> None:
@@ -124,11 +127,11 @@ def test_endless_nesting_is_refused() -> None:
 @pytest.mark.parametrize("value", [5, b"x", ["x"]])
 def test_what_is_not_text_is_refused_where_text_belongs(value: Any) -> None:
     with pytest.raises(NotText, match=re.escape(f"title is {value!r}; it takes text")):
-        plain_text(value, "title")
+        check_text(value, "title")
 
 
 def test_half_a_character_is_refused_and_nul_is_kept() -> None:
-    with pytest.raises(BadText):
+    with pytest.raises(InvalidText):
         encode(user("\ud800"))
     assert decode("message", encode(user("a\0b"))) == user("a\0b")
 
@@ -136,5 +139,5 @@ def test_half_a_character_is_refused_and_nul_is_kept() -> None:
 def test_an_unknown_kind_is_kept_whole_on_read_and_refused_on_write() -> None:
     found = decode("hologram", b'{"depth":3}')
     assert found == Unknown("hologram", b'{"depth":3}')
-    with pytest.raises(BadMessage, match="hologram"):
+    with pytest.raises(InvalidMessage, match="hologram"):
         encode(found)

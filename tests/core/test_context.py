@@ -17,7 +17,7 @@ from bough import (
     tool_result,
     user,
 )
-from bough.core.context import Context, build, fold_settings
+from bough.core.context import Context, build_context, fold_settings
 from support.random_logs import path_of, paths
 
 
@@ -26,7 +26,9 @@ def told(context: Context) -> list[str]:
 
 
 def test_the_system_prompt_stands_apart_and_notes_never_show() -> None:
-    context = build(path_of(system("one"), system("two"), Note({"x": 1}), user("q"), assistant("a"), seeds=2))
+    context = build_context(
+        path_of(system("one"), system("two"), Note({"x": 1}), user("q"), assistant("a"), seeds=2)
+    )
     assert context.system == ("one", "two")
     assert told(context) == ["q", "a"]
 
@@ -42,7 +44,7 @@ def test_a_compaction_shows_its_summary_then_what_it_kept_then_what_came_after()
         user("5"),
         seeds=1,
     )
-    context = build(path)
+    context = build_context(path)
     assert context.system == ("s",)
     assert [text.split("\n\n")[-1] for text in told(context)] == ["sum", "3", "4", "5"]
     assert context.items[0].pinned
@@ -51,14 +53,16 @@ def test_a_compaction_shows_its_summary_then_what_it_kept_then_what_came_after()
 def test_an_uncompaction_restores_the_exact_earlier_context() -> None:
     before = path_of(system("s"), user("1"), assistant("2"), user("3"), assistant("4"), seeds=1)
     path = path_of(*(e.payload for e in before), Compaction("sum", 4), Uncompaction(6), seeds=1)
-    assert build(path) == build(before)
+    assert build_context(path) == build_context(before)
 
 
 def test_the_summary_of_an_earlier_compaction_is_never_lost() -> None:
     turns = [user("1"), assistant("2"), Compaction("first", 2), user("4"), assistant("5")]
-    both = build(path_of(*turns, Compaction("second", 5), user("7")))
+    both = build_context(path_of(*turns, Compaction("second", 5), user("7")))
     assert [text.split("\n\n")[-1] for text in told(both)] == ["first", "second", "5", "7"]
-    folded = build(path_of(*turns, Compaction("second tells first", 5, folds=True), user("7")))
+    folded = build_context(
+        path_of(*turns, Compaction("second tells first", 5, replaces_earlier=True), user("7"))
+    )
     assert [text.split("\n\n")[-1] for text in told(folded)] == ["second tells first", "5", "7"]
 
 
@@ -69,13 +73,13 @@ def test_cancelling_a_later_compaction_brings_the_earlier_one_back() -> None:
         Compaction("first", 2),
         user("4"),
         assistant("5"),
-        Compaction("second", 5, folds=True),
+        Compaction("second", 5, replaces_earlier=True),
     ]
-    assert told(build(path_of(*turns, Uncompaction(6)))) == told(build(path_of(*turns[:5])))
+    assert told(build_context(path_of(*turns, Uncompaction(6)))) == told(build_context(path_of(*turns[:5])))
 
 
 def test_a_branch_summary_names_the_branch_that_was_left() -> None:
-    context = build(path_of(user("q"), BranchSummary("nothing there", 9, "ab")))
+    context = build_context(path_of(user("q"), BranchSummary("nothing there", 9, "ab")))
     assert "message 9" in told(context)[1]
     assert told(context)[1].endswith("nothing there")
 
@@ -98,25 +102,25 @@ def test_tools_only_narrow_along_the_path_whoever_wrote_it() -> None:
 
 def test_a_prompt_replaces_the_system_messages_and_a_patch_is_added_to_them() -> None:
     seeds = [system("old"), user("q")]
-    assert build(path_of(*seeds, Settings(prompt="new"), seeds=1)).system == ("new",)
-    assert build(path_of(*seeds, Settings(prompt_patch="extra"), seeds=1)).system == ("old", "extra")
+    assert build_context(path_of(*seeds, Settings(prompt="new"), seeds=1)).system == ("new",)
+    assert build_context(path_of(*seeds, Settings(prompt_patch="extra"), seeds=1)).system == ("old", "extra")
 
 
 def test_a_window_that_begins_within_a_turn_drops_the_half_turn() -> None:
     path = path_of(
         user("1"), assistant(ToolCall("a", "t")), tool_result("a"), assistant("4"), user("5"), assistant("6")
     )
-    assert told(build(path[2:])) == ["5", "6"]
-    assert told(build(path[1:4])) == []
+    assert told(build_context(path[2:])) == ["5", "6"]
+    assert told(build_context(path[1:4])) == []
 
 
 def test_what_the_host_keeps_beside_a_message_is_not_in_the_context() -> None:
     from msgspec.structs import replace
 
     path = path_of(replace(user("q"), details={"mine": 1}))
-    assert build(path).items[0].message.details is None
+    assert build_context(path).items[0].message.details is None
 
 
 @given(paths())
 def test_what_the_model_sees_is_a_function_of_the_leaf(path: list[Entry]) -> None:
-    assert build(path) == build(list(path))
+    assert build_context(path) == build_context(list(path))

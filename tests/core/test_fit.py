@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 
 from bough import Budget, Compaction, Entry, ToolCall, assistant, system, tool_result, user
-from bough.core.context import build
+from bough.core.context import build_context
 from bough.core.fit import fit, measure
-from bough.core.turns import groups
-from bough.errors import TooLarge
+from bough.core.turns import group_by_turn
+from bough.errors import TurnTooLarge
 from support.random_logs import budgets, path_of, paths
 
 LONG = "word " * 100
@@ -28,7 +28,7 @@ def turns(n: int) -> list[Entry]:
 
 
 def test_older_turns_are_dropped_whole_and_named() -> None:
-    context = build(turns(5))
+    context = build_context(turns(5))
     one = sum(measure(item.message).tokens for item in context.items[-4:])
     fitted = fit(context, Budget(tokens=2 * one + 60))
     assert [item.seq for item in fitted.context.items] == list(range(14, 22))
@@ -37,18 +37,18 @@ def test_older_turns_are_dropped_whole_and_named() -> None:
 
 
 def test_the_newest_turn_is_never_dropped_silently() -> None:
-    with pytest.raises(TooLarge, match="turn 2 alone"):
-        fit(build(turns(1)), Budget(tokens=50))
+    with pytest.raises(TurnTooLarge, match="turn 2 alone"):
+        fit(build_context(turns(1)), Budget(tokens=50))
 
 
 def test_a_system_prompt_that_does_not_fit_is_said_so() -> None:
-    with pytest.raises(TooLarge, match="always stays"):
-        fit(build(path_of(system(LONG), user("q"), seeds=1)), Budget(bytes=100))
+    with pytest.raises(TurnTooLarge, match="always stays"):
+        fit(build_context(path_of(system(LONG), user("q"), seeds=1)), Budget(bytes=100))
 
 
 def test_the_summary_stays_as_the_system_prompt_stays() -> None:
     path = path_of(user(LONG), assistant("2"), Compaction("sum", 3), user(LONG), assistant("5"), user("6"))
-    fitted = fit(build(path), Budget(messages=2))
+    fitted = fit(build_context(path), Budget(messages=2))
     assert [item.pinned for item in fitted.context.items] == [True, False]
     assert fitted.dropped == (4, 5)
 
@@ -58,26 +58,26 @@ def test_bytes_and_media_are_budgets_too() -> None:
 
     image = Media("0" * 64, "image/png", 30_000)
     path = path_of(user("old", image), assistant("a"), user("new", image), assistant("b"))
-    assert fit(build(path), Budget(media=1)).dropped == (1, 2)
-    assert fit(build(path), Budget(bytes=50_000)).dropped == (1, 2)
-    assert fit(build(path), Budget(bytes=90_000)).dropped == ()
+    assert fit(build_context(path), Budget(media=1)).dropped == (1, 2)
+    assert fit(build_context(path), Budget(bytes=50_000)).dropped == (1, 2)
+    assert fit(build_context(path), Budget(bytes=90_000)).dropped == ()
 
 
 def test_max_messages_trims_silently_and_still_whole_turns() -> None:
-    assert fit(build(turns(5)), Budget(messages=7)).dropped == tuple(range(2, 18))
+    assert fit(build_context(turns(5)), Budget(messages=7)).dropped == tuple(range(2, 18))
 
 
 @given(paths(), budgets)
 def test_no_budget_parts_a_turn_or_loses_an_item_unnamed(path: list[Entry], budget: Budget) -> None:
-    context = build(path)
+    context = build_context(path)
     try:
         fitted = fit(context, budget)
-    except TooLarge:
+    except TurnTooLarge:
         return
     kept = [item.seq for item in fitted.context.items if not item.pinned]
     loose = [item for item in context.items if not item.pinned]
     assert sorted([*fitted.dropped, *kept]) == [item.seq for item in loose]
-    for group in groups(loose):
+    for group in group_by_turn(loose):
         inside = [item.seq in kept for item in group]
         assert all(inside) or not any(inside)
     for name in ("tokens", "bytes", "media", "messages"):

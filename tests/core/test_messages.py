@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bough import Media, Message, Reasoning, Text, ToolCall, ToolResult, assistant, system, tool_result, user
-from bough.core.messages import check
-from bough.errors import BadMessage, NotJson
+from bough.core.messages import check_message
+from bough.errors import InvalidMessage, NotJson
 
 
 def test_equal_content_makes_equal_values() -> None:
@@ -33,12 +33,12 @@ def test_a_message_never_changes() -> None:
     ids=lambda message: f"{message.role} with {[type(part).__name__ for part in message.parts]}",
 )
 def test_a_role_takes_only_its_parts(message: Message) -> None:
-    with pytest.raises(BadMessage):
-        check(message)
+    with pytest.raises(InvalidMessage):
+        check_message(message)
 
 
 def test_a_constructor_refuses_what_is_no_part() -> None:
-    with pytest.raises(BadMessage, match="dict"):
+    with pytest.raises(InvalidMessage, match="dict"):
         user({"type": "text"})  # type: ignore[arg-type]
 
 

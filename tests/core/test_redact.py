@@ -12,7 +12,7 @@ from bough import Evidence, Note, ScriptedModel, Settings, ToolCall, assistant, 
 from bough.core.codec import to_json
 from bough.core.drafts import Draft
 from bough.core.redact import Redactor
-from bough.errors import ShortSecret
+from bough.errors import SecretTooShort
 
 SECRET = 'hunter2"\\ünd more'
 KEY = "sk-ant-api03-" + "a1B2" * 12
@@ -103,7 +103,7 @@ def test_ids_names_and_evidence_are_left_alone() -> None:
 def test_a_secret_too_short_to_be_hidden_is_refused_where_it_is_given(place: Path, value: str) -> None:
     """It was left in the log without a word: 4711 is in every second order number."""
     for secrets in ({"PIN": value}, [SECRET, value]):
-        with pytest.raises(ShortSecret, match="8 characters") as refused:
+        with pytest.raises(SecretTooShort, match="8 characters") as refused:
             bough.open(place, secrets=secrets)
         assert ("PIN" if isinstance(secrets, dict) else "secret 2") in str(refused.value)
         assert not value or value not in str(refused.value)
@@ -184,13 +184,13 @@ def test_what_the_text_holds_is_seen_in_its_bytes(shape: str) -> None:
     redactor = Redactor()
     for around in ("", "\n", '"', "\\", "ü", "\u2028"):
         text = f"before{around}{shape}{around}"
-        assert shape not in redactor.text(text)
-        assert redactor.may_concern(to_json({"a": [text]}, "test"))
-        assert redactor.may_concern(to_json({text: 1}, "test"))
+        assert shape not in redactor.redact_text(text)
+        assert redactor.may_contain_secret(to_json({"a": [text]}, "test"))
+        assert redactor.may_contain_secret(to_json({text: 1}, "test"))
 
 
 @pytest.mark.parametrize(
     "text", ["a task-force of ghosts", "ask-anyone", "gh_ and ghp_", "AKIA", "BEGIN PRIVATE KEY"]
 )
 def test_what_only_looks_alike_is_not_walked(text: str) -> None:
-    assert not Redactor({"NAME": "a secret of ours"}).may_concern(to_json(text, "test"))
+    assert not Redactor({"NAME": "a secret of ours"}).may_contain_secret(to_json(text, "test"))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bough import Note, ToolCall, assistant, tool_result, user
-from bough.core.state import fold, merge
+from bough.core.state import fold_state, merge_state
 from support.random_logs import path_of
 
 values = st.recursive(
@@ -25,20 +25,23 @@ def test_updates_ride_in_results_and_notes() -> None:
         tool_result("b", "x", state={"order": {"id": 41, "open": True}}),
         tool_result("a", "x", state={"order": {"open": None}, "n": 2}),
     )
-    assert fold(path) == {"n": 2, "order": {"id": 41}}
-    assert fold(path[:4]) == {"n": 1, "order": {"id": 41, "open": True}}
+    assert fold_state(path) == {"n": 2, "order": {"id": 41}}
+    assert fold_state(path[:4]) == {"n": 1, "order": {"id": 41, "open": True}}
 
 
 def test_details_that_are_no_update_change_nothing() -> None:
     ask = assistant(ToolCall("a", "t"))
-    assert fold(path_of(user("q"), ask, tool_result("a", details={"state": "not an object", "x": 1}))) == {}
+    assert (
+        fold_state(path_of(user("q"), ask, tool_result("a", details={"state": "not an object", "x": 1})))
+        == {}
+    )
 
 
 @given(states, states)
 def test_a_merge_changes_neither_side_and_leaves_no_null(state: dict, update: dict) -> None:
-    state = merge({}, state)
+    state = merge_state({}, state)
     before = repr(state), repr(update)
-    merged = merge(state, update)
+    merged = merge_state(state, update)
     assert (repr(state), repr(update)) == before
     assert "None" not in repr(merged)
     for key, value in update.items():
@@ -48,4 +51,4 @@ def test_a_merge_changes_neither_side_and_leaves_no_null(state: dict, update: di
 
 @given(states)
 def test_an_update_twice_is_an_update_once(update: dict) -> None:
-    assert merge(merge({}, update), update) == merge({}, update)
+    assert merge_state(merge_state({}, update), update) == merge_state({}, update)

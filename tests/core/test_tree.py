@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bough.core.tree import Branch, Leaf, Range, lineage, standing, window
+from bough.core.tree import Branch, Leaf, Range, lineage, reachable_seqs, window
 
 TREE = {
     1: Branch(1, "a", None, 0),
@@ -34,9 +34,9 @@ def test_a_window_keeps_what_lies_between() -> None:
 
 
 def test_what_something_stands_on_is_kept_up_to_there() -> None:
-    assert standing(TREE, [Leaf(2, 6)]) == {2: 6, 1: 5}
-    assert standing(TREE, [Leaf(2, 6), Leaf(1, 9)]) == {2: 6, 1: 9}
-    assert standing(TREE, []) == {}
+    assert reachable_seqs(TREE, [Leaf(2, 6)]) == {2: 6, 1: 5}
+    assert reachable_seqs(TREE, [Leaf(2, 6), Leaf(1, 9)]) == {2: 6, 1: 9}
+    assert reachable_seqs(TREE, []) == {}
 
 
 @st.composite
@@ -69,7 +69,7 @@ def test_what_is_kept_holds_the_path_to_every_foot(tree: dict[int, Branch], data
         for n, b in tree.items()
         if data.draw(st.booleans())
     ]
-    keep = standing(tree, feet)
+    keep = reachable_seqs(tree, feet)
     needed = {(p.branch, s) for foot in feet for p in lineage(tree, foot) for s in range(p.first, p.last + 1)}
     kept = {(n, s) for n, last in keep.items() for s in range(tree[n].parent_seq + 1, last + 1)}
     assert needed <= kept

@@ -18,7 +18,15 @@ from bough import (
     tool_result,
     user,
 )
-from bough.core.turns import Cursor, cursor_behind, follow, groups, is_completed, next_action, retrace
+from bough.core.turns import (
+    Cursor,
+    advance,
+    cursor_after,
+    cursor_from_tail,
+    group_by_turn,
+    is_completed,
+    next_action,
+)
 from bough.errors import OpenBatch, OrphanResult
 from support.random_logs import path_of, paths
 
@@ -49,25 +57,25 @@ def test_a_turn_is_named_by_its_input_and_its_steps_are_counted() -> None:
 
 def test_an_open_batch_closes_before_anything_follows() -> None:
     path = path_of(user("q"), ASK, tool_result("a"))
-    cursor = retrace(path)
+    cursor = cursor_after(path)
     for payload in (user("x"), assistant("x"), Settings(), system("x")):
         with pytest.raises(OpenBatch, match="b"):
-            follow(cursor, payload)
-    assert follow(cursor, Note()).after.open_calls == cursor.open_calls
-    assert follow(cursor, tool_result("b")).after.open_calls == ()
+            advance(cursor, payload)
+    assert advance(cursor, Note()).cursor.open_calls == cursor.open_calls
+    assert advance(cursor, tool_result("b")).cursor.open_calls == ()
 
 
 def test_a_tool_result_follows_its_call_and_comes_once() -> None:
     for path in (path_of(user("q")), path_of(user("q"), ASK, tool_result("a"))):
         with pytest.raises(OrphanResult):
-            follow(retrace(path), tool_result("a"))
+            advance(cursor_after(path), tool_result("a"))
     with pytest.raises(OrphanResult):
-        follow(Cursor(), tool_result("a"))
+        advance(Cursor(), tool_result("a"))
 
 
 def test_two_calls_with_one_id_take_two_results() -> None:
     path = path_of(user("q"), assistant(ToolCall("same", "t"), ToolCall("same", "t")), tool_result("same"))
-    assert [call.index for call in retrace(path).open_calls] == [1]
+    assert [call.index for call in cursor_after(path).open_calls] == [1]
 
 
 def test_next_action_calls_the_model_after_an_input_and_after_the_last_result() -> None:
@@ -102,15 +110,15 @@ def test_a_turn_is_completed_by_its_final_answer_or_by_a_tool() -> None:
 @given(paths())
 def test_looking_back_a_little_gives_the_same_cursor_as_the_whole_path(path: list[Entry]) -> None:
     for end in range(len(path) + 1):
-        whole = retrace(path[:end])
+        whole = cursor_after(path[:end])
         for start in range(end):
-            part = cursor_behind(path[start:end])
+            part = cursor_from_tail(path[start:end])
             assert part is None or part == whole
 
 
 @given(paths())
 def test_groups_lose_nothing_and_part_no_call_from_its_result(path: list[Entry]) -> None:
-    found = groups(path)
+    found = group_by_turn(path)
     assert [entry for group in found for entry in group] == path
     for group in found:
         calls = sum(len(entry.message.calls) for entry in group if entry.message)

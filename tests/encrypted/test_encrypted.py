@@ -126,7 +126,7 @@ class TestKey:
             fill(store)
         before = files(tmp_path)
         refused = opened_elsewhere(tmp_path / "a.db", key)
-        assert "WrongStore" in refused.stderr
+        assert "NotAStore" in refused.stderr
         assert "key" in refused.stderr
         assert CANARY not in refused.stdout + refused.stderr
         assert KEY not in refused.stderr
@@ -142,7 +142,7 @@ class TestKey:
 
     @pytest.mark.parametrize("key", ["", "a\0b"])
     def test_what_is_no_key_is_refused_before_a_file_is_made(self, tmp_path: Path, key: str) -> None:
-        with pytest.raises(errors.BadKey, match="at least one character"):
+        with pytest.raises(errors.InvalidKey, match="at least one character"):
             bough.open(tmp_path / "a.db", key=key)
         assert files(tmp_path) == {}
 

@@ -24,7 +24,7 @@ from google.genai import types
 import bough
 from bough.adapters.adk.service import BoughSessionService, session_name
 from bough.adapters.adk.write import write
-from bough.errors import BadText, NotJson
+from bough.errors import InvalidText, NotJson
 from bough.store import Store
 
 R = TypeVar("R")
@@ -159,7 +159,7 @@ class TestCreating:
 
     def test_an_id_no_store_can_keep_is_refused(self, service: Service) -> None:
         for odd in ("a\0b", "half \ud800 a character"):
-            with pytest.raises(BadText):
+            with pytest.raises(InvalidText):
                 service.create(odd)
 
     @pytest.mark.parametrize("odd", ["a/b@7", "ü" * 300, "%41", "‮ or tl", "latest"])
@@ -263,7 +263,7 @@ class TestState:
 
     def test_what_no_store_can_keep_is_refused_and_nothing_is_written(self, service: Service) -> None:
         session = service.create("a")
-        for value, error in ((float("nan"), NotJson), ("half \ud800", BadText)):
+        for value, error in ((float("nan"), NotJson), ("half \ud800", InvalidText)):
             with pytest.raises(error):
                 service.append(session, Event(author=ANN, actions=EventActions(state_delta={"key": value})))
         assert service.load("a").events == []

@@ -47,7 +47,7 @@ from bough.adapters.claude_agent.session_store import BoughSessionStore
 from bough.adapters.claude_agent.write import CUT_OFF
 from bough.cli.main import bough as command
 from bough.core.entries import Compaction, Settings
-from bough.errors import BadMessage
+from bough.errors import InvalidMessage
 from bough.store import Store
 from support import fake_providers
 from support.claude_transcripts import MODEL, PICTURE, PNG, Line, Transcript, result, shop, text, thought, use
@@ -77,7 +77,7 @@ def appended(sessions: Store, *batches: list[Line], key: Any = KEY) -> Session:
 def sound(session: Session) -> Session:
     assert session.verify() == []
     for provider in wire.PROVIDERS:
-        assert wire.wire(provider).violations(session.request(provider)) == []
+        assert wire.find_provider(provider).violations(session.request(provider)) == []
     return session
 
 
@@ -121,7 +121,7 @@ class TestProtocol:
         assert asyncio.run(listed(BoughSessionStore(memory))) == asyncio.run(listed(InMemorySessionStore()))
 
     def test_an_entry_that_is_no_object_is_refused_and_nothing_is_written(self, memory: Store) -> None:
-        with pytest.raises(BadMessage, match="not str"):
+        with pytest.raises(InvalidMessage, match="not str"):
             asyncio.run(BoughSessionStore(memory).append(KEY, [{"type": "x"}, "y"]))
         assert asyncio.run(BoughSessionStore(memory).load(KEY)) is None
 

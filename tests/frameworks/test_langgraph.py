@@ -48,7 +48,7 @@ from bough.adapters.langgraph.values import Values
 from bough.cli.main import bough as command
 from bough.core.codec import from_json, to_json
 from bough.core.redact import Redactor
-from bough.errors import BadQuery, BadText
+from bough.errors import InvalidArgument, InvalidText
 from bough.session import Session
 from bough.store import Store
 from bough.stores.memory.store import MemoryStore
@@ -428,9 +428,9 @@ class TestMessages:
 
     def test_half_a_character_is_refused_and_nothing_is_lost(self, store: Store, saver: BoughSaver) -> None:
         first = put(saver, "1", {"messages": HELLO["messages"]})
-        with pytest.raises(BadText):
+        with pytest.raises(InvalidText):
             put(saver, "1", {"messages": [*HELLO["messages"], HumanMessage("\ud800")]}, first)
-        with pytest.raises(BadText):
+        with pytest.raises(InvalidText):
             put(saver, "1", {"messages": [HumanMessage("\ud800")]}, first)
         assert said(session_of(store, "1")) == [("user", "Weather in Bonn?")]
         put(saver, "1", {"messages": [*HELLO["messages"], HumanMessage("on", id="h2")]}, first)
@@ -456,8 +456,8 @@ class TestValues:
     def test_bytes_are_never_taken_for_a_key(self) -> None:
         values = Values(SERDE)
         looks = b"\x00\x8c\xda" * 40
-        assert Redactor().may_concern(b64encode(looks))
-        assert not Redactor().may_concern(to_json(values.encode({"bytes": looks}), "value"))
+        assert Redactor().may_contain_secret(b64encode(looks))
+        assert not Redactor().may_contain_secret(to_json(values.encode({"bytes": looks}), "value"))
 
     def test_an_unchanged_value_is_stored_once(self, store: Store, saver: BoughSaver) -> None:
         pages = ["x" * 10_000]
@@ -740,14 +740,14 @@ class TestDocs:
 class TestNames:
     @pytest.mark.parametrize("name", [None, ""])
     def test_a_thread_has_a_name(self, saver: BoughSaver, name: Any) -> None:
-        with pytest.raises(BadQuery, match="thread_id"):
+        with pytest.raises(InvalidArgument, match="thread_id"):
             saver.get_tuple(on(name))
-        with pytest.raises(BadQuery, match="thread_id"):
+        with pytest.raises(InvalidArgument, match="thread_id"):
             put(saver, name, {})
 
     @pytest.mark.parametrize("name", ["a\0b", "\ud800"])
     def test_a_name_no_store_could_keep_is_refused(self, saver: BoughSaver, name: str) -> None:
-        with pytest.raises(BadText):
+        with pytest.raises(InvalidText):
             put(saver, name, {})
 
     def test_a_number_is_a_name(self, saver: BoughSaver) -> None:
@@ -757,7 +757,7 @@ class TestNames:
 
     def test_a_strategy_that_is_none_deletes_nothing(self, saver: BoughSaver) -> None:
         put(saver, "1", {"n": 1})
-        with pytest.raises(BadQuery, match="strategy"):
+        with pytest.raises(InvalidArgument, match="strategy"):
             saver.prune(["1"], strategy="all")
         assert saver.get_tuple(on("1")) is not None
 

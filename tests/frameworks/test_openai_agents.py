@@ -40,7 +40,7 @@ import bough
 from bough import StaleLeaf, assistant, user
 from bough.adapters.openai_agents.session import BoughHooks, BoughSession
 from bough.cli.main import bough as command
-from bough.errors import BadText, NotJson, UnrecognizedReply
+from bough.errors import InvalidText, NotJson, UnrecognizedReply
 from bough.store import Store
 from bough.stores.memory.store import MemoryStore
 from support.fake_providers import Call, Loopback, Say
@@ -220,7 +220,7 @@ class TestAnItem:
         [
             ("not an item", UnrecognizedReply),
             (None, UnrecognizedReply),
-            ({"role": "user", "content": "half a character \ud800"}, BadText),
+            ({"role": "user", "content": "half a character \ud800"}, InvalidText),
             (said("x") | {"status": object()}, NotJson),
             ({"type": "later", "n": float("nan")}, NotJson),
         ],

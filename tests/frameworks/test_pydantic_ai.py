@@ -54,7 +54,7 @@ import bough
 from bough import Settings, assistant, user
 from bough.adapters.pydantic_ai.conversation_store import BoughConversationStore, BoughSteps
 from bough.cli.main import bough as command
-from bough.errors import BadText
+from bough.errors import InvalidText
 from bough.store import Store
 from bough.stores.memory.store import MemoryStore
 from support.fake_providers import Loopback, Say
@@ -260,7 +260,7 @@ class TestAMessage:
         conversation = talk(*ORDINARY)
         await store.save(conversation)
         conversation.messages.append(asked("half a character \ud800"))
-        with pytest.raises((BadText, UnicodeError, ValueError)):
+        with pytest.raises((InvalidText, UnicodeError, ValueError)):
             await store.save(conversation)
         assert dumped((await loaded(store)).messages) == dumped(ORDINARY)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bough import Leaf, assistant, system, user
-from bough.errors import BadQuery, BadText, InvalidPosition
+from bough.errors import InvalidArgument, InvalidPosition, InvalidText
 from conftest import Store
 
 
@@ -32,9 +32,9 @@ def test_what_is_no_place_or_no_label_is_refused_and_nothing_is_written(store: S
     for place in (0, 4, Leaf(99, 1), Leaf(session.leaf.branch, 3), Leaf(fork.leaf.branch, 2)):
         with pytest.raises(InvalidPosition):
             fork.label(place, "x")
-    with pytest.raises(BadQuery, match="100 characters"):
+    with pytest.raises(InvalidArgument, match="100 characters"):
         fork.label(3, "x" * 101)
-    with pytest.raises(BadText):
+    with pytest.raises(InvalidText):
         fork.label(3, "a\0")
     assert fork.row.facts == facts
     assert fork.label(1, "shared") == "shared"

@@ -117,13 +117,13 @@ def test_the_whole_store_is_verified_trash_and_forks_too(place: Path, session: S
 
 def test_a_call_without_result_cannot_be_forged_in(place: Path) -> None:
     """Entries chained by the rules of hashing alone are still held to the rules of order."""
-    from bough.core.codec import chain, encode
+    from bough.core.codec import chain_id, encode
 
     store = bough.open(place)
     session = store.start("a")
     session.append([user("q")])
     body = encode(tool_result("nobody asked", "x"))
-    forged = chain(session.path()[-1].entry_id, "message", 1, 0, body)
+    forged = chain_id(session.path()[-1].entry_id, "message", 1, 0, body)
     with apsw.Connection(str(place)) as connection:
         connection.execute(
             "insert into entry values ((1 << 32) + 2, 1, 0, 'message', 'tool', 1, null, null, ?, 1, null, ?)",

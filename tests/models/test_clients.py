@@ -25,7 +25,7 @@ from bough.core.context import Context, Item
 from bough.core.drafts import Draft
 from bough.core.messages import Attachment, Message, Reasoning, Text, ToolCall, user
 from bough.core.usage import Usage
-from bough.errors import CutOff, ModelError, NoModel, Overflow, Overloaded
+from bough.errors import ContextOverflow, ModelError, ModelUnavailable, Overloaded, TruncatedReply
 from bough.models.model import Delta, Model, Request, ToolSpec
 from bough.models.names import named
 from bough.wire import Answer
@@ -264,18 +264,18 @@ class TestFault:
         assert "could not be reached" in str(fail(provider, Stall(), Overloaded))
 
     def test_too_large_a_request_is_an_overflow(self, provider):
-        fail(provider, Refuse(413, "Request exceeds the maximum size"), Overflow)
+        fail(provider, Refuse(413, "Request exceeds the maximum size"), ContextOverflow)
 
     @pytest.mark.parametrize("status", [401, 403])
     def test_a_wrong_key_is_told_with_its_variable_and_never_shown(self, provider, status):
-        error = fail(provider, Refuse(status, f"Incorrect API key provided: {KEY}."), NoModel)
+        error = fail(provider, Refuse(status, f"Incorrect API key provided: {KEY}."), ModelUnavailable)
         assert VARIABLES[provider][0] in str(error)
 
     def test_a_key_is_not_shown_where_long_words_are_cut(self, provider):
         assert "sk-very" not in str(fail(provider, Refuse(400, "x" * 390 + KEY), ModelError))
 
     def test_an_unknown_model_is_no_model(self, provider):
-        assert "model: some-model" in str(fail(provider, Refuse(404, "model: some-model"), NoModel))
+        assert "model: some-model" in str(fail(provider, Refuse(404, "model: some-model"), ModelUnavailable))
 
     @pytest.mark.parametrize("status", [400, 422])
     def test_any_other_refusal_is_told_in_the_vendors_words(self, provider, status):
@@ -284,14 +284,14 @@ class TestFault:
 
     @pytest.mark.parametrize("how", ["cut", "end", "nothing", "garbage"])
     def test_an_answer_that_does_not_come_to_its_end_is_cut_off(self, provider, how):
-        fail(provider, Fails(how), CutOff)
+        fail(provider, Fails(how), TruncatedReply)
 
     def test_a_chunk_of_another_shape_cuts_the_answer_off(self, provider):
-        fail(provider, Fails("nonsense"), CutOff)
+        fail(provider, Fails("nonsense"), TruncatedReply)
 
     def test_half_a_tool_call_is_never_an_answer(self, provider):
         says = Say(calls=(Call("a", "f", '{"city": "' + "x" * 60 + '"}'),) * 3)
-        fail(provider, Fails("end", says), CutOff)
+        fail(provider, Fails("end", says), TruncatedReply)
 
     def test_trouble_told_in_the_middle_of_a_stream_is_overloaded(self, provider):
         fail(provider, Fails("trouble"), Overloaded)
@@ -333,11 +333,11 @@ class TestFault:
     ],
 )
 def test_too_long_a_history_is_an_overflow(provider, words):
-    assert words in str(fail(provider, Refuse(400, words), Overflow))
+    assert words in str(fail(provider, Refuse(400, words), ContextOverflow))
 
 
 def test_an_overflow_is_told_by_its_code_too():
-    fail("openai", Refuse(400, "Too much.", code="context_length_exceeded"), Overflow)
+    fail("openai", Refuse(400, "Too much.", code="context_length_exceeded"), ContextOverflow)
 
 
 @providers
@@ -457,14 +457,14 @@ class TestNamed:
 
     @providers
     def test_without_a_key_the_variable_is_named(self, provider):
-        with pytest.raises(NoModel, match=f"no API key was found; set {VARIABLES[provider][0]}"):
+        with pytest.raises(ModelUnavailable, match=f"no API key was found; set {VARIABLES[provider][0]}"):
             run(listen(named(f"{provider}:some-model"), asking()))
 
     @providers
     def test_without_its_sdk_the_extra_is_named(self, provider, monkeypatch):
         _, _, extra, package = VARIABLES[provider]
         monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(NoModel, match=re.escape(f'pip install "bough[{extra}]"')):
+        with pytest.raises(ModelUnavailable, match=re.escape(f'pip install "bough[{extra}]"')):
             run(listen(named(f"{provider}:some-model"), asking()))
 
     @providers
@@ -476,7 +476,7 @@ class TestNamed:
     def test_a_base_url_that_is_none_is_told(self, monkeypatch):
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
         monkeypatch.setenv("OPENAI_BASE_URL", "127.0.0.1:8080/v1")
-        with pytest.raises(NoModel, match="begins with http://"):
+        with pytest.raises(ModelUnavailable, match="begins with http://"):
             run(listen(named("openai-chat:x"), asking()))
 
     def test_a_model_may_have_an_at_sign_and_colons(self):
@@ -485,7 +485,9 @@ class TestNamed:
 
     @pytest.mark.parametrize("name", ["bedrock:claude", "claude", "anthropic:", ""])
     def test_an_unknown_name_is_told_with_those_known(self, name):
-        with pytest.raises(NoModel, match="known are anthropic:…, openai:…, openai-chat:…, gemini:…"):
+        with pytest.raises(
+            ModelUnavailable, match="known are anthropic:…, openai:…, openai-chat:…, gemini:…"
+        ):
             named(name)
 
     def test_no_sdk_is_imported_before_the_first_call(self):

@@ -27,7 +27,7 @@ def session(store: Store) -> Session:
 
 
 def found(model: RecordedModel, path: list[Entry]) -> Entry | None:
-    return model.find(contexts.build(path))
+    return model.find(contexts.build_context(path))
 
 
 def test_every_answer_is_found_by_what_came_before_it(session: Session) -> None:
@@ -89,7 +89,7 @@ def test_another_prompt_is_the_same_history(session: Session) -> None:
 
 def test_it_streams_and_costs_nothing(session: Session) -> None:
     async def stream(path: list[Entry]) -> list[object]:
-        request = Request(contexts.build(path), lambda digest: None)
+        request = Request(contexts.build_context(path), lambda digest: None)
         return [piece async for piece in RecordedModel(session.path()).stream(request)]
 
     delta, answer = asyncio.run(stream(session.path()[:6]))

@@ -8,7 +8,7 @@ import pytest
 
 import bough
 from bough import ScriptedModel, ToolCall, assistant
-from bough.errors import ModelError, NoModel
+from bough.errors import ModelError, ModelUnavailable
 from bough.models.names import named
 from bough.models.recorded import RecordedModel
 from conftest import Store
@@ -55,12 +55,12 @@ def test_a_script_from_a_file_goes_on_where_the_last_process_stopped(
 def test_a_script_of_the_wrong_shape_is_named(tmp_path: Path, text: str, said: str) -> None:
     place = tmp_path / "script.yaml"
     place.write_text(text)
-    with pytest.raises(NoModel, match=said):
+    with pytest.raises(ModelUnavailable, match=said):
         named(f"scripted:{place}")
 
 
 def test_a_script_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(NoModel, match="cannot be read"):
+    with pytest.raises(ModelUnavailable, match="cannot be read"):
         named(f"scripted:{tmp_path / 'none.yaml'}")
 
 

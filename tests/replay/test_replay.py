@@ -39,10 +39,10 @@ from bough import (
     tool_result,
     user,
 )
-from bough.core.codec import chain
+from bough.core.codec import chain_id
 from bough.core.drafts import Draft, NewEntry
 from bough.core.entries import Entry
-from bough.errors import BadReplay, InvalidPosition, IsReplay, NotFound
+from bough.errors import InvalidPosition, InvalidReplay, NotFound, SessionIsReplay
 from bough.stores.base import Change
 from bough.stores.memory.store import MemoryStore
 from bough.wire import PROVIDERS, Answer
@@ -341,7 +341,7 @@ class TestStrict:
 def written_by_a_newer(session: Session) -> None:
     """An entry of a kind this version does not know, put in as a newer one would."""
     cursor, body = session.log.cursor, b'{"depth":3}'
-    entry_id = chain(cursor.entry_id, "mood", cursor.turn, cursor.step, body)
+    entry_id = chain_id(cursor.entry_id, "mood", cursor.turn, cursor.step, body)
     entry = NewEntry(cursor.seq + 1, entry_id, cursor.turn, cursor.step, "mood", None, True, 0, body)
     change = Change(session_id=session.session_id, key="newer", at=0, after=session.leaf, entries=(entry,))
     session.log.store.commit(change)
@@ -484,7 +484,7 @@ class TestRow:
 
     def test_it_is_not_driven_on(self, store: Store, session: Session) -> None:
         made = replayed(store, session.replay_sync())
-        with pytest.raises(IsReplay):
+        with pytest.raises(SessionIsReplay):
             made.send_sync("more", model=ScriptedModel(["a"]))
         assert ids(made) == ids(session)
         fork = made.fork()
@@ -698,7 +698,7 @@ class TestOverrides:
         assert len(model.requests[-1].context.items) == 5
 
     def test_recorded_answers_cannot_follow_another_prompt(self, session: Session) -> None:
-        with pytest.raises(BadReplay, match="model="):
+        with pytest.raises(InvalidReplay, match="model="):
             session.replay_sync(prompt="Be strict.")
 
     @pytest.mark.parametrize(
@@ -716,7 +716,7 @@ class TestOverrides:
     def test_what_makes_no_sense_is_refused_before_anything_is_made(
         self, store: Store, session: Session, how: dict[str, Any]
     ) -> None:
-        with pytest.raises(BadReplay):
+        with pytest.raises(InvalidReplay):
             session.replay_sync(**how)
         assert store.sessions(relation="replay").sessions == []
 

@@ -64,7 +64,9 @@ class TestSessions:
         assert served.change("DELETE", f"/api/sessions/{name}")["trashed"] == [name]
         assert served.get("/api/sessions")["sessions"] == []
         assert [row["id"] for row in served.get("/api/sessions", trashed="true")["sessions"]] == [name]
-        assert served.change("PATCH", f"/api/sessions/{name}", {"title": "x"}, 409)["code"] == "trashed"
+        assert (
+            served.change("PATCH", f"/api/sessions/{name}", {"title": "x"}, 409)["code"] == "session_trashed"
+        )
         assert served.post(f"/api/sessions/{name}/restore")["restored"] == [name]
         assert served.post("/api/sessions", {"session_id": name}, 409)["code"] == "id_taken"
 
@@ -78,12 +80,12 @@ class TestSessions:
         assert third["next"] is None
         assert len(served.get("/api/sessions", agent="even")["sessions"]) == 4
         assert [r["id"] for r in served.get("/api/sessions", tag="n=3")["sessions"]] == [made[3].session_id]
-        assert served.get("/api/sessions", tag="n", status=400)["code"] == "bad_query"
-        assert served.get("/api/sessions?status=odd", 400)["code"] == "bad_query"
-        assert served.get("/api/sessions", 400, relation="odd")["code"] == "bad_query"
+        assert served.get("/api/sessions", tag="n", status=400)["code"] == "invalid_argument"
+        assert served.get("/api/sessions?status=odd", 400)["code"] == "invalid_argument"
+        assert served.get("/api/sessions", 400, relation="odd")["code"] == "invalid_argument"
         for path in ("/api/sessions", "/api/facets", of(made[0]), f"{of(made[0])}/path"):
             told = served.get(path, 400, staus="idle")
-            assert (told["code"], "'staus'" in told["detail"]) == ("bad_query", True)
+            assert (told["code"], "'staus'" in told["detail"]) == ("invalid_argument", True)
 
     def test_a_session_without_a_title_is_called_by_its_first_input(self, served: Served) -> None:
         session = talked(served.sessions)
@@ -145,7 +147,7 @@ class TestEntries:
             ({"leaf": str(session.log.leaf_at(2))}, [1, 2]),
         ]:
             assert [e["seq"] for e in served.get(f"{of(session)}/path", **query)["entries"]] == seqs, query
-        assert served.get(f"{of(session)}/path", 400, first=1, last=2)["code"] == "bad_query"
+        assert served.get(f"{of(session)}/path", 400, first=1, last=2)["code"] == "invalid_argument"
         for leaf in ("9:9", "x", "1:99", "99"):
             assert served.get(f"{of(session)}/path", 404, leaf=leaf)["code"] == "invalid_position"
 
@@ -239,8 +241,8 @@ class TestTheTree:
         assert [line["line"] for line in left["lines"]] == ["Where is order 41?", "Thanks"]
         some = served.get(f"{of(session)}/outline", places=f"{old},9:9,{old.branch}:3,{old.branch}:4")
         assert [line["marks"] for line in some["lines"]] == [[], ["calls", "reasoning"], ["result", "error"]]
-        assert served.get(f"{of(session)}/outline", 400, places="x")["code"] == "bad_query"
-        assert served.get(f"{of(session)}/outline", 400, kinds="odd")["code"] == "bad_query"
+        assert served.get(f"{of(session)}/outline", 400, places="x")["code"] == "invalid_argument"
+        assert served.get(f"{of(session)}/outline", 400, kinds="odd")["code"] == "invalid_argument"
         served.get(f"{of(session)}/outline", 404, branch=99)
 
 
@@ -256,7 +258,7 @@ class TestWhatTheModelSaw:
             "ok",
             "question 2",
         ]
-        assert seen["difference"]["was"] == "question 0"
+        assert seen["difference"]["before"] == "question 0"
 
     def test_the_request_behind_an_answer_is_the_one_that_was_made(self, store: Store) -> None:
         model = ScriptedModel(["one", "two", "three"])
@@ -285,7 +287,7 @@ class TestWhatTheModelSaw:
             session.set(prompt="Be long.")
             session.send_sync("c", model=model)
             changed = served.get(f"{of(session)}/seen", limit=1)
-            assert changed["difference"]["where"].startswith("system")
+            assert changed["difference"]["path"].startswith("system")
             assert (changed["of"], changed["first"], len(changed["request"]["messages"])) == (5, 4, 1)
             assert served.get(f"{of(session)}/seen", 400, provider="nobody")["code"] == "unknown_provider"
-            assert served.get(f"{of(session)}/seen", 400, first=99)["code"] == "bad_query"
+            assert served.get(f"{of(session)}/seen", 400, first=99)["code"] == "invalid_argument"

@@ -49,7 +49,7 @@ class TestMoving:
         assert made["compaction"]["first_kept"] == 6
         assert served.post(f"{of(session)}/uncompact")["cancels"] == 8
         assert served.post(f"{of(session)}/uncompact", {}, 400)["code"] == "invalid_operation"
-        assert served.post(f"{of(session)}/compact", {"summary": " "}, 400)["code"] == "bad_summary"
+        assert served.post(f"{of(session)}/compact", {"summary": " "}, 400)["code"] == "invalid_summary"
         served.post(f"{of(session)}/settings", {"model": "scripted:x", "tools": ["track"]})
         settings = served.get(of(session))["settings"]
         assert (settings["model"], settings["tools"]) == ("scripted:x", ["track"])
@@ -78,7 +78,7 @@ class TestMoving:
         ):
             reply = served.client.post(f"{of(session)}/{verb}", json=body, headers=CHANGING)
             assert (reply.status_code, reply.json()["code"]) == (409, "running"), verb
-        assert served.change("DELETE", of(session), status=409)["code"] == "running"
+        assert served.change("DELETE", of(session), status=409)["code"] == "session_running"
         queued = served.post(f"{of(session)}/send", {"text": "later", "queue": True}, 202)
         assert queued["queued"] == 1
         assert served.get(of(session))["queued"] == 1
@@ -120,7 +120,7 @@ class TestRunning:
 
     def test_without_a_model_nothing_is_sent(self, served: Served) -> None:
         session = served.sessions.start()
-        assert served.post(f"{of(session)}/send", {"text": "hi"}, 400)["code"] == "no_model"
+        assert served.post(f"{of(session)}/send", {"text": "hi"}, 400)["code"] == "model_unavailable"
         assert session.row.leaf.seq == 0
 
     @pytest.mark.parametrize("where", ["body", "row", "settings"])
@@ -136,7 +136,7 @@ class TestRunning:
         before = session.row.leaf
         body = {"text": "hi", "model": name} if where == "body" else {"text": "hi"}
         refused = served.post(f"{of(session)}/send", body, 400)
-        assert refused["code"] == "no_model"
+        assert refused["code"] == "model_unavailable"
         assert "ANTHROPIC_API_KEY" in refused["detail"]
         assert session.row.leaf == before
 
@@ -145,7 +145,7 @@ class TestRunning:
             session = store.start()
             served.post(f"{of(session)}/send", {"text": "hi"}, 202)
             assert served.get(of(session))["is_running_here"]
-            assert served.post(f"{of(session)}/send", {"text": "again"}, 409)["code"] == "running"
+            assert served.post(f"{of(session)}/send", {"text": "again"}, 409)["code"] == "session_running"
             assert served.post(f"{of(session)}/cancel")["cancelled"]
             until(lambda: session.row.status == "cancelled")
             until(lambda: not served.get(of(session))["is_running_here"])
@@ -312,7 +312,8 @@ class TestRunning:
         report = asyncio.run(session.replay())
         with Served(store, Agent((ScriptedModel(["a"]),))) as served:
             assert (
-                served.post(f"/api/sessions/{report.replay}/send", {"text": "x"}, 409)["code"] == "is_replay"
+                served.post(f"/api/sessions/{report.replay}/send", {"text": "x"}, 409)["code"]
+                == "session_is_replay"
             )
 
 
@@ -331,7 +332,7 @@ class TestReplayAndDiff:
         served.post(f"{of(session)}/replays", {"mode": "live"}, 400)
         failed = served.post(f"{of(session)}/replays", {"prompt": "x"}, 202)["job"]["id"]
         until(lambda: served.get(f"/api/jobs/{failed}")["job"]["status"] == "failed")
-        assert served.get(f"/api/jobs/{failed}")["job"]["problem"]["code"] == "bad_replay"
+        assert served.get(f"/api/jobs/{failed}")["job"]["problem"]["code"] == "invalid_replay"
 
     def test_a_diff_tells_the_first_divergence(self, served: Served) -> None:
         session = talked(served.sessions)
@@ -356,7 +357,7 @@ class TestUsageAndSearch:
             own = served.get(f"{of(session)}/usage")
             assert (own["total"]["calls"], own["models"][0]["name"]) == (1, "m1")
             assert served.get(f"{of(session)}/usage", view="path", since="2")["total"]["calls"] == 0
-            assert served.get(f"{of(session)}/usage", 400, view="all")["code"] == "bad_query"
+            assert served.get(f"{of(session)}/usage", 400, view="all")["code"] == "invalid_argument"
             store.delete(session.session_id)
             space = served.get("/api/usage")
             assert space["total"] == own["total"]
@@ -395,7 +396,7 @@ class TestExchange:
         beside = served.client.post("/api/import?new_id=true", content=out.content, headers=headers)
         assert (beside.status_code, beside.json()["entries"]) == (201, 7)
         broken = served.client.post("/api/import", content=out.content[:-20], headers=headers)
-        assert (broken.status_code, broken.json()["code"]) == (400, "bad_bundle")
+        assert (broken.status_code, broken.json()["code"]) == (400, "invalid_bundle")
         assert "/tmp" not in broken.text
         assert served.client.post("/api/import", content=b"{}", headers=CHANGING).status_code == 415
 

@@ -17,7 +17,7 @@ import pytest
 
 import bough
 from bough import user
-from bough.errors import Unguarded
+from bough.errors import TokenRequired
 from bough.server.auth import Rules, host_name
 from bough.store import Store
 from bough.stores.memory.store import MemoryStore
@@ -45,10 +45,10 @@ class TestTheDoor:
 
     def test_a_host_others_can_reach_wants_a_token(self) -> None:
         for host in ("0.0.0.0", "::", "192.0.2.1", "agents.example"):
-            with pytest.raises(Unguarded, match="--token"):
+            with pytest.raises(TokenRequired, match="--token"):
                 Rules(host=host)
             Rules(host=host, token="x")
-        with pytest.raises(Unguarded):
+        with pytest.raises(TokenRequired):
             Rules(clients={"ann": "x"})
 
     @pytest.mark.parametrize("empty", ["", " "])
@@ -61,7 +61,7 @@ class TestTheDoor:
             {"token": "x", "clients": {"ann": empty}},
         )
         for tokens in told:
-            with pytest.raises(Unguarded, match="empty"):
+            with pytest.raises(TokenRequired, match="empty"):
                 Rules(host=host, **tokens)
 
     @pytest.mark.parametrize(
@@ -182,17 +182,17 @@ class TestErrors:
 
     def test_a_wrong_value_is_named(self, served: Served) -> None:
         problem = served.get("/api/sessions", 400, limit="many")
-        assert problem["code"] == "bad_value"
+        assert problem["code"] == "invalid_value"
         assert "limit" in problem["detail"]
-        assert served.get("/api/sessions", 400, page="x")["code"] == "bad_query"
-        assert served.get("/api/sessions", 400, after="soon")["code"] == "bad_query"
-        assert served.get("/api/search", 400, q="role:king")["code"] == "bad_search"
+        assert served.get("/api/sessions", 400, page="x")["code"] == "invalid_argument"
+        assert served.get("/api/sessions", 400, after="soon")["code"] == "invalid_argument"
+        assert served.get("/api/search", 400, q="role:king")["code"] == "invalid_search"
 
     @pytest.mark.parametrize("body", [b"{", b"[]", b'{"agent": 7}', b'{"unknown": 1}', b"\xff\xfe", b'"x"'])
     def test_a_body_that_does_not_fit_is_refused(self, served: Served, body: bytes) -> None:
         reply = served.client.post("/api/sessions", content=body, headers=CHANGING)
         assert reply.status_code == 400, reply.text
-        assert reply.json()["code"] in ("bad_body", "bad_value")
+        assert reply.json()["code"] in ("invalid_body", "invalid_value")
 
     def test_what_is_not_there_and_what_is_not_done_there(self, served: Served) -> None:
         assert served.get("/api/nothing", 404)["code"] == "no_page"

@@ -157,7 +157,7 @@ class TestFacts:
             reply = served.client.get(
                 f"/api/sessions/{session.session_id}/events", headers={"last-event-id": "x"}
             )
-            assert (reply.status_code, reply.json()["code"]) == (400, "bad_query")
+            assert (reply.status_code, reply.json()["code"]) == (400, "invalid_argument")
 
     def test_a_session_that_is_purged_ends_its_streams(self, store: Store) -> None:
         session = store.start()

@@ -67,7 +67,7 @@ class TestAWrongMemory:
     def test_the_trash_is_noticed(self, two: tuple[Store, Store]) -> None:
         session = begun(two[0])
         two[1].delete(session.session_id)
-        with pytest.raises(errors.Trashed):
+        with pytest.raises(errors.SessionTrashed):
             session.append([user("late")])
         two[1].restore(session.session_id)
         session.append([user("second")])

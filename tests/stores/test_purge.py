@@ -413,7 +413,7 @@ class TestTrash:
             lambda: session.rewind(0),
             lambda: store.start_task(session),
         ):
-            with pytest.raises(errors.Trashed):
+            with pytest.raises(errors.SessionTrashed):
                 attempt()
         store.restore(session.session_id)
         session.append([assistant("yes")])

@@ -20,8 +20,14 @@ from hypothesis import strategies as st
 
 import bough
 from bough import Store, ToolCall, assistant, errors, system, tool_result, user
-from bough.core.search import MOST_TYPED, Search, Term, columns, excerpt, matches, parse
-from bough.core.search_text import MOST_TEXT, as_indexed, plain_words, text_of, words
+from bough.core.search import MAX_QUERY_LENGTH, Search, Term, excerpt, index_columns, matches, parse_query
+from bough.core.search_text import (
+    MAX_TEXT_LENGTH,
+    normalize_for_index,
+    searchable_text,
+    tokenize,
+    tokenize_indexed,
+)
 from bough.stores.memory.store import MemoryStore
 from bough.stores.sqlite import search_index as sqlite_index
 from bough.stores.sqlite.store import SqliteStore
@@ -32,12 +38,12 @@ DAY = 86_400 * 1_000_000
 
 
 def cut(text: str) -> list[str]:
-    return [word for word, *_ in words(text)]
+    return [word for word, *_ in tokenize(text)]
 
 
 class TestTyping:
     def test_words_phrases_prefixes_and_exclusions(self) -> None:
-        found = parse('lost "the parcel" ship* -refund', NOW).terms
+        found = parse_query('lost "the parcel" ship* -refund', NOW).terms
         assert found == (
             Term("text", ("lost",)),
             Term("text", ("the", "parcel")),
@@ -46,10 +52,10 @@ class TestTyping:
         )
 
     def test_an_identifier_is_a_phrase_of_its_words(self) -> None:
-        assert parse("src/read_file.py", NOW).terms == (Term("text", ("src", "read", "file", "py")),)
+        assert parse_query("src/read_file.py", NOW).terms == (Term("text", ("src", "read", "file", "py")),)
 
     def test_filters_of_an_entry_are_terms_of_their_column(self) -> None:
-        found = parse("role:tool tool:refund model:gpt-5 error:true -kind:note", NOW).terms
+        found = parse_query("role:tool tool:refund model:gpt-5 error:true -kind:note", NOW).terms
         assert [(term.column, term.words) for term in found] == [
             ("mark", ("roletool",)),
             ("tool", ("refund",)),
@@ -60,9 +66,9 @@ class TestTyping:
         assert found[-1].is_excluded
 
     def test_filters_of_a_session_are_fields(self) -> None:
-        search = parse('x agent:"my agent" tag:team=a=b session:ses_1', NOW)
+        search = parse_query('x agent:"my agent" tag:team=a=b session:ses_1', NOW)
         assert (search.agent, search.tag, search.session_id) == ("my agent", ("team", "a=b"), "ses_1")
-        assert parse("tag:team", NOW).tag == ("team", None)
+        assert parse_query("tag:team", NOW).tag == ("team", None)
 
     @pytest.mark.parametrize(
         ("typed", "since"),
@@ -78,8 +84,8 @@ class TestTyping:
         ],
     )
     def test_times(self, typed: str, since: int) -> None:
-        assert parse(typed, NOW).since == since
-        assert parse(typed.replace("after", "before"), NOW).until == since
+        assert parse_query(typed, NOW).since == since
+        assert parse_query(typed.replace("after", "before"), NOW).until == since
 
     @pytest.mark.parametrize(
         "typed",
@@ -95,7 +101,7 @@ class TestTyping:
         ],
     )
     def test_a_colon_does_not_always_make_a_filter(self, typed: str) -> None:
-        search = parse(typed, NOW)
+        search = parse_query(typed, NOW)
         assert {term.column for term in search.terms} == {"text"}
         assert not any(term.is_excluded for term in search.terms)
 
@@ -114,28 +120,28 @@ class TestTyping:
             ("", "no letter or digit"),
             ('  *** - "" ((( ', "no letter or digit"),
             ("half \ud800", "half a character"),
-            ("x" * (MOST_TYPED + 1), "at most 2,000"),
+            ("x" * (MAX_QUERY_LENGTH + 1), "at most 2,000"),
         ],
     )
     def test_what_makes_no_sense_is_refused_with_the_reason(self, typed: str, told: str) -> None:
-        with pytest.raises(errors.BadSearch, match="cannot search for") as refused:
-            parse(typed, NOW)
+        with pytest.raises(errors.InvalidSearch, match="cannot search for") as refused:
+            parse_query(typed, NOW)
         assert told in str(refused.value)
 
     @pytest.mark.parametrize(
         "how", [{"limit": 0}, {"limit": 1_001}, {"before": "x"}, {"before": "-1"}, {"before": "9" * 19}]
     )
     def test_a_page_that_makes_no_sense_is_refused(self, how: dict[str, object], store: Store) -> None:
-        with pytest.raises(errors.BadQuery):
+        with pytest.raises(errors.InvalidArgument):
             store.search("x", **how)  # type: ignore[arg-type]
 
     def test_an_open_quote_reaches_to_the_end(self) -> None:
-        assert parse('say "lost par', NOW).terms[1] == Term("text", ("lost", "par"))
+        assert parse_query('say "lost par', NOW).terms[1] == Term("text", ("lost", "par"))
 
     @given(st.text())
     def test_whatever_is_typed_means_something_or_is_refused(self, typed: str) -> None:
-        with contextlib.suppress(errors.BadSearch):
-            search = parse(typed, NOW)
+        with contextlib.suppress(errors.InvalidSearch):
+            search = parse_query(typed, NOW)
             assert all(
                 word.isascii() is False or word.isalnum() for term in search.terms for word in term.words
             )
@@ -164,28 +170,42 @@ class TestWords:
 
     @given(st.text())
     def test_an_index_that_cuts_at_ascii_gets_the_same_words(self, text: str) -> None:
-        assert [word for word, *_ in as_indexed(plain_words(text))] == cut(text)
+        assert [word for word, *_ in tokenize_indexed(normalize_for_index(text))] == cut(text)
 
     @given(st.text(), st.text())
     def test_a_word_of_a_text_is_found_in_it_and_marked(self, before: str, after: str) -> None:
         text = f"{before} needle {after}"
         term = Term("text", ("needle",))
-        assert matches([term], columns(text, kind="message"))
+        assert matches([term], index_columns(text, kind="message"))
         snippet, marks = excerpt(text, [term])
         assert any(snippet[begin:end].lower() == "needle" for begin, end in marks)
 
     def test_json_is_read_as_a_person_reads_it(self) -> None:
         call = assistant(ToolCall("c", "say", {"text": 'lost\nparcel "41" C:\\new \u00e9', "n": 1.5}))
-        assert cut(text_of(call)) == ["say", "text", "lost", "parcel", "41", "c", "new", "e", "n", "1", "5"]
+        assert cut(searchable_text(call)) == [
+            "say",
+            "text",
+            "lost",
+            "parcel",
+            "41",
+            "c",
+            "new",
+            "e",
+            "n",
+            "1",
+            "5",
+        ]
         result = tool_result("c", r'{"a":"x\ny","b":"caf\u00e9 \ud83c\udf89 \ud800","c":"\\n"}')
-        assert cut(text_of(result)) == ["a", "x", "y", "b", "cafe", "🎉", "c", "n"]
-        assert cut(text_of(tool_result("c", r"plain C:\new\table"))) == ["plain", "c", "new", "table"]
+        assert cut(searchable_text(result)) == ["a", "x", "y", "b", "cafe", "🎉", "c", "n"]
+        assert cut(searchable_text(tool_result("c", r"plain C:\new\table"))) == ["plain", "c", "new", "table"]
 
     def test_evidence_and_details_are_not_searched(self) -> None:
-        assert "SECRET" not in text_of(tool_result("c", "ok", details={"k": "SECRET"}, state={"s": "SECRET"}))
+        assert "SECRET" not in searchable_text(
+            tool_result("c", "ok", details={"k": "SECRET"}, state={"s": "SECRET"})
+        )
 
     def test_a_huge_text_is_searched_up_to_a_bound(self) -> None:
-        assert len(text_of(user("x" * (MOST_TEXT + 5)))) == MOST_TEXT
+        assert len(searchable_text(user("x" * (MAX_TEXT_LENGTH + 5)))) == MAX_TEXT_LENGTH
 
 
 PIECES = st.sampled_from(
@@ -224,7 +244,7 @@ def change(store: Store, verb: int, which: int, number: int) -> None:
         return
     row = rows[which % len(rows)]
     session = store.session(row.session_id)
-    with contextlib.suppress(errors.Trashed, errors.NotTrashed):
+    with contextlib.suppress(errors.SessionTrashed, errors.NotTrashed):
         match verb:
             case 1:
                 session.append([user(f"herring {number}"), assistant(f"herring {number}")])
@@ -275,7 +295,7 @@ class TestStores:
     @pytest.mark.parametrize("sign", ["", "-"])
     def test_a_search_may_be_as_long_as_may_be_typed(self, sign: str, store: Store) -> None:
         store.start("a").append([user(" ".join(chr(0x4E00 + n) for n in range(1_000)))])
-        many = " ".join(f"{sign}{chr(0x4E00 + n)}" for n in range(MOST_TYPED // (2 + len(sign))))
+        many = " ".join(f"{sign}{chr(0x4E00 + n)}" for n in range(MAX_QUERY_LENGTH // (2 + len(sign))))
         assert len(store.search(many).hits) == (0 if sign else 1)
         assert len(store.search('"' + "".join(chr(0x4E00 + n) for n in range(1_000))).hits) == 1
 
@@ -495,5 +515,7 @@ with bough.open(sys.argv[1], synchronous="normal") as store:
 
 def test_a_search_is_a_value() -> None:
     assert (
-        parse("a b", NOW) == parse("a  b", NOW) == Search(terms=(Term("text", ("a",)), Term("text", ("b",))))
+        parse_query("a b", NOW)
+        == parse_query("a  b", NOW)
+        == Search(terms=(Term("text", ("a",)), Term("text", ("b",))))
     )

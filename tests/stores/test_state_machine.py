@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from bough import Leaf, Note, Settings, ToolCall, Usage, assistant, system, tool_result, user
-from bough.core.state import fold
+from bough.core.state import fold_state
 from bough.core.usage import total
 from bough.errors import BoughError
 from bough.session import Session
@@ -240,9 +240,9 @@ class Machine(RuleBasedStateMachine):
     def fork(self, which: int, at: int, model: str | None) -> None:
         self.keep(self.on(which, lambda h: h.fork(at=at % (h.leaf.seq + 2), model=model)))
 
-    @rule(which=numbers, kept=st.one_of(st.none(), numbers), folds=st.booleans())
-    def compact(self, which: int, kept: int | None, folds: bool) -> None:
-        self.on(which, lambda h: h.compact("short", first_kept=kept, folds=folds))
+    @rule(which=numbers, kept=st.one_of(st.none(), numbers), replaces_earlier=st.booleans())
+    def compact(self, which: int, kept: int | None, replaces_earlier: bool) -> None:
+        self.on(which, lambda h: h.compact("short", first_kept=kept, replaces_earlier=replaces_earlier))
 
     @rule(which=numbers)
     def uncompact(self, which: int) -> None:
@@ -345,7 +345,7 @@ class Machine(RuleBasedStateMachine):
             )  # a path never skips a number
             assert row.totals == total(calls)  # usage is conserved
             if reading.detail.state is not None:
-                assert self.both[0].session(row.session_id).state == fold(
+                assert self.both[0].session(row.session_id).state == fold_state(
                     path
                 )  # state is the fold of the path
 
@@ -359,10 +359,10 @@ class Machine(RuleBasedStateMachine):
 
 
 def _change(handle: Session, text: str) -> Any:
-    from bough.core.drafts import Draft, write
+    from bough.core.drafts import Draft, build_entries
     from bough.stores.base import Change
 
-    written = write(handle.log.cursor, [Draft(user(text))], 5)
+    written = build_entries(handle.log.cursor, [Draft(user(text))], 5)
     return Change(
         session_id=handle.session_id,
         key=f"crash {text.encode().hex()}",

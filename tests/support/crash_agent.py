@@ -13,7 +13,7 @@ from typing import Any
 
 import bough
 from bough import Happened, Limits, ScriptedModel, Session, ToolCall, ToolContext, assistant, system
-from bough.errors import Overflow
+from bough.errors import ContextOverflow
 from bough.models.model import Request
 from bough.stores.sqlite.store import SqliteStore
 
@@ -111,7 +111,7 @@ def script(runtime: Runtime) -> Callable[[Request], Any]:
         said = sum(item.message.role == "assistant" for item in turn)
         text = turn[0].message.text
         if text == INPUTS[3] and not any(item.pinned for item in request.context.items):
-            return Overflow("scripted", "too long")
+            return ContextOverflow("scripted", "too long")
         lines: dict[str, list[Any]] = {
             INPUTS[0]: [batch(0, 1, 2), batch(3), "I looked."],
             INPUTS[1]: [batch(4, 5, 6, 7), batch(8, 9), batch(10, 11, 12), "I did it."],

@@ -119,7 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
         loopback = self.server.loopback
         provider = _provider(self.path)
         body = json.loads(self.rfile.read(int(self.headers["content-length"])), object_hook=_as_google_reads)
-        problems = wire.wire(provider).violations(body, ready=True)
+        problems = wire.find_provider(provider).violations(body, ready=True)
         loopback.seen.append(Seen(provider, body, dict(self.headers), problems))
         reply = loopback.replies.pop(0) if loopback.replies else Say("ok")
         if problems:

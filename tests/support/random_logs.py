@@ -28,7 +28,7 @@ from bough.core.entries import (
 )
 from bough.core.fit import Budget
 from bough.core.messages import Media, Message, Reasoning, Text, ToolCall, ToolResult
-from bough.core.turns import Cursor, OpenCall, follow
+from bough.core.turns import Cursor, OpenCall, advance
 
 SOAK = os.environ.get("BOUGH_SOAK") == "1"
 thorough = settings(
@@ -105,11 +105,11 @@ def entries(payloads: list[tuple[Payload, Evidence | None]], seeds: int = 0) -> 
     for payload, evidence in payloads:
         encode(payload)  # nothing that could not be stored
         seed = cursor.seq < seeds
-        place = follow(cursor, payload, seed=seed)
+        place = advance(cursor, payload, seed=seed)
         seq = cursor.seq + 1
         internal = is_internal(payload, seed=seed)
         path.append(Entry(1, seq, b"", place.turn, place.step, payload, internal, 0, evidence=evidence))
-        cursor = place.after
+        cursor = place.cursor
     return path
 
 
@@ -148,7 +148,7 @@ def paths(draw: st.DrawFn, most: int = 18) -> list[Entry]:
     for _ in range(draw(st.integers(3, most))):
         seed = maker.cursor.seq < seeds
         payload, evidence = draw(_next(maker))
-        maker.cursor = follow(maker.cursor, payload, seed=seed).after
+        maker.cursor = advance(maker.cursor, payload, seed=seed).cursor
         maker.made.append((payload, evidence))
     return entries(maker.made, seeds)
 
@@ -170,7 +170,7 @@ _note = st.just(Note({"secret": "DETAILS"}))
 _settings = st.builds(
     Settings, model=st.none() | st.just("m"), prompt=st.none() | texts, prompt_patch=st.none() | texts
 )
-_branch = st.builds(BranchSummary, summary=texts, left_seq=st.just(3), left_id=st.just("ab"))
+_branch = st.builds(BranchSummary, summary=texts, leaf_seq=st.just(3), leaf_id=st.just("ab"))
 
 
 @st.composite
@@ -180,7 +180,7 @@ def _compaction(draw: st.DrawFn, maker: _Maker) -> tuple[Payload, None]:
     maker.compactions.append(maker.cursor.seq + 1)
     # Anywhere at all, even between a call and its result: the log forbids it, the projection must bear it.
     first_kept = draw(st.integers(1, maker.cursor.seq + 1))
-    return Compaction(draw(texts), first_kept, folds=draw(st.booleans())), None
+    return Compaction(draw(texts), first_kept, replaces_earlier=draw(st.booleans())), None
 
 
 @st.composite

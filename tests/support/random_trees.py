@@ -143,7 +143,9 @@ def _move(session: Session, verb: str, number: int, text: str) -> None:
         session.interrupt()
     match verb:
         case "compact":
-            session.compact("short", first_kept=number % (session.leaf.seq + 1), folds=number % 2 == 0)
+            session.compact(
+                "short", first_kept=number % (session.leaf.seq + 1), replaces_earlier=number % 2 == 0
+            )
         case "uncompact":
             session.uncompact()
         case "rewind":

@@ -16,7 +16,7 @@ from bough.engines.absurd import worker as absurd_worker
 from bough.engines.absurd.claim import Claim, ClaimedConnections
 from bough.engines.absurd.engine import Agent
 from bough.engines.absurd.worker import Worker
-from bough.errors import Overflow
+from bough.errors import ContextOverflow
 from bough.models.model import Request
 from support import crash_agent
 
@@ -51,7 +51,7 @@ def script(runtime: Runtime) -> Any:
         said = sum(item.message.role == "assistant" for item in turn)
         text = turn[0].message.text
         if text == INPUTS[1] and not any(item.pinned for item in request.context.items):
-            return Overflow("scripted", "too long")
+            return ContextOverflow("scripted", "too long")
         delegating = assistant("Asking.", ToolCall("d", "delegate", {"task": "think"}))
         lines: dict[str, list[Any]] = {
             INPUTS[0]: [crash_agent.batch(0, 1, 2), crash_agent.batch(4, 5, 8, 9), delegating, ANSWERS[0]],

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bough.core.context import build
+from bough.core.context import build_context
 from bough.core.entries import Evidence, Note
 from bough.core.messages import (
     Attachment,
@@ -24,10 +24,10 @@ from bough.core.messages import (
 )
 from bough.core.usage import Usage
 from bough.errors import UnrecognizedReply
-from bough.wire import read, wire
-from bough.wire.anthropic.request import OPENING, read_messages
+from bough.wire import find_provider, parse_reply
+from bough.wire.anthropic.request import OPENING, parse_messages
 from bough.wire.anthropic.rules import violations
-from bough.wire.pairs import BELOW, EMPTY, NO_OUTPUT, NO_RESULT
+from bough.wire.pairs import EMPTY_MESSAGE, MEDIA_HEADING, NO_OUTPUT, NO_RESULT
 from support.random_logs import PNG, blobs, entries, path_of
 
 PNG64 = base64.b64encode(PNG).decode()
@@ -168,7 +168,7 @@ class TestRules:
 
 
 def project(*payloads: Any, seeds: int = 0) -> dict[str, Any]:
-    request = wire("anthropic").project(build(path_of(*payloads, seeds=seeds)), blobs)
+    request = find_provider("anthropic").project(build_context(path_of(*payloads, seeds=seeds)), blobs)
     assert violations(request) == []
     return request
 
@@ -180,7 +180,7 @@ def messages(*payloads: Any, seeds: int = 0) -> list[dict[str, Any]]:
 def with_evidence(message: Message, issuer: str, **parts: dict[str, Any]) -> list[dict[str, Any]]:
     evidence = Evidence(issuer, {key.strip("_"): proof for key, proof in parts.items()})
     path = entries([(user("hi"), None), (message, evidence)])
-    request = wire("anthropic").project(build(path), blobs)
+    request = find_provider("anthropic").project(build_context(path), blobs)
     assert violations(request) == []
     return request["messages"][1:]
 
@@ -238,7 +238,7 @@ class TestProjection:
         assert messages(user("hi"), assistant("", " \n"), user("x", "")) == [u(text("hi"), text("x"))]
 
     def test_an_empty_input_is_not_lost(self):
-        assert messages(user(" ")) == [u(text(EMPTY))]
+        assert messages(user(" ")) == [u(text(EMPTY_MESSAGE))]
 
     def test_an_answer_is_trimmed_whether_it_is_the_last_or_not(self):
         found = messages(user("hi "), assistant("yes \n"), user("x"))
@@ -261,7 +261,7 @@ class TestProjection:
         said = tool_result("a", ["bad", Media("png", "image/png", 32)], error=True)
         found = messages(user("hi"), assistant(ToolCall("a", "f")), said)[2]["content"]
         assert found[0]["content"] == [text("bad"), text("[media: shown below]")]
-        assert found[1:] == [text(BELOW), image()]
+        assert found[1:] == [text(MEDIA_HEADING), image()]
 
     def test_images_and_pdfs_are_shown_and_the_rest_is_named(self):
         found = messages(
@@ -280,9 +280,9 @@ class TestProjection:
 
     def test_an_image_too_large_is_named_instead(self):
         """5 MB are counted on the base64: 4 MB of bytes are too many already."""
-        context = build(path_of(user(Media("big", "image/png", 4 * 1024 * 1024))))
+        context = build_context(path_of(user(Media("big", "image/png", 4 * 1024 * 1024))))
         for size, kind in ((5 * 1024 * 1024 * 3 // 4, "image"), (4 * 1024 * 1024, "text")):
-            request = wire("anthropic").project(context, lambda _, size=size: PNG.ljust(size, b"\0"))
+            request = find_provider("anthropic").project(context, lambda _, size=size: PNG.ljust(size, b"\0"))
             assert request["messages"][0]["content"][0]["type"] == kind
             assert violations(request) == []
 
@@ -294,11 +294,11 @@ class TestProjection:
         path = path_of(
             user("hi"), assistant(ToolCall("a", "f")), tool_result("a", "precious"), assistant("yes")
         )
-        found = wire("anthropic").project(build(path[2:]), blobs)
+        found = find_provider("anthropic").project(build_context(path[2:]), blobs)
         assert found["messages"] == []  # half a turn is dropped by the context …
-        items = build(path).items[2:]
-        context = type(build(path))((), items)
-        found = wire("anthropic").project(context, blobs)["messages"]  # … and bearable if it is not
+        items = build_context(path).items[2:]
+        context = type(build_context(path))((), items)
+        found = find_provider("anthropic").project(context, blobs)["messages"]  # … and bearable if it is not
         assert found[0]["content"][1] == text("precious")
         assert violations({"messages": found}) == []
 
@@ -350,32 +350,32 @@ class TestReading:
         )
 
     def test_an_object_of_the_sdk_is_read(self):
-        answer = read(self.reply(THOUGHT, text("yes"), use("toolu_1", input={"x": 1})))
+        answer = parse_reply(self.reply(THOUGHT, text("yes"), use("toolu_1", input={"x": 1})))
         assert answer.message == assistant(Reasoning("hm"), Text("yes"), ToolCall("toolu_1", "f", {"x": 1}))
         assert answer.evidence == Evidence("anthropic", {"0": {"signature": "s"}})
         assert (answer.provider, answer.model, answer.finish) == ("anthropic", "claude-x", "end_turn")
 
     def test_input_tokens_are_all_the_model_read(self):
-        assert read(self.reply(text("yes"))).usage == Usage(130, 5, 100, 20)
+        assert parse_reply(self.reply(text("yes"))).usage == Usage(130, 5, 100, 20)
 
     def test_a_dict_is_read_like_the_object(self):
         reply = self.reply(THOUGHT, text("yes"))
-        assert read(reply.model_dump()) == read(reply)
+        assert parse_reply(reply.model_dump()) == parse_reply(reply)
 
     def test_redacted_thinking_is_kept_as_evidence(self):
-        answer = read(self.reply({"type": "redacted_thinking", "data": "d"}, text("yes")))
+        answer = parse_reply(self.reply({"type": "redacted_thinking", "data": "d"}, text("yes")))
         assert answer.message == assistant(Reasoning(), Text("yes"))
         assert answer.evidence == Evidence("anthropic", {"0": {"data": "d"}})
 
     def test_a_reply_without_a_stop_reason_has_no_finish(self):
-        answer = read({"type": "message", "role": "assistant", "content": [text("ye")]})
+        answer = parse_reply({"type": "message", "role": "assistant", "content": [text("ye")]})
         assert (answer.finish, answer.usage, answer.model) == (None, None, None)
 
     def test_an_answer_goes_back_as_it_came(self):
         blocks = [THOUGHT, text("yes"), use("toolu_1", input={"z": 1, "a": 2})]
-        answer = read(self.reply(*blocks))
+        answer = parse_reply(self.reply(*blocks))
         path = entries([(user("hi"), None), (answer.message, answer.evidence)])
-        assert wire("anthropic").project(build(path), blobs)["messages"][1] == a(*blocks)
+        assert find_provider("anthropic").project(build_context(path), blobs)["messages"][1] == a(*blocks)
 
     def test_a_history_goes_back_as_it_came(self):
         history = [
@@ -384,7 +384,7 @@ class TestReading:
             u(result("a", is_error=True), result("b", content=[text("x"), image()]), text("so?")),
             a(text("done")),
         ]
-        found = read_messages(history)
+        found = parse_messages(history)
         assert [message.role for message in found] == [
             "user",
             "assistant",
@@ -399,12 +399,14 @@ class TestReading:
     def test_the_content_of_a_reply_may_be_put_in_a_message_as_it_is(self):
         """The SDK's documentation shows {"role": "assistant", "content": response.content}."""
         reply = self.reply(text("yes"), use())
-        found = read_messages([{"role": "assistant", "content": reply.content}])
+        found = parse_messages([{"role": "assistant", "content": reply.content}])
         assert found == [assistant("yes", ToolCall("a", "f"))]
 
     def test_media_that_lie_elsewhere_are_kept_as_words(self):
         source = {"type": "url", "url": "https://x/cat.png"}
-        assert read_messages([u({"type": "image", "source": source})]) == [user("[image: https://x/cat.png]")]
+        assert parse_messages([u({"type": "image", "source": source})]) == [
+            user("[image: https://x/cat.png]")
+        ]
 
     @pytest.mark.parametrize(
         "bad",
@@ -423,4 +425,4 @@ class TestReading:
     )
     def test_a_block_of_the_wrong_shape_is_refused(self, bad):
         with pytest.raises(UnrecognizedReply):
-            read_messages([u(bad)])
+            parse_messages([u(bad)])

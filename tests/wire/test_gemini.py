@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bough.core.context import Context, Item, build
+from bough.core.context import Context, Item, build_context
 from bough.core.entries import Evidence, Note
 from bough.core.messages import (
     Attachment,
@@ -24,10 +24,10 @@ from bough.core.messages import (
 )
 from bough.core.usage import Usage
 from bough.errors import UnrecognizedReply
-from bough.wire import read, wire
-from bough.wire.gemini.request import OPENING, UNSIGNED, read_messages
+from bough.wire import find_provider, parse_reply
+from bough.wire.gemini.request import OPENING, UNSIGNED, parse_messages
 from bough.wire.gemini.rules import violations
-from bough.wire.pairs import BELOW, EMPTY, NO_OUTPUT, NO_RESULT
+from bough.wire.pairs import EMPTY_MESSAGE, MEDIA_HEADING, NO_OUTPUT, NO_RESULT
 from support.random_logs import PNG, blobs, entries, path_of
 
 PNG_64 = base64.b64encode(PNG).decode()
@@ -171,7 +171,7 @@ class TestRules:
 
 
 def contents(*payloads: Any) -> list[dict[str, Any]]:
-    request = wire("gemini").project(build(path_of(*payloads)), blobs)
+    request = find_provider("gemini").project(build_context(path_of(*payloads)), blobs)
     assert violations(request) == []
     return request["contents"]
 
@@ -179,14 +179,18 @@ def contents(*payloads: Any) -> list[dict[str, Any]]:
 def with_evidence(message: Message, issuer: str = "gemini", **proofs: dict[str, Any]) -> list[dict[str, Any]]:
     """What an answer becomes, its parts' evidence given by `_index`."""
     evidence = Evidence(issuer, {key[1:]: proof for key, proof in proofs.items()})
-    request = wire("gemini").project(build(entries([(user("hi"), None), (message, evidence)])), blobs)
+    request = find_provider("gemini").project(
+        build_context(entries([(user("hi"), None), (message, evidence)])), blobs
+    )
     assert violations(request) == []
     return request["contents"][1:]
 
 
 class TestProjection:
     def test_each_prompt_is_a_part_of_the_instruction(self):
-        request = wire("gemini").project(build(path_of(system("be kind"), system("be brief"))), blobs)
+        request = find_provider("gemini").project(
+            build_context(path_of(system("be kind"), system("be brief"))), blobs
+        )
         assert request == {
             "systemInstruction": {"parts": [text("be kind"), text("be brief")]},
             "contents": [],
@@ -255,7 +259,7 @@ class TestProjection:
         assert found[2] == u(
             answer(response={"output": "see\n[media: shown below]"}),
             answer(response={"output": "[image/png, 9 bytes: is missing]"}),
-            text(BELOW),
+            text(MEDIA_HEADING),
             image(),
         )
 
@@ -268,14 +272,14 @@ class TestProjection:
         assert found["parts"][4] == text("[image/gif, 14 bytes: not shown]")
 
     def test_a_file_too_large_is_named_instead(self):
-        context = build(path_of(user(Media("big", "image/png", 15 * 1024 * 1024))))
+        context = build_context(path_of(user(Media("big", "image/png", 15 * 1024 * 1024))))
         for size, kind in ((14 * 1024 * 1024, "inlineData"), (15 * 1024 * 1024, "text")):
-            request = wire("gemini").project(context, lambda _, size=size: PNG.ljust(size, b"\0"))
+            request = find_provider("gemini").project(context, lambda _, size=size: PNG.ljust(size, b"\0"))
             assert list(request["contents"][0]["parts"][0]) == [kind]
             assert violations(request) == []
 
     def test_an_empty_input_is_not_lost_and_an_empty_answer_goes(self):
-        assert contents(user(""), assistant(" "), user("hi")) == [u(text(EMPTY), text("hi"))]
+        assert contents(user(""), assistant(" "), user("hi")) == [u(text(EMPTY_MESSAGE), text("hi"))]
 
     def test_media_of_an_answer_are_named(self):
         found = contents(user("hi"), assistant(Media("png", "image/png", 32)))
@@ -335,14 +339,14 @@ class TestReading:
     )
 
     def test_a_reply_is_read(self):
-        found = read(self.reply(*self.PARTS))
+        found = parse_reply(self.reply(*self.PARTS))
         calls = (ToolCall("a", "f", {"x": 1}), ToolCall("call_1_g", "g"))
         assert found.message == assistant(Reasoning("hm"), Text("yes"), *calls)
         assert found.evidence == Evidence("gemini", {"2": {"signature": "c2ln", "id": "a"}})
         assert (found.provider, found.model, found.finish) == ("gemini", "gemini-x", "STOP")
 
     def test_thoughts_are_part_of_the_output_and_the_cache_of_the_input(self):
-        assert read(self.reply(text("yes"))).usage == Usage(130, 8, 100)
+        assert parse_reply(self.reply(text("yes"))).usage == Usage(130, 8, 100)
 
     def test_what_the_sdk_dumps_is_read_like_the_reply(self):
         """Snake case, bytes, an enum, and None for whatever is not there."""
@@ -350,7 +354,7 @@ class TestReading:
 
         reply = self.reply(*self.PARTS, text("", thoughtSignature="dGV4dA=="), image())
         found = types.GenerateContentResponse.model_validate(reply)
-        assert read(found) == read(reply) == read(found.model_dump(mode="json"))
+        assert parse_reply(found) == parse_reply(reply) == parse_reply(found.model_dump(mode="json"))
 
     def test_snake_case_and_bytes_are_read_like_the_rest_api(self):
         part = {
@@ -360,43 +364,43 @@ class TestReading:
         }
         candidate = {"content": {"parts": [part], "role": "model"}, "finish_reason": "MAX_TOKENS"}
         usage = {"prompt_token_count": 7, "tool_use_prompt_token_count": 2, "candidates_token_count": None}
-        found = read({"candidates": [candidate], "usage_metadata": usage, "model_version": None})
+        found = parse_reply({"candidates": [candidate], "usage_metadata": usage, "model_version": None})
         assert found.message == assistant(ToolCall("call_1_f", "f"))
         assert found.evidence == Evidence("gemini", {"0": {"signature": "c2ln"}})
         assert (found.usage, found.finish, found.model) == (Usage(9, None), "MAX_TOKENS", None)
 
     def test_an_answer_goes_back_as_it_came(self):
         parts = [text("yes"), call("f", {"z": 1, "a": 2}, sign="c2ln", id="a"), call("g", sign=None)]
-        found = read(self.reply(*parts))
+        found = parse_reply(self.reply(*parts))
         path = entries([(user("hi"), None), (found.message, found.evidence)])
-        assert wire("gemini").project(build(path), blobs)["contents"][1] == m(*parts)
+        assert find_provider("gemini").project(build_context(path), blobs)["contents"][1] == m(*parts)
 
     def test_a_part_of_nothing_but_a_signature_is_kept(self):
-        found = read(self.reply(text("yes"), {"thoughtSignature": "c2ln"}))
+        found = parse_reply(self.reply(text("yes"), {"thoughtSignature": "c2ln"}))
         assert found.message == assistant("yes", "")
         assert found.evidence == Evidence("gemini", {"1": {"signature": "c2ln"}})
 
     def test_empty_texts_are_not(self):
-        assert read(self.reply(text(""), text("yes"))).message == assistant("yes")
+        assert parse_reply(self.reply(text(""), text("yes"))).message == assistant("yes")
 
     def test_an_answer_cut_short_may_be_empty(self):
-        found = read({"candidates": [{"finishReason": "SAFETY"}]})
+        found = parse_reply({"candidates": [{"finishReason": "SAFETY"}]})
         assert (found.message, found.finish, found.usage) == (assistant(), "SAFETY", None)
 
     def test_an_image_the_model_made_is_read_in_either_alphabet(self):
         data = b"\xfb\xef\xff"
         for encoded in (base64.b64encode(data).decode(), base64.urlsafe_b64encode(data).decode()):
-            found = read(self.reply(image(data=encoded)))
+            found = parse_reply(self.reply(image(data=encoded)))
             assert found.message == assistant(Attachment(data, "image/png"))
 
     def test_a_prompt_that_was_blocked_is_no_answer_and_says_why(self):
         with pytest.raises(UnrecognizedReply, match="SAFETY"):
-            read({"promptFeedback": {"blockReason": "SAFETY"}})
+            parse_reply({"promptFeedback": {"blockReason": "SAFETY"}})
 
     def test_two_candidates_are_not_one_answer(self):
         candidate = {"content": YES}
         with pytest.raises(UnrecognizedReply, match="2 candidates"):
-            read({"candidates": [candidate, candidate]})
+            parse_reply({"candidates": [candidate, candidate]})
 
     def test_a_history_is_read(self):
         history = [
@@ -405,7 +409,7 @@ class TestReading:
             u(answer("f", {"error": "bad"}, id="a"), answer("g", {"rows": [1]}), text("so?")),
             YES,
         ]
-        assert read_messages(history) == [
+        assert parse_messages(history) == [
             user("look", Attachment(PNG, "image/png")),
             assistant("I will", ToolCall("a", "f", {"q": [1]}), ToolCall("call_1_g", "g")),
             Message("tool", (ToolResult("a", (Text("bad"),), error=True),)),
@@ -418,21 +422,21 @@ class TestReading:
         """Each content may be read by itself, and another process must find the same ids."""
         asked = m(call("f", {"n": 1}), call("g", sign=None), call("f", {"n": 2}, sign=None))
         told = u(answer("g", {"output": "G"}), answer("f", {"output": "1"}), answer("f", {"output": "2"}))
-        found = [message for content in (HI, asked, told) for message in read_messages([content])]
+        found = [message for content in (HI, asked, told) for message in parse_messages([content])]
         items = [Item(message, seq, 0) for seq, message in enumerate(found, 1)]
-        written = wire("gemini").project(Context((), tuple(items)), blobs)["contents"][2]["parts"]
+        written = find_provider("gemini").project(Context((), tuple(items)), blobs)["contents"][2]["parts"]
         assert [part["functionResponse"]["response"]["output"] for part in written] == ["1", "G", "2"]
         path_of(*found)
 
     def test_the_content_of_a_reply_may_be_put_in_the_list_as_it_is(self):
         """The SDK's documentation shows contents.append(response.candidates[0].content)."""
-        assert read_messages([self.reply(*self.PARTS[1:3])["candidates"][0]["content"]]) == [
+        assert parse_messages([self.reply(*self.PARTS[1:3])["candidates"][0]["content"]]) == [
             assistant("yes", ToolCall("a", "f", {"x": 1}))
         ]
 
     def test_media_that_lie_elsewhere_are_kept_as_words(self):
         file = {"fileData": {"fileUri": "https://x/files/1", "mimeType": "video/mp4"}}
-        assert read_messages([u(file)]) == [user("[file: https://x/files/1]")]
+        assert parse_messages([u(file)]) == [user("[file: https://x/files/1]")]
 
     @pytest.mark.parametrize(
         "bad",
@@ -454,4 +458,4 @@ class TestReading:
     )
     def test_a_content_of_the_wrong_shape_is_refused(self, bad):
         with pytest.raises(UnrecognizedReply):
-            read_messages([bad])
+            parse_messages([bad])

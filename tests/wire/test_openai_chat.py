@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bough.core.context import build
+from bough.core.context import build_context
 from bough.core.entries import Evidence, Note
 from bough.core.messages import (
     Attachment,
@@ -22,10 +22,10 @@ from bough.core.messages import (
 )
 from bough.core.usage import Usage
 from bough.errors import UnrecognizedReply
-from bough.wire import read, wire
-from bough.wire.openai_chat.request import read_messages
+from bough.wire import find_provider, parse_reply
+from bough.wire.openai_chat.request import parse_messages
 from bough.wire.openai_chat.rules import violations
-from bough.wire.pairs import BELOW, EMPTY, NO_OUTPUT, NO_RESULT
+from bough.wire.pairs import EMPTY_MESSAGE, MEDIA_HEADING, NO_OUTPUT, NO_RESULT
 from support.random_logs import PNG, blobs, entries, path_of
 
 PNG_URL = "data:image/png;base64," + base64.b64encode(PNG).decode()
@@ -158,7 +158,7 @@ class TestRules:
 
 
 def messages(*payloads: Any) -> list[dict[str, Any]]:
-    request = wire("openai-chat").project(build(path_of(*payloads)), blobs)
+    request = find_provider("openai-chat").project(build_context(path_of(*payloads)), blobs)
     assert violations(request) == []
     return request["messages"]
 
@@ -215,7 +215,7 @@ class TestProjection:
         assert found[2:] == [
             tool("a", "see\n[media: shown below]"),
             tool("b", "[image/png, 9 bytes: is missing]"),
-            u([text(BELOW), image()]),
+            u([text(MEDIA_HEADING), image()]),
         ]
 
     def test_images_and_pdfs_are_shown_and_the_rest_is_named(self):
@@ -226,13 +226,13 @@ class TestProjection:
         assert found[3] == text("[audio/wav, 20 bytes: not shown]")
 
     def test_an_empty_input_is_not_lost_and_an_empty_answer_goes(self):
-        assert messages(user(""), assistant(" "), user("hi")) == [u(EMPTY), HI]
+        assert messages(user(""), assistant(" "), user("hi")) == [u(EMPTY_MESSAGE), HI]
 
     def test_reasoning_is_never_sent_whoever_signed_it(self):
         for issuer in ("anthropic", "openai-chat"):
             evidence = Evidence(issuer, {"0": {"signature": "s"}})
             path = entries([(user("hi"), None), (assistant(Reasoning("hm"), Text("yes")), evidence)])
-            assert wire("openai-chat").project(build(path), blobs) == {"messages": [HI, YES]}
+            assert find_provider("openai-chat").project(build_context(path), blobs) == {"messages": [HI, YES]}
 
     def test_media_of_an_answer_are_named(self):
         found = messages(user("hi"), assistant(Media("png", "image/png", 32)))
@@ -267,41 +267,45 @@ class TestReading:
         )
 
     def test_an_object_of_the_sdk_is_read(self):
-        answer = read(self.reply("tool_calls", content="yes", tool_calls=[call("c1", arguments='{"x": 1}')]))
+        answer = parse_reply(
+            self.reply("tool_calls", content="yes", tool_calls=[call("c1", arguments='{"x": 1}')])
+        )
         assert answer.message == assistant("yes", ToolCall("c1", "f", {"x": 1}))
         assert (answer.provider, answer.model, answer.finish) == ("openai-chat", "gpt-x", "tool_calls")
         assert answer.evidence is None
 
     def test_cached_tokens_are_part_of_the_input(self):
-        assert read(self.reply(content="yes")).usage == Usage(130, 5, 100)
+        assert parse_reply(self.reply(content="yes")).usage == Usage(130, 5, 100)
 
     def test_a_dict_is_read_like_the_object(self):
         reply = self.reply(content="yes", tool_calls=[call()])
-        assert read(reply.model_dump()) == read(reply)
+        assert parse_reply(reply.model_dump()) == parse_reply(reply)
 
     @pytest.mark.parametrize(
         "raw", ["{", "[1]", "7", "null", '{"a": NaN}', "{" * 2_000, '{"a":' * 300 + "1" + "}" * 300]
     )
     def test_arguments_that_are_no_object_are_kept_as_written(self, raw):
-        answer = read(self.reply(tool_calls=[call(arguments=raw)]))
+        answer = parse_reply(self.reply(tool_calls=[call(arguments=raw)]))
         assert answer.message == assistant(ToolCall("a", "f", malformed=raw))
 
     def test_no_arguments_at_all_are_none(self):
-        assert read(self.reply(tool_calls=[call(arguments="")])).message == assistant(ToolCall("a", "f"))
+        assert parse_reply(self.reply(tool_calls=[call(arguments="")])).message == assistant(
+            ToolCall("a", "f")
+        )
 
     def test_a_refusal_is_text(self):
-        assert read(self.reply(refusal="I will not")).message == assistant("I will not")
+        assert parse_reply(self.reply(refusal="I will not")).message == assistant("I will not")
 
     def test_reasoning_of_compatible_servers_is_kept(self):
-        answer = read(self.reply(content="yes", reasoning_content="hm"))
+        answer = parse_reply(self.reply(content="yes", reasoning_content="hm"))
         assert answer.message == assistant(Reasoning("hm"), Text("yes"))
 
     def test_a_reply_cut_short_has_no_finish(self):
-        answer = read({"choices": [{"message": {"role": "assistant", "content": "ye"}}]})
+        answer = parse_reply({"choices": [{"message": {"role": "assistant", "content": "ye"}}]})
         assert (answer.finish, answer.usage, answer.model) == (None, None, None)
 
     def test_an_answer_goes_back_as_it_came(self):
-        answer = read(self.reply(content="yes", tool_calls=[call("c1", arguments='{"z":1,"a":2}')]))
+        answer = parse_reply(self.reply(content="yes", tool_calls=[call("c1", arguments='{"z":1,"a":2}')]))
         found = messages(user("hi"), answer.message)
         assert found[1] == asks(call("c1", arguments='{"z":1,"a":2}'), content="yes")
 
@@ -314,7 +318,7 @@ class TestReading:
             tool("b"),
             YES,
         ]
-        found = read_messages(history)
+        found = parse_messages(history)
         assert found == [
             system("be kind"),
             user("look", Attachment(PNG, "image/png")),
@@ -327,17 +331,17 @@ class TestReading:
     def test_the_message_of_a_reply_may_be_put_in_the_list_as_it_is(self):
         """The SDK's documentation shows messages.append(response.choices[0].message)."""
         reply = self.reply(content="yes", tool_calls=[call()])
-        assert read_messages([reply.choices[0].message]) == [assistant("yes", ToolCall("a", "f"))]
+        assert parse_messages([reply.choices[0].message]) == [assistant("yes", ToolCall("a", "f"))]
 
     def test_media_that_lie_elsewhere_are_kept_as_words(self):
         file = {"type": "file", "file": {"file_id": "file-1"}}
-        assert read_messages([u([image("https://x/cat.png"), file])]) == [
+        assert parse_messages([u([image("https://x/cat.png"), file])]) == [
             user("[image: https://x/cat.png]", "[file: file-1]")
         ]
 
     def test_sound_is_read_as_bytes(self):
         sound = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "mp3"}}
-        assert read_messages([u([sound])]) == [user(Attachment(b"\0\0\0", "audio/mpeg"))]
+        assert parse_messages([u([sound])]) == [user(Attachment(b"\0\0\0", "audio/mpeg"))]
 
     @pytest.mark.parametrize(
         "bad",
@@ -356,9 +360,9 @@ class TestReading:
     )
     def test_a_message_of_the_wrong_shape_is_refused(self, bad):
         with pytest.raises(UnrecognizedReply):
-            read_messages([bad])
+            parse_messages([bad])
 
     def test_two_choices_are_not_one_answer(self):
         choice = {"message": YES}
         with pytest.raises(UnrecognizedReply, match="2 choices"):
-            read({"choices": [choice, choice]})
+            parse_reply({"choices": [choice, choice]})

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bough.core.context import build
+from bough.core.context import build_context
 from bough.core.entries import Evidence, Note
 from bough.core.messages import (
     Attachment,
@@ -24,10 +24,10 @@ from bough.core.messages import (
 )
 from bough.core.usage import Usage
 from bough.errors import UnrecognizedReply
-from bough.wire import read, wire
-from bough.wire.openai_responses.request import read_messages
+from bough.wire import find_provider, parse_reply
+from bough.wire.openai_responses.request import parse_messages
 from bough.wire.openai_responses.rules import violations
-from bough.wire.pairs import EMPTY, NO_OUTPUT, NO_RESULT
+from bough.wire.pairs import EMPTY_MESSAGE, NO_OUTPUT, NO_RESULT
 from support.random_logs import PNG, blobs, entries, path_of
 
 PNG_URL = "data:image/png;base64," + base64.b64encode(PNG).decode()
@@ -196,7 +196,7 @@ class TestRules:
 
 
 def items(*payloads: Any) -> list[dict[str, Any]]:
-    request = wire("openai").project(build(path_of(*payloads)), blobs)
+    request = find_provider("openai").project(build_context(path_of(*payloads)), blobs)
     assert violations(request) == []
     return request["input"]
 
@@ -204,14 +204,18 @@ def items(*payloads: Any) -> list[dict[str, Any]]:
 def with_evidence(message: Message, issuer: str = "openai", **proofs: dict[str, Any]) -> list[dict[str, Any]]:
     """What an answer becomes, its parts' evidence given by `_index`."""
     evidence = Evidence(issuer, {key[1:]: proof for key, proof in proofs.items()})
-    request = wire("openai").project(build(entries([(user("hi"), None), (message, evidence)])), blobs)
+    request = find_provider("openai").project(
+        build_context(entries([(user("hi"), None), (message, evidence)])), blobs
+    )
     assert violations(request) == []
     return request["input"][1:]
 
 
 class TestProjection:
     def test_the_prompts_are_the_instructions(self):
-        request = wire("openai").project(build(path_of(system("be kind"), system("be brief"))), blobs)
+        request = find_provider("openai").project(
+            build_context(path_of(system("be kind"), system("be brief"))), blobs
+        )
         assert request == {"instructions": "be kind\n\nbe brief", "input": []}
 
     def test_a_system_message_on_the_way_stays_where_it_is(self):
@@ -276,7 +280,7 @@ class TestProjection:
         assert found[3] == text("[audio/wav, 20 bytes: not shown]")
 
     def test_an_empty_input_is_not_lost_and_an_empty_answer_goes(self):
-        assert items(user(""), assistant(" "), user("hi")) == [u(text(EMPTY)), HI]
+        assert items(user(""), assistant(" "), user("hi")) == [u(text(EMPTY_MESSAGE)), HI]
 
     def test_media_of_an_answer_are_named(self):
         found = items(user("hi"), assistant(Media("png", "image/png", 32)))
@@ -329,7 +333,7 @@ class TestReasoning:
         """OpenAI: duplicate item found. A path may hold an answer twice, as a seed and again."""
         one = (assistant("yes"), Evidence("openai", {"0": MSG}))
         path = entries([(user("hi"), None), one, (user("hi"), None), one])
-        found = wire("openai").project(build(path), blobs)
+        found = find_provider("openai").project(build_context(path), blobs)
         assert violations(found) == []
         assert found["input"] == [HI, says("yes"), HI, YES]
         twice = assistant(ToolCall("a", "f"), ToolCall("b", "f"))
@@ -368,40 +372,42 @@ class TestReading:
         )
 
     def test_an_object_of_the_sdk_is_read(self):
-        answer = read(self.reply(thought("rs_1", "hm", "so"), says("yes"), call("c1", arguments='{"x": 1}')))
+        answer = parse_reply(
+            self.reply(thought("rs_1", "hm", "so"), says("yes"), call("c1", arguments='{"x": 1}'))
+        )
         assert answer.message == assistant(Reasoning("hm\n\nso"), Text("yes"), ToolCall("c1", "f", {"x": 1}))
         assert answer.evidence == Evidence("openai", {"0": RS, "1": {**MSG, "status": "completed"}})
         assert (answer.provider, answer.model, answer.finish) == ("openai", "gpt-x", "completed")
 
     def test_cached_tokens_are_part_of_the_input(self):
-        assert read(self.reply(says("yes"))).usage == Usage(130, 5, 100, 20)
+        assert parse_reply(self.reply(says("yes"))).usage == Usage(130, 5, 100, 20)
 
     def test_a_dict_is_read_like_the_object(self):
         reply = self.reply(thought(), says("yes"), call(id="fc_1"))
-        assert read(reply.model_dump()) == read(reply)
+        assert parse_reply(reply.model_dump()) == parse_reply(reply)
 
     def test_an_answer_goes_back_as_it_came(self):
         made = [thought("rs_1", "hm"), says("yes", phase="commentary"), call("c1", id="fc_1")]
-        answer = read(self.reply(*made))
+        answer = parse_reply(self.reply(*made))
         path = entries([(user("hi"), None), (answer.message, answer.evidence)])
-        assert wire("openai").project(build(path), blobs)["input"][1:4] == made
+        assert find_provider("openai").project(build_context(path), blobs)["input"][1:4] == made
 
     def test_reasoning_nobody_encrypted_leaves_no_evidence(self):
-        answer = read(self.reply({"type": "reasoning", "id": "rs_1", "summary": []}, call()))
+        answer = parse_reply(self.reply({"type": "reasoning", "id": "rs_1", "summary": []}, call()))
         assert (answer.message, answer.evidence) == (assistant(Reasoning(), ToolCall("a", "f")), None)
 
     def test_reasoning_in_the_open_is_read(self):
         content = [{"type": "reasoning_text", "text": "hm"}]
         item = {"type": "reasoning", "id": "rs_1", "summary": [], "content": content}
-        assert read(self.reply(item)).message == assistant(Reasoning("hm"))
+        assert parse_reply(self.reply(item)).message == assistant(Reasoning("hm"))
 
     def test_a_refusal_is_text(self):
         refusal = {**says(), "content": [{"type": "refusal", "refusal": "I will not"}]}
-        assert read(self.reply(refusal)).message == assistant("I will not")
+        assert parse_reply(self.reply(refusal)).message == assistant("I will not")
 
     @pytest.mark.parametrize("raw", ["{", "[1]", "null", '{"a": NaN}'])
     def test_arguments_that_are_no_object_are_kept_as_written(self, raw):
-        answer = read(self.reply(call(arguments=raw)))
+        answer = parse_reply(self.reply(call(arguments=raw)))
         assert answer.message == assistant(ToolCall("a", "f", malformed=raw))
 
     @pytest.mark.parametrize(
@@ -419,16 +425,16 @@ class TestReading:
         ids=str,
     )
     def test_only_a_response_that_is_over_has_a_finish(self, told, finish):
-        assert read(self.reply(says("ye"), **told)).finish == finish
+        assert parse_reply(self.reply(says("ye"), **told)).finish == finish
 
     def test_a_response_that_failed_is_no_answer(self):
         error = {"code": "server_error", "message": "sorry"}
         with pytest.raises(UnrecognizedReply, match="server_error"):
-            read(self.reply(status="failed", error=error))
+            parse_reply(self.reply(status="failed", error=error))
 
     def test_an_item_we_could_not_send_back_is_refused_by_name(self):
         with pytest.raises(UnrecognizedReply, match="'custom_tool_call'"):
-            read({"object": "response", "output": [{"type": "custom_tool_call"}]})
+            parse_reply({"object": "response", "output": [{"type": "custom_tool_call"}]})
 
     def test_a_history_is_read(self):
         history = [
@@ -442,7 +448,7 @@ class TestReading:
             output("b", [text("x"), image()]),
             YES,
         ]
-        assert read_messages(history) == [
+        assert parse_messages(history) == [
             system("be kind"),
             user("look", Attachment(PNG, "image/png")),
             assistant(Reasoning(), Text("I will"), ToolCall("a", "f"), ToolCall("b", "f", malformed="{")),
@@ -454,7 +460,7 @@ class TestReading:
     def test_the_output_of_a_response_may_be_put_in_the_list_as_it_is(self):
         """The SDK's documentation shows input += response.output."""
         reply = self.reply(thought(), says("yes"), call())
-        found = read_messages([{"role": "user", "content": "hi"}, *reply.output])
+        found = parse_messages([{"role": "user", "content": "hi"}, *reply.output])
         assert found == [user("hi"), assistant(Reasoning(), Text("yes"), ToolCall("a", "f"))]
 
     def test_media_that_lie_elsewhere_are_kept_as_words(self):
@@ -462,7 +468,7 @@ class TestReading:
             {"type": "input_file", "file_id": "file-1"},
             {"type": "input_file", "file_url": "https://x"},
         )
-        assert read_messages([u(image("https://x/cat.png"), file, link)]) == [
+        assert parse_messages([u(image("https://x/cat.png"), file, link)]) == [
             user("[image: https://x/cat.png]", "[file: file-1]", "[file: https://x]")
         ]
 
@@ -484,4 +490,4 @@ class TestReading:
     )
     def test_an_item_of_the_wrong_shape_is_refused(self, bad):
         with pytest.raises(UnrecognizedReply):
-            read_messages([bad])
+            parse_messages([bad])

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bough import wire
-from bough.core.context import Context, Item, build
+from bough.core.context import Context, Item, build_context
 from bough.core.entries import Compaction, Entry, Uncompaction
 from bough.core.fit import Budget, fit
 from bough.core.messages import Reasoning, Text, ToolCall, assistant, system, tool_result, user
-from bough.core.turns import retrace
-from bough.errors import TooLarge, UnknownProvider, UnrecognizedReply
-from bough.wire import first_difference, read, read_any_messages, render
+from bough.core.turns import cursor_after
+from bough.errors import TurnTooLarge, UnknownProvider, UnrecognizedReply
+from bough.wire import first_difference, parse_messages, parse_reply, render
 from bough.wire.pairs import NO_RESULT
 from support.random_logs import blobs, budgets, path_of, paths, thorough
 
@@ -83,8 +83,8 @@ def spoken(value: Any) -> str:
 
 def window(path: list[Entry], budget: Budget) -> Context | None:
     try:
-        return fit(build(path), budget).context
-    except TooLarge:
+        return fit(build_context(path), budget).context
+    except TurnTooLarge:
         return None
 
 
@@ -92,7 +92,7 @@ def window(path: list[Entry], budget: Budget) -> Context | None:
 @thorough
 def test_every_prefix_of_every_log_in_every_budget_is_one_the_provider_accepts(path, budget):
     for end in range(len(path) + 1):
-        for context in (build(path[:end]), window(path[:end], budget)):
+        for context in (build_context(path[:end]), window(path[:end], budget)):
             if context is None:
                 continue
             for provider in wire.PROVIDERS.values():
@@ -138,7 +138,7 @@ def _nothing_is_lost(context: Context, request: dict[str, Any]) -> None:
 def test_a_signature_goes_back_to_its_issuer_and_to_nobody_else(path):
     """The provider may change at every turn: each prefix is written for each of them."""
     for end in range(len(path) + 1):
-        context = build(path[:end])
+        context = build_context(path[:end])
         for name, provider in wire.PROVIDERS.items():
             for issuer in SIGNATURE.findall(opened(provider.project(context, blobs))):
                 assert issuer == name
@@ -159,16 +159,16 @@ def test_what_was_sent_is_never_written_differently_later(path):
         for end in range(1, len(path) + 1):
             if isinstance(path[end - 1].payload, Compaction | Uncompaction):
                 was = None
-            if retrace(path[:end]).open_calls:
+            if cursor_after(path[:end]).open_calls:
                 continue
-            now = _history(name, build(path[:end]))
+            now = _history(name, build_context(path[:end]))
             assert was is None or first_difference(was, now) is None
             was = now
 
 
 def _history(name: str, context: Context) -> dict[str, Any]:
     """A request without the system prompt, which settings may change."""
-    provider = wire.wire(name)
+    provider = wire.find_provider(name)
     messages = history(provider.project(context, blobs))
     prompts = [prompt for prompt in context.system if prompt.strip()] if name == "openai-chat" else []
     return {provider.history: messages[len(prompts) :]}
@@ -176,16 +176,16 @@ def _history(name: str, context: Context) -> dict[str, Any]:
 
 @given(path=paths(), name=st.sampled_from(list(wire.PROVIDERS)))
 def test_the_same_leaf_renders_the_same_bytes(path, name):
-    project = wire.wire(name).project
-    assert render(project(build(path), blobs)) == render(project(build(list(path)), blobs))
+    project = wire.find_provider(name).project
+    assert render(project(build_context(path), blobs)) == render(project(build_context(list(path)), blobs))
 
 
 @given(path=paths(), name=st.sampled_from(list(wire.PROVIDERS)))
 @thorough
 def test_what_is_projected_reads_back_to_the_same_projection(path, name):
-    provider = wire.wire(name)
-    sent = history(provider.project(build(path), blobs))
-    items = [Item(message, seq, 0) for seq, message in enumerate(provider.read_messages(sent), 1)]
+    provider = wire.find_provider(name)
+    sent = history(provider.project(build_context(path), blobs))
+    items = [Item(message, seq, 0) for seq, message in enumerate(provider.parse_messages(sent), 1)]
     again = history(provider.project(Context((), tuple(items)), blobs))
     bare = {"openai": _bare_items, "gemini": _bare_contents}.get(name, _bare_messages)
     assert bare(again) == bare(sent)
@@ -238,11 +238,11 @@ def _unsigned(part: dict[str, Any]) -> dict[str, Any]:
 
 def test_bytes_are_the_same_in_another_process():
     code = (
-        "from support.random_logs import path_of, blobs; from bough import wire; from bough.core.context import build;"
+        "from support.random_logs import path_of, blobs; from bough import wire; from bough.core.context import build_context;"
         "from bough.core.messages import *;"
         "call = ToolCall('é', 'a.b', {'z': 1, 'a': 2});"
         "p = path_of(user('hi'), assistant('x ', call), tool_result('é', 'r'));"
-        "print([wire.render(w.project(build(p), blobs)) for w in wire.PROVIDERS.values()])"
+        "print([wire.render(w.project(build_context(p), blobs)) for w in wire.PROVIDERS.values()])"
     )
     seen = set()
     for seed in "1", "2":
@@ -262,13 +262,13 @@ def test_no_sdk_is_imported():
 
 class TestRegistry:
     def test_a_provider_is_found_by_name(self):
-        assert wire.wire("anthropic").name == "anthropic"
+        assert wire.find_provider("anthropic").name == "anthropic"
 
     def test_an_unknown_provider_is_named_with_those_known(self):
         with pytest.raises(
             UnknownProvider, match="'bedrock'; known are anthropic, openai-chat, openai, gemini"
         ):
-            wire.wire("bedrock")
+            wire.find_provider("bedrock")
 
     @providers
     def test_every_provider_is_registered_under_its_own_name(self, name):
@@ -277,7 +277,7 @@ class TestRegistry:
 
 class TestRead:
     def test_our_own_message_passes_through(self):
-        assert read(assistant("hi")) == wire.Answer(assistant("hi"))
+        assert parse_reply(assistant("hi")) == wire.Answer(assistant("hi"))
 
     @pytest.mark.parametrize(
         "reply",
@@ -307,33 +307,39 @@ class TestRead:
     )
     def test_what_is_no_answer_is_refused_by_name(self, reply):
         with pytest.raises(UnrecognizedReply):
-            read(reply)
+            parse_reply(reply)
 
     def test_a_bare_assistant_message_of_any_shape_is_an_answer(self):
-        assert read({"role": "assistant", "content": "hi"}).message == assistant("hi")
+        assert parse_reply({"role": "assistant", "content": "hi"}).message == assistant("hi")
         block = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
-        assert read({"role": "assistant", "content": [block]}).provider == "anthropic"
+        assert parse_reply({"role": "assistant", "content": [block]}).provider == "anthropic"
         call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-        answer = read({"role": "assistant", "content": None, "tool_calls": [call]})
+        answer = parse_reply({"role": "assistant", "content": None, "tool_calls": [call]})
         assert (answer.provider, answer.message) == ("openai-chat", assistant(ToolCall("a", "f")))
         said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hi"}]}
-        assert (read(said).provider, read(said).message) == ("openai", assistant("hi"))
+        assert (parse_reply(said).provider, parse_reply(said).message) == ("openai", assistant("hi"))
         content = {"role": "model", "parts": [{"functionCall": {"name": "f", "id": "a"}}]}
-        assert (read(content).provider, read(content).message) == ("gemini", assistant(ToolCall("a", "f")))
+        assert (parse_reply(content).provider, parse_reply(content).message) == (
+            "gemini",
+            assistant(ToolCall("a", "f")),
+        )
 
     def test_a_refusal_is_told_by_what_it_stands_in(self):
         refusal = {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}
-        assert (read(refusal).provider, read(refusal).message) == ("openai-chat", assistant("no"))
-        assert (read({**refusal, "type": "message"}).provider) == "openai"
+        assert (parse_reply(refusal).provider, parse_reply(refusal).message) == (
+            "openai-chat",
+            assistant("no"),
+        )
+        assert (parse_reply({**refusal, "type": "message"}).provider) == "openai"
 
 
 class TestReadAnyMessages:
     def test_plain_text_is_the_same_for_both(self):
-        found = read_any_messages([{"role": "system", "content": "be"}, {"role": "user", "content": "hi"}])
+        found = parse_messages([{"role": "system", "content": "be"}, {"role": "user", "content": "hi"}])
         assert found == [system("be"), user("hi")]
 
     def test_shapes_may_be_mixed(self):
-        found = read_any_messages(
+        found = parse_messages(
             [
                 user("ours"),
                 {
@@ -363,7 +369,7 @@ class TestReadAnyMessages:
         path_of(*found)
 
     def test_the_items_of_one_answer_are_read_as_one_message(self):
-        found = read_any_messages(
+        found = parse_messages(
             [
                 {"role": "user", "content": "hi"},
                 {"type": "reasoning", "id": "rs_1", "summary": []},
@@ -400,7 +406,7 @@ class TestReadAnyMessages:
     )
     def test_a_message_without_a_known_role_is_refused(self, bad):
         with pytest.raises(UnrecognizedReply):
-            read_any_messages([bad])
+            parse_messages([bad])
 
 
 A: dict[str, Any] = {"role": "user", "content": [{"type": "text", "text": "hi"}]}
@@ -422,37 +428,37 @@ class TestExplain:
         longer = {"role": "user", inner: [{"text": "hi"}, {"text": "and"}]}
         assert first_difference({key: [first]}, {key: [first, second]}) is None
         assert first_difference({key: [first]}, {key: [longer]}) is None
-        assert first_difference({key: [first]}, {key: [second]}).where == f"{key}[0].{inner}[0].text"
+        assert first_difference({key: [first]}, {key: [second]}).path == f"{key}[0].{inner}[0].text"
 
     def test_a_switch_of_provider_is_a_difference(self):
-        assert first_difference({"messages": [A]}, {"input": [A]}).where == "messages"
+        assert first_difference({"messages": [A]}, {"input": [A]}).path == "messages"
 
     def test_the_first_place_is_named_with_both_values(self):
         other = {"role": "assistant", "content": [{"type": "text", "text": "hullo"}]}
         found = first_difference({"messages": [A, B]}, {"messages": [A, other]})
-        assert (found.where, found.was, found.now) == ("messages[1].content[0].text", "hello", "hullo")
+        assert (found.path, found.before, found.after) == ("messages[1].content[0].text", "hello", "hullo")
         assert str(found) == "messages[1].content[0].text was 'hello', now it is 'hullo'"
 
     def test_a_shorter_history_is_a_difference(self):
         found = first_difference({"messages": [A, B]}, {"messages": [A]})
-        assert found.where == "messages[1]"
+        assert found.path == "messages[1]"
         assert str(found).endswith("now it is nothing")
 
     def test_another_system_prompt_comes_first(self):
         was, now = {"system": "a", "messages": [A]}, {"messages": [B]}
-        assert first_difference(was, now).where == "system"
+        assert first_difference(was, now).path == "system"
 
     def test_another_order_of_keys_is_a_difference(self):
         """Equal dicts, other bytes: it cost a whole cache."""
         was = {"messages": [{"role": "user", "content": [{"input": {"a": 1, "b": 2}}]}]}
         now = {"messages": [{"role": "user", "content": [{"input": {"b": 2, "a": 1}}]}]}
-        assert first_difference(was, now).where == "messages[0].content[0].input (order of keys)"
+        assert first_difference(was, now).path == "messages[0].content[0].input (order of keys)"
 
     def test_one_and_true_and_one_point_nought_differ(self):
         for other in (True, 1.0):
-            assert first_difference({"x": 1, "messages": []}, {"x": other, "messages": []}).where == "x"
+            assert first_difference({"x": 1, "messages": []}, {"x": other, "messages": []}).path == "x"
 
     def test_long_values_are_cut_in_the_sentence_only(self):
         found = first_difference({"x": "a" * 500}, {"x": "b"})
         assert len(str(found)) < 120
-        assert found.was == "a" * 500
+        assert found.before == "a" * 500

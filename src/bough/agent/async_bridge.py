@@ -18,7 +18,7 @@ from ..core.context import fold_settings
 from ..core.drafts import Draft
 from ..core.entries import Entry, Settings
 from ..core.messages import Message
-from ..core.turns import follow
+from ..core.turns import advance
 from ..core.usage import Call, Usage
 from ..log.changes import AppendResult
 from ..log.log import Log
@@ -76,7 +76,7 @@ class Crossing:
         """Whether the turn ends with these, and not by a limit, a cancel or a crash."""
         cursor = self.log.cursor
         for draft in drafts:
-            cursor = follow(cursor, draft.payload).after
+            cursor = advance(cursor, draft.payload).cursor
         return not cursor.turn and drafts[-1].finish not in BROKEN
 
     def _ride(self, drafts: Sequence[Draft]) -> Call | None:

@@ -19,7 +19,7 @@ from ..core.drafts import Draft
 from ..core.entries import Compaction, Entry
 from ..core.fit import measure
 from ..core.messages import ToolCall, user
-from ..core.search_text import text_of
+from ..core.search_text import searchable_text
 from ..core.turns import Cursor
 from ..core.usage import Call, Usage
 from ..errors import ModelError
@@ -104,7 +104,7 @@ def summarise(path: Sequence[Entry], cursor: Cursor, window: int | None = None) 
     first = earlier[-1].first_kept if earlier else 1
     untold = [entry for entry in path if entry.turn and entry.seq >= first]
     older = [entry for entry in untold if entry.seq < cursor.turn]
-    tokens = _tokens(context.build(path).items)
+    tokens = _tokens(context.build_context(path).items)
     most = MOST if window is None else min(MOST, max(window, SHORTEST_LINE))
     if older:
         # Seeds go with the turns behind them; the system prompt stays.
@@ -131,7 +131,7 @@ def _of_turns(
     lines = [line for line in told if line not in prose] + list(_lines(older))
     room = max(most // 2, most - sum(len(line) + 1 for line in prose))
     summary = "\n".join([*prose, _shortened(lines, room)])
-    return Compaction(summary, first_kept, tokens, *_files(older, earlier), folds=bool(earlier))
+    return Compaction(summary, first_kept, tokens, *_files(older, earlier), replaces_earlier=bool(earlier))
 
 
 def _is_shorter(path: Sequence[Entry], made: Compaction) -> bool:
@@ -140,8 +140,8 @@ def _is_shorter(path: Sequence[Entry], made: Compaction) -> bool:
 
 def _replaced(path: Sequence[Entry], made: Compaction) -> list[Item]:
     """What a model would no longer see."""
-    items = context.build(path).items
-    return [item for item in items if (made.folds if item.pinned else item.seq < made.first_kept)]
+    items = context.build_context(path).items
+    return [item for item in items if (made.replaces_earlier if item.pinned else item.seq < made.first_kept)]
 
 
 def _tokens(items: Sequence[Item]) -> int:
@@ -159,7 +159,7 @@ async def better(
     except ModelError:
         return made, None
     said = "" if answer is None else answer.message.text
-    asked = replace(made, summary=said, folds=True)
+    asked = replace(made, summary=said, replaces_earlier=True)
     is_fit = bool(said.strip()) and _is_shorter(path, asked)
     return (asked if is_fit else made), answer
 
@@ -167,7 +167,9 @@ async def better(
 def _request(path: Sequence[Entry], made: Compaction, blobs: Blobs) -> Request:
     """Everything that goes, earlier summaries included, and then to sum it up."""
     last = Item(user(ASKED), path[-1].seq + 1, 0)
-    return Request(Context((INSTRUCTION,), (*_replaced(path, replace(made, folds=True)), last)), blobs)
+    return Request(
+        Context((INSTRUCTION,), (*_replaced(path, replace(made, replaces_earlier=True)), last)), blobs
+    )
 
 
 def offline_summary(entries: Sequence[Entry], most: int = MOST) -> str:
@@ -177,7 +179,7 @@ def offline_summary(entries: Sequence[Entry], most: int = MOST) -> str:
 
 def _lines(entries: Sequence[Entry]) -> Iterator[str]:
     for entry in entries:
-        said = " ".join(text_of(entry.payload).split()) if entry.message is not None else ""
+        said = " ".join(searchable_text(entry.payload).split()) if entry.message is not None else ""
         if said:
             yield f"{entry.role}: {said}"[: LONGEST_LINE + len("assistant: ")]
 

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from ..core.context import Context
 from ..core.fit import Budget, fit
-from ..core.turns import groups
+from ..core.turns import group_by_turn
 from ..core.usage import Totals
-from ..errors import BadQuery
+from ..errors import InvalidArgument
 from ..models.model import Model
 from ..stores.base import SessionRow
 
@@ -51,7 +51,7 @@ _COUNTS = ("turns", "rounds", "max_cost_microcents", "context_tokens", "max_mess
 
 def _check_count(name: str, value: object) -> None:
     if value is not None and (type(value) is not int or value < 0):
-        raise BadQuery(name, value, "a whole number from 0 on")
+        raise InvalidArgument(name, value, "a whole number from 0 on")
 
 
 def narrowed(limits: Limits, settings: Mapping[str, Any] | None) -> Limits:
@@ -77,7 +77,7 @@ def trimmed(context: Context, most: int | None) -> Context:
     """The newest whole turns of a context, so many messages at the most. A turn that is longer is given whole."""
     if most is None:
         return context
-    turns = groups(item for item in context.items if not item.pinned)
+    turns = group_by_turn(item for item in context.items if not item.pinned)
     least = sum(item.pinned for item in context.items) + (len(turns[-1]) if turns else 0)
     return fit(context, Budget(messages=max(most, least))).context
 

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from ..core.codec import decode
 from ..core.drafts import Draft
-from ..core.messages import Message, as_input, assistant
+from ..core.messages import Message, assistant, to_user_message
 from ..core.turns import CallModel, Rest, RunTools, next_action
 from ..core.usage import Totals, Usage, total
-from ..errors import Fenced, IsReplay, ModelError, Overflow, Overloaded, StaleLeaf, TaskTrashed
+from ..errors import ContextOverflow, Fenced, ModelError, Overloaded, SessionIsReplay, StaleLeaf, TaskTrashed
 from ..log import ledger
 from ..log.log import Log
 from ..models.model import Model
@@ -58,18 +58,18 @@ class Loop(Asking):
         self._is_first = False
         self._compacted = False
         self._sizes = Sizes()
-        self._hide: Callable[[str], str] = log.runtime.redactor.text
+        self._hide: Callable[[str], str] = log.runtime.redactor.redact_text
         # Two runs of one process are two holders.
         self._holder = f"{log.runtime.holder()}#{log.runtime.new_id('')}"
 
     def check(self, row: SessionRow) -> None:
         """A replay is not driven on: its tools were answered by a recording and must not run now by accident."""
         if row.relation == "replay":
-            raise IsReplay(row.session_id)
+            raise SessionIsReplay(row.session_id)
 
     async def run(self, content: str | Message | None) -> AsyncIterator[Event]:
         """The whole turn, event by event; without content the turn that is open goes on."""
-        content = None if content is None else as_input(content)
+        content = None if content is None else to_user_message(content)
         self.check(await self.run_blocking(self.log.refresh))
         self.limits = narrowed(self.limits, (await self.read_settings()).limits)
         stop = await self._reached(is_new_turn=True) if content is not None else None
@@ -103,7 +103,7 @@ class Loop(Asking):
                 self._threads.shutdown(wait=False)
 
     async def close(self) -> None:
-        """Close the turn that is open as a cancel does; `Running` if somebody else drives it."""
+        """Close the turn that is open as a cancel does; `SessionRunning` if somebody else drives it."""
         try:
             await self._take_lease()
             try:
@@ -188,7 +188,7 @@ class Loop(Asking):
             about = await self.run_blocking(about_turn, self.log, self.models, self.allowed(), self.limits)
             self.is_one_shot = self.is_one_shot and takes is None
             about |= {"one_shot": True} if self.is_one_shot else {}
-            draft = Draft(as_input(content))
+            draft = Draft(to_user_message(content))
             started = await self.append(draft, row={"status": "running"}, data=about, takes=takes)
             if self._is_first:
                 self._is_first = False
@@ -225,7 +225,7 @@ class Loop(Asking):
                         await self.record("waiting", row={"status": "waiting"})
                         self._refuse_trashed(waits)
                         return
-                case Rest(why=why):
+                case Rest(reason=why):
                     yield Event("session:turn_completed", {"stop_reason": why}, self.n)
                     return
 
@@ -273,7 +273,7 @@ class Loop(Asking):
                     told = {"model": model.model, "why": self._hide(busy.why), "seconds": pause}
                     yield Event("session:retry", told)
                     await asyncio.sleep(pause)
-                except Overflow as overflow:
+                except ContextOverflow as overflow:
                     error = overflow
                     await self._failed(model, overflow)
                     compacted = None if self._compacted else await compact(self)

@@ -16,7 +16,7 @@ from ..core.context import Context
 from ..core.drafts import Draft, ExtraFact
 from ..core.messages import Message
 from ..core.usage import Usage
-from ..errors import BadMessage, BadValue, CutOff, Fenced, ModelError
+from ..errors import InvalidMessage, InvalidValue, TruncatedReply, Fenced, ModelError
 from ..log.changes import AppendResult
 from ..log.log import Log
 from ..models.model import Model, Request
@@ -49,7 +49,7 @@ class Asking(Crossing):
 
     def context(self) -> Context:
         """What a model is given now."""
-        return trimmed(contexts.build(self.path), self.limits.max_messages)
+        return trimmed(contexts.build_context(self.path), self.limits.max_messages)
 
     async def _ask_once(self, model: Model) -> AsyncIterator[Event]:
         """One call of one model, to its answer. Whatever ends it, what was shown of it is kept."""
@@ -95,13 +95,13 @@ class Asking(Crossing):
     async def _kept(self, model: Model, answer: Answer | None) -> Event:
         if answer is None or answer.finish is None:
             self._spent = None if answer is None else answer.usage
-            raise CutOff(model.model, "the stream ended without a stop reason")
+            raise TruncatedReply(model.model, "the stream ended without a stop reason")
         if answer.message.role != "assistant":
             self._spent = answer.usage
             raise ModelError(model.model, f"it answered in the role {answer.message.role!r}")
         try:
             kept = await self._answered(model, answer)
-        except (BadValue, BadMessage) as error:
+        except (InvalidValue, InvalidMessage) as error:
             self._spent = answer.usage
             raise ModelError(model.model, f"its answer cannot be kept: {error}") from error
         message = kept.payloads[0]

@@ -23,7 +23,7 @@ def given(path: Sequence[Entry], most: Most) -> Context:
     """What a model was given behind the last entry of a whole path, or would be by the turn it belongs to."""
     turn = path[-1].turn if path else 0
     asked = Leaf(path[turn - 1].branch, turn) if turn else Leaf(0, 0)
-    return trimmed(contexts.build(path), most.get(asked))
+    return trimmed(contexts.build_context(path), most.get(asked))
 
 
 def most_on_tree(log: Log) -> dict[Leaf, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core.redact import Redactor, is_word
+from ..core.redact import Redactor, is_key_text
 from ..models.model import Delta
 
 FLUSH_CHARACTERS = 400
@@ -55,16 +55,16 @@ class _Flow:
 
     def add(self, piece: str) -> str:
         self._held += piece
-        if self._is_word and is_word(piece):
+        if self._is_word and is_key_text(piece):
             return ""  # a long word goes on: it need not be looked through again for every letter
-        shown = self._show(self._redactor.settled(self._held))
-        self._is_word = is_word(self._held)
+        shown = self._show(self._redactor.safe_length(self._held))
+        self._is_word = is_key_text(self._held)
         return shown
 
     def rest(self) -> str:
         return self._show(len(self._held))
 
     def _show(self, end: int) -> str:
-        shown, self._held = self._redactor.text(self._held[:end]), self._held[end:]
+        shown, self._held = self._redactor.redact_text(self._held[:end]), self._held[end:]
         self.shown += shown
         return shown

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from ..core.drafts import Draft, write
+from ..core.drafts import Draft, build_entries
 from ..core.messages import Message
 from ..core.turns import Cursor
-from ..errors import InvalidOperation, NotFound, Running, Trashed
+from ..errors import InvalidOperation, NotFound, SessionRunning, SessionTrashed
 from ..log.log import Log
 from ..models.model import Model
 from ..stores.base import NewSession, SessionRow
@@ -84,7 +84,7 @@ async def cancel_tasks(parent: Loop, children: Iterable[str]) -> None:
             log = await parent.run_blocking(_open_task, parent.log, child)
             if log is not None:
                 await Loop(log, parent.models, {}, parent.limits, parent).close()
-        except (NotFound, Trashed, Running):
+        except (NotFound, SessionTrashed, SessionRunning):
             pass  # gone, or somebody drives it on his own
 
 
@@ -123,7 +123,9 @@ def _find_or_start(log: Log, key: str, agent: str | None, seeds: Sequence[Messag
     # Recorded in the parent before it exists: a child can be missing, but never unknown.
     log.record("task_started", data={"child": child_id, "seq": log.leaf.seq, "task": _named(log, key)})
     source, now = log.store.session(log.session_id), log.runtime.now()
-    written = write(Cursor(), [Draft(seed) for seed in seeds], now, seed=True, redactor=log.runtime.redactor)
+    written = build_entries(
+        Cursor(), [Draft(seed) for seed in seeds], now, seed=True, redactor=log.runtime.redactor
+    )
     row = SessionRow(
         session_id=child_id,
         space=source.space,

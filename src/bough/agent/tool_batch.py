@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ..core.drafts import Draft
 from ..core.messages import Message, Part, ToolCall, assistant, tool_result
 from ..core.turns import OpenCall
-from ..errors import BoughError, Fenced, StaleLeaf, Trashed
+from ..errors import BoughError, Fenced, SessionTrashed, StaleLeaf
 from .approvals import Asked, TaskWaits
 from .call_status import Calls, Place, read_calls
 from .cancellation import cancel_all, run_uncancelled
@@ -73,7 +73,7 @@ async def _keep(loop: Loop, call: OpenCall, result: Message) -> Event:
     """Make the result durable; one that cannot be kept is told as an error, for the effect has happened."""
     try:
         await loop.append(Draft(result))
-    except (Fenced, StaleLeaf, Trashed):
+    except (Fenced, StaleLeaf, SessionTrashed):
         raise
     except BoughError as error:
         result = failed(call.call, f"{call.call.name} returned what cannot be kept: {error}")

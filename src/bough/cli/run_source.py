@@ -9,7 +9,7 @@ from typing import Any
 import click
 from msgspec import Struct
 
-from ..errors import IsReplay
+from ..errors import SessionIsReplay
 from ..log.changes import Cut
 from ..session import Session
 from .agent_options import Agent, Asked, agent_for
@@ -116,7 +116,7 @@ def refuse_naming(asked: Asked, *names: str) -> None:
 def _refuse_replay(session: Session) -> None:
     """Before anything is said of how to go on with it."""
     if session.row.relation == "replay":
-        raise IsReplay(session.session_id)
+        raise SessionIsReplay(session.session_id)
 
 
 _OPTIONS = (

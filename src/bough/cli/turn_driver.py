@@ -23,7 +23,7 @@ from ..core.messages import Message
 from ..core.turns import OpenCall
 from ..engines.local import Run
 from ..error_messages import tell
-from ..errors import NotFound, TaskTrashed, Trashed
+from ..errors import NotFound, SessionTrashed, TaskTrashed
 from ..session import Session
 from .agent_options import Agent
 from .rendering.error_text import Lost
@@ -121,7 +121,7 @@ def carry_out(
             last = driver.drive(run, watcher)
         except TaskTrashed:
             raise  # not this one: what it waits for
-        except (NotFound, Trashed) as gone:
+        except (NotFound, SessionTrashed) as gone:
             raise Lost(f"taken away in the middle of the turn: {tell(gone).text}") from gone
         waiting = waiting_calls(session)
         if not waiting or ask is None or not _decided(session, waiting, ask):

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ..errors import BadMessage, BadText, NotJson, NotText
+from ..errors import InvalidMessage, InvalidText, NotJson, NotText
 from .entries import KINDS, Evidence, Payload, Unknown, kind_of
-from .messages import Message, check
+from .messages import Message, check_message
 
 ID_BYTES = 20
 MAX_INT_BITS = 8192  # what every JSON reader here takes back unchanged
@@ -34,11 +34,11 @@ def encode(payload: Payload) -> bytes:
     kind = _WRITTEN.get(type(payload))
     if kind is None:
         named = getattr(payload, "kind", type(payload).__name__)
-        raise BadMessage(f"unknown kind {named!r} is not written; kinds are {', '.join(KINDS)}")
+        raise InvalidMessage(f"unknown kind {named!r} is not written; kinds are {', '.join(KINDS)}")
     return _write(payload, kind)
 
 
-def read_back(payload: Payload, body: bytes) -> Payload:
+def round_trip(payload: Payload, body: bytes) -> Payload:
     """The payload as any reader will see it; refuses what would come back as something else.
 
     msgspec checks types when it reads and not when it writes, so this is what keeps a part of the wrong
@@ -49,13 +49,13 @@ def read_back(payload: Payload, body: bytes) -> Payload:
         kept = decode(kind, body)
     except msgspec.MsgspecError as error:
         check_json(_plain(payload), kind)
-        raise BadMessage(f"a {kind} of the wrong shape: {error}") from None
+        raise InvalidMessage(f"a {kind} of the wrong shape: {error}") from None
     if body.count(b"{") + body.count(b"[") > MAX_DEPTH:  # few have as many; the others cannot be too deep
         _check_depth(kept, kind)
     if kept != payload:  # a tuple that became a list may pass
         check_json(_plain(payload), kind)
     if isinstance(kept, Message):
-        check(kept)
+        check_message(kept)
     return kept
 
 
@@ -94,18 +94,18 @@ def encode_evidence(evidence: Evidence | None) -> bytes | None:
         return None
     check_json(evidence.parts, "evidence")
     body = _write(evidence, "evidence")
-    read_back_as(_evidence, body, "evidence")
+    decode_or_refuse(_evidence, body, "evidence")
     return body
 
 
-def read_back_as(decoder: msgspec.json.Decoder[Any], body: bytes, where: str) -> Any:
+def decode_or_refuse(decoder: msgspec.json.Decoder[Any], body: bytes, where: str) -> Any:
     try:
         return decoder.decode(body)
     except msgspec.MsgspecError as error:
         raise NotJson(where, str(error)) from None
 
 
-def chain(parent: bytes, kind: str, turn: int, step: int, body: bytes) -> bytes:
+def chain_id(parent: bytes, kind: str, turn: int, step: int, body: bytes) -> bytes:
     """The id of an entry: a hash over its parent's id and its own canonical content."""
     return sha256(b"%b%b %d %d\n%b" % (parent, kind.encode(), turn, step, body)).digest()[:ID_BYTES]
 
@@ -123,18 +123,18 @@ def from_json(body: bytes | str) -> Any:
 Plain = TypeVar("Plain", str, str | None)
 
 
-def plain_text(value: Plain, where: str) -> Plain:
+def check_text(value: Plain, where: str) -> Plain:
     """Text for a plain column, which on some stores can hold neither NUL nor half a character."""
     if value is None:
         return value
     if not isinstance(value, str):
         raise NotText(where, value)
     if "\0" in value:
-        raise BadText(where, "a NUL character")
+        raise InvalidText(where, "a NUL character")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise BadText(where, "a lone surrogate") from None
+        raise InvalidText(where, "a lone surrogate") from None
     return value
 
 
@@ -142,7 +142,7 @@ def _write(value: object, where: str) -> bytes:
     try:
         return _encode(value)
     except UnicodeEncodeError:
-        raise BadText(where, "a lone surrogate") from None
+        raise InvalidText(where, "a lone surrogate") from None
     except (TypeError, ValueError, RecursionError) as error:
         raise NotJson(where, str(error)) from None
 

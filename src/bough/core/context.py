@@ -61,10 +61,10 @@ def _narrowed(before: tuple[str, ...] | None, new: tuple[str, ...] | None) -> tu
     return tuple(name for name in new if name in before)
 
 
-def refuse_widening(path: Iterable[Entry], coming: Iterable[Payload]) -> None:
+def check_tools_allowed(path: Iterable[Entry], payloads: Iterable[Payload]) -> None:
     """Whoever asks for tools that do not hold at the end of the path is told so: the fold alone would be silent."""
     allowed = fold_settings(path).tools
-    for payload in coming:
+    for payload in payloads:
         if not isinstance(payload, Settings) or not isinstance(payload.tools, tuple | list):
             continue
         more = [] if allowed is None else [name for name in payload.tools if name not in allowed]
@@ -79,12 +79,12 @@ def active_compactions(path: Sequence[Entry]) -> list[tuple[int, Compaction]]:
     shown: list[tuple[int, Compaction]] = []
     for entry in path:
         if isinstance(entry.payload, Compaction) and entry.seq not in cancelled:
-            shown = [] if entry.payload.folds else shown
+            shown = [] if entry.payload.replaces_earlier else shown
             shown.append((entry.seq, entry.payload))
     return shown
 
 
-def build(path: Sequence[Entry]) -> Context:
+def build_context(path: Sequence[Entry]) -> Context:
     """The context at the end of a path, or of the last part of one (whose leading half turn is dropped)."""
     compactions = active_compactions(path)
     first_kept = compactions[-1][1].first_kept if compactions else _first_whole(path)
@@ -96,7 +96,7 @@ def build(path: Sequence[Entry]) -> Context:
     if settings.prompt_patch is not None:
         prompts.append(settings.prompt_patch)
     items = [summary_item(seq, compaction) for seq, compaction in compactions]
-    kept = (item_of(entry) for entry in path[head:] if entry.seq >= first_kept)
+    kept = (context_item(entry) for entry in path[head:] if entry.seq >= first_kept)
     items.extend(item for item in kept if item is not None)
     return Context(tuple(prompts), tuple(items), settings)
 
@@ -121,7 +121,7 @@ def _first_whole(path: Sequence[Entry]) -> int:
     return path[-1].seq + 1
 
 
-def item_of(entry: Entry) -> Item | None:
+def context_item(entry: Entry) -> Item | None:
     """An entry as the model sees it; None: it does not."""
     if entry.message is not None:
         message = entry.message
@@ -130,7 +130,7 @@ def item_of(entry: Entry) -> Item | None:
         return Item(message, entry.seq, entry.turn, evidence=entry.evidence)
     if isinstance(entry.payload, BranchSummary):
         left = entry.payload
-        text = f"A branch of this conversation was left at message {left.left_seq}. What it found:\n\n{left.summary}"
+        text = f"A branch of this conversation was left at message {left.leaf_seq}. What it found:\n\n{left.summary}"
         return Item(user(Text(text)), entry.seq, entry.turn)
     return None
 

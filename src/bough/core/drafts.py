@@ -11,12 +11,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from .codec import chain, decode, decode_evidence, encode, encode_evidence, plain_text, read_back
+from .codec import chain_id, check_text, decode, decode_evidence, encode, encode_evidence, round_trip
 from .entries import Entry, Evidence, Payload, is_internal, kind_of
-from .media import ATTACHED, HANDLED, MARK, lift
-from .messages import Attachment, Message, is_plain
+from .media import ATTACHMENT_MARK, BASE64_MARK, MEDIA_MARK, extract_blobs
+from .messages import Attachment, Message, is_text_only
 from .redact import Redactor
-from .turns import Cursor, follow
+from .turns import Cursor, advance
 
 # How a turn ended, by the finish of the answer that closed it where none was given by a model.
 _ENDED = {"cancelled": "cancelled", "interrupted": "interrupted", "error": "failed"}
@@ -49,7 +49,7 @@ class NewEntry(Struct, frozen=True, gc=False):
     media: tuple[str, ...] = ()
     """Digests of the blobs its parts point to."""
 
-    def opened(self, branch: int) -> Entry:
+    def to_entry(self, branch: int) -> Entry:
         """The same entry as a value."""
         return Entry(
             branch,
@@ -77,7 +77,7 @@ class ExtraFact(Struct, frozen=True, gc=False):
     data: dict[str, Any] = {}
 
 
-class Written(Struct, frozen=True, gc=False):
+class EntryBatch(Struct, frozen=True, gc=False):
     """Payloads made ready: entries, blobs and the cursor behind them."""
 
     entries: tuple[NewEntry, ...]
@@ -87,9 +87,9 @@ class Written(Struct, frozen=True, gc=False):
     facts: tuple[ExtraFact, ...]
 
 
-def write(
+def build_entries(
     cursor: Cursor, drafts: Sequence[Draft], at: int, *, seed: bool = False, redactor: Redactor | None = None
-) -> Written:
+) -> EntryBatch:
     """Chain drafts behind a cursor; raises if one may not stand there or cannot be kept."""
     entries: list[NewEntry] = []
     payloads: list[Payload] = []
@@ -97,10 +97,10 @@ def write(
     facts: list[ExtraFact] = []
     for draft in drafts:
         payload, body, media = _canonical(draft.payload, blobs, redactor)
-        place = follow(cursor, payload, seed=seed)
-        turn, step, after = place.turn, place.step, place.after
+        place = advance(cursor, payload, seed=seed)
+        turn, step, after = place.turn, place.step, place.cursor
         kind, role = ("message", payload.role) if isinstance(payload, Message) else (kind_of(payload), None)
-        entry_id = chain(cursor.entry_id, kind, turn, step, body)
+        entry_id = chain_id(cursor.entry_id, kind, turn, step, body)
         entries.append(
             NewEntry(
                 after.seq,
@@ -112,8 +112,8 @@ def write(
                 is_internal(payload, seed=seed),
                 at,
                 body,
-                plain_text(draft.model, "model"),
-                plain_text(draft.finish, "finish"),
+                check_text(draft.model, "model"),
+                check_text(draft.finish, "finish"),
                 encode_evidence(draft.evidence),
                 media,
             )
@@ -124,8 +124,8 @@ def write(
         if cursor.turn and not after.turn:
             ended = _ENDED.get(draft.finish or "", "completed")
             facts.append(ExtraFact("turn_ended", {"turn": cursor.turn, "status": ended}))
-        cursor = after.named(entry_id)
-    return Written(tuple(entries), tuple(payloads), tuple(blobs.values()), cursor, tuple(facts))
+        cursor = after.with_id(entry_id)
+    return EntryBatch(tuple(entries), tuple(payloads), tuple(blobs.values()), cursor, tuple(facts))
 
 
 def _canonical(
@@ -133,19 +133,19 @@ def _canonical(
 ) -> tuple[Payload, bytes, tuple[str, ...]]:
     """The payload as it will be read back, its bytes, and the blobs it names."""
     body = encode(payload)
-    if redactor is not None and redactor.may_concern(body):
-        payload = redactor.payload(read_back(payload, body))
+    if redactor is not None and redactor.may_contain_secret(body):
+        payload = redactor.redact_payload(round_trip(payload, body))
         body = encode(payload)
     if not isinstance(payload, Message):
-        return read_back(payload, body), body, ()
-    if is_plain(payload) and MARK not in body:  # most are; they need not be decoded to be known
+        return round_trip(payload, body), body, ()
+    if is_text_only(payload) and BASE64_MARK not in body:  # most are; they need not be decoded to be known
         return payload, body, ()
     found: dict[str, Attachment] = {}
-    if MARK in body or ATTACHED in body:
-        payload, found = lift(payload)
+    if BASE64_MARK in body or ATTACHMENT_MARK in body:
+        payload, found = extract_blobs(payload)
         body = encode(payload)
         for digest, attachment in found.items():
-            blobs[digest] = Blob(digest, plain_text(attachment.mime, "mime type"), attachment.data)
-    kept = read_back(payload, body)
-    handles = [media.hash for media in kept.media] if HANDLED in body and isinstance(kept, Message) else []
+            blobs[digest] = Blob(digest, check_text(attachment.mime, "mime type"), attachment.data)
+    kept = round_trip(payload, body)
+    handles = [media.hash for media in kept.media] if MEDIA_MARK in body and isinstance(kept, Message) else []
     return kept, body, tuple(dict.fromkeys([*handles, *found]))

@@ -20,7 +20,7 @@ class Compaction(Struct, frozen=True, omit_defaults=True):
     tokens_before: int = 0
     files_read: tuple[str, ...] = ()
     files_changed: tuple[str, ...] = ()
-    folds: bool = False
+    replaces_earlier: bool = False
     """True if this summary already tells what the compaction before it told; else both are shown."""
 
 
@@ -34,8 +34,8 @@ class BranchSummary(Struct, frozen=True):
     """What a branch that was left had found; names it by the place and id of its last entry."""
 
     summary: str
-    left_seq: int
-    left_id: str
+    leaf_seq: int
+    leaf_id: str
 
 
 class Settings(Struct, frozen=True, omit_defaults=True):

@@ -8,10 +8,10 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from ..errors import TooLarge
+from ..errors import TurnTooLarge
 from .context import Context, Item
 from .messages import Media, Message
-from .turns import groups
+from .turns import group_by_turn
 
 MEDIA_TOKENS = 1_500  # a middling image; providers count by pixels, which a handle does not know
 BYTES_PER_TOKEN = 4  # the usual rule of thumb for English and JSON; the provider's count is the truth
@@ -44,7 +44,7 @@ class Size(Struct, frozen=True, gc=False):
         )
 
 
-class Fitted(Struct, frozen=True):
+class FitResult(Struct, frozen=True):
     """A context cut to a budget, and what was dropped for it."""
 
     context: Context
@@ -66,7 +66,7 @@ def _measure_text(text: str) -> Size:
     return Size(length // BYTES_PER_TOKEN + 1, length)
 
 
-def fit(context: Context, budget: Budget) -> Fitted:
+def fit(context: Context, budget: Budget) -> FitResult:
     """Keep the system prompt and the summaries, then whole turns, newest first, while they fit."""
     used = sum((_measure_text(text) for text in context.system), Size())
     pinned = [item for item in context.items if item.pinned]
@@ -74,7 +74,7 @@ def fit(context: Context, budget: Budget) -> Fitted:
     _refuse(used, budget, 0)
     kept: list[list[Item]] = []
     dropped: list[Item] = []
-    rest = groups(item for item in context.items if not item.pinned)
+    rest = group_by_turn(item for item in context.items if not item.pinned)
     while rest:
         group = rest.pop()
         size = sum((measure(item.message) for item in group), used)
@@ -88,7 +88,7 @@ def fit(context: Context, budget: Budget) -> Fitted:
         break
     items = pinned + [item for group in reversed(kept) for item in group]
     fitted = Context(context.system, tuple(items), context.settings)
-    return Fitted(fitted, tuple(item.seq for item in dropped), used)
+    return FitResult(fitted, tuple(item.seq for item in dropped), used)
 
 
 def _excess(size: Size, budget: Budget) -> tuple[str, int, int] | None:
@@ -102,4 +102,4 @@ def _excess(size: Size, budget: Budget) -> tuple[str, int, int] | None:
 def _refuse(size: Size, budget: Budget, turn: int) -> None:
     excess = _excess(size, budget)
     if excess is not None:
-        raise TooLarge(turn, *excess)
+        raise TurnTooLarge(turn, *excess)

@@ -12,7 +12,7 @@ from .entries import Entry
 EventType = Literal["system_message", "user_message", "assistant_message", "tool_call", "tool_result"]
 
 
-class Event(Struct, frozen=True):
+class LogEvent(Struct, frozen=True):
     type: EventType
     seq: int
     at: int
@@ -20,7 +20,7 @@ class Event(Struct, frozen=True):
     tool_call_id: str | None = None
 
 
-def events(path: Iterable[Entry]) -> Iterator[Event]:
+def log_events(path: Iterable[Entry]) -> Iterator[LogEvent]:
     for entry in path:
         message = entry.message
         if message is None:
@@ -29,14 +29,14 @@ def events(path: Iterable[Entry]) -> Iterator[Event]:
             content: dict[str, Any] = {"role": message.role, "content": message.text}
             if message.calls:
                 content["tool_calls"] = [_call(call) for call in message.calls]
-            yield Event(f"{message.role}_message", entry.seq, entry.at, content)  # type: ignore[arg-type]
+            yield LogEvent(f"{message.role}_message", entry.seq, entry.at, content)  # type: ignore[arg-type]
         for call in message.calls:
-            yield Event("tool_call", entry.seq, entry.at, _call(call), call.id)
+            yield LogEvent("tool_call", entry.seq, entry.at, _call(call), call.id)
         for result in message.results:
             content = {"tool_call_id": result.call_id, "content": to_builtins(result.content)}
             if result.error or result.outcome != "done":
                 content |= {"error": result.error, "outcome": result.outcome}
-            yield Event("tool_result", entry.seq, entry.at, content, result.call_id)
+            yield LogEvent("tool_result", entry.seq, entry.at, content, result.call_id)
 
 
 def _call(call: Any) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from .messages import Attachment, Media, Message, Part, Text, ToolCall, ToolResult
 
 # What a body that needs lifting, or names blobs, cannot but contain: one look at the bytes instead of a walk.
-MARK = b";base64,"
-ATTACHED = b'{"type":"attachment"'
-HANDLED = b'{"type":"media"'
+BASE64_MARK = b";base64,"
+ATTACHMENT_MARK = b'{"type":"attachment"'
+MEDIA_MARK = b'{"type":"media"'
 _URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w=.-]+)*;base64,([A-Za-z0-9+/_-]{64,}={0,2})")
 
 
@@ -27,11 +27,11 @@ def digest(data: bytes) -> str:
     return sha256(data).hexdigest()
 
 
-def handle(attachment: Attachment) -> Media:
+def media_handle(attachment: Attachment) -> Media:
     return Media(digest(attachment.data), attachment.mime, len(attachment.data), attachment.name)
 
 
-def lift(message: Message) -> tuple[Message, dict[str, Attachment]]:
+def extract_blobs(message: Message) -> tuple[Message, dict[str, Attachment]]:
     """The same message with handles in place of bytes, and the bytes by their digest."""
     found: dict[str, Attachment] = {}
     parts: list[Part] = []
@@ -102,6 +102,6 @@ def _decoded(match: re.Match[str]) -> Attachment | None:
 
 
 def _keep(attachment: Attachment, found: dict[str, Attachment]) -> Media:
-    media = handle(attachment)
+    media = media_handle(attachment)
     found[media.hash] = attachment
     return media

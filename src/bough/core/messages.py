@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from msgspec import Struct
 
-from ..errors import BadMessage
+from ..errors import InvalidMessage
 
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES: tuple[str, ...] = get_args(Role)
@@ -115,23 +115,25 @@ _ALLOWED: dict[str, tuple[type, ...]] = {
 }
 
 
-def check(message: Message) -> None:
+def check_message(message: Message) -> None:
     """Refuse a role we do not know and parts its role cannot have."""
     allowed = _ALLOWED.get(message.role)
     if allowed is None:
-        raise BadMessage(f"unknown role {message.role!r}; roles are {', '.join(ROLES)}")
+        raise InvalidMessage(f"unknown role {message.role!r}; roles are {', '.join(ROLES)}")
     for part in message.parts:
         if not isinstance(part, allowed):
             names = ", ".join(kind.__name__ for kind in allowed if kind is not Attachment)
-            raise BadMessage(f"a {message.role} message cannot hold {type(part).__name__}; it takes {names}")
+            raise InvalidMessage(
+                f"a {message.role} message cannot hold {type(part).__name__}; it takes {names}"
+            )
     if message.role == "tool" and not message.parts:
-        raise BadMessage("a tool message holds at least one ToolResult; use tool_result(call_id, …)")
+        raise InvalidMessage("a tool message holds at least one ToolResult; use tool_result(call_id, …)")
 
 
 _OUTCOMES: frozenset[str] = frozenset(get_args(Outcome))
 
 
-def is_plain(message: Message) -> bool:
+def is_text_only(message: Message) -> bool:
     """Whether a message surely comes back from its bytes as it is: text and results of text, rightly typed.
 
     Most messages, and all the long ones, are such; they need be neither decoded nor checked again.
@@ -169,7 +171,7 @@ def _is_plain_result(part: object) -> bool:
 def _parts(role: str, content: tuple[str | Part, ...]) -> tuple[Part, ...]:
     for piece in content:
         if not isinstance(piece, str | Part):
-            raise BadMessage(
+            raise InvalidMessage(
                 f"{role}() takes text and parts, not {type(piece).__name__}; "
                 "provider dicts go to session.append or turn.answer"
             )
@@ -224,10 +226,12 @@ def _content(content: object) -> tuple[Text | Media | Attachment, ...]:
     return (Text(to_json(content, "tool result").decode()),)
 
 
-def as_input(content: str | Message) -> Message:
+def to_user_message(content: str | Message) -> Message:
     """What opens a turn: a user message, or text that becomes one."""
     message = user(content) if isinstance(content, str) else content
     if not isinstance(message, Message) or message.role != "user":
         named = message.role if isinstance(message, Message) else type(message).__name__
-        raise BadMessage(f"a turn opens with a user message, not {named}; append others with session.append")
+        raise InvalidMessage(
+            f"a turn opens with a user message, not {named}; append others with session.append"
+        )
     return message

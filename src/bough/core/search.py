@@ -15,19 +15,19 @@ from typing import Literal, get_args
 
 from msgspec import Struct
 
-from ..errors import BadQuery, BadSearch
+from ..errors import InvalidArgument, InvalidSearch
 from .entries import KINDS
 from .messages import ROLES
-from .search_text import Word, as_indexed, first_place, plain_words, spans, words
-from .time_text import TAKES, moment
+from .search_text import Token, find_phrase, find_spans, normalize_for_index, tokenize, tokenize_indexed
+from .time_text import TIME_FORMATS, parse_time
 
 Column = Literal["text", "tool", "model", "mark"]
 COLUMNS: tuple[Column, ...] = get_args(Column)
 FILTERS = ("role", "kind", "tool", "model", "error", "agent", "tag", "session", "before", "after")
 TITLE = "title"
 """The kind of a hit in a session's title; it stands at seq 0, before the first entry."""
-MOST_TYPED = 2_000
-SHOWN = 160
+MAX_QUERY_LENGTH = 2_000
+EXCERPT_LENGTH = 160
 # A filter has no blank behind its colon, and neither `std::vector` nor `http://host` is one.
 _TYPED = re.compile(r'(-(?!-))?(?:([a-z_]+):(?=[^\s:/]))?("[^"]*"?\*?|[^\s"]+)')
 
@@ -58,27 +58,27 @@ class Search(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         is_place = isinstance(self.before, str) and re.fullmatch("[0-9]{1,18}", self.before)
         if self.before is not None and not is_place:
-            raise BadQuery("before", self.before, "the `next` of a page")
+            raise InvalidArgument("before", self.before, "the `next` of a page")
         if type(self.limit) is not int or not 0 < self.limit <= 1_000:
-            raise BadQuery("limit", self.limit, "a number from 1 to 1,000")
+            raise InvalidArgument("limit", self.limit, "a number from 1 to 1,000")
 
 
-def parse(typed: str, now: int) -> Search:
+def parse_query(query: str, now: int) -> Search:
     """What was typed, as a search. `now` is what `after:7d` counts from."""
-    if not isinstance(typed, str) or len(typed) > MOST_TYPED:
-        raise BadSearch(typed, f"a search is text of at most {MOST_TYPED:,} characters")
-    if any("\ud800" <= letter <= "\udfff" for letter in typed):
-        raise BadSearch(typed, "it holds half a character; type it again")
+    if not isinstance(query, str) or len(query) > MAX_QUERY_LENGTH:
+        raise InvalidSearch(query, f"a search is text of at most {MAX_QUERY_LENGTH:,} characters")
+    if any("\ud800" <= letter <= "\udfff" for letter in query):
+        raise InvalidSearch(query, "it holds half a character; type it again")
     found: dict[str, object] = {}
     terms: list[Term] = []
-    for minus, name, value in _TYPED.findall(typed):
+    for minus, name, value in _TYPED.findall(query):
         if name in ("", "role", "kind", "tool", "model", "error"):
             terms += _terms(name, value, is_excluded=bool(minus))
         else:
             found |= _filter(f"{minus}{name}:{value}", name, value, now)
     if not terms and not found:
-        raise BadSearch(
-            typed, "it holds no letter or digit to look for; type a word, or a filter such as role:tool"
+        raise InvalidSearch(
+            query, "it holds no letter or digit to look for; type a word, or a filter such as role:tool"
         )
     return Search(terms=tuple(dict.fromkeys(terms)), **found)  # type: ignore[arg-type]  # _filter names fields
 
@@ -87,12 +87,12 @@ def _terms(name: str, value: str, *, is_excluded: bool) -> list[Term]:
     is_prefix, bare = value.endswith("*"), value.strip('*"')
     if name in _ALLOWED:
         if bare not in _ALLOWED[name]:
-            raise BadSearch(f"{name}:{value}", f"{name}: takes {', '.join(_ALLOWED[name])}")
-        return [Term("mark", (mark(name, bare),), is_excluded=is_excluded)]
-    looked_for = tuple(word for word, *_ in words(bare))
+            raise InvalidSearch(f"{name}:{value}", f"{name}: takes {', '.join(_ALLOWED[name])}")
+        return [Term("mark", (marker_word(name, bare),), is_excluded=is_excluded)]
+    looked_for = tuple(word for word, *_ in tokenize(bare))
     if not looked_for:
         if name:
-            raise BadSearch(f"{name}:{value}", f"{name}: takes a name")
+            raise InvalidSearch(f"{name}:{value}", f"{name}: takes a name")
         return []  # a lone dash or bracket: there is no such word
     column: Column = "tool" if name == "tool" else "model" if name == "model" else "text"
     return [Term(column, looked_for, is_prefix, is_excluded)]
@@ -108,17 +108,17 @@ _ALLOWED: dict[str, tuple[str, ...]] = {
 def _filter(typed: str, name: str, value: str, now: int) -> dict[str, object]:
     if name not in FILTERS:
         known = " ".join(f"{known}:" for known in FILTERS)
-        raise BadSearch(
+        raise InvalidSearch(
             typed,
             f'there is no filter {name}:; filters are {known}. Write "{name}:…" in quotes to find the words',
         )
     if typed.startswith("-"):
-        raise BadSearch(
+        raise InvalidSearch(
             typed, f"{name}: cannot be left out; only words, role:, kind:, tool:, model: and error: can"
         )
     bare = value.strip('"')
     if not bare:
-        raise BadSearch(typed, f"{name}: takes a value")
+        raise InvalidSearch(typed, f"{name}: takes a value")
     match name:
         case "before":
             return {"until": _moment(typed, bare, now)}
@@ -132,17 +132,17 @@ def _filter(typed: str, name: str, value: str, now: int) -> dict[str, object]:
 
 def _moment(typed: str, value: str, now: int) -> int:
     try:
-        return moment("", value, now)
-    except BadQuery:
-        raise BadSearch(typed, f"it takes {TAKES}") from None
+        return parse_time("", value, now)
+    except InvalidArgument:
+        raise InvalidSearch(typed, f"it takes {TIME_FORMATS}") from None
 
 
-def mark(name: str, value: str) -> str:
+def marker_word(name: str, value: str) -> str:
     """A filter's value as one word, which no text can be mistaken for within its column."""
     return name + value.replace("_", "")
 
 
-def columns(
+def index_columns(
     text: str,
     *,
     kind: str,
@@ -152,24 +152,24 @@ def columns(
     error: bool = False,
 ) -> dict[Column, str]:
     """What of an entry each column holds, cut into words."""
-    marks = [mark("kind", kind), mark("error", str(error).lower())]
+    marks = [marker_word("kind", kind), marker_word("error", str(error).lower())]
     if role is not None:
-        marks.append(mark("role", role))
+        marks.append(marker_word("role", role))
     return {
-        "text": plain_words(text),
-        "tool": plain_words("\n".join(tools)),
-        "model": plain_words(model or ""),
+        "text": normalize_for_index(text),
+        "tool": normalize_for_index("\n".join(tools)),
+        "model": normalize_for_index(model or ""),
         "mark": " ".join(marks),
     }
 
 
-def matches(terms: Sequence[Term], held: Mapping[Column, str]) -> bool:
+def matches(terms: Sequence[Term], columns: Mapping[Column, str]) -> bool:
     """Whether an entry with these columns is meant."""
-    cut: dict[Column, list[Word]] = {}
+    cut: dict[Column, list[Token]] = {}
     for term in terms:
         if term.column not in cut:
-            cut[term.column] = as_indexed(held[term.column])
-        is_there = bool(spans(cut[term.column], term.words, is_prefix=term.is_prefix))
+            cut[term.column] = tokenize_indexed(columns[term.column])
+        is_there = bool(find_spans(cut[term.column], term.words, is_prefix=term.is_prefix))
         if is_there == term.is_excluded:
             return False
     return True
@@ -178,14 +178,19 @@ def matches(terms: Sequence[Term], held: Mapping[Column, str]) -> bool:
 def excerpt(text: str, terms: Sequence[Term]) -> tuple[str, tuple[tuple[int, int], ...]]:
     """A line of the text about where it matches, and where in that line the words stand."""
     wanted = [term for term in terms if term.column == "text" and not term.is_excluded]
-    places = [first_place(text, term.words, is_prefix=term.is_prefix) for term in wanted]
+    places = [find_phrase(text, term.words, is_prefix=term.is_prefix) for term in wanted]
     at = min((place for place in places if place >= 0), default=0)
-    begin = 0 if at < SHOWN // 2 else text.rfind(" ", at - SHOWN // 2, at - SHOWN // 8) + 1 or at - SHOWN // 4
-    end = begin + SHOWN
+    begin = (
+        0
+        if at < EXCERPT_LENGTH // 2
+        else text.rfind(" ", at - EXCERPT_LENGTH // 2, at - EXCERPT_LENGTH // 8) + 1
+        or at - EXCERPT_LENGTH // 4
+    )
+    end = begin + EXCERPT_LENGTH
     shown = " ".join(text[begin:end].split())
     shown = f"{'…' if begin else ''}{shown}{'…' if end < len(text) else ''}"
-    cut = list(words(shown))
-    marks = {span for term in wanted for span in spans(cut, term.words, is_prefix=term.is_prefix)}
+    cut = list(tokenize(shown))
+    marks = {span for term in wanted for span in find_spans(cut, term.words, is_prefix=term.is_prefix)}
     return shown, tuple(_apart(sorted(marks)))
 
 

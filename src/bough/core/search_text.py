@@ -21,7 +21,7 @@ import msgspec
 from .entries import BranchSummary, Compaction, Note, Payload, Settings
 from .messages import Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
 
-MOST_TEXT = 1_000_000
+MAX_TEXT_LENGTH = 1_000_000
 """Characters of one entry that are searched; what lies behind them is kept but not found."""
 
 # Patterns are compiled when first used, and kept by `re`: 5 ms that a program which never searches does not pay.
@@ -41,11 +41,11 @@ _DROPPED = f"[{_MARKS}]+"
 _MIXED = r"[0-9A-Za-z]*[^\x00-\x7f](?:[0-9A-Za-z]|[^\x00-\x7f])*"
 _ESCAPES = r'(?:\\u[0-9a-fA-F]{4})+|\\["\\/bfnrt]'
 
-Word = tuple[str, int, int]
+Token = tuple[str, int, int]
 """A word as it is compared, and where in its text it begins and ends."""
 
 
-def words(text: str) -> Iterator[Word]:
+def tokenize(text: str) -> Iterator[Token]:
     """Every word of the text, in order."""
     for found in re.finditer(_PIECE, text):
         piece = found.group()
@@ -56,17 +56,19 @@ def words(text: str) -> Iterator[Word]:
                 yield word, found.start(), found.end()
 
 
-def plain_words(text: str) -> str:
+def normalize_for_index(text: str) -> str:
     """The same words for an index that itself cuts at everything ASCII but letters and digits.
 
     Most text is ASCII, and is left to it: measured 15 times faster than word by word.
     """
     if text.isascii():
         return text.lower()
-    return re.sub(_MIXED, lambda run: f" {' '.join(word for word, *_ in words(run.group()))} ", text).lower()
+    return re.sub(
+        _MIXED, lambda run: f" {' '.join(word for word, *_ in tokenize(run.group()))} ", text
+    ).lower()
 
 
-def as_indexed(plain: str) -> list[Word]:
+def tokenize_indexed(plain: str) -> list[Token]:
     """The words such an index makes of `plain_words`."""
     return [(word, 0, 0) for word in re.findall(_INDEXED, plain)]
 
@@ -78,7 +80,7 @@ def _folded(piece: str) -> tuple[str, ...]:
     return tuple(re.findall(_FOLDED, plain))
 
 
-def text_of(payload: Payload) -> str:
+def searchable_text(payload: Payload) -> str:
     """What is searched of an entry; never evidence, nor details, which are the host's."""
     match payload:
         case Message():
@@ -93,7 +95,7 @@ def text_of(payload: Payload) -> str:
             pieces = [_written(payload.data)] if payload.data else []
         case _:
             pieces = []
-    return "\n".join(pieces)[:MOST_TEXT]
+    return "\n".join(pieces)[:MAX_TEXT_LENGTH]
 
 
 def _pieces(part: Part) -> Iterator[str]:
@@ -127,7 +129,7 @@ def _said(escapes: str) -> str:
     return said.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def tools_of(payload: Payload, names: Mapping[str, str]) -> tuple[str, ...]:
+def tool_names(payload: Payload, names: Mapping[str, str]) -> tuple[str, ...]:
     """The tools it calls, or whose results it holds; `names` are those of the calls open before it."""
     if not isinstance(payload, Message):
         return ()
@@ -142,20 +144,20 @@ def is_error(payload: Payload, finish: str | None) -> bool:
     return is_failed or finish == "error"
 
 
-def spans(found: Sequence[Word], phrase: Sequence[str], *, is_prefix: bool) -> list[tuple[int, int]]:
+def find_spans(tokens: Sequence[Token], phrase: Sequence[str], *, is_prefix: bool) -> list[tuple[int, int]]:
     """Where the phrase stands among these words: begin and end in their text."""
     *whole, last = phrase
     width, places = len(phrase), []
-    for at in range(len(found) - width + 1):
-        end = found[at + width - 1]
+    for at in range(len(tokens) - width + 1):
+        end = tokens[at + width - 1]
         if (end[0].startswith(last) if is_prefix else end[0] == last) and all(
-            found[at + n][0] == word for n, word in enumerate(whole)
+            tokens[at + n][0] == word for n, word in enumerate(whole)
         ):
-            places.append((found[at][1], end[2]))
+            places.append((tokens[at][1], end[2]))
     return places
 
 
-def first_place(text: str, phrase: Sequence[str], *, is_prefix: bool) -> int:
+def find_phrase(text: str, phrase: Sequence[str], *, is_prefix: bool) -> int:
     """About where the phrase stands in the text; -1 if it does not.
 
     First as plain letters between plain blanks, which finds most at the speed of a regular expression.
@@ -166,5 +168,5 @@ def first_place(text: str, phrase: Sequence[str], *, is_prefix: bool) -> int:
     found = re.search(pattern, text.lower())
     if found is not None or text.isascii():
         return -1 if found is None else found.start()
-    places = spans(list(words(text)), phrase, is_prefix=is_prefix)
+    places = find_spans(list(tokenize(text)), phrase, is_prefix=is_prefix)
     return places[0][0] if places else -1

@@ -14,7 +14,7 @@ from .messages import Message
 State = dict[str, Any]
 
 
-def updates(payload: Payload) -> list[State]:
+def state_updates(payload: Payload) -> list[State]:
     """The updates one entry recorded, in order."""
     if isinstance(payload, Note):
         return [] if payload.state is None else [payload.state]
@@ -24,7 +24,7 @@ def updates(payload: Payload) -> list[State]:
     return [update for update in found if isinstance(update, dict)] if found else []
 
 
-def merge(state: State, update: State) -> State:
+def merge_state(state: State, update: State) -> State:
     """A new state; neither argument is changed."""
     merged = dict(state)
     for key, value in update.items():
@@ -32,15 +32,15 @@ def merge(state: State, update: State) -> State:
             merged.pop(key, None)
         elif isinstance(value, dict):
             before = merged.get(key)
-            merged[key] = merge(before if isinstance(before, dict) else {}, value)
+            merged[key] = merge_state(before if isinstance(before, dict) else {}, value)
         else:
             merged[key] = value
     return merged
 
 
-def fold(path: Iterable[Entry], state: State | None = None) -> State:
+def fold_state(path: Iterable[Entry], state: State | None = None) -> State:
     state = {} if state is None else state
     for entry in path:
-        for update in updates(entry.payload):
-            state = merge(state, update)
+        for update in state_updates(entry.payload):
+            state = merge_state(state, update)
     return state

@@ -8,30 +8,30 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-from ..errors import BadQuery
+from ..errors import InvalidArgument
 
 _SPAN = re.compile(r"([0-9]{1,6})\s*([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-TAKES = (
+TIME_FORMATS = (
     "a day (2026-11-01), a time (2026-11-01T09:30, UTC unless it says so) or how long ago (30m, 24h, 7d, 2w)"
 )
 
 
-def span(name: str, text: str) -> int:
+def parse_duration(name: str, text: str) -> int:
     """A length of time in microseconds."""
     match = _SPAN.fullmatch(text.strip())
     if match is None:
-        raise BadQuery(name, text, "a length of time: 30m, 24h, 7d, 2w")
+        raise InvalidArgument(name, text, "a length of time: 30m, 24h, 7d, 2w")
     return int(match[1]) * _SECONDS[match[2]] * 1_000_000
 
 
-def moment(name: str, text: str, now: int) -> int:
+def parse_time(name: str, text: str, now: int) -> int:
     """Microseconds since 1970."""
     if _SPAN.fullmatch(text.strip()):
-        return now - span(name, text)
+        return now - parse_duration(name, text)
     try:
         found = datetime.fromisoformat(text.strip())
         return ((found if found.tzinfo else found.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
     except (ValueError, OverflowError):
-        raise BadQuery(name, text, TAKES) from None
+        raise InvalidArgument(name, text, TIME_FORMATS) from None

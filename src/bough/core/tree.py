@@ -66,14 +66,14 @@ def window(ranges: Iterable[Range], first: int, last: int) -> list[Range]:
     ]
 
 
-def standing(branches: Mapping[int, Branch], feet: Iterable[Leaf]) -> dict[int, int]:
+def reachable_seqs(branches: Mapping[int, Branch], leaves: Iterable[Leaf]) -> dict[int, int]:
     """How far each branch must be kept, given every place something still stands on.
 
     A foot keeps its branch up to its seq, and thereby every ancestor up to where the line left it.
     Branches that are not named may go.
     """
     keep: dict[int, int] = {}
-    for foot in feet:
+    for foot in leaves:
         branch: int | None = foot.branch
         seq = foot.seq
         while branch is not None and branch in branches:
@@ -85,7 +85,7 @@ def standing(branches: Mapping[int, Branch], feet: Iterable[Leaf]) -> dict[int, 
     return keep
 
 
-def has_place(branches: Iterable[Branch], session_id: str, leaf: Leaf) -> bool:
+def contains_leaf(branches: Iterable[Branch], session_id: str, leaf: Leaf) -> bool:
     """Whether a place is of a session's tree, given its own branches and the ones they hang on.
 
     Of branches that belong to others, its tree has what its own branches stand on and no more.
@@ -93,4 +93,4 @@ def has_place(branches: Iterable[Branch], session_id: str, leaf: Leaf) -> bool:
     known = {branch.branch: branch for branch in branches}
     own = [Leaf(branch.branch, branch.tail) for branch in known.values() if branch.session_id == session_id]
     held = known.get(leaf.branch)
-    return held is not None and held.parent_seq <= leaf.seq <= standing(known, own).get(leaf.branch, -1)
+    return held is not None and held.parent_seq <= leaf.seq <= reachable_seqs(known, own).get(leaf.branch, -1)

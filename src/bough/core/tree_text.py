@@ -10,12 +10,12 @@ from .messages import Message, Reasoning, Text, ToolCall, ToolResult
 from .tree import Branch, Leaf
 
 Point = tuple[int, int]
-DEEPEST = 16
+MAX_COLUMNS = 16
 """Columns of branches that are drawn; how many there are beyond is said as a number."""
-LONGEST = 2_000  # of a text no line shows more
+MAX_TEXT_LENGTH = 2_000  # of a text no line shows more
 
 
-def draw(
+def draw_tree(
     entries: Iterable[Entry],
     branches: Sequence[Branch],
     leaf: Leaf,
@@ -91,7 +91,7 @@ class _Drawing:
     def _line(self, point: Point, margin: str) -> str:
         entry = self.entries[point]
         mark = "●" if point == self.leaf else "│"
-        text = f"{margin}{mark} {entry.seq:>3} {entry.role or entry.kind:<10} {describe(entry)}"
+        text = f"{margin}{mark} {entry.seq:>3} {entry.role or entry.kind:<10} {describe_entry(entry)}"
         label = self.labels.get(Leaf(*point)) if self.labels else None
         room = self.width if label is None else max(self.width - len(label) - 4, self.width // 2)
         text = text if len(text) <= room else text[: room - 1] + "…"
@@ -100,10 +100,10 @@ class _Drawing:
 
 
 def _margin(depth: int) -> str:
-    return "│" * depth if depth <= DEEPEST else f"{'│' * (DEEPEST - 1)}⋯{depth}⋯"
+    return "│" * depth if depth <= MAX_COLUMNS else f"{'│' * (MAX_COLUMNS - 1)}⋯{depth}⋯"
 
 
-def describe(entry: Entry) -> str:
+def describe_entry(entry: Entry) -> str:
     """What an entry says, in one line."""
     match entry.payload:
         case Message() as message:
@@ -112,7 +112,7 @@ def describe(entry: Entry) -> str:
             said = f"summary of all before {first}: {summary}"
         case Uncompaction(cancels=seq):
             said = f"cancels the compaction at {seq}"
-        case BranchSummary(summary=summary, left_seq=seq):
+        case BranchSummary(summary=summary, leaf_seq=seq):
             said = f"left a branch at {seq}: {summary}"
         case Settings() | Note() as payload:
             shown = {name: value for name in payload.__struct_fields__ if (value := getattr(payload, name))}
@@ -126,7 +126,7 @@ def describe(entry: Entry) -> str:
 def _part(part: object) -> str:
     match part:
         case Text(text=text):
-            return text[:LONGEST]
+            return text[:MAX_TEXT_LENGTH]
         case Reasoning():
             return ""
         case ToolCall(name=name, arguments=arguments):

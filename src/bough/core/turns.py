@@ -1,6 +1,6 @@
 """Turns, steps and open batches: where an entry may stand, and what is to be done next.
 
-`follow` is the one function that knows the order of a log: appending folds it over what is to be
+`advance` is the one function that knows the order of a log: appending folds it over what is to be
 written, opening a session folds it over what is there, verify folds it over everything.
 """
 
@@ -37,19 +37,19 @@ class Cursor(Struct, frozen=True, gc=False):
     ends_turn: bool = False
     """A result of the open batch ends the turn once the batch is closed."""
 
-    def named(self, entry_id: bytes) -> Cursor:
+    def with_id(self, entry_id: bytes) -> Cursor:
         """The same place, its entry's id filled in."""
         return Cursor(self.seq, entry_id, self.turn, self.step, self.open_calls, self.ends_turn)
 
 
-class Place(Struct, frozen=True, gc=False):
+class TurnPosition(Struct, frozen=True, gc=False):
     turn: int
     step: int
-    after: Cursor
+    cursor: Cursor
     """The cursor behind the entry; its entry_id is filled in by whoever computes it."""
 
 
-def follow(cursor: Cursor, payload: Payload, *, seed: bool = False) -> Place:
+def advance(cursor: Cursor, payload: Payload, *, seed: bool = False) -> TurnPosition:
     """Where `payload` stands when it follows `cursor`; raises if it may not."""
     seq = cursor.seq + 1
     if isinstance(payload, Message):
@@ -60,21 +60,21 @@ def follow(cursor: Cursor, payload: Payload, *, seed: bool = False) -> Place:
         if payload.role == "assistant":
             return _answer(cursor, payload.calls, seq)
         if payload.role == "user" and not seed:
-            return Place(seq, 0, Cursor(seq, b"", seq, 0))
+            return TurnPosition(seq, 0, Cursor(seq, b"", seq, 0))
     elif cursor.open_calls and not isinstance(payload, Note):
         raise OpenBatch([call.call.id for call in cursor.open_calls], kind_of(payload))
-    return Place(cursor.turn, cursor.step, replace(cursor, seq=seq, entry_id=b""))
+    return TurnPosition(cursor.turn, cursor.step, replace(cursor, seq=seq, entry_id=b""))
 
 
-def _answer(cursor: Cursor, calls: Sequence[ToolCall], seq: int) -> Place:
+def _answer(cursor: Cursor, calls: Sequence[ToolCall], seq: int) -> TurnPosition:
     step = cursor.step + 1 if cursor.turn else 0
     if not calls:
-        return Place(cursor.turn, step, Cursor(seq))
+        return TurnPosition(cursor.turn, step, Cursor(seq))
     waiting = tuple([OpenCall(seq, index, call) for index, call in enumerate(calls)])
-    return Place(cursor.turn, step, Cursor(seq, b"", cursor.turn, step, waiting))
+    return TurnPosition(cursor.turn, step, Cursor(seq, b"", cursor.turn, step, waiting))
 
 
-def _result(cursor: Cursor, results: Sequence[ToolResult], seq: int) -> Place:
+def _result(cursor: Cursor, results: Sequence[ToolResult], seq: int) -> TurnPosition:
     waiting = list(cursor.open_calls)
     ends = cursor.ends_turn
     for result in results:
@@ -86,20 +86,20 @@ def _result(cursor: Cursor, results: Sequence[ToolResult], seq: int) -> Place:
             raise OrphanResult(result.call_id, [call.call.id for call in waiting])
         ends = ends or result.ends_turn
     if not waiting and ends:
-        return Place(cursor.turn, cursor.step, Cursor(seq))
+        return TurnPosition(cursor.turn, cursor.step, Cursor(seq))
     after = Cursor(seq, b"", cursor.turn, cursor.step, tuple(waiting), ends)
-    return Place(cursor.turn, cursor.step, after)
+    return TurnPosition(cursor.turn, cursor.step, after)
 
 
-def retrace(entries: Iterable[Entry], cursor: Cursor = Cursor()) -> Cursor:
+def cursor_after(entries: Iterable[Entry], cursor: Cursor = Cursor()) -> Cursor:
     """The cursor behind entries that are already in the log. An input that opened no turn was a seed."""
     for entry in entries:
-        after = follow(cursor, entry.payload, seed=not entry.turn).after
-        cursor = after.named(entry.entry_id)
+        after = advance(cursor, entry.payload, seed=not entry.turn).cursor
+        cursor = after.with_id(entry.entry_id)
     return cursor
 
 
-def cursor_behind(entries: Sequence[Entry]) -> Cursor | None:
+def cursor_from_tail(entries: Sequence[Entry]) -> Cursor | None:
     """The cursor behind the last of some consecutive entries; None if more of what lies before is needed.
 
     Looking back to the latest input or answer is enough, so opening a long session reads a few entries.
@@ -109,9 +109,9 @@ def cursor_behind(entries: Sequence[Entry]) -> Cursor | None:
         if entry.role in ("user", "assistant"):
             step = entry.step - 1 if entry.role == "assistant" and entry.turn else entry.step
             before = Cursor(entry.seq - 1, b"", entry.turn, step)
-            return retrace(entries[index:], before)
+            return cursor_after(entries[index:], before)
     if not entries or entries[0].seq == 1:
-        return retrace(entries)
+        return cursor_after(entries)
     return None
 
 
@@ -129,7 +129,7 @@ class RunTools(Struct, frozen=True):
 class Rest(Struct, frozen=True):
     """Nothing to do until the next input."""
 
-    why: Literal["empty", "answered", "ended by a tool"]
+    reason: Literal["empty", "answered", "ended by a tool"]
 
 
 Action = CallModel | RunTools | Rest
@@ -141,7 +141,7 @@ def next_action(path: Sequence[Entry], started: Iterable[tuple[int, int]] = ()) 
     A pure function of what is durable, so going on after a crash is the same loop as going on at all.
     `started` names, by (seq of the answer, index), the calls whose start was recorded.
     """
-    cursor = cursor_behind(path)
+    cursor = cursor_from_tail(path)
     if cursor is None:
         raise ValueError("the path must reach back to its latest input or answer")
     if cursor.open_calls:
@@ -166,7 +166,7 @@ def is_completed(turn: Sequence[Entry]) -> bool:
     return last.role == "tool" and any(r.ends_turn for m in messages for r in m.results)
 
 
-class Placed(Protocol):
+class HasTurn(Protocol):
     """Whatever knows its turn and may hold a message: an entry, or an item of a context."""
 
     @property
@@ -175,14 +175,14 @@ class Placed(Protocol):
     def message(self) -> Message | None: ...
 
 
-P = TypeVar("P", bound=Placed)
+P = TypeVar("P", bound=HasTurn)
 
 
-def groups(things: Iterable[P]) -> list[list[P]]:
+def group_by_turn(items: Iterable[P]) -> list[list[P]]:
     """Units that stay or go together: a turn; outside of turns one thing, or a call with its results."""
     found: list[list[P]] = []
     waiting = 0
-    for thing in things:
+    for thing in items:
         previous = found[-1][-1] if found else None
         joins = previous is not None and (thing.turn == previous.turn if thing.turn else waiting > 0)
         if joins:

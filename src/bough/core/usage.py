@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from ..errors import BadCount
-from .codec import plain_text
+from ..errors import InvalidCount
+from .codec import check_text
 from .tree import Range
 
 
@@ -55,21 +55,21 @@ class Call(Struct, frozen=True, gc=False):
         return self.price is None
 
 
-MOST = 2**53  # what every reader of JSON and every store can count
+MAX_COUNT = 2**53  # what every reader of JSON and every store can count
 
 
-def check(call: Call) -> None:
+def check_call(call: Call) -> None:
     """Refuse a row that not every store could keep and sum."""
     price = call.price
     version = None if price is None else price.version
     for text in (call.call_id, call.purpose, call.bucket, call.provider, call.model, version):
         if text is not None:
-            plain_text(text, "a call's id, purpose, bucket, provider, model or price version")
+            check_text(text, "a call's id, purpose, bucket, provider, model or price version")
     usage = call.usage
     counts = (usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens)
     for count in (*counts, None if price is None else price.microcents):
-        if count is not None and (type(count) is not int or not 0 <= count <= MOST):
-            raise BadCount("usage of a call", count)
+        if count is not None and (type(count) is not int or not 0 <= count <= MAX_COUNT):
+            raise InvalidCount("usage of a call", count)
 
 
 class Totals(Struct, frozen=True, gc=False):
@@ -95,11 +95,11 @@ def difference(new: Totals, old: Totals) -> Totals:
     return Totals(*(a - b for a, b in zip(astuple(new), astuple(old), strict=True)))
 
 
-def added(one: Totals, other: Totals) -> Totals:
+def add(one: Totals, other: Totals) -> Totals:
     return Totals(*(a + b for a, b in zip(astuple(one), astuple(other), strict=True)))
 
 
-def spoken_cost(totals: Totals) -> str:
+def format_cost(totals: Totals) -> str:
     """Money for people, in dollars; what has no price is said and not called free."""
     dollars = totals.cost_microcents / 100_000_000
     said = f"${dollars:,.4f}" if 0 < dollars < 1 else f"${dollars:,.2f}"
@@ -121,7 +121,7 @@ def total(calls: Iterable[Call]) -> Totals:
     return Totals(count, tokens_in, tokens_out, read, written, cost, unpriced, unknown)
 
 
-def on_path(calls: Iterable[Call], ranges: Iterable[Range], since: int = 0) -> list[Call]:
+def calls_on_path(calls: Iterable[Call], ranges: Iterable[Range], since: int = 0) -> list[Call]:
     """The calls whose answer stands on the path behind `since`; an unanswered one counts where it was made."""
     reach = {part.branch: part.last for part in ranges}
     kept = []

@@ -15,7 +15,7 @@ from ..agent.limits import Limits
 from ..agent.loop import Loop
 from ..agent.tools.tool import Tool, tool
 from ..core.messages import Message
-from ..errors import BadTool, InvalidOperation
+from ..errors import InvalidOperation, InvalidTool
 from ..log.log import Log
 from ..models.model import Model
 
@@ -80,7 +80,7 @@ def known_tools(tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:
     for given in tools:
         made = given if isinstance(given, Tool) else tool(given)
         if made.name in known:
-            raise BadTool(made.name, "another tool has the same name")
+            raise InvalidTool(made.name, "another tool has the same name")
         known[made.name] = made
     return known
 

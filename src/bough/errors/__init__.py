@@ -10,61 +10,61 @@
     │   └── TaskTrashed         … and another waits for it
     ├── NotTrashed              purge wants the trash first
     ├── IdTaken                 that session id holds another history
-    │   └── IdClash             what is to be taken in has an id that holds other content here
-    ├── UnknownTool             sessions of another program that cannot be read
-    ├── BadSource               a place that holds no sessions of the tool that was named
-    ├── BadBundle               a file that is no bundle, or not a whole one; nothing was changed
+    │   └── IdConflict             what is to be taken in has an id that holds other content here
+    ├── UnknownImporter             sessions of another program that cannot be read
+    ├── InvalidSource               a place that holds no sessions of the tool that was named
+    ├── InvalidBundle               a file that is no bundle, or not a whole one; nothing was changed
     ├── PageTooLarge            more than one HTML file should hold; nothing was written
     ├── InvalidOperation               the entry may not stand here
     │   ├── OpenBatch           tool calls wait for their results
     │   ├── OrphanResult        a result without its call
-    │   ├── BadMessage          a role with parts it cannot have, an unknown kind or role
+    │   ├── InvalidMessage          a role with parts it cannot have, an unknown kind or role
     │   ├── InvalidPosition            no such place on this path
     │   ├── NothingToRedo       no branch was left behind
     │   ├── ToolsNotAllowed             tools a session may not use from here on
-    │   ├── IsReplay            a replay is looked at or forked, not driven on
-    │   └── BadReplay           a replay that cannot be made as it was asked for
-    ├── BadValue                a value no store can keep unchanged
+    │   ├── SessionIsReplay            a replay is looked at or forked, not driven on
+    │   └── InvalidReplay           a replay that cannot be made as it was asked for
+    ├── InvalidValue                a value no store can keep unchanged
     │   ├── NotJson             NaN, a non-string key, an object JSON does not know
     │   ├── NotText             something else where a text belongs
-    │   ├── BadText             a lone surrogate, or a NUL where a plain column stands
-    │   ├── BadCount            usage that is no count of tokens or money
-    │   ├── BadQuery            a question that makes no sense
-    │   ├── OtherSpace          a question about a space this store was not opened for
-    │   ├── ShortSecret         a secret too short to be hidden
-    │   └── BadSearch           a search that cannot be understood
+    │   ├── InvalidText             a lone surrogate, or a NUL where a plain column stands
+    │   ├── InvalidCount            usage that is no count of tokens or money
+    │   ├── InvalidArgument            a question that makes no sense
+    │   ├── WrongSpace          a question about a space this store was not opened for
+    │   ├── SecretTooShort         a secret too short to be hidden
+    │   └── InvalidSearch           a search that cannot be understood
     ├── MissingBlob             a media handle without its bytes
-    ├── BadSummary              a summary that is empty or longer than what it replaces
-    ├── TooLarge                the newest turn alone exceeds the budget
+    ├── InvalidSummary              a summary that is empty or longer than what it replaces
+    ├── TurnTooLarge                the newest turn alone exceeds the budget
     ├── UnknownProvider         no projection of that name
     ├── ModelError              a model gave no answer
     │   ├── Overloaded          too busy, unreachable or broken for now: try again later
     │   ├── Overflow            the history is too long for it
-    │   ├── CutOff              the answer ended in the middle
-    │   └── NoModel             no such model, no key, or its SDK is not installed
+    │   ├── TruncatedReply              the answer ended in the middle
+    │   └── ModelUnavailable             no such model, no key, or its SDK is not installed
     ├── UnrecognizedReply             not a reply of a provider we know
     ├── OutOfScope              a path, command or address the workspace does not allow
-    ├── Unguarded               a server that others could reach without a token
-    ├── BadTool                 a function that cannot be a tool
+    ├── TokenRequired               a server that others could reach without a token
+    ├── InvalidTool                 a function that cannot be a tool
     ├── UnknownAgent            a worker was given no agent of that name
     ├── LimitReached            an input past a limit; it was not stored
     ├── TurnFailed              a task's turn got no answer; Absurd tries it again
-    ├── StrayTask               a task whose session was moved back behind its steps
+    ├── SessionRewound               a task whose session was moved back behind its steps
     └── StoreError              the file or server itself
-        ├── WrongStore          not a Bough store
+        ├── NotAStore          not a Bough store
         ├── NewerFormat         written by a newer Bough
-        ├── NoServer            the database server cannot be reached
-        ├── NoSchema            the database has no schema of ours, or an older one
-        ├── NoRights            the role may not do this
-        ├── NotOnPostgres       an engine that needs PostgreSQL
-        ├── NoEngine            the database lacks the engine's schema or queue
-        ├── Unsettled           the server went away in mid-commit and has not come back
-        ├── BadKey              a key that is none
-        ├── NoCipher            a key, and a SQLite that cannot encrypt
+        ├── ServerUnreachable            the database server cannot be reached
+        ├── MigrationNeeded            the database has no schema of ours, or an older one
+        ├── MissingPermission            the role may not do this
+        ├── PostgresRequired       an engine that needs PostgreSQL
+        ├── EngineNotInstalled            the database lacks the engine's schema or queue
+        ├── UnknownCommit           the server went away in mid-commit and has not come back
+        ├── InvalidKey              a key that is none
+        ├── EncryptionUnavailable            a key, and a SQLite that cannot encrypt
         ├── ReadOnly            no right to write
         ├── StoreFull           the disk took no more; nothing was written
         ├── IndexBehind         what is new cannot be indexed, so a search would miss it
-        ├── Damaged             the database file is not whole
+        ├── StoreDamaged             the database file is not whole
         └── StoreClosed         used after close
 
 Constructors take data, the message is made here: what happened, with the values, and what to do next.
@@ -72,31 +72,31 @@ Constructors take data, the message is made here: what happened, with the values
 
 from __future__ import annotations
 
-from .exchange import BadBundle, BadSource, IdClash, PageTooLarge, UnknownTool
+from .exchange import IdConflict, InvalidBundle, InvalidSource, PageTooLarge, UnknownImporter
 from .laws import (
-    BadMessage,
-    BadReplay,
+    InvalidMessage,
     InvalidOperation,
     InvalidPosition,
-    IsReplay,
+    InvalidReplay,
     NothingToRedo,
     OpenBatch,
     OrphanResult,
+    SessionIsReplay,
     ToolsNotAllowed,
 )
 from .root import BoughError
 from .running import (
-    BadTool,
-    CutOff,
+    ContextOverflow,
+    InvalidTool,
     LimitReached,
     ModelError,
-    NoModel,
+    ModelUnavailable,
     OutOfScope,
-    Overflow,
     Overloaded,
-    StrayTask,
+    SessionRewound,
+    TokenRequired,
+    TruncatedReply,
     TurnFailed,
-    Unguarded,
     UnknownAgent,
     UnknownProvider,
     UnrecognizedReply,
@@ -107,109 +107,109 @@ from .sessions import (
     IdTaken,
     NotFound,
     NotTrashed,
-    Running,
+    SessionRunning,
+    SessionTrashed,
     StaleLeaf,
     TaskTrashed,
-    Trashed,
 )
 from .stores import (
-    BadKey,
-    Damaged,
+    EncryptionUnavailable,
+    EngineNotInstalled,
     IndexBehind,
+    InvalidKey,
+    MigrationNeeded,
+    MissingPermission,
     NewerFormat,
-    NoCipher,
-    NoEngine,
-    NoRights,
-    NoSchema,
-    NoServer,
-    NotOnPostgres,
-    ReadOnly,
+    NotAStore,
+    PostgresRequired,
+    ServerUnreachable,
     StoreClosed,
+    StoreDamaged,
     StoreError,
     StoreFull,
-    Unsettled,
-    WrongStore,
+    StoreReadOnly,
+    UnknownCommit,
 )
 from .values import (
-    BadCount,
-    BadQuery,
-    BadSearch,
-    BadSummary,
-    BadText,
-    BadValue,
+    InvalidArgument,
+    InvalidCount,
+    InvalidSearch,
+    InvalidSummary,
+    InvalidText,
+    InvalidValue,
     MissingBlob,
     NotJson,
     NotText,
-    OtherSpace,
-    ShortSecret,
-    TooLarge,
+    SecretTooShort,
+    TurnTooLarge,
+    WrongSpace,
 )
 
 __all__ = [
-    "BadBundle",
-    "BadSource",
-    "BadCount",
-    "BadKey",
-    "BadMessage",
+    "InvalidBundle",
+    "InvalidSource",
+    "InvalidCount",
+    "InvalidKey",
+    "InvalidMessage",
     "InvalidPosition",
-    "BadQuery",
-    "BadReplay",
-    "BadSearch",
-    "BadSummary",
-    "BadText",
-    "BadTool",
-    "BadValue",
+    "InvalidArgument",
+    "InvalidReplay",
+    "InvalidSearch",
+    "InvalidSummary",
+    "InvalidText",
+    "InvalidTool",
+    "InvalidValue",
     "BoughError",
     "ClaimLost",
-    "CutOff",
-    "Damaged",
+    "TruncatedReply",
+    "StoreDamaged",
     "Fenced",
-    "IdClash",
+    "IdConflict",
     "IdTaken",
     "IndexBehind",
-    "IsReplay",
+    "SessionIsReplay",
     "InvalidOperation",
     "LimitReached",
     "MissingBlob",
     "ModelError",
     "NewerFormat",
-    "NoCipher",
-    "NoEngine",
-    "NoModel",
-    "NoRights",
-    "NoSchema",
-    "NoServer",
+    "EncryptionUnavailable",
+    "EngineNotInstalled",
+    "ModelUnavailable",
+    "MissingPermission",
+    "MigrationNeeded",
+    "ServerUnreachable",
     "UnrecognizedReply",
     "NotFound",
     "NotJson",
-    "NotOnPostgres",
+    "PostgresRequired",
     "NotText",
     "NotTrashed",
     "NothingToRedo",
     "OpenBatch",
     "OrphanResult",
-    "OtherSpace",
+    "WrongSpace",
     "OutOfScope",
-    "Overflow",
+    "ContextOverflow",
     "Overloaded",
     "PageTooLarge",
-    "ReadOnly",
-    "Running",
-    "ShortSecret",
+    "StoreReadOnly",
+    "SessionRunning",
+    "SecretTooShort",
     "StaleLeaf",
     "StoreClosed",
     "StoreError",
     "StoreFull",
-    "StrayTask",
-    "TooLarge",
+    "SessionRewound",
+    "TurnTooLarge",
     "TaskTrashed",
-    "Trashed",
+    "SessionTrashed",
     "TurnFailed",
-    "Unguarded",
+    "TokenRequired",
     "UnknownAgent",
     "UnknownProvider",
-    "UnknownTool",
-    "Unsettled",
+    "UnknownImporter",
+    "UnknownCommit",
     "ToolsNotAllowed",
-    "WrongStore",
+    "NotAStore",
 ]

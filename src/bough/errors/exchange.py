@@ -8,7 +8,7 @@ from .root import BoughError
 from .sessions import IdTaken
 
 
-class IdClash(IdTaken):
+class IdConflict(IdTaken):
     def __init__(self, session_id: str) -> None:
         self.session_id = session_id
         BoughError.__init__(
@@ -18,7 +18,7 @@ class IdClash(IdTaken):
         )
 
 
-class BadBundle(BoughError):
+class InvalidBundle(BoughError):
     def __init__(self, where: str, line: int, why: str) -> None:
         self.where, self.line, self.why = where, line, why
         place = f"line {line}: " if line else ""
@@ -38,13 +38,13 @@ class PageTooLarge(BoughError):
         )
 
 
-class UnknownTool(BoughError):
+class UnknownImporter(BoughError):
     def __init__(self, name: str, known: Sequence[str]) -> None:
         self.name = name
         super().__init__(f"sessions of {name!r} cannot be read; known are {', '.join(known)}")
 
 
-class BadSource(BoughError):
+class InvalidSource(BoughError):
     def __init__(self, where: str | None, tool: str, why: str) -> None:
         self.where, self.tool, self.why = where, tool, why
         what = (

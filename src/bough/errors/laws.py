@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .root import BoughError, short, some
+from .root import BoughError, list_some, shorten
 
 
 class InvalidOperation(BoughError):
@@ -15,7 +15,7 @@ class OpenBatch(InvalidOperation):
     def __init__(self, call_ids: Sequence[str], kind: str) -> None:
         self.call_ids = tuple(call_ids)
         super().__init__(
-            f"{len(call_ids)} tool call(s) wait for results ({some(call_ids)}): only results and notes "
+            f"{len(call_ids)} tool call(s) wait for results ({list_some(call_ids)}): only results and notes "
             f'may follow, not {kind}. Append tool_result(call_id, …) for each, or session.close_batch("why")'
         )
 
@@ -23,14 +23,14 @@ class OpenBatch(InvalidOperation):
 class OrphanResult(InvalidOperation):
     def __init__(self, call_id: str, open_ids: Sequence[str]) -> None:
         self.call_id, self.open_ids = call_id, tuple(open_ids)
-        waiting = f"open calls: {some(open_ids)}" if open_ids else "no call is open here"
+        waiting = f"open calls: {list_some(open_ids)}" if open_ids else "no call is open here"
         super().__init__(
-            f"tool result for {short(call_id)!r} has no open call before it ({waiting}); "
+            f"tool result for {shorten(call_id)!r} has no open call before it ({waiting}); "
             "append the answer that asked for it first, and each result once"
         )
 
 
-class BadMessage(InvalidOperation):
+class InvalidMessage(InvalidOperation):
     def __init__(self, what: str) -> None:
         super().__init__(what)
 
@@ -56,13 +56,13 @@ class ToolsNotAllowed(InvalidOperation):
     def __init__(self, more: Sequence[str], allowed: Sequence[str]) -> None:
         self.more, self.allowed = tuple(more), tuple(allowed)
         super().__init__(
-            f"the tools would be widened by {some(more)}: from here on the session may use "
-            f"{', '.join(short(name, 40) for name in allowed) or 'no tool'}, and tools are narrowed, never widened. "
+            f"the tools would be widened by {list_some(more)}: from here on the session may use "
+            f"{', '.join(shorten(name, 40) for name in allowed) or 'no tool'}, and tools are narrowed, never widened. "
             "Leave out what is more, or fork or rewind to before they were narrowed"
         )
 
 
-class IsReplay(InvalidOperation):
+class SessionIsReplay(InvalidOperation):
     def __init__(self, session_id: str) -> None:
         self.session_id = session_id
         super().__init__(
@@ -71,7 +71,7 @@ class IsReplay(InvalidOperation):
         )
 
 
-class BadReplay(InvalidOperation):
+class InvalidReplay(InvalidOperation):
     def __init__(self, why: str, hint: str) -> None:
         self.why = why
         super().__init__(f"no replay was made: {why}; {hint}")

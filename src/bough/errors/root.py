@@ -9,10 +9,10 @@ class BoughError(Exception):
     """The root: catch this to catch everything of ours."""
 
 
-def short(text: str, most: int = 80) -> str:
+def shorten(text: str, most: int = 80) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def some(names: Sequence[str], most: int = 3) -> str:
-    shown = ", ".join(short(name, 40) for name in names[:most])
+def list_some(names: Sequence[str], most: int = 3) -> str:
+    shown = ", ".join(shorten(name, 40) for name in names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

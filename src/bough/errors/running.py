@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .root import BoughError, short, some
+from .root import BoughError, list_some, shorten
 
 
 class UnknownProvider(BoughError):
@@ -30,21 +30,21 @@ class Overloaded(ModelError):
         )
 
 
-class Overflow(ModelError):
+class ContextOverflow(ModelError):
     """The history is too long for it."""
 
     def __init__(self, model: str, why: str) -> None:
         super().__init__(model, why, "compact the session or lower the budget")
 
 
-class CutOff(ModelError):
+class TruncatedReply(ModelError):
     """The answer ended in the middle."""
 
     def __init__(self, model: str, why: str) -> None:
         super().__init__(model, why, "what it had said is lost; call it again")
 
 
-class NoModel(ModelError):
+class ModelUnavailable(ModelError):
     """No such model, no key, or its SDK is not installed; the hint names the variable or the extra."""
 
 
@@ -56,7 +56,7 @@ class UnrecognizedReply(BoughError):
         )
 
 
-class BadTool(BoughError):
+class InvalidTool(BoughError):
     def __init__(self, name: str, why: str) -> None:
         super().__init__(
             f"{name} cannot be a tool: {why}; give every parameter a name and a type hint that JSON can hold"
@@ -68,7 +68,7 @@ class UnknownAgent(BoughError):
         self.name, self.known = name, tuple(known)
         who = "no agent is named" if name is None else f"this worker knows no agent {name!r}"
         super().__init__(
-            f"{who} (it knows {some(known) or 'none'}); run bough worker --agents FILE.py with a file that holds "
+            f"{who} (it knows {list_some(known) or 'none'}); run bough worker --agents FILE.py with a file that holds "
             f"bough.engines.absurd.Agent({name or 'NAME'!r}, model=…)"
         )
 
@@ -88,7 +88,7 @@ class TurnFailed(BoughError):
         )
 
 
-class StrayTask(BoughError):
+class SessionRewound(BoughError):
     def __init__(self, session_id: str, step_end: int, seq: int) -> None:
         self.session_id, self.step_end, self.seq = session_id, step_end, seq
         super().__init__(
@@ -101,12 +101,12 @@ class OutOfScope(BoughError):
     def __init__(self, what: str, why: str) -> None:
         self.what, self.why = what, why
         super().__init__(
-            f"{short(what)!r} is out of scope: {why}; nothing was done. Stay within what the workspace "
+            f"{shorten(what)!r} is out of scope: {why}; nothing was done. Stay within what the workspace "
             "allows, or ask the person to widen it"
         )
 
 
-class Unguarded(BoughError):
+class TokenRequired(BoughError):
     """A server that others could reach without a token; it was not started."""
 
     def __init__(

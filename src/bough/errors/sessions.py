@@ -52,7 +52,7 @@ class ClaimLost(Fenced):
         )
 
 
-class Running(BoughError):
+class SessionRunning(BoughError):
     def __init__(self, session_id: str, holder: str | None, heard_at: int) -> None:
         self.session_id, self.holder, self.heard_at = session_id, holder, heard_at
         when = datetime.fromtimestamp(heard_at / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -63,13 +63,13 @@ class Running(BoughError):
         )
 
 
-class Trashed(BoughError):
+class SessionTrashed(BoughError):
     def __init__(self, session_id: str) -> None:
         self.session_id = session_id
         super().__init__(f"session {session_id} is in the trash; call store.restore({session_id!r}) first")
 
 
-class TaskTrashed(Trashed):
+class TaskTrashed(SessionTrashed):
     """What a session waits for lies in the trash; it waits on, and nothing is lost."""
 
     def __init__(self, waits: str, session_id: str) -> None:

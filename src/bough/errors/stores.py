@@ -9,7 +9,7 @@ class StoreError(BoughError):
     """The file or server itself."""
 
 
-class WrongStore(StoreError):
+class NotAStore(StoreError):
     def __init__(self, where: str, why: str) -> None:
         super().__init__(f"{where} is not a Bough store: {why}; name another path to make a new one")
 
@@ -22,7 +22,7 @@ class NewerFormat(StoreError):
         )
 
 
-class NoServer(StoreError):
+class ServerUnreachable(StoreError):
     def __init__(self, where: str, why: str) -> None:
         super().__init__(
             f"{where} cannot be reached: {why}; check the host, port, database and role of the URL, and that the "
@@ -30,7 +30,7 @@ class NoServer(StoreError):
         )
 
 
-class NoSchema(StoreError):
+class MigrationNeeded(StoreError):
     def __init__(self, where: str, found: int, wanted: int) -> None:
         self.found, self.wanted = found, wanted
         what = f"has schema {found}, this Bough needs {wanted}" if found else "has no Bough schema yet"
@@ -39,7 +39,7 @@ class NoSchema(StoreError):
         )
 
 
-class NoRights(StoreError):
+class MissingPermission(StoreError):
     def __init__(self, where: str, role: str, why: str) -> None:
         self.role = role
         super().__init__(
@@ -48,7 +48,7 @@ class NoRights(StoreError):
         )
 
 
-class NotOnPostgres(StoreError):
+class PostgresRequired(StoreError):
     def __init__(self, engine: str, where: str) -> None:
         self.engine, self.where = engine, where
         super().__init__(
@@ -57,7 +57,7 @@ class NotOnPostgres(StoreError):
         )
 
 
-class NoEngine(StoreError):
+class EngineNotInstalled(StoreError):
     def __init__(self, where: str, queue: str, why: str) -> None:
         self.where, self.queue, self.why = where, queue, why
         super().__init__(
@@ -66,7 +66,7 @@ class NoEngine(StoreError):
         )
 
 
-class Unsettled(StoreError):
+class UnknownCommit(StoreError):
     def __init__(self, where: str, why: str) -> None:
         super().__init__(
             f"{where} went away while committing and did not come back in time ({why}); whether the change was "
@@ -74,12 +74,12 @@ class Unsettled(StoreError):
         )
 
 
-class BadKey(StoreError):
+class InvalidKey(StoreError):
     def __init__(self) -> None:
         super().__init__("a key is a text of at least one character, without NUL; the store was not opened")
 
 
-class NoCipher(StoreError):
+class EncryptionUnavailable(StoreError):
     def __init__(self, path: str) -> None:
         self.path = path
         super().__init__(
@@ -88,7 +88,7 @@ class NoCipher(StoreError):
         )
 
 
-class ReadOnly(StoreError):
+class StoreReadOnly(StoreError):
     def __init__(self, where: str) -> None:
         super().__init__(f"{where} cannot be written; check the rights of the file and its folder")
 
@@ -110,7 +110,7 @@ class IndexBehind(StoreError):
         )
 
 
-class Damaged(StoreError):
+class StoreDamaged(StoreError):
     def __init__(self, where: str, why: str) -> None:
         super().__init__(
             f"{where} is damaged ({why}); restore a backup, or copy what can be read with verify()"

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from .root import BoughError, short
+from .root import BoughError, shorten
 
 
-class BadValue(BoughError):
+class InvalidValue(BoughError):
     """A value that not every store could keep unchanged; nothing was written."""
 
 
-class NotJson(BadValue):
+class NotJson(InvalidValue):
     def __init__(self, where: str, value: object) -> None:
         self.where = where
         super().__init__(
-            f"{where} is {short(repr(value))}, which JSON cannot hold unchanged; "
+            f"{where} is {shorten(repr(value))}, which JSON cannot hold unchanged; "
             "use str, int, finite float, bool, None, list and dict with string keys"
         )
 
 
-class NotText(BadValue):
+class NotText(InvalidValue):
     """Something else where a text belongs."""
 
     def __init__(self, where: str, value: object) -> None:
         self.where = where
-        super().__init__(f"{where} is {short(repr(value))}; it takes text")
+        super().__init__(f"{where} is {shorten(repr(value))}; it takes text")
 
 
-class BadText(BadValue):
+class InvalidText(InvalidValue):
     def __init__(self, where: str, why: str) -> None:
         self.where = where
         super().__init__(
@@ -35,29 +35,29 @@ class BadText(BadValue):
         )
 
 
-class BadCount(BadValue):
+class InvalidCount(InvalidValue):
     def __init__(self, where: str, value: object) -> None:
         super().__init__(
-            f"{where} is {short(repr(value))}; it takes a whole number from 0 to 2^53, or None: not told"
+            f"{where} is {shorten(repr(value))}; it takes a whole number from 0 to 2^53, or None: not told"
         )
 
 
-class BadQuery(BadValue):
+class InvalidArgument(InvalidValue):
     def __init__(self, where: str, value: object, takes: str) -> None:
         self.where = where
-        super().__init__(f"{where}={short(repr(value))} makes no sense; it takes {takes}")
+        super().__init__(f"{where}={shorten(repr(value))} makes no sense; it takes {takes}")
 
 
-class OtherSpace(BadValue):
+class WrongSpace(InvalidValue):
     def __init__(self, asked: str, own: str) -> None:
         self.asked, self.own = asked, own
         super().__init__(
-            f"this store was opened for space {short(repr(own))} and reads no other; open that one with "
-            f"bough.open(…, space={short(repr(asked))}) (bough --space NAME)"
+            f"this store was opened for space {shorten(repr(own))} and reads no other; open that one with "
+            f"bough.open(…, space={shorten(repr(asked))}) (bough --space NAME)"
         )
 
 
-class ShortSecret(BadValue):
+class SecretTooShort(InvalidValue):
     def __init__(self, name: str, length: int, least: int) -> None:
         self.name, self.length, self.least = name, length, least
         super().__init__(
@@ -67,9 +67,9 @@ class ShortSecret(BadValue):
         )
 
 
-class BadSearch(BadValue):
+class InvalidSearch(InvalidValue):
     def __init__(self, typed: object, why: str) -> None:
-        super().__init__(f"cannot search for {short(repr(typed))}: {why}")
+        super().__init__(f"cannot search for {shorten(repr(typed))}: {why}")
 
 
 class MissingBlob(BoughError):
@@ -80,12 +80,12 @@ class MissingBlob(BoughError):
         )
 
 
-class BadSummary(BoughError):
+class InvalidSummary(BoughError):
     def __init__(self, why: str) -> None:
         super().__init__(f"compaction refused, the old context stays: {why}")
 
 
-class TooLarge(BoughError):
+class TurnTooLarge(BoughError):
     def __init__(self, turn: int, measure: str, size: int, budget: int) -> None:
         self.turn, self.measure, self.size, self.budget = turn, measure, size, budget
         what = f"turn {turn}" if turn else "what always stays (system prompt, summary)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import IdClash
+from ..errors import IdConflict
 from ..log.runtime import Runtime
 from ..stores.base import Query, StoreBackend
 from ..stores.transfer import Dumps, TakenIn
@@ -36,7 +36,7 @@ def take_over(older: StoreBackend, store: StoreBackend, runtime: Runtime, conver
     try:
         with older.dump(*names, children=True) as dumps:
             store.take_in(dumps, runtime.now())
-    except IdClash:
+    except IdConflict:
         if not _is_here(store, conversation_id):
             raise
 

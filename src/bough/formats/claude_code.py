@@ -12,11 +12,11 @@ from typing import Any
 from ..core.codec import to_json
 from ..core.entries import Compaction, Evidence
 from ..core.messages import Attachment, Message, Part, Reasoning, Text, ToolResult
-from ..core.usage import MOST, Usage
-from ..errors import BadValue, UnrecognizedReply
+from ..core.usage import MAX_COUNT, Usage
+from ..errors import InvalidValue, UnrecognizedReply
 from ..wire import Answer
 from ..wire.anthropic import request as wire
-from ..wire.shapes import inline
+from ..wire.shapes import parse_base64
 from .records import Losses
 
 Line = dict[str, Any]
@@ -101,7 +101,7 @@ def read_block(block: object, role: str, losses: Losses) -> Part | None:
     try:
         if isinstance(block, dict) and isinstance(block.get("content"), list):
             block = {**block, "content": [_piece(piece, losses) for piece in block["content"]]}
-        return wire.read_messages([{"role": role, "content": [block]}])[0].parts[0]
+        return wire.parse_messages([{"role": role, "content": [block]}])[0].parts[0]
     except UnrecognizedReply as error:
         losses.add("a block of no shape we know", str(error))
         return None
@@ -110,7 +110,7 @@ def read_block(block: object, role: str, losses: Losses) -> Part | None:
 def _piece(piece: object, losses: Losses) -> object:
     """A piece of a result; one of no shape we know is kept as the text it is written as."""
     try:
-        wire.read_messages([{"role": "user", "content": [piece]}])
+        wire.parse_messages([{"role": "user", "content": [piece]}])
     except UnrecognizedReply:
         losses.add("a piece of a result that is no text and no picture; kept as JSON")
         return {"type": "text", "text": _json(piece)}
@@ -120,14 +120,14 @@ def _piece(piece: object, losses: Losses) -> object:
 def _json(value: object) -> str:
     try:
         return to_json(value, "result").decode()
-    except BadValue:
+    except InvalidValue:
         return repr(value)
 
 
 def is_storable(value: object) -> bool:
     try:
         to_json(value, "value")
-    except BadValue:
+    except InvalidValue:
         return False
     return True
 
@@ -163,7 +163,7 @@ def _usage(told: Iterable[object], losses: Losses) -> Usage | None:
     """What the call used. Lines written while it streamed tell less: the one that tells most is right."""
     found: Usage | None = None
     for usage in (one for one in told if isinstance(one, dict)):
-        read = wire.read_answer({"content": [], "usage": usage}).usage
+        read = wire.parse_reply({"content": [], "usage": usage}).usage
         if read is None or not _is_countable(read):
             losses.add("usage that is no count of tokens")
         elif found is None or (read.output_tokens or 0) >= (found.output_tokens or 0):
@@ -173,7 +173,7 @@ def _usage(told: Iterable[object], losses: Losses) -> Usage | None:
 
 def _is_countable(usage: Usage) -> bool:
     counts = (usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens)
-    return all(count is None or (type(count) is int and 0 <= count <= MOST) for count in counts)
+    return all(count is None or (type(count) is int and 0 <= count <= MAX_COUNT) for count in counts)
 
 
 # -- what a model is given -------------------------------------------------------------------------
@@ -233,7 +233,7 @@ def _file(found: Block, losses: Losses) -> list[Part]:
     if isinstance(file.get("content"), str):
         return [Text(f"{name}:\n\n{file['content']}")]
     try:
-        picture: Attachment = inline(file.get("base64"), file.get("type"), name)
+        picture: Attachment = parse_base64(file.get("base64"), file.get("type"), name)
     except UnrecognizedReply as error:
         losses.add("a file whose content is not there", str(error))
         return []
@@ -248,8 +248,8 @@ def summary_of(line: Line, boundary: Line | None) -> Compaction | None:
         if isinstance(block, dict) and isinstance(block.get("text"), str)
     )
     before = _compacted(boundary).get("preTokens")
-    tokens = before if type(before) is int and 0 <= before <= MOST else 0
-    return Compaction(words, 0, tokens, folds=True) if words.strip() else None
+    tokens = before if type(before) is int and 0 <= before <= MAX_COUNT else 0
+    return Compaction(words, 0, tokens, replaces_earlier=True) if words.strip() else None
 
 
 def kept_by(boundary: Line | None) -> str | None:

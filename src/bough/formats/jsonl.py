@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from ..core.usage import MOST
-from ..errors import BadSource, BoughError
+from ..core.usage import MAX_COUNT
+from ..errors import BoughError, InvalidSource
 from .records import Losses
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -31,10 +31,10 @@ def files(place: str, tool: str, pattern: str = "*.jsonl") -> Iterator[Path]:
         yield where
         return
     if not where.is_dir():
-        raise BadSource(place, tool, "there is no such file or folder")
+        raise InvalidSource(place, tool, "there is no such file or folder")
     found = sorted(where.rglob(pattern))
     if not found:
-        raise BadSource(place, tool, f"the folder holds no {pattern}")
+        raise InvalidSource(place, tool, f"the folder holds no {pattern}")
     yield from found
 
 
@@ -100,7 +100,7 @@ def counts(usage: object, names: tuple[str, ...]) -> tuple[int, ...] | None:
     if not isinstance(usage, dict):
         return None
     found = [usage.get(name, 0) for name in names]
-    return tuple(found) if all(type(one) is int and 0 <= one <= MOST for one in found) else None
+    return tuple(found) if all(type(one) is int and 0 <= one <= MAX_COUNT for one in found) else None
 
 
 def signature(value: object) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 from ..core.entries import Evidence
 from ..core.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResult
 from ..core.usage import Usage
-from ..wire.shapes import inline, tool_call
+from ..wire.shapes import parse_base64, parse_tool_call
 from .jsonl import MISSHAPEN, counts, text
 from .records import Losses, Told
 
@@ -99,7 +99,7 @@ def _calls(message: Fields, losses: Losses) -> list[ToolCall]:
             about = call if isinstance(call, dict) else {}
             if isinstance(about.get("name"), str):
                 call_id = text(about.get("id")) or f"{message.get('id')} {number}"
-                found.append(tool_call(call_id, about["name"], about.get("args")))
+                found.append(parse_tool_call(call_id, about["name"], about.get("args")))
             else:
                 losses.add("a call without a name", str(about.get("id")))
     return found
@@ -167,13 +167,13 @@ def _media(kind: str, block: Fields) -> Text | Attachment:
     about = source if isinstance(source, dict) else block
     data = about.get("base64") or about.get("data")
     if isinstance(data, str):
-        return inline(data, about.get("mime_type") or about.get("media_type"), block.get("filename"))
+        return parse_base64(data, about.get("mime_type") or about.get("media_type"), block.get("filename"))
     return Text(f"[{kind}: {_words(about.get('url') or about.get('file_id') or about.get('id'))}]")
 
 
 def _link(url: str) -> Text | Attachment:
     found = DATA_URL.fullmatch(url)
-    return inline(found[2], found[1]) if found else Text(f"[image: {url}]")
+    return parse_base64(found[2], found[1]) if found else Text(f"[image: {url}]")
 
 
 def _usage(usage: object) -> Usage | None:

@@ -11,9 +11,9 @@ from msgspec import Struct, field
 
 from ..core.entries import Evidence, Payload
 from ..core.messages import Message
-from ..core.state import State, merge
+from ..core.state import State, merge_state
 from ..core.usage import Usage
-from ..errors.root import short
+from ..errors.root import shorten
 
 EXAMPLES = 3
 START = ""
@@ -34,7 +34,7 @@ class Losses(dict[str, Lost]):
         lost = self.setdefault(what, Lost())
         lost.count += count
         if example and len(lost.examples) < EXAMPLES:
-            lost.examples.append(short(example))
+            lost.examples.append(shorten(example))
 
     def merge(self, other: Losses) -> None:
         for what, lost in other.items():
@@ -96,5 +96,7 @@ class Foreign(Struct, frozen=True):
 
 def patches(state: State, values: State) -> list[State]:
     """The updates that give the state these values, each whole: an object that would merge is taken away first."""
-    gone = {name: None for name, value in values.items() if merge(state, {name: value}).get(name) != value}
-    return [patch for patch in (gone, values) if patch and merge(state, patch) != state]
+    gone = {
+        name: None for name, value in values.items() if merge_state(state, {name: value}).get(name) != value
+    }
+    return [patch for patch in (gone, values) if patch and merge_state(state, patch) != state]

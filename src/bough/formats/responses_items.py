@@ -13,8 +13,8 @@ from msgspec import Struct
 from ..core.codec import to_json
 from ..core.entries import Evidence
 from ..core.messages import Message, Part, ToolCall
-from ..wire.openai_responses.request import NAME, read_answer, read_messages
-from ..wire.shapes import inline, tool_call
+from ..wire.openai_responses.request import NAME, parse_messages, parse_reply
+from ..wire.shapes import parse_base64, parse_tool_call
 from .jsonl import MISSHAPEN
 from .records import Losses
 
@@ -80,7 +80,7 @@ class Answering:
         return Said(Message("assistant", parts), Evidence(NAME, proofs) if proofs else None)
 
     def _add(self, item: Item) -> None:
-        found = read_answer(item)
+        found = parse_reply(item)
         proofs = {} if found.evidence is None else found.evidence.parts
         sealed = item.get("encrypted_content") if item.get("type") == "reasoning" else None
         if isinstance(sealed, str) and sealed and not proofs:  # Codex long wrote no ids
@@ -101,7 +101,7 @@ class Answering:
                 self._parts.append(call)
         elif kind == "image_generation_call" and isinstance(item.get("result"), str):
             try:
-                self._parts.append(inline(item["result"], "image/png"))
+                self._parts.append(parse_base64(item["result"], "image/png"))
             except MISSHAPEN as error:
                 self.losses.add("a picture that cannot be read", str(error))
         else:
@@ -115,7 +115,7 @@ def given(item: Item, losses: Losses) -> list[Message]:
         if isinstance(kind, str) and kind in GIVEN:
             return [_result(kind, item)]
         if kind == "message":
-            return read_messages([item])
+            return parse_messages([item])
         losses.add("an item of a kind we do not know", str(kind))
     except MISSHAPEN as error:
         losses.add("a message of no shape we know", str(error))
@@ -127,9 +127,9 @@ def _result(kind: str, item: Item) -> Message:
     output = item.get("tools" if kind == "tool_search_output" else "output")
     plain = {"type": "function_call_output", "call_id": item.get("call_id"), "output": output}
     try:
-        return read_messages([plain])[0]
+        return parse_messages([plain])[0]
     except MISSHAPEN:
-        return read_messages([{**plain, "output": _text(output)}])[0]
+        return parse_messages([{**plain, "output": _text(output)}])[0]
 
 
 def _other_call(kind: str, item: Item) -> ToolCall | None:
@@ -139,7 +139,7 @@ def _other_call(kind: str, item: Item) -> ToolCall | None:
         return None
     asked = item.get(CALLS[kind])
     # Free text where others have JSON.
-    return tool_call(call_id, name, {"input": asked} if kind == "custom_tool_call" else asked)
+    return parse_tool_call(call_id, name, {"input": asked} if kind == "custom_tool_call" else asked)
 
 
 def _text(value: object) -> str:

@@ -7,13 +7,13 @@ from typing import Any, get_args
 
 from msgspec import Struct
 
-from ..core.codec import plain_text, to_json
+from ..core.codec import check_text, to_json
 from ..core.drafts import ExtraFact, NewEntry
 from ..core.entries import Entry, Payload
 from ..core.tree import Leaf
-from ..core.usage import MOST, Call
-from ..core.usage import check as check_call
-from ..errors import BadCount, BadQuery
+from ..core.usage import MAX_COUNT, Call
+from ..core.usage import check_call as check_call
+from ..errors import InvalidArgument, InvalidCount
 from ..stores.base import Status
 
 STATUSES: tuple[str, ...] = get_args(Status)
@@ -33,7 +33,7 @@ class AppendResult(Struct, frozen=True, gc=False):
     @property
     def entries(self) -> list[Entry]:
         """The entries as they are read back: opened only when asked for, an append need not wait for it."""
-        return [entry.opened(self.leaf.branch) for entry in self.new_entries]
+        return [entry.to_entry(self.leaf.branch) for entry in self.new_entries]
 
 
 class Cut(Struct, frozen=True):
@@ -51,18 +51,18 @@ def check(
     key: str | None, calls: Sequence[Call], data: Mapping[str, Any] | None, row: Mapping[str, Any] | None
 ) -> None:
     """What the caller says beside its entries is held to the same rules as they are."""
-    plain_text(key, "key")
+    check_text(key, "key")
     for call in calls:
         check_call(call)
     if data:
         to_json(dict(data), "journal data")
     for name, value in (row or {}).items():
         if name == "status" and value not in STATUSES:
-            raise BadQuery(name, value, f"one of {', '.join(STATUSES)}")
+            raise InvalidArgument(name, value, f"one of {', '.join(STATUSES)}")
         if isinstance(value, str):
-            plain_text(value, name)
-        elif isinstance(value, int) and not 0 <= value <= MOST:
-            raise BadCount(name, value)
+            check_text(value, name)
+        elif isinstance(value, int) and not 0 <= value <= MAX_COUNT:
+            raise InvalidCount(name, value)
 
 
 def with_data(facts: tuple[ExtraFact, ...], data: Mapping[str, Any] | None) -> tuple[ExtraFact, ...]:

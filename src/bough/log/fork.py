@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ..core.context import refuse_widening
+from ..core.context import check_tools_allowed
 from ..core.entries import Settings
 from ..stores.base import Relation, SessionRow
 from .changes import Cut
@@ -23,7 +23,7 @@ def fork(
     A replay belongs to whoever makes it and not to the person whose session it is made of.
     """
     if settings.tools is not None:
-        refuse_widening(log.store.asides(log.session_id, leaf=log.leaf_at(cut.at)), [settings])
+        check_tools_allowed(log.store.asides(log.session_id, leaf=log.leaf_at(cut.at)), [settings])
     runtime, (source, detail) = log.runtime, log.store.described(log.session_id)
     row = SessionRow(
         session_id=runtime.new_id("ses"),
@@ -31,7 +31,7 @@ def fork(
         owner=log.store.owner if relation == "replay" else source.owner,
         conversation_id=runtime.new_id("con"),
         agent=source.agent,
-        title=runtime.redactor.json(title) or source.title,
+        title=runtime.redactor.redact_json(title) or source.title,
         relation=relation,
         parent_session=source.session_id,
         model=settings.model or source.model,

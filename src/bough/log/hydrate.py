@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from ..core.codec import from_json
 from ..core.entries import Entry
-from ..core.state import State, fold
+from ..core.state import State, fold_state
 from ..core.usage import Totals
 from ..stores.base import SessionRow
 from .log import Log
@@ -26,7 +26,7 @@ def hydrate(log: Log) -> HydratedSession:
     reading = log.store.path(log.session_id, detail=True)
     count = log.seed_count_on(reading.ranges)
     cached = reading.detail.state if reading.detail is not None else None
-    state = fold(reading.entries) if cached is None else from_json(cached)
+    state = fold_state(reading.entries) if cached is None else from_json(cached)
     return HydratedSession(
         reading.row, reading.entries[:count], reading.entries[count:], state, reading.row.totals
     )

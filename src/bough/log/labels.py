@@ -7,9 +7,9 @@ store the session comes to.
 
 from __future__ import annotations
 
-from ..core.codec import plain_text
-from ..core.tree import Leaf, standing
-from ..errors import BadQuery, InvalidPosition
+from ..core.codec import check_text
+from ..core.tree import Leaf, reachable_seqs
+from ..errors import InvalidArgument, InvalidPosition
 from .log import Log
 
 KIND, LONGEST = "labelled", 100
@@ -34,12 +34,12 @@ def label(log: Log, place: Leaf, words: str | None) -> str | None:
     branches = {branch.branch: branch for branch in log.store.branches(log.session_id)}
     own = [Leaf(b.branch, b.tail) for b in branches.values() if b.session_id == log.session_id]
     held = branches.get(place.branch)
-    if held is None or not held.parent_seq < place.seq <= standing(branches, own).get(place.branch, 0):
+    if held is None or not held.parent_seq < place.seq <= reachable_seqs(branches, own).get(place.branch, 0):
         raise InvalidPosition(str(place), 1, log.leaf.seq)
-    plain_text(words, "label")
+    check_text(words, "label")
     words = " ".join((words or "").split()) or None
     if words is not None and len(words) > LONGEST:
-        raise BadQuery("label", words, f"at most {LONGEST} characters")
+        raise InvalidArgument("label", words, f"at most {LONGEST} characters")
     nth = sorted(branches).index(place.branch) + 1
     log.record(KIND, data={"nth": nth, "seq": place.seq, "label": words})
     return words

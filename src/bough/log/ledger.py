@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from ..core.entries import Entry
 from ..core.tree import Leaf
-from ..core.usage import Call, Totals, on_path, total
-from ..errors import BadQuery, InvalidPosition
+from ..core.usage import Call, Totals, calls_on_path, total
+from ..errors import InvalidArgument, InvalidPosition
 from ..stores.base import Query
 from .log import Log
 
@@ -17,13 +17,13 @@ def model_calls(log: Log, view: str, since: Leaf | None) -> list[Call]:
     if view == "path" or since is not None:
         floor = 0 if since is None else _on_path(log, since)
         rows = [*store.calls_below(log.session_id), *store.calls(log.session_id)]
-        return on_path(rows, log.ranges(), floor)
+        return calls_on_path(rows, log.ranges(), floor)
     rows = store.calls(log.session_id)
     if view == "own":
         return rows
     if view == "tree":
         return rows + [call for child in _descendants(log) for call in store.calls(child)]
-    raise BadQuery("view", view, "own, path or tree")
+    raise InvalidArgument("view", view, "own, path or tree")
 
 
 def by_turn(log: Log, path: Iterable[Entry] | None = None) -> dict[int, Totals]:

@@ -17,14 +17,14 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from ..core.codec import from_json, to_json
-from ..core.drafts import Draft, ExtraFact, Written, write
+from ..core.drafts import Draft, EntryBatch, ExtraFact, build_entries
 from ..core.entries import BranchSummary, Entry, Payload, Settings
-from ..core.messages import Message, as_input
-from ..core.state import State, fold, merge, updates
-from ..core.tree import Leaf, Range, has_place
-from ..core.turns import Cursor, cursor_behind
+from ..core.messages import Message, to_user_message
+from ..core.state import State, fold_state, merge_state, state_updates
+from ..core.tree import Leaf, Range, contains_leaf
+from ..core.turns import Cursor, cursor_from_tail
 from ..core.usage import Call
-from ..errors import BadMessage, InvalidOperation, InvalidPosition, NothingToRedo, Running
+from ..errors import InvalidMessage, InvalidOperation, InvalidPosition, NothingToRedo, SessionRunning
 from ..stores.base import Change, Committed, Detail, NewSession, Reading, SessionRow, StoreBackend
 from .changes import AppendResult, Cut, check, turn_status, with_data
 from .runtime import Runtime
@@ -63,7 +63,7 @@ class Log:
         many = LOOK_BACK
         while True:
             entries = self.store.path(self.session_id, leaf=leaf, newest=many).entries
-            cursor = cursor_behind(entries)
+            cursor = cursor_from_tail(entries)
             if cursor is not None:
                 return cursor
             many *= 8
@@ -91,7 +91,7 @@ class Log:
                     self.session_id, leaf=self.leaf, first=self.leaf.seq + 1, detail=True
                 )
                 cached = reading.detail.state if reading.detail and reading.row.leaf == self.leaf else None
-                self._state = to_json(fold(self.path().entries), "state") if cached is None else cached
+                self._state = to_json(fold_state(self.path().entries), "state") if cached is None else cached
             state: State = from_json(self._state)
             return state
 
@@ -123,7 +123,7 @@ class Log:
             last = 0 if below is None else reach[below]
             shared = self.store.path(self.session_id, leaf=self.leaf, last=last).entries if last else []
             stored = self.store.entries(self.session_id)
-            found = [*shared, *(one.entry.opened(one.branch) for one in stored)]
+            found = [*shared, *(one.entry.to_entry(one.branch) for one in stored)]
         return sorted(found, key=lambda entry: (entry.branch, entry.seq))
 
     def idempotency_key(self, seq: int, index: int) -> str:
@@ -162,7 +162,7 @@ class Log:
             cursor = self.cursor if leaf == self.leaf else self.cursor_at(leaf)
             at = self.runtime.now()
             check(key, calls, data, row)
-            written = write(cursor, drafts, at, redactor=self.runtime.redactor)
+            written = build_entries(cursor, drafts, at, redactor=self.runtime.redactor)
             state, encoded = self._next_state(leaf, written.payloads)
             change = Change(
                 session_id=self.session_id,
@@ -174,14 +174,14 @@ class Log:
                 calls=tuple(calls),
                 replaces_call=replaces_call,
                 state=encoded,
-                facts=(*with_data(written.facts, self.runtime.redactor.json(data)), *facts),
+                facts=(*with_data(written.facts, self.runtime.redactor.redact_json(data)), *facts),
                 row={**turn_status(written.facts), **(row or {})},
                 takes=takes,
                 fence=fence,
             )
             return self._commit(change, written, state)
 
-    def _commit(self, change: Change, written: Written, state: bytes | None) -> AppendResult:
+    def _commit(self, change: Change, written: EntryBatch, state: bytes | None) -> AppendResult:
         done = self.store.commit(change)
         if done.repeated:
             self._set_position(done.leaf, None, None)
@@ -199,12 +199,12 @@ class Log:
         """The state behind the payloads, if it is known or they change it; and what to cache, if anything."""
         if leaf != self.leaf:
             return None, None
-        patches = [patch for payload in payloads for patch in updates(payload)]
+        patches = [patch for payload in payloads for patch in state_updates(payload)]
         if not patches:
             return self._state, UNSET
         state = self.state
         for patch in patches:
-            state = merge(state, patch)
+            state = merge_state(state, patch)
         encoded = to_json(state, "state")
         return encoded, encoded
 
@@ -216,15 +216,15 @@ class Log:
             for stored in self.store.entries(self.session_id)
             if stored.branch == done.leaf.branch and first <= stored.entry.seq <= done.leaf.seq
         ]
-        payloads = tuple(entry.opened(done.leaf.branch).payload for entry in found)
+        payloads = tuple(entry.to_entry(done.leaf.branch).payload for entry in found)
         return AppendResult(done.leaf, payloads, tuple(found), done.facts, repeated=True)
 
     def enqueue(self, message: Message) -> int:
         """Keep an input until whoever drives the session takes it."""
-        draft = Draft(as_input(message))
-        written = write(Cursor(), [draft], self.runtime.now(), redactor=self.runtime.redactor)
+        draft = Draft(to_user_message(message))
+        written = build_entries(Cursor(), [draft], self.runtime.now(), redactor=self.runtime.redactor)
         if written.blobs:
-            raise BadMessage(
+            raise InvalidMessage(
                 "queued input holds no attachments; put them with store.put_blob and use the handle"
             )
         return self.store.enqueue(self.session_id, written.entries[0].body, self.runtime.now())
@@ -252,9 +252,9 @@ class Log:
                 key=key or self.runtime.new_id(""),
                 at=self.runtime.now(),
                 kind=kind,
-                data=self.runtime.redactor.json(dict(data or {})),
-                row=self.runtime.redactor.json(dict(row or {})),
-                tags=self.runtime.redactor.json(dict(tags or {})),
+                data=self.runtime.redactor.redact_json(dict(data or {})),
+                row=self.runtime.redactor.redact_json(dict(row or {})),
+                tags=self.runtime.redactor.redact_json(dict(tags or {})),
                 calls=tuple(calls),
                 replaces_call=replaces_call,
                 after=self.leaf if calls or only_at_leaf else None,
@@ -282,7 +282,7 @@ class Log:
                 while cursor is None:
                     first = max(1, seq - many + 1)
                     reading = self.store.path(self.session_id, leaf=self.leaf, first=first, last=seq)
-                    self._ranges, cursor = reading.ranges, cursor_behind(reading.entries)
+                    self._ranges, cursor = reading.ranges, cursor_from_tail(reading.entries)
                     many *= 8
                 self._looked = cursor
             return self._looked
@@ -312,7 +312,7 @@ class Log:
             at = self.runtime.now()
             drafts = [] if summary is None else [Draft(summary)]
             behind = self.cursor_at(to) if to.seq else Cursor()
-            written = write(behind, drafts, at, redactor=self.runtime.redactor)
+            written = build_entries(behind, drafts, at, redactor=self.runtime.redactor)
             change = Change(
                 session_id=self.session_id,
                 key=key or self.runtime.new_id(""),
@@ -342,16 +342,16 @@ class Log:
         return row
 
     def raise_if_held(self, row: SessionRow) -> None:
-        """`Running` if somebody who is not known to be gone holds a lease that is not over."""
+        """`SessionRunning` if somebody who is not known to be gone holds a lease that is not over."""
         if row.holder is None or (row.lease_until or 0) <= self.runtime.now():
             return
         if not self.runtime.is_gone(row.holder.partition("#")[0]):
-            raise Running(self.session_id, row.holder, row.updated_at)
+            raise SessionRunning(self.session_id, row.holder, row.updated_at)
 
     def checkout(self, leaf: Leaf) -> Leaf:
         """Go to any place of this session's tree that parts no call from its results."""
         branches = self.store.branches(self.session_id)
-        if not has_place(branches, self.session_id, leaf):
+        if not contains_leaf(branches, self.session_id, leaf):
             raise InvalidPosition(
                 str(leaf), 0, max(b.tail for b in branches if b.session_id == self.session_id)
             )
@@ -388,7 +388,7 @@ class Log:
         under = self.leaf_at(cut.at)
         cursor = self.cursor_on_path(cut.at)
         drafts = [Draft(settings)] if settings is not None else []
-        written = write(cursor, drafts, row.started_at, redactor=self.runtime.redactor)
+        written = build_entries(cursor, drafts, row.started_at, redactor=self.runtime.redactor)
         new = NewSession(
             row=replace(row, parent_seq=cut.at, seed_count=min(self.seed_count_on(self.ranges()), cut.at)),
             key=self.runtime.new_id(""),

@@ -10,14 +10,14 @@ from typing import Any, cast
 
 import msgspec
 
-from ..core.codec import check_json, plain_text, read_back_as, to_json
-from ..core.drafts import Draft, write
+from ..core.codec import check_json, check_text, decode_or_refuse, to_json
+from ..core.drafts import Draft, build_entries
 from ..core.entries import Note
 from ..core.messages import Message
-from ..core.state import merge
+from ..core.state import merge_state
 from ..core.turns import Cursor
-from ..core.usage import MOST
-from ..errors import BadCount, BadText
+from ..core.usage import MAX_COUNT
+from ..errors import InvalidCount, InvalidText
 from ..stores.base import Detail, NewSession, SessionRow
 from .runtime import Runtime
 from .workspace import Workspace
@@ -41,13 +41,13 @@ def new_session(
     workspace = cast(Workspace | None, about.pop("workspace", None))
     for name in ("spec", "policy", "state"):
         check_json(about.get(name), name)
-    about = runtime.redactor.json(about)
+    about = runtime.redactor.redact_json(about)
     wide = {name: about.pop(name, None) for name in ("spec", "policy", "state")}
     opening = list(seeds) if workspace is None else [_filled(draft, workspace) for draft in seeds]
     if wide["state"] is not None:
         opening.append(Draft(Note(state=wide["state"])))
     now = runtime.now()
-    written = write(Cursor(), opening, now, seed=True, redactor=runtime.redactor)
+    written = build_entries(Cursor(), opening, now, seed=True, redactor=runtime.redactor)
     names = about.get("tool_names", ())
     if isinstance(names, list | tuple):
         about["tool_names"] = tuple(names)
@@ -66,7 +66,7 @@ def new_session(
         spec=None if wide["spec"] is None else to_json(wide["spec"], "spec"),
         policy=None if wide["policy"] is None else to_json(wide["policy"], "policy"),
         workspace=None if workspace is None else to_json(msgspec.to_builtins(workspace), "workspace"),
-        state=None if wide["state"] is None else to_json(merge({}, wide["state"]), "state"),
+        state=None if wide["state"] is None else to_json(merge_state({}, wide["state"]), "state"),
     )
     return NewSession(row, runtime.new_id(""), detail, written.entries, written.blobs), written.cursor
 
@@ -78,11 +78,11 @@ def _filled(draft: Draft, workspace: Workspace) -> Draft:
 def check_row(row: SessionRow) -> None:
     """Refuse a row that not every store could keep: types first, then text for plain columns."""
     for name in TEXT_COLUMNS:
-        plain_text(getattr(row, name), name)
-    read_back_as(_rows, to_json(msgspec.to_builtins(row), "session"), "session")
+        check_text(getattr(row, name), name)
+    decode_or_refuse(_rows, to_json(msgspec.to_builtins(row), "session"), "session")
     if not row.session_id.isprintable() or row.session_id != row.session_id.strip() or not row.session_id:
-        raise BadText("session id", "nothing, a blank at its ends, or what cannot be printed")
+        raise InvalidText("session id", "nothing, a blank at its ends, or what cannot be printed")
     for text in (*row.tags, *row.tags.values(), *row.tool_names):
-        plain_text(text, "a tag or tool name")
-    if row.context_window is not None and not 0 <= row.context_window <= MOST:
-        raise BadCount("context_window", row.context_window)
+        check_text(text, "a tag or tool name")
+    if row.context_window is not None and not 0 <= row.context_window <= MAX_COUNT:
+        raise InvalidCount("context_window", row.context_window)

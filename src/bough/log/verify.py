@@ -12,18 +12,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..core import context
-from ..core.codec import chain, decode, from_json
+from ..core.codec import chain_id, decode, from_json
 from ..core.drafts import NewEntry
 from ..core.entries import Entry, Unknown, is_internal
-from ..core.media import MARK, digest, lift
+from ..core.media import BASE64_MARK, digest, extract_blobs
 from ..core.messages import Message
-from ..core.state import fold
+from ..core.state import fold_state
 from ..core.tree import Branch, Leaf
-from ..core.turns import Cursor, cursor_behind, follow, retrace
+from ..core.turns import Cursor, advance, cursor_after, cursor_from_tail
 from ..core.usage import total
-from ..errors import BoughError, Damaged, InvalidOperation
+from ..errors import BoughError, InvalidOperation, StoreDamaged
 from ..stores.base import Reading, SessionRow, StoreBackend, Stored
-from ..wire import PROVIDERS, wire
+from ..wire import PROVIDERS, find_provider
 from .changes import STATUSES
 
 
@@ -84,7 +84,7 @@ class _Audit:
         """What cannot even be read is a problem with a name too."""
         try:
             look()
-        except (Damaged, msgspec.MsgspecError) as error:
+        except (StoreDamaged, msgspec.MsgspecError) as error:
             self.wrong(where, f"cannot be read: {error}")
 
     # -- the tree ----------------------------------------------------------------------------------
@@ -119,8 +119,8 @@ class _Audit:
         while True:
             try:
                 entries = self.store.path(self.row.session_id, leaf=leaf, newest=many).entries
-                cursor = cursor_behind(entries)
-            except (InvalidOperation, Damaged) as error:
+                cursor = cursor_from_tail(entries)
+            except (InvalidOperation, StoreDamaged) as error:
                 self.wrong(f"branch {branch.branch}", f"hangs on entries that are not in order: {error}")
                 return None
             if branch.parent_seq and (not entries or entries[-1].seq != branch.parent_seq):
@@ -156,12 +156,12 @@ class _Audit:
                 cursors[branch.branch, cursor.seq] = cursor
 
     def _step(self, where: str, cursor: Cursor, entry: NewEntry, is_seed: bool) -> Cursor | None:
-        if chain(cursor.entry_id, entry.kind, entry.turn, entry.step, entry.body) != entry.entry_id:
+        if chain_id(cursor.entry_id, entry.kind, entry.turn, entry.step, entry.body) != entry.entry_id:
             self.wrong(where, "its id does not match its content and its parent: altered or reordered")
             return None
         try:
             payload = decode(entry.kind, entry.body)
-            place = follow(cursor, payload, seed=is_seed)
+            place = advance(cursor, payload, seed=is_seed)
         except (BoughError, msgspec.DecodeError) as error:
             self.wrong(where, str(error))
             return None
@@ -177,7 +177,7 @@ class _Audit:
                 self.wrong(where, f"is filed as {entry.role}, its content is of {role}")
         if isinstance(payload, Message):
             self._check_media(where, payload, entry)
-        return replace(place.after, entry_id=entry.entry_id)
+        return replace(place.cursor, entry_id=entry.entry_id)
 
     def _check_media(self, where: str, message: Message, entry: NewEntry) -> None:
         for media in message.media:
@@ -188,8 +188,8 @@ class _Audit:
                 self.wrong(where, f"blob {media.hash[:12]}… does not hold the bytes it is named after")
             elif media.hash not in entry.media:
                 self.wrong(where, f"blob {media.hash[:12]}… is not held for it, and may be collected")
-        may_hold_bytes = b'"type":"attachment"' in entry.body or MARK in entry.body
-        if may_hold_bytes and lift(message)[1]:
+        may_hold_bytes = b'"type":"attachment"' in entry.body or BASE64_MARK in entry.body
+        if may_hold_bytes and extract_blobs(message)[1]:
             self.wrong(where, "holds inline bytes where a handle belongs")
 
     # -- the journal and the caches ----------------------------------------------------------------
@@ -228,12 +228,12 @@ class _Audit:
         if self.inputs != self.row.turns:
             self.wrong("turns", f"are {self.row.turns}, the log holds {self.inputs} inputs")
         cached = reading.detail.state if reading.detail is not None else None
-        if cached is not None and from_json(cached) != fold(reading.entries):
+        if cached is not None and from_json(cached) != fold_state(reading.entries):
             self.wrong("state", "differs from the fold of the path")
         self._check_status(reading)
 
     def _check_status(self, reading: Reading) -> None:
-        cursor = retrace(reading.entries)
+        cursor = cursor_after(reading.entries)
         if reading.row.status not in STATUSES:
             self.wrong("status", f"is {reading.row.status!r}, which is none")
         if reading.row.status in ("running", "waiting") and not cursor.turn:
@@ -246,8 +246,8 @@ class _Audit:
             for media in entry.message.media if entry.message is not None else ():
                 found = self.store.blob(media.hash)
                 blobs[media.hash] = None if found is None else found.data
-        built = context.build(entries)
+        built = context.build_context(entries)
         for name in PROVIDERS:
-            provider = wire(name)
+            provider = find_provider(name)
             for violation in provider.violations(provider.project(built, blobs.get)):
                 self.wrong(f"projection for {name}", violation)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 from importlib.util import find_spec
 
-from ..errors import NoModel
+from ..errors import ModelUnavailable
 from .clients.base import Client
 from .model import Model
 from .names import named
@@ -25,15 +25,15 @@ def able(names: Iterable[str]) -> list[Model]:
     return [model for _, model in chain]
 
 
-def _refusal(name: str, model: Model) -> NoModel | None:
+def _refusal(name: str, model: Model) -> ModelUnavailable | None:
     if not isinstance(model, Client):
         return None
     if not _is_installed(model.package):
         hint = f'pip install "bough[{model.extra}]"'
-        return NoModel(name, f"the package {model.package} is not installed", hint)
+        return ModelUnavailable(name, f"the package {model.package} is not installed", hint)
     has_key = any(map(os.environ.get, model.key_variables))
     if not has_key and "@http" not in name:  # a server of one's own may want none
-        return NoModel(
+        return ModelUnavailable(
             name, "no API key was found", f"set {' or '.join(model.key_variables)} in the environment"
         )
     return None

@@ -45,5 +45,5 @@ class Model(Protocol):
     model: str
 
     def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
-        """Deltas, then exactly one Answer. A stream that ends without a stop reason raises `CutOff`."""
+        """Deltas, then exactly one Answer. A stream that ends without a stop reason raises `TruncatedReply`."""
         ...

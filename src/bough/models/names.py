@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ..errors import NoModel
+from ..errors import ModelUnavailable
 from .model import Model
 from .scripted import from_file
 
@@ -23,7 +23,7 @@ def named(name: str) -> Model:
     make = _MAKERS.get(prefix)
     if make is None or not rest:
         known = ", ".join(f"{known}:…" for known in _MAKERS)
-        raise NoModel(name, "there is no model of such a name", f"known are {known}")
+        raise ModelUnavailable(name, "there is no model of such a name", f"known are {known}")
     return make(rest)
 
 

@@ -84,7 +84,7 @@ class History:
             self._summaries.append(entry)
             self.key = _fold(b"", self._kept())
             return
-        item = contexts.item_of(entry)
+        item = contexts.context_item(entry)
         if item is None or (not self._items and item.message.role == "system"):
             return  # the system prompt is no part of it
         self._items.append(item)

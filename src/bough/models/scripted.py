@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from ..core.fit import measure
 from ..core.messages import Message, ToolCall, assistant
 from ..core.usage import Usage
-from ..errors import CutOff, ModelError, NoModel
+from ..errors import ModelError, ModelUnavailable, TruncatedReply
 from ..wire import Answer
 from .model import Delta, Request
 from .prices import Rates
@@ -73,7 +73,7 @@ class ScriptedModel:
             raise line
         if isinstance(line, Broken):
             yield Delta(line.text)
-            raise CutOff(self.model, "the script cut the line")
+            raise TruncatedReply(self.model, "the script cut the line")
         answer = self._answer(line, request)
         for part in answer.message.text.split(" "):
             yield Delta(part + " ")
@@ -126,18 +126,18 @@ def _script(place: str) -> _Script:
     try:
         text = Path(place).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise NoModel(
+        raise ModelUnavailable(
             f"scripted:{place}", f"the script cannot be read ({error})", "name a JSON or YAML file in UTF-8"
         ) from None
     try:
         found = msgspec.json.decode(text) if place.endswith(".json") else msgspec.yaml.decode(text)
         return msgspec.convert({"lines": found} if isinstance(found, list) else found, _Script)
     except ImportError:
-        raise NoModel(
+        raise ModelUnavailable(
             f"scripted:{place}", "YAML is not installed", 'pip install "bough[yaml]", or use .json'
         ) from None
     except msgspec.MsgspecError as error:
-        raise NoModel(
+        raise ModelUnavailable(
             f"scripted:{place}", f"the script has the wrong shape ({error})", "see docs/running.md"
         ) from None
 

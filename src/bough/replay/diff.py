@@ -17,10 +17,10 @@ from msgspec.structs import replace
 
 from ..core import context as contexts
 from ..core.entries import Entry
-from ..core.state import fold
+from ..core.state import fold_state
 from ..core.tree import Leaf
-from ..core.usage import Totals, added, total
-from ..errors import BadQuery
+from ..core.usage import Totals, add, total
+from ..errors import InvalidArgument
 from ..log import ledger
 from ..log.log import Log
 from .turn_comparison import Divergence, Kind, align, heaviest
@@ -120,7 +120,7 @@ def _line(place: Place) -> Line:
     )
     log = getattr(session, "log", None)
     if not isinstance(log, Log) or not (type(at) is int or isinstance(at, Leaf)):
-        raise BadQuery("a place", place, "a session, (session, seq) or (session, Leaf(branch, seq))")
+        raise InvalidArgument("a place", place, "a session, (session, seq) or (session, Leaf(branch, seq))")
     return line(log, log.leaf_at(at) if isinstance(at, int) else at)
 
 
@@ -145,7 +145,7 @@ def compare(a: Line, b: Line, *, kept: int | None = None) -> Diff:
         whole,
         tuple(rows),
         _setup(a.path, b.path),
-        fold(a.path) == fold(b.path),
+        fold_state(a.path) == fold_state(b.path),
     )
 
 
@@ -185,12 +185,12 @@ def _side(line: Line, turns: Sequence[Read], costs: Sequence[Totals]) -> Side:
     models = dict.fromkeys(step.model for turn in turns for step in turn.steps if step.model)
     spent = total([])
     for cost in costs:
-        spent = added(spent, cost)
+        spent = add(spent, cost)
     return Side(line.session_id, line.path[-1].seq if line.path else 0, tuple(models), spent)
 
 
 def _setup(a: Sequence[Entry], b: Sequence[Entry]) -> tuple[Setup, ...]:
-    one, other = contexts.build(a), contexts.build(b)
+    one, other = contexts.build_context(a), contexts.build_context(b)
     pairs = [
         ("prompt", "\n\n".join(one.system), "\n\n".join(other.system)),
         ("model", *_models((one.settings.model, other.settings.model), (a, b))),

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ..agent.tasks import task_id
 from ..core.tree import Leaf
 from ..core.turns import is_completed
-from ..errors import BadReplay, NotFound
+from ..errors import InvalidReplay, NotFound
 from ..log.log import Log
 from .recording import Returned
 from .tool_answers import Task
@@ -23,7 +23,9 @@ def recorded_task(source: Log, hit: Returned | None) -> Task:
         number = key.rpartition("/")[2]
         answer = await asyncio.to_thread(_answer, source, hit, number, text)
         if answer is None:
-            raise BadReplay("this task was not recorded and was not run", "replay with the recorded result")
+            raise InvalidReplay(
+                "this task was not recorded and was not run", "replay with the recorded result"
+            )
         return answer
 
     return task

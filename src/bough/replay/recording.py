@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from ..core.entries import Entry
 from ..core.messages import Message, ToolCall, ToolResult
-from ..core.turns import cursor_behind
+from ..core.turns import cursor_from_tail
 
 _sorted = msgspec.json.Encoder(order="sorted")
 
@@ -101,7 +101,7 @@ def _turns(path: Sequence[Entry], at: int) -> tuple[list[RecordedTurn], tuple[En
 
 def _open_turn(kept: Sequence[Entry]) -> int:
     """The turn that is open behind what is kept, or 0."""
-    cursor = cursor_behind(kept)
+    cursor = cursor_from_tail(kept)
     return 0 if cursor is None else cursor.turn
 
 

@@ -19,7 +19,7 @@ from ..agent.tools.tool import Tool
 from ..core.entries import Entry, Settings
 from ..core.usage import Totals, total
 from ..engines.local import ModelLike, known_models, known_tools
-from ..errors import BadReplay
+from ..errors import InvalidReplay
 from ..log import fork as forking
 from ..log import ledger
 from ..log.changes import Cut
@@ -199,30 +199,30 @@ def _name(models: Sequence[Model]) -> str | None:
 
 def _check(plan: Plan, mode: Mode, tools: dict[str, Tool]) -> None:
     if mode not in MODES:
-        raise BadReplay(f"mode {mode!r} is unknown", f"modes are {', '.join(MODES)}")
+        raise InvalidReplay(f"mode {mode!r} is unknown", f"modes are {', '.join(MODES)}")
     if plan.on_miss not in ON_MISS:
-        raise BadReplay(f"on_miss={plan.on_miss!r} is unknown", f"it takes {', '.join(ON_MISS)}")
+        raise InvalidReplay(f"on_miss={plan.on_miss!r} is unknown", f"it takes {', '.join(ON_MISS)}")
     if isinstance(plan.tools, str) and plan.tools != "recorded":
-        raise BadReplay(f"tools={plan.tools!r} is unknown", 'hand in "recorded" or a list of tools')
+        raise InvalidReplay(f"tools={plan.tools!r} is unknown", 'hand in "recorded" or a list of tools')
     if mode == "strict" and plan.is_changed:
-        raise BadReplay(
+        raise InvalidReplay(
             "strict means the recorded model and prompt",
             "leave out another model (--model) and prompt (--prompt)",
         )
     if plan.model is None and plan.is_changed:
-        raise BadReplay(
+        raise InvalidReplay(
             "recorded answers cannot follow another prompt", "name who answers: model=… (--model)"
         )
     if plan.from_ is not None and plan.from_ < 0:
-        raise BadReplay(f"from_={plan.from_} is no place", "0 keeps nothing but the seeds")
+        raise InvalidReplay(f"from_={plan.from_} is no place", "0 keeps nothing but the seeds")
     if plan.live and mode != "live":
-        raise BadReplay(f"in mode {mode} no tool runs live", "use mode live (--mode live)")
+        raise InvalidReplay(f"in mode {mode} no tool runs live", "use mode live (--mode live)")
     if mode == "live" and not plan.live:
-        raise BadReplay(
+        raise InvalidReplay(
             "mode live names no tool", "name those that are to run (--live TOOL); all others stay recorded"
         )
     for name in plan.live:
         if name not in tools:
-            raise BadReplay(
+            raise InvalidReplay(
                 f"{name} is to run live and was not handed in", "add it to the tools (--tools FILE.py)"
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..core.usage import Totals, spoken_cost
+from ..core.usage import Totals, format_cost
 from .diff import Diff, Row
 from .report import Replayed
 from .turn_comparison import Divergence
@@ -142,7 +142,7 @@ def _tokens(a: Totals, b: Totals) -> str:
 
 
 def _cost(a: Totals, b: Totals) -> str:
-    return f"{spoken_cost(a)} -> {spoken_cost(b)}"
+    return f"{format_cost(a)} -> {format_cost(b)}"
 
 
 def _counts(counts: Mapping[str, int]) -> str:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from ..agent.tools.tool import Tool, ToolContext
 from ..core.messages import Message, ToolCall, tool_result
-from ..errors import BadReplay
+from ..errors import InvalidReplay
 from ..models.model import ToolSpec
 from .recording import Recording, Returned
 
@@ -129,7 +129,9 @@ def _recorded_tool(name: str, calls: list[ToolCall]) -> Tool:
 
 
 def _never() -> None:
-    raise BadReplay("a tool known by its recorded calls alone cannot run", "hand it in: replay(tools=[…])")
+    raise InvalidReplay(
+        "a tool known by its recorded calls alone cannot run", "hand it in: replay(tools=[…])"
+    )
 
 
 def _by_name(calls: Iterable[ToolCall]) -> dict[str, list[ToolCall]]:

@@ -125,7 +125,10 @@ def read_all(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteH
     odd = next((name for name in connection.query_params if name not in takes), None)
     if odd is not None and connection.url.path.startswith("/api/"):
         raise Refusal(
-            400, "bad_query", f"{odd[:80]!r} is not asked for here", "/openapi.json tells what it takes"
+            400,
+            "invalid_argument",
+            f"{odd[:80]!r} is not asked for here",
+            "/openapi.json tells what it takes",
         )
 
 

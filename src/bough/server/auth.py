@@ -15,7 +15,7 @@ from typing import Any, Literal
 from litestar.types import ASGIApp, Message, Receive, Send
 from msgspec import Struct
 
-from ..errors import Unguarded
+from ..errors import TokenRequired
 from .problems import MEDIA_TYPE, Refusal
 
 COOKIE = "bough_token"
@@ -66,11 +66,11 @@ class Rules(Struct, frozen=True, kw_only=True):
             token for token in (self.token, self.internal_token, *self.clients.values()) if token is not None
         ]
         if any(not token.strip() for token in told):
-            raise Unguarded(self.host, "an empty token is none", "give it a value, or leave it out")
+            raise TokenRequired(self.host, "an empty token is none", "give it a value, or leave it out")
         if not is_loopback(self.host) and self.token is None:
-            raise Unguarded(self.host)
+            raise TokenRequired(self.host)
         if self.token is None and self.clients:
-            raise Unguarded(self.host, "client tokens mean little while everybody else needs none")
+            raise TokenRequired(self.host, "client tokens mean little while everybody else needs none")
 
     def who(self, token: str | None) -> Who | None:
         """Every token is compared, whichever fits, so that time tells nothing."""

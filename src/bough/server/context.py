@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from ..agent.limits import Limits
 from ..agent.prompt_window import Most, most_on_tree
 from ..agent.tools.tool import Tool
-from ..core.tree import Branch, Leaf, standing
+from ..core.tree import Branch, Leaf, reachable_seqs
 from ..core.usage import Call
 from ..errors import InvalidPosition, NotFound, StaleLeaf
 from ..log.log import Log
@@ -162,7 +162,7 @@ class Desk:
 def _tree(session: Session) -> Tree:
     branches = {branch.branch: branch for branch in session.branches()}
     own = [Leaf(b.branch, b.tail) for b in branches.values() if b.session_id == session.session_id]
-    return Tree(branches, standing(branches, own))
+    return Tree(branches, reachable_seqs(branches, own))
 
 
 def _calls(session: Session) -> dict[tuple[int, int], list[Call]]:

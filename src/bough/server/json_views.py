@@ -8,7 +8,7 @@ import msgspec
 
 from ..core.entries import Entry
 from ..core.messages import Media, Message, Reasoning, Text, ToolResult
-from ..core.tree_text import describe
+from ..core.tree_text import describe_entry
 from ..core.usage import Call
 from ..errors import BoughError
 from ..stores.base import SessionRow, StoreBackend
@@ -102,7 +102,7 @@ def line_view(entry: Entry) -> dict[str, Any]:
         "step": entry.step,
         "kind": entry.kind,
         "role": entry.role,
-        "line": one_line(describe(_shortened(entry))),
+        "line": one_line(describe_entry(_shortened(entry))),
         "marks": marks(entry),
         "internal": entry.internal,
         "at": entry.at,

@@ -58,14 +58,14 @@ _STATUSES: dict[type[errors.BoughError], int] = {
     errors.MissingBlob: 404,
     errors.StaleLeaf: 409,
     errors.Fenced: 409,
-    errors.Running: 409,
-    errors.Trashed: 409,
+    errors.SessionRunning: 409,
+    errors.SessionTrashed: 409,
     errors.NotTrashed: 409,
     errors.IdTaken: 409,
     errors.OpenBatch: 409,
     errors.NothingToRedo: 409,
-    errors.IsReplay: 409,
-    errors.TooLarge: 409,
+    errors.SessionIsReplay: 409,
+    errors.TurnTooLarge: 409,
     errors.StoreFull: 507,
     errors.StoreError: 503,
     errors.BoughError: 400,
@@ -112,11 +112,11 @@ _CODES = {404: "no_page", 405: "method_not_allowed", 413: "too_large", 401: "no_
 
 def _http_problem(error: HTTPException) -> Problem:
     status = error.status_code
-    code = _CODES.get(status, "bad_body" if status == 400 else _snake(_title(status).replace(" ", "")))
+    code = _CODES.get(status, "invalid_body" if status == 400 else _snake(_title(status).replace(" ", "")))
     detail = _title(status).lower()
     if isinstance(error, ValidationException) and isinstance(error.extra, list):
         found = [_said(str(one.get("key", "body")), str(one.get("message"))) for one in error.extra]
-        detail, code = "; ".join(found) or "the request does not fit", "bad_value"
+        detail, code = "; ".join(found) or "the request does not fit", "invalid_value"
     elif status == 400:
         detail = "the body is not the JSON that is wanted here"
     elif status == 413:

@@ -15,7 +15,7 @@ from ..agent.call_status import is_awaited
 from ..agent.events import Event
 from ..core.context import fold_settings
 from ..engines.local import ModelLike, Run
-from ..errors import BoughError, NoModel, Running
+from ..errors import BoughError, ModelUnavailable, SessionRunning
 from ..models.availability import able
 from ..session import Session
 from .context import Agent, Desk
@@ -60,7 +60,7 @@ class Drivers:
             return False
         try:
             await self.resume(session, None)
-        except Running:
+        except SessionRunning:
             return False
         return True
 
@@ -87,7 +87,7 @@ class Drivers:
         name = session.session_id
         if name in self._runs:
             row = await asyncio.to_thread(lambda: session.row)
-            raise Running(name, row.holder, row.updated_at)
+            raise SessionRunning(name, row.holder, row.updated_at)
         first: asyncio.Future[Event | None] = asyncio.get_running_loop().create_future()
         self._runs[name] = run
         self._tasks[run] = asyncio.create_task(self._follow(name, run, first))
@@ -131,5 +131,7 @@ def _models(agent: Agent, session: Session, asked: str | None) -> ModelLike:
         return list(agent.models)
     row = session.row
     if row.model is None:
-        raise NoModel(session.session_id, "no model is named", "start bough serve with --model, or name one")
+        raise ModelUnavailable(
+            session.session_id, "no model is named", "start bough serve with --model, or name one"
+        )
     return able([row.model])

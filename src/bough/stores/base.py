@@ -41,7 +41,7 @@ from ..core.entries import Entry
 from ..core.search import Search
 from ..core.tree import Branch, Leaf, Range
 from ..core.usage import Call, Totals
-from ..errors import BadQuery
+from ..errors import InvalidArgument
 from .counts import Column, Held, Spent, counted, held, summed
 from .purge_types import Purged, UnreferencedBlobs
 from .search_types import Progress, SearchPage
@@ -209,11 +209,11 @@ class Query(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name, known in (("status", get_args(Status)), ("relation", get_args(Relation))):
             if getattr(self, name) not in (None, *known):
-                raise BadQuery(name, getattr(self, name), ", ".join(known))
+                raise InvalidArgument(name, getattr(self, name), ", ".join(known))
         if self.before is not None and not (isinstance(self.before, str) and self.before.isdecimal()):
-            raise BadQuery("before", self.before, "the `next` of a page")
+            raise InvalidArgument("before", self.before, "the `next` of a page")
         if type(self.limit) is not int or not 0 < self.limit <= 100_000:
-            raise BadQuery("limit", self.limit, "a number from 1 to 100,000")
+            raise InvalidArgument("limit", self.limit, "a number from 1 to 100,000")
 
 
 class Page(Struct, frozen=True):
@@ -331,7 +331,7 @@ class StoreBackend(ABC):
     def take_in(self, dumps: Dumps, at: int) -> TakenIn:
         """Write whole sessions, every byte, id, number and time as it was: all of them, or nothing.
 
-        One that is here with the same content is left alone; `IdClash` if its id holds other content.
+        One that is here with the same content is left alone; `IdConflict` if its id holds other content.
         """
 
     @abstractmethod
@@ -346,7 +346,7 @@ class StoreBackend(ABC):
 
     @abstractmethod
     def lease(self, session_id: str, holder: str, until: int, at: int) -> int:
-        """Take or renew the right to drive the session; returns the fence. `Running` if another holds it."""
+        """Take or renew the right to drive the session; returns the fence. `SessionRunning` if another holds it."""
 
     @abstractmethod
     def release(self, session_id: str, fence: int) -> None: ...

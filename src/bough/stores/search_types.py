@@ -9,7 +9,7 @@ from msgspec import Struct
 from ..core.entries import Payload, kind_of
 from ..core.messages import Message
 from ..core.search import TITLE, Term, excerpt
-from ..core.search_text import text_of
+from ..core.search_text import searchable_text
 from ..core.tree import Leaf, Range
 
 Progress = Callable[[int, int], None]
@@ -72,7 +72,7 @@ def title_hit(place: Place, terms: Sequence[Term]) -> Hit:
 
 def entry_hit(place: Place, terms: Sequence[Term], payload: Payload, tools: Sequence[str]) -> Hit:
     role = payload.role if isinstance(payload, Message) else None
-    return _hit(place, terms, text_of(payload), role, kind_of(payload), tools)
+    return _hit(place, terms, searchable_text(payload), role, kind_of(payload), tools)
 
 
 def _hit(

@@ -18,11 +18,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..core.codec import decode
-from ..core.media import HANDLED
+from ..core.media import MEDIA_MARK
 from ..core.messages import Message
-from ..core.tree import Branch, Leaf, standing
+from ..core.tree import Branch, Leaf, reachable_seqs
 from ..core.usage import Call
-from ..errors import Damaged, IdClash, NotFound
+from ..errors import IdConflict, NotFound, StoreDamaged
 from .base import Detail, Fact, Queued, SessionRow, Stored
 from .message_limits import Given
 
@@ -90,7 +90,7 @@ def numbered(
     """The branches of a session by the numbers of a dump, and those numbers by the store's own."""
     by_number = {branch.branch: branch for branch in found}
     own = [branch for branch in found if branch.session_id == session_id]
-    reach = standing(by_number, [Leaf(branch.branch, branch.tail) for branch in own])
+    reach = reachable_seqs(by_number, [Leaf(branch.branch, branch.tail) for branch in own])
     numbers = {number: n for n, number in enumerate(sorted(by_number), 1)}
     try:
         branches = tuple(
@@ -104,7 +104,7 @@ def numbered(
             for branch in sorted(found, key=lambda branch: branch.branch)
         )
     except KeyError as error:
-        raise Damaged(where, f"branch {error} of session {session_id} is missing") from None
+        raise StoreDamaged(where, f"branch {error} of session {session_id} is missing") from None
     return branches, numbers
 
 
@@ -209,9 +209,9 @@ def _line(branches: Mapping[int, Branch], top: Branch) -> list[Branch]:
 def named_blobs(kind: str, body: bytes) -> dict[str, str]:
     """The blobs an entry points to, each with the mime type it says: a function of its bytes."""
     found: dict[str, str] = {}
-    if HANDLED not in body and _REFERENCE not in body:
+    if MEDIA_MARK not in body and _REFERENCE not in body:
         return found
-    if HANDLED in body and kind == "message":
+    if MEDIA_MARK in body and kind == "message":
         payload = decode(kind, body)
         assert isinstance(payload, Message)
         found = {media.hash: media.mime for media in reversed(list(payload.media))}
@@ -264,13 +264,13 @@ def family(roots: Sequence[str], children: Callable[[str], Iterable[tuple[int, s
 def refuse_other(
     coming: Dump, naming: Naming, dumped: Callable[[str], tuple[Dump, Mapping[int, int]]]
 ) -> None:
-    """`IdClash` if what has its id here is another session, or another tenant's, of whom nothing is told."""
+    """`IdConflict` if what has its id here is another session, or another tenant's, of whom nothing is told."""
     name = coming.row.session_id
     try:
         here, numbers = dumped(name)
     except NotFound:
-        raise IdClash(name) from None
+        raise IdConflict(name) from None
     own = {n: number for number, n in numbers.items()}
     told = replace(coming, entries=naming.entries(coming.entries, own), inbox=naming.inbox(coming.inbox))
     if not is_same(here, told):
-        raise IdClash(name)
+        raise IdConflict(name)

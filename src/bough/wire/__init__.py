@@ -24,7 +24,7 @@ from .openai_chat import request as openai_chat
 from .openai_chat import rules as openai_chat_rules
 from .openai_responses import request as openai_responses
 from .openai_responses import rules as openai_responses_rules
-from .shapes import Answer, Blobs, Request, Wire, plain
+from .shapes import Answer, Blobs, Provider, Request, to_dict
 
 __all__ = [
     "PROVIDERS",
@@ -32,43 +32,43 @@ __all__ = [
     "Blobs",
     "Difference",
     "Request",
-    "Wire",
+    "Provider",
     "first_difference",
-    "read",
-    "read_any_messages",
+    "parse_reply",
+    "parse_messages",
     "render",
-    "wire",
+    "provider",
 ]
 
-PROVIDERS: dict[str, Wire] = {
-    "anthropic": Wire(
+PROVIDERS: dict[str, Provider] = {
+    "anthropic": Provider(
         "anthropic",
         anthropic.project,
         anthropic_rules.violations,
-        anthropic.read_answer,
-        anthropic.read_messages,
+        anthropic.parse_reply,
+        anthropic.parse_messages,
     ),
-    "openai-chat": Wire(
+    "openai-chat": Provider(
         "openai-chat",
         openai_chat.project,
         openai_chat_rules.violations,
-        openai_chat.read_answer,
-        openai_chat.read_messages,
+        openai_chat.parse_reply,
+        openai_chat.parse_messages,
     ),
-    "openai": Wire(
+    "openai": Provider(
         "openai",
         openai_responses.project,
         openai_responses_rules.violations,
-        openai_responses.read_answer,
-        openai_responses.read_messages,
+        openai_responses.parse_reply,
+        openai_responses.parse_messages,
         "input",
     ),
-    "gemini": Wire(
+    "gemini": Provider(
         "gemini",
         gemini.project,
         gemini_rules.violations,
-        gemini.read_answer,
-        gemini.read_messages,
+        gemini.parse_reply,
+        gemini.parse_messages,
         "contents",
     ),
 }
@@ -78,7 +78,7 @@ _RESPONSES_PARTS = {"input_text", "input_image", "input_file", "output_text"}
 _GEMINI_REPLY = {"candidates", "promptFeedback", "prompt_feedback"}
 
 
-def wire(name: str) -> Wire:
+def find_provider(name: str) -> Provider:
     found = PROVIDERS.get(name)
     if found is None:
         raise UnknownProvider(name, list(PROVIDERS))
@@ -90,7 +90,7 @@ def render(request: Request) -> bytes:
     return msgspec.json.encode(request)
 
 
-def read(reply: object) -> Answer:
+def parse_reply(reply: object) -> Answer:
     """A provider's reply, object or dict, or a message or answer of ours, as an answer."""
     if isinstance(reply, Answer):
         return reply
@@ -98,17 +98,17 @@ def read(reply: object) -> Answer:
         if reply.role != "assistant":
             raise UnrecognizedReply(f"a message of role {reply.role!r} is no answer")
         return Answer(reply)
-    found = plain(reply)
+    found = to_dict(reply)
     if found.get("object") == "response":
-        return openai_responses.read_answer(found)
+        return openai_responses.parse_reply(found)
     if "choices" in found:
-        return openai_chat.read_answer(found)
+        return openai_chat.parse_reply(found)
     if found.keys() & _GEMINI_REPLY or found.get("role") == "model":
-        return gemini.read_answer(found)
+        return gemini.parse_reply(found)
     if found.get("type") == "message" and _speaks(found) != "openai":
-        return anthropic.read_answer(found)
+        return anthropic.parse_reply(found)
     if found.get("role") == "assistant":
-        return PROVIDERS[_speaks(found)].read_answer(found)
+        return PROVIDERS[_speaks(found)].parse_reply(found)
     if "error" in found:
         raise UnrecognizedReply(f"an error of the provider: {found['error']!r}")
     raise UnrecognizedReply(
@@ -116,18 +116,18 @@ def read(reply: object) -> Answer:
     )
 
 
-def read_any_messages(messages: Iterable[object]) -> list[Message]:
+def parse_messages(messages: Iterable[object]) -> list[Message]:
     """Messages of any provider's shape, or ours, as they are recognised.
 
     Those of one shape in a row are read together: on OpenAI's Responses an answer is several items.
     """
     read: list[Message] = []
-    ours = (message if isinstance(message, Message) else plain(message) for message in messages)
+    ours = (message if isinstance(message, Message) else to_dict(message) for message in messages)
     for name, run in groupby(ours, _speaker):
         if name is None:
             read.extend(message for message in run if isinstance(message, Message))
         else:
-            read.extend(PROVIDERS[name].read_messages(run))
+            read.extend(PROVIDERS[name].parse_messages(run))
     return read
 
 
@@ -142,7 +142,7 @@ def _speaks(message: dict[str, Any]) -> str:
     if message.get("type", "message") != "message":
         return "openai"
     content = message.get("content")
-    kinds = {plain(block).get("type") for block in content} if isinstance(content, list | tuple) else set()
+    kinds = {to_dict(block).get("type") for block in content} if isinstance(content, list | tuple) else set()
     if kinds & _RESPONSES_PARTS or (kinds == {"refusal"} and "type" in message):
         return "openai"
     if message.get("role") in ("tool", "developer") or message.get("tool_calls"):

@@ -9,12 +9,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from .shapes import HISTORIES, Request
+from .shapes import HISTORY_KEYS, Request
 
 SHOWN = 60
 
 
-class Nothing(Struct, frozen=True):
+class Missing(Struct, frozen=True):
     """Stands where one of two requests has no value."""
 
     def __repr__(self) -> str:
@@ -22,30 +22,30 @@ class Nothing(Struct, frozen=True):
 
 
 class Difference(Struct, frozen=True):
-    where: str
-    was: Any
-    now: Any
+    path: str
+    before: Any
+    after: Any
 
     def __str__(self) -> str:
-        return f"{self.where} was {_short(self.was)}, now it is {_short(self.now)}"
+        return f"{self.path} was {_short(self.before)}, now it is {_short(self.after)}"
 
 
-def first_difference(was: Request, now: Request) -> Difference | None:
+def first_difference(before: Request, after: Request) -> Difference | None:
     """None if `now` only adds to the history of `was`: then a provider reads on where it stopped.
 
     The last message of `was` may have grown by blocks: providers cache blocks, not messages, and on
     Anthropic and Gemini a turn that a tool ended and the next input are one user message.
     """
-    history = next((key for key in HISTORIES if key in was and key in now), None)
-    for key in dict.fromkeys([*was, *now]):
+    history = next((key for key in HISTORY_KEYS if key in before and key in after), None)
+    for key in dict.fromkeys([*before, *after]):
         if key != history:
-            found = _differ(key, was.get(key, Nothing()), now.get(key, Nothing()))
+            found = _differ(key, before.get(key, Missing()), after.get(key, Missing()))
             if found is not None:
                 return found
-    before, after = (was[history], now[history]) if history is not None else ([], [])
-    for index, message in enumerate(before):
-        present = after[index] if index < len(after) else Nothing()
-        if index == len(before) - 1:
+    old, new = (before[history], after[history]) if history is not None else ([], [])
+    for index, message in enumerate(old):
+        present = new[index] if index < len(new) else Missing()
+        if index == len(old) - 1:
             present = _cut(message, present)
         found = _differ(f"{history}[{index}]", message, present)
         if found is not None:
@@ -71,7 +71,7 @@ def _differ(where: str, was: Any, now: Any) -> Difference | None:
         return _differ_dict(where, was, now)
     if isinstance(was, list):
         for index in range(max(len(was), len(now))):
-            sides = [side[index] if index < len(side) else Nothing() for side in (was, now)]
+            sides = [side[index] if index < len(side) else Missing() for side in (was, now)]
             found = _differ(f"{where}[{index}]", *sides)
             if found is not None:
                 return found
@@ -81,7 +81,7 @@ def _differ(where: str, was: Any, now: Any) -> Difference | None:
 
 def _differ_dict(where: str, was: dict[str, Any], now: dict[str, Any]) -> Difference | None:
     for key in dict.fromkeys([*was, *now]):
-        found = _differ(f"{where}.{key}", was.get(key, Nothing()), now.get(key, Nothing()))
+        found = _differ(f"{where}.{key}", was.get(key, Missing()), now.get(key, Missing()))
         if found is not None:
             return found
     # Equal values in another order are other bytes, which is all a cache goes by.

@@ -14,10 +14,10 @@ from ..core.messages import Attachment, Media
 from .shapes import Blobs
 
 PDF = "application/pdf"
-NAME_SHOWN = 100  # a name is for the model's orientation, not a place for a document
+MAX_NAME_LENGTH = 100  # a name is for the model's orientation, not a place for a document
 
 
-class Shown(Struct, frozen=True):
+class LoadedMedia(Struct, frozen=True):
     mime: str
     data: bytes
     name: str | None
@@ -27,22 +27,22 @@ class Shown(Struct, frozen=True):
         return base64.b64encode(self.data).decode()
 
 
-def look(part: Media | Attachment, blobs: Blobs, most: Mapping[str, int]) -> Shown | str:
+def load_media(part: Media | Attachment, blobs: Blobs, size_limits: Mapping[str, int]) -> LoadedMedia | str:
     """The bytes to show, or a stub. `most` says which types the provider takes, and how many bytes."""
     data = part.data if isinstance(part, Attachment) else blobs(part.hash)
     if data is None:
-        return stub(part, "is missing")
+        return media_stub(part, "is missing")
     # Providers compare the bytes with the declared type and refuse the whole request if they differ.
     mime = _signature(data)
-    if mime is None or part.mime not in most or len(data) > most.get(mime, 0):
-        return stub(part)
-    return Shown(mime, data, part.name)
+    if mime is None or part.mime not in size_limits or len(data) > size_limits.get(mime, 0):
+        return media_stub(part)
+    return LoadedMedia(mime, data, part.name)
 
 
-def stub(part: Media | Attachment, fate: str = "not shown") -> str:
+def media_stub(part: Media | Attachment, status: str = "not shown") -> str:
     size = part.size if isinstance(part, Media) else len(part.data)
-    name = f", {part.name[:NAME_SHOWN]}" if part.name else ""
-    return f"[{part.mime or 'media'}, {size:,} bytes{name}: {fate}]"
+    name = f", {part.name[:MAX_NAME_LENGTH]}" if part.name else ""
+    return f"[{part.mime or 'media'}, {size:,} bytes{name}: {status}]"
 
 
 def _signature(data: bytes) -> str | None:

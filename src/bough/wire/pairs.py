@@ -17,9 +17,9 @@ from ..core.messages import Attachment, Media, Text, ToolCall, ToolResult, user
 
 NO_RESULT = "[no result was recorded: the run was cut off and the outcome of this call is unknown]"
 NO_OUTPUT = "(no output)"
-EMPTY = "(empty message)"
-BELOW = "Media of the tool results above:"
-ORPHAN = "The result of a tool call that is no longer shown:"
+EMPTY_MESSAGE = "(empty message)"
+MEDIA_HEADING = "Media of the tool results above:"
+ORPHAN_HEADING = "The result of a tool call that is no longer shown:"
 MARKERS = {
     "unknown": "[outcome unknown: the run was cut off while this call ran; it may or may not have happened]",
     "denied": "[denied: this call was not allowed and did not run]",
@@ -28,12 +28,12 @@ MARKERS = {
     "not_recorded": "[not recorded: in this replay nothing was done]",
 }
 
-Piece = Text | Media | Attachment
+ResultPart = Text | Media | Attachment
 
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-class Pair(Struct, frozen=True):
+class ToolPair(Struct, frozen=True):
     call: ToolCall
     wire_id: str
     result: ToolResult | None = None
@@ -44,16 +44,16 @@ class Pair(Struct, frozen=True):
         return self.result is None or self.result.error
 
 
-class Step(Struct, frozen=True):
+class PairedMessage(Struct, frozen=True):
     """A message that is not a tool's, with the pairs it opened."""
 
     item: Item
-    pairs: tuple[Pair, ...] = ()
+    pairs: tuple[ToolPair, ...] = ()
 
 
-def steps(items: Iterable[Item], longest_id: int) -> list[Step]:
+def pair_results(items: Iterable[Item], max_id_length: int) -> list[PairedMessage]:
     """The messages of a context in order, results moved to their calls."""
-    found: list[Step] = []
+    found: list[PairedMessage] = []
     used: set[str] = set()
     for item in items:
         if item.message.role == "tool":
@@ -61,23 +61,23 @@ def steps(items: Iterable[Item], longest_id: int) -> list[Step]:
                 _answer(found, item, result)
         else:
             calls = enumerate(item.message.calls)
-            pairs = [Pair(call, legal_id(call.id, item.seq, n, longest_id, used)) for n, call in calls]
-            found.append(Step(item, tuple(pairs)))
+            pairs = [ToolPair(call, legal_id(call.id, item.seq, n, max_id_length, used)) for n, call in calls]
+            found.append(PairedMessage(item, tuple(pairs)))
     return found
 
 
-def _answer(found: list[Step], item: Item, result: ToolResult) -> None:
+def _answer(found: list[PairedMessage], item: Item, result: ToolResult) -> None:
     """Hang a result on its call; one whose call was cut off stays as text, for it is never lost."""
     last = found[-1] if found else None
     for index, pair in enumerate(last.pairs if last else ()):
         if last and pair.result is None and pair.call.id == result.call_id:
             pairs = list(last.pairs)
-            pairs[index] = Pair(pair.call, pair.wire_id, result)
-            found[-1] = Step(last.item, tuple(pairs))
+            pairs[index] = ToolPair(pair.call, pair.wire_id, result)
+            found[-1] = PairedMessage(last.item, tuple(pairs))
             return
-    orphan = Item(user(Text(ORPHAN), *told(result)), item.seq, item.turn)
+    orphan = Item(user(Text(ORPHAN_HEADING), *result_content(result)), item.seq, item.turn)
     # Results of the batch that is open may still come: the stray one must not close it.
-    found.insert(len(found) - 1 if last and last.pairs else len(found), Step(orphan))
+    found.insert(len(found) - 1 if last and last.pairs else len(found), PairedMessage(orphan))
 
 
 def legal_id(raw: str, seq: int, index: int, longest: int, used: set[str]) -> str:
@@ -95,7 +95,7 @@ def legal_name(raw: str, longest: int, illegal: re.Pattern[str] = _ILLEGAL) -> s
     return illegal.sub("_", raw)[:longest] or "unnamed"
 
 
-def told(result: ToolResult | None) -> tuple[Piece, ...]:
+def result_content(result: ToolResult | None) -> tuple[ResultPart, ...]:
     """What the model is told of a result: its content, and a marker if it is not simply done."""
     if result is None:
         return (Text(NO_RESULT),)

@@ -18,11 +18,11 @@ from ..core.context import Context
 from ..core.entries import Evidence
 from ..core.messages import Attachment, Message, ToolCall
 from ..core.usage import Usage
-from ..errors import BadValue, UnrecognizedReply
+from ..errors import InvalidValue, UnrecognizedReply
 
 Request = dict[str, Any]
 """The part of a request that is history."""
-HISTORIES = ("messages", "input", "contents")
+HISTORY_KEYS = ("messages", "input", "contents")
 Blobs = Callable[[str], bytes | None]
 """The bytes of a digest; None if they are missing."""
 
@@ -43,19 +43,19 @@ class Violations(Protocol):
     def __call__(self, request: Request, *, ready: bool = False) -> list[str]: ...
 
 
-class Wire(Struct, frozen=True):
+class Provider(Struct, frozen=True):
     """One provider's way to write a history, both ways, and its rules."""
 
     name: str
     project: Callable[[Context, Blobs], Request]
     violations: Violations
-    read_answer: Callable[[object], Answer]
-    read_messages: Callable[[Iterable[object]], list[Message]]
+    parse_reply: Callable[[object], Answer]
+    parse_messages: Callable[[Iterable[object]], list[Message]]
     history: str = "messages"
     """The key of a request under which its list of messages lies; one of HISTORIES."""
 
 
-def plain(value: object) -> dict[str, Any]:
+def to_dict(value: object) -> dict[str, Any]:
     """The dict behind a dict or an SDK's object; what lies inside may still be objects."""
     if isinstance(value, Mapping):
         return dict(value)
@@ -66,18 +66,18 @@ def plain(value: object) -> dict[str, Any]:
     raise UnrecognizedReply(f"{type(value).__name__} is not a provider's message")
 
 
-def blocks(content: object) -> list[dict[str, Any]]:
+def content_blocks(content: object) -> list[dict[str, Any]]:
     """Content as a list of blocks, whether it was written as text, a list or nothing."""
     if content is None:
         return []
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     if isinstance(content, Iterable) and not isinstance(content, Mapping | bytes):
-        return [plain(block) for block in content]
+        return [to_dict(block) for block in content]
     raise UnrecognizedReply(f"content is {type(content).__name__}, not text or a list of blocks")
 
 
-def field(block: Mapping[str, Any], key: str) -> str:
+def text_field(block: Mapping[str, Any], key: str) -> str:
     """A field that must be text."""
     value = block.get(key)
     if isinstance(value, str):
@@ -86,12 +86,12 @@ def field(block: Mapping[str, Any], key: str) -> str:
     raise UnrecognizedReply(f"{key!r} of a {what} is {type(value).__name__}, not text")
 
 
-def count(usage: Mapping[str, Any], key: str) -> int | None:
+def int_field(usage: Mapping[str, Any], key: str) -> int | None:
     value = usage.get(key)
     return value if isinstance(value, int) else None
 
 
-def tool_call(call_id: str, name: str, arguments: object) -> ToolCall:
+def parse_tool_call(call_id: str, name: str, arguments: object) -> ToolCall:
     """A call as the model wrote it; arguments no store could keep are kept as the text they came as."""
     value, raw = arguments, arguments
     if isinstance(raw, str):
@@ -102,7 +102,7 @@ def tool_call(call_id: str, name: str, arguments: object) -> ToolCall:
     return ToolCall(call_id, name, {}, raw if isinstance(raw, str) else _text(raw))
 
 
-def inline(data: object, mime: object, name: object = None) -> Attachment:
+def parse_base64(data: object, mime: object, name: object = None) -> Attachment:
     """Base64 in a message, as bytes on their way in."""
     try:
         found = base64.b64decode(data, validate=True) if isinstance(data, str) else b""
@@ -123,7 +123,7 @@ def _decode(text: str) -> object:
 def _is_storable(value: object) -> bool:
     try:
         to_json(value, "arguments")
-    except BadValue:
+    except InvalidValue:
         return False
     return True
 
@@ -131,5 +131,5 @@ def _is_storable(value: object) -> bool:
 def _text(value: object) -> str:
     try:
         return to_json(value, "arguments").decode()
-    except BadValue:
+    except InvalidValue:
         return repr(value)

@@ -15,7 +15,7 @@ import pytest
 
 from bough.agent.tools.files import SHOWN, Files, capped
 from bough.agent.tools.scope import Scope, Tier
-from bough.errors import BadQuery, OutOfScope
+from bough.errors import InvalidArgument, OutOfScope
 from bough.log.workspace import Workspace
 
 SECRET = "the secret of the host"
@@ -157,9 +157,9 @@ def test_no_folder_outside_is_listed_or_searched(root: Path, kept: Kept, folder:
     "glob", ["../*", "../outside/*", "/etc/*", "src/../../*", "**/../../*", "*.{py,txt}"]
 )
 def test_a_glob_that_could_lead_out_is_refused(root: Path, kept: Kept, glob: str) -> None:
-    with pytest.raises(BadQuery):
+    with pytest.raises(InvalidArgument):
         tools(root, kept).list_files(glob)
-    with pytest.raises(BadQuery):
+    with pytest.raises(InvalidArgument):
         tools(root, kept).grep("x", glob)
 
 
@@ -252,7 +252,7 @@ def test_a_file_swapped_for_a_link_between_check_and_use_is_not_read_or_written(
         for attempt in (lambda: files.read_file("src/swap"), lambda: files.write_file("src/swap", "mine")):
             try:
                 assert SECRET not in attempt()
-            except (OutOfScope, OSError, BadQuery):
+            except (OutOfScope, OSError, InvalidArgument):
                 continue
     assert secret.read_text() == SECRET
 
@@ -315,7 +315,7 @@ class TestSwapAtTheWorstMoment:
         self, root: Path, kept: Kept, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.before(monkeypatch, "fsync", None, lambda: (root / "plain.txt").write_text("theirs\n") and None)
-        with pytest.raises(BadQuery, match="read it again"):
+        with pytest.raises(InvalidArgument, match="read it again"):
             tools(root, kept).edit_file("plain.txt", "plain", "mine")
         assert (root / "plain.txt").read_text() == "theirs\n"
         assert not list(root.glob("*.part"))
@@ -339,7 +339,7 @@ class TestTier:
     def test_comes_from_the_workspace_and_is_sandboxed_unless_said(self, root: Path) -> None:
         assert Scope.of(Workspace(working_dir=str(root))).tier == "sandboxed"
         assert Scope.of(Workspace(working_dir=str(root), fs_scope_tier="full"), ["x"]).commands == {"x"}
-        with pytest.raises(BadQuery):
+        with pytest.raises(InvalidArgument):
             Scope(root, "everything")  # type: ignore[arg-type]
 
     def test_a_root_of_slash_still_keeps_the_kernel_out(self, kept: Kept) -> None:
@@ -367,7 +367,7 @@ class TestRead:
 
     @pytest.mark.parametrize(("offset", "limit"), [(0, 1), (4, 1), (1, 0), (-1, 1)])
     def test_a_window_that_is_none_is_refused(self, root: Path, kept: Kept, offset: int, limit: int) -> None:
-        with pytest.raises(BadQuery):
+        with pytest.raises(InvalidArgument):
             tools(root, kept).read_file("src/a.py", offset, limit)
 
     def test_binary_and_empty_files_are_said_to_be(self, root: Path, kept: Kept) -> None:
@@ -427,7 +427,7 @@ class TestWrite:
         assert (root / "src" / "a.py").read_text().startswith("one")
 
     def test_half_a_character_is_refused(self, root: Path, kept: Kept) -> None:
-        with pytest.raises(BadQuery):
+        with pytest.raises(InvalidArgument):
             tools(root, kept).write_file("x", "\ud800")
 
 
@@ -440,13 +440,13 @@ class TestEdit:
     def test_text_that_is_not_there_exactly_once_changes_nothing(
         self, root: Path, kept: Kept, old: str
     ) -> None:
-        with pytest.raises(BadQuery):
+        with pytest.raises(InvalidArgument):
             tools(root, kept).edit_file("src/a.py", old, "x")
         assert (root / "src" / "a.py").read_text() == "one\ntwo\nthree\n"
 
     def test_places_that_overlap_are_two(self, root: Path, kept: Kept) -> None:
         (root / "x").write_text("aaa")
-        with pytest.raises(BadQuery, match="once"):
+        with pytest.raises(InvalidArgument, match="once"):
             tools(root, kept).edit_file("x", "aa", "b")
 
     def test_all_other_bytes_stay(self, root: Path, kept: Kept) -> None:
@@ -515,11 +515,11 @@ class TestGrep:
     ) -> None:
         monkeypatch.setattr("bough.agent.tools.files._SEARCH_SECONDS", 0.3)
         (root / "src" / "x").write_text("a" * 64 + "!")
-        with pytest.raises(BadQuery, match="nested repeats"):
+        with pytest.raises(InvalidArgument, match="nested repeats"):
             tools(root, kept).grep("(a+)+$", "x")
 
     def test_a_pattern_that_is_none_is_refused(self, root: Path, kept: Kept) -> None:
-        with pytest.raises(BadQuery, match="regular expression"):
+        with pytest.raises(InvalidArgument, match="regular expression"):
             tools(root, kept).grep("(")
 
 
@@ -551,5 +551,5 @@ class TestSpill:
     def test_a_page_that_is_none_is_refused(self, root: Path, kept: Kept) -> None:
         kept(b"abc", "text/plain")
         for offset, limit in ((3, 10), (-1, 10), (0, 0)):
-            with pytest.raises(BadQuery):
+            with pytest.raises(InvalidArgument):
                 tools(root, kept).read_spill("blob-1", offset, limit)

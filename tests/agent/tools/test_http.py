@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from bough.agent.tools.http import Web, refusal
-from bough.errors import BadQuery, OutOfScope
+from bough.errors import InvalidArgument, OutOfScope
 
 Seen = list[tuple[str, str, dict[str, str], bytes]]
 
@@ -317,7 +317,7 @@ class TestRedirect:
 class TestRequest:
     @pytest.mark.parametrize("method", ["get", "CONNECT", "TRACE", "GET / HTTP/1.1\r\nX: y", ""])
     def test_other_methods_are_refused(self, method: str) -> None:
-        with pytest.raises(BadQuery):
+        with pytest.raises(InvalidArgument):
             Web(keep, resolver=no_network).http_request(method, "http://x.example/")
 
     @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ class TestRequest:
         ],
     )
     def test_headers_that_steer_the_connection_are_refused(self, name: str, value: str) -> None:
-        with pytest.raises(BadQuery):
+        with pytest.raises(InvalidArgument):
             Web(keep, resolver=no_network).http_request("GET", "http://x.example/", {name: value})
 
     def test_sends_method_path_headers_and_body(self, server: Server) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from bough.agent.tools.scope import Scope, Tier
 from bough.agent.tools.shell import Ran, Shell, check, environment, needs_approval, secret_values
-from bough.errors import BadQuery, OutOfScope
+from bough.errors import InvalidArgument, OutOfScope
 
 ALLOWED = frozenset({"git status", "git log", "git commit", "pytest", "cat", "sh", "python3"})
 ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/nowhere", "LANG": "C.UTF-8"}
@@ -72,7 +72,7 @@ class TestAllowList:
 
     @pytest.mark.parametrize("argv", [[], "cat src/a.txt", ["cat", 1], [None]])
     def test_what_is_no_list_of_words_is_refused(self, root: Path, argv: Sequence[str]) -> None:
-        with pytest.raises(BadQuery):
+        with pytest.raises(InvalidArgument):
             check(Scope(root, "full"), argv)
 
     def test_an_empty_one_lets_nothing_start(self, root: Path) -> None:
@@ -304,7 +304,7 @@ class TestRun:
 
     @pytest.mark.parametrize("timeout", [0, -1, float("nan")])
     def test_a_timeout_that_is_none_is_refused(self, root: Path, timeout: float) -> None:
-        with pytest.raises(BadQuery):
+        with pytest.raises(InvalidArgument):
             asyncio.run(shell(root)[0].run(["cat"], timeout))
 
 

@@ -19,7 +19,7 @@ import bough
 from bough import Limits, ScriptedModel, Session, Slow, ToolCall, ToolContext, assistant, errors, system, user
 from bough.agent.call_status import is_awaited
 from bough.core.drafts import ExtraFact
-from bough.core.usage import on_path
+from bough.core.usage import calls_on_path
 from bough.engines.absurd import schema as absurd_schema
 from bough.engines.absurd.claim import Claim, ClaimedConnections, Client, ConnectionHandle
 from bough.engines.absurd.engine import TASK, Agent
@@ -223,7 +223,7 @@ class TestSending:
     ) -> None:
         session = store.start("a")
         session.send("one", engine="absurd", queue=queue)
-        with pytest.raises(errors.Running, match="enqueue"):
+        with pytest.raises(errors.SessionRunning, match="enqueue"):
             session.send("two", engine="absurd", queue=queue)
         session.enqueue("two", engine="absurd", queue=queue)
         with working(installed, queue, Agent("a", by_step("Yes."))):
@@ -394,7 +394,7 @@ class TestSteps:
 
 def derived(session: Session, *ends: int) -> list[Checkpoint]:
     """The checkpoints as the log and the ledger tell them."""
-    calls, path = on_path(session.model_calls(), session.log.ranges()), session.path()
+    calls, path = calls_on_path(session.model_calls(), session.log.ranges()), session.path()
     return [checkpoint(path[:to], (), calls) for to in ends]
 
 
@@ -1015,7 +1015,7 @@ class TestWorker:
 class TestBadInput:
     def test_the_engine_needs_postgresql(self) -> None:
         session = bough.open("memory:").start("a")
-        with pytest.raises(errors.NotOnPostgres, match="bough copy --to URL"):
+        with pytest.raises(errors.PostgresRequired, match="bough copy --to URL"):
             session.send("hello", engine="absurd")
         assert session.path() == []
 
@@ -1025,18 +1025,19 @@ class TestBadInput:
         with bough.open(database.url) as bare:
             session = bare.start("a")
             with pytest.raises(
-                errors.NoEngine, match=r"has no schema of Absurd yet; run bough .* migrate --engine absurd"
+                errors.EngineNotInstalled,
+                match=r"has no schema of Absurd yet; run bough .* migrate --engine absurd",
             ):
                 session.send("hello", engine="absurd")
             assert session.refresh().leaf.seq == 0
-        with pytest.raises(errors.NoEngine, match=r"no queue 'nowhere'; run .*--queue nowhere"):
+        with pytest.raises(errors.EngineNotInstalled, match=r"no queue 'nowhere'; run .*--queue nowhere"):
             store.start("a").send("hello", engine="absurd", queue="nowhere")
-        with pytest.raises(errors.NoEngine, match="no queue 'nowhere'"):
+        with pytest.raises(errors.EngineNotInstalled, match="no queue 'nowhere'"):
             Worker(installed.url, [], queue="nowhere")
 
     def test_the_schema_needs_ours_first(self, postgres: Cluster) -> None:
         empty = postgres.url(postgres.database("empty"))
-        with pytest.raises(errors.NoSchema, match="migrate"):
+        with pytest.raises(errors.MigrationNeeded, match="migrate"):
             absurd_schema.install(empty)
 
     def test_another_version_of_absurd_is_refused(self, postgres: Cluster) -> None:
@@ -1047,11 +1048,11 @@ class TestBadInput:
         )
         with pytest.raises(errors.NewerFormat, match=r"9\.0\.0"):
             absurd_schema.install(database.owner_url)
-        with bough.open(database.url) as store, pytest.raises(errors.NoEngine, match=r"9\.0\.0"):
+        with bough.open(database.url) as store, pytest.raises(errors.EngineNotInstalled, match=r"9\.0\.0"):
             store.start("a").send("hello", engine="absurd")
 
     def test_the_schema_is_the_owners_to_make(self, database: Database) -> None:
-        with pytest.raises(errors.NoRights):
+        with pytest.raises(errors.MissingPermission):
             absurd_schema.install(database.url)
 
     def test_a_client_has_no_right_on_the_queue(self, installed: Database, queue: str) -> None:
@@ -1062,7 +1063,7 @@ class TestBadInput:
 
     def test_there_are_two_engines(self) -> None:
         session = bough.open("memory:").start("a")
-        with pytest.raises(errors.BadQuery, match='"local" or "absurd"'):
+        with pytest.raises(errors.InvalidArgument, match='"local" or "absurd"'):
             session.send("hello", engine="celery", model="x")  # type: ignore[call-overload]
 
     def test_nothing_to_resume_is_said(self, queue: str, store: bough.Store) -> None:

@@ -19,10 +19,10 @@ import pytest
 
 import bough
 from bough import Session, system
-from bough.core.usage import on_path
+from bough.core.usage import calls_on_path
 from bough.engines.absurd import schema as absurd_schema
 from bough.engines.absurd.step import Checkpoint, checkpoint
-from bough.wire import PROVIDERS, wire
+from bough.wire import PROVIDERS, find_provider
 from support import worker_agent
 from support.postgres import Cluster, Database, Server
 
@@ -123,7 +123,7 @@ class Desk:
                 rows += len(one.model_calls())
                 assert one.row.status == "idle"
                 for provider in PROVIDERS:
-                    assert wire(provider).violations(one.request(provider)) == []
+                    assert find_provider(provider).violations(one.request(provider)) == []
             keys = [fact.key for fact in session.journal() if fact.key is not None]
             assert len(keys) == len(set(keys)), "a change was written twice"
             self.check_steps(session)
@@ -136,7 +136,7 @@ class Desk:
         query = f"""
             select c.state from absurd.t_{self.queue} join absurd.c_{self.queue} as c using (task_id)
             where params ->> 'session' = '{session.session_id}' and checkpoint_name like 'agent-loop%'"""
-        calls, path = on_path(session.model_calls(), session.log.ranges()), session.path()
+        calls, path = calls_on_path(session.model_calls(), session.log.ranges()), session.path()
         kept = [msgspec.convert(state, Checkpoint) for (state,) in self.database.run(query)]
         kept.sort(key=lambda one: one.to_message_number)
         steps = sorted(

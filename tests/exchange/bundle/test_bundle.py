@@ -37,10 +37,10 @@ from bough import (
 from bough.agent.prompt_window import most_on_tree
 from bough.core.redact import Redactor
 from bough.errors import (
-    BadBundle,
-    BadQuery,
     BoughError,
-    IdClash,
+    IdConflict,
+    InvalidArgument,
+    InvalidBundle,
     NewerFormat,
     NotFound,
     StoreError,
@@ -113,7 +113,7 @@ def session(store: Store) -> Session:
     return session
 
 
-def refused(store: Store, data: bytes, error: type[BoughError] = BadBundle) -> BoughError:
+def refused(store: Store, data: bytes, error: type[BoughError] = InvalidBundle) -> BoughError:
     before = all_of(store)
     with pytest.raises(error) as caught:
         store.import_bundle(io.BytesIO(data))
@@ -188,7 +188,7 @@ class TestRoundTrip:
         fork = source.fork().fork()
         before = fork.explain("anthropic")
         assert before is not None
-        assert (before.was, before.now) == ("question 1", "question 2")
+        assert (before.before, before.after) == ("question 1", "question 2")
         assert given_most(fork) == [(2, 3), (4, 3), (6, 3)]
         with other(store, tmp_path) as there:
             if has_parent:
@@ -384,7 +384,7 @@ class TestImport:
     ) -> None:
         data = bundle(session, blobs=True)
         session.append([user("more")])
-        assert "--new-id" in str(refused(store, data, IdClash))
+        assert "--new-id" in str(refused(store, data, IdConflict))
         before = bundle(session)
         taken = store.import_bundle(io.BytesIO(data), new_id=True)
         copy = store.session(taken.session_id)
@@ -495,7 +495,7 @@ class TestDamage:
         there = Store(MemoryStore(), real_runtime())
         for n in range(len(lines)):
             error = refused(there, b"".join(lines[:n]))
-            assert isinstance(error, BadBundle)
+            assert isinstance(error, InvalidBundle)
             assert error.line == n + 1
             refused(there, b"".join(lines[:n]) + lines[n][:-1])
         assert "more behind the end" in str(refused(there, b"".join(lines) + b"\n"))
@@ -523,7 +523,7 @@ class TestDamage:
         for place in range(0, len(data), 1 if SOAK else 37):
             changed = bytearray(data)
             changed[place] ^= 1 << (place % 7)
-            with pytest.raises((BadBundle, NewerFormat)):
+            with pytest.raises((InvalidBundle, NewerFormat)):
                 there.import_bundle(io.BytesIO(bytes(changed)))
         assert all_of(there) == []
 
@@ -609,22 +609,22 @@ class TestDamage:
         refused(Store(MemoryStore(), real_runtime()), rehashed(lines))
 
     def test_inline_bytes_and_odd_kinds_are_refused(self, store: Store) -> None:
-        from bough.core.codec import chain
+        from bough.core.codec import chain_id
 
         session = store.start("a", [system("s")])
         lines = bundle(session).splitlines(keepends=True)
         at = next(n for n, line in enumerate(lines) if b'"line":"entry"' in line)
         attached = b'{"role":"user","parts":[{"type":"attachment","data":"AAAA","mime":"image/png"}]}'
         for kind, body in (("message", attached), ("a kind\n", b"{}")):
-            told = {**json.loads(lines[at]), "kind": kind, "id": chain(b"", kind, 0, 0, body).hex()}
+            told = {**json.loads(lines[at]), "kind": kind, "id": chain_id(b"", kind, 0, 0, body).hex()}
             line = json.dumps({**told, "body": 0}).encode().replace(b'"body": 0', b'"body":' + body)
             data = rehashed([*lines[:at], line + b"\n", *lines[at + 1 :]])
             assert "inline bytes" in str(error := refused(store, data)) or "no kind" in str(error)
 
     def test_a_file_that_is_not_there_or_text_is_refused(self, store: Store, tmp_path: Path) -> None:
-        with pytest.raises(BadBundle, match="cannot be opened"):
+        with pytest.raises(InvalidBundle, match="cannot be opened"):
             store.import_bundle(tmp_path / "none.bough")
-        with pytest.raises(BadBundle, match="text"):
+        with pytest.raises(InvalidBundle, match="text"):
             store.import_bundle(io.StringIO("x"))  # type: ignore[arg-type]
 
     def test_a_newer_major_is_refused_politely(self, session: Session, store: Store) -> None:
@@ -632,12 +632,12 @@ class TestDamage:
         assert "upgrade" in str(refused(store, data, NewerFormat))
 
     def test_kinds_of_a_newer_minor_are_kept_whole(self, tmp_path: Path, store: Store) -> None:
-        from bough.core.codec import chain
+        from bough.core.codec import chain_id
 
         session = store.start("a", [system("s")])
         lines = bundle(session).splitlines(keepends=True)
         body = b'{"mood":{"z":1,"a":2.50}}'
-        made = chain(session.path()[-1].entry_id, "mood", 0, 0, body).hex()
+        made = chain_id(session.path()[-1].entry_id, "mood", 0, 0, body).hex()
         entry = b'{"line":"entry","branch":1,"seq":2,"id":"%s","turn":0,"step":0,"at":5,"body":%s,"kind":"mood"}\n'
         at = next(n for n, line in enumerate(lines) if b'"line":"entry"' in line)
         lines.insert(at + 1, entry % (made.encode(), body))
@@ -689,7 +689,7 @@ class TestRedacted:
         assert [entry.entry_id for entry in again.path()] == [entry.entry_id for entry in session.path()]
 
     def test_blobs_are_not_looked_through_so_none_come_along(self, session: Session) -> None:
-        with pytest.raises(BadQuery):
+        with pytest.raises(InvalidArgument):
             bundle(session, redact=True, blobs=True)
 
 
@@ -719,7 +719,7 @@ class TestCopy:
             Store(SqliteStore(tmp_path / "a.db", space=space), real_runtime()) for space in ("one", "two")
         ]
         session = stores[0].start("a", [system("s")])
-        with pytest.raises(IdClash):
+        with pytest.raises(IdConflict):
             stores[0].copy(session, to=stores[1])
         copy = stores[0].copy(session, to=stores[1], new_id=True)
         assert copy.row.space == "two"

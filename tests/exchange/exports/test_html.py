@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page, expect
 
 import bough
 from bough import user
-from bough.errors import BadQuery, PageTooLarge
+from bough.errors import InvalidArgument, PageTooLarge
 from bough.exchange.exports import html
 from support import sample_store
 from support.browser import Process, Watched, aside, browser
@@ -138,7 +138,7 @@ class TestFile:
             assert exported(sessions.session(BUILD), redact=True) == one
 
     def test_blobs_are_not_put_in_where_secrets_are_hidden(self, store: Path, tmp_path: Path) -> None:
-        with bough.open(store) as sessions, pytest.raises(BadQuery, match="cannot be looked through"):
+        with bough.open(store) as sessions, pytest.raises(InvalidArgument, match="cannot be looked through"):
             sessions.session(BUILD).html(tmp_path / "x.html", blobs=True)
         assert list(tmp_path.iterdir()) == []
 

@@ -17,7 +17,7 @@ from bough.core.codec import encode
 from bough.core.drafts import Draft
 from bough.core.entries import Entry, Unknown
 from bough.core.redact import Redactor
-from bough.errors import BadQuery
+from bough.errors import InvalidArgument
 from bough.exchange.exports.jsonl import EntryLine, entry_lines, event_lines
 from bough.exchange.exports.path_reader import cleared
 from bough.store import Store
@@ -104,7 +104,7 @@ class TestEntries:
         assert (line["kind"], line["payload"]) == ("vote", {"x": ["[redacted]"]})
 
     def test_an_unknown_choice_is_refused(self, store: Store) -> None:
-        with pytest.raises(BadQuery, match="takes path, all or events"):
+        with pytest.raises(InvalidArgument, match="takes path, all or events"):
             store.start().jsonl("everything")  # type: ignore[arg-type]
 
 

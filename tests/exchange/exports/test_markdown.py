@@ -35,7 +35,7 @@ from bough.core.entries import Compaction, Entry, Note, Settings, Unknown
 from bough.core.messages import Outcome
 from bough.core.redact import Redactor
 from bough.core.usage import Totals
-from bough.errors import BadQuery
+from bough.errors import InvalidArgument
 from bough.exchange.exports.escape import code, cut, fence, quote
 from bough.exchange.exports.markdown import OUTCOMES, markdown
 from bough.exchange.exports.path_reader import cleared
@@ -183,7 +183,7 @@ class TestBounds:
         assert cut("a\nb", 2, 99) == (["a", "b"], "")
 
     def test_less_than_a_line_is_refused(self, store: Store) -> None:
-        with pytest.raises(BadQuery, match="lines=0 makes no sense"):
+        with pytest.raises(InvalidArgument, match="lines=0 makes no sense"):
             store.start().markdown(lines=0)
 
     def test_it_streams_a_text_per_entry(self, store: Store) -> None:

@@ -11,11 +11,11 @@ import pytest
 
 import bough
 from bough import assistant, system, user
-from bough.core.context import build
+from bough.core.context import build_context
 from bough.core.tree import Leaf
 from bough.exchange.exports.requests import Requests, Room, requests
 from bough.session import Session
-from bough.wire import wire
+from bough.wire import find_provider
 from support import sample_store
 from support.sample_store import BUILD, CASE, TASK
 
@@ -58,13 +58,15 @@ class TestRequests:
                 leaf = Leaf(entry.branch, entry.seq - 1)
                 path = session.log.store.path(name, leaf=leaf).entries
                 place = f"{numbers.index(entry.branch) + 1}:{entry.seq}"
-                assert copied[place] == wire("anthropic").project(build(path), lambda _: None)
+                assert copied[place] == find_provider("anthropic").project(
+                    build_context(path), lambda _: None
+                )
 
     def test_old_turns_that_the_model_was_not_given_are_not_in_it(self) -> None:
         given: list[Any] = []
 
         def answer(request: Any) -> str:
-            given.append(wire("anthropic").project(request.context, lambda _: None))
+            given.append(find_provider("anthropic").project(request.context, lambda _: None))
             return "ok"
 
         with bough.open("memory:") as sessions:

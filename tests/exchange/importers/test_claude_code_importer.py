@@ -32,7 +32,7 @@ def taken(place: Path, store: Store | None = None) -> tuple[Session, Taken]:
     for one in (session, *session.children()):
         assert one.verify() == []
         for provider in wire.PROVIDERS:
-            assert wire.wire(provider).violations(one.request(provider)) == []
+            assert wire.find_provider(provider).violations(one.request(provider)) == []
     return session, report
 
 
@@ -310,7 +310,7 @@ class TestCompaction:
         made.user("go on")
         session = read(made, tmp_path)
         compaction = session.path()[8].payload
-        assert compaction == Compaction("They fixed the shop.", 9, 9_000, folds=True)
+        assert compaction == Compaction("They fixed the shop.", 9, 9_000, replaces_earlier=True)
         shown = session.messages("anthropic")
         assert len(shown) == 1
         assert [block["text"].rpartition("\n")[2] for block in shown[0]["content"]] == [
@@ -511,7 +511,7 @@ def refused_or_sound(place: Path) -> list[Taken]:
             session = sessions.session(name)
             assert session.verify() == []
             for provider in wire.PROVIDERS:
-                assert wire.wire(provider).violations(session.request(provider)) == []
+                assert wire.find_provider(provider).violations(session.request(provider)) == []
     again = list(sessions.import_from(NAME, str(place)))
     assert [one.entries for one in again] == [0] * len(reports)
     return reports

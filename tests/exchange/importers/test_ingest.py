@@ -11,7 +11,7 @@ from bough.core.entries import BranchSummary, Compaction, Note
 from bough.core.messages import Attachment, Message, ToolCall, assistant, system, tool_result, user
 from bough.core.tree import Leaf
 from bough.core.usage import Usage
-from bough.errors import BadSource, UnknownTool
+from bough.errors import InvalidSource, UnknownImporter
 from bough.exchange.importers import TOOLS
 from bough.exchange.importers.ingest import NO_RESULT, Taken, take
 from bough.formats.jsonl import micros
@@ -202,7 +202,7 @@ class TestATree:
         assert isinstance(summary, BranchSummary)
         first = min(branch.branch for branch in session.branches())
         left = session.log.cursor_at(Leaf(first, 3))
-        assert (summary.left_seq, summary.left_id) == (3, left.entry_id.hex())
+        assert (summary.leaf_seq, summary.leaf_id) == (3, left.entry_id.hex())
 
     def test_labels_are_kept_at_their_places(self, store: Store) -> None:
         coming = tree()
@@ -373,21 +373,21 @@ class TestLosses:
 
 class TestPlaces:
     def test_an_unknown_tool_is_refused_with_those_that_are_known(self) -> None:
-        with opened() as store, pytest.raises(UnknownTool, match="chat, "):
+        with opened() as store, pytest.raises(UnknownImporter, match="chat, "):
             store.import_from("abacus", "x")
 
     @pytest.mark.parametrize("tool", [name for name in TOOLS if name != "redis"])
     def test_a_place_that_is_not_there_is_refused(self, tool: str, tmp_path: Path) -> None:
-        with opened() as store, pytest.raises(BadSource, match="nothing was changed"):
+        with opened() as store, pytest.raises(InvalidSource, match="nothing was changed"):
             list(store.import_from(tool, str(tmp_path / "gone")))
 
     @pytest.mark.parametrize("tool", [name for name in TOOLS if name != "redis"])
     def test_an_empty_folder_is_refused(self, tool: str, tmp_path: Path) -> None:
-        with opened() as store, pytest.raises(BadSource, match="nothing was changed"):
+        with opened() as store, pytest.raises(InvalidSource, match="nothing was changed"):
             list(store.import_from(tool, str(tmp_path)))
 
     def test_a_tool_without_a_home_wants_a_place(self) -> None:
-        with opened() as store, pytest.raises(BadSource, match="name JSON lines"):
+        with opened() as store, pytest.raises(InvalidSource, match="name JSON lines"):
             store.import_from("chat")
 
 

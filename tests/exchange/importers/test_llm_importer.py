@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 
 from bough.core.messages import Media, Reasoning, Text, ToolCall
-from bough.errors import BadSource
+from bough.errors import InvalidSource
 from bough.store import Store
 from support.import_sources import (
     Record,
@@ -262,7 +262,7 @@ class TestTheFile:
     @pytest.mark.parametrize("body", [b"", b"SQLite format 3\0" + b"\xff" * 5_000, b"hello", b"\0" * 4096])
     def test_that_is_no_database_is_refused(self, tmp_path: Path, body: bytes) -> None:
         (tmp_path / "logs.db").write_bytes(body)
-        with opened() as store, pytest.raises(BadSource):
+        with opened() as store, pytest.raises(InvalidSource):
             list(store.import_from("llm", str(tmp_path)))
 
     @given(mangled(TREE))

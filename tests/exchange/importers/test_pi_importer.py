@@ -222,7 +222,7 @@ class TestATree:
         assert [branch.parent_seq for branch in session.branches()] == [0, 4]
         summary = path_of(session)[4].payload
         assert isinstance(summary, BranchSummary)
-        assert (summary.summary, summary.left_seq) == ("It was mended.", 6)
+        assert (summary.summary, summary.leaf_seq) == ("It was mended.", 6)
         assert list(session.labels().values()) == ["mended"]
         media = [m for e in path_of(session) if e.message for m in e.message.media]
         assert all(isinstance(m, Media) for m in media)

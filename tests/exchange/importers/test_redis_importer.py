@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bough.core.messages import ToolCall
-from bough.errors import BadSource, BoughError
+from bough.errors import BoughError, InvalidSource
 from bough.store import Store
 from support.import_sources import Record, assert_survived, mangled, only, opened, path_of, taken
 
@@ -197,7 +197,7 @@ class TestTheServer:
             known = url.replace("//", "//:correct%20horse@")
             assert len(taken(store, "redis", known)) == 2
             for wrong in (url, url.replace("//", "//:battery-staple@")):
-                with pytest.raises(BadSource) as refused:
+                with pytest.raises(InvalidSource) as refused:
                     taken(store, "redis", wrong)
                 assert "staple" not in str(refused.value)
 
@@ -205,7 +205,7 @@ class TestTheServer:
         "place", ["redis://127.0.0.1:1", "redis://", "redis://h:99999", "http://h", "/tmp/x", "redis://[::1"]
     )
     def test_that_is_not_there_is_an_error_that_says_so(self, place: str) -> None:
-        with opened() as store, pytest.raises(BadSource, match="cannot be read as sessions of redis"):
+        with opened() as store, pytest.raises(InvalidSource, match="cannot be read as sessions of redis"):
             taken(store, "redis", place)
 
     @given(mangled(SAID))

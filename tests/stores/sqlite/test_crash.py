@@ -379,7 +379,7 @@ class TestFullDisk:
         every_verb_reads(place, tmp_path)
         changed = command("title", "ses_one", "new", store=place)
         assert (changed.code, "cannot be written" in changed.err) == (1, True)
-        with pytest.raises(errors.ReadOnly):
+        with pytest.raises(errors.StoreReadOnly):
             bough.open(small_disk / "new.db")
 
     def test_a_search_that_cannot_index_finds_what_is_indexed_and_says_so(self, small_disk: Path) -> None:
@@ -750,12 +750,12 @@ def _as_nobody(script: str, path: Path) -> subprocess.Popen[str]:
 class TestStrangeFiles:
     def test_a_directory_is_no_store(self, tmp_path: Path) -> None:
         before = beside(tmp_path)
-        with pytest.raises(errors.WrongStore, match="directory"):
+        with pytest.raises(errors.NotAStore, match="directory"):
             bough.open(tmp_path)
         assert beside(tmp_path) == before
 
     def test_a_folder_that_is_not_there_is_named(self, tmp_path: Path) -> None:
-        with pytest.raises(errors.WrongStore, match="does not exist"):
+        with pytest.raises(errors.NotAStore, match="does not exist"):
             bough.open(tmp_path / "no" / "a.db")
         assert list(tmp_path.iterdir()) == []
 
@@ -775,7 +775,7 @@ class TestStrangeFiles:
     def test_a_file_that_is_not_sqlite_is_left_alone(self, content: bytes, tmp_path: Path) -> None:
         path = tmp_path / "notes.txt"
         path.write_bytes(content)
-        with pytest.raises((errors.WrongStore, errors.Damaged)):
+        with pytest.raises((errors.NotAStore, errors.StoreDamaged)):
             bough.open(path)
         assert beside(path) == {"notes.txt": content}, "no file of ours is left beside it"
 
@@ -786,7 +786,7 @@ class TestStrangeFiles:
             other.execute(f"pragma journal_mode = {mode}")
             other.execute("create table session (id text); insert into session values ('theirs')")
         before = beside(path)
-        with pytest.raises(errors.WrongStore, match="another program"):
+        with pytest.raises(errors.NotAStore, match="another program"):
             bough.open(path)
         assert beside(path) == before
 
@@ -804,13 +804,13 @@ class TestStrangeFiles:
         assert beside(made) == before
 
     def test_a_newer_minor_format_opens_and_keeps_unknown_kinds_whole(self, made: Path) -> None:
-        from bough.core.codec import chain
+        from bough.core.codec import chain_id
 
         body = b'{"mood":"sunny","nested":{"z":1,"a":2}}'
         with bough.open(made) as store:
             session = store.session("ses_one")
             last, cursor = session.path()[-1], session.log.cursor
-        entry_id = chain(last.entry_id, "weather", cursor.turn, cursor.step, body)
+        entry_id = chain_id(last.entry_id, "weather", cursor.turn, cursor.step, body)
         with contextlib.closing(apsw.Connection(str(made))) as newer:
             newer.execute("pragma user_version = 1007")
             newer.execute("alter table entry add column mood text")
@@ -834,7 +834,7 @@ class TestStrangeFiles:
             assert session.path()[-2].payload == Unknown("weather", body)
             assert [m["role"] for m in session.messages("anthropic")] == ["user", "assistant"]
             assert session.verify() == []
-            with pytest.raises(errors.BadMessage, match="weather"):
+            with pytest.raises(errors.InvalidMessage, match="weather"):
                 session.append([Unknown("weather", body)])
         assert _execute(made, "pragma user_version") == 1007, "a newer minor is not turned back"
 
@@ -852,8 +852,8 @@ class TestStrangeFiles:
                     found.add("problem" if problems else "unseen")
             except errors.BoughError as error:
                 found.add(type(error).__name__)
-        assert "Damaged" in found
-        assert found <= {"Damaged", "WrongStore", "NotFound", "StoreError", "problem", "unseen"}
+        assert "StoreDamaged" in found
+        assert found <= {"StoreDamaged", "NotAStore", "NotFound", "StoreError", "problem", "unseen"}
 
     def test_an_interrupted_making_is_made_whole_by_the_next(self, tmp_path: Path) -> None:
         """Killed between the WAL pragma and the schema: a header without tables."""

@@ -12,7 +12,7 @@ from support.terminal import bough as command
 
 
 def test_the_error_says_what_to_install_and_no_file_is_made(tmp_path: Path) -> None:
-    with pytest.raises(errors.NoCipher, match="pip install apsw-sqlite3mc"):
+    with pytest.raises(errors.EncryptionUnavailable, match="pip install apsw-sqlite3mc"):
         bough.open(tmp_path / "agent.db", key="a key")
     assert list(tmp_path.iterdir()) == []
 

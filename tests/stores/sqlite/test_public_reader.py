@@ -9,7 +9,7 @@ import pytest
 import bough
 from bough import Evidence, Reasoning, ToolCall, assistant, system, tool_result, user
 from bough.core.drafts import Draft
-from bough.errors import BoughError, NotFound, WrongStore
+from bough.errors import BoughError, NotAStore, NotFound
 from bough.stores.sqlite.public_reader import PublicReader
 
 
@@ -138,10 +138,10 @@ def test_the_api_draws_the_same_line(place: str) -> None:
 
 
 def test_what_is_not_a_store_is_said_so(tmp_path: Path) -> None:
-    with pytest.raises(WrongStore):
+    with pytest.raises(NotAStore):
         PublicReader(str(tmp_path / "none.db"), owner="ann")
     (tmp_path / "text.db").write_text("hello " * 1000)
-    with pytest.raises(WrongStore):
+    with pytest.raises(NotAStore):
         PublicReader(str(tmp_path / "text.db"), owner="ann")
 
 

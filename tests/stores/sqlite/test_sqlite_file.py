@@ -11,7 +11,7 @@ import pytest
 
 import bough
 from bough import ToolCall, assistant, system, tool_result, user
-from bough.errors import BoughError, Damaged, NewerFormat
+from bough.errors import BoughError, NewerFormat, StoreDamaged
 from bough.stores.sqlite import file
 from support.paths import GOLDEN
 
@@ -165,7 +165,7 @@ def test_an_entry_that_cannot_be_read_is_named_as_damage(place: Path) -> None:
         session = store.start("a", [system("s")])
         with apsw.Connection(str(place)) as connection:
             connection.execute("update entry set body = 'not json'")
-        with pytest.raises(Damaged, match="verify"):
+        with pytest.raises(StoreDamaged, match="verify"):
             session.path()
         assert session.verify()
 

@@ -18,13 +18,13 @@ from msgspec.structs import replace
 from ...core.codec import to_json
 from ...core.drafts import Draft
 from ...core.entries import Entry, Evidence, Note, Payload
-from ...core.media import lift
+from ...core.media import extract_blobs
 from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResult
 from ...core.state import State
-from ...core.turns import Cursor, follow
+from ...core.turns import Cursor, advance
 from ...errors import InvalidOperation, UnrecognizedReply
 from ...wire.gemini import request as gemini
-from ...wire.shapes import inline
+from ...wire.shapes import parse_base64
 from ..json_edits import edits
 from .read import NAME, USER, USUAL, Json, by_digest, by_digests, digests, record_of, rendered
 
@@ -150,7 +150,7 @@ def _read_parts(parts: Sequence[Json], *, is_users: bool) -> tuple[tuple[Message
     try:
         if is_users or any("function_response" in part for part in readable):
             return _read_given(readable, is_users=is_users), {}
-        answer = gemini.read_answer({"role": "model", "parts": readable})
+        answer = gemini.parse_reply({"role": "model", "parts": readable})
     except UnrecognizedReply:
         return (Message("user" if is_users else "assistant", tuple(_told(part) for part in parts)),), {}
     proofs = answer.evidence.parts if answer.evidence is not None else {}
@@ -160,7 +160,7 @@ def _read_parts(parts: Sequence[Json], *, is_users: bool) -> tuple[tuple[Message
 
 def _read_given(parts: Sequence[Json], *, is_users: bool) -> tuple[Message, ...]:
     """What is given to a model: the results of its calls in one message, then what a person says."""
-    found = gemini.read_messages([{"role": USER, "parts": parts}])
+    found = gemini.parse_messages([{"role": USER, "parts": parts}])
     results = tuple(result for message in found for result in message.results)
     words = tuple(message for message in found if message.role == USER)
     if results and words and not is_users:
@@ -185,7 +185,7 @@ def _readable(part: Json) -> Json:
 def _told(part: Json) -> Text | Attachment:
     blob = part.get("inline_data")
     if blob is not None and blob.get("data") and blob.get("mime_type"):
-        return inline(blob["data"].translate(USUAL), blob["mime_type"], blob.get("display_name"))
+        return parse_base64(blob["data"].translate(USUAL), blob["mime_type"], blob.get("display_name"))
     return Text(part["text"] if part.get("text") else _words(part))
 
 
@@ -245,7 +245,7 @@ def _goes_on(event: Event, asker: Json) -> bool:
 def _fits(cursor: Cursor, messages: Sequence[Message]) -> bool:
     try:
         for message in messages:
-            cursor = follow(cursor, message).after
+            cursor = advance(cursor, message).cursor
     except InvalidOperation:
         return False
     return True
@@ -261,7 +261,7 @@ def _closing(cursor: Cursor, messages: Sequence[Message]) -> list[Payload]:
 
 def _behind(cursor: Cursor, payloads: Sequence[Payload]) -> Cursor:
     for payload in payloads:
-        cursor = follow(cursor, payload).after
+        cursor = advance(cursor, payload).cursor
     return cursor
 
 
@@ -304,7 +304,7 @@ def _beside(said: Said, messages: Sequence[Message]) -> Json:
     """What has to be known to make the content again."""
     if said.content is None:
         return {}
-    lifted = [lift(message) for message in messages]
+    lifted = [extract_blobs(message) for message in messages]
     named = by_digests(said.content)
     if not messages or not digests(named) <= {name for _, found in lifted for name in found}:
         return {"content": said.content}  # a note, or words, name no blobs: then it is held whole

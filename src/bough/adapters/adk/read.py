@@ -20,7 +20,7 @@ from ...core.codec import from_json
 from ...core.entries import Entry, Note
 from ...core.media import digest
 from ...core.messages import Attachment, Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
-from ...core.state import updates
+from ...core.state import state_updates
 from ...wire import Blobs
 from ...wire.gemini import request as gemini
 from ..json_edits import edited
@@ -85,7 +85,7 @@ def told_at(entries: Sequence[Entry]) -> float | None:
 
 def _event(record: Json, members: Sequence[Entry], blobs: Blobs) -> Event:
     fields: Json = {key: value for key, value in record.items() if key not in ("n", "names", "edits")}
-    patches = [patch for entry in members for patch in updates(entry.payload)]
+    patches = [patch for entry in members for patch in state_updates(entry.payload)]
     if patches and "state_delta" not in fields.get("actions", {}):
         fields["actions"] = {**fields.get("actions", {}), "state_delta": patches[0]}
     messages = [entry.message for entry in members if entry.message is not None]

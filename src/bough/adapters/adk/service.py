@@ -25,11 +25,11 @@ from google.adk.sessions.base_session_service import (
 )
 from pydantic_core import to_jsonable_python
 
-from ...core.codec import from_json, plain_text
+from ...core.codec import check_text, from_json
 from ...core.entries import Note
-from ...core.state import State, fold
+from ...core.state import State, fold_state
 from ...core.tree import Leaf
-from ...errors import IdTaken, NotFound, StaleLeaf, Trashed
+from ...errors import IdTaken, NotFound, SessionTrashed, StaleLeaf
 from ...log.log import Log
 from ...session import Session
 from ...store import Store
@@ -247,7 +247,7 @@ class BoughSessionService(BaseSessionService):
         if cached is not None:
             state = from_json(cached)
         elif reading.entries and reading.entries[0].seq == 1:
-            state = fold(reading.entries)
+            state = fold_state(reading.entries)
         else:  # after a rewind or a fork it is not cached
             state = self.store.session(reading.row.session_id).state
         return shown(inlined(state, self._blob))
@@ -284,7 +284,7 @@ class BoughSessionService(BaseSessionService):
                 "The session has been modified in storage since it was loaded, and nothing was appended. "
                 f"Load it again with get_session, look at what is new, then decide. ({stale})"
             ) from stale
-        except (NotFound, Trashed) as gone:
+        except (NotFound, SessionTrashed) as gone:
             self._handles.pop((session.app_name, session.user_id, session.id), None)
             raise SessionNotFoundError(f"Session {session.id} not found.") from gone
 
@@ -321,7 +321,7 @@ class BoughSessionService(BaseSessionService):
 def session_name(name: Name, nth: int = 1) -> str:
     """The id in Bough. More than one session may have had a name in ADK: those in the trash keep theirs."""
     for what, part in zip(("app_name", "user_id", "session_id"), name, strict=True):
-        plain_text(part, what)
+        check_text(part, what)
     return name_of(name[2], "session", *name, *([nth] if nth > 1 else []))
 
 

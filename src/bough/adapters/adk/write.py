@@ -13,7 +13,7 @@ from google.adk.events.event import Event
 from ...core.drafts import ExtraFact
 from ...core.entries import Entry
 from ...core.messages import Message, ToolCall
-from ...core.state import State, merge
+from ...core.state import State, merge_state
 from ...core.tree import Leaf
 from ...core.usage import Call, Usage
 from ...errors import StaleLeaf
@@ -77,7 +77,7 @@ def _written_before(session: Session, leaf: Leaf, key: str) -> Leaf:
 
 def _rewound(session: Session, invocation_id: str, patch: State) -> State:
     """Move the leaf before an invocation; returns what makes the state there the one ADK asks for."""
-    wanted = merge(session.state, patch)
+    wanted = merge_state(session.state, patch)
     for entry in session.path():
         record = record_of(entry) or {}
         if record.get("invocation_id") == invocation_id:
@@ -100,7 +100,7 @@ def _calls(event: Event, placed: Placed, log: Log) -> list[Call]:
     if event.usage_metadata is None:
         return []
     told = {"candidates": [{}], "usage_metadata": event.usage_metadata}
-    usage = gemini.read_answer(told).usage or Usage()
+    usage = gemini.parse_reply(told).usage or Usage()
     model = event.model_version
     provider = gemini.NAME if model is not None and gemini.NAME in model else None
     after = log.leaf.seq + (placed.answer or 0)

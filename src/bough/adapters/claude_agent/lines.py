@@ -12,9 +12,9 @@ from typing import Any
 
 from ...core.codec import to_json
 from ...core.entries import Evidence
-from ...core.media import MARK
+from ...core.media import BASE64_MARK
 from ...core.messages import Attachment, Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
-from ...errors import BadValue
+from ...errors import InvalidValue
 from ...formats.claude_code import Line, blocks_of, message_of
 from ...wire import Blobs
 
@@ -29,9 +29,9 @@ class Unpackable(Exception):
 def packed(lines: Sequence[Line], message: Message, evidence: Evidence | None) -> list[Line]:
     """The lines without what the message tells. `Unpackable` if one of them has to be kept whole."""
     try:
-        if any(MARK in to_json(line, "line") for line in lines):
+        if any(BASE64_MARK in to_json(line, "line") for line in lines):
             raise Unpackable  # bytes within text, which the log lifts out of it
-    except BadValue:
+    except InvalidValue:
         raise Unpackable from None
     if sum(map(_pieces, lines)) != len(message.parts):
         raise Unpackable  # something in them is no part

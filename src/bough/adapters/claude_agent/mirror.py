@@ -169,7 +169,7 @@ class Mirror:
         tails: dict[Leaf, Leaf] = {}
         last = Leaf(0, 0)
         for stored in self.log.store.entries(self.log.session_id):
-            entry = stored.entry.opened(stored.branch)
+            entry = stored.entry.to_entry(stored.branch)
             found, here = about(entry), Leaf(stored.branch, entry.seq)
             last = last if isinstance(entry.payload, Note) and last.branch == here.branch else here
             tails[last] = here  # notes behind it are a part of where it ends
@@ -214,7 +214,7 @@ def lines_of(log: Log, blobs: Blobs) -> list[Line]:
 
 def _held(log: Log, blobs: Blobs) -> Iterator[tuple[int, Line]]:
     for stored in log.store.entries(log.session_id):
-        yield from held(stored.entry.opened(stored.branch), blobs)
+        yield from held(stored.entry.to_entry(stored.branch), blobs)
 
 
 def _no_blobs(_: str) -> None:

@@ -14,7 +14,7 @@ from ...core.codec import to_json
 from ...core.drafts import Draft
 from ...core.entries import Entry, Evidence, Note
 from ...core.messages import Message
-from ...errors import BadValue
+from ...errors import InvalidValue
 from ...formats.claude_code import Line, blocks_of, message_of
 from ...formats.jsonl import UNREADABLE, decoded
 from ...formats.records import Losses
@@ -34,7 +34,7 @@ def noted(
     """Lines kept whole. What JSON of ours cannot hold (half a character, NaN) is kept as the text of their JSON."""
     try:
         to_json(lines, "lines")
-    except BadValue:
+    except InvalidValue:
         kept = {"n": list(numbers), "texts": [json.dumps(line) for line in lines], **more}
         return Draft(Note({NAME: kept}, state))
     seals: dict[str, dict[str, Any]] = {}
@@ -128,7 +128,7 @@ def readable(line: Line) -> Line:
     """The line as it can be told: JSON of ours, with a sign in place of half a character; nothing if it is none."""
     try:
         to_json(line, "line")
-    except BadValue:
+    except InvalidValue:
         try:
             found = decoded(json.dumps(line).encode(), Losses(), "")
         except UNREADABLE:

@@ -25,7 +25,7 @@ from claude_agent_sdk import (
     fold_session_summary,
 )
 
-from ...errors import BadMessage, BadValue, NotFound, StaleLeaf, Trashed
+from ...errors import InvalidMessage, InvalidValue, NotFound, SessionTrashed, StaleLeaf
 from ...formats.claude_code import Line, kind_of, text
 from ...log.log import Log
 from ...session import Session
@@ -112,7 +112,10 @@ class BoughSessionStore(SessionStore):
                 writer.mirror = None  # what fails in the middle is read again
                 writer.mirror = _added(mirror, key, lines)
                 return
-            except (StaleLeaf, Trashed):  # another process was faster, or somebody has deleted it meanwhile
+            except (
+                StaleLeaf,
+                SessionTrashed,
+            ):  # another process was faster, or somebody has deleted it meanwhile
                 if attempt == TRIES - 1:
                     raise
 
@@ -227,7 +230,10 @@ def _added(mirror: Mirror, key: SessionKey, lines: list[Line]) -> Mirror:
     state = _summary(mirror, key, fresh) if key.get("subpath") is None else None
     try:
         Writing(mirror).run(mirror.numbered(fresh), state)
-    except (BadMessage, BadValue):  # a line that no message can be made of; all of them are kept all the same
+    except (
+        InvalidMessage,
+        InvalidValue,
+    ):  # a line that no message can be made of; all of them are kept all the same
         mirror = Mirror(mirror.log)
         Writing(mirror, is_told=False).run(mirror.numbered(mirror.unknown(fresh)), state)
     return mirror
@@ -251,7 +257,9 @@ def _tags(key: SessionKey) -> dict[str, str]:
 
 def _object(entry: object) -> Line:
     if not isinstance(entry, dict):
-        raise BadMessage(f"a transcript entry is a JSON object, not {type(entry).__name__}; hand in dicts")
+        raise InvalidMessage(
+            f"a transcript entry is a JSON object, not {type(entry).__name__}; hand in dicts"
+        )
     return entry
 
 

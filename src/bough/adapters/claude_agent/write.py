@@ -16,7 +16,7 @@ from ...core.drafts import Draft
 from ...core.entries import Compaction, Note, Payload, Settings
 from ...core.messages import Message, tool_result
 from ...core.tree import Leaf
-from ...core.turns import Cursor, follow
+from ...core.turns import Cursor, advance
 from ...core.usage import Call
 from ...formats.claude_code import answer, attached, is_summary, kept_by, prompt_of, said, summary_of
 from ...formats.records import Losses
@@ -224,7 +224,7 @@ class Writing:
             self._put(Draft(Note({}, state)))
 
     def _put(self, draft: Draft, unit: str | None = None) -> None:
-        self.cursor = follow(self.cursor, draft.payload).after
+        self.cursor = advance(self.cursor, draft.payload).cursor
         self._drafts.append(draft)
         if unit is not None:
             self._units.append((unit, self.cursor.seq))

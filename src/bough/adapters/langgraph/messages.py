@@ -17,7 +17,7 @@ from typing import Any, cast
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from ...core.codec import MAX_INT_BITS, encode
-from ...core.media import MARK
+from ...core.media import BASE64_MARK
 from ...core.messages import Attachment, Media, Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
 from ...core.usage import Usage
 
@@ -68,7 +68,7 @@ def rendered(message: BaseMessage, pack: Pack) -> Message | None:
     if type(message) is _CLASSES[role] and is_json(beside):
         plain = Message(cast(Role, role), parts, details={NAME: beside} if beside else None)
         # A data: URL would be lifted out, in the parts and in the details: what comes back was another text.
-        if MARK not in encode(plain) and restored(plain, _never) == message:
+        if BASE64_MARK not in encode(plain) and restored(plain, _never) == message:
             return plain
     return Message(cast(Role, role), parts, details={NAME: {"whole": pack(message)}})
 

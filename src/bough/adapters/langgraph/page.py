@@ -18,7 +18,7 @@ from ...core.drafts import Draft
 from ...core.entries import Entry, Note
 from ...core.messages import Message, Text, ToolResult
 from ...core.tree import Leaf
-from ...core.turns import Cursor, follow
+from ...core.turns import Cursor, advance
 from ...core.usage import Call
 from ...errors import OrphanResult
 from ...log.log import Log
@@ -89,7 +89,7 @@ class Page:
         self.facts = 1
 
     def add(self, payload: Message | Note, **told: Any) -> None:
-        after = follow(self._cursor, payload).after
+        after = advance(self._cursor, payload).cursor
         self.facts += isinstance(payload, Message) and payload.role == "user"
         self.facts += bool(self._cursor.turn and not after.turn)
         self.drafts.append(Draft(payload, **told))
@@ -111,8 +111,10 @@ class Page:
 
     def _remember(self, kept: Message | dict[str, Any]) -> None:
         said, redactor = said_as(self._cursor.seq, kept), self._log.runtime.redactor
-        if redactor.may_concern(said.body):
-            hidden = redactor.payload(kept) if isinstance(kept, Message) else redactor.json(kept)
+        if redactor.may_contain_secret(said.body):
+            hidden = (
+                redactor.redact_payload(kept) if isinstance(kept, Message) else redactor.redact_json(kept)
+            )
             as_kept = said_as(said.seq, cast(Message | dict[str, Any], hidden))
             as_kept.copies.extend([as_kept.message(self.values), said.message(self.values)])
             said = as_kept

@@ -39,8 +39,8 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from ...core.codec import plain_text
-from ...errors import BadQuery, NotFound, Trashed
+from ...core.codec import check_text
+from ...errors import InvalidArgument, NotFound, SessionTrashed
 from ...store import Store
 from .. import require_store
 from .checkpoint import Coming
@@ -188,7 +188,7 @@ class BoughSaver(BaseCheckpointSaver[Any]):
         name, ns = self._place(config)
         of = get_checkpoint_id(config)
         if of is None:
-            raise BadQuery("checkpoint_id", None, "the id of the checkpoint that the writes follow")
+            raise InvalidArgument("checkpoint_id", None, "the id of the checkpoint that the writes follow")
         made = [
             (WRITES_IDX_MAP.get(channel, index), channel, value)
             for index, (channel, value) in enumerate(writes)
@@ -221,7 +221,7 @@ class BoughSaver(BaseCheckpointSaver[Any]):
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Tell only the latest checkpoint of each namespace, or put the threads into the trash (`delete`)."""
         if strategy not in ("keep_latest", "delete"):
-            raise BadQuery("strategy", strategy, "keep_latest or delete")
+            raise InvalidArgument("strategy", strategy, "keep_latest or delete")
         for name in map(self._named, thread_ids):
             if strategy == "delete":
                 self._threads.delete(name)
@@ -312,12 +312,12 @@ class BoughSaver(BaseCheckpointSaver[Any]):
     def _named(self, thread_id: object) -> str:
         """A thread's name as the store keeps it."""
         if thread_id is None or str(thread_id) == "":
-            raise BadQuery("thread_id", thread_id, 'a name: config={"configurable": {"thread_id": "1"}}')
-        return self.store.runtime.redactor.text(plain_text(str(thread_id), "thread_id"))
+            raise InvalidArgument("thread_id", thread_id, 'a name: config={"configurable": {"thread_id": "1"}}')
+        return self.store.runtime.redactor.redact_text(check_text(str(thread_id), "thread_id"))
 
     def _place(self, config: RunnableConfig) -> tuple[str, str]:
         given = config.get("configurable", {})
-        return self._named(given.get("thread_id")), plain_text(
+        return self._named(given.get("thread_id")), check_text(
             given.get("checkpoint_ns") or "", "checkpoint_ns"
         )
 
@@ -346,7 +346,7 @@ class BoughSaver(BaseCheckpointSaver[Any]):
     def _on_thread(self, name: str, ns: str, work: Callable[[ThreadLog], None]) -> None:
         try:
             work(self._threads.opened(name, ns))
-        except (Trashed, NotFound):
+        except (SessionTrashed, NotFound):
             self._threads.forget(name)  # somebody deleted it meanwhile: a thread of that name begins anew
             work(self._threads.opened(name, ns))
 

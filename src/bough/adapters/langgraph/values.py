@@ -17,7 +17,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from ...core.messages import Message
-from ...errors import Damaged
+from ...errors import StoreDamaged
 from .messages import NAME, is_json, rendered, restored
 
 # A long run of letters looks like a key by chance, about once in fifty megabytes, and what looks like one is redacted.
@@ -66,7 +66,9 @@ class Values:
                 return {key: self.decode(item) for key, item in held.items()}
             case {"serde": _}:
                 return self.unpack(tagged)
-        raise Damaged("a value of the graph", f"it is tagged {', '.join(tagged)}, which was never written")
+        raise StoreDamaged(
+            "a value of the graph", f"it is tagged {', '.join(tagged)}, which was never written"
+        )
 
     def pack(self, value: Any) -> dict[str, Any]:
         """The value as the serde writes it, in letters."""

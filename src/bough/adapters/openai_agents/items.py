@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from ...core.codec import from_json, to_json
-from ...core.context import active_compactions, item_of, summary_item
+from ...core.context import active_compactions, context_item, summary_item
 from ...core.drafts import Draft
 from ...core.entries import Entry, Evidence, Note
 from ...core.messages import (
@@ -32,8 +32,8 @@ from ...core.messages import (
     ToolResult,
 )
 from ...errors import UnrecognizedReply
-from ...wire import Blobs, wire
-from ...wire.shapes import blocks, plain
+from ...wire import Blobs, find_provider
+from ...wire.shapes import content_blocks, to_dict
 from ..json_edits import edited, edits
 
 Item = dict[str, Any]
@@ -87,7 +87,7 @@ class Piece(Struct, frozen=True):
 
 def read(value: object) -> Piece:
     """An item as parts; whatever it is, it can be rendered again."""
-    item = plain(value)
+    item = to_dict(value)
     kind = str(item.get("type") or "message")
     has_call_id = isinstance(item.get("call_id"), str)
     try:
@@ -108,7 +108,7 @@ def _is_assistant(item: Item) -> bool:
 
 def _read_said(item: Item) -> Piece:
     """What the model said, thought or asked for."""
-    answer = wire(ISSUER).read_answer(_understood(item))
+    answer = find_provider(ISSUER).parse_reply(_understood(item))
     parts = answer.message.parts
     found = answer.evidence.parts if answer.evidence is not None else {}
     proofs = tuple(found.get(str(index), {}) for index in range(len(parts)))
@@ -121,13 +121,13 @@ def _read_said(item: Item) -> Piece:
 
 
 def _read_input(item: Item) -> Piece:
-    (message,) = wire(ISSUER).read_messages([_understood(item)])
+    (message,) = find_provider(ISSUER).parse_messages([_understood(item)])
     return Piece(item, message.role, message.parts, form=_content_form(message.parts, item.get("content")))
 
 
 def _read_output(kind: str, item: Item) -> Piece:
     if kind == "function_call_output" and isinstance(item.get("output"), str | list):
-        (message,) = wire(ISSUER).read_messages([_understood(item, "output")])
+        (message,) = find_provider(ISSUER).parse_messages([_understood(item, "output")])
         (result,) = message.results
         return Piece(item, "tool", message.parts, form=_content_form(result.content, item["output"]))
     form = "json" if kind == "function_call_output" else kind
@@ -147,12 +147,12 @@ def _understood(item: Item, key: str = "content") -> Item:
     """The item with words in place of what no message can hold: its type, in brackets."""
     if not isinstance(item.get(key), list | tuple):
         return item
-    return {**item, key: [_understood_block(block) for block in blocks(item[key])]}
+    return {**item, key: [_understood_block(block) for block in content_blocks(item[key])]}
 
 
 def _understood_block(block: Item) -> Item:
     try:
-        wire(ISSUER).read_messages([{"role": "user", "content": [block]}])
+        find_provider(ISSUER).parse_messages([{"role": "user", "content": [block]}])
     except UnrecognizedReply:
         return {"type": "text", "text": f"[{block.get('type')}]"}
     return block
@@ -272,7 +272,7 @@ def items_of(entry: Entry, blobs: Blobs) -> list[Item]:
         return [held["item"]] if "item" in held else []
     message = entry.message
     if message is None:
-        seen = item_of(entry)
+        seen = context_item(entry)
         return [] if seen is None else _items(seen.message, None, blobs)
     return _items(message, entry.evidence, blobs)
 

@@ -26,7 +26,7 @@ from pydantic_ai.messages import (
 from ...core.codec import from_json, to_json
 from ...core.messages import Attachment, Media, Outcome, Part, Reasoning, Role, Text, ToolCall, ToolResult
 from ...wire import Blobs
-from ...wire.shapes import tool_call
+from ...wire.shapes import parse_tool_call
 
 Dumped = dict[str, Any]
 
@@ -104,7 +104,9 @@ def read_said(part: Dumped) -> tuple[Part, str | None]:
             return Reasoning(part["content"]), None
         case "tool-call":
             written = part.get("args")
-            call = tool_call(part["tool_call_id"], part["tool_name"], {} if written is None else written)
+            call = parse_tool_call(
+                part["tool_call_id"], part["tool_name"], {} if written is None else written
+            )
             return call, _call_form(call, written)
         case "file" if part["content"].get("data"):
             content = part["content"]

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from ...errors import BadQuery, OutOfScope
+from ...errors import InvalidArgument, OutOfScope
 from .scope import Scope, open_at
 
 Spill = Callable[[bytes, str], str]
@@ -66,7 +66,7 @@ class Files:
         if lines[-1] == "":
             lines.pop()
         if offset > max(len(lines), 1):
-            raise BadQuery("offset", offset, f"a line of {path}, which has {len(lines)}")
+            raise InvalidArgument("offset", offset, f"a line of {path}, which has {len(lines)}")
         end = min(offset - 1 + limit, len(lines))
         numbered = [f"{at + 1:>6}\t{lines[at].removesuffix(chr(13))}" for at in range(offset - 1, end)]
         if not numbered:
@@ -87,7 +87,7 @@ class Files:
         """Replace `old`, which must occur exactly once, by `new`. Everything else stays byte for byte."""
         before, after = _encoded("old", old), _encoded("new", new)
         if not before or before == after:
-            raise BadQuery("old", old, "some text of the file, other than new")
+            raise InvalidArgument("old", old, "some text of the file, other than new")
         with self._scope.parent(path) as (above, name):
             known = _present(above, name, path)
             if known is None:
@@ -99,9 +99,9 @@ class Files:
                 before, after = _with_returns(before), _with_returns(after)
             at = data.find(before)
             if at < 0:
-                raise BadQuery("old", old, f"text exactly as it stands in {path}; read it again")
+                raise InvalidArgument("old", old, f"text exactly as it stands in {path}; read it again")
             if data.find(before, at + 1) >= 0:
-                raise BadQuery("old", old, f"text that occurs once in {path}; add lines around it")
+                raise InvalidArgument("old", old, f"text that occurs once in {path}; add lines around it")
             _replace(above, name, data[:at] + after + data[at + len(before) :], known)
         return f"edited {path} at line {data[:at].count(10) + 1}"
 
@@ -117,7 +117,7 @@ class Files:
         try:
             re.compile(pattern)
         except (re.error, OverflowError, RecursionError) as error:
-            raise BadQuery("pattern", pattern, f"a regular expression ({error})") from None
+            raise InvalidArgument("pattern", pattern, f"a regular expression ({error})") from None
         walk = _Walk(self._scope, folder, glob)
         names, texts = self._texts(walk)
         hits = _search(pattern, texts)
@@ -133,7 +133,7 @@ class Files:
         data = self._unspill(handle)
         end = _boundary(data, min(offset + min(limit, SHOWN), len(data)))
         if offset and offset >= len(data):
-            raise BadQuery("offset", offset, f"a byte of {handle}, which has {len(data)}")
+            raise InvalidArgument("offset", offset, f"a byte of {handle}, which has {len(data)}")
         tail = "" if end >= len(data) else f"; go on with offset={end}"
         return f"{text_of(data[offset:end])}\n[bytes {offset}–{end} of {len(data)}{tail}]"
 
@@ -168,9 +168,11 @@ class _Walk:
 
     def __init__(self, scope: Scope, folder: str, glob: str) -> None:
         if re.search(r"\{[^{}]*,[^{}]*\}", glob):
-            raise BadQuery("glob", glob, "* ** ? and [ ]; ask once for each of the alternatives")
+            raise InvalidArgument("glob", glob, "* ** ? and [ ]; ask once for each of the alternatives")
         if glob.startswith("/") or ".." in glob.split("/"):
-            raise BadQuery("glob", glob, "names below the folder; name another folder for other places")
+            raise InvalidArgument(
+                "glob", glob, "names below the folder; name another folder for other places"
+            )
         names = tuple(part for part in glob.split("/") if part not in ("", "."))
         self._globs = names if len(names) > 1 else ("**", *names)
         self._scope, self._folder = scope, folder
@@ -281,7 +283,7 @@ def _search(pattern: str, texts: list[str]) -> list[tuple[int, int, str]]:
         )
     except subprocess.TimeoutExpired:
         takes = f"an expression that is done within {_SEARCH_SECONDS} s; avoid nested repeats such as (a+)+"
-        raise BadQuery("pattern", pattern, takes) from None
+        raise InvalidArgument("pattern", pattern, takes) from None
     return [(at, number, line) for at, number, line in json.loads(done.stdout)]
 
 
@@ -330,7 +332,7 @@ def _refuse_if_changed(above: int, name: str, known: os.stat_result | None) -> N
         known.st_size,
         known.st_mtime_ns,
     ):
-        raise BadQuery("path", name, "a file that nobody else writes meanwhile; read it again")
+        raise InvalidArgument("path", name, "a file that nobody else writes meanwhile; read it again")
 
 
 def _mode(above: int, name: str) -> int | None:
@@ -342,7 +344,7 @@ def _mode(above: int, name: str) -> int | None:
 
 def _bounded(data: bytes, path: str) -> bytes:
     if len(data) > _LARGEST:
-        raise BadQuery("path", path, f"a file of at most {_LARGEST:,} bytes")
+        raise InvalidArgument("path", path, f"a file of at most {_LARGEST:,} bytes")
     return data
 
 
@@ -350,7 +352,7 @@ def _encoded(where: str, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise BadQuery(where, text, "whole characters") from None
+        raise InvalidArgument(where, text, "whole characters") from None
 
 
 def _with_returns(data: bytes) -> bytes:
@@ -367,4 +369,4 @@ def _boundary(data: bytes, at: int) -> int:
 
 def _at_least(where: str, value: int, least: int) -> None:
     if not isinstance(value, int) or value < least:
-        raise BadQuery(where, value, f"a whole number from {least} on")
+        raise InvalidArgument(where, value, f"a whole number from {least} on")

@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 
 from msgspec import Struct
 
-from ...errors import BadQuery, OutOfScope
+from ...errors import InvalidArgument, OutOfScope
 from .files import Spill, capped, text_of
 
 Resolver = Callable[[str, int], list[str]]
@@ -105,7 +105,7 @@ class Web:
     ) -> Answer:
         """The answer as data; OutOfScope if it, or any redirect on the way, is not for us to reach."""
         if method not in _METHODS:
-            raise BadQuery("method", method, ", ".join(_METHODS))
+            raise InvalidArgument("method", method, ", ".join(_METHODS))
         headers = _clean(headers)
         target = self._target(url)
         ends_at = time.monotonic() + self._timeout
@@ -289,9 +289,9 @@ def _clean(headers: Mapping[str, str]) -> dict[str, str]:
     kept: dict[str, str] = {}
     for name, value in headers.items():
         if not _TOKEN.fullmatch(name) or name.lower() in _OURS:
-            raise BadQuery("header", name, "a name that does not steer the connection itself")
+            raise InvalidArgument("header", name, "a name that does not steer the connection itself")
         if not value.isascii() or not value.isprintable():
-            raise BadQuery("header", name, "a value of printable ASCII")
+            raise InvalidArgument("header", name, "a value of printable ASCII")
         kept[name.lower()] = value
     return kept
 

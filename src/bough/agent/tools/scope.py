@@ -19,7 +19,7 @@ from typing import BinaryIO, Literal, get_args
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from ...errors import BadQuery, OutOfScope
+from ...errors import InvalidArgument, OutOfScope
 from ...log.workspace import Workspace
 
 Tier = Literal["sandboxed", "project", "full"]
@@ -55,7 +55,7 @@ class Scope(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.tier not in get_args(Tier):
-            raise BadQuery("tier", self.tier, "sandboxed, project or full")
+            raise InvalidArgument("tier", self.tier, "sandboxed, project or full")
         force_setattr(self, "root", Path(os.path.realpath(self.root)))
 
     @classmethod

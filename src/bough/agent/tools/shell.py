@@ -19,7 +19,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from ...errors import BadQuery, OutOfScope
+from ...errors import InvalidArgument, OutOfScope
 from .files import SHOWN, Spill, capped, text_of
 from .scope import Scope
 
@@ -106,7 +106,7 @@ class Shell:
     async def _run(self, argv: tuple[str, ...], timeout: float | None) -> Ran:
         seconds = self._timeout if timeout is None else min(timeout, self._timeout)
         if not seconds > 0:
-            raise BadQuery("timeout", timeout, "seconds, more than none")
+            raise InvalidArgument("timeout", timeout, "seconds, more than none")
         environ = environment(self._scope, self._environ)
         exit_code, data, lost = await _finish(argv, self._scope.root, environ, seconds)
         text = text_of(data) + (f"\n[{lost:,} more bytes were not kept]" if lost else "")
@@ -117,7 +117,7 @@ class Shell:
 def check(scope: Scope, argv: Sequence[str]) -> None:
     """OutOfScope unless the tier and the allow-list let this start."""
     if isinstance(argv, str) or not argv or not all(isinstance(arg, str) for arg in argv):
-        raise BadQuery("argv", argv, "a list of the program and its arguments, each of them text")
+        raise InvalidArgument("argv", argv, "a list of the program and its arguments, each of them text")
     if any("\0" in arg for arg in argv) or not argv[0]:
         raise OutOfScope(_line(argv), "it holds a NUL or no program")
     if scope.tier == "full":

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...core.messages import Message, ToolCall, tool_result
-from ...errors import BadTool, BadValue
+from ...errors import InvalidTool, InvalidValue
 from ...models.model import ToolSpec
 from ..approvals import Asked, TaskWaits
 
@@ -66,7 +66,7 @@ class ToolContext:
         word: tasks that are done by then answer at once. So a tool that has tasks is `idempotent` or `read`.
         """
         if self._run_task is None:
-            raise BadTool(self.call.name, "it is not run by a session, so it cannot start a task")
+            raise InvalidTool(self.call.name, "it is not run by a session, so it cannot start a task")
         key = f"{self.key}/{len(self._tasks) + 1}"
         self._tasks[key] = task = asyncio.ensure_future(self._run_task(key, text, **how))
         try:
@@ -171,7 +171,7 @@ class Tool(Struct, frozen=True):
                 state=context.updates or None,
                 details=context.details or None,
             )
-        except BadValue as error:
+        except InvalidValue as error:
             return failed(context.call, f"{self.name} returned what cannot be kept: {error}")
 
     async def _call(self, function: Callable[..., Any], context: ToolContext) -> Any:
@@ -224,10 +224,10 @@ def tool(function: Callable[..., Any] | None = None, **how: Any) -> Any:
 def _made(function: Callable[..., Any], *, name: str | None = None, **how: Any) -> Tool:
     spoken = name or getattr(function, "__name__", None)
     if not callable(function) or spoken is None:
-        raise BadTool(repr(function)[:80], "it is no function with a name")
+        raise InvalidTool(repr(function)[:80], "it is no function with a name")
     effect = how.get("effect", "unsafe")
     if effect not in ("read", "idempotent", "unsafe"):
-        raise BadTool(spoken, f"effect {effect!r} is unknown; use read, idempotent or unsafe")
+        raise InvalidTool(spoken, f"effect {effect!r} is unknown; use read, idempotent or unsafe")
     arguments, context_name = _arguments(function, spoken)
     description = inspect.getdoc(function) or spoken.replace("_", " ")
     spec = ToolSpec(spoken, description, _schema(arguments, spoken))
@@ -240,15 +240,15 @@ def _arguments(function: Callable[..., Any], name: str) -> tuple[type[Struct], s
     try:
         hints = get_type_hints(function, localns={"ToolContext": ToolContext}, include_extras=True)
     except NameError as error:
-        raise BadTool(name, f"its type hints cannot be read ({error})") from None
+        raise InvalidTool(name, f"its type hints cannot be read ({error})") from None
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-            raise BadTool(name, f"parameter {parameter} has no name a model could use")
+            raise InvalidTool(name, f"parameter {parameter} has no name a model could use")
         hint = hints.get(parameter.name)
         if hint is ToolContext:
             context_name = parameter.name
         elif hint is None:
-            raise BadTool(name, f"parameter {parameter.name} has no type hint")
+            raise InvalidTool(name, f"parameter {parameter.name} has no type hint")
         elif parameter.default is parameter.empty:
             fields.append((parameter.name, hint))
         else:
@@ -261,7 +261,7 @@ def _schema(arguments: type[Struct], name: str) -> dict[str, Any]:
     try:
         (reference,), parts = msgspec.json.schema_components([arguments], ref_template="#/$defs/{name}")
     except (TypeError, NotImplementedError) as error:
-        raise BadTool(name, f"no JSON schema can be made of its parameters ({error})") from None
+        raise InvalidTool(name, f"no JSON schema can be made of its parameters ({error})") from None
     schema = dict(parts.pop(reference["$ref"].rpartition("/")[2]))
     schema.pop("title", None)
     return {**schema, "$defs": parts} if parts else schema

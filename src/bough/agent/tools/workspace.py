@@ -32,7 +32,7 @@ class Spills:
         self.made: list[Media] = []
 
     def keep(self, data: bytes, mime: str) -> str:
-        kept = self._log.runtime.redactor.text(data.decode("utf-8", "replace")).encode()
+        kept = self._log.runtime.redactor.redact_text(data.decode("utf-8", "replace")).encode()
         media = Media(digest(kept), mime, len(kept), "the rest of the output")
         self._log.store.put_blob(Blob(media.hash, mime, kept), self._log.runtime.now())
         self.made.append(media)

@@ -15,8 +15,8 @@ import click
 from ...core.entries import Entry
 from ...core.tree import Leaf
 from ...core.turns import OpenCall
-from ...core.usage import difference, spoken_cost
-from ...errors import BoughError, Fenced, Running, StaleLeaf
+from ...core.usage import difference, format_cost
+from ...errors import BoughError, Fenced, SessionRunning, StaleLeaf
 from ...session import Session
 from ..agent_options import Agent, Asked, agent_for, refuse_without, say_lost, start_options
 from ..reference import complete
@@ -162,14 +162,14 @@ class Chat:
                 self._watcher(),
                 self._ask if self.is_terminal else None,
             )
-        except Running as error:
+        except SessionRunning as error:
             return self._busy(error, content)
         finally:
             self._seen = session.leaf
         spent = difference(session.row.totals, before)
         self._tell(end)
         if self.is_terminal:
-            say(dim(f"{tokens(spent)} · {spoken_cost(spent)}"))
+            say(dim(f"{tokens(spent)} · {format_cost(spent)}"))
         return 0 if end.is_fine else PROBLEM
 
     def _watcher(self) -> Watcher:
@@ -208,7 +208,7 @@ class Chat:
             self._catch_up()
         return said.code
 
-    def _busy(self, error: Running, content: str | None) -> int:
+    def _busy(self, error: SessionRunning, content: str | None) -> int:
         """Another process drives the session: wait, or leave the input in its queue."""
         self._say_busy(error)
         if content is None or not self.is_terminal:
@@ -218,7 +218,7 @@ class Chat:
             say("queued; the answer is shown here when it is there and you press Enter")
         return HELD
 
-    def _say_busy(self, error: Running) -> None:
+    def _say_busy(self, error: SessionRunning) -> None:
         self.note(f"{error.holder or 'another process'} is in the middle of a turn here")
 
     def _catch_up(self) -> bool:
@@ -252,7 +252,7 @@ class Chat:
         from ...core.redact import Redactor
         from ...log.runtime import environment_secrets
 
-        return Typed(words, Redactor(environment_secrets()).text)
+        return Typed(words, Redactor(environment_secrets()).redact_text)
 
     def _greet(self) -> None:
         session = self._session
@@ -281,7 +281,7 @@ class Chat:
         """A turn that was cut off: go on with it, or leave it behind. One that is being driven is neither."""
         try:
             session.log.raise_if_leased()
-        except Running as error:
+        except SessionRunning as error:
             self._say_busy(error)
             return
         if not self.is_terminal:

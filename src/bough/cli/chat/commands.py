@@ -11,8 +11,8 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...core.tree_text import describe
-from ...core.usage import spoken_cost
+from ...core.tree_text import describe_entry
+from ...core.usage import format_cost
 from ...errors import InvalidPosition
 from ...models.names import named
 from ..commands.export import file_name
@@ -67,7 +67,7 @@ def _show(chat: Chat, rest: str) -> None:
     entry = chat.session.path(since=seq - 1)[0]
     click.echo(dim(f"{entry.seq} {entry.role or entry.kind} {entry.model or ''}".rstrip()))
     text = entry.message.text if entry.message is not None else ""
-    chat.render(text) if text else click.echo(describe(entry))
+    chat.render(text) if text else click.echo(describe_entry(entry))
 
 
 def _fork(chat: Chat, rest: str) -> None:
@@ -110,8 +110,8 @@ def _compact(chat: Chat, rest: str) -> None:
 
 def _usage(chat: Chat, rest: str) -> None:
     own, path = chat.session.usage(), chat.session.usage("path")
-    click.echo(f"  this session  {own.calls} calls, {tokens(own)}, {spoken_cost(own)}")
-    click.echo(f"  this path     {path.calls} calls, {tokens(path)}, {spoken_cost(path)}")
+    click.echo(f"  this session  {own.calls} calls, {tokens(own)}, {format_cost(own)}")
+    click.echo(f"  this path     {path.calls} calls, {tokens(path)}, {format_cost(path)}")
 
 
 def _model(chat: Chat, rest: str) -> None:

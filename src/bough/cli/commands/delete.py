@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from ...core.time_text import span
+from ...core.time_text import parse_duration
 from ...error_messages import tell
-from ...errors import Running
+from ...errors import SessionRunning
 from ...session import Session
 from ...store import GRACE_MICROSECONDS, Store
 from ...stores.base import SessionRow
@@ -109,8 +109,8 @@ def gc(place: Here, trashed_for: str | None, idle_for: str | None, yes: bool, is
     """
     sessions = place.sessions()
     now = sessions.runtime.now()
-    old = _trashed_before(sessions, now - span("--trashed-for", trashed_for)) if trashed_for else []
-    idle = _idle_before(sessions, now - span("--idle-for", idle_for)) if idle_for else []
+    old = _trashed_before(sessions, now - parse_duration("--trashed-for", trashed_for)) if trashed_for else []
+    idle = _idle_before(sessions, now - parse_duration("--idle-for", idle_for)) if idle_for else []
     loose = sessions.backend.loose_blobs(now - GRACE_MICROSECONDS)
     if not old and not idle and not loose.blobs:
         say_json(dropped_blobs=0, purged=[], trashed=[]) if is_json else say("nothing to do")
@@ -154,7 +154,7 @@ def _idle_before(sessions: Store, before: int) -> list[SessionRow]:
 def _trashed(sessions: Store, row: SessionRow) -> list[str]:
     try:
         return sessions.delete(row.session_id)
-    except Running as error:  # it, or a task of it, since the plan was made
+    except SessionRunning as error:  # it, or a task of it, since the plan was made
         say(f"{row.session_id} is left alone: {tell(error).what}")
         return []
 

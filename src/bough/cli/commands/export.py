@@ -197,7 +197,7 @@ def _stem(session: Session, format_: str) -> str:
     """Inspect lists the logs of a folder by their names: a time, a task and an id, with `_` between them alone."""
     if format_ != "inspect":
         return session.session_id
-    row, hide = session.row, session.log.runtime.redactor.text
+    row, hide = session.row, session.log.runtime.redactor.redact_text
     when = iso(row.started_at).partition(".")[0].replace(":", "-")
     words = (hide(row.agent or "session")[:40], session.session_id)
     return "_".join([when, *(re.sub(r"[^A-Za-z0-9.-]+", "-", word) for word in words)])

@@ -7,8 +7,8 @@ from typing import Any, get_args
 
 import click
 
-from ...core.time_text import moment
-from ...core.usage import spoken_cost
+from ...core.time_text import parse_time
+from ...core.usage import format_cost
 from ...errors import NotFound
 from ...store import Store
 from ...stores.base import Page, SessionRow, Status
@@ -64,8 +64,8 @@ def ls(
     now = sessions.runtime.now()
     query["parent_session"] = None if parent is None else _parent(place, sessions, parent)
     query["tag"] = None if tag is None else _pair(tag)
-    query["started_from"] = None if after is None else moment("--after", after, now)
-    query["started_before"] = None if until is None else moment("--before", until, now)
+    query["started_from"] = None if after is None else parse_time("--after", after, now)
+    query["started_before"] = None if until is None else parse_time("--before", until, now)
     query["children"] = is_all or bool(query["relation"]) or bool(query["parent_session"])
     with turning(page):
         found = sessions.sessions(before=page, **query)
@@ -126,7 +126,7 @@ def _line(row: SessionRow, now: int) -> tuple[str, ...]:
         ago(row.updated_at, now) if sys.stdout.isatty() else when(row.updated_at),
         status(row),
         str(row.turns),
-        spoken_cost(row.totals),
+        format_cost(row.totals),
         clipped(row.model or "", 24) if sys.stdout.isatty() else row.model or "",
         title,
     )

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from ...errors import IdClash
+from ...errors import IdConflict
 from ...exchange.bundle.write import whole_file
 from ...models.availability import able
 from ...session import Session
@@ -103,7 +103,7 @@ def _source(place: Here, name: str) -> tuple[Session, int | None]:
     sessions = place.new_sessions()
     try:
         return sessions.session(sessions.import_bundle(bundle).session_id), seq
-    except IdClash as clash:
+    except IdConflict as clash:
         raise Refused(
             f"session id {clash.session_id!r} holds other content here; nothing was taken in. Take it in beside with "
             f"bough import {shlex.quote(str(bundle))} --new-id, then replay the id that is printed"

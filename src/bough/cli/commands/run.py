@@ -10,9 +10,9 @@ from ...agent.ancestors import above
 from ...agent.approvals import Asked as AskedCall
 from ...agent.call_status import is_awaited, read_calls
 from ...core.turns import OpenCall
-from ...core.usage import Totals, difference, spoken_cost
+from ...core.usage import Totals, difference, format_cost
 from ...error_messages import tell
-from ...errors import Running, TaskTrashed
+from ...errors import SessionRunning, TaskTrashed
 from ...session import Session
 from ..agent_options import (
     Agent,
@@ -83,7 +83,7 @@ def run(
         return 0
     try:
         return _run(place, session, agent, content, is_json=is_json)
-    except Running:
+    except SessionRunning:
         if not queue or content is None:
             raise
     number = session.enqueue(content)
@@ -246,7 +246,7 @@ def _tell(session: Session, agent: Agent, end: End, spent: Totals) -> None:
         say(f"{click.style('bough:', fg='red')} {safe(end_words(end.error['message'], name))}")
         if session.log.cursor.turn:
             say(f"the input is durable; go on with: {resume}")
-    say(dim(f"{name} · {tokens(spent)} · {spoken_cost(spent)}"))
+    say(dim(f"{name} · {tokens(spent)} · {format_cost(spent)}"))
 
 
 def _tell_json(session: Session, end: End, spent: Totals) -> None:

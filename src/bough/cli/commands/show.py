@@ -8,8 +8,8 @@ import click
 
 from ...core.entries import Entry
 from ...core.messages import Media, Message, Reasoning, Text, ToolCall, ToolResult
-from ...core.tree_text import describe
-from ...core.usage import spoken_cost, total
+from ...core.tree_text import describe_entry
+from ...core.usage import format_cost, total
 from ...session import Session
 from ...stores.base import Query
 from ...wire import PROVIDERS
@@ -213,7 +213,7 @@ def _head(session: Session) -> Iterator[str]:
     row = session.row
     name = row.title or row.agent
     yield f"{bold(clipped(name, 100))}  {dim(row.session_id)}" if name else bold(row.session_id)
-    about = [status(row), row.model, many(row.turns, "turn"), spoken_cost(row.totals), tokens(row.totals)]
+    about = [status(row), row.model, many(row.turns, "turn"), format_cost(row.totals), tokens(row.totals)]
     yield dim(" · ").join(filter(None, [*about, when(row.updated_at)]))
     if row.parent_session:
         yield dim(f"{row.relation} of {row.parent_session} at {row.parent_seq}")
@@ -231,13 +231,15 @@ def _listed(entries: Sequence[Entry], places: Sequence[str]) -> Iterator[str]:
     for entry, place in zip(entries, places, strict=True):
         name = entry.role or entry.kind
         text = f"{place:>{max(room, 5)}} {' ' if entry.internal else '•'} {name:<14} "
-        yield click.style(text, fg=_ROLES.get(name)) + clipped(describe(entry), max(20, columns - len(text)))
+        yield click.style(text, fg=_ROLES.get(name)) + clipped(
+            describe_entry(entry), max(20, columns - len(text))
+        )
 
 
 def _said(entry: Entry, *, full: bool) -> Iterator[str]:
     name = entry.role or entry.kind
     if entry.message is None:
-        yield dim(f"{entry.seq:>5} {name}: {clipped(describe(entry), width(200))}")
+        yield dim(f"{entry.seq:>5} {name}: {clipped(describe_entry(entry), width(200))}")
         return
     model = dim(f"  {entry.model}") if entry.model else ""
     yield from _spoken(name, entry.message, full=full, before=dim(f"{entry.seq:>5}") + " ", behind=model)
@@ -324,7 +326,7 @@ def _show_entry(found: Place, *, is_json: bool) -> None:
         say_json(entry=entry_data(entry), usage=plain(total(calls)) if calls else None)
         return
     click.echo("\n".join(_said(entry, full=True)))
-    spent = f" · {spoken_cost(total(calls))} · {tokens(total(calls))}" if calls else ""
+    spent = f" · {format_cost(total(calls))} · {tokens(total(calls))}" if calls else ""
     click.echo(
         dim(f"      {entry.entry_id.hex()} · turn {entry.turn} · step {entry.step} · {when(entry.at)}{spent}")
     )

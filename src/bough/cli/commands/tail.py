@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ...core.tree import Leaf
-from ...core.usage import MOST
+from ...core.usage import MAX_COUNT
 from ...session import Session
 from ...stores.base import Fact
 from ..reference import find_whole, reference
@@ -36,7 +36,7 @@ def tail(place: Here, reference: str, follow: bool, last: int, after: int | None
     with --from.
     """
     session = find_whole(place, reference).session
-    seen = max(0, session.row.facts - last) if after is None else min(after, MOST)
+    seen = max(0, session.row.facts - last) if after is None else min(after, MAX_COUNT)
     for fact in _facts(session, seen, follow=follow):
         click.echo(encoded(_line(session, fact)))
         sys.stdout.flush()  # whoever reads a pipe wants it now

@@ -7,8 +7,8 @@ from datetime import datetime
 
 import click
 
-from ...core.time_text import moment
-from ...core.usage import Call, Totals, spoken_cost, total
+from ...core.time_text import parse_time
+from ...core.usage import Call, Totals, format_cost, total
 from ...session import Session
 from ...store import Store
 from ...stores.base import SessionRow
@@ -56,7 +56,7 @@ def usage(
         spent = _of_one(find(place, reference).standing(), view or "own", since)
     else:
         sessions = place.sessions()
-        floor = 0 if since is None else moment("--since", since, sessions.runtime.now())
+        floor = 0 if since is None else parse_time("--since", since, sessions.runtime.now())
         spent = [one for one in _of_all(sessions) if one[1].at >= floor]
     groups = _grouped(spent, by)
     if is_json:
@@ -75,7 +75,7 @@ def _of_one(session: Session, view: str, since: str | None) -> list[Spent]:
     row = session.row
     if since is not None and since.isdigit():
         return [(row, call) for call in session.model_calls(view, since=session.log.leaf_at(int(since)))]
-    floor = 0 if since is None else moment("--since", since, session.log.runtime.now())
+    floor = 0 if since is None else parse_time("--since", since, session.log.runtime.now())
     return [(row, call) for call in session.model_calls(view) if call.at >= floor]
 
 
@@ -107,5 +107,5 @@ def _line(name: str, sums: Totals) -> tuple[str, ...]:
         f"{sums.input_tokens:,}",
         f"{sums.cache_read_tokens:,}",
         f"{sums.output_tokens:,}",
-        spoken_cost(sums),
+        format_cost(sums),
     )

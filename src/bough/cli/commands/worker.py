@@ -15,8 +15,8 @@ import click
 
 from ...agent.limits import Limits
 from ...core.messages import system
-from ...core.time_text import span
-from ...errors import NotOnPostgres, Running
+from ...core.time_text import parse_duration
+from ...errors import PostgresRequired, SessionRunning
 from ...session import Session
 from ..agent_options import Asked
 from ..load_tools import loaded
@@ -82,13 +82,13 @@ def worker(
         from ...engines.absurd.worker import Worker
     except ModuleNotFoundError as error:
         raise Refused(NOT_INSTALLED.format(error.name)) from None
-    seconds = span("lease", lease) // 1_000_000
+    seconds = parse_duration("lease", lease) // 1_000_000
     working = Worker(place.url, agents, queue=queue, concurrency=concurrency, lease=seconds, report=say)
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: _stop(working))
     named = ", ".join(agent.name for agent in agents)
     say(f"{working.name} takes tasks of {queue!r} for {named}, {concurrency} at once; Ctrl-C stops it")
-    left = working.run(span("grace", grace) / 1_000_000)
+    left = working.run(parse_duration("grace", grace) / 1_000_000)
     if left:
         say(f"{many(left, 'task')} left in a step; others take over when the lease ends")
         os._exit(0)  # Python would wait for the threads of tools, perhaps for hours
@@ -166,7 +166,7 @@ def _sent(session: Session, content: str | None, queue: str, asked: Asked, *, wa
         limits = Limits(turns=asked.max_turns or 50)
         how: dict[str, Any] = {"queue": queue, "agent": asked.agent, "limits": limits}
         return session.send(content, engine="absurd", **how, one_shot=True)
-    except Running:
+    except SessionRunning:
         if not waits:
             raise
     return session.enqueue(content, engine="absurd", queue=queue, agent=asked.agent)
@@ -193,4 +193,4 @@ def install_engine(place: Here, queue: str, service: str, *, yes: bool, is_json:
 
 def _refuse_elsewhere(place: Here) -> None:
     if not place.is_postgres:
-        raise NotOnPostgres("absurd", place.where)
+        raise PostgresRequired("absurd", place.where)

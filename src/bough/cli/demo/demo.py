@@ -24,11 +24,11 @@ from typing import Any
 import click
 import msgspec
 
-from ...core.usage import Totals, spoken_cost
+from ...core.usage import Totals, format_cost
 from ...session import Session
 from ...store import Store
 from ...store import open as open_store
-from ...wire import PROVIDERS, render, wire
+from ...wire import PROVIDERS, find_provider, render
 from ..rendering.output import bold, clipped, dim, say_json, width
 
 AGENT = (
@@ -238,7 +238,7 @@ def resumed(stage: Stage, session: Session, before: dict[str, bytes]) -> None:
     stage.claim("exit code", code, code == 0)
     stage.claim("payments in the bank's book", payments(stage), payments(stage) == 1)
     session.refresh()
-    refused = {name: wire(name).violations(session.request(name)) for name in PROVIDERS}
+    refused = {name: find_provider(name).violations(session.request(name)) for name in PROVIDERS}
     sound = [name for name, found in refused.items() if not found]
     stage.claim("providers whose rules the history keeps", ", ".join(sound), len(sound) == len(PROVIDERS))
     after = prefix(session, 5)
@@ -295,7 +295,7 @@ def replayed(stage: Stage, session: Session) -> None:
     stage.claim("effects sent", effects, effects == 0)
     stage.claim("payments in the bank's book", payments(stage), payments(stage) == paid)
     before, after = (msgspec.convert(report[side], Totals) for side in ("before", "after"))
-    stage.claim("cost of these turns", f"{spoken_cost(before)} → {spoken_cost(after)}", before != after)
+    stage.claim("cost of these turns", f"{format_cost(before)} → {format_cost(after)}", before != after)
     unchanged = report["source_before"] == report["source_after"]
     stage.claim(
         "hash of the source, before = after",

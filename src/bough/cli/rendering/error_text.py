@@ -54,19 +54,19 @@ _CODES: dict[type[errors.BoughError], int] = {
     errors.NotFound: USAGE,
     errors.StaleLeaf: HELD,
     errors.Fenced: HELD,
-    errors.Running: HELD,
-    errors.Trashed: USAGE,
+    errors.SessionRunning: HELD,
+    errors.SessionTrashed: USAGE,
     errors.NotTrashed: USAGE,
     errors.InvalidPosition: USAGE,
     errors.NothingToRedo: USAGE,
-    errors.BadValue: USAGE,
+    errors.InvalidValue: USAGE,
     errors.UnknownProvider: USAGE,
-    errors.NoModel: USAGE,
-    errors.BadTool: USAGE,
-    errors.BadReplay: USAGE,
-    errors.WrongStore: USAGE,
-    errors.NotOnPostgres: USAGE,
-    errors.Unguarded: USAGE,
+    errors.ModelUnavailable: USAGE,
+    errors.InvalidTool: USAGE,
+    errors.InvalidReplay: USAGE,
+    errors.NotAStore: USAGE,
+    errors.PostgresRequired: USAGE,
+    errors.TokenRequired: USAGE,
 }
 
 
@@ -75,15 +75,15 @@ _OWN: dict[type[errors.BoughError], Callable[[Any], str]] = {
         "nothing was rewound since the last append; bough log --all lists every branch, "
         "bough rewind REFERENCE@BRANCH:SEQ goes to one"
     ),
-    errors.IsReplay: lambda e: (
+    errors.SessionIsReplay: lambda e: (
         f"session {e.session_id} is a replay: its tools were answered by a recording and must not run for real by "
         f"accident; bough fork {e.session_id} makes a session of it that goes on"
     ),
-    errors.BadText: lambda e: (
+    errors.InvalidText: lambda e: (
         f"{str(e).partition('; clean')[0]}: it is no text; type it again, or check your terminal's locale or the file it "
         "comes from"
     ),
-    errors.IdClash: lambda e: (
+    errors.IdConflict: lambda e: (
         f"session id {e.session_id!r} holds other content here (or is another tenant's); nothing was taken in. With "
         "--new-id it is taken in beside, under an id of its own"
     ),

@@ -19,7 +19,7 @@ from typing import IO, Any, TextIO, cast
 import click
 from click.core import ParameterSource
 
-from ...errors import BadQuery
+from ...errors import InvalidArgument
 from .output import say
 
 LESS = "FRX"
@@ -173,10 +173,10 @@ def turning(page: str | None) -> Iterator[None]:
     """A cursor that makes no sense is refused by the name it has here."""
     try:
         yield
-    except BadQuery as error:
+    except InvalidArgument as error:
         if error.where != "before":
             raise
-        raise BadQuery("--page", page, "what the page before said behind `more:`") from None
+        raise InvalidArgument("--page", page, "what the page before said behind `more:`") from None
 
 
 def say_more(following: str) -> None:

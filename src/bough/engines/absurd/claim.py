@@ -21,7 +21,7 @@ from absurd_sdk import Absurd, CancelledTask, ClaimedTask, FailedTask, StepHandl
 from psycopg import sql
 from psycopg.errors import AdminShutdown, RaiseException, UniqueViolation
 
-from ...errors import ClaimLost, Unsettled
+from ...errors import ClaimLost, UnknownCommit
 from ...stores.postgres.connections import (
     SERVER_TIMEOUT_SECONDS,
     SET_LOCK_TIMEOUT,
@@ -263,7 +263,7 @@ class ClaimedConnections(EngineConnections):
 
     def recover(self, lost: ConnectionLost, deadline: float) -> None:
         if time.monotonic() > deadline:
-            raise Unsettled(self.url, lost.reason) from None
+            raise UnknownCommit(self.url, lost.reason) from None
         self.log_loss(lost)
         with self._claim.lock:
             if not self._claim.is_lost:

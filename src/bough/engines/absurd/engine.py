@@ -18,7 +18,7 @@ from ...agent.tools.tool import Tool
 from ...agent.tools.workspace import workspace_tools
 from ...core.drafts import Draft, ExtraFact
 from ...core.messages import Message, user
-from ...errors import InvalidOperation, LimitReached, NotOnPostgres, Running
+from ...errors import InvalidOperation, LimitReached, PostgresRequired, SessionRunning
 from ...log.log import Log
 from ...log.workspace import Workspace
 from ...models.model import Model
@@ -146,7 +146,7 @@ def _spawning_log(
     log: Log, row: SessionRow, queue: str, agent: str | None, key: str
 ) -> tuple[Log, SpawningConnections]:
     if not isinstance(log.store, PostgresStore):
-        raise NotOnPostgres("absurd", log.store.where)
+        raise PostgresRequired("absurd", log.store.where)
     params = TaskParams(row.session_id, row.space, agent or row.agent)
     made: list[SpawningConnections] = []
 
@@ -163,6 +163,6 @@ def _check_can_send(log: Log, content: str | Message | None) -> None:
     is_open = bool(log.cursor.turn)
     if content is not None and is_open:
         row = log.store.session(log.session_id)
-        raise Running(row.session_id, row.holder, row.updated_at)
+        raise SessionRunning(row.session_id, row.holder, row.updated_at)
     if content is None and not is_open and not log.store.inbox(log.session_id):
         raise InvalidOperation(f"nothing is open in session {log.session_id}; send an input")

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from psycopg import sql
 
-from ...errors import BadQuery, NewerFormat, NoEngine, NoRights, NoSchema, StoreError
+from ...errors import InvalidArgument, NewerFormat, EngineNotInstalled, MissingPermission, MigrationNeeded, StoreError
 from ...stores.postgres.schema import LOCK_TIMEOUT, lock_schema
 from ...stores.postgres.schema import VERSION as SCHEMA_VERSION
 from ...stores.postgres.url import Address
@@ -58,7 +58,7 @@ def install(url: str, queue: str = "default", *, service: str = "bough_service")
             connection.execute("select absurd.create_queue(%s)", (queue,))
             _grant(connection, queue, service)
         except psycopg.errors.InsufficientPrivilege as error:
-            raise NoRights(address.safe_url, connection.info.user, str(error.diag.message_primary)) from None
+            raise MissingPermission(address.safe_url, connection.info.user, str(error.diag.message_primary)) from None
         except psycopg.errors.LockNotAvailable:
             raise StoreError(
                 f"{address.safe_url}: an open transaction kept the engine waiting for {LOCK_TIMEOUT}; nothing was changed. "
@@ -73,9 +73,9 @@ def _check_ours(connection: psycopg.Connection[Any], where: str, service: str) -
     found = connection.execute(query, (service,)).fetchone()
     assert found is not None
     if not found[0]:
-        raise NoSchema(where, 0, SCHEMA_VERSION)
+        raise MigrationNeeded(where, 0, SCHEMA_VERSION)
     if not found[1]:
-        raise BadQuery("service", service, "the service role that bough migrate made")
+        raise InvalidArgument("service", service, "the service role that bough migrate made")
 
 
 def _install(connection: psycopg.Connection[Any], where: str) -> str | None:
@@ -113,15 +113,15 @@ def check_queue(connection: psycopg.Connection[Any], where: str, queue: str) -> 
     assert found is not None
     is_there, may_use, user = found
     if not is_there:
-        raise NoEngine(where, queue, "has no schema of Absurd yet")
+        raise EngineNotInstalled(where, queue, "has no schema of Absurd yet")
     if not may_use:
-        raise NoRights(where, user, "it may not use the schema absurd")
+        raise MissingPermission(where, user, "it may not use the schema absurd")
     asked = connection.execute(SELECT_QUEUE, (queue, queue)).fetchone()
     assert asked is not None
     version, has_queue, may_write = asked
     if version != VERSION:
-        raise NoEngine(where, queue, f"has schema {version} of Absurd, this Bough needs {VERSION}")
+        raise EngineNotInstalled(where, queue, f"has schema {version} of Absurd, this Bough needs {VERSION}")
     if not has_queue:
-        raise NoEngine(where, queue, f"has no queue {queue!r}")
+        raise EngineNotInstalled(where, queue, f"has no queue {queue!r}")
     if not may_write:
-        raise NoRights(where, user, f"it may not use the queue {queue!r}")
+        raise MissingPermission(where, user, f"it may not use the queue {queue!r}")

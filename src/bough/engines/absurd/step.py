@@ -17,12 +17,12 @@ from ...agent.events import Event
 from ...agent.limits import Limits, Reached, reached
 from ...agent.loop import Loop
 from ...agent.tools.tool import Tool
-from ...core.drafts import Draft, Written
+from ...core.drafts import Draft, EntryBatch
 from ...core.entries import Entry, Payload
 from ...core.messages import Message
 from ...core.turns import CallModel, next_action
-from ...core.usage import Call, Totals, on_path, total
-from ...errors import StrayTask
+from ...core.usage import Call, Totals, calls_on_path, total
+from ...errors import SessionRewound
 from ...log.changes import AppendResult
 from ...log.log import Log
 from ...log.runtime import Runtime
@@ -89,7 +89,7 @@ class ClaimedLog(Log):
             finally:
                 self._ends = None
 
-    def _commit(self, change: Change, written: Written, state: bytes | None) -> AppendResult:
+    def _commit(self, change: Change, written: EntryBatch, state: bytes | None) -> AppendResult:
         with self.claim.ending_step(None if self._ends is None else msgspec.to_builtins(self._ends)):
             return super()._commit(change, written, state)
 
@@ -98,11 +98,11 @@ class ClaimedLog(Log):
         for state in self.claim.completed_steps():
             ended = msgspec.convert(state, Checkpoint).to_message_number
             if ended > self.leaf.seq:
-                raise StrayTask(self.session_id, ended, self.leaf.seq)
+                raise SessionRewound(self.session_id, ended, self.leaf.seq)
 
     def calls_of_turn(self) -> dict[str, Call]:
         """The model calls of the turn that is open, by whichever worker."""
-        made = on_path(self.store.calls(self.session_id), self.ranges(), self.cursor.turn)
+        made = calls_on_path(self.store.calls(self.session_id), self.ranges(), self.cursor.turn)
         return {call.call_id: call for call in made}
 
 

@@ -30,13 +30,13 @@ from ...agent.call_status import read_calls
 from ...agent.tools.tool import Tool, words
 from ...core.redact import Redactor
 from ...errors import (
-    BadQuery,
     BoughError,
     ClaimLost,
+    InvalidArgument,
     NotFound,
-    Running,
+    SessionRunning,
+    SessionTrashed,
     TaskTrashed,
-    Trashed,
     TurnFailed,
     UnknownAgent,
 )
@@ -84,7 +84,7 @@ class Worker:
         report: Callable[[str], None] = lambda line: None,
     ) -> None:
         if lease < 1 or concurrency < 1:
-            raise BadQuery("lease or concurrency", min(lease, concurrency), "a number from 1")
+            raise InvalidArgument("lease or concurrency", min(lease, concurrency), "a number from 1")
         self.address, self.queue = Address.parse(url), queue
         self.concurrency, self.lease = concurrency, lease
         self.agents = {one.name: LoadedAgent(one, one.models(), one.tools_by_name()) for one in agents}
@@ -253,7 +253,7 @@ class Slot:
         except ClaimLost as lost:
             worker.report(str(lost))
             raise FailedTask from None  # Absurd's word for: say no more
-        except Running:
+        except SessionRunning:
             claim.reschedule(BUSY_SECONDS)
             raise SuspendTask from None
         except Exception as error:  # noqa: BLE001 - Absurd keeps it as the run's failure and tries again
@@ -267,7 +267,7 @@ class Slot:
 
     def _task_failure(self, params: Any, error: Exception) -> TurnFailed:
         """In words that Absurd can keep: hidden what is secret, nothing that JSON refuses."""
-        why = self._worker.runtime.redactor.text(words(error))
+        why = self._worker.runtime.redactor.redact_text(words(error))
         return TurnFailed(str(params["session"]), why.encode("utf-8", "replace").decode().replace("\0", ""))
 
 
@@ -303,7 +303,7 @@ class TaskRun:
                     raise SuspendTask
                 if not self._is_waiting(log, ready.tools):
                     return self._result(log)
-        except (NotFound, Trashed) as gone:
+        except (NotFound, SessionTrashed) as gone:
             return {"stop_reason": "gone", "why": str(gone)}
 
     def _load_agent(self, log: ClaimedLog) -> LoadedAgent:

@@ -10,16 +10,16 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import asdict, replace
 
-from ...core.codec import chain, check_json, decode, from_json, plain_text
+from ...core.codec import chain_id, check_json, check_text, decode, from_json
 from ...core.drafts import NewEntry
 from ...core.entries import Payload, Unknown, is_internal
-from ...core.media import ATTACHED, MARK, lift
+from ...core.media import ATTACHMENT_MARK, BASE64_MARK, extract_blobs
 from ...core.messages import Message
-from ...core.state import State, merge, updates
+from ...core.state import State, merge_state, state_updates
 from ...core.tree import Branch
-from ...core.turns import Cursor, follow
-from ...core.usage import MOST, Call, Totals, added, total
-from ...core.usage import check as check_call
+from ...core.turns import Cursor, advance
+from ...core.usage import MAX_COUNT, Call, Totals, add, total
+from ...core.usage import check_call as check_call
 from ...errors import BoughError
 from ...stores.base import Detail, Fact, Queued, SessionRow, Stored
 from ...stores.transfer import Dump
@@ -139,14 +139,14 @@ class _Check:
         where = f"entry {branch.branch}:{entry.seq}"
         if entry.seq != cursor.seq + 1:
             raise NotWhole(f"{where} follows {cursor.seq}: entries between were removed")
-        if chain(cursor.entry_id, entry.kind, entry.turn, entry.step, entry.body) != entry.entry_id:
+        if chain_id(cursor.entry_id, entry.kind, entry.turn, entry.step, entry.body) != entry.entry_id:
             raise NotWhole(f"{where}: its id does not match its content and its parent: altered or reordered")
         is_seed = branch.parent is None and entry.seq <= self.row.seed_count
         payload = _payload(where, entry)
         try:
-            place = follow(cursor, payload, seed=is_seed)
-            plain_text(entry.model, "model")
-            plain_text(entry.finish, "finish")
+            place = advance(cursor, payload, seed=is_seed)
+            check_text(entry.model, "model")
+            check_text(entry.finish, "finish")
         except BoughError as error:
             raise NotWhole(f"{where}: {error}") from None
         if (place.turn, place.step) != (entry.turn, entry.step):
@@ -157,9 +157,9 @@ class _Check:
             raise NotWhole(f"{where}: its visibility is not what its kind gives it")
         _check_count(where, entry.at)
         self.inputs += branch.session_id is not None and entry.turn == entry.seq
-        for update in updates(payload):
-            state = merge(state, update)
-        return place.after.named(entry.entry_id), state
+        for update in state_updates(payload):
+            state = merge_state(state, update)
+        return place.cursor.with_id(entry.entry_id), state
 
     def _check_path(self) -> None:
         if self.inputs != self.row.turns:
@@ -175,7 +175,7 @@ class _Check:
         sums = Totals()
         for call in self.dump.calls:
             self._check_call(call, below=False)
-            sums = added(sums, total([call]))
+            sums = add(sums, total([call]))
             yield call
         if sums != self.row.totals:
             raise NotWhole(f"the totals are {self.row.totals}, the calls sum to {sums}")
@@ -220,8 +220,8 @@ class _Check:
     def _check_fact(self, fact: Fact) -> None:
         data, places = fact.data, []
         try:
-            plain_text(fact.kind, "kind")
-            plain_text(fact.key, "key")
+            check_text(fact.kind, "kind")
+            check_text(fact.key, "key")
             check_json(data, "its data")
             if fact.key is not None and next(iter(data), None) == "branch":
                 places.append(data["branch"])
@@ -252,7 +252,7 @@ def _payload(where: str, holder: NewEntry | Queued) -> Payload:
     if b"\n" in body:
         raise NotWhole(f"{where}: its body holds a line break, which no body has")
     try:
-        plain_text(kind, "kind")
+        check_text(kind, "kind")
         payload = decode(kind, body)
         if isinstance(payload, Unknown):
             from_json(body)
@@ -260,7 +260,11 @@ def _payload(where: str, holder: NewEntry | Queued) -> Payload:
         raise NotWhole(f"{where}: {error}") from None
     if not kind.isidentifier():
         raise NotWhole(f"{where} is of no kind that can be")
-    if isinstance(payload, Message) and (ATTACHED in body or MARK in body) and lift(payload)[1]:
+    if (
+        isinstance(payload, Message)
+        and (ATTACHMENT_MARK in body or BASE64_MARK in body)
+        and extract_blobs(payload)[1]
+    ):
         raise NotWhole(f"{where} holds inline bytes where a handle belongs")
     return payload
 
@@ -273,7 +277,7 @@ def _check_row(row: SessionRow) -> None:
                 texts = [*value, *row.tags.values()]
             for text in texts:
                 if isinstance(text, str):
-                    plain_text(text, name)
+                    check_text(text, name)
             if isinstance(value, int):
                 _check_count(name, value)
     except BoughError as error:
@@ -297,5 +301,5 @@ def _check_detail(detail: Detail) -> None:
 
 
 def _check_count(where: str, value: int) -> None:
-    if not 0 <= value <= MOST:
+    if not 0 <= value <= MAX_COUNT:
         raise NotWhole(f"{where} has the number {value}, which is out of range")

@@ -15,8 +15,8 @@ from typing import Annotated, BinaryIO, TypeVar
 import msgspec
 from msgspec import Struct
 
-from ...core.usage import MOST, Call
-from ...errors import BadBundle, NewerFormat
+from ...core.usage import MAX_COUNT, Call
+from ...errors import InvalidBundle, NewerFormat
 from ...stores.base import Fact, Stored
 from ...stores.transfer import Dump, Dumps, Naming, Pieces, hash_below
 from .check import NotWhole, checked
@@ -80,8 +80,8 @@ class Reader:
         self.header = self._header()
         self._next()
 
-    def wrong(self, why: str) -> BadBundle:
-        return BadBundle(self.where, self.n, why)
+    def wrong(self, why: str) -> InvalidBundle:
+        return InvalidBundle(self.where, self.n, why)
 
     @property
     def counts(self) -> Counts:
@@ -203,7 +203,7 @@ class Reader:
                 raise self.wrong(
                     f"blob {line.hash} does not belong here: nothing names it, or its place is another"
                 )
-            if not 0 <= line.size <= MOST or "\0" in line.mime:
+            if not 0 <= line.size <= MAX_COUNT or "\0" in line.mime:
                 raise self.wrong(f"blob {line.hash} has a size or a type that cannot be")
             before = line.hash
             self.blobs += 1
@@ -238,7 +238,7 @@ class Reader:
 
 
 def check(file: BinaryIO, where: str, tell: Tell | None) -> Checked:
-    """Read all of it and keep nothing: raises `BadBundle` at the first thing that is wrong."""
+    """Read all of it and keep nothing: raises `InvalidBundle` at the first thing that is wrong."""
     reader = Reader(file, where, "checking", tell)
     dumps, naming = reader.dumps(), Naming()
     try:
@@ -279,7 +279,7 @@ def opened(source: str | os.PathLike[str] | BinaryIO) -> Iterator[tuple[BinaryIO
         try:
             given = stack.enter_context(open(where, "rb"))
         except OSError as error:
-            raise BadBundle(where, 0, f"it cannot be opened ({error.strerror})") from None
+            raise InvalidBundle(where, 0, f"it cannot be opened ({error.strerror})") from None
         yield stack.enter_context(_twice(given)), where
 
 

@@ -14,7 +14,7 @@ from hashlib import sha256
 
 from msgspec.structs import replace
 
-from ...core.codec import chain, decode, encode, from_json, to_json
+from ...core.codec import chain_id, decode, encode, from_json, to_json
 from ...core.entries import BranchSummary, Payload, Unknown
 from ...core.redact import Redactor
 from ...stores.base import Detail, Fact, Queued, SessionRow, Stored
@@ -35,11 +35,11 @@ class Tally(Redactor):
         self._redactor = redactor
         self.masked: Counter[str] = Counter()
 
-    def may_concern(self, body: bytes) -> bool:
-        return self._redactor.may_concern(body)
+    def may_contain_secret(self, body: bytes) -> bool:
+        return self._redactor.may_contain_secret(body)
 
-    def text(self, text: str) -> str:
-        hidden = self._redactor.text(text)
+    def redact_text(self, text: str) -> str:
+        hidden = self._redactor.redact_text(text)
         if hidden != text:
             self.masked += _marks(hidden) - _marks(text)
         return hidden
@@ -71,7 +71,7 @@ class Redaction:
             yield owned(changed, row.session_id)
 
     def _row(self, row: SessionRow) -> SessionRow:
-        hide = self.tally.json
+        hide = self.tally.redact_json
         return replace(
             row,
             session_id=self._sessions[row.session_id],
@@ -90,13 +90,13 @@ class Redaction:
         return Detail(*(self._json(text) for text in (detail.spec, detail.policy, detail.workspace)))
 
     def _json(self, text: bytes | None) -> bytes | None:
-        if text is None or not self.tally.may_concern(text):
+        if text is None or not self.tally.may_contain_secret(text):
             return text
-        return to_json(self.tally.json(from_json(text)), "a redacted value")
+        return to_json(self.tally.redact_json(from_json(text)), "a redacted value")
 
     def _facts(self, facts: Iterable[Fact]) -> Iterator[Fact]:
         for fact in facts:
-            yield replace(fact, data=self.tally.json(fact.data))
+            yield replace(fact, data=self.tally.redact_json(fact.data))
 
     def _inbox(self, inbox: Iterable[Queued]) -> Iterator[Queued]:
         for queued in inbox:
@@ -114,7 +114,7 @@ class Redaction:
                 last = ids[parents[branch]]
                 ids[branch, parents[branch][1]] = last
             body = self._body(entry.kind, entry.body)
-            last = chain(last, entry.kind, entry.turn, entry.step, body)
+            last = chain_id(last, entry.kind, entry.turn, entry.step, body)
             self._ids[entry.entry_id] = last
             if (branch, entry.seq) in anchors:
                 ids[branch, entry.seq] = last
@@ -123,18 +123,18 @@ class Redaction:
     def _body(self, kind: str, body: bytes) -> bytes:
         if kind == "branch_summary":
             body = self._summary_body(decode(kind, body))
-        if not self.tally.may_concern(body):
+        if not self.tally.may_contain_secret(body):
             return body
         payload = decode(kind, body)
         if isinstance(payload, Unknown):
-            return to_json(self.tally.json(from_json(body)), kind)
-        return encode(self.tally.payload(payload))
+            return to_json(self.tally.redact_json(from_json(body)), kind)
+        return encode(self.tally.redact_payload(payload))
 
     def _summary_body(self, payload: Payload) -> bytes:
         """It names the branch it left by an id, which is another now."""
         assert isinstance(payload, BranchSummary)
-        left = self._ids.get(bytes.fromhex(payload.left_id), b"")
-        return encode(replace(payload, left_id=left.hex()))
+        left = self._ids.get(bytes.fromhex(payload.leaf_id), b"")
+        return encode(replace(payload, leaf_id=left.hex()))
 
 
 def _other(prefix: str) -> Callable[[str], str]:

@@ -15,7 +15,7 @@ from typing import BinaryIO
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...errors import BadBundle, BadQuery
+from ...errors import InvalidArgument, InvalidBundle
 from ...log.runtime import Runtime
 from ...stores.base import StoreBackend
 from ...stores.transfer import Dumps
@@ -57,7 +57,9 @@ def export(
 ) -> Exported:
     """Write one session, and its tasks, as a bundle. The same session makes the same bytes, wherever it lies."""
     if blobs and redact:
-        raise BadQuery("blobs", blobs, "False where redact=True: the bytes of blobs cannot be looked through")
+        raise InvalidArgument(
+            "blobs", blobs, "False where redact=True: the bytes of blobs cannot be looked through"
+        )
     redaction = Redaction(runtime.redactor) if redact else None
     with store.dump(session_id, children=children) as found:
         sessions = iter(found.sessions if redaction is None else redaction.dumps(found.sessions))
@@ -93,7 +95,7 @@ def import_bundle(
     `new_id` gives it and its tasks fresh ids, to lie beside what has theirs.
     """
     if isinstance(source, io.TextIOBase):
-        raise BadBundle(
+        raise InvalidBundle(
             str(getattr(source, "name", "the bundle")), 0, 'it was opened as text; open it with "rb"'
         )
     with opened(source) as (file, where):

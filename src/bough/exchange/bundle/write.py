@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from msgspec import Struct, field
 
-from ...errors import Damaged, ReadOnly, StoreError, StoreFull
+from ...errors import StoreDamaged, StoreError, StoreFull, StoreReadOnly
 from ...stores.transfer import PIECE, Dump, Dumps, Naming, Pieces
 from .check import NotWhole, checked
 from .lines import (
@@ -85,7 +85,7 @@ class Writer:
                 self._session(dump)
             except NotWhole as error:
                 why = f"session {dump.row.session_id}: {error}"
-                raise Damaged(self.where, why) from None
+                raise StoreDamaged(self.where, why) from None
         if header.blobs:
             for blob in dumps.blobs(self.naming.mimes):
                 self._blob(blob)
@@ -125,7 +125,7 @@ class Writer:
             size += len(piece)
             self.put(PieceLine(piece))
         if (digest.hexdigest(), size) != (blob.hash, blob.size):
-            raise Damaged(self.where, f"blob {blob.hash} does not hold the bytes it is named after")
+            raise StoreDamaged(self.where, f"blob {blob.hash} does not hold the bytes it is named after")
 
 
 def _cut(blob: Pieces) -> Iterator[bytes]:
@@ -176,5 +176,5 @@ def explained(where: str, error: OSError) -> StoreError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StoreFull(where)
     if isinstance(error, PermissionError):
-        return ReadOnly(where)
+        return StoreReadOnly(where)
     return StoreError(f"{where} cannot be written ({error}); name another path")

@@ -19,9 +19,9 @@ from ...core import context as contexts
 from ...core.context import Item
 from ...core.entries import Entry
 from ...core.messages import Media, Message, Text, ToolResult
-from ...core.turns import groups, is_completed
+from ...core.turns import group_by_turn, is_completed
 from ...wire import render
-from ...wire.media import stub
+from ...wire.media import media_stub
 from ...wire.openai_chat import request as openai_chat
 from ...wire.pairs import legal_name
 
@@ -50,12 +50,12 @@ class FineTuning(Struct, frozen=True):
 
 
 def finetune(path: Sequence[Entry], tools: Iterable[Tool | Callable[..., Any]] = ()) -> FineTuning:
-    context = contexts.build(path)
+    context = contexts.build_context(path)
     entry_at = {entry.seq: entry for entry in path}
     shown = {item.seq for item in context.items}
     kept: list[list[Item]] = []
     skipped = _summarised(path, shown)
-    for unit in groups(context.items):
+    for unit in group_by_turn(context.items):
         if unit[0].turn and unit[0].turn not in shown:
             continue  # the rest of a turn whose beginning is summarised
         why = None if unit[0].pinned else _fault([entry_at[item.seq] for item in unit])
@@ -113,7 +113,7 @@ def _without_media(item: Item) -> Item:
 
 def _named(part: Any) -> Any:
     if isinstance(part, Media):
-        return Text(stub(part, "not included"))
+        return Text(media_stub(part, "not included"))
     if isinstance(part, ToolResult):
         return replace(part, content=tuple(_named(piece) for piece in part.content))
     return part

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from ...core.codec import from_json
 from ...core.entries import Entry, Unknown
-from ...core.log_events import events
+from ...core.log_events import log_events
 
 SCHEMA_VERSION = 1
 
@@ -42,7 +42,7 @@ def entry_lines(session_id: str, entries: Iterable[Entry]) -> Iterator[str]:
 
 def event_lines(session_id: str, entries: Iterable[Entry]) -> Iterator[str]:
     """The five event types; a message without calls is one line, every call and result one more."""
-    for event in events(entries):
+    for event in log_events(entries):
         head = {"schema_version": SCHEMA_VERSION, "session_id": session_id}
         yield _written({**head, **msgspec.structs.asdict(event)})
 

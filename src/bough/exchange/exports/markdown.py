@@ -90,7 +90,7 @@ def _entry(entry: Entry, waiting: list[ToolCall], most_lines: int) -> Iterator[s
             yield _section(entry.seq, f"Summary of what lies before {first}", quote(summary))
         case Uncompaction(cancels=cancels):
             yield _section(entry.seq, f"The summary at {cancels} is cancelled")
-        case BranchSummary(summary=summary, left_seq=left):
+        case BranchSummary(summary=summary, leaf_seq=left):
             yield _section(entry.seq, f"What the branch left at {left} had found", quote(summary))
         case Settings() as settings:
             yield _section(entry.seq, "Settings from here on", *_settings(settings))

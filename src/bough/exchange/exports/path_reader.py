@@ -37,8 +37,8 @@ def cleared(entries: Iterable[Entry], redactor: Redactor | None) -> Iterator[Ent
 
 def _hidden(payload: Payload, redactor: Redactor) -> Payload:
     if isinstance(payload, Unknown):
-        return Unknown(payload.kind, to_json(redactor.json(from_json(payload.body)), payload.kind))
-    return redactor.payload(payload)
+        return Unknown(payload.kind, to_json(redactor.redact_json(from_json(payload.body)), payload.kind))
+    return redactor.redact_payload(payload)
 
 
 def iso(at: int) -> str:

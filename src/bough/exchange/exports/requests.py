@@ -115,7 +115,7 @@ class _Tree(Struct, frozen=True):
 
 def _tree(dump: Dump) -> _Tree:
     """In the order of a dump's fields: it streams."""
-    entries = {(one.branch, one.entry.seq): one.entry.opened(one.branch) for one in dump.entries}
+    entries = {(one.branch, one.entry.seq): one.entry.to_entry(one.branch) for one in dump.entries}
     calls = _answered([*dump.below, *dump.calls])
     below = {Leaf(one.branch, one.turn): one.most for one in dump.given}
     most = {**below, **most_messages(dump.facts)}
@@ -170,7 +170,7 @@ def _rendered(tree: _Tree, answer: Entry, call: Call | None, pool: _Pool, room: 
     if room.work < 0:
         return None
     path = list(tree.path(behind))
-    speaking, context = wire.wire(provider_of(call)), given(path, tree.most)
+    speaking, context = wire.find_provider(provider_of(call)), given(path, tree.most)
     full: dict[str, Any] = speaking.project(context, lambda _: None)
     messages = [ENCODE(message) for message in full.pop(speaking.history)]
     rest = ENCODE(full)

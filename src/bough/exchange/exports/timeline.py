@@ -83,7 +83,7 @@ def moments(facts: Iterable[Fact], calls: Iterable[Call], redactor: Redactor | N
             case "call_started":
                 models.append(fact.at)
             case "turn_ended":
-                error = told.error if redactor is None else redactor.json(told.error)
+                error = told.error if redactor is None else redactor.redact_json(told.error)
                 turns[branch, turn] = Ended(told.status, error, fact.at)
             case "task_started":
                 tasks[told.child] = Task(branch, told.seq, told.task)

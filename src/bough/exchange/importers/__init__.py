@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from ...errors import BadSource, UnknownTool
+from ...errors import InvalidSource, UnknownImporter
 from ...formats.records import Foreign
 
 
@@ -70,9 +70,9 @@ def told_by(name: str, place: str | None = None) -> Iterator[Foreign]:
     """The sessions a tool keeps at a place; without one, where it keeps them by itself."""
     tool = TOOLS.get(name)
     if tool is None:
-        raise UnknownTool(name, list(TOOLS))
+        raise UnknownImporter(name, list(TOOLS))
     where = place or tool.home
     if where is None:
         looked = f"nothing is at {' or '.join(tool.homes)}" if tool.homes else "it has no place of its own"
-        raise BadSource(None, name, f"{looked}; name {tool.what}")
+        raise InvalidSource(None, name, f"{looked}; name {tool.what}")
     return tool.sessions(where)

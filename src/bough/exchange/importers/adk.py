@@ -15,11 +15,11 @@ from msgspec.structs import replace
 
 from ...core.entries import Compaction, Evidence, Note
 from ...core.messages import Message
-from ...core.state import State, merge
+from ...core.state import State, merge_state
 from ...core.usage import Usage
 from ...formats.jsonl import MISSHAPEN, UNREADABLE, micros, signature, text
 from ...formats.records import START, Foreign, Losses, Told, patches
-from ...wire.gemini.request import read_answer, read_messages
+from ...wire.gemini.request import parse_messages, parse_reply
 from .sqlite_files import Row, Tables, tables
 
 OLDER = ("content", "usage_metadata", "error_code", "error_message", "branch", "author")
@@ -109,7 +109,7 @@ class Reading:
             self._answer(event, content, author, at)
         elif content.get("parts"):
             try:
-                for message in read_messages([content]):
+                for message in parse_messages([content]):
                     self._add(Told(_by(message, author), at=at))
             except MISSHAPEN as error:
                 self.losses.add("an event of no shape we know", str(error))
@@ -122,7 +122,7 @@ class Reading:
 
     def _answer(self, event: Row, content: Row, author: str | None, at: int | None) -> None:
         try:
-            said = read_answer({"candidates": [{"content": content}]})
+            said = parse_reply({"candidates": [{"content": content}]})
         except MISSHAPEN as error:
             self.losses.add("an event of no shape we know", str(error))
             return
@@ -160,7 +160,7 @@ class Reading:
     def _change(self, delta: State, at: int | None) -> None:
         delta = {name: value for name, value in delta.items() if not name.startswith("temp:")}
         for patch in patches(self.state, delta):
-            self.state = merge(self.state, patch)
+            self.state = merge_state(self.state, patch)
             self._add(Told(Note(state=patch), at=at))
 
     def _settle(self) -> None:
@@ -202,6 +202,6 @@ def _usage(event: Row) -> Usage | None:
     if not told:
         return None
     try:
-        return read_answer({"parts": [], "role": "model", "usage_metadata": told}).usage
+        return parse_reply({"parts": [], "role": "model", "usage_metadata": told}).usage
     except MISSHAPEN:
         return None

@@ -14,7 +14,7 @@ from typing import Any
 from ...core.messages import Message
 from ...formats.jsonl import MISSHAPEN, files, micros, records
 from ...formats.records import Foreign, Losses, Told
-from ...wire import read_any_messages
+from ...wire import parse_messages
 
 ROLES = {
     "human": "user",
@@ -77,7 +77,7 @@ def _messages(line: dict[str, Any], losses: Losses) -> list[Message]:
         line = {"role": ROLES.get(str(line["from"]), line["from"]), "content": line["value"]}
     kept = {name: value for name, value in line.items() if name not in (*TIMES, "model")}
     try:
-        return read_any_messages([kept])
+        return parse_messages([kept])
     except MISSHAPEN as error:
         losses.add("a message of no shape we know", str(error))
         return []

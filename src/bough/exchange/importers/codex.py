@@ -290,7 +290,7 @@ class Rollout:
             heard = [message for item in items for message in given(item, Losses()) if message.role == "user"]
             said = "\n\n".join(message.text for message in heard if not _is_added(message)) or said
         if said:
-            self._add(Compaction(said, 0, folds=True), at)
+            self._add(Compaction(said, 0, replaces_earlier=True), at)
 
     # -- telling -----------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 Equal ids are equal histories, so an entry that is here is found by its id, on whichever branch. What follows it there
 and not here is appended, on a branch of its own if something else follows it here. A session that was gone on with on both
-sides is not touched: that is `IdClash`.
+sides is not touched: that is `IdConflict`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...core.drafts import Draft, NewEntry
 from ...core.messages import Message
 from ...core.tree import Branch, Leaf
 from ...core.usage import Call
-from ...errors import IdClash, NotFound
+from ...errors import IdConflict, NotFound
 from ...log.log import Log
 from ...log.runtime import Runtime
 from ...stores.base import StoreBackend
@@ -37,7 +37,7 @@ class Growing:
         try:
             self.row = store.session(session_id)
         except NotFound:
-            raise IdClash(session_id) from None
+            raise IdConflict(session_id) from None
         self.now = self.told.started_at
         clock = Runtime(lambda: self.now, runtime.new_id, runtime.holder, runtime.is_gone, runtime.redactor)
         self.here = Log(store, self.row, clock)
@@ -73,7 +73,7 @@ class Growing:
         return any(kind in MOVES for kind in since)
 
     def _refuse_other(self, coming: list[NewEntry], has_moved: bool) -> None:
-        """`IdClash` unless what is here is a beginning of what is told; and if both have gone on since."""
+        """`IdConflict` unless what is here is a beginning of what is told; and if both have gone on since."""
         ids = {entry.entry_id for entry in coming}
         is_beginning = not coming or len(self.places) == 1 or coming[0].entry_id in self.places
         is_ours = has_moved and self.here.leaf.seq > 0 and self.here.cursor.entry_id not in ids
@@ -82,7 +82,7 @@ class Growing:
             or not is_beginning
             or (is_ours and not ids <= self.places.keys())
         ):
-            raise IdClash(self.row.session_id)
+            raise IdConflict(self.row.session_id)
 
     def _stand_at(self, entry_id: bytes) -> None:
         if self.here.leaf != self.places[entry_id]:

@@ -19,8 +19,17 @@ from ...core.drafts import Draft
 from ...core.entries import BranchSummary, Compaction, Note, Payload, kind_of
 from ...core.messages import Message, ToolResult, tool_result
 from ...core.tree import Leaf
-from ...core.usage import MOST, Call, Usage
-from ...errors import BadMessage, BadValue, IdClash, IdTaken, InvalidPosition, Running, StaleLeaf, Trashed
+from ...core.usage import MAX_COUNT, Call, Usage
+from ...errors import (
+    IdConflict,
+    IdTaken,
+    InvalidMessage,
+    InvalidPosition,
+    InvalidValue,
+    SessionRunning,
+    SessionTrashed,
+    StaleLeaf,
+)
 from ...formats.records import START, Foreign, Losses, Lost, Told
 from ...log.labels import label
 from ...log.log import Log
@@ -69,7 +78,13 @@ def take(store: StoreBackend, runtime: Runtime, foreign: Foreign, *, new_id: boo
     try:
         Building(shelf, runtime, foreign, losses).run()
         added, known, entries = _taken_in(store, runtime, shelf, foreign.session_id, new_id=new_id)
-    except (BadValue, IdTaken, Running, StaleLeaf, Trashed) as error:  # of this one; the next may be fine
+    except (
+        InvalidValue,
+        IdTaken,
+        SessionRunning,
+        StaleLeaf,
+        SessionTrashed,
+    ) as error:  # of this one; the next may be fine
         refused = str(error)
     session_id = added[0] if new_id and added else foreign.session_id
     return Taken(
@@ -83,7 +98,7 @@ def _taken_in(
     """The sessions written now, those that were here before, and how many entries are new."""
     try:
         return _all_of(store, runtime, shelf, (session_id,), new_id=new_id, children=True)
-    except IdClash:
+    except IdConflict:
         with shelf.dump(session_id, children=True) as dumps:
             names = [dump.row.session_id for dump in dumps.sessions]
     added: list[str] = []
@@ -92,7 +107,7 @@ def _taken_in(
     for name in names:  # each before its tasks
         try:
             new, old, many = _all_of(store, runtime, shelf, (name,), new_id=False, children=False)
-        except IdClash:
+        except IdConflict:
             new, old, many = (), (name,), grow(store, runtime, shelf, name)
         added, known, entries = [*added, *new], [*known, *old], entries + many
     return tuple(added), tuple(known), entries
@@ -215,7 +230,7 @@ class Building:
         draft = Draft(self._named(told), told.model, told.finish, told.evidence)
         try:
             self.log.append([draft], calls=calls)
-        except (BadMessage, BadValue) as error:
+        except (InvalidMessage, InvalidValue) as error:
             self.losses.add("a message that cannot be kept", str(error))
 
     def _call(self, told: Told, usage: Usage) -> Call:
@@ -248,14 +263,14 @@ class Building:
             )
             return replace(payload, first_kept=place.seq if place and is_kept else self.log.leaf.seq + 1)
         if isinstance(payload, BranchSummary) and place is not None:
-            return replace(payload, left_seq=place.seq, left_id=self.log.cursor_at(place).entry_id.hex())
+            return replace(payload, leaf_seq=place.seq, leaf_id=self.log.cursor_at(place).entry_id.hex())
         return payload
 
     def _label(self) -> None:
         for key, words in self.foreign.labels.items():
             try:
                 label(self.log, self.places.get(key, Leaf(0, 0)), words)
-            except (InvalidPosition, BadValue) as error:
+            except (InvalidPosition, InvalidValue) as error:
                 self.losses.add("a label that cannot be kept", str(error))
 
     def _close(self) -> None:
@@ -279,7 +294,7 @@ class Building:
 
 
 def _is_counted(usage: Usage) -> bool:
-    return all(count is None or (type(count) is int and 0 <= count <= MOST) for count in astuple(usage))
+    return all(count is None or (type(count) is int and 0 <= count <= MAX_COUNT) for count in astuple(usage))
 
 
 def _ids(session_id: str) -> Callable[[str], str]:

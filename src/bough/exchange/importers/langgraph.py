@@ -15,8 +15,8 @@ import msgspec
 
 from ...core.codec import to_json
 from ...core.entries import Note
-from ...core.state import State, merge
-from ...errors import BadValue
+from ...core.state import State, merge_state
+from ...errors import InvalidValue
 from ...formats import langchain
 from ...formats.jsonl import MISSHAPEN, UNREADABLE, micros
 from ...formats.records import START, Foreign, Losses, Told, patches
@@ -133,14 +133,14 @@ class Reading:
             if isinstance(name, str) and name != MESSAGES and not name.startswith(OWN) and value is not None:
                 try:
                     to_json(value, name)
-                except BadValue:
+                except InvalidValue:
                     self.losses.add("a channel that holds no JSON", name)
                 else:
                     other[name] = value
         change = {name: value for name, value in other.items() if state.get(name) != value}
         change |= dict.fromkeys(name for name in state if name not in other)
         for patch in patches(state, change):
-            state = merge(state, patch)
+            state = merge_state(state, patch)
             key = f"{tip} {len(self.told)}"
             self.told[key] = Told(Note(state=patch), key, self._tails[tip], at=at)
             self._tails[tip] = key

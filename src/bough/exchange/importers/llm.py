@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from ...core.entries import Evidence
 from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResult
-from ...core.usage import MOST, Usage
+from ...core.usage import MAX_COUNT, Usage
 from ...formats.jsonl import UNREADABLE, micros, text
 from ...formats.records import START, Foreign, Losses, Told
-from ...wire.shapes import tool_call
+from ...wire.shapes import parse_tool_call
 from .sqlite_files import Row, Tables, tables
 
 FILE = "logs.db"
@@ -58,7 +58,7 @@ def _usage(row: Row) -> Usage | None:
     inner = details.get("prompt_tokens_details", details.get("input_tokens_details"))
     cached = (inner if isinstance(inner, dict) else details).get("cached_tokens")
     told = [row.get("input_tokens"), row.get("output_tokens"), cached]
-    counted = [one if type(one) is int and 0 <= one <= MOST else None for one in told]
+    counted = [one if type(one) is int and 0 <= one <= MAX_COUNT else None for one in told]
     return Usage(*counted) if counted[0] is not None or counted[1] is not None else None
 
 
@@ -181,7 +181,7 @@ class Thread:
             return [Reasoning(said)]
         elif kind == "tool_call" and isinstance(payload.get("name"), str):
             call_id = text(payload.get("tool_call_id")) or unnamed
-            return [tool_call(call_id, payload["name"], payload.get("arguments"))]
+            return [parse_tool_call(call_id, payload["name"], payload.get("arguments"))]
         elif kind == "tool_result":
             return [self._result(payload, unnamed)]
         elif kind == "attachment" and isinstance(payload.get("attachment"), dict):
@@ -331,7 +331,7 @@ def _answer(found: Tables, row: Row) -> Message:
     thought, said = text(row.get("reasoning")), text(row.get("response"))
     rows = found.rows("tool_calls", "response_id = ?", _key(row.get("id")), order="id")
     calls: list[ToolCall] = [
-        tool_call(_call_id(call), call["name"], call.get("arguments"))
+        parse_tool_call(_call_id(call), call["name"], call.get("arguments"))
         for call in rows
         if text(call.get("name"))
     ]

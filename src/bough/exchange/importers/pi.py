@@ -17,7 +17,7 @@ from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolRes
 from ...core.usage import Usage
 from ...formats.jsonl import MISSHAPEN, UNREADABLE, counts, files, micros, records, signature, text
 from ...formats.records import START, Foreign, Losses, Told
-from ...wire.shapes import inline, tool_call
+from ...wire.shapes import parse_base64, parse_tool_call
 
 TOKENS = ("input", "output", "cacheRead", "cacheWrite")
 ISSUERS = {
@@ -173,9 +173,9 @@ class File:
             if kind == "thinking" and isinstance(about["thinking"], str):
                 return Reasoning(about["thinking"])
             if kind == "image":
-                return inline(about["data"], about["mimeType"])
+                return parse_base64(about["data"], about["mimeType"])
             if kind == "toolCall" and isinstance(about["name"], str):
-                return tool_call(_call_id(about["id"]), about["name"], about["arguments"])
+                return parse_tool_call(_call_id(about["id"]), about["name"], about["arguments"])
         except MISSHAPEN as error:
             self.losses.add("a part of a message of no shape we know", str(error))
             return None
@@ -235,7 +235,7 @@ class File:
             tokens if type(tokens) is int and tokens >= 0 else 0,
             _names(about.get("readFiles")),
             _names(about.get("modifiedFiles")),
-            folds=True,
+            replaces_earlier=True,
         )
         return Told(payload, names=self._first_kept(line, parent), usage=_usage(line.get("usage")))
 

@@ -15,7 +15,7 @@ from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from ...core.codec import to_json
 from ...core.entries import Note
-from ...errors import BadSource, BadValue
+from ...errors import InvalidSource, InvalidValue
 from ...formats import langchain
 from ...formats.jsonl import UNREADABLE, decoded
 from ...formats.records import Foreign, Losses, Told
@@ -45,7 +45,7 @@ def sessions(place: str) -> Iterator[Foreign]:
                 if told is not None:
                     yield told
     except (OSError, EOFError, ValueError) as error:
-        raise BadSource(shown, "redis", str(error) or type(error).__name__) from None
+        raise InvalidSource(shown, "redis", str(error) or type(error).__name__) from None
 
 
 def _address(place: str) -> SplitResult:
@@ -55,7 +55,7 @@ def _address(place: str) -> SplitResult:
     except ValueError:
         is_known = False
     if not is_known:
-        raise BadSource("that place", "redis", "it wants an address: redis://host:6379/0")
+        raise InvalidSource("that place", "redis", "it wants an address: redis://host:6379/0")
     return found
 
 
@@ -107,7 +107,7 @@ def _of_value(value: object, losses: Losses) -> list[Told]:
     if told and isinstance(state, dict) and state:
         try:
             to_json(state, "state")
-        except BadValue:
+        except InvalidValue:
             losses.add("a state that holds no JSON")
         else:
             told.append(Told(Note(state=state)))

@@ -16,7 +16,7 @@ from typing import Any
 
 import apsw
 
-from ...errors import BadSource
+from ...errors import InvalidSource
 from ...stores.sqlite.file import connect_still
 
 Row = dict[str, Any]
@@ -52,18 +52,18 @@ class Tables:
 
 @contextlib.contextmanager
 def tables(place: str, tool: str, *needed: str) -> Iterator[Tables]:
-    """The tables of a file, at least one of those `needed` among them; `BadSource` if it is no such file."""
+    """The tables of a file, at least one of those `needed` among them; `InvalidSource` if it is no such file."""
     path = Path(place).expanduser()
     if not path.is_file():
-        raise BadSource(place, tool, "it is a folder" if path.is_dir() else "there is no such file")
+        raise InvalidSource(place, tool, "it is a folder" if path.is_dir() else "there is no such file")
     try:
         with _opened(path, place, tool) as connection:
             found = Tables(connection)
             if not found.names.intersection(needed):
-                raise BadSource(place, tool, f"it has no table {' or '.join(needed)}")
+                raise InvalidSource(place, tool, f"it has no table {' or '.join(needed)}")
             yield found
     except (apsw.Error, UnicodeDecodeError, OSError) as error:
-        raise BadSource(place, tool, str(error)) from None
+        raise InvalidSource(place, tool, str(error)) from None
 
 
 @contextlib.contextmanager
@@ -73,12 +73,12 @@ def _opened(path: Path, place: str, tool: str) -> Iterator[apsw.Connection]:
         with contextlib.closing(connect_still(str(path))) as connection:
             yield connection
         if _stamp(path) != before:
-            raise BadSource(place, tool, WRITTEN)
+            raise InvalidSource(place, tool, WRITTEN)
         return
     with tempfile.TemporaryDirectory() as folder:
         copy = _copied(path, Path(folder))
         if copy is None:
-            raise BadSource(place, tool, WRITTEN)
+            raise InvalidSource(place, tool, WRITTEN)
         with contextlib.closing(apsw.Connection(str(copy))) as connection:
             yield connection
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from ...wire.shapes import Request as History
-from ...wire.shapes import plain
+from ...wire.shapes import to_dict
 from ..model import Delta, Request, ToolSpec
 from .base import SECONDS, Client, Door
 
@@ -42,7 +42,7 @@ class AnthropicModel(Client):
         async with client, await client.messages.create(model=self.model, stream=True, **fields) as events:
             yield Delta()
             async for event in events:
-                yield _add(message, plain(event))
+                yield _add(message, to_dict(event))
         if message:
             yield message
 

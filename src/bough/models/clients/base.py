@@ -19,8 +19,15 @@ from typing import Any, ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...errors import CutOff, ModelError, NoModel, Overflow, Overloaded, UnrecognizedReply
-from ...wire import Answer, wire
+from ...errors import (
+    ContextOverflow,
+    ModelError,
+    ModelUnavailable,
+    Overloaded,
+    TruncatedReply,
+    UnrecognizedReply,
+)
+from ...wire import Answer, find_provider
 from ...wire.shapes import Request as History
 from ..model import Delta, Request
 
@@ -115,7 +122,7 @@ class Client(ABC):
 
     async def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
         door = await asyncio.to_thread(self._door)  # others go on while an SDK is imported
-        history = wire(self.provider).project(request.context, request.blobs)
+        history = find_provider(self.provider).project(request.context, request.blobs)
         reply: object = None
         has_begun = False
         try:
@@ -149,14 +156,14 @@ class Client(ABC):
             sdk, http = import_module(self.package), import_module("httpx2")
         except ImportError:
             hint = f'pip install "bough[{self.extra}]"'
-            raise NoModel(self._name, f"the package {self.package} is not installed", hint) from None
+            raise ModelUnavailable(self._name, f"the package {self.package} is not installed", hint) from None
         base_url = self._base_url or os.environ.get(self.url_variable) or None
         if base_url and not base_url.startswith(("http://", "https://")):
-            raise NoModel(self._name, "its base URL is none", "it begins with http:// or https://")
+            raise ModelUnavailable(self._name, "its base URL is none", "it begins with http:// or https://")
         key = self._key or next(filter(None, map(os.environ.get, self.key_variables)), None)
         if not key and not self._base_url:
             hint = f"set {' or '.join(self.key_variables)} in the environment"
-            raise NoModel(self._name, "no API key was found", hint)
+            raise ModelUnavailable(self._name, "no API key was found", hint)
         return Door(sdk, http, key or NO_KEY, base_url)
 
     @property
@@ -183,31 +190,31 @@ class Client(ABC):
         if fault.status is not None:
             return self._refused(words, fault.status, fault.after)
         if has_begun:
-            return CutOff(self._name, f"the stream broke: {words}")
+            return TruncatedReply(self._name, f"the stream broke: {words}")
         if isinstance(error, door.http.HTTPError) or isinstance(error.__cause__, door.http.HTTPError):
             return Overloaded(self._name, f"it could not be reached: {words}")
         return ModelError(self._name, words)
 
     def _refused(self, words: str, status: int, after: float | None) -> ModelError:
         if status in (401, 403):
-            return NoModel(self._name, words, f"check the key in {' or '.join(self.key_variables)}")
+            return ModelUnavailable(self._name, words, f"check the key in {' or '.join(self.key_variables)}")
         if status == 404:
-            return NoModel(self._name, words, "check the name of the model and the base URL")
+            return ModelUnavailable(self._name, words, "check the name of the model and the base URL")
         if status in (408, 429) or status >= 500:
             return Overloaded(self._name, f"{words} ({status})", after)
         if status == 413 or _OVERFLOW.search(words):
-            return Overflow(self._name, words)
+            return ContextOverflow(self._name, words)
         return ModelError(self._name, f"{words} ({status})")
 
     def _read(self, reply: object) -> Answer:
         if reply is None:
-            raise CutOff(self._name, "the stream ended before there was an answer")
+            raise TruncatedReply(self._name, "the stream ended before there was an answer")
         try:
-            answer = wire(self.provider).read_answer(reply)
+            answer = find_provider(self.provider).parse_reply(reply)
         except UnrecognizedReply as error:
             raise ModelError(self._name, _short(_words(error))) from None
         if not isinstance(answer.finish, str):
-            raise CutOff(self._name, "the stream ended without a stop reason")
+            raise TruncatedReply(self._name, "the stream ended without a stop reason")
         return answer if isinstance(answer.model, str) else replace(answer, model=None)
 
 

@@ -10,7 +10,7 @@ from contextlib import aclosing, asynccontextmanager, closing
 from typing import Any
 
 from ...wire.shapes import Request as History
-from ...wire.shapes import plain
+from ...wire.shapes import to_dict
 from ..model import Delta, Request, ToolSpec
 from .base import SECONDS, Client, Door
 
@@ -36,7 +36,7 @@ class GeminiModel(Client):
                 )
                 async with aclosing(chunks):
                     async for chunk in chunks:
-                        yield building.add(plain(chunk))
+                        yield building.add(to_dict(chunk))
         if building.has_begun:
             yield building.reply()
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from ...wire.shapes import Request as History
-from ...wire.shapes import plain
+from ...wire.shapes import to_dict
 from ..model import Delta, Request, ToolSpec
 from .base import SECONDS, Client, Door
 
@@ -44,7 +44,7 @@ class OpenAIChatModel(Client):
         async with client, await create(model=self.model, stream=True, **fields) as chunks:
             yield Delta()
             async for chunk in chunks:
-                yield building.add(plain(chunk))
+                yield building.add(to_dict(chunk))
         if building.has_begun:
             yield building.reply()
 
@@ -67,12 +67,12 @@ class _Building:
 
     def add(self, chunk: dict[str, Any]) -> Delta:
         self._top.update({key: chunk[key] for key in ("model", "usage") if chunk.get(key)})
-        for choice in map(plain, chunk.get("choices") or ()):
+        for choice in map(to_dict, chunk.get("choices") or ()):
             self.has_begun = True
             self._finish = choice.get("finish_reason") or self._finish
-            delta = plain(choice.get("delta") or {})
+            delta = to_dict(choice.get("delta") or {})
             for call in delta.get("tool_calls") or ():
-                self._add_call(plain(call))
+                self._add_call(to_dict(call))
             return self._say({key: delta[key] for key in _SPOKEN if isinstance(delta.get(key), str)})
         return Delta()
 
@@ -83,7 +83,7 @@ class _Building:
         return Delta(said.get("content", "") + said.get("refusal", ""), thought)
 
     def _add_call(self, piece: dict[str, Any]) -> None:
-        function = plain(piece.get("function") or {})
+        function = to_dict(piece.get("function") or {})
         call = self._at.get(piece.get("index"))
         is_another = call is not None and piece.get("id") and piece["id"] != call["id"]
         if call is None or is_another:

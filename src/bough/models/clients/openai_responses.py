@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from ...wire.shapes import Request as History
-from ...wire.shapes import plain
+from ...wire.shapes import to_dict
 from ..model import Delta, Request, ToolSpec
 from .base import SECONDS, Client, Door, Trouble
 
@@ -44,7 +44,7 @@ class OpenAIModel(Client):
         async with client, await self._open(door.sdk, client, fields) as events:
             yield Delta()
             async for event in events:
-                yield _take(plain(event))
+                yield _take(to_dict(event))
 
     async def _open(self, sdk: Any, client: Any, fields: dict[str, Any]) -> Any:
         try:

@@ -18,7 +18,7 @@ from litestar.response import Stream
 
 from ...core.entries import Entry
 from ...core.tree import Leaf
-from ...errors import BadQuery, BoughError
+from ...errors import BoughError, InvalidArgument
 from ...session import Session
 from ...stores.base import Fact, SessionRow
 from ..auth import Who
@@ -61,7 +61,7 @@ async def events(
 def _begin(after: int | None, last: str | None, facts: int) -> int:
     if last is not None:
         if not (last.isdecimal() and len(last) < 12):
-            raise BadQuery("Last-Event-ID", last, "the number of a fact")
+            raise InvalidArgument("Last-Event-ID", last, "the number of a fact")
         after = int(last)
     return facts if after is None else after
 

@@ -9,7 +9,7 @@ from litestar import Response, get
 from litestar.params import FromPath, QueryParameter
 
 from ...core.entries import Entry
-from ...errors import BadQuery, InvalidPosition
+from ...errors import InvalidArgument, InvalidPosition
 from ..context import Asked, asked_by, threaded
 from ..json_views import call_view, entry_view, plain
 from ..outline import turns_before
@@ -40,7 +40,7 @@ def path(
     """One window of a path: the entries from, up to or around a place, or the newest."""
     desk, who = asked_by(request)
     if sum([first is not None, last is not None, around is not None, newest]) > 1:
-        raise BadQuery("first, last, around, newest", "several", "one of them")
+        raise InvalidArgument("first, last, around, newest", "several", "one of them")
     session = desk.session(who, session_id)
     session = session if who.is_client else desk.at(session, leaf)
     is_public = public or who.is_client

@@ -12,7 +12,7 @@ from litestar.response import Stream
 from msgspec import Struct
 
 from ...core.tree import Leaf
-from ...errors import BadQuery
+from ...errors import InvalidArgument
 from ...replay.diff import Diff, Row
 from ...replay.diff import diff as compare
 from ...session import Session
@@ -129,7 +129,7 @@ def _side(desk: Desk, who: Who, reference: str) -> tuple[Session, Leaf]:
 
 def _told(found: Diff, first: int, limit: int) -> DiffRead:
     if first > len(found.rows):
-        raise BadQuery("first", first, f"a number up to {len(found.rows)}")
+        raise InvalidArgument("first", first, f"a number up to {len(found.rows)}")
     page, left = Page(600_000), 0
     for row in found.rows[first : first + limit]:
         told, cut = cut_any(plain(row), 60_000, 8_000)

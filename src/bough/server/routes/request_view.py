@@ -13,10 +13,10 @@ from ... import wire
 from ...agent.prompt_window import Most, given
 from ...core.entries import Entry
 from ...core.usage import Call
-from ...errors import BadQuery
+from ...errors import InvalidArgument
 from ...exchange.exports.requests import provider_of, tokens
 from ...session import Session
-from ...wire.explain import Nothing
+from ...wire.explain import Missing
 from ..context import Asked, Desk, asked_by, threaded
 from ..json_views import call_view, plain
 from ..schemas import Json, Seen
@@ -53,7 +53,7 @@ def seen(
     desk, who = asked_by(request)
     session = desk.at(desk.session(who, session_id), at)
     asking = _asking(desk, session)
-    speaking = wire.wire(provider or provider_of(asking.call))
+    speaking = wire.find_provider(provider or provider_of(asking.call))
     most = desk.most_messages(session)
     context = given(asking.path, most)
     full = speaking.project(context, session.read_blob)
@@ -96,7 +96,7 @@ def _shown(full: Json, history: str, first: int | None, limit: int) -> tuple[Jso
     messages: list[Any] = full[history]
     begin = max(0, len(messages) - limit) if first is None else first
     if begin > len(messages):
-        raise BadQuery("first", first, f"a number up to {len(messages)}")
+        raise InvalidArgument("first", first, f"a number up to {len(messages)}")
     around, left = cut_any({name: value for name, value in full.items() if name != history}, 200_000, 100_000)
     page = Page(500_000)
     window = messages[begin : begin + limit]
@@ -110,16 +110,18 @@ def _shown(full: Json, history: str, first: int | None, limit: int) -> tuple[Jso
     return {**around, history: told}, begin, left
 
 
-def _difference(session: Session, asking: Asking, most: Most, speaking: wire.Wire, now: Json) -> Json | None:
+def _difference(
+    session: Session, asking: Asking, most: Most, speaking: wire.Provider, now: Json
+) -> Json | None:
     if asking.before is None:
         return None
     earlier = given(asking.path[: asking.before.after_seq], most)
     found = wire.first_difference(speaking.project(earlier, session.read_blob), now)
     if found is None:
         return None
-    sides = [None if isinstance(side, Nothing) else side for side in (found.was, found.now)]
-    (was, now), _ = cut_any(sides, 60_000)
-    return {"where": found.where, "was": plain(was), "now": plain(now)}
+    sides = [None if isinstance(side, Missing) else side for side in (found.before, found.after)]
+    (before, after), _ = cut_any(sides, 60_000)
+    return {"path": found.path, "before": plain(before), "after": plain(after)}
 
 
 HANDLERS = [seen]

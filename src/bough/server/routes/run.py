@@ -9,7 +9,7 @@ from litestar import post
 from litestar.params import FromPath, JSONBody
 from msgspec import Meta, Struct
 
-from ...errors import BadMessage, Running
+from ...errors import InvalidMessage, SessionRunning
 from ...session import Session
 from ..context import Asked, asked_by
 from ..pending_calls import goes_on
@@ -31,13 +31,13 @@ async def send(request: Asked, session_id: FromPath[str], data: JSONBody[Sending
     desk, who = asked_by(request)
     session = await asyncio.to_thread(desk.session, who, session_id)
     if not data.text.strip():
-        raise BadMessage("the input is empty; say something")
+        raise InvalidMessage("the input is empty; say something")
     drivers: Drivers = request.app.state.drivers
     try:
         await asyncio.to_thread(session.log.raise_if_leased)
         before = await asyncio.to_thread(lambda: session.row.facts)
         event = await drivers.send(session, data.text, None if who.is_client else data.model)
-    except Running:
+    except SessionRunning:
         if not data.queue:
             raise
         number = await asyncio.to_thread(session.enqueue, data.text)

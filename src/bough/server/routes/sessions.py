@@ -15,9 +15,9 @@ from ... import __version__
 from ...agent.call_status import read_calls
 from ...core.context import fold_settings
 from ...core.messages import system
-from ...core.search import parse
+from ...core.search import parse_query
 from ...core.turns import CallModel, Rest, RunTools
-from ...errors import BadQuery, BadSearch, NotFound
+from ...errors import InvalidArgument, InvalidSearch, NotFound
 from ...session import Session
 from ...stores.base import Query, SessionRow, StoreBackend
 from ...stores.counts import Column
@@ -59,7 +59,7 @@ def read_query(
     now = asked_by(request)[0].sessions.runtime.now()
     name, equals, value = (tag or "").partition("=")
     if tag is not None and not (name and equals):
-        raise BadQuery("tag", tag, "name=value")
+        raise InvalidArgument("tag", tag, "name=value")
     return Query(
         status=status,
         owner=owner,
@@ -83,10 +83,10 @@ def moment(name: str, text: str | None, now: int) -> int | None:
         return None
     try:
         if not _MOMENT.fullmatch(text):
-            raise BadSearch(text, "it is no time")
-        return parse(f"after:{text}", now).since
-    except BadSearch:
-        raise BadQuery(
+            raise InvalidSearch(text, "it is no time")
+        return parse_query(f"after:{text}", now).since
+    except InvalidSearch:
+        raise InvalidArgument(
             name, text, "a day (2026-11-01), a time (2026-11-01T09:30) or how long ago (24h, 7d)"
         ) from None
 

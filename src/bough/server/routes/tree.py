@@ -9,7 +9,7 @@ from litestar.params import FromPath, QueryParameter
 
 from ...core.entries import Entry
 from ...core.tree import Leaf
-from ...errors import BadQuery, InvalidPosition
+from ...errors import InvalidArgument, InvalidPosition
 from ...session import Session
 from ...stores.base import Query
 from ..context import Asked, Desk, asked_by, threaded
@@ -71,7 +71,7 @@ def outline(
     desk, who = asked_by(request)
     session = desk.session(who, session_id)
     if kinds not in KINDS:
-        raise BadQuery("kinds", kinds, ", ".join(KINDS))
+        raise InvalidArgument("kinds", kinds, ", ".join(KINDS))
     if places is not None:
         return _single(desk, session, places.split(","))
     if branch is not None:
@@ -109,7 +109,7 @@ def is_meant(entry: Entry, kinds: str) -> bool:
 def _single(desk: Desk, session: Session, places: list[str]) -> Outline:
     """Those of the places that there are, in the order asked for."""
     if len(places) > PLACES:
-        raise BadQuery("places", len(places), f"at most {PLACES} places")
+        raise InvalidArgument("places", len(places), f"at most {PLACES} places")
     tree, page = desk.tree(session), Page()
     for place in places:
         leaf = _parsed(place)
@@ -122,7 +122,7 @@ def _single(desk: Desk, session: Session, places: list[str]) -> Outline:
 def _parsed(place: str) -> Leaf:
     branch, colon, seq = place.partition(":")
     if not (colon and branch.isdecimal() and seq.isdecimal() and len(place) <= 30):
-        raise BadQuery("places", place, "branch:seq, several by commas")
+        raise InvalidArgument("places", place, "branch:seq, several by commas")
     return Leaf(int(branch), int(seq))
 
 

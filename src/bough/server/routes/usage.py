@@ -10,7 +10,7 @@ from litestar import get
 from litestar.params import FromPath, QueryParameter
 from msgspec.structs import astuple
 
-from ...core.usage import Call, Totals, added, total
+from ...core.usage import Call, Totals, add, total
 from ...errors import NotFound
 from ...stores.base import Query, SessionRow
 from ...stores.counts import Held, Spent
@@ -89,14 +89,14 @@ def day(number: int) -> str:
 def _summed(spent: Iterable[Spent]) -> Totals:
     found = Totals()
     for one in spent:
-        found = added(found, one.totals)
+        found = add(found, one.totals)
     return found
 
 
 def _sums(spent: Iterable[Spent], name: Callable[[Spent], str], *, by_name: bool = False) -> list[Json]:
     groups: dict[str, Totals] = {}
     for one in spent:
-        groups[name(one)] = added(groups.get(name(one), Totals()), one.totals)
+        groups[name(one)] = add(groups.get(name(one), Totals()), one.totals)
     if by_name:
         return [{"name": key, "totals": plain(groups[key])} for key in sorted(groups)[-1_000:]]
     return _named(groups)

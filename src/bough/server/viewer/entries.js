@@ -51,7 +51,7 @@ function content(entry, around) {
     case "uncompaction": return ["undo", `Compaction ${payload.cancels} undone`,
       [h("p.muted", "The model sees the entries again that it had replaced.")]];
     case "branch_summary": return ["fork", "Branch summary",
-      [h("p.muted", `What the branch left at ${payload.left_seq} had found:`), markdown(payload.summary ?? "")]];
+      [h("p.muted", `What the branch left at ${payload.leaf_seq} had found:`), markdown(payload.summary ?? "")]];
     case "settings": return ["settings", "Settings from here on", settings(payload)];
     case "note": return ["note", "Note of the host", [json(payload.state ? payload : payload.data, { open: 1 })]];
     default: return ["note", entry.kind, [json(payload, { open: 1 })]];

@@ -173,8 +173,8 @@ function difference({ before, difference: found }) {
   if (!found) return h("p.good", icon("check"),
     ` Only adds to the call behind ${before}: the provider's cache stays warm.`);
   return h("section.differs", h("h3", icon("compare"), ` First difference to the call behind ${before}`),
-    h("code", found.where),
-    h("div.label", "was"), json(found.was, { open: 1 }), h("div.label", "now"), json(found.now, { open: 1 }));
+    h("code", found.path),
+    h("div.label", "before"), json(found.before, { open: 1 }), h("div.label", "after"), json(found.after, { open: 1 }));
 }
 
 // -- usage and JSON ---------------------------------------------------------------------------

@@ -79,7 +79,7 @@ function counted() { return { total: sessions.size, facets: {} }; }
 
 function searched({ q, limit = 20, page = 0 }) {
   const query = understood(q);
-  if (typeof query === "string") throw new Problem(400, { code: "bad_search", detail: query });
+  if (typeof query === "string") throw new Problem(400, { code: "invalid_search", detail: query });
   const all = [...sessions.values()].flatMap((session) => hits(session, query, heading(session)));
   const end = Number(page) + Number(limit);
   return { hits: all.slice(Number(page), end), next: end < all.length ? String(end) : null, behind: 0 };

@@ -30,7 +30,7 @@ function described({ kind, payload }) {
     case "message": return (payload.parts ?? []).slice(0, 20).map(part).filter(Boolean).join(" ");
     case "compaction": return `summary of all before ${payload.first_kept}: ${payload.summary}`;
     case "uncompaction": return `cancels the compaction at ${payload.cancels}`;
-    case "branch_summary": return `left a branch at ${payload.left_seq}: ${payload.summary}`;
+    case "branch_summary": return `left a branch at ${payload.leaf_seq}: ${payload.summary}`;
     default: return JSON.stringify(payload);
   }
 }

@@ -57,7 +57,7 @@ function messagesOf(told, index) {
 /** The first message, or the settings, in which a request does not go on from an earlier one; null if it only adds. */
 function difference(kept, before, index, now) {
   const { history, rest } = kept.told[index], was = messagesOf(kept.told, before);
-  if (kept.told[before].rest !== rest) return { where: "what stands around the messages", was: kept.pool[kept.told[before].rest], now: kept.pool[rest] };
+  if (kept.told[before].rest !== rest) return { path: "everything but the messages", before: kept.pool[kept.told[before].rest], after: kept.pool[rest] };
   const at = was.findIndex((place, nth) => place !== now[nth]);
-  return at < 0 ? null : { where: `${history}[${at}]`, was: kept.pool[was[at]], now: at < now.length ? kept.pool[now[at]] : null };
+  return at < 0 ? null : { path: `${history}[${at}]`, before: kept.pool[was[at]], after: at < now.length ? kept.pool[now[at]] : null };
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from ...core.drafts import Draft, ExtraFact, write
+from ...core.drafts import Draft, ExtraFact, build_entries
 from ...core.entries import Evidence
 from ...core.messages import ToolCall, assistant, system, tool_result, user
 from ...core.turns import Cursor
@@ -89,7 +89,7 @@ class Appending(Opening):
 
     def test_evidence_stays_beside_its_entry(self) -> None:
         pen = Pen(self.opened())
-        written = write(
+        written = build_entries(
             Cursor(),
             [Draft(user("u")), Draft(assistant("a"), "m", "stop", Evidence("p", {"0": {"s": "x"}}))],
             5,

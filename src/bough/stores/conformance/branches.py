@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ...core.drafts import Draft, write
+from ...core.drafts import Draft, build_entries
 from ...core.entries import Note
 from ...core.messages import ToolCall, assistant, system, tool_result, user
 from ...core.tree import Leaf
@@ -63,7 +63,7 @@ class Branching(Opening):
         pen.append(user("1"))
         first, cursor = pen.leaf, pen.cursor
         pen.append(assistant("2"))
-        written = write(cursor, [Draft(Note({"left": 2}))], 300)
+        written = build_entries(cursor, [Draft(Note({"left": 2}))], 300)
         done = pen.store.commit(
             Change(
                 session_id="ses_a",
@@ -165,7 +165,7 @@ class Counting(Opening):
         first = pen.leaf
         pen.append(assistant("a"), calls=(call("1", 1, 2),))
         pen.move(first, Cursor())
-        pen.cursor = write(Cursor(), [Draft(user("q"))], 1).cursor
+        pen.cursor = build_entries(Cursor(), [Draft(user("q"))], 1).cursor
         pen.append(assistant("b"), calls=(call("2", 1, 2),))
         one, two = pen.store.calls("ses_a")
         assert (one.branch, two.branch) == (first.branch, pen.leaf.branch)

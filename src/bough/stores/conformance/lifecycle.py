@@ -6,7 +6,16 @@ from typing import Any
 
 from ...core.drafts import ExtraFact
 from ...core.messages import assistant, user
-from ...errors import Fenced, InvalidPosition, MissingBlob, NotFound, NotTrashed, Running, StaleLeaf, Trashed
+from ...errors import (
+    Fenced,
+    InvalidPosition,
+    MissingBlob,
+    NotFound,
+    NotTrashed,
+    SessionRunning,
+    SessionTrashed,
+    StaleLeaf,
+)
 from ..base import Query, StoreBackend
 from ..message_limits import Given
 from ..purge_types import UnreferencedBlobs
@@ -123,7 +132,7 @@ class Deleting(Opening):
         pen = Pen(self.opened())
         change = pen.change(user("x"))
         pen.store.trash("ses_a", 500)
-        refused(Trashed, lambda: pen.store.commit(change))
+        refused(SessionTrashed, lambda: pen.store.commit(change))
         pen.store.restore("ses_a")
         assert not pen.store.commit(change).repeated
 
@@ -207,7 +216,7 @@ class Leasing(Opening):
         pen = Pen(self.opened())
         first = pen.store.lease("ses_a", "one", until=1_000, at=10)
         assert pen.store.lease("ses_a", "one", until=2_000, at=20) == first
-        refused(Running, lambda: pen.store.lease("ses_a", "two", until=3_000, at=30))
+        refused(SessionRunning, lambda: pen.store.lease("ses_a", "two", until=3_000, at=30))
         second = pen.store.lease("ses_a", "two", until=9_000, at=2_001)
         assert second > first
         before = everything(pen.store, "ses_a")
@@ -257,7 +266,7 @@ class Queueing(Opening):
         refused(StaleLeaf, lambda: pen.store.commit(late))
         assert len(pen.store.inbox("ses_a")) == 1
         pen.store.trash("ses_a", 500)
-        refused(Trashed, lambda: pen.store.enqueue("ses_a", b"{}", 10))
+        refused(SessionTrashed, lambda: pen.store.enqueue("ses_a", b"{}", 10))
         pen.store.purge("ses_a")
 
 

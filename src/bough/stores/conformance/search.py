@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from ...core.entries import BranchSummary, Compaction, Note, Settings
 from ...core.messages import Reasoning, ToolCall, assistant, system, tool_result, user
-from ...core.search import parse
+from ...core.search import parse_query
 from ...errors import NotFound
 from ..base import Change, StoreBackend
 from ..search_types import Hit, SearchPage
@@ -19,7 +19,7 @@ NOW = 10_000_000_000_000
 
 def page(store: StoreBackend, typed: str, **how: Any) -> SearchPage:
     store.index()
-    return store.search(replace(parse(typed, NOW), **how))
+    return store.search(replace(parse_query(typed, NOW), **how))
 
 
 def hits(store: StoreBackend, typed: str, **how: Any) -> list[Hit]:

@@ -11,7 +11,7 @@ from ...core.drafts import ExtraFact
 from ...core.messages import assistant, user
 from ...core.tree import Leaf
 from ...core.turns import Cursor
-from ...errors import IdClash, NotFound
+from ...errors import IdConflict, NotFound
 from ..base import StoreBackend
 from ..memory.store import MemoryStore
 from ..transfer import Dump, Dumps, TakenIn
@@ -112,7 +112,7 @@ class Moving(Opening):
             Pen(where).append(user(text))
         Pen(there, "ses_new").append(user("new"))
         before = everything(store, "ses_a")
-        refused(IdClash, lambda: move(there, store, "ses_new", "ses_a"))
+        refused(IdConflict, lambda: move(there, store, "ses_new", "ses_a"))
         assert everything(store, "ses_a") == before
         refused(NotFound, lambda: store.session("ses_new"))
 
@@ -120,7 +120,7 @@ class Moving(Opening):
         store, there = self.opened(), MemoryStore()
         Pen(self.opened(space="other")).append(user("same"))
         Pen(there).append(user("same"))
-        refused(IdClash, lambda: move(there, store, "ses_a"))
+        refused(IdConflict, lambda: move(there, store, "ses_a"))
         refused(NotFound, lambda: store.session("ses_a"))
 
     def test_a_source_that_breaks_off_leaves_nothing(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Any
 
-from ...core.drafts import Blob, Draft, write
+from ...core.drafts import Blob, Draft, build_entries
 from ...core.entries import Payload
 from ...core.messages import Media
 from ...core.tree import Leaf
@@ -33,7 +33,7 @@ class Pen:
         self.store, self.session_id, self.at = store, session_id, 100
         seeds: Sequence[Payload] = row.pop("seeds", ())
         under: tuple[Leaf, Cursor] = row.pop("fork_of", (None, Cursor()))
-        written = write(under[1], [Draft(seed) for seed in seeds], 100, seed=under[0] is None)
+        written = build_entries(under[1], [Draft(seed) for seed in seeds], 100, seed=under[0] is None)
         row.setdefault("conversation_id", f"con_{session_id}")
         row = {"space": store.space, "owner": store.owner, "started_at": 100, "updated_at": 100, **row}
         self.new = NewSession(
@@ -49,7 +49,9 @@ class Pen:
 
     def change(self, *payloads: Payload, **how: Any) -> Change:
         self.at += 1
-        written = write(how.pop("cursor", self.cursor), [Draft(payload) for payload in payloads], self.at)
+        written = build_entries(
+            how.pop("cursor", self.cursor), [Draft(payload) for payload in payloads], self.at
+        )
         self.next_cursor = written.cursor
         how = {"after": self.leaf, "key": f"k{self.at}", "at": self.at, "blobs": written.blobs, **how}
         return Change(session_id=self.session_id, entries=written.entries, **how)

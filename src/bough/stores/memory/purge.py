@@ -9,7 +9,7 @@ from threading import RLock
 from msgspec.structs import replace
 
 from ...core.drafts import Blob, NewEntry
-from ...core.tree import Branch, Leaf, standing
+from ...core.tree import Branch, Leaf, reachable_seqs
 from ...core.usage import Call
 from ...errors import NotTrashed
 from ..base import Fact, StoreBackend
@@ -78,7 +78,9 @@ class MemoryForgetting(StoreBackend):
                 ):
                     branch = doomed.setdefault(branch.parent, self._branches[branch.parent])
             stay = [b for n, b in self._branches.items() if n not in doomed and b.parent in doomed]
-            keep = standing(doomed, [Leaf(b.parent, b.parent_seq) for b in stay if b.parent is not None])
+            keep = reachable_seqs(
+                doomed, [Leaf(b.parent, b.parent_seq) for b in stay if b.parent is not None]
+            )
             return self._forget(ids, doomed, keep)
 
     def _forget(self, ids: Sequence[str], doomed: dict[int, Branch], keep: dict[int, int]) -> Purged:

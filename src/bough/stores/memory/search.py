@@ -10,9 +10,9 @@ from msgspec import Struct
 from ...core.drafts import NewEntry
 from ...core.entries import Entry
 from ...core.messages import Message
-from ...core.search import TITLE, Search, columns, matches
-from ...core.search_text import is_error, text_of, tools_of
-from ...core.tree import Branch, Leaf, lineage, standing
+from ...core.search import TITLE, Search, index_columns, matches
+from ...core.search_text import is_error, searchable_text, tool_names
+from ...core.tree import Branch, Leaf, lineage, reachable_seqs
 from ...errors import NotFound
 from ..base import StoreBackend
 from ..search_types import Hit, Place, Progress, SearchPage, entry_hit, holds, title_hit
@@ -91,7 +91,7 @@ class Scene(Struct, frozen=True):
         mine = {branch.branch for branch in own}
         others = {number: branch for number, branch in self.branches.items() if number not in mine}
         feet = [Leaf(self.branches[n].parent or 0, self.branches[n].parent_seq) for n in mine]
-        ends = standing(others, feet)
+        ends = reachable_seqs(others, feet)
         if kept.row.title is not None:
             yield kept, Leaf(min(mine), 0)
         for branch, seq in self.entries:
@@ -100,7 +100,7 @@ class Scene(Struct, frozen=True):
 
     def _hit(self, kept: Kept, leaf: Leaf, search: Search) -> Iterator[Hit]:
         row = kept.row
-        entry = None if leaf.seq == 0 else self.entries[leaf.branch, leaf.seq].opened(leaf.branch)
+        entry = None if leaf.seq == 0 else self.entries[leaf.branch, leaf.seq].to_entry(leaf.branch)
         at = row.started_at if entry is None else entry.at
         if at < (search.since if search.since is not None else at) or at >= (
             search.until if search.until is not None else at + 1
@@ -109,12 +109,12 @@ class Scene(Struct, frozen=True):
         is_on_path = holds(lineage(self.branches, row.leaf), leaf)
         place = Place(row.session_id, row.title, leaf, at, is_on_path)
         if entry is None:
-            if matches(search.terms, columns(row.title or "", kind=TITLE)):
+            if matches(search.terms, index_columns(row.title or "", kind=TITLE)):
                 yield title_hit(place, search.terms)
             return
-        tools = tools_of(entry.payload, self._asked(leaf))
-        held = columns(
-            text_of(entry.payload),
+        tools = tool_names(entry.payload, self._asked(leaf))
+        held = index_columns(
+            searchable_text(entry.payload),
             kind=entry.kind,
             role=entry.role,
             tools=tools,
@@ -128,7 +128,7 @@ class Scene(Struct, frozen=True):
         """Names by id of the calls of the last answer before a place."""
         for part in reversed(lineage(self.branches, Leaf(leaf.branch, leaf.seq - 1))):
             for seq in range(part.last, part.first - 1, -1):
-                entry: Entry = self.entries[part.branch, seq].opened(part.branch)
+                entry: Entry = self.entries[part.branch, seq].to_entry(part.branch)
                 if isinstance(entry.payload, Message) and entry.role == "assistant":
                     return {call.id: call.name for call in entry.payload.calls}
         return {}

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from ...core.drafts import Blob, NewEntry
 from ...core.entries import Entry
-from ...core.tree import Branch, Leaf, has_place, lineage, window
-from ...core.usage import Call, added, difference, total
-from ...errors import Fenced, IdTaken, InvalidPosition, MissingBlob, NotFound, Running, Trashed
+from ...core.tree import Branch, Leaf, contains_leaf, lineage, window
+from ...core.usage import Call, add, difference, total
+from ...errors import Fenced, IdTaken, InvalidPosition, MissingBlob, NotFound, SessionRunning, SessionTrashed
 from ..base import (
     Change,
     Committed,
@@ -113,7 +113,7 @@ class MemoryStore(MemorySearching, MemoryDumping, MemoryForgetting):
             kept = self._kept(change.session_id)
             row = kept.row
             if row.trashed_at is not None:
-                raise Trashed(change.session_id)
+                raise SessionTrashed(change.session_id)
             if change.fence is not None and change.fence != row.fence:
                 raise Fenced(change.session_id, change.fence, row.fence)
             if change.after is not None and change.after != row.leaf:
@@ -142,7 +142,7 @@ class MemoryStore(MemorySearching, MemoryDumping, MemoryForgetting):
                 kept.calls[started[-1]] = call
             else:
                 kept.calls.append(call)
-            totals = added(totals, growth)
+            totals = add(totals, growth)
         data = change.data
         if change.entries:
             data = {"branch": leaf.branch, "first": change.entries[0].seq, "last": leaf.seq, **data}
@@ -201,10 +201,10 @@ class MemoryStore(MemorySearching, MemoryDumping, MemoryForgetting):
             kept = self._kept(session_id)
             row = kept.row
             if row.trashed_at is not None:
-                raise Trashed(session_id)
+                raise SessionTrashed(session_id)
             is_held = row.holder is not None and (row.lease_until or 0) > at
             if is_held and row.holder != holder:
-                raise Running(session_id, row.holder, row.updated_at)
+                raise SessionRunning(session_id, row.holder, row.updated_at)
             fence = row.fence if row.holder == holder else row.fence + 1
             kept.row = replace(row, holder=holder, lease_until=until, fence=fence)
             return fence
@@ -231,7 +231,7 @@ class MemoryStore(MemorySearching, MemoryDumping, MemoryForgetting):
         with self._lock:
             kept = self._kept(session_id)
             if kept.row.trashed_at is not None:
-                raise Trashed(session_id)
+                raise SessionTrashed(session_id)
             n = kept.inbox[-1].n + 1 if kept.inbox else 1
             kept.inbox.append(Queued(n, body, at))
             return n
@@ -264,7 +264,7 @@ class MemoryStore(MemorySearching, MemoryDumping, MemoryForgetting):
     def _path(self, leaf: Leaf, first: int, last: int) -> list[Entry]:
         ranges = window(lineage(self._branches, leaf), first, last)
         return [
-            self._entries[part.branch, seq].opened(part.branch)
+            self._entries[part.branch, seq].to_entry(part.branch)
             for part in ranges
             for seq in range(part.first, part.last + 1)
         ]
@@ -295,7 +295,7 @@ class MemoryStore(MemorySearching, MemoryDumping, MemoryForgetting):
             return
         held = self._branches.get(leaf.branch)
         is_own = held is not None and held.session_id == row.session_id
-        if not is_own and not has_place(self.branches(row.session_id), row.session_id, leaf):
+        if not is_own and not contains_leaf(self.branches(row.session_id), row.session_id, leaf):
             raise InvalidPosition(str(leaf), 0, row.leaf.seq)
 
     def entries(self, session_id: str) -> list[Stored]:

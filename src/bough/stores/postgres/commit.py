@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct
 from ...core.drafts import Blob, NewEntry
 from ...core.tree import Leaf
 from ...core.usage import Totals, difference, total
-from ...errors import Fenced, InvalidPosition, MissingBlob, NotFound, StaleLeaf, Trashed
+from ...errors import Fenced, InvalidPosition, MissingBlob, NotFound, SessionTrashed, StaleLeaf
 from ..base import Change, Committed
 from ..rows import call_from, call_row, entry_row
 from .commit_statement import GROWTH, TOTALS, row_values, sets_of
@@ -87,7 +87,7 @@ def lock_head(writer: Connection, session_id: str, owner: str | None) -> Head:
 def apply(writer: Connection, change: Change, space: str, owner: str | None) -> Committed:
     head = lock_head(writer, change.session_id, owner)
     if head.trashed_at is not None:
-        raise Trashed(change.session_id)
+        raise SessionTrashed(change.session_id)
     if change.fence is not None and change.fence != head.fence:
         raise Fenced(change.session_id, change.fence, head.fence)
     if change.after is not None and change.after != head.leaf:

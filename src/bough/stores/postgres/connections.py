@@ -34,7 +34,16 @@ from psycopg.errors import (
 )
 from psycopg.pq import TransactionStatus
 
-from ...errors import NoRights, NoSchema, NoServer, ReadOnly, StoreClosed, StoreError, StoreFull, Unsettled
+from ...errors import (
+    MigrationNeeded,
+    MissingPermission,
+    ServerUnreachable,
+    StoreClosed,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    UnknownCommit,
+)
 from . import schema as postgres_schema
 from .pool import Pool
 from .statement import Connection as Connection
@@ -187,7 +196,7 @@ class Connections:
                 return do()
             except ConnectionLost as lost:
                 if time.monotonic() > deadline:
-                    raise NoServer(self.url, lost.reason) from None
+                    raise ServerUnreachable(self.url, lost.reason) from None
                 self.recover(lost, deadline)
 
     def deadline(self) -> float:
@@ -197,7 +206,7 @@ class Connections:
     def recover(self, lost: ConnectionLost, deadline: float) -> None:
         """The others in the pool may have broken too: the next one lent is a new one."""
         if time.monotonic() > deadline:
-            raise Unsettled(self.url, lost.reason) from None
+            raise UnknownCommit(self.url, lost.reason) from None
         self.log_loss(lost)
         self._pool.drop_idle()
 
@@ -217,7 +226,7 @@ class Connections:
         except psycopg.Error as error:
             raise store_error(self.url, error) from error
         except ConnectionLost as lost:
-            raise NoServer(self.url, lost.reason) from lost
+            raise ServerUnreachable(self.url, lost.reason) from lost
 
     def read_snapshot(self, work: Callable[[Connection], R]) -> R:
         """Several statements on one snapshot. Begun again if the connection breaks."""
@@ -305,16 +314,16 @@ def store_error(where: str, error: psycopg.Error) -> StoreError:
         case DiskFull():
             return StoreFull(where)
         case ReadOnlySqlTransaction():
-            return ReadOnly(where)
+            return StoreReadOnly(where)
         case LockNotAvailable():
             return StoreError(
                 f"{where}: somebody holds a lock for longer than {SERVER_TIMEOUT_SECONDS:.0f} s; "
                 "nothing of this change was kept, hand it in again"
             )
         case InsufficientPrivilege():
-            return NoRights(where, urlsplit(where).username or "of this login", first_line(error))
+            return MissingPermission(where, urlsplit(where).username or "of this login", first_line(error))
         case DivisionByZero():  # by how many rows were locked
             return StoreError(f"{where}: bough.lock lacks rows that migrate made; run: bough migrate")
         case UndefinedTable():
-            return NoSchema(where, 0, postgres_schema.VERSION)
+            return MigrationNeeded(where, 0, postgres_schema.VERSION)
     return StoreError(f"{where} refused: {first_line(error)}; nothing of this change was kept")

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from typing import Any, get_args
 
 from ...core.usage import Totals
-from ...errors import BadQuery, NotFound
+from ...errors import InvalidArgument, NotFound
 from ..base import Query, StoreBackend
 from ..counts import DAY, Column, Held, Spent
 from .connections import SET_SPACE_NAMED, Connection, Connections
@@ -49,7 +49,7 @@ class PostgresCounting(StoreBackend):
 
     def count(self, query: Query, by: Column) -> dict[str, int]:
         if by not in get_args(Column):  # it becomes part of the statement
-            raise BadQuery("by", by, ", ".join(get_args(Column)))
+            raise InvalidArgument("by", by, ", ".join(get_args(Column)))
         where, bindings = conditions(query, self.owner)
         select = f"""select coalesce({by}, ''), count(*) from bough.session
             where {SET_SPACE_NAMED} and {where} group by 1"""

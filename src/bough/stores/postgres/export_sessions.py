@@ -12,7 +12,7 @@ from typing import Any
 
 from ...core.tree import Branch
 from ...core.usage import Call
-from ...errors import Damaged, NotFound
+from ...errors import NotFound, StoreDamaged
 from ..base import Fact, Queued, Stored
 from ..message_limits import KINDS, Given, given_of
 from ..rows import call_from, fact_from, session_from, stored_from
@@ -147,7 +147,9 @@ class Snapshot:
     def _calls(self, no: int, numbers: Mapping[int, int]) -> Iterator[Call]:
         for row in self._stream(SELECT_CALLS, (no,)):
             if row[1] not in numbers:
-                raise Damaged(self.where, f"call {row[0]} was made on branch {row[1]}, which is not there")
+                raise StoreDamaged(
+                    self.where, f"call {row[0]} was made on branch {row[1]}, which is not there"
+                )
             yield call_from((row[0], numbers[row[1]], *row[2:]))
 
     def _facts(self, no: int, numbers: Mapping[int, int]) -> Iterator[Fact]:
@@ -157,7 +159,7 @@ class Snapshot:
                 yield placed(fact, numbers)
             except (KeyError, TypeError, ValueError) as error:
                 why = f"fact {fact.n} names a branch that is not there ({error})"
-                raise Damaged(self.where, why) from None
+                raise StoreDamaged(self.where, why) from None
 
     def blobs(self, mimes: Mapping[str, str]) -> Iterator[Pieces]:
         for digest in sorted(mimes):

@@ -16,7 +16,7 @@ from psycopg.errors import UniqueViolation
 
 from ...core.tree import Branch, Leaf
 from ...core.usage import Call
-from ...errors import IdClash, NoServer, NotFound
+from ...errors import IdConflict, NotFound, ServerUnreachable
 from ..base import Detail, Fact, SessionRow, StoreBackend, Stored
 from ..message_limits import as_facts
 from ..rows import call_row, entry_row
@@ -99,7 +99,7 @@ class PostgresDumping(StoreBackend):
         except ConnectionLost as lost:
             if outcome and all(self._has(name) for name in outcome[0].added):
                 return outcome[0]
-            raise NoServer(self.where, f"{lost.reason}; nothing was taken in") from None
+            raise ServerUnreachable(self.where, f"{lost.reason}; nothing was taken in") from None
 
     def _has(self, session_id: str) -> bool:
         try:
@@ -143,7 +143,7 @@ class TakingIn:
             try:
                 self._write(dump)
             except UniqueViolation:
-                raise IdClash(name) from None
+                raise IdConflict(name) from None
             self.added.append(name)
             return
         refuse_other(dump, self.naming, self.here.dump)

@@ -22,7 +22,7 @@ import psycopg
 from msgspec import Struct
 from psycopg.pq import TransactionStatus
 
-from ...errors import BoughError, NoServer, StoreClosed, StoreError
+from ...errors import BoughError, ServerUnreachable, StoreClosed, StoreError
 from .url import Address
 
 IDLE_SECONDS = 600.0
@@ -133,7 +133,7 @@ class Pool:
             while True:
                 try:
                     return _kept(self._address.connect(), place)
-                except NoServer:
+                except ServerUnreachable:
                     if time.monotonic() > deadline or self._is_closed:
                         raise
                     time.sleep(PAUSE_SECONDS)

@@ -12,7 +12,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from ...core.tree import Branch, Leaf, standing
+from ...core.tree import Branch, Leaf, reachable_seqs
 from ...errors import NotTrashed
 from ..base import Fact
 from ..message_limits import KINDS, left_of
@@ -95,7 +95,7 @@ def purge(writer: Connection, head: Head, session_id: str, *, with_forks: bool) 
         for number, session_no, parent, seq in writer.execute(SELECT_DOOMED, (numbers,))
     }
     feet = [Leaf(*row) for row in writer.execute(SELECT_FEET, {"held": list(doomed)})]
-    keep = standing({number: branch for number, (branch, _) in doomed.items()}, feet)
+    keep = reachable_seqs({number: branch for number, (branch, _) in doomed.items()}, feet)
     forget(writer, list(doomed), numbers)
     owners = {*numbers, *(session_no for _, session_no in doomed.values())}
     for no in owners:

@@ -14,9 +14,9 @@ import msgspec
 
 from ...core.codec import from_json
 from ...core.entries import Entry
-from ...core.tree import Branch, Leaf, Range, has_place, lineage
+from ...core.tree import Branch, Leaf, Range, contains_leaf, lineage
 from ...core.usage import Call
-from ...errors import Damaged, InvalidPosition, NotFound
+from ...errors import InvalidPosition, NotFound, StoreDamaged
 from ..base import Detail, Fact, Page, Query, Reading, SessionRow, StoreBackend, Stored
 from ..rows import call_from, entries_from, fact_from, session_from, stored_from
 from .connections import SET_SPACE_NAMED, Connection, Connections, Row
@@ -197,7 +197,7 @@ class PostgresReading(StoreBackend):
         is_present = leaf is None or (me["branch"], me["seq"]) == (leaf.branch, leaf.seq)
         if leaf is None or is_present or any(n == leaf.branch and no == me["no"] for n, _, _, no in branches):
             return
-        if not has_place(self.branches(me["id"]), me["id"], leaf):
+        if not contains_leaf(self.branches(me["id"]), me["id"], leaf):
             raise InvalidPosition(str(leaf), 0, me["seq"])
 
     def _line(
@@ -214,7 +214,7 @@ class PostgresReading(StoreBackend):
             found = entries_from(rows)
         except (msgspec.DecodeError, TypeError) as error:
             why = f"an entry of session {session_id} cannot be read ({error}); session.verify() names it"
-            raise Damaged(self.where, why) from None
+            raise StoreDamaged(self.where, why) from None
         found.sort(key=_seq)  # branch by branch, and nothing promises the order of those
         return head, found
 
@@ -223,7 +223,7 @@ class PostgresReading(StoreBackend):
             return lineage({n: Branch(n, None, parent, seq) for n, parent, seq, _ in branches}, leaf)
         except KeyError as error:
             why = f"branch {error} is missing on the way to {leaf}; session.verify() tells more"
-            raise Damaged(self.where, why) from None
+            raise StoreDamaged(self.where, why) from None
 
     def entries(self, session_id: str) -> list[Stored]:
         return [stored_from(row) for row in self._of_session(SELECT_STORED, session_id)]

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from psycopg import sql
 
-from ...errors import BadQuery, NewerFormat, NoRights, NoSchema, StoreError
+from ...errors import InvalidArgument, MigrationNeeded, MissingPermission, NewerFormat, StoreError
 from .url import Address
 
 MIGRATIONS: Mapping[int, str | None] = {1: "schema.sql", 2: None}
@@ -67,7 +67,7 @@ def migrate(url: str, *, service: str = "bough_service", client: str = "bough_cl
     """
     for name in (service, client):
         if not ROLE_NAME.fullmatch(name):
-            raise BadQuery("role", name, "small letters, digits and underscores")
+            raise InvalidArgument("role", name, "small letters, digits and underscores")
     address = replace(Address.parse(url), is_prepared=False)  # a file of several statements cannot be
     with address.connect() as connection, connection.transaction():
         _check_server(connection, address.safe_url)
@@ -80,7 +80,7 @@ def migrate(url: str, *, service: str = "bough_service", client: str = "bough_cl
                 "See pg_stat_activity for who is idle in a transaction, and run it again"
             ) from None
         except psycopg.errors.InsufficientPrivilege as error:
-            raise NoRights(address.safe_url, _user(connection), str(error.diag.message_primary)) from None
+            raise MissingPermission(address.safe_url, _user(connection), str(error.diag.message_primary)) from None
 
 
 def lock_schema(connection: psycopg.Connection[Any]) -> None:
@@ -174,16 +174,16 @@ def check_schema(connection: psycopg.Connection[Any], where: str) -> None:
     assert found is not None
     user, is_there, may_use = found
     if not is_there:
-        raise NoSchema(where, 0, VERSION)
+        raise MigrationNeeded(where, 0, VERSION)
     if not may_use:
-        raise NoRights(where, user, "it may not use the schema bough")
+        raise MissingPermission(where, user, "it may not use the schema bough")
     tables = connection.execute(SELECT_TABLE_RIGHTS).fetchone()
     if tables is None or not tables[0]:
-        raise NoSchema(where, 0, VERSION)
+        raise MigrationNeeded(where, 0, VERSION)
     if not tables[1]:
-        raise NoRights(where, user, "it may not read and write the table bough.session")
+        raise MissingPermission(where, user, "it may not read and write the table bough.session")
     version = int(_one(connection, SELECT_VERSION))
     if version < VERSION:
-        raise NoSchema(where, version, VERSION)
+        raise MigrationNeeded(where, version, VERSION)
     if version > VERSION:
         raise NewerFormat(where, str(version), str(VERSION))

@@ -12,10 +12,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from ...core.search import TITLE, Search, Term, columns, matches
-from ...core.search_text import tools_of
-from ...core.tree import Branch, Leaf, Range, lineage, standing
-from ...errors import Damaged, IndexBehind, NotFound, ReadOnly, StoreFull
+from ...core.search import TITLE, Search, Term, index_columns, matches
+from ...core.search_text import tool_names
+from ...core.tree import Branch, Leaf, Range, lineage, reachable_seqs
+from ...errors import IndexBehind, NotFound, StoreDamaged, StoreFull, StoreReadOnly
 from ..base import StoreBackend
 from ..search_types import Hit, Place, Progress, SearchPage, entry_hit, holds, title_hit
 from .connections import Connection, Connections, Row
@@ -65,7 +65,7 @@ class PostgresSearching(StoreBackend):
     def index(self, progress: Progress | None = None) -> int:
         try:
             return catch_up(self._connections, self.space, progress)
-        except (ReadOnly, StoreFull) as error:
+        except (StoreReadOnly, StoreFull) as error:
             left = self._connections.read_snapshot(lambda reader: behind(reader, self.space))
             raise IndexBehind(self.where, left, str(error)) from error
 
@@ -110,7 +110,9 @@ class Searching(Struct, frozen=True):
         others = {id_: Branch(id_, None, parent, seq) for id_, is_own, parent, seq in found if not is_own}
         feet = [Leaf(parent, seq) for _, is_own, parent, seq in found if is_own and parent in others]
         spans = [(id_ << 32, (id_ + 1) << 32) for id_, is_own, *_ in found if is_own]
-        spans += [((id_ << 32) + 1, (id_ << 32) + seq + 1) for id_, seq in standing(others, feet).items()]
+        spans += [
+            ((id_ << 32) + 1, (id_ << 32) + seq + 1) for id_, seq in reachable_seqs(others, feet).items()
+        ]
         return sorted(spans, reverse=True)
 
     def _hits(self, spans: Sequence[tuple[int, int]], no: int | None) -> Iterator[Hit]:
@@ -167,12 +169,12 @@ class Searching(Struct, frozen=True):
         try:
             return lineage({n: Branch(n, None, parent, seq) for n, parent, seq in found}, leaf)
         except KeyError as error:
-            raise Damaged(self.where, f"branch {error} is missing on the way to {leaf}") from None
+            raise StoreDamaged(self.where, f"branch {error} is missing on the way to {leaf}") from None
 
     def _hit(self, place: Place, about: Sequence[Any]) -> Iterator[Hit]:
         terms = self.search.terms
         if place.leaf.seq == 0:
-            if matches(terms, columns(place.title or "", kind=TITLE)):
+            if matches(terms, index_columns(place.title or "", kind=TITLE)):
                 yield title_hit(place, terms)
             return
         kind, role, model, finish, body = about
@@ -180,7 +182,7 @@ class Searching(Struct, frozen=True):
         if payload is not None:
             names = asked(self.reader, place.leaf) if role == "tool" else {}
             if matches(terms, held_of(payload, (kind, role, model, finish), names)):
-                yield entry_hit(place, terms, payload, tools_of(payload, names))
+                yield entry_hit(place, terms, payload, tool_names(payload, names))
 
 
 def expression(terms: Sequence[Term], space: str) -> str:

@@ -18,9 +18,9 @@ from msgspec import DecodeError, Struct, field
 from ...core.codec import decode
 from ...core.entries import Payload
 from ...core.messages import Message
-from ...core.search import COLUMNS, TITLE, Column, columns
-from ...core.search_text import as_indexed, is_error, text_of, tools_of
-from ...core.tree import Branch, Leaf, standing
+from ...core.search import COLUMNS, TITLE, Column, index_columns
+from ...core.search_text import is_error, searchable_text, tokenize_indexed, tool_names
+from ...core.tree import Branch, Leaf, reachable_seqs
 from ..search_types import Progress
 from .connections import Connection, Connections
 
@@ -147,7 +147,9 @@ def space_word(space: str) -> str:
 
 
 def lexemes(held: Mapping[Column, str], space: str) -> list[str]:
-    found = {LETTERS[column] + word[:LONGEST] for column in COLUMNS for word, *_ in as_indexed(held[column])}
+    found = {
+        LETTERS[column] + word[:LONGEST] for column in COLUMNS for word, *_ in tokenize_indexed(held[column])
+    }
     is_wide = sum(len(word.encode()) for word in found) > WIDEST
     return [space_word(space), *([WIDE] if is_wide else sorted(found))]
 
@@ -167,7 +169,7 @@ def _read(reader: Connection, space: str, resume: int) -> Batch:
             batch.rows.append(entry)
             batch.characters += entry.size
         first = Leaf(min((id_ for id_, is_own, *_ in found if is_own), default=0), 0)
-        held = lexemes(columns(title or "", kind=TITLE), space)
+        held = lexemes(index_columns(title or "", kind=TITLE), space)
         mark = Mark(no, facts, title, indexed, started_at, title != old_title, Row(first, no, held, 0))
         batch.marks.append(mark)
     return batch
@@ -176,7 +178,7 @@ def _read(reader: Connection, space: str, resume: int) -> Batch:
 def _new_entries(reader: Connection, found: list[Any], no: int, space: str) -> Iterator[Row]:
     left = {id_: Branch(id_, None, parent, seq) for id_, is_own, parent, seq, _ in found if not is_own}
     feet = [Leaf(parent, seq) for _, is_own, parent, seq, _ in found if is_own and parent is not None]
-    ends = standing(left, feet)
+    ends = reachable_seqs(left, feet)
     for id_, _, _, parent_seq, indexed in found:
         first, last = max(indexed or 0, parent_seq) + 1, ends.get(id_, 0xFFFFFFFF)
         names: dict[str, str] | None = None
@@ -205,9 +207,9 @@ def _pages(reader: Connection, branch: int, first: int, last: int) -> Iterator[A
 def held_of(payload: Payload, about: tuple[Any, ...], names: Mapping[str, str]) -> dict[Column, str]:
     """What each column of the index holds of an entry; `about` it: kind, role, model and finish."""
     kind, role, model, finish = about
-    return columns(
-        text_of(payload),
-        tools=tools_of(payload, names),
+    return index_columns(
+        searchable_text(payload),
+        tools=tool_names(payload, names),
         model=model,
         role=role,
         kind=kind or "message",

@@ -17,7 +17,7 @@ from psycopg.errors import UniqueViolation
 
 from ...core.drafts import Blob
 from ...core.tree import Leaf
-from ...errors import Fenced, IdTaken, NotFound, Running, Trashed
+from ...errors import Fenced, IdTaken, NotFound, SessionRunning, SessionTrashed
 from ..base import Change, Committed, NewSession, Queued, SessionRow
 from ..purge_types import Purged, UnreferencedBlobs
 from ..rows import session_from
@@ -270,10 +270,10 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
         lock_head(writer, session_id, self.owner)
         row = self._row(writer, session_id)
         if row.trashed_at is not None:
-            raise Trashed(session_id)
+            raise SessionTrashed(session_id)
         is_held = row.holder is not None and (row.lease_until or 0) > at
         if is_held and row.holder != holder:
-            raise Running(session_id, row.holder, row.updated_at)
+            raise SessionRunning(session_id, row.holder, row.updated_at)
         fence = row.fence if row.holder == holder else row.fence + 1
         query = "update bough.session set holder = %s, lease_until = %s, fence = %s where id = %s"
         writer.execute(query, (holder, until, fence, session_id))
@@ -315,7 +315,7 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
         def work(writer: Connection) -> int:
             head = lock_head(writer, session_id, self.owner)
             if head.trashed_at is not None:
-                raise Trashed(session_id)
+                raise SessionTrashed(session_id)
             given = (head.no, self.space, head.owner, key, body, at, head.no)
             found = writer.execute(ENQUEUE, given).fetchone()
             assert found is not None

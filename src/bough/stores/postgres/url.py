@@ -19,7 +19,7 @@ from psycopg.types.bool import BoolDumper
 from psycopg.types.numeric import IntDumper
 from psycopg.types.string import BytesBinaryDumper
 
-from ...errors import BadQuery, NoServer
+from ...errors import InvalidArgument, ServerUnreachable
 
 CONNECTIONS = 20
 CONNECT_SECONDS = 30
@@ -44,9 +44,9 @@ class Address(Struct, frozen=True):
         rest = [option for option in options if option[0] not in own]
         prepared, connections = own.get("prepared", "on"), own.get("connections", str(CONNECTIONS))
         if prepared not in ("on", "off"):
-            raise BadQuery("prepared", prepared, "on or off")
+            raise InvalidArgument("prepared", prepared, "on or off")
         if not connections.isdecimal() or not 0 < int(connections) <= 1_000:
-            raise BadQuery("connections", connections, "a number from 1 to 1,000")
+            raise InvalidArgument("connections", connections, "a number from 1 to 1,000")
         plain = urlunsplit(parts._replace(query=urlencode(rest, quote_via=quote)))
         shown = urlunsplit(parts._replace(netloc=_without_password(parts.netloc), query=_shown(rest)))
         return cls(plain, shown, prepared == "on", int(connections))
@@ -69,7 +69,7 @@ class Address(Struct, frozen=True):
         try:
             return psycopg.connect(self.url, **self.connect_options)
         except psycopg.Error as error:
-            raise NoServer(self.safe_url, first_line(error)) from None
+            raise ServerUnreachable(self.safe_url, first_line(error)) from None
 
 
 def _without_password(netloc: str) -> str:

@@ -19,7 +19,7 @@ from ...core.codec import to_json
 from ...core.drafts import Blob, NewEntry
 from ...core.tree import Leaf
 from ...core.usage import Call, Totals, difference, total
-from ...errors import Fenced, InvalidPosition, MissingBlob, NotFound, StaleLeaf, Trashed
+from ...errors import Fenced, InvalidPosition, MissingBlob, NotFound, SessionTrashed, StaleLeaf
 from ..base import SETTABLE, Change, Committed, NewSession, SessionRow
 from ..rows import CALL_COLUMNS, FACT_COLUMNS, call_from, call_row, fact_from
 
@@ -125,7 +125,7 @@ def _read(writer: apsw.Cursor, change: Change, heads: Heads) -> Head:
         raise NotFound(change.session_id)
     no, branch, seq, facts, calls, fence, trashed_at, is_growing = found
     if trashed_at is not None:
-        raise Trashed(change.session_id)
+        raise SessionTrashed(change.session_id)
     if change.fence is not None and change.fence != fence:
         raise Fenced(change.session_id, change.fence, fence)
     return Head(no, Leaf(branch, seq), facts, calls, bool(is_growing))

@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 import apsw
 
-from ...errors import ReadOnly, StoreClosed, StoreFull
+from ...errors import StoreClosed, StoreFull, StoreReadOnly
 from . import file
 from .group_commit import Group, Ticket
 from .readonly import check_readable, look, looking
@@ -43,7 +43,7 @@ class Connections:
         self._is_closed = self._can_write = False
         try:
             self._open_writer()
-        except (ReadOnly, StoreFull) as refused:
+        except (StoreReadOnly, StoreFull) as refused:
             check_readable(self._path, refused)
         _OPEN.add(self)
 

@@ -10,7 +10,7 @@ import apsw
 from ...core.entries import Entry
 from ...core.tree import Leaf, Range
 from ...core.usage import Totals
-from ...errors import BadQuery
+from ...errors import InvalidArgument
 from ..base import Query, SessionRow, StoreBackend
 from ..counts import DAY, Column, Held, Spent
 from ..rows import ENTRY_COLUMNS, entries_from
@@ -65,7 +65,7 @@ class SqliteCounting(StoreBackend):
 
     def count(self, query: Query, by: Column) -> dict[str, int]:
         if by not in get_args(Column):  # it becomes part of the statement
-            raise BadQuery("by", by, ", ".join(get_args(Column)))
+            raise InvalidArgument("by", by, ", ".join(get_args(Column)))
         where, bindings = conditions(query, self.space, self.owner)
         select = f"select coalesce({by}, ''), count(*) from session where {where} group by 1"
         with self._connections.reading() as reader:

@@ -11,7 +11,7 @@ import os
 
 import apsw
 
-from ...errors import BadKey, NoCipher
+from ...errors import EncryptionUnavailable, InvalidKey
 
 _KEYS: dict[str, str] = {}
 
@@ -19,9 +19,9 @@ _KEYS: dict[str, str] = {}
 def hold(path: str, key: str) -> None:
     """From now on this file is opened with that key, and made with it if there is none."""
     if not isinstance(key, str) or not key or "\0" in key:
-        raise BadKey()
+        raise InvalidKey()
     if not hasattr(apsw, "mc_version"):
-        raise NoCipher(path)
+        raise EncryptionUnavailable(path)
     _KEYS[_name(path)] = key
 
 

@@ -14,7 +14,7 @@ import apsw
 
 from ...core.tree import Branch
 from ...core.usage import Call
-from ...errors import Damaged, NotFound
+from ...errors import NotFound, StoreDamaged
 from ..base import Detail, Fact, Queued, Stored
 from ..message_limits import KINDS, Given, given_of
 from ..rows import (
@@ -149,7 +149,9 @@ class Snapshot:
     def _calls(self, no: int, numbers: Mapping[int, int]) -> Iterator[Call]:
         for row in self._call_rows(no):
             if row[1] not in numbers:
-                raise Damaged(self.where, f"call {row[0]} was made on branch {row[1]}, which is not there")
+                raise StoreDamaged(
+                    self.where, f"call {row[0]} was made on branch {row[1]}, which is not there"
+                )
             yield call_from((row[0], numbers[row[1]], *row[2:]))
 
     def _facts(self, no: int, numbers: Mapping[int, int]) -> Iterator[Fact]:
@@ -158,7 +160,7 @@ class Snapshot:
             try:
                 yield placed(fact, numbers)
             except (KeyError, TypeError, ValueError) as error:
-                raise Damaged(
+                raise StoreDamaged(
                     self.where, f"fact {fact.n} names a branch that is not there ({error})"
                 ) from None
 

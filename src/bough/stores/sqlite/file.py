@@ -20,7 +20,7 @@ from weakref import WeakSet
 
 import apsw
 
-from ...errors import Damaged, NewerFormat, ReadOnly, StoreError, StoreFull, WrongStore
+from ...errors import NewerFormat, NotAStore, StoreDamaged, StoreError, StoreFull, StoreReadOnly
 from .encryption import is_held, unlock
 
 try:
@@ -72,7 +72,7 @@ def prepare(path: str, *, synchronous: str, migrations: Mapping[int, Migration] 
     except apsw.Error as error:
         raise explain(path, error) from None
     except (OSError, ValueError) as error:
-        raise WrongStore(path, f"no file can be had there ({error})") from None
+        raise NotAStore(path, f"no file can be had there ({error})") from None
     queue = Queue(path)
     try:
         with queue, contextlib.closing(connect(path, synchronous=synchronous)) as connection:
@@ -94,9 +94,9 @@ def prepare(path: str, *, synchronous: str, migrations: Mapping[int, Migration] 
 def _check_place(where: Path) -> None:
     """Refuse what is not ours before anything is made beside it; make the file if there is none."""
     if where.is_dir():
-        raise WrongStore(str(where), "it is a directory")
+        raise NotAStore(str(where), "it is a directory")
     if not where.parent.is_dir():
-        raise WrongStore(str(where), f"the folder {where.parent} does not exist")
+        raise NotAStore(str(where), f"the folder {where.parent} does not exist")
     if not where.exists():
         try:
             # Readable by its owner only, from the first moment; the WAL inherits the mode.
@@ -105,9 +105,9 @@ def _check_place(where: Path) -> None:
             raise _refusal(str(where), error) from None
         return
     if not may_write(where):
-        raise ReadOnly(str(where))
+        raise StoreReadOnly(str(where))
     if 0 < (size := where.stat().st_size) < 512:
-        raise WrongStore(str(where), "it is not a SQLite file")
+        raise NotAStore(str(where), "it is not a SQLite file")
     if size and not Path(f"{where}-wal").exists():
         # Not even a lock file may appear beside somebody else's. Through SQLite and not open(): closing a
         # descriptor of our own would drop this process's locks on the file.
@@ -132,7 +132,7 @@ def check_format(connection: apsw.Connection, path: str) -> int:
             raise NewerFormat(path, _spoken(version), _spoken(FORMAT))
         return version
     if int(connection.execute("select count(*) from sqlite_schema").get):
-        raise WrongStore(path, "it is a SQLite database of another program")
+        raise NotAStore(path, "it is a SQLite database of another program")
     return 0
 
 
@@ -227,7 +227,7 @@ def _refusal(path: str, error: OSError) -> Exception:
     """Why a file cannot be made or opened for writing; what we have no words for stays as it is."""
     match error.errno:
         case errno.EACCES | errno.EPERM | errno.EROFS:
-            return ReadOnly(path)
+            return StoreReadOnly(path)
         case errno.ENOSPC | errno.EDQUOT:
             return StoreFull(path)
     return error
@@ -245,13 +245,13 @@ def explain(path: str, error: apsw.Error) -> StoreError:
     """SQLite's error in our words."""
     match error:
         case apsw.NotADBError():
-            return WrongStore(path, LOCKED if is_held(path) else UNREADABLE)
+            return NotAStore(path, LOCKED if is_held(path) else UNREADABLE)
         case apsw.FullError():
             return StoreFull(path)
         case apsw.ReadOnlyError() | apsw.PermissionsError():
-            return ReadOnly(path)
+            return StoreReadOnly(path)
         case apsw.CorruptError():
-            return Damaged(path, str(error))
+            return StoreDamaged(path, str(error))
         case apsw.IOError() | apsw.CantOpenError() if _is_full(path):
             return StoreFull(path)
         case apsw.IOError():

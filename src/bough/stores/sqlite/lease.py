@@ -11,7 +11,7 @@ from typing import Any
 import apsw
 
 from ...core.tree import Leaf
-from ...errors import Fenced, Running, Trashed
+from ...errors import Fenced, SessionRunning, SessionTrashed
 from ..base import Queued, SessionRow, StoreBackend
 from .connections import Connections
 
@@ -31,10 +31,10 @@ class SqliteDriving(StoreBackend):
         def work(writer: apsw.Connection) -> int:
             row = self._row(writer, session_id)
             if row.trashed_at is not None:
-                raise Trashed(session_id)
+                raise SessionTrashed(session_id)
             is_held = row.holder is not None and (row.lease_until or 0) > at
             if is_held and row.holder != holder:
-                raise Running(session_id, row.holder, row.updated_at)
+                raise SessionRunning(session_id, row.holder, row.updated_at)
             fence = row.fence if row.holder == holder else row.fence + 1
             writer.execute(
                 "update session set holder = ?, lease_until = ?, fence = ? where id = ?",
@@ -75,7 +75,7 @@ class SqliteDriving(StoreBackend):
     def enqueue(self, session_id: str, body: bytes, at: int) -> int:
         def work(writer: apsw.Connection) -> int:
             if self._row(writer, session_id).trashed_at is not None:
-                raise Trashed(session_id)
+                raise SessionTrashed(session_id)
             no = self._no(writer, session_id)
             n = int(writer.execute("select coalesce(max(n), 0) + 1 from inbox where no = ?", (no,)).get)
             writer.execute("insert into inbox values (?, ?, ?, ?)", (no, n, body, at))

@@ -16,8 +16,8 @@ from typing import Any
 import apsw
 from msgspec import Struct
 
-from ...core.codec import plain_text
-from ...errors import NotFound, StoreError, WrongStore
+from ...core.codec import check_text
+from ...errors import NotAStore, NotFound, StoreError
 from . import file
 from .encryption import hold
 from .readonly import Sight, look
@@ -79,7 +79,7 @@ class PublicReader:
 
     def __init__(self, path: str, *, owner: str, space: str = "default", key: str | None = None) -> None:
         if not Path(path).is_file():
-            raise WrongStore(path, "there is no such file")
+            raise NotAStore(path, "there is no such file")
         if key is not None:
             hold(path, key)
         self.where = path
@@ -137,7 +137,7 @@ class PublicReader:
 
 
 def _literal(value: str, where: str) -> str:
-    return "'" + plain_text(value, where).replace("'", "''") + "'"
+    return "'" + check_text(value, where).replace("'", "''") + "'"
 
 
 def _authorizer(token: str) -> Callable[[int, str | None, str | None, str | None, str | None], int]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import apsw
 
-from ...core.tree import Branch, Leaf, standing
+from ...core.tree import Branch, Leaf, reachable_seqs
 from ...errors import NotTrashed
 from ..base import SessionRow
 from ..message_limits import left_of
@@ -67,7 +67,7 @@ def purge(writer: apsw.Connection, row: SessionRow, *, with_forks: bool) -> Purg
         number: (Branch(number, None, parent, seq), session_no)
         for number, session_no, parent, seq in writer.execute(SELECT_DOOMED, (str(numbers),))
     }
-    keep = standing({number: branch for number, (branch, _) in doomed.items()}, _feet(writer, doomed))
+    keep = reachable_seqs({number: branch for number, (branch, _) in doomed.items()}, _feet(writer, doomed))
     forget(writer, list(doomed), numbers)
     gone = {session_no for _, session_no in doomed.values()}.difference(numbers)
     _forget_facts(writer, numbers, lambda place: place.seq <= keep.get(place.branch, -1))

@@ -13,9 +13,9 @@ from typing import Any
 import apsw
 
 from ...core.search import Search, Term
-from ...core.search_text import tools_of
-from ...core.tree import Branch, Leaf, Range, standing
-from ...errors import Damaged, IndexBehind, NotFound, ReadOnly, StoreFull
+from ...core.search_text import tool_names
+from ...core.tree import Branch, Leaf, Range, reachable_seqs
+from ...errors import IndexBehind, NotFound, StoreDamaged, StoreFull, StoreReadOnly
 from ..base import StoreBackend
 from ..search_types import Hit, Place, Progress, SearchPage, entry_hit, holds, title_hit
 from .connections import Connections
@@ -53,7 +53,7 @@ class SqliteSearching(StoreBackend):
     def index(self, progress: Progress | None = None) -> int:
         try:
             return catch_up(self._connections, (self.space, self.owner), progress)
-        except (ReadOnly, StoreFull) as error:
+        except (StoreReadOnly, StoreFull) as error:
             unread = left(self._connections, (self.space, self.owner))
             raise IndexBehind(self.where, unread, str(error)) from error
 
@@ -92,7 +92,7 @@ def _spans(reader: apsw.Connection, no: int) -> list[tuple[int, int]]:
     others = {id_: Branch(id_, None, parent, seq) for id_, is_own, parent, seq in found if not is_own}
     feet = [Leaf(parent, seq) for _, is_own, parent, seq in found if is_own and parent in others]
     spans = [(id_ << 32, (id_ + 1) << 32) for id_, is_own, *_ in found if is_own]
-    spans += [((id_ << 32) + 1, (id_ << 32) + seq + 1) for id_, seq in standing(others, feet).items()]
+    spans += [((id_ << 32) + 1, (id_ << 32) + seq + 1) for id_, seq in reachable_seqs(others, feet).items()]
     return sorted(spans, reverse=True)
 
 
@@ -161,6 +161,6 @@ def _hits(
         kind, role, body = found or (None, None, b"")
         payload = readable(kind, body)
         if payload is None:  # it was whole when it was indexed
-            raise Damaged(session_id, f"entry {leaf} cannot be read; session.verify() tells more")
+            raise StoreDamaged(session_id, f"entry {leaf} cannot be read; session.verify() tells more")
         names = asked(reader, leaf) if role == "tool" else {}
-        yield entry_hit(place, search.terms, payload, tools_of(payload, names))
+        yield entry_hit(place, search.terms, payload, tool_names(payload, names))

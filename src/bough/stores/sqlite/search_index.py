@@ -21,9 +21,9 @@ from msgspec import DecodeError, Struct, field
 from ...core.codec import decode
 from ...core.entries import Payload
 from ...core.messages import Message
-from ...core.search import TITLE, columns
-from ...core.search_text import is_error, text_of, tools_of
-from ...core.tree import Branch, Leaf, standing
+from ...core.search import TITLE, index_columns
+from ...core.search_text import is_error, searchable_text, tool_names
+from ...core.tree import Branch, Leaf, reachable_seqs
 from ..search_types import Progress
 from .connections import Connections
 
@@ -163,7 +163,7 @@ def _read(reader: apsw.Connection, tenant: Tenant, resume: int) -> Batch:
             batch.rows.append(entry)
             batch.characters += len(entry.words[0])
         place = min((id_ for id_, is_own, *_ in found if is_own), default=0) << 32
-        titled = None if title is None else _row(place, no, columns(title, kind=TITLE), own)
+        titled = None if title is None else _row(place, no, index_columns(title, kind=TITLE), own)
         batch.marks.append(Mark(no, facts, title, indexed, place, started_at, title != old_title, titled))
     return batch
 
@@ -171,7 +171,7 @@ def _read(reader: apsw.Connection, tenant: Tenant, resume: int) -> Batch:
 def _new_entries(reader: apsw.Connection, found: list[tuple[Any, ...]], no: int, own: str) -> Iterator[Row]:
     left = {id_: Branch(id_, None, parent, seq) for id_, is_own, parent, seq, _ in found if not is_own}
     feet = [Leaf(parent, seq) for _, is_own, parent, seq, _ in found if is_own and parent is not None]
-    ends = standing(left, feet)
+    ends = reachable_seqs(left, feet)
     for id_, _, _, parent_seq, indexed in found:
         first = max(indexed or 0, parent_seq) + 1
         last = ends.get(id_, 0xFFFFFFFF)
@@ -186,9 +186,9 @@ def _new_entries(reader: apsw.Connection, found: list[tuple[Any, ...]], no: int,
                 names = asked(reader, Leaf(id_, place & 0xFFFFFFFF))
             elif role == "assistant" and isinstance(payload, Message):
                 names = {call.id: call.name for call in payload.calls}
-            held = columns(
-                text_of(payload),
-                tools=tools_of(payload, names or {}),
+            held = index_columns(
+                searchable_text(payload),
+                tools=tool_names(payload, names or {}),
                 model=model,
                 role=role,
                 kind=kind or "message",

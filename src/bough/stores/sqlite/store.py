@@ -16,9 +16,9 @@ import msgspec
 
 from ...core.drafts import Blob
 from ...core.entries import Entry
-from ...core.tree import Branch, Leaf, Range, has_place, lineage, window
+from ...core.tree import Branch, Leaf, Range, contains_leaf, lineage, window
 from ...core.usage import Call
-from ...errors import Damaged, IdTaken, InvalidPosition, NotFound
+from ...errors import IdTaken, InvalidPosition, NotFound, StoreDamaged
 from ..base import Change, Committed, Detail, Fact, NewSession, Page, Query, Reading, SessionRow, Stored
 from ..purge_types import Purged, UnreferencedBlobs
 from ..rows import (
@@ -222,14 +222,14 @@ class SqliteStore(SqliteSearching, SqliteDumping, SqliteCounting, SqliteDriving)
             return lineage({no: Branch(no, None, parent, seq) for no, parent, seq in found}, leaf)
         except KeyError as error:
             why = f"branch {error} is missing on the way to {leaf}; session.verify() tells more"
-            raise Damaged(self.where, why) from None
+            raise StoreDamaged(self.where, why) from None
 
     def _refuse_stray(self, connection: apsw.Connection, row: SessionRow, leaf: Leaf) -> None:
         """Another session's branch, and another tenant's, is in the same table: only what it stands on is its own."""
         if leaf == row.leaf or connection.execute(SELECT_OWN, (leaf.branch, row.session_id)).fetchone():
             return
         branches = self._branches(connection, self._no(connection, row.session_id))
-        if not has_place(branches, row.session_id, leaf):
+        if not contains_leaf(branches, row.session_id, leaf):
             raise InvalidPosition(str(leaf), 0, row.leaf.seq)
 
     def _branches(self, connection: apsw.Connection, no: int) -> list[Branch]:
@@ -247,7 +247,7 @@ class SqliteStore(SqliteSearching, SqliteDumping, SqliteCounting, SqliteDriving)
                 found += entries_from(rows)
             except (msgspec.DecodeError, TypeError) as error:
                 why = f"an entry of branch {part.branch} cannot be read ({error}); session.verify() names it"
-                raise Damaged(self.where, why) from None
+                raise StoreDamaged(self.where, why) from None
         return found
 
     def session(self, session_id: str) -> SessionRow:

@@ -12,19 +12,50 @@ from typing import Any
 
 from ...core.context import Context
 from ...core.entries import Evidence
-from ...core.messages import Attachment, Media, Message, Part, Reasoning, Text, ToolCall, ToolResult, check
+from ...core.messages import (
+    Attachment,
+    Media,
+    Message,
+    Part,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+    check_message,
+)
 from ...core.usage import Usage
-from ...errors import BadMessage, UnrecognizedReply
-from ..media import PDF, Shown, look, stub
-from ..pairs import BELOW, EMPTY, Pair, Step, is_blank, legal_name, steps, told
-from ..shapes import Answer, Blobs, Request, blocks, count, field, inline, plain, tool_call
+from ...errors import InvalidMessage, UnrecognizedReply
+from ..media import PDF, LoadedMedia, load_media, media_stub
+from ..pairs import (
+    EMPTY_MESSAGE,
+    MEDIA_HEADING,
+    PairedMessage,
+    ToolPair,
+    is_blank,
+    legal_name,
+    pair_results,
+    result_content,
+)
+from ..shapes import (
+    Answer,
+    Blobs,
+    Request,
+    content_blocks,
+    int_field,
+    parse_base64,
+    parse_tool_call,
+    text_field,
+    to_dict,
+)
 
 NAME = "anthropic"
 ID_LENGTH = 64
 NAME_LENGTH = 128
 IMAGE_BYTES = 5 * 1024 * 1024 * 3 // 4  # the API counts its 5 MB on the base64, a third longer
 PDF_BYTES = 22 * 1024 * 1024  # a request may have 32 MB in all, base64 and everything else included
-SHOWN = dict.fromkeys(("image/png", "image/jpeg", "image/gif", "image/webp"), IMAGE_BYTES) | {PDF: PDF_BYTES}
+MEDIA_LIMITS = dict.fromkeys(("image/png", "image/jpeg", "image/gif", "image/webp"), IMAGE_BYTES) | {
+    PDF: PDF_BYTES
+}
 OPENING = "(the conversation goes on from here)"
 
 Block = dict[str, Any]
@@ -32,7 +63,7 @@ Block = dict[str, Any]
 
 def project(context: Context, blobs: Blobs) -> Request:
     messages: list[dict[str, Any]] = []
-    for step in steps(context.items, ID_LENGTH):
+    for step in pair_results(context.items, ID_LENGTH):
         for role, content in _write(step, blobs):
             if messages and messages[-1]["role"] == role:
                 messages[-1]["content"].extend(content)
@@ -44,7 +75,7 @@ def project(context: Context, blobs: Blobs) -> Request:
     return {"system": system, "messages": messages} if system else {"messages": messages}
 
 
-def _write(step: Step, blobs: Blobs) -> list[tuple[str, list[Block]]]:
+def _write(step: PairedMessage, blobs: Blobs) -> list[tuple[str, list[Block]]]:
     message = step.item.message
     if message.role == "assistant":
         answer = ("assistant", _answer(step))
@@ -54,10 +85,10 @@ def _write(step: Step, blobs: Blobs) -> list[tuple[str, list[Block]]]:
         said = message.text.strip()
         return [("user", [_text(f"<system>\n{said}\n</system>")])] if said else []
     content = [_content(part, blobs) for part in message.parts if not is_blank(part)]
-    return [("user", content or [_text(EMPTY)])]
+    return [("user", content or [_text(EMPTY_MESSAGE)])]
 
 
-def _answer(step: Step) -> list[Block]:
+def _answer(step: PairedMessage) -> list[Block]:
     evidence = step.item.evidence
     signed = evidence.parts if evidence is not None and evidence.issuer == NAME else {}
     ids = iter(step.pairs)
@@ -68,7 +99,7 @@ def _answer(step: Step) -> list[Block]:
         elif isinstance(part, Reasoning):
             content.extend(_thinking(part, signed.get(str(index), {})))
         elif isinstance(part, Media | Attachment):
-            content.append(_text(stub(part)))
+            content.append(_text(media_stub(part)))
         elif isinstance(part, Text) and not is_blank(part):
             content.append(_text(part.text))
     while content and content[-1]["type"] in ("thinking", "redacted_thinking"):
@@ -94,24 +125,24 @@ def _thinking(part: Reasoning, signed: Mapping[str, Any]) -> list[Block]:
     return []
 
 
-def _call(pair: Pair) -> Block:
+def _call(pair: ToolPair) -> Block:
     call = pair.call
     arguments = call.arguments if call.malformed is None else {"malformed_arguments": call.malformed}
     name = legal_name(call.name, NAME_LENGTH)
     return {"type": "tool_use", "id": pair.wire_id, "name": name, "input": arguments}
 
 
-def _results(pairs: Iterable[Pair], blobs: Blobs) -> list[Block]:
+def _results(pairs: Iterable[ToolPair], blobs: Blobs) -> list[Block]:
     results: list[Block] = []
     below: list[Block] = []
     for pair in pairs:
-        content = [_content(piece, blobs) for piece in told(pair.result)]
+        content = [_content(piece, blobs) for piece in result_content(pair.result)]
         if pair.is_error:  # an error may hold text only: its media follow the results
             content, media = _apart(content)
             below.extend(media)
         result: Block = {"type": "tool_result", "tool_use_id": pair.wire_id, "content": content}
         results.append(result | {"is_error": True} if pair.is_error else result)
-    return [*results, _text(BELOW), *below] if below else results
+    return [*results, _text(MEDIA_HEADING), *below] if below else results
 
 
 def _apart(content: list[Block]) -> tuple[list[Block], list[Block]]:
@@ -123,8 +154,8 @@ def _content(part: Part, blobs: Blobs) -> Block:
     if isinstance(part, Text):
         return _text(part.text)
     assert isinstance(part, Media | Attachment)
-    shown = look(part, blobs, SHOWN)
-    if not isinstance(shown, Shown):
+    shown = load_media(part, blobs, MEDIA_LIMITS)
+    if not isinstance(shown, LoadedMedia):
         return _text(shown)
     kind = "document" if shown.mime == PDF else "image"
     return {"type": kind, "source": {"type": "base64", "media_type": shown.mime, "data": shown.base64}}
@@ -134,15 +165,15 @@ def _text(text: str) -> Block:
     return {"type": "text", "text": text}
 
 
-def read_answer(reply: object) -> Answer:
-    found = plain(reply)
+def parse_reply(reply: object) -> Answer:
+    found = to_dict(reply)
     if found.get("role", "assistant") != "assistant" or "content" not in found:
         raise UnrecognizedReply(
             f"a dict with {', '.join(map(str, found)) or 'nothing'} is no Anthropic answer"
         )
     parts: list[Part] = []
     evidence: dict[str, dict[str, Any]] = {}
-    for block in blocks(found["content"]):
+    for block in content_blocks(found["content"]):
         proof = {key: block[key] for key in ("signature", "data") if block.get(key)}
         if proof and block.get("type") in ("thinking", "redacted_thinking"):
             evidence[str(len(parts))] = proof
@@ -160,21 +191,24 @@ def read_answer(reply: object) -> Answer:
 def _read_usage(usage: object) -> Usage | None:
     if usage is None:
         return None
-    found = plain(usage)
-    fresh = count(found, "input_tokens")
-    read, written = count(found, "cache_read_input_tokens"), count(found, "cache_creation_input_tokens")
+    found = to_dict(usage)
+    fresh = int_field(found, "input_tokens")
+    read, written = (
+        int_field(found, "cache_read_input_tokens"),
+        int_field(found, "cache_creation_input_tokens"),
+    )
     # Anthropic counts what the cache gave or took beside the input; ours is all the model read.
     total = None if fresh is None else fresh + (read or 0) + (written or 0)
-    return Usage(total, count(found, "output_tokens"), read, written)
+    return Usage(total, int_field(found, "output_tokens"), read, written)
 
 
-def read_messages(messages: Iterable[object]) -> list[Message]:
-    return [ours for message in messages for ours in _read_message(plain(message))]
+def parse_messages(messages: Iterable[object]) -> list[Message]:
+    return [ours for message in messages for ours in _read_message(to_dict(message))]
 
 
 def _read_message(message: dict[str, Any]) -> list[Message]:
-    role = field(message, "role")
-    found = [_read_block(block) for block in blocks(message.get("content"))]
+    role = text_field(message, "role")
+    found = [_read_block(block) for block in content_blocks(message.get("content"))]
     results = [part for part in found if isinstance(part, ToolResult)]
     rest = [part for part in found if not isinstance(part, ToolResult)]
     if role != "user" and results:
@@ -186,8 +220,8 @@ def _read_message(message: dict[str, Any]) -> list[Message]:
 def _message(role: str, parts: Sequence[Part]) -> Message:
     message = Message(role, tuple(parts))  # type: ignore[arg-type]  # checked on the next line
     try:
-        check(message)
-    except BadMessage as error:
+        check_message(message)
+    except InvalidMessage as error:
         raise UnrecognizedReply(str(error)) from None
     return message
 
@@ -195,29 +229,29 @@ def _message(role: str, parts: Sequence[Part]) -> Message:
 def _read_block(block: dict[str, Any]) -> Part:
     kind = block.get("type")
     if kind == "text":
-        return Text(field(block, "text"))
+        return Text(text_field(block, "text"))
     if kind == "thinking":
-        return Reasoning(field(block, "thinking"))
+        return Reasoning(text_field(block, "thinking"))
     if kind == "redacted_thinking":
         return Reasoning()
     if kind == "tool_use":
-        return tool_call(field(block, "id"), field(block, "name"), block.get("input"))
+        return parse_tool_call(text_field(block, "id"), text_field(block, "name"), block.get("input"))
     if kind == "tool_result":
-        content = [_read_block(piece) for piece in blocks(block.get("content"))]
+        content = [_read_block(piece) for piece in content_blocks(block.get("content"))]
         kept = tuple(piece for piece in content if isinstance(piece, Text | Attachment))
         if len(kept) == len(content):
-            return ToolResult(field(block, "tool_use_id"), kept, bool(block.get("is_error")))
+            return ToolResult(text_field(block, "tool_use_id"), kept, bool(block.get("is_error")))
     if kind in ("image", "document"):
-        return _read_source(str(kind), plain(block.get("source")), block.get("title"))
+        return _read_source(str(kind), to_dict(block.get("source")), block.get("title"))
     raise UnrecognizedReply(f"an Anthropic block of type {kind!r}, which is not kept")
 
 
 def _read_source(kind: str, source: dict[str, Any], title: object) -> Text | Attachment:
     how = source.get("type")
     if how == "base64":
-        return inline(source.get("data"), source.get("media_type"), title)
+        return parse_base64(source.get("data"), source.get("media_type"), title)
     if how == "text":
-        return Text(field(source, "data"))
+        return Text(text_field(source, "data"))
     if how in ("url", "file"):  # bytes that lie elsewhere: the words that lead to them are kept
-        return Text(f"[{kind}: {field(source, 'url' if how == 'url' else 'file_id')}]")
+        return Text(f"[{kind}: {text_field(source, 'url' if how == 'url' else 'file_id')}]")
     raise UnrecognizedReply(f"a source of type {how!r} of an Anthropic {kind}")

@@ -20,9 +20,27 @@ from ...core.entries import Evidence
 from ...core.messages import Attachment, Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
 from ...core.usage import Usage
 from ...errors import UnrecognizedReply
-from ..media import PDF, Shown, look, stub
-from ..pairs import BELOW, EMPTY, Pair, Step, is_blank, legal_name, steps, told
-from ..shapes import Answer, Blobs, Request, blocks, field, inline, plain, tool_call
+from ..media import PDF, LoadedMedia, load_media, media_stub
+from ..pairs import (
+    EMPTY_MESSAGE,
+    MEDIA_HEADING,
+    PairedMessage,
+    ToolPair,
+    is_blank,
+    legal_name,
+    pair_results,
+    result_content,
+)
+from ..shapes import (
+    Answer,
+    Blobs,
+    Request,
+    content_blocks,
+    parse_base64,
+    parse_tool_call,
+    text_field,
+    to_dict,
+)
 
 NAME = "gemini"
 ID_LENGTH = 64
@@ -30,7 +48,7 @@ NAME_LENGTH = 64
 INLINE_BYTES = 14 * 1024 * 1024  # a request may have 20 MB in all, base64 and everything else included
 IMAGES = ("image/png", "image/jpeg", "image/webp")
 AUDIO = ("audio/wav", "audio/x-wav", "audio/mp3", "audio/mpeg", "audio/ogg", "audio/flac")
-SHOWN = dict.fromkeys((*IMAGES, PDF, *AUDIO), INLINE_BYTES)
+MEDIA_LIMITS = dict.fromkeys((*IMAGES, PDF, *AUDIO), INLINE_BYTES)
 OPENING = "(the conversation goes on from here)"
 UNSIGNED = "skip_thought_signature_validator"
 """What Google documents for calls its model did not make: from Gemini 3 on a call without a signature is refused."""
@@ -43,7 +61,7 @@ _ILLEGAL_NAME = re.compile(r"[^a-zA-Z0-9_.:-]")
 
 def project(context: Context, blobs: Blobs) -> Request:
     contents: list[dict[str, Any]] = []
-    for step in steps(context.items, ID_LENGTH):
+    for step in pair_results(context.items, ID_LENGTH):
         for role, parts in _write(step, blobs):
             if contents and contents[-1]["role"] == role:
                 contents[-1]["parts"].extend(parts)
@@ -57,7 +75,7 @@ def project(context: Context, blobs: Blobs) -> Request:
     )
 
 
-def _write(step: Step, blobs: Blobs) -> list[tuple[str, list[Piece]]]:
+def _write(step: PairedMessage, blobs: Blobs) -> list[tuple[str, list[Piece]]]:
     message = step.item.message
     if message.role == "assistant":
         proofs = _proofs(step)
@@ -68,15 +86,15 @@ def _write(step: Step, blobs: Blobs) -> list[tuple[str, list[Piece]]]:
         said = message.text.strip()
         return [("user", [_text(f"<system>\n{said}\n</system>")])] if said else []
     parts = [_content(part, blobs) for part in message.parts if not is_blank(part)]
-    return [("user", parts or [_text(EMPTY)])]
+    return [("user", parts or [_text(EMPTY_MESSAGE)])]
 
 
-def _proofs(step: Step) -> Mapping[str, Mapping[str, Any]]:
+def _proofs(step: PairedMessage) -> Mapping[str, Mapping[str, Any]]:
     evidence = step.item.evidence
     return evidence.parts if evidence is not None and evidence.issuer == NAME else {}
 
 
-def _answer(step: Step, proofs: Mapping[str, Mapping[str, Any]]) -> list[Piece]:
+def _answer(step: PairedMessage, proofs: Mapping[str, Mapping[str, Any]]) -> list[Piece]:
     pairs = iter(step.pairs)
     parts: list[Piece] = []
     is_first = True
@@ -89,34 +107,34 @@ def _answer(step: Step, proofs: Mapping[str, Mapping[str, Any]]) -> list[Piece]:
             is_first = False
             parts.append(_call(next(pairs), proof) | signed)
         elif isinstance(part, Media | Attachment):
-            parts.append(_text(stub(part)))
+            parts.append(_text(media_stub(part)))
         elif isinstance(part, Text) and (signed or not is_blank(part)):
             parts.append(_text(part.text) | signed)
     return parts
 
 
-def _call(pair: Pair, proof: Mapping[str, Any]) -> Piece:
+def _call(pair: ToolPair, proof: Mapping[str, Any]) -> Piece:
     call = pair.call
     arguments = call.arguments if call.malformed is None else {"malformed_arguments": call.malformed}
     return {"functionCall": {"name": _name(call.name), "args": arguments} | _id(pair, proof)}
 
 
-def _responses(step: Step, proofs: Mapping[str, Mapping[str, Any]], blobs: Blobs) -> list[Piece]:
+def _responses(step: PairedMessage, proofs: Mapping[str, Mapping[str, Any]], blobs: Blobs) -> list[Piece]:
     parts = step.item.message.parts
     asked = [proofs.get(str(index), {}) for index, part in enumerate(parts) if isinstance(part, ToolCall)]
     responses: list[Piece] = []
     below: list[Piece] = []
     for pair, proof in zip(step.pairs, asked, strict=True):
-        content = [_content(piece, blobs) for piece in told(pair.result)]
+        content = [_content(piece, blobs) for piece in result_content(pair.result)]
         below.extend(piece for piece in content if "text" not in piece)
         said = "\n".join(piece.get("text", "[media: shown below]") for piece in content)
         response = {"error" if pair.is_error else "output": said}
         named = {"name": _name(pair.call.name), "response": response}
         responses.append({"functionResponse": named | _id(pair, proof)})
-    return [*responses, _text(BELOW), *below] if below else responses
+    return [*responses, _text(MEDIA_HEADING), *below] if below else responses
 
 
-def _id(pair: Pair, proof: Mapping[str, Any]) -> Piece:
+def _id(pair: ToolPair, proof: Mapping[str, Any]) -> Piece:
     return {"id": pair.wire_id} if proof.get("id") else {}
 
 
@@ -129,8 +147,8 @@ def _content(part: Part, blobs: Blobs) -> Piece:
     if isinstance(part, Text):
         return _text(part.text)
     assert isinstance(part, Media | Attachment)
-    shown = look(part, blobs, SHOWN)
-    if not isinstance(shown, Shown):
+    shown = load_media(part, blobs, MEDIA_LIMITS)
+    if not isinstance(shown, LoadedMedia):
         return _text(shown)
     return {"inlineData": {"mimeType": shown.mime, "data": shown.base64}}
 
@@ -139,9 +157,9 @@ def _text(text: str) -> Piece:
     return {"text": text}
 
 
-def read_answer(reply: object) -> Answer:
+def parse_reply(reply: object) -> Answer:
     """A whole reply, or only the content of one."""
-    found = plain(reply)
+    found = to_dict(reply)
     candidate: dict[str, Any] = {"content": found}
     if "parts" not in found:
         candidates = found.get("candidates") or []
@@ -150,8 +168,8 @@ def read_answer(reply: object) -> Answer:
             raise UnrecognizedReply(
                 f"a reply with {len(candidates)} candidates ({why}); an answer is exactly one"
             )
-        candidate = plain(candidates[0])
-    content = plain(candidate.get("content") or {})
+        candidate = to_dict(candidates[0])
+    content = to_dict(candidate.get("content") or {})
     if content.get("role") not in ("model", None):
         raise UnrecognizedReply(f"a content of role {content['role']!r} is no answer")
     parts, evidence = _read_parts(content)
@@ -160,7 +178,7 @@ def read_answer(reply: object) -> Answer:
     usage, finish = _either(found, "usage_metadata"), _either(candidate, "finish_reason")
     return Answer(
         Message("assistant", tuple(parts)),
-        None if usage is None else _read_usage(plain(usage)),
+        None if usage is None else _read_usage(to_dict(usage)),
         Evidence(NAME, evidence) if evidence else None,
         NAME,
         _either(found, "model_version"),
@@ -182,8 +200,8 @@ def _count(usage: dict[str, Any], *names: str) -> int | None:
     return sum(told) if told else None
 
 
-def read_messages(messages: Iterable[object]) -> list[Message]:
-    return [ours for content in messages for ours in _read_content(plain(content))]
+def parse_messages(messages: Iterable[object]) -> list[Message]:
+    return [ours for content in messages for ours in _read_content(to_dict(content))]
 
 
 def _read_content(content: dict[str, Any]) -> list[Message]:
@@ -206,16 +224,18 @@ def _read_parts(content: dict[str, Any]) -> tuple[list[Part], dict[str, dict[str
     # Without ids the n-th call of a name is answered by the n-th response of that name, whenever it is read.
     calls: Counter[str] = Counter()
     results: Counter[str] = Counter()
-    for piece in blocks(content.get("parts")):
+    for piece in content_blocks(content.get("parts")):
         signature = _either(piece, "thought_signature")
         call, result = _either(piece, "function_call"), _either(piece, "function_response")
         proof: dict[str, Any] = {"signature": _encoded(signature)} if signature else {}
         if call is not None:
-            found = plain(call)
+            found = to_dict(call)
             proof |= {"id": found["id"]} if found.get("id") else {}
-            part: Part = tool_call(_read_id(found, calls), field(found, "name"), found.get("args") or {})
+            part: Part = parse_tool_call(
+                _read_id(found, calls), text_field(found, "name"), found.get("args") or {}
+            )
         elif result is not None:
-            part = _read_response(plain(result), results)
+            part = _read_response(to_dict(result), results)
         elif piece.get("thought"):
             part, proof = Reasoning(piece.get("text") or ""), {}
         else:
@@ -230,35 +250,35 @@ def _read_parts(content: dict[str, Any]) -> tuple[list[Part], dict[str, dict[str
 
 def _read_id(found: dict[str, Any], seen: Counter[str]) -> str:
     if found.get("id"):
-        return field(found, "id")
-    name = field(found, "name")
+        return text_field(found, "id")
+    name = text_field(found, "name")
     seen[name] += 1
     return f"call_{seen[name]}_{name}"
 
 
 def _read_response(found: dict[str, Any], seen: Counter[str]) -> ToolResult:
-    response = plain(found.get("response"))
+    response = to_dict(found.get("response"))
     key = next(iter(response)) if len(response) == 1 else None
     said = response[key] if key in ("output", "error") else response
     text = said if isinstance(said, str) else to_json(said, "response").decode()
     pieces: list[Text | Attachment] = [Text(text)] if text else []
-    pieces.extend(_read_part(piece) for piece in blocks(found.get("parts")))
+    pieces.extend(_read_part(piece) for piece in content_blocks(found.get("parts")))
     return ToolResult(_read_id(found, seen), tuple(pieces), key == "error")
 
 
 def _read_part(piece: dict[str, Any]) -> Text | Attachment:
     data, file = _either(piece, "inline_data"), _either(piece, "file_data")
     if data is not None:
-        blob = plain(data)
+        blob = to_dict(data)
         encoded = _encoded(blob.get("data"))
         # The SDK dumps JSON in the other alphabet of base64.
         usual = encoded.translate(_USUAL) if isinstance(encoded, str) else encoded
-        return inline(usual, _either(blob, "mime_type"), _either(blob, "display_name"))
+        return parse_base64(usual, _either(blob, "mime_type"), _either(blob, "display_name"))
     if file is not None:  # bytes that lie elsewhere: the words that lead to them are kept
-        return Text(f"[file: {_either(plain(file), 'file_uri')}]")
+        return Text(f"[file: {_either(to_dict(file), 'file_uri')}]")
     others = [key for key, value in piece.items() if value is not None]
     if piece.get("text") is not None or set(others) <= {"thoughtSignature", "thought_signature", "thought"}:
-        return Text(field({"text": "", **{key: piece[key] for key in others}}, "text"))
+        return Text(text_field({"text": "", **{key: piece[key] for key in others}}, "text"))
     raise UnrecognizedReply(f"a part with {', '.join(others)}, which is not kept")
 
 

@@ -16,16 +16,37 @@ from ...core.context import Context
 from ...core.messages import Attachment, Media, Message, Part, Reasoning, Text, ToolResult
 from ...core.usage import Usage
 from ...errors import UnrecognizedReply
-from ..media import PDF, Shown, look, stub
-from ..pairs import BELOW, EMPTY, Pair, Step, is_blank, legal_name, steps, told
-from ..shapes import Answer, Blobs, Request, blocks, count, field, inline, plain, tool_call
+from ..media import PDF, LoadedMedia, load_media, media_stub
+from ..pairs import (
+    EMPTY_MESSAGE,
+    MEDIA_HEADING,
+    PairedMessage,
+    ToolPair,
+    is_blank,
+    legal_name,
+    pair_results,
+    result_content,
+)
+from ..shapes import (
+    Answer,
+    Blobs,
+    Request,
+    content_blocks,
+    int_field,
+    parse_base64,
+    parse_tool_call,
+    text_field,
+    to_dict,
+)
 
 NAME = "openai-chat"
 ID_LENGTH = 40
 NAME_LENGTH = 64
 IMAGE_BYTES = 20 * 1024 * 1024
 PDF_BYTES = 32 * 1024 * 1024
-SHOWN = dict.fromkeys(("image/png", "image/jpeg", "image/gif", "image/webp"), IMAGE_BYTES) | {PDF: PDF_BYTES}
+MEDIA_LIMITS = dict.fromkeys(("image/png", "image/jpeg", "image/gif", "image/webp"), IMAGE_BYTES) | {
+    PDF: PDF_BYTES
+}
 
 ERROR = "[error]"
 
@@ -35,12 +56,12 @@ _AUDIO = {"wav": "audio/wav", "mp3": "audio/mpeg"}
 
 def project(context: Context, blobs: Blobs) -> Request:
     messages = [_says("system", prompt) for prompt in context.system if prompt.strip()]
-    for step in steps(context.items, ID_LENGTH):
+    for step in pair_results(context.items, ID_LENGTH):
         messages.extend(_write(step, blobs))
     return {"messages": messages}
 
 
-def _write(step: Step, blobs: Blobs) -> list[dict[str, Any]]:
+def _write(step: PairedMessage, blobs: Blobs) -> list[dict[str, Any]]:
     message = step.item.message
     if message.role == "assistant":
         return [*_answer(step), *_results(step.pairs, blobs)]
@@ -48,19 +69,19 @@ def _write(step: Step, blobs: Blobs) -> list[dict[str, Any]]:
         return [_says("system", message.text)] if message.text.strip() else []
     content = [_content(part, blobs) for part in message.parts if not is_blank(part)]
     if not content:
-        return [_says("user", EMPTY)]
+        return [_says("user", EMPTY_MESSAGE)]
     if len(content) == 1 and content[0]["type"] == "text":
         return [_says("user", content[0]["text"])]
     return [{"role": "user", "content": content}]
 
 
-def _answer(step: Step) -> list[dict[str, Any]]:
+def _answer(step: PairedMessage) -> list[dict[str, Any]]:
     text = ""
     for part in step.item.message.parts:
         if isinstance(part, Text):
             text += part.text
         elif isinstance(part, Media | Attachment):
-            text += stub(part)
+            text += media_stub(part)
     content = text if text.strip() else None
     calls = [_call(pair) for pair in step.pairs]
     if calls:
@@ -68,7 +89,7 @@ def _answer(step: Step) -> list[dict[str, Any]]:
     return [_says("assistant", content)] if content else []
 
 
-def _call(pair: Pair) -> dict[str, Any]:
+def _call(pair: ToolPair) -> dict[str, Any]:
     call = pair.call
     # Keys keep their order: the text is the same bytes whenever it is written.
     written = msgspec.json.encode(call.arguments).decode() if call.malformed is None else call.malformed
@@ -76,17 +97,17 @@ def _call(pair: Pair) -> dict[str, Any]:
     return {"id": pair.wire_id, "type": "function", "function": function}
 
 
-def _results(pairs: Iterable[Pair], blobs: Blobs) -> list[dict[str, Any]]:
+def _results(pairs: Iterable[ToolPair], blobs: Blobs) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = []
     below: list[dict[str, Any]] = []
     for pair in pairs:
-        content = [_content(piece, blobs) for piece in told(pair.result)]
+        content = [_content(piece, blobs) for piece in result_content(pair.result)]
         below.extend(piece for piece in content if piece["type"] != "text")
         texts = [ERROR] if pair.is_error else []  # there is no field for it
         texts.extend(piece.get("text", "[media: shown below]") for piece in content)
         results.append({"role": "tool", "tool_call_id": pair.wire_id, "content": "\n".join(texts)})
     if below:
-        results.append({"role": "user", "content": [{"type": "text", "text": BELOW}, *below]})
+        results.append({"role": "user", "content": [{"type": "text", "text": MEDIA_HEADING}, *below]})
     return results
 
 
@@ -94,8 +115,8 @@ def _content(part: Part, blobs: Blobs) -> dict[str, Any]:
     if isinstance(part, Text):
         return {"type": "text", "text": part.text}
     assert isinstance(part, Media | Attachment)
-    shown = look(part, blobs, SHOWN)
-    if not isinstance(shown, Shown):
+    shown = load_media(part, blobs, MEDIA_LIMITS)
+    if not isinstance(shown, LoadedMedia):
         return {"type": "text", "text": shown}
     url = f"data:{shown.mime};base64,{shown.base64}"
     if shown.mime == PDF:
@@ -107,9 +128,9 @@ def _says(role: str, text: str) -> dict[str, Any]:
     return {"role": role, "content": text}
 
 
-def read_answer(reply: object) -> Answer:
+def parse_reply(reply: object) -> Answer:
     """A whole completion, or only the message of one."""
-    found = plain(reply)
+    found = to_dict(reply)
     choice: dict[str, Any] = {}
     message = found
     if "choices" in found:
@@ -118,14 +139,14 @@ def read_answer(reply: object) -> Answer:
             raise UnrecognizedReply(
                 f"a completion with {len(choices or ())} choices; an answer is exactly one"
             )
-        choice = plain(choices[0])
-        message = plain(choice.get("message"))
-    if field(message, "role") != "assistant":
+        choice = to_dict(choices[0])
+        message = to_dict(choice.get("message"))
+    if text_field(message, "role") != "assistant":
         raise UnrecognizedReply(f"a chat message of role {message['role']!r} is no answer")
     usage = found.get("usage")
     return Answer(
         _read_assistant(message),
-        None if usage is None else _read_usage(plain(usage)),
+        None if usage is None else _read_usage(to_dict(usage)),
         None,
         NAME,
         found.get("model"),
@@ -135,25 +156,25 @@ def read_answer(reply: object) -> Answer:
 
 def _read_usage(usage: dict[str, Any]) -> Usage:
     details = usage.get("prompt_tokens_details")
-    cached = None if details is None else count(plain(details), "cached_tokens")
-    return Usage(count(usage, "prompt_tokens"), count(usage, "completion_tokens"), cached)
+    cached = None if details is None else int_field(to_dict(details), "cached_tokens")
+    return Usage(int_field(usage, "prompt_tokens"), int_field(usage, "completion_tokens"), cached)
 
 
-def read_messages(messages: Iterable[object]) -> list[Message]:
-    return [_read_message(plain(message)) for message in messages]
+def parse_messages(messages: Iterable[object]) -> list[Message]:
+    return [_read_message(to_dict(message)) for message in messages]
 
 
 def _read_message(message: dict[str, Any]) -> Message:
-    role = field(message, "role")
+    role = text_field(message, "role")
     if role == "assistant":
         return _read_assistant(message)
-    parts = tuple(_read_part(part) for part in blocks(message.get("content")))
+    parts = tuple(_read_part(part) for part in content_blocks(message.get("content")))
     if role == "user":
         return Message("user", parts)
     texts = tuple(part for part in parts if isinstance(part, Text))
     if role in ("system", "developer", "tool") and len(texts) == len(parts):
         if role == "tool":
-            return Message("tool", (ToolResult(field(message, "tool_call_id"), texts),))
+            return Message("tool", (ToolResult(text_field(message, "tool_call_id"), texts),))
         return Message("system", texts)
     raise UnrecognizedReply(f"a chat message of role {role!r} with {len(parts)} parts, which is not kept")
 
@@ -165,37 +186,37 @@ def _read_assistant(message: dict[str, Any]) -> Message:
             raise UnrecognizedReply(f"a chat message with {key!r}, which is not kept")
     thought = message.get("reasoning_content") or message.get("reasoning")
     parts: list[Part] = [Reasoning(thought)] if isinstance(thought, str) else []
-    parts.extend(_read_part(part) for part in blocks(message.get("content")))
+    parts.extend(_read_part(part) for part in content_blocks(message.get("content")))
     if message.get("refusal"):
-        parts.append(Text(field(message, "refusal")))
-    parts.extend(_read_call(plain(call)) for call in message.get("tool_calls") or ())
+        parts.append(Text(text_field(message, "refusal")))
+    parts.extend(_read_call(to_dict(call)) for call in message.get("tool_calls") or ())
     return Message("assistant", tuple(part for part in parts if part != Text("")))
 
 
 def _read_call(call: dict[str, Any]) -> Part:
     if call.get("type", "function") != "function":
         raise UnrecognizedReply(f"a tool call of type {call['type']!r}, which is not kept")
-    function = plain(call.get("function"))
-    return tool_call(field(call, "id"), field(function, "name"), function.get("arguments"))
+    function = to_dict(call.get("function"))
+    return parse_tool_call(text_field(call, "id"), text_field(function, "name"), function.get("arguments"))
 
 
 def _read_part(part: dict[str, Any]) -> Text | Attachment:
     kind = part.get("type")
     if kind in ("text", "refusal"):
-        return Text(field(part, str(kind)))
+        return Text(text_field(part, str(kind)))
     if kind == "image_url":
-        return _read_url("image", field(plain(part.get("image_url")), "url"), None)
+        return _read_url("image", text_field(to_dict(part.get("image_url")), "url"), None)
     if kind == "file":
-        file = plain(part.get("file"))
+        file = to_dict(part.get("file"))
         if file.get("file_data"):
-            return _read_url("file", field(file, "file_data"), file.get("filename"))
-        return Text(f"[file: {field(file, 'file_id')}]")
+            return _read_url("file", text_field(file, "file_data"), file.get("filename"))
+        return Text(f"[file: {text_field(file, 'file_id')}]")
     if kind == "input_audio":
-        audio = plain(part.get("input_audio"))
-        return inline(audio.get("data"), _AUDIO.get(str(audio.get("format"))))
+        audio = to_dict(part.get("input_audio"))
+        return parse_base64(audio.get("data"), _AUDIO.get(str(audio.get("format"))))
     raise UnrecognizedReply(f"a content part of type {kind!r}, which is not kept")
 
 
 def _read_url(kind: str, url: str, name: object) -> Text | Attachment:
     found = _DATA_URL.fullmatch(url)
-    return inline(found[2], found[1], name) if found else Text(f"[{kind}: {url}]")
+    return parse_base64(found[2], found[1], name) if found else Text(f"[{kind}: {url}]")

@@ -19,17 +19,29 @@ from ...core.entries import Evidence
 from ...core.messages import Attachment, Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
 from ...core.usage import Usage
 from ...errors import UnrecognizedReply
-from ..media import PDF, Shown, look, stub
+from ..media import PDF, LoadedMedia, load_media, media_stub
 from ..openai_chat.request import ERROR
-from ..pairs import EMPTY, Pair, Step, is_blank, legal_name, steps, told
-from ..shapes import Answer, Blobs, Request, blocks, count, field, inline, plain, tool_call
+from ..pairs import EMPTY_MESSAGE, PairedMessage, ToolPair, is_blank, legal_name, pair_results, result_content
+from ..shapes import (
+    Answer,
+    Blobs,
+    Request,
+    content_blocks,
+    int_field,
+    parse_base64,
+    parse_tool_call,
+    text_field,
+    to_dict,
+)
 
 NAME = "openai"
 ID_LENGTH = 64
 NAME_LENGTH = 64
 IMAGE_BYTES = 20 * 1024 * 1024
 PDF_BYTES = 32 * 1024 * 1024
-SHOWN = dict.fromkeys(("image/png", "image/jpeg", "image/gif", "image/webp"), IMAGE_BYTES) | {PDF: PDF_BYTES}
+MEDIA_LIMITS = dict.fromkeys(("image/png", "image/jpeg", "image/gif", "image/webp"), IMAGE_BYTES) | {
+    PDF: PDF_BYTES
+}
 
 Item = dict[str, Any]
 Proof = dict[str, Any]
@@ -47,13 +59,13 @@ _AUDIO = {"wav": "audio/wav", "mp3": "audio/mpeg"}
 def project(context: Context, blobs: Blobs) -> Request:
     items: list[Item] = []
     used: set[str] = set()
-    for step in steps(context.items, ID_LENGTH):
+    for step in pair_results(context.items, ID_LENGTH):
         items.extend(_write(step, blobs, used))
     prompt = "\n\n".join(prompt for prompt in context.system if prompt.strip())
     return {"instructions": prompt, "input": items} if prompt else {"input": items}
 
 
-def _write(step: Step, blobs: Blobs, used: set[str]) -> list[Item]:
+def _write(step: PairedMessage, blobs: Blobs, used: set[str]) -> list[Item]:
     message = step.item.message
     if message.role == "assistant":
         return [*_answer(step, used), *(_output(pair, blobs) for pair in step.pairs)]
@@ -61,10 +73,10 @@ def _write(step: Step, blobs: Blobs, used: set[str]) -> list[Item]:
         said = message.text
         return [{"role": "system", "content": [_text(said)]}] if said.strip() else []
     content = [_content(part, blobs) for part in message.parts if not is_blank(part)]
-    return [{"role": "user", "content": content or [_text(EMPTY)]}]
+    return [{"role": "user", "content": content or [_text(EMPTY_MESSAGE)]}]
 
 
-def _answer(step: Step, used: set[str]) -> list[Item]:
+def _answer(step: PairedMessage, used: set[str]) -> list[Item]:
     evidence, parts = step.item.evidence, step.item.message.parts
     found = evidence.parts if evidence is not None and evidence.issuer == NAME else {}
     proofs = [found.get(str(index), {}) for index in range(len(parts))]
@@ -81,7 +93,7 @@ def _answer(step: Step, used: set[str]) -> list[Item]:
             _say_again(items, part.text, proof)
         elif not is_blank(part):
             assert isinstance(part, Text | Media | Attachment)
-            _say(items, part.text if isinstance(part, Text) else stub(part), proof)
+            _say(items, part.text if isinstance(part, Text) else media_stub(part), proof)
     return items
 
 
@@ -133,7 +145,7 @@ def _reasoning(part: Reasoning, proof: Mapping[str, Any]) -> Item:
     return thought | {"encrypted_content": proof["encrypted_content"]}
 
 
-def _call(pair: Pair, proof: Mapping[str, Any], as_it_came: bool) -> Item:
+def _call(pair: ToolPair, proof: Mapping[str, Any], as_it_came: bool) -> Item:
     call = pair.call
     # Keys keep their order: the text is the same bytes whenever it is written.
     written = msgspec.json.encode(call.arguments).decode() if call.malformed is None else call.malformed
@@ -144,8 +156,8 @@ def _call(pair: Pair, proof: Mapping[str, Any], as_it_came: bool) -> Item:
     return item | {"id": proof["id"]} if as_it_came else item
 
 
-def _output(pair: Pair, blobs: Blobs) -> Item:
-    content = [_content(piece, blobs) for piece in told(pair.result)]
+def _output(pair: ToolPair, blobs: Blobs) -> Item:
+    content = [_content(piece, blobs) for piece in result_content(pair.result)]
     if pair.is_error:  # there is no field for it
         content.insert(0, _text(ERROR))
     item = {"type": "function_call_output", "call_id": pair.wire_id}
@@ -158,8 +170,8 @@ def _content(part: Part, blobs: Blobs) -> Item:
     if isinstance(part, Text):
         return _text(part.text)
     assert isinstance(part, Media | Attachment)
-    shown = look(part, blobs, SHOWN)
-    if not isinstance(shown, Shown):
+    shown = load_media(part, blobs, MEDIA_LIMITS)
+    if not isinstance(shown, LoadedMedia):
         return _text(shown)
     url = f"data:{shown.mime};base64,{shown.base64}"
     if shown.mime == PDF:
@@ -171,15 +183,15 @@ def _text(text: str) -> Item:
     return {"type": "input_text", "text": text}
 
 
-def read_answer(reply: object) -> Answer:
+def parse_reply(reply: object) -> Answer:
     """A whole response, or only an item of one."""
-    found = plain(reply)
+    found = to_dict(reply)
     is_response = found.get("object") == "response"
     if is_response and (found.get("status") == "failed" or found.get("error")):
         raise UnrecognizedReply(f"a response that failed: {found.get('error')!r}")
     parts: list[Part] = []
     evidence: dict[str, Proof] = {}
-    for item in blocks(found.get("output")) if is_response else [found]:
+    for item in content_blocks(found.get("output")) if is_response else [found]:
         for part, proof in _read_said(item):
             if proof:
                 evidence[str(len(parts))] = proof
@@ -187,7 +199,7 @@ def read_answer(reply: object) -> Answer:
     usage = found.get("usage")
     return Answer(
         Message("assistant", tuple(parts)),
-        None if usage is None else _read_usage(plain(usage)),
+        None if usage is None else _read_usage(to_dict(usage)),
         Evidence(NAME, evidence) if evidence else None,
         NAME,
         found.get("model"),
@@ -199,15 +211,15 @@ def _read_finish(response: dict[str, Any]) -> str | None:
     status = response.get("status")
     if status == "incomplete":
         details = response.get("incomplete_details")
-        return (None if details is None else plain(details).get("reason")) or "incomplete"
+        return (None if details is None else to_dict(details).get("reason")) or "incomplete"
     return status if status in ("completed", "cancelled") else None
 
 
 def _read_usage(usage: dict[str, Any]) -> Usage:
     details = usage.get("input_tokens_details")
-    cached = {} if details is None else plain(details)
-    read, written = count(cached, "cached_tokens"), count(cached, "cache_write_tokens")
-    return Usage(count(usage, "input_tokens"), count(usage, "output_tokens"), read, written)
+    cached = {} if details is None else to_dict(details)
+    read, written = int_field(cached, "cached_tokens"), int_field(cached, "cache_write_tokens")
+    return Usage(int_field(usage, "input_tokens"), int_field(usage, "output_tokens"), read, written)
 
 
 def _read_said(item: dict[str, Any]) -> Iterator[tuple[Part, Proof]]:
@@ -215,11 +227,14 @@ def _read_said(item: dict[str, Any]) -> Iterator[tuple[Part, Proof]]:
     kind = item.get("type") or "message"
     proof = {key: item[key] for key in _PROOF.get(kind, ()) if item.get(key)}
     if kind == "function_call":
-        yield tool_call(field(item, "call_id"), field(item, "name"), item.get("arguments")), proof
+        yield (
+            parse_tool_call(text_field(item, "call_id"), text_field(item, "name"), item.get("arguments")),
+            proof,
+        )
     elif kind == "reasoning":
         yield _read_reasoning(item)
     elif kind == "message" and item.get("role") == "assistant":
-        for part in blocks(item.get("content")):
+        for part in content_blocks(item.get("content")):
             said = _read_part(part)
             if said != Text(""):
                 yield said, proof
@@ -229,16 +244,18 @@ def _read_said(item: dict[str, Any]) -> Iterator[tuple[Part, Proof]]:
 
 def _read_reasoning(item: dict[str, Any]) -> tuple[Part, Proof]:
     """What was encrypted goes back; without it an id is of no use to anybody who stores nothing."""
-    shown = blocks(item.get("summary")) or blocks(item.get("content"))
+    shown = content_blocks(item.get("summary")) or content_blocks(item.get("content"))
     proof = {key: item[key] for key in ("id", "encrypted_content") if item.get(key)}
-    return Reasoning("\n\n".join(field(piece, "text") for piece in shown)), proof if len(proof) == 2 else {}
+    return Reasoning("\n\n".join(text_field(piece, "text") for piece in shown)), proof if len(
+        proof
+    ) == 2 else {}
 
 
-def read_messages(messages: Iterable[object]) -> list[Message]:
+def parse_messages(messages: Iterable[object]) -> list[Message]:
     """Input items as messages: what the model made in a row is one answer."""
     read: list[Message] = []
     said: list[Part] | None = None
-    for item in map(plain, messages):
+    for item in map(to_dict, messages):
         kind = item.get("type") or "message"
         if kind in ("reasoning", "function_call") or item.get("role") == "assistant":
             said = [*(said or ()), *(part for part, _ in _read_said(item))]
@@ -252,12 +269,12 @@ def read_messages(messages: Iterable[object]) -> list[Message]:
 
 def _read_item(kind: str, item: dict[str, Any]) -> Message:
     if kind == "function_call_output":
-        pieces = tuple(_read_part(part) for part in blocks(item.get("output")))
-        return Message("tool", (ToolResult(field(item, "call_id"), pieces),))
+        pieces = tuple(_read_part(part) for part in content_blocks(item.get("output")))
+        return Message("tool", (ToolResult(text_field(item, "call_id"), pieces),))
     if kind != "message":
         raise UnrecognizedReply(f"an item of type {kind!r}, which is not kept")
-    role = field(item, "role")
-    parts = tuple(_read_part(part) for part in blocks(item.get("content")))
+    role = text_field(item, "role")
+    parts = tuple(_read_part(part) for part in content_blocks(item.get("content")))
     if role == "user":
         return Message("user", parts)
     if role in ("system", "developer") and all(isinstance(part, Text) for part in parts):
@@ -268,21 +285,21 @@ def _read_item(kind: str, item: dict[str, Any]) -> Message:
 def _read_part(part: dict[str, Any]) -> Text | Attachment:
     kind = part.get("type")
     if kind in ("text", "input_text", "output_text"):
-        return Text(field(part, "text"))
+        return Text(text_field(part, "text"))
     if kind == "refusal":
-        return Text(field(part, "refusal"))
+        return Text(text_field(part, "refusal"))
     if kind == "input_image":
         return _read_link("image", part, "image_url")
     if kind == "input_file":
         return _read_link("file", part, "file_data" if part.get("file_data") else "file_url")
     if kind == "input_audio":
-        audio = plain(part.get("input_audio"))
-        return inline(audio.get("data"), _AUDIO.get(str(audio.get("format"))))
+        audio = to_dict(part.get("input_audio"))
+        return parse_base64(audio.get("data"), _AUDIO.get(str(audio.get("format"))))
     raise UnrecognizedReply(f"a content part of type {kind!r}, which is not kept")
 
 
 def _read_link(kind: str, part: dict[str, Any], key: str) -> Text | Attachment:
     """Bytes that lie elsewhere are kept as the words that lead to them."""
-    link = field(part, key if part.get(key) else "file_id")
+    link = text_field(part, key if part.get(key) else "file_id")
     found = _DATA_URL.fullmatch(link)
-    return inline(found[2], found[1], part.get("filename")) if found else Text(f"[{kind}: {link}]")
+    return parse_base64(found[2], found[1], part.get("filename")) if found else Text(f"[{kind}: {link}]")

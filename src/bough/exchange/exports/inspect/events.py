@@ -102,7 +102,7 @@ class Teller:
                 yield self._event("compaction", f"{entry.seq}", entry.at, **told)
             case Uncompaction(cancels=cancels):
                 yield self._info(entry, {"uncompaction": cancels})
-            case BranchSummary(summary=summary, left_seq=left):
+            case BranchSummary(summary=summary, leaf_seq=left):
                 yield self._info(entry, {"branch_summary": summary, "left": left})
             case Settings(model=model, prompt=prompt, prompt_patch=patch, tools=tools):
                 self._tools = self._tools if tools is None else [tool_info(name) for name in tools]

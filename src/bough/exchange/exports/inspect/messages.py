@@ -12,7 +12,7 @@ from typing import Any
 from ....agent.prompt_window import Most, given
 from ....core.entries import Entry, Note
 from ....core.messages import Media, Message, Reasoning, Text, ToolCall, ToolResult
-from ....wire.media import stub
+from ....wire.media import media_stub
 
 Chat = dict[str, Any]
 Range = tuple[int, int]
@@ -104,7 +104,7 @@ def _piece(part: Any) -> Chat | None:
         case Reasoning(text=text):
             return {"type": "reasoning", "reasoning": text}
         case Media():
-            return {"type": "text", "text": stub(part, "not included")}
+            return {"type": "text", "text": media_stub(part, "not included")}
     return None
 
 

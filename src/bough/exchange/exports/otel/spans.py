@@ -73,7 +73,7 @@ class Story(Struct, frozen=True):
     redactor: Redactor | None
 
     def hide(self, text: str | None) -> str | None:
-        return text if text is None or self.redactor is None else self.redactor.text(text)
+        return text if text is None or self.redactor is None else self.redactor.redact_text(text)
 
     def entry(self, branch: int, seq: int) -> Entry | None:
         """What stands there on that branch, or on the own ones it hangs on."""
@@ -132,7 +132,7 @@ def _told(story: Story, tasks: Iterable[Span], content: bool) -> Span:
 def _read(log: Log, redactor: Redactor | None) -> Story:
     """The entries first: whoever writes meanwhile adds to what is read after them, and it is not missed there."""
     store, session_id = log.store, log.session_id
-    opened = (one.entry.opened(one.branch) for one in store.entries(session_id))
+    opened = (one.entry.to_entry(one.branch) for one in store.entries(session_id))
     entries = {(entry.branch, entry.seq): entry for entry in cleared(opened, redactor)}
     own = [branch for branch in store.branches(session_id) if branch.session_id == session_id]
     calls = store.calls(session_id)
