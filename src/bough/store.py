@@ -16,7 +16,7 @@ from .core.messages import Media
 from .core.redact import Redactor
 from .core.search import parse_query
 from .core.turns import Cursor
-from .errors import WrongSpace, StoreError, NotAStore
+from .errors import NotAStore, StoreError, WrongSpace
 from .log.hydrate import HydratedSession, hydrate
 from .log.log import Log
 from .log.new_session import new_session

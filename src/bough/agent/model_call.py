@@ -16,7 +16,7 @@ from ..core.context import Context
 from ..core.drafts import Draft, ExtraFact
 from ..core.messages import Message
 from ..core.usage import Usage
-from ..errors import InvalidMessage, InvalidValue, TruncatedReply, Fenced, ModelError
+from ..errors import Fenced, InvalidMessage, InvalidValue, ModelError, TruncatedReply
 from ..log.changes import AppendResult
 from ..log.log import Log
 from ..models.model import Model, Request
