@@ -14,7 +14,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 from psycopg import sql
 
-from ...errors import InvalidArgument, NewerFormat, EngineNotInstalled, MissingPermission, MigrationNeeded, StoreError
+from ...errors import (
+    EngineNotInstalled,
+    InvalidArgument,
+    MigrationNeeded,
+    MissingPermission,
+    NewerFormat,
+    StoreError,
+)
 from ...stores.postgres.schema import LOCK_TIMEOUT, lock_schema
 from ...stores.postgres.schema import VERSION as SCHEMA_VERSION
 from ...stores.postgres.url import Address
