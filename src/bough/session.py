@@ -234,7 +234,9 @@ class Session(Runs, Replays, Exports):
 
     def tree(self, *, width: int = 100) -> str:
         """The whole tree as text, the leaf marked."""
-        return draw_tree(self.log.all_entries(), self.branches(), self.leaf, width=width, labels=self.labels())
+        return draw_tree(
+            self.log.all_entries(), self.branches(), self.leaf, width=width, labels=self.labels()
+        )
 
     def journal(self, after: int = 0, limit: int | None = None) -> list[Fact]:
         """The numbered facts of the session: started, appended, moved, …; those after number `after`."""

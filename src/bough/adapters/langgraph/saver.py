@@ -312,7 +312,9 @@ class BoughSaver(BaseCheckpointSaver[Any]):
     def _named(self, thread_id: object) -> str:
         """A thread's name as the store keeps it."""
         if thread_id is None or str(thread_id) == "":
-            raise InvalidArgument("thread_id", thread_id, 'a name: config={"configurable": {"thread_id": "1"}}')
+            raise InvalidArgument(
+                "thread_id", thread_id, 'a name: config={"configurable": {"thread_id": "1"}}'
+            )
         return self.store.runtime.redactor.redact_text(check_text(str(thread_id), "thread_id"))
 
     def _place(self, config: RunnableConfig) -> tuple[str, str]:

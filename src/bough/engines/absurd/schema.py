@@ -65,7 +65,9 @@ def install(url: str, queue: str = "default", *, service: str = "bough_service")
             connection.execute("select absurd.create_queue(%s)", (queue,))
             _grant(connection, queue, service)
         except psycopg.errors.InsufficientPrivilege as error:
-            raise MissingPermission(address.safe_url, connection.info.user, str(error.diag.message_primary)) from None
+            raise MissingPermission(
+                address.safe_url, connection.info.user, str(error.diag.message_primary)
+            ) from None
         except psycopg.errors.LockNotAvailable:
             raise StoreError(
                 f"{address.safe_url}: an open transaction kept the engine waiting for {LOCK_TIMEOUT}; nothing was changed. "

@@ -80,7 +80,9 @@ def migrate(url: str, *, service: str = "bough_service", client: str = "bough_cl
                 "See pg_stat_activity for who is idle in a transaction, and run it again"
             ) from None
         except psycopg.errors.InsufficientPrivilege as error:
-            raise MissingPermission(address.safe_url, _user(connection), str(error.diag.message_primary)) from None
+            raise MissingPermission(
+                address.safe_url, _user(connection), str(error.diag.message_primary)
+            ) from None
 
 
 def lock_schema(connection: psycopg.Connection[Any]) -> None:
