@@ -5,8 +5,8 @@
     ├── StaleLeaf               the leaf moved; nothing was written
     ├── Fenced                  a later runner took the session over; nothing was written
     │   └── ClaimLost           a task that another worker has now; nothing was written
-    ├── Running                 the session is being driven; its leaf may not be moved
-    ├── Trashed                 the session is in the trash
+    ├── SessionRunning                 the session is being driven; its leaf may not be moved
+    ├── SessionTrashed                 the session is in the trash
     │   └── TaskTrashed         … and another waits for it
     ├── NotTrashed              purge wants the trash first
     ├── IdTaken                 that session id holds another history
@@ -39,7 +39,7 @@
     ├── UnknownProvider         no projection of that name
     ├── ModelError              a model gave no answer
     │   ├── Overloaded          too busy, unreachable or broken for now: try again later
-    │   ├── Overflow            the history is too long for it
+    │   ├── ContextOverflow            the history is too long for it
     │   ├── TruncatedReply              the answer ended in the middle
     │   └── ModelUnavailable             no such model, no key, or its SDK is not installed
     ├── UnrecognizedReply             not a reply of a provider we know
@@ -61,7 +61,7 @@
         ├── UnknownCommit           the server went away in mid-commit and has not come back
         ├── InvalidKey              a key that is none
         ├── EncryptionUnavailable            a key, and a SQLite that cannot encrypt
-        ├── ReadOnly            no right to write
+        ├── StoreReadOnly            no right to write
         ├── StoreFull           the disk took no more; nothing was written
         ├── IndexBehind         what is new cannot be indexed, so a search would miss it
         ├── StoreDamaged             the database file is not whole
