@@ -68,19 +68,19 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 def contents(store: Store) -> object:
     """Everything the store holds, to see that a refusal wrote nothing."""
     inner: Any = store.backend
-    if store.backend.where == "memory:":
+    if store.backend.url == "memory:":
         kept = {name: repr(one) for name, one in inner._sessions.items()}
         return kept, repr(inner._entries), repr(inner._branches), sorted(inner._blobs)
-    with contextlib.closing(apsw.Connection(inner.where, flags=apsw.SQLITE_OPEN_READWRITE)) as reader:
+    with contextlib.closing(apsw.Connection(inner.url, flags=apsw.SQLITE_OPEN_READWRITE)) as reader:
         tables = ("session", "session_detail", "branch", "entry", "usage", "journal", "blob", "blob_use")
         return [reader.execute(f"select * from {table}").fetchall() for table in tables]
 
 
 def found(store: Store, session: bough.Session) -> bough.Session:
     """The session as somebody else finds it: through another connection if there is a file."""
-    if store.backend.where == "memory:":
+    if store.backend.url == "memory:":
         return store.session(session.session_id)
-    with bough.open(store.backend.where) as other:
+    with bough.open(store.backend.url) as other:
         return _Read(other.session(session.session_id))  # type: ignore[return-value]
 
 

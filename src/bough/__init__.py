@@ -50,8 +50,8 @@ _HOMES = {
     "replay.report": ["Replayed"],
     "session": ["Session"],
     "store": ["Store", "open"],
-    "stores.search_types": ["Hit", "SearchPage"],
-    "stores.base": ["Page", "SessionRow"],
+    "stores.search_types": ["SearchHit", "SearchPage"],
+    "stores.base": ["SessionPage", "SessionRow"],
     "turn": ["Turn"],
     "log.verify": ["Problem"],
     "log.workspace": ["Workspace"],
@@ -122,9 +122,9 @@ if TYPE_CHECKING:
     from .session import Session as Session
     from .store import Store as Store
     from .store import open as open
-    from .stores.base import Page as Page
+    from .stores.base import SessionPage as SessionPage
     from .stores.base import SessionRow as SessionRow
-    from .stores.search_types import Hit as Hit
+    from .stores.search_types import SearchHit as SearchHit
     from .stores.search_types import SearchPage as SearchPage
     from .turn import Turn as Turn
 

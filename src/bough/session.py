@@ -36,7 +36,7 @@ from .log.verify import Problem, verify
 from .session_exports import Exports
 from .session_replays import Replays
 from .session_runs import Runs
-from .stores.base import Fact, Query, SessionRow, Status
+from .stores.base import Fact, SessionQuery, SessionRow, Status
 from .turn import Turn
 from .wire.explain import Difference, first_difference
 
@@ -88,7 +88,9 @@ class Session(Runs, Replays, Exports):
         """All of it behind the leaf, durable on return, or nothing. The primitive below `turn`."""
         coming = drafts(items)
         if any(isinstance(draft.payload, Settings) and draft.payload.tools is not None for draft in coming):
-            held = self.log.store.asides(self.session_id, leaf=self.leaf if after is None else after)
+            held = self.log.store.non_message_entries(
+                self.session_id, leaf=self.leaf if after is None else after
+            )
             contexts.check_tools_allowed(held, (draft.payload for draft in coming))
         return self.log.append(coming, after=after, key=key)
 
@@ -372,7 +374,7 @@ class Session(Runs, Replays, Exports):
 
     def children(self) -> list[Session]:
         """Its task sessions; one that was recorded and is missing is passed over."""
-        query = Query(parent_session=self.session_id, relation="task", limit=1_000)
+        query = SessionQuery(parent_session=self.session_id, relation="task", limit=1_000)
         rows = self.log.store.sessions(query).sessions
         return [Session(Log(self.log.store, row, self.log.runtime)) for row in rows]
 

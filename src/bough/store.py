@@ -24,9 +24,9 @@ from .log.runtime import Runtime, environment_secrets, real_runtime
 from .log.verify import Problem, verify
 from .session import Appendable, Session, drafts
 from .stores import is_postgres_url
-from .stores.base import NewSession, Page, Query, SessionRow, StoreBackend
-from .stores.purge_types import Purged
-from .stores.search_types import Progress, SearchPage
+from .stores.base import NewSession, SessionPage, SessionQuery, SessionRow, StoreBackend
+from .stores.purge_types import PurgeResult
+from .stores.search_types import IndexProgress, SearchPage
 
 if TYPE_CHECKING:
     from .exchange.bundle.transfer import Imported, Place
@@ -54,7 +54,7 @@ class Store:
         self.backend.close()
 
     def __repr__(self) -> str:
-        return f"Store({self.backend.where!r}, space={self.backend.space!r})"
+        return f"Store({self.backend.url!r}, space={self.backend.space!r})"
 
     # -- starting ----------------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class Store:
         """A handle on a session, standing at its leaf; `NotFound` if it is absent or another tenant's."""
         return Session(Log(self.backend, self.backend.session(session_id), self.runtime))
 
-    def sessions(self, **query: Any) -> Page:
+    def sessions(self, **query: Any) -> SessionPage:
         """A page of session rows, newest first. Hand `page.next` in as `before` to read on.
 
         Filters: owner, agent, status, model, conversation_id, relation, parent_session, tag=(name, value), title,
@@ -127,7 +127,7 @@ class Store:
         space = query.pop("space", None)
         if space not in (None, self.backend.space):
             raise WrongSpace(space, self.backend.space)
-        return self.backend.sessions(Query(**query))
+        return self.backend.sessions(SessionQuery(**query))
 
     def all_sessions(self, **query: Any) -> Iterator[SessionRow]:
         """All rows that match, page by page."""
@@ -151,14 +151,14 @@ class Store:
         """Entries and titles that match, newest branch first: words, "phrases", prefix*, -word and filters.
 
         Filters: role: kind: tool: model: error: agent: tag: session: before: after:. What is new is indexed
-        first; with `catch_up=False` it is not, and `page.behind` tells how many sessions lack something.
+        first; with `catch_up=False` it is not, and `page.unindexed_sessions` says how many sessions are not up to date.
         """
         search = replace(parse_query(typed, self.runtime.now()), limit=limit, before=before, trashed=trashed)
         if catch_up:
             self.backend.index()
         return self.backend.search(search)
 
-    def index(self, progress: Progress | None = None) -> int:
+    def index(self, progress: IndexProgress | None = None) -> int:
         """Index what is new, which a search does by itself; worth a call of its own when there is much."""
         return self.backend.index(progress)
 
@@ -222,7 +222,7 @@ class Store:
 
     def gc(self, grace: int = GRACE_MICROSECONDS) -> int:
         """Drop blobs that no entry points to and that are older than an hour; returns how many."""
-        return self.backend.collect_blobs(self.runtime.now() - grace)
+        return self.backend.delete_unreferenced_blobs(self.runtime.now() - grace)
 
     # -- care --------------------------------------------------------------------------------------
 
@@ -235,7 +235,7 @@ class Store:
         """Out of the trash, with the tasks that went there with it; returns their ids."""
         return self.backend.restore(session_id)
 
-    def purge(self, session_id: str, *, with_forks: bool = False) -> Purged:
+    def purge(self, session_id: str, *, with_forks: bool = False) -> PurgeResult:
         """For good, from the trash only. What a surviving fork stands on stays until that goes."""
         self.raise_if_running(self.family(session_id, forks=with_forks))
         return self.backend.purge(session_id, with_forks=with_forks)

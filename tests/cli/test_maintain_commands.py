@@ -149,7 +149,7 @@ class TestDoctor:
     def test_a_healthy_store(self, shelf: Path) -> None:
         said = bough("doctor", "--json", store=shelf).json
         assert said["healthy"] is True
-        assert any("format 1.0" in finding["what"] for finding in said["findings"])
+        assert any("format 1.0" in finding["message"] for finding in said["findings"])
 
     def test_what_is_no_store_is_a_problem(self, shelf: Path, tmp_path: Path) -> None:
         assert bough("doctor", store=tmp_path / "none.db").code == 1

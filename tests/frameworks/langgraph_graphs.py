@@ -25,7 +25,7 @@ from langgraph.types import interrupt
 import bough
 from bough.adapters.langgraph.saver import BoughSaver
 from bough.store import Store
-from bough.stores.base import Change, Committed
+from bough.stores.base import Change, CommitResult
 from bough.stores.sqlite.store import SqliteStore
 
 
@@ -196,7 +196,7 @@ def worked(url: str) -> None:
 class Dying(SqliteStore):
     """A store whose process dies as soon as a session was moved."""
 
-    def commit(self, change: Change) -> Committed:
+    def commit(self, change: Change) -> CommitResult:
         done = super().commit(change)
         if change.kind == "moved":
             os.kill(os.getpid(), signal.SIGKILL)

@@ -88,7 +88,7 @@ def roles(session: Session) -> list[str]:
 
 def shown(sessions: Store, session: Session) -> str:
     return str(
-        CliRunner().invoke(command, ["--store", sessions.backend.where, "show", session.session_id]).output
+        CliRunner().invoke(command, ["--store", sessions.backend.url, "show", session.session_id]).output
     )
 
 
@@ -103,7 +103,7 @@ class TestProtocol:
         opened: list[Store] = []
 
         def fresh() -> BoughSessionStore:
-            opened.append(bough.open(store.backend.where, space=f"space-{next(spaces)}", synchronous="full"))
+            opened.append(bough.open(store.backend.url, space=f"space-{next(spaces)}", synchronous="full"))
             return BoughSessionStore(opened[-1])
 
         asyncio.run(run_session_store_conformance(fresh))
@@ -651,7 +651,7 @@ class TestSdk:
         assert session is not None
         assert roles(sound(session))[-1] == "assistant"
         assert session.row.title == "Shop (fork)"
-        assert [row.title for row in memory.all_sessions(trashed=True, children=False)] == ["Shop"]
+        assert [row.title for row in memory.all_sessions(trashed=True, include_children=False)] == ["Shop"]
 
 
 class Claude(fake_providers._Handler):

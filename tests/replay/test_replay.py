@@ -468,7 +468,7 @@ class TestRow:
 
     def test_it_has_no_owner_unless_an_owner_makes_it(self) -> None:
         memory = MemoryStore()
-        ann = Store(memory.beside("default", "ann"), counted_runtime())
+        ann = Store(memory.for_tenant("default", "ann"), counted_runtime())
         session = ann.start()
         session.append([user("q"), assistant("a")])
         of_service = Store(memory, ann.runtime).session(session.session_id).replay_sync()
@@ -918,7 +918,7 @@ class TestUsage:
             session.replay_sync(model=model)
             made += len(model.requests)
         session.replay_sync()
-        rows = [store.session(row.session_id).usage().calls for row in store.all_sessions(children=True)]
+        rows = [store.session(row.session_id).usage().calls for row in store.all_sessions(include_children=True)]
         assert sum(rows) == made
 
     def test_a_failed_call_is_charged_too(self, store: Store, session: Session) -> None:

@@ -32,7 +32,7 @@ class TestLarge:
     def test_any_place_of_a_long_session_is_reached_by_its_address(self, large: tuple[Served, str]) -> None:
         served, name = large
         end = served.get(f"/api/sessions/{name}")["session"]["leaf"]["seq"]
-        assert served.sessions.backend.held(name).entries == ENTRIES + 1  # and its seed
+        assert served.sessions.backend.storage_size(name).entries == ENTRIES + 1  # and its seed
         for seq in (1, 2, end // 3, end // 2, end - 1, end):
             found = served.get(f"/api/sessions/{name}/path", around=seq, limit=40)
             assert seq in [entry["seq"] for entry in found["entries"]]

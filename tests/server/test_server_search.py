@@ -14,7 +14,7 @@ from bough import user
 from bough.server import session_filter as matching
 from bough.server.search_indexer import Indexed, Indexing
 from bough.store import Store
-from bough.stores.search_types import Progress
+from bough.stores.search_types import IndexProgress
 from bough.stores.sqlite.store import SqliteStore
 from support.server import Served, until
 
@@ -58,10 +58,10 @@ class TestSearch:
 
 class TestIndexing:
     def test_runs_once_however_many_wait_and_ends_with_the_server(self) -> None:
-        begun: list[Progress] = []
+        begun: list[IndexProgress] = []
         step = threading.Semaphore(0)
 
-        def index(progress: Progress) -> int:
+        def index(progress: IndexProgress) -> int:
             begun.append(progress)
             for n in range(1, 1_000):
                 step.acquire()

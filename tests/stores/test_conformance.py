@@ -16,7 +16,7 @@ class TestMemory(StoreConformance):
     def opened(self, space: str = "default", owner: str | None = None) -> StoreBackend:
         if not hasattr(self, "shared"):
             self.shared = MemoryStore()
-        return self.shared.beside(space, owner)
+        return self.shared.for_tenant(space, owner)
 
 
 class TestSqlite(StoreConformance):

@@ -51,7 +51,7 @@ class TestAWrongMemory:
         session.append([user("second")])
         kinds = [fact.kind for fact in session.journal()]
         assert kinds.count("titled") == 1
-        assert [fact.n for fact in session.journal()] == list(range(1, len(kinds) + 1))
+        assert [fact.number for fact in session.journal()] == list(range(1, len(kinds) + 1))
         assert session.verify() == []
 
     def test_calls_of_another_are_counted(self, two: tuple[Store, Store]) -> None:

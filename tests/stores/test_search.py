@@ -328,9 +328,9 @@ class TestIndex:
             store.start("a").append([user("herring")])
             assert bare(path, "select count(*) from search_entry") == [(0,)]
             assert store.search("herring", catch_up=False).hits == []
-            assert store.search("herring", catch_up=False).behind == 1
+            assert store.search("herring", catch_up=False).unindexed_sessions == 1
             assert store.index() == 1
-            assert store.search("herring", catch_up=False).behind == 0
+            assert store.search("herring", catch_up=False).unindexed_sessions == 0
 
     def test_it_is_built_in_batches_and_tells_how_far_it_is(self, path: Path) -> None:
         with bough.open(path, synchronous="normal") as store:
@@ -436,7 +436,7 @@ with bough.open(sys.argv[1], synchronous="normal") as store:
                 store.search("herring")
             page = store.search("herring", catch_up=False)
             assert len(page.hits) == 1
-            assert page.behind == 1
+            assert page.unindexed_sessions == 1
             writer.execute(f"pragma max_page_count = {pages * 100}")
             assert len(store.search("w1").hits) == 3
 

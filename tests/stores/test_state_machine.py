@@ -22,7 +22,7 @@ from bough.core.usage import total
 from bough.errors import BoughError
 from bough.session import Session
 from bough.store import Store
-from bough.stores.base import Query
+from bough.stores.base import SessionQuery
 from bough.stores.conformance.writer import everything
 from bough.stores.memory.store import MemoryStore
 from bough.stores.sqlite.store import SqliteStore
@@ -325,7 +325,7 @@ class Machine(RuleBasedStateMachine):
         rows = [
             r
             for trashed in (False, True)
-            for r in store.sessions(Query(trashed=trashed, limit=10_000)).sessions
+            for r in store.sessions(SessionQuery(trashed=trashed, limit=10_000)).sessions
         ]
         return [
             (row, everything(store, row.session_id), store.path(row.session_id, detail=True)) for row in rows

@@ -42,9 +42,9 @@ class Served:
     def _owned(self, owner: str) -> Store:
         store = self.sessions.backend
         if isinstance(store, MemoryStore):
-            return Store(store.beside(store.space, owner), self.sessions.runtime)
+            return Store(store.for_tenant(store.space, owner), self.sessions.runtime)
         opened: Any = type(store)
-        return Store(opened(store.where, space=store.space, owner=owner), self.sessions.runtime)
+        return Store(opened(store.url, space=store.space, owner=owner), self.sessions.runtime)
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -53,7 +53,7 @@ class Crossing:
 
     async def read_settings(self) -> Settings:
         """What holds at the leaf, without reading the path."""
-        return fold_settings(await self.run_blocking(self.log.store.asides, self.log.session_id))
+        return fold_settings(await self.run_blocking(self.log.store.non_message_entries, self.log.session_id))
 
     def settings(self) -> Settings:
         """What holds at the end of the path."""

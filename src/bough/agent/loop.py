@@ -167,7 +167,7 @@ class Loop(Asking):
             self._compacted = False
             message = decode("message", waiting[0].body)
             assert isinstance(message, Message)
-            async for event in self._turn(message, takes=waiting[0].n):
+            async for event in self._turn(message, takes=waiting[0].number):
                 yield event
 
     async def _turn(self, content: str | Message | None, takes: int | None = None) -> AsyncIterator[Event]:

@@ -12,7 +12,7 @@ from ..core.context import Context
 from ..core.entries import Entry
 from ..core.tree import Leaf
 from ..log.log import Log
-from ..stores.message_limits import most_messages
+from ..stores.message_limits import message_limits
 from .limits import trimmed
 
 Most = Mapping[Leaf, int]
@@ -28,11 +28,11 @@ def given(path: Sequence[Entry], most: Most) -> Context:
 
 def most_on_tree(log: Log) -> dict[Leaf, int]:
     """Of the session, and of the turns it stands on, whoever ran them."""
-    found = most_messages(log.store.journal(log.session_id))
+    found = message_limits(log.store.journal(log.session_id))
     branches = log.store.branches(log.session_id)
     if all(branch.session_id == log.session_id for branch in branches):
         return found
     numbers = dict(enumerate(sorted(branch.branch for branch in branches), 1))
-    with log.store.dump(log.session_id) as dumps:
-        below = next(iter(dumps.sessions)).given
-    return {**{Leaf(numbers[one.branch], one.turn): one.most for one in below}, **found}
+    with log.store.export_sessions(log.session_id) as dumps:
+        below = next(iter(dumps.sessions)).inherited_limits
+    return {**{Leaf(numbers[one.branch], one.turn): one.max_messages for one in below}, **found}

@@ -34,7 +34,7 @@ def about_run(models: Sequence[Model], tool_names: Iterable[str], limits: Limits
 
 
 def _about_row(log: Log) -> dict[str, Any]:
-    row, detail = log.store.described(log.session_id)
+    row, detail = log.store.session_with_detail(log.session_id)
     policy = detail.policy
     return _known(
         trigger=_known(type=row.trigger_type, id=row.trigger_id),
@@ -49,7 +49,7 @@ def _known(**found: Any) -> dict[str, Any]:
 
 def about_session(log: Log) -> dict[str, Any]:
     """Who it is and the workspace it runs against, as they were given. What is not known is left out."""
-    row, detail = log.store.described(log.session_id)
+    row, detail = log.store.session_with_detail(log.session_id)
     workspace = detail.workspace
     found = {
         "session_id": row.session_id,

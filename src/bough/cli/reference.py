@@ -152,7 +152,7 @@ def _held(session: Session, name: str, branch: int, seq: int) -> Leaf:
 
 def _named(sessions: Store, name: str, *, trashed: bool) -> str:
     if name in NEWEST:
-        rows = sessions.sessions(children=False, trashed=trashed, limit=1).sessions
+        rows = sessions.sessions(include_children=False, trashed=trashed, limit=1).sessions
         if not rows and trashed:
             raise Refused("the trash is empty; bough rm REFERENCE puts a session there")
         if not rows:
@@ -169,8 +169,8 @@ def _named(sessions: Store, name: str, *, trashed: bool) -> str:
 def _known(sessions: Store, name: str, *, trashed: bool) -> str | None:
     """The one session of this id, prefix or title; several are refused."""
     # A replay bears the title of its source; who says the title means the source.
-    by_title: list[dict[str, Any]] = [{"title": name, "children": False}, {"title": name}]
-    for query in ({"prefix": name}, {"prefix": f"ses_{name}"}, *by_title):
+    by_title: list[dict[str, Any]] = [{"title": name, "include_children": False}, {"title": name}]
+    for query in ({"id_prefix": name}, {"id_prefix": f"ses_{name}"}, *by_title):
         rows = sessions.sessions(trashed=trashed, limit=6, **query).sessions
         exact = [row for row in rows if row.session_id == name]
         if "title" in query and len(rows) > 1:  # forks bear it too

@@ -33,13 +33,13 @@ class Here:
         """The store is encrypted, or to be made so, with what the file's first line says."""
         if key_file is None or not self.is_file:
             return
-        from ..stores.sqlite.encryption import hold
+        from ..stores.sqlite.encryption import register_key
 
         try:
             lines = key_file.read_text().splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise Refused(f"the key in {key_file} cannot be read ({error})") from None
-        hold(self.url, lines[0] if lines else "")
+        register_key(self.url, lines[0] if lines else "")
 
     @property
     def is_file(self) -> bool:

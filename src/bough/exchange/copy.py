@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from ..errors import IdConflict
 from ..log.runtime import Runtime
-from ..stores.base import Query, StoreBackend
-from ..stores.transfer import Dumps, TakenIn
+from ..stores.base import SessionQuery, StoreBackend
+from ..stores.transfer import ImportResult, SessionExports
 from .bundle.rename import beside
 
 
-def take_in(store: StoreBackend, runtime: Runtime, dumps: Dumps, *, new_id: bool) -> TakenIn:
+def take_in(store: StoreBackend, runtime: Runtime, dumps: SessionExports, *, new_id: bool) -> ImportResult:
     if new_id:
-        dumps = Dumps(beside(dumps.sessions, runtime.new_id), dumps.blobs)
-    return store.take_in(dumps, runtime.now())
+        dumps = SessionExports(beside(dumps.sessions, runtime.new_id), dumps.blobs)
+    return store.import_sessions(dumps, runtime.now())
 
 
 def copy(
     source: StoreBackend, session_id: str, target: StoreBackend, runtime: Runtime, *, new_id: bool
 ) -> str:
     """A session and its tasks into another store or space, blobs and evidence too; returns its id there."""
-    with source.dump(session_id, children=True) as dumps:
+    with source.export_sessions(session_id, children=True) as dumps:
         taken = take_in(target, runtime, dumps, new_id=new_id)
     return taken.added[0] if new_id else session_id
 
@@ -34,8 +34,8 @@ def take_over(older: StoreBackend, store: StoreBackend, runtime: Runtime, conver
         return
     names = _sessions(older, conversation_id)
     try:
-        with older.dump(*names, children=True) as dumps:
-            store.take_in(dumps, runtime.now())
+        with older.export_sessions(*names, children=True) as dumps:
+            store.import_sessions(dumps, runtime.now())
     except IdConflict:
         if not _is_here(store, conversation_id):
             raise
@@ -43,10 +43,12 @@ def take_over(older: StoreBackend, store: StoreBackend, runtime: Runtime, conver
 
 def _is_here(store: StoreBackend, conversation_id: str) -> bool:
     """In the trash counts: what was deleted here is not to come back from there."""
-    queries = (Query(conversation_id=conversation_id, trashed=trashed, limit=1) for trashed in (False, True))
+    queries = (
+        SessionQuery(conversation_id=conversation_id, trashed=trashed, limit=1) for trashed in (False, True)
+    )
     return any(store.sessions(query).sessions for query in queries)
 
 
 def _sessions(store: StoreBackend, conversation_id: str) -> list[str]:
-    query = Query(conversation_id=conversation_id, limit=100_000)
+    query = SessionQuery(conversation_id=conversation_id, limit=100_000)
     return [row.session_id for row in reversed(store.sessions(query).sessions)]

@@ -48,7 +48,7 @@ def folder_health(folder: str, each: Callable[[], None] = lambda: None) -> list[
             continue
         lines += seen.lines
         findings += [Finding("problem", f"{place.name}: {what}") for what in faults(seen)]
-    return [Finding("fine", f"{len(files):,} files, {lines:,} lines"), *findings]
+    return [Finding("ok", f"{len(files):,} files, {lines:,} lines"), *findings]
 
 
 def look(place: Path) -> Seen:

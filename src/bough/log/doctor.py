@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ..stores.base import Query, SessionRow, StoreBackend
+from ..stores.base import SessionQuery, SessionRow, StoreBackend
 from ..stores.sqlite.health import Finding, file_health
 from .log import Log
 from .runtime import Runtime
@@ -35,22 +35,22 @@ def session_health(
             )
         elif row.status == "interrupted":
             findings.append(
-                Finding("remark", f"{row.session_id} was interrupted", f"bough resume {row.session_id}")
+                Finding("warning", f"{row.session_id} was interrupted", f"bough resume {row.session_id}")
             )
         waiting += len(store.inbox(row.session_id)) if row.status != "running" else 0
     trashed = sum(1 for _ in _every(store, trashed=True))
     findings.insert(
-        0, Finding("fine", f"{count:,} session{'' if count == 1 else 's'}, {trashed:,} in the trash")
+        0, Finding("ok", f"{count:,} session{'' if count == 1 else 's'}, {trashed:,} in the trash")
     )
     if waiting:
         findings.append(
-            Finding("remark", f"{waiting} queued inputs wait for a run", "bough resume ID takes them")
+            Finding("warning", f"{waiting} queued inputs wait for a run", "bough resume ID takes them")
         )
-    loose = store.loose_blobs(runtime.now())
+    loose = store.unreferenced_blobs(runtime.now())
     if loose.blobs:
         findings.append(
             Finding(
-                "remark", f"{loose.blobs} blobs ({loose.bytes:,} bytes) belong to no entry", "bough gc --yes"
+                "warning", f"{loose.blobs} blobs ({loose.bytes:,} bytes) belong to no entry", "bough gc --yes"
             )
         )
     return findings
@@ -77,7 +77,7 @@ def mark_interrupted(store: StoreBackend, runtime: Runtime, row: SessionRow) -> 
 def _every(store: StoreBackend, *, trashed: bool = False) -> Iterator[SessionRow]:
     before = None
     while True:
-        page = store.sessions(Query(trashed=trashed, before=before, limit=500))
+        page = store.sessions(SessionQuery(trashed=trashed, before=before, limit=500))
         yield from page.sessions
         if page.next is None:
             return

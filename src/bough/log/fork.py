@@ -23,8 +23,8 @@ def fork(
     A replay belongs to whoever makes it and not to the person whose session it is made of.
     """
     if settings.tools is not None:
-        check_tools_allowed(log.store.asides(log.session_id, leaf=log.leaf_at(cut.at)), [settings])
-    runtime, (source, detail) = log.runtime, log.store.described(log.session_id)
+        check_tools_allowed(log.store.non_message_entries(log.session_id, leaf=log.leaf_at(cut.at)), [settings])
+    runtime, (source, detail) = log.runtime, log.store.session_with_detail(log.session_id)
     row = SessionRow(
         session_id=runtime.new_id("ses"),
         space=source.space,

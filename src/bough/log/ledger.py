@@ -8,7 +8,7 @@ from ..core.entries import Entry
 from ..core.tree import Leaf
 from ..core.usage import Call, Totals, calls_on_path, total
 from ..errors import InvalidArgument, InvalidPosition
-from ..stores.base import Query
+from ..stores.base import SessionQuery
 from .log import Log
 
 
@@ -16,7 +16,7 @@ def model_calls(log: Log, view: str, since: Leaf | None) -> list[Call]:
     store = log.store
     if view == "path" or since is not None:
         floor = 0 if since is None else _on_path(log, since)
-        rows = [*store.calls_below(log.session_id), *store.calls(log.session_id)]
+        rows = [*store.inherited_calls(log.session_id), *store.calls(log.session_id)]
         return calls_on_path(rows, log.ranges(), floor)
     rows = store.calls(log.session_id)
     if view == "own":
@@ -40,7 +40,7 @@ def _descendants(log: Log) -> list[str]:
     """Its task sessions and theirs; a ring of parents is walked once."""
     found = [log.session_id]
     for name in found:
-        query = Query(parent_session=name, relation="task", limit=100_000)
+        query = SessionQuery(parent_session=name, relation="task", limit=100_000)
         rows = log.store.sessions(query).sessions
         found.extend(row.session_id for row in rows if row.session_id not in found)
     return found[1:]

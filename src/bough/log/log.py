@@ -25,7 +25,15 @@ from ..core.tree import Leaf, Range, contains_leaf
 from ..core.turns import Cursor, cursor_from_tail
 from ..core.usage import Call
 from ..errors import InvalidMessage, InvalidOperation, InvalidPosition, NothingToRedo, SessionRunning
-from ..stores.base import Change, Committed, Detail, NewSession, Reading, SessionRow, StoreBackend
+from ..stores.base import (
+    Change,
+    CommitResult,
+    NewSession,
+    PathSnapshot,
+    SessionDetail,
+    SessionRow,
+    StoreBackend,
+)
 from .changes import AppendResult, Cut, check, turn_status, with_data
 from .runtime import Runtime
 
@@ -97,7 +105,7 @@ class Log:
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def path(self, *, since: int = 0, last: int | None = None, public: bool = False) -> Reading:
+    def path(self, *, since: int = 0, last: int | None = None, public: bool = False) -> PathSnapshot:
         return self.store.path(self.session_id, leaf=self.leaf, first=since + 1, newest=last, public=public)
 
     def ranges(self) -> tuple[Range, ...]:
@@ -175,15 +183,15 @@ class Log:
                 replaces_call=replaces_call,
                 state=encoded,
                 facts=(*with_data(written.facts, self.runtime.redactor.redact_json(data)), *facts),
-                row={**turn_status(written.facts), **(row or {})},
-                takes=takes,
+                columns={**turn_status(written.facts), **(row or {})},
+                inbox_number=takes,
                 fence=fence,
             )
             return self._commit(change, written, state)
 
     def _commit(self, change: Change, written: EntryBatch, state: bytes | None) -> AppendResult:
         done = self.store.commit(change)
-        if done.repeated:
+        if done.is_repeat:
             self._set_position(done.leaf, None, None)
             return self._read_repeated(done)
         known, waiting = self.batch_since, written.cursor.open_calls
@@ -208,7 +216,7 @@ class Log:
         encoded = to_json(state, "state")
         return encoded, encoded
 
-    def _read_repeated(self, done: Committed) -> AppendResult:
+    def _read_repeated(self, done: CommitResult) -> AppendResult:
         fact = self.store.journal(self.session_id, done.facts - 1, 1)[0]
         first = fact.data.get("first", done.leaf.seq + 1)
         found = [
@@ -241,7 +249,7 @@ class Log:
         only_at_leaf: bool = False,
         key: str | None = None,
         fence: int | None = None,
-    ) -> Committed:
+    ) -> CommitResult:
         """A fact without entries: a title, a status, a failed call. The leaf stays where it is.
 
         Bound, it is refused as stale if the session has moved on meanwhile."""
@@ -253,7 +261,7 @@ class Log:
                 at=self.runtime.now(),
                 kind=kind,
                 data=self.runtime.redactor.redact_json(dict(data or {})),
-                row=self.runtime.redactor.redact_json(dict(row or {})),
+                columns=self.runtime.redactor.redact_json(dict(row or {})),
                 tags=self.runtime.redactor.redact_json(dict(tags or {})),
                 calls=tuple(calls),
                 replaces_call=replaces_call,
@@ -323,10 +331,10 @@ class Log:
                 move_to=to,
                 entries=written.entries,
                 state=None,
-                row={"status": "idle", "holder": None, "lease_until": None},
+                columns={"status": "idle", "holder": None, "lease_until": None},
             )
             done = self.store.commit(change)
-            self._set_position(done.leaf, None if done.repeated else written.cursor, None)
+            self._set_position(done.leaf, None if done.is_repeat else written.cursor, None)
             return done.leaf
 
     def raise_if_running(self) -> None:
@@ -382,7 +390,7 @@ class Log:
     # -- forking -----------------------------------------------------------------------------------
 
     def fork(
-        self, cut: Cut, row: SessionRow, detail: Detail, settings: Settings | None
+        self, cut: Cut, row: SessionRow, detail: SessionDetail, settings: Settings | None
     ) -> tuple[SessionRow, Cursor]:
         """A new session from a place of this path: one row, one branch, no entry copied."""
         under = self.leaf_at(cut.at)
@@ -394,7 +402,7 @@ class Log:
             key=self.runtime.new_id(""),
             detail=detail,
             seeds=written.entries,
-            fork_of=under,
+            fork_point=under,
         )
         made, _ = self.store.create(new)
         return made, written.cursor

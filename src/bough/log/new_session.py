@@ -18,7 +18,7 @@ from ..core.state import merge_state
 from ..core.turns import Cursor
 from ..core.usage import MAX_COUNT
 from ..errors import InvalidCount, InvalidText
-from ..stores.base import Detail, NewSession, SessionRow
+from ..stores.base import NewSession, SessionDetail, SessionRow
 from .runtime import Runtime
 from .workspace import Workspace
 
@@ -62,7 +62,7 @@ def new_session(
         **about,
     )
     check_row(row)
-    detail = Detail(
+    detail = SessionDetail(
         spec=None if wide["spec"] is None else to_json(wide["spec"], "spec"),
         policy=None if wide["policy"] is None else to_json(wide["policy"], "policy"),
         workspace=None if workspace is None else to_json(msgspec.to_builtins(workspace), "workspace"),

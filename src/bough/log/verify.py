@@ -22,7 +22,7 @@ from ..core.tree import Branch, Leaf
 from ..core.turns import Cursor, advance, cursor_after, cursor_from_tail
 from ..core.usage import total
 from ..errors import BoughError, InvalidOperation, StoreDamaged
-from ..stores.base import Reading, SessionRow, StoreBackend, Stored
+from ..stores.base import PathSnapshot, SessionRow, StoreBackend, StoredEntry
 from ..wire import PROVIDERS, find_provider
 from .changes import STATUSES
 
@@ -94,7 +94,7 @@ class _Audit:
         own = [branch for branch in branches.values() if branch.session_id == self.row.session_id]
         if not own:
             self.wrong("tree", "the session has no branch of its own")
-        by_branch: dict[int, list[Stored]] = {branch.branch: [] for branch in own}
+        by_branch: dict[int, list[StoredEntry]] = {branch.branch: [] for branch in own}
         for stored in self.store.entries(self.row.session_id):
             by_branch[stored.branch].append(stored)
         anchors = {(branch.parent, branch.parent_seq) for branch in own}
@@ -134,7 +134,7 @@ class _Audit:
         self,
         branch: Branch,
         cursor: Cursor,
-        stored: list[Stored],
+        stored: list[StoredEntry],
         anchors: set[tuple[int | None, int]],
         cursors: dict[tuple[int | None, int], Cursor],
     ) -> None:
@@ -197,7 +197,7 @@ class _Audit:
     def check_journal(self) -> None:
         facts = self.store.journal(self.row.session_id)
         for n, fact in enumerate(facts, 1):
-            if fact.n != n:
+            if fact.number != n:
                 self.wrong("journal", f"fact {n} is missing")
                 return
         if len(facts) != self.row.facts:
@@ -232,7 +232,7 @@ class _Audit:
             self.wrong("state", "differs from the fold of the path")
         self._check_status(reading)
 
-    def _check_status(self, reading: Reading) -> None:
+    def _check_status(self, reading: PathSnapshot) -> None:
         cursor = cursor_after(reading.entries)
         if reading.row.status not in STATUSES:
             self.wrong("status", f"is {reading.row.status!r}, which is none")

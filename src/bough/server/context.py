@@ -167,7 +167,7 @@ def _tree(session: Session) -> Tree:
 
 def _calls(session: Session) -> dict[tuple[int, int], list[Call]]:
     store, found = session.log.store, dict[tuple[int, int], list[Call]]()
-    for call in (*store.calls_below(session.session_id), *store.calls(session.session_id)):
+    for call in (*store.inherited_calls(session.session_id), *store.calls(session.session_id)):
         seq = call.after_seq if call.answer_seq is None else call.answer_seq
         found.setdefault((call.branch, seq), []).append(call)
     return found

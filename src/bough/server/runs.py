@@ -122,7 +122,9 @@ def _models(agent: Agent, session: Session, asked: str | None) -> ModelLike:
 
     One that is no model of the server's own is refused if it lacks its package or key: before the input is stored.
     """
-    settled = fold_settings(session.log.store.asides(session.session_id, leaf=session.leaf)).model
+    settled = fold_settings(
+        session.log.store.non_message_entries(session.session_id, leaf=session.leaf)
+    ).model
     name = asked or settled
     if name is not None:
         known = agent.named(name)

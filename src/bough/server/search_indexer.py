@@ -12,7 +12,7 @@ from threading import Event
 from msgspec import Struct
 
 from ..errors import BoughError
-from ..stores.search_types import Progress
+from ..stores.search_types import IndexProgress
 
 
 class Indexed(Struct, frozen=True):
@@ -27,7 +27,7 @@ class _Ended(Exception):
 
 
 class Indexing:
-    def __init__(self, index: Callable[[Progress], int]) -> None:
+    def __init__(self, index: Callable[[IndexProgress], int]) -> None:
         self._index = index
         self._task: asyncio.Task[None] | None = None
         self._is_ending = Event()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..stores.base import Query, SessionRow, StoreBackend
+from ..stores.base import SessionQuery, SessionRow, StoreBackend
 from .json_views import heading
 
 STEP, MOST_WORK = 500, 2_000
@@ -24,7 +24,7 @@ class Listed(Struct, frozen=True):
     next: str | None
 
 
-def listed(store: StoreBackend, wanted: Query, words: str) -> Listed:
+def listed(store: StoreBackend, wanted: SessionQuery, words: str) -> Listed:
     """A page of what is wanted, and if there are words, of those that have all of them in their headings."""
     sought = words.casefold().split()
     if sought:
@@ -33,7 +33,7 @@ def listed(store: StoreBackend, wanted: Query, words: str) -> Listed:
     return Listed([(row, heading(store, row)) for row in page.sessions], page.next)
 
 
-def _looked_through(store: StoreBackend, wanted: Query, sought: list[str]) -> Listed:
+def _looked_through(store: StoreBackend, wanted: SessionQuery, sought: list[str]) -> Listed:
     found, before, work = list[tuple[SessionRow, str]](), wanted.before, 0
     while True:
         step = replace(wanted, before=before, limit=STEP)

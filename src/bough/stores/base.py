@@ -42,12 +42,12 @@ from ..core.search import Search
 from ..core.tree import Branch, Leaf, Range
 from ..core.usage import Call, Totals
 from ..errors import InvalidArgument
-from .counts import Column, Held, Spent, counted, held, summed
-from .purge_types import Purged, UnreferencedBlobs
-from .search_types import Progress, SearchPage
+from .counts import CountColumn, DailyUsage, StorageSize, count_by, storage_size_of, sum_daily
+from .purge_types import PurgeResult, UnreferencedBlobs
+from .search_types import IndexProgress, SearchPage
 
 if TYPE_CHECKING:
-    from .transfer import Dumps, TakenIn
+    from .transfer import ImportResult, SessionExports
 
 Status = Literal["idle", "running", "waiting", "completed", "failed", "cancelled", "interrupted"]
 """Waiting: its turn is open, and wants a person: his word on a call or, after it, that he resumes it."""
@@ -89,7 +89,7 @@ class SessionRow(Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-class Detail(Struct, frozen=True):
+class SessionDetail(Struct, frozen=True):
     """The wide part of a session's row, read only when asked for. JSON, as written."""
 
     spec: bytes | None = None
@@ -103,7 +103,7 @@ class Detail(Struct, frozen=True):
 class Fact(Struct, frozen=True):
     """One numbered fact of a session's journal."""
 
-    n: int
+    number: int
     kind: str
     key: str | None
     data: dict[str, Any]
@@ -128,16 +128,16 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     replaces_call: bool = False
     blobs: tuple[Blob, ...] = ()
     state: bytes | UnsetType | None = UNSET
-    row: Mapping[str, Any] = field(default_factory=dict)
+    columns: Mapping[str, Any] = field(default_factory=dict)
     """Columns of SETTABLE to set."""
     tags: Mapping[str, str | None] = field(default_factory=dict)
     """Tags to set; None removes one. Merged by the store, for another may set one at the same moment."""
-    takes: int | None = None
+    inbox_number: int | None = None
     """The number of the queued input it appends; gone from the queue with this change."""
     fence: int | None = None
 
 
-SETTABLE = frozenset(
+SETTABLE_COLUMNS = frozenset(
     (
         *("status", "title", "tags", "error", "completed_at", "model"),
         *("context_window", "tool_names", "holder", "lease_until"),
@@ -145,47 +145,47 @@ SETTABLE = frozenset(
 )
 
 
-class Committed(Struct, frozen=True, gc=False):
+class CommitResult(Struct, frozen=True, gc=False):
     leaf: Leaf
     facts: int
     """The number of the latest fact."""
-    repeated: bool = False
+    is_repeat: bool = False
     """The change had been written before, under the same key."""
 
 
 class NewSession(Struct, frozen=True):
     row: SessionRow
     key: str
-    detail: Detail = Detail()
+    detail: SessionDetail = SessionDetail()
     seeds: tuple[NewEntry, ...] = ()
     blobs: tuple[Blob, ...] = ()
-    fork_of: Leaf | None = None
+    fork_point: Leaf | None = None
     """The place in the parent's tree its first branch hangs on."""
 
 
-class Queued(Struct, frozen=True):
-    n: int
+class QueuedInput(Struct, frozen=True):
+    number: int
     body: bytes
     """A user message, as JSON."""
     at: int
 
 
-class Reading(Struct, frozen=True):
+class PathSnapshot(Struct, frozen=True):
     """One consistent read of a session and a part of a path."""
 
     row: SessionRow
     ranges: tuple[Range, ...]
     """The whole path, whatever part of it was asked for."""
     entries: list[Entry]
-    detail: Detail | None = None
+    detail: SessionDetail | None = None
 
 
-class Stored(Struct, frozen=True):
+class StoredEntry(Struct, frozen=True):
     branch: int
     entry: NewEntry
 
 
-class Query(Struct, frozen=True, kw_only=True):
+class SessionQuery(Struct, frozen=True, kw_only=True):
     owner: str | None = None
     """Within what the store was opened for: of another owner's sessions there are none."""
     agent: str | None = None
@@ -195,10 +195,10 @@ class Query(Struct, frozen=True, kw_only=True):
     relation: str | None = None
     parent_session: str | None = None
     tag: tuple[str, str] | None = None
-    prefix: str | None = None
+    id_prefix: str | None = None
     """The beginning of its id, as people shorten it."""
     title: str | None = None
-    children: bool = True
+    include_children: bool = True
     """False leaves out tasks and replays: what other sessions made, not people."""
     started_from: int | None = None
     started_before: int | None = None
@@ -216,7 +216,7 @@ class Query(Struct, frozen=True, kw_only=True):
             raise InvalidArgument("limit", self.limit, "a number from 1 to 100,000")
 
 
-class Page(Struct, frozen=True):
+class SessionPage(Struct, frozen=True):
     """Some sessions of a list, the newest first, and where to read on."""
 
     sessions: list[SessionRow]
@@ -229,7 +229,7 @@ class StoreBackend(ABC):
 
     space: str
     owner: str | None
-    where: str
+    url: str
     has_tasks = False
     """Whether tasks of an engine may wait for sessions of this store: then a decision wakes its task as it commits."""
 
@@ -245,17 +245,17 @@ class StoreBackend(ABC):
     def session(self, session_id: str) -> SessionRow: ...
 
     @abstractmethod
-    def detail(self, session_id: str) -> Detail: ...
+    def detail(self, session_id: str) -> SessionDetail: ...
 
-    def described(self, session_id: str) -> tuple[SessionRow, Detail]:
+    def session_with_detail(self, session_id: str) -> tuple[SessionRow, SessionDetail]:
         """The row and its wide part."""
         return self.session(session_id), self.detail(session_id)
 
     @abstractmethod
-    def sessions(self, query: Query) -> Page: ...
+    def sessions(self, query: SessionQuery) -> SessionPage: ...
 
     @abstractmethod
-    def index(self, progress: Progress | None = None) -> int:
+    def index(self, progress: IndexProgress | None = None) -> int:
         """Make what is new findable; returns how many entries that was. Others may write meanwhile."""
 
     @abstractmethod
@@ -263,7 +263,7 @@ class StoreBackend(ABC):
         """A page of what is indexed and matches. `NotFound` if it names a session that is not here."""
 
     @abstractmethod
-    def commit(self, change: Change) -> Committed: ...
+    def commit(self, change: Change) -> CommitResult: ...
 
     @abstractmethod
     def path(
@@ -276,14 +276,14 @@ class StoreBackend(ABC):
         newest: int | None = None,
         public: bool = False,
         detail: bool = False,
-    ) -> Reading:
+    ) -> PathSnapshot:
         """Entries of the path to `leaf` (default: the session's) from seq `first` to `last`, or the newest n.
 
         `InvalidPosition` if the leaf is on a branch that neither is the session's own nor carries one of its own there.
         """
 
     @abstractmethod
-    def entries(self, session_id: str) -> list[Stored]:
+    def entries(self, session_id: str) -> list[StoredEntry]:
         """Every entry of the branches it owns, reachable or not, by (branch, seq)."""
 
     @abstractmethod
@@ -298,37 +298,43 @@ class StoreBackend(ABC):
         """The session's own ledger rows, oldest first."""
 
     @abstractmethod
-    def calls_below(self, session_id: str) -> list[Call]:
+    def inherited_calls(self, session_id: str) -> list[Call]:
         """Rows of the other sessions, purged ones too, whose branches its own hang on."""
 
     # Counting: any store can do it so; one that counts in its own language does that instead.
 
-    def count(self, query: Query, by: Column) -> dict[str, int]:
+    def count(self, query: SessionQuery, by: CountColumn) -> dict[str, int]:
         """How many sessions match, by the values of one column; "" is none. Whatever page is asked for, all count."""
-        return counted(self.sessions(replace(query, before=None, limit=100_000)).sessions, by)
+        return count_by(self.sessions(replace(query, before=None, limit=100_000)).sessions, by)
 
-    def spent(self, since: int = 0) -> list[Spent]:
+    def daily_usage(self, since: int = 0) -> list[DailyUsage]:
         """What every session of the space cost, trashed ones too, by day, agent, model and bucket, in that order."""
-        rows = [r for t in (False, True) for r in self.sessions(Query(trashed=t, limit=100_000)).sessions]
-        return summed((row, c) for row in rows for c in self.calls(row.session_id) if c.at >= since)
+        rows = [
+            r for t in (False, True) for r in self.sessions(SessionQuery(trashed=t, limit=100_000)).sessions
+        ]
+        return sum_daily((row, c) for row in rows for c in self.calls(row.session_id) if c.at >= since)
 
-    def held(self, session_id: str) -> Held:
+    def storage_size(self, session_id: str) -> StorageSize:
         """What its own branches hold."""
         stored = self.entries(session_id)
         own = [branch for branch in self.branches(session_id) if branch.session_id == session_id]
         blobs = {name: self.blob(name) for one in stored for name in one.entry.media}
-        return held(stored, len(own), {name: len(blob.data) for name, blob in blobs.items() if blob})
+        return storage_size_of(
+            stored, len(own), {name: len(blob.data) for name, blob in blobs.items() if blob}
+        )
 
-    def asides(self, session_id: str, *, leaf: Leaf | None = None) -> list[Entry]:
+    def non_message_entries(self, session_id: str, *, leaf: Leaf | None = None) -> list[Entry]:
         """The entries of the path that are no messages: settings, compactions, notes."""
         return [entry for entry in self.path(session_id, leaf=leaf).entries if entry.message is None]
 
     @abstractmethod
-    def dump(self, *session_ids: str, children: bool = False) -> AbstractContextManager[Dumps]:
+    def export_sessions(
+        self, *session_ids: str, children: bool = False
+    ) -> AbstractContextManager[SessionExports]:
         """Everything that makes these sessions, with their tasks if asked for, at one moment; streams while open."""
 
     @abstractmethod
-    def take_in(self, dumps: Dumps, at: int) -> TakenIn:
+    def import_sessions(self, exports: SessionExports, at: int) -> ImportResult:
         """Write whole sessions, every byte, id, number and time as it was: all of them, or nothing.
 
         One that is here with the same content is left alone; `IdConflict` if its id holds other content.
@@ -342,7 +348,7 @@ class StoreBackend(ABC):
     def restore(self, session_id: str) -> list[str]: ...
 
     @abstractmethod
-    def purge(self, session_id: str, *, with_forks: bool = False) -> Purged: ...
+    def purge(self, session_id: str, *, with_forks: bool = False) -> PurgeResult: ...
 
     @abstractmethod
     def lease(self, session_id: str, holder: str, until: int, at: int) -> int:
@@ -364,7 +370,7 @@ class StoreBackend(ABC):
         """Keep an input for a session that is busy; returns its number in the queue."""
 
     @abstractmethod
-    def inbox(self, session_id: str) -> list[Queued]:
+    def inbox(self, session_id: str) -> list[QueuedInput]:
         """What waits, oldest first. A change that `takes` one removes it in the same transaction."""
 
     @abstractmethod
@@ -374,11 +380,11 @@ class StoreBackend(ABC):
     def blob(self, digest: str) -> Blob | None: ...
 
     @abstractmethod
-    def loose_blobs(self, before: int) -> UnreferencedBlobs:
+    def unreferenced_blobs(self, before: int) -> UnreferencedBlobs:
         """What `collect_blobs` would drop."""
 
     @abstractmethod
-    def collect_blobs(self, before: int) -> int:
+    def delete_unreferenced_blobs(self, before: int) -> int:
         """Drop blobs of this space that no entry points to and that were put before that time."""
 
     @abstractmethod

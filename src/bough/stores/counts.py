@@ -14,13 +14,13 @@ from msgspec import Struct
 from ..core.usage import Call, Totals, total
 
 if TYPE_CHECKING:
-    from .base import SessionRow, Stored
+    from .base import SessionRow, StoredEntry
 
-Column = Literal["status", "agent", "model", "relation"]
+CountColumn = Literal["status", "agent", "model", "relation"]
 DAY = 86_400 * 1_000_000
 
 
-class Spent(Struct, frozen=True):
+class DailyUsage(Struct, frozen=True):
     """What the calls of one day, agent, model and bucket came to."""
 
     day: int
@@ -31,7 +31,7 @@ class Spent(Struct, frozen=True):
     totals: Totals
 
 
-class Held(Struct, frozen=True):
+class StorageSize(Struct, frozen=True):
     """What lies under a session: its own branches, and no more."""
 
     entries: int = 0
@@ -42,7 +42,7 @@ class Held(Struct, frozen=True):
     blob_bytes: int = 0
 
 
-def counted(rows: Iterable[SessionRow], by: Column) -> dict[str, int]:
+def count_by(rows: Iterable[SessionRow], by: CountColumn) -> dict[str, int]:
     found: dict[str, int] = {}
     for row in rows:
         value = getattr(row, by) or ""
@@ -50,17 +50,17 @@ def counted(rows: Iterable[SessionRow], by: Column) -> dict[str, int]:
     return found
 
 
-def summed(calls: Iterable[tuple[SessionRow, Call]]) -> list[Spent]:
+def sum_daily(calls: Iterable[tuple[SessionRow, Call]]) -> list[DailyUsage]:
     groups: dict[tuple[int, str, str, str], list[Call]] = {}
     for row, call in calls:
         key = (call.at // DAY, row.agent or "", call.model or "", call.bucket)
         groups.setdefault(key, []).append(call)
     return [
-        Spent(day, agent or None, model or None, bucket, total(groups[day, agent, model, bucket]))
+        DailyUsage(day, agent or None, model or None, bucket, total(groups[day, agent, model, bucket]))
         for day, agent, model, bucket in sorted(groups)
     ]
 
 
-def held(stored: Iterable[Stored], branches: int, blob_size: dict[str, int]) -> Held:
+def storage_size_of(stored: Iterable[StoredEntry], branches: int, blob_size: dict[str, int]) -> StorageSize:
     bodies = [len(one.entry.body) for one in stored]
-    return Held(len(bodies), sum(bodies), branches, len(blob_size), sum(blob_size.values()))
+    return StorageSize(len(bodies), sum(bodies), branches, len(blob_size), sum(blob_size.values()))

@@ -13,19 +13,19 @@ from msgspec import Struct
 from ..core.tree import Branch, Leaf
 from .base import Fact
 
-KINDS = ("appended", "turn_started", "turn_resumed")
+LIMIT_FACT_KINDS = ("appended", "turn_started", "turn_resumed")
 """The facts that tell it."""
 
 
-class Given(Struct, frozen=True, gc=False, order=True):
+class MessageLimit(Struct, frozen=True, gc=False, order=True):
     """Of a turn that a session stands on and did not run itself."""
 
     branch: int
     turn: int
-    most: int
+    max_messages: int
 
 
-def most_messages(facts: Iterable[Fact]) -> dict[Leaf, int]:
+def message_limits(facts: Iterable[Fact]) -> dict[Leaf, int]:
     """Of one journal. The input of a turn was appended by the fact before; who goes on with it may give another number."""
     found: dict[Leaf, int | None] = {}
     inputs: dict[int, Leaf] = {}
@@ -40,28 +40,28 @@ def most_messages(facts: Iterable[Fact]) -> dict[Leaf, int]:
     return {place: most for place, most in found.items() if most is not None}
 
 
-def given_of(
+def select_inherited_limits(
     journals: Iterable[Iterable[Fact]], branches: Iterable[Branch], numbers: Mapping[int, int]
-) -> tuple[Given, ...]:
+) -> tuple[MessageLimit, ...]:
     """Of other sessions' turns those that belong to what is stood on, by the numbers of a dump."""
     reach = {branch.branch: branch.tail for branch in branches if branch.session_id is None}
     found = [
-        Given(numbers[place.branch], place.seq, most)
+        MessageLimit(numbers[place.branch], place.seq, most)
         for journal in journals
-        for place, most in most_messages(journal).items()
+        for place, most in message_limits(journal).items()
         if place.branch in numbers and place.seq <= reach.get(numbers[place.branch], -1)
     ]
     return tuple(sorted(found))
 
 
-def left_of(journal: Iterable[Fact], stays: Callable[[Leaf], bool]) -> list[Fact]:
+def retained_limit_facts(journal: Iterable[Fact], stays: Callable[[Leaf], bool]) -> list[Fact]:
     """What is left of a journal whose session goes, for those who stand on its entries."""
-    kept = {place: most for place, most in most_messages(journal).items() if stays(place)}
-    return list(as_facts(Given(place.branch, place.seq, most) for place, most in kept.items()))
+    kept = {place: most for place, most in message_limits(journal).items() if stays(place)}
+    return list(limits_as_facts(MessageLimit(place.branch, place.seq, most) for place, most in kept.items()))
 
 
-def as_facts(given: Iterable[Given]) -> Iterator[Fact]:
+def limits_as_facts(given: Iterable[MessageLimit]) -> Iterator[Fact]:
     """As a journal of a session that is not here tells it, and nothing else."""
     for n, one in enumerate(given):
         yield Fact(2 * n + 1, "appended", None, {"branch": one.branch}, 0)
-        yield Fact(2 * n + 2, "turn_started", None, {"turn": one.turn, "max_messages": one.most}, 0)
+        yield Fact(2 * n + 2, "turn_started", None, {"turn": one.turn, "max_messages": one.max_messages}, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 
-class Purged(Struct, frozen=True):
+class PurgeResult(Struct, frozen=True):
     sessions: tuple[str, ...]
     entries: int
     kept_entries: int

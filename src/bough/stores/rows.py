@@ -10,7 +10,7 @@ from ..core.drafts import NewEntry
 from ..core.entries import Entry
 from ..core.tree import Leaf
 from ..core.usage import Call, Price, Totals, Usage
-from .base import Fact, SessionRow, Stored
+from .base import Fact, SessionRow, StoredEntry
 
 SEQ = 0xFFFFFFFF
 
@@ -77,7 +77,7 @@ def entries_from(rows: Iterable[tuple[Any, ...]]) -> list[Entry]:
     ]
 
 
-def stored_from(row: tuple[Any, ...]) -> Stored:
+def stored_from(row: tuple[Any, ...]) -> StoredEntry:
     packed, turn, step, kind, internal, model, finish, entry_id, at, evidence, body, role, media = row
     entry = NewEntry(
         seq=packed & SEQ,
@@ -94,7 +94,7 @@ def stored_from(row: tuple[Any, ...]) -> Stored:
         evidence=evidence,
         media=tuple(sorted(media.split())) if media else (),
     )
-    return Stored(packed >> 32, entry)
+    return StoredEntry(packed >> 32, entry)
 
 
 def call_from(row: tuple[Any, ...]) -> Call:

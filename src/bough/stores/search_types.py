@@ -12,11 +12,11 @@ from ..core.search import TITLE, Term, excerpt
 from ..core.search_text import searchable_text
 from ..core.tree import Leaf, Range
 
-Progress = Callable[[int, int], None]
+IndexProgress = Callable[[int, int], None]
 """Told after each batch: how many entries were indexed so far, and how many sessions are left."""
 
 
-class Hit(Struct, frozen=True, kw_only=True):
+class SearchHit(Struct, frozen=True, kw_only=True):
     """An entry, or a title, in which something was found."""
 
     session_id: str
@@ -36,7 +36,7 @@ class Hit(Struct, frozen=True, kw_only=True):
     on_path: bool
     """Whether it stands on the session's present path, or on a branch that was left."""
 
-    def marked(self, before: str = "[", after: str = "]") -> str:
+    def highlight(self, before: str = "[", after: str = "]") -> str:
         """The snippet with something around each mark. For HTML escape the pieces between the marks yourself."""
         pieces, end = [], 0
         for begin, stop in self.marks:
@@ -48,15 +48,15 @@ class Hit(Struct, frozen=True, kw_only=True):
 class SearchPage(Struct, frozen=True):
     """Some hits of a search, and where to read on."""
 
-    hits: list[Hit]
+    hits: list[SearchHit]
     """The branch begun last first, and within a branch the latest entry first; no clock orders them."""
     next: str | None = None
     """Hand it in as `before` to read on; None: this was the last page."""
-    behind: int = 0
+    unindexed_sessions: int = 0
     """Sessions with text that is not indexed yet, so that hits may be missing."""
 
 
-class Place(Struct, frozen=True):
+class HitLocation(Struct, frozen=True):
     """Where something was found, and in what."""
 
     session_id: str
@@ -66,20 +66,20 @@ class Place(Struct, frozen=True):
     is_on_path: bool
 
 
-def title_hit(place: Place, terms: Sequence[Term]) -> Hit:
+def title_hit(place: HitLocation, terms: Sequence[Term]) -> SearchHit:
     return _hit(place, terms, place.title or "", None, TITLE, ())
 
 
-def entry_hit(place: Place, terms: Sequence[Term], payload: Payload, tools: Sequence[str]) -> Hit:
+def entry_hit(place: HitLocation, terms: Sequence[Term], payload: Payload, tools: Sequence[str]) -> SearchHit:
     role = payload.role if isinstance(payload, Message) else None
     return _hit(place, terms, searchable_text(payload), role, kind_of(payload), tools)
 
 
 def _hit(
-    place: Place, terms: Sequence[Term], text: str, role: str | None, kind: str, tools: Sequence[str]
-) -> Hit:
+    place: HitLocation, terms: Sequence[Term], text: str, role: str | None, kind: str, tools: Sequence[str]
+) -> SearchHit:
     snippet, marks = excerpt(text, terms)
-    return Hit(
+    return SearchHit(
         session_id=place.session_id,
         branch=place.leaf.branch,
         seq=place.leaf.seq,
@@ -94,7 +94,7 @@ def _hit(
     )
 
 
-def holds(ranges: Sequence[Range], place: Leaf) -> bool:
+def ranges_contain(ranges: Sequence[Range], place: Leaf) -> bool:
     """Whether the place lies in these ranges; a title lies on every path."""
     return place.seq == 0 or any(
         part.branch == place.branch and part.first <= place.seq <= part.last for part in ranges

@@ -23,37 +23,37 @@ from ..core.messages import Message
 from ..core.tree import Branch, Leaf, reachable_seqs
 from ..core.usage import Call
 from ..errors import IdConflict, NotFound, StoreDamaged
-from .base import Detail, Fact, Queued, SessionRow, Stored
-from .message_limits import Given
+from .base import Fact, QueuedInput, SessionDetail, SessionRow, StoredEntry
+from .message_limits import MessageLimit
 
 _REFERENCE = b"bough-blob:"
 _REFERENCES = re.compile(rb'bough-blob:([0-9a-f]{64});([^;"\\]+);')
 PLAIN_BYTES = "application/octet-stream"
-PIECE = 192 * 1024
+PIECE_BYTES = 192 * 1024
 """Bytes of a blob that are handed on at once; 256 kB as base64."""
 
 
-class Dump(Struct, frozen=True, kw_only=True):
+class SessionExport(Struct, frozen=True, kw_only=True):
     """One session. What streams is read once, in the order of the fields."""
 
     row: SessionRow
     """Its leaf is told by the numbers of this dump; of its space nothing is told."""
-    detail: Detail
+    detail: SessionDetail
     branches: tuple[Branch, ...]
     """First those it stands on (`session_id` None, `tail` as far as it stands on them), then its own."""
-    below: tuple[Call, ...]
+    inherited_calls: tuple[Call, ...]
     """The calls that the entries it stands on cost."""
-    given: tuple[Given, ...] = ()
+    inherited_limits: tuple[MessageLimit, ...] = ()
     """How much the calls of turns that it stands on were given."""
-    entries: Iterable[Stored]
+    entries: Iterable[StoredEntry]
     calls: Iterable[Call]
     facts: Iterable[Fact]
-    inbox: Iterable[Queued]
-    stands_on: Callable[[], bytes]
+    inbox: Iterable[QueuedInput]
+    inherited_hash: Callable[[], bytes]
     """A hash of all it stands on: equal hashes, equal entries, calls below and what they were given."""
 
 
-class Pieces(Struct, frozen=True):
+class BlobStream(Struct, frozen=True):
     """A blob that need not be in memory at once."""
 
     hash: str
@@ -62,15 +62,15 @@ class Pieces(Struct, frozen=True):
     pieces: Iterable[bytes]
 
 
-class Dumps(Struct, frozen=True):
+class SessionExports(Struct, frozen=True):
     """Sessions of one moment, and the blobs they name. The sessions are read first."""
 
-    sessions: Iterable[Dump]
-    blobs: Callable[[Mapping[str, str]], Iterable[Pieces]]
+    sessions: Iterable[SessionExport]
+    blobs: Callable[[Mapping[str, str]], Iterable[BlobStream]]
     """Those of the named blobs (digest → mime) that are there, by digest."""
 
 
-class TakenIn(Struct, frozen=True):
+class ImportResult(Struct, frozen=True):
     added: tuple[str, ...]
     """The sessions written now."""
     known: tuple[str, ...]
@@ -84,7 +84,7 @@ class TakenIn(Struct, frozen=True):
 # -- telling a session without its store -----------------------------------------------------------------
 
 
-def numbered(
+def renumber_branches(
     found: Sequence[Branch], session_id: str, where: str
 ) -> tuple[tuple[Branch, ...], dict[int, int]]:
     """The branches of a session by the numbers of a dump, and those numbers by the store's own."""
@@ -108,7 +108,7 @@ def numbered(
     return branches, numbers
 
 
-def spoken_row(row: SessionRow, numbers: Mapping[int, int]) -> SessionRow:
+def portable_row(row: SessionRow, numbers: Mapping[int, int]) -> SessionRow:
     """The row as a dump tells it: no lease, and nobody runs it any more."""
     return replace(
         row,
@@ -121,7 +121,7 @@ def spoken_row(row: SessionRow, numbers: Mapping[int, int]) -> SessionRow:
     )
 
 
-def placed(fact: Fact, numbers: Mapping[int, int]) -> Fact:
+def renumber_fact(fact: Fact, numbers: Mapping[int, int]) -> Fact:
     """The fact with its places by other numbers. Only the first fact of a change, which has its key, has a place."""
     data = fact.data
     if fact.key is not None and next(iter(data), None) == "branch":
@@ -129,10 +129,12 @@ def placed(fact: Fact, numbers: Mapping[int, int]) -> Fact:
     if fact.kind == "moved" and "from" in data:
         branch, seq = data["from"]
         data = {**data, "from": [numbers[branch], seq]}
-    return fact if data is fact.data else Fact(fact.n, fact.kind, fact.key, data, fact.at)
+    return fact if data is fact.data else Fact(fact.number, fact.kind, fact.key, data, fact.at)
 
 
-def below_of(calls: Iterable[Call], branches: Iterable[Branch], numbers: Mapping[int, int]) -> list[Call]:
+def select_inherited_calls(
+    calls: Iterable[Call], branches: Iterable[Branch], numbers: Mapping[int, int]
+) -> list[Call]:
     """Of other sessions' calls those that belong to what is stood on, in an order that needs no store."""
     reach = {branch.branch: branch.tail for branch in branches if branch.session_id is None}
     found = []
@@ -147,7 +149,9 @@ def _seq_of(call: Call) -> int:
     return call.after_seq if call.answer_seq is None else call.answer_seq
 
 
-def hash_below(entries: Iterable[Stored], below: Sequence[Call], given: Sequence[Given]) -> bytes:
+def hash_inherited(
+    entries: Iterable[StoredEntry], below: Sequence[Call], given: Sequence[MessageLimit]
+) -> bytes:
     """The hash behind `Dump.stands_on`; the entries are those of the branches it does not own."""
     found = sha256()
     for stored in entries:
@@ -156,15 +160,15 @@ def hash_below(entries: Iterable[Stored], below: Sequence[Call], given: Sequence
     return found.digest()
 
 
-def _told(stored: Stored) -> Stored:
+def _told(stored: StoredEntry) -> StoredEntry:
     """An entry as far as it is compared: evidence is not, and blobs follow from the body."""
-    return Stored(stored.branch, replace(stored.entry, evidence=None, media=()))
+    return StoredEntry(stored.branch, replace(stored.entry, evidence=None, media=()))
 
 
 # -- comparing and taking in -----------------------------------------------------------------------------
 
 
-def is_same(here: Dump, coming: Dump) -> bool:
+def is_same_session(here: SessionExport, coming: SessionExport) -> bool:
     """Whether two dumps tell the same session. Reads both to the end, or to the first difference."""
     row = replace(coming.row, space=here.row.space)
     if (here.row, here.detail, here.branches) != (row, coming.detail, coming.branches):
@@ -178,8 +182,10 @@ def is_same(here: Dump, coming: Dump) -> bool:
     return all(one == other for ours, theirs in pairs for one, other in zip_longest(ours, theirs))
 
 
-def footing(
-    coming: Dump, parents: Sequence[Branch], hash_of: Callable[[tuple[Branch, ...], dict[int, int]], bytes]
+def match_parent_branches(
+    coming: SessionExport,
+    parents: Sequence[Branch],
+    hash_of: Callable[[tuple[Branch, ...], dict[int, int]], bytes],
 ) -> dict[int, int] | None:
     """Where in a parent's tree a session may hang: its numbers to the store's. None: nowhere is it the same.
 
@@ -194,7 +200,7 @@ def footing(
         if [b.parent_seq for b in found] != [b.parent_seq for b in line]:
             continue
         numbers = {here.branch: there.branch for here, there in zip(found, line, strict=True)}
-        if hash_of(tuple(line), numbers) == coming.stands_on():
+        if hash_of(tuple(line), numbers) == coming.inherited_hash():
             return {there: here for here, there in numbers.items()}
     return None
 
@@ -206,7 +212,7 @@ def _line(branches: Mapping[int, Branch], top: Branch) -> list[Branch]:
     return found[::-1]
 
 
-def named_blobs(kind: str, body: bytes) -> dict[str, str]:
+def blob_references(kind: str, body: bytes) -> dict[str, str]:
     """The blobs an entry points to, each with the mime type it says: a function of its bytes."""
     found: dict[str, str] = {}
     if MEDIA_MARK not in body and _REFERENCE not in body:
@@ -223,7 +229,7 @@ def named_blobs(kind: str, body: bytes) -> dict[str, str]:
     }
 
 
-class Naming:
+class BlobReferences:
     """Notes, while entries go by, which blobs they name and where."""
 
     def __init__(self) -> None:
@@ -231,25 +237,27 @@ class Naming:
         self.places: list[tuple[int, int, str]] = []
         """(branch of the store, seq, digest), to be tied once the blobs are there."""
 
-    def note(self, kind: str, body: bytes) -> dict[str, str]:
-        found = named_blobs(kind, body)
+    def add(self, kind: str, body: bytes) -> dict[str, str]:
+        found = blob_references(kind, body)
         for digest, mime in found.items():
             self.mimes.setdefault(digest, mime)
         return found
 
-    def entries(self, entries: Iterable[Stored], numbers: Mapping[int, int]) -> Iterator[Stored]:
+    def entries(self, entries: Iterable[StoredEntry], numbers: Mapping[int, int]) -> Iterator[StoredEntry]:
         for stored in entries:
-            for digest in self.note(stored.entry.kind, stored.entry.body):
+            for digest in self.add(stored.entry.kind, stored.entry.body):
                 self.places.append((numbers[stored.branch], stored.entry.seq, digest))
             yield stored
 
-    def inbox(self, inbox: Iterable[Queued]) -> Iterator[Queued]:
+    def inbox(self, inbox: Iterable[QueuedInput]) -> Iterator[QueuedInput]:
         for queued in inbox:
-            self.note("message", queued.body)
+            self.add("message", queued.body)
             yield queued
 
 
-def family(roots: Sequence[str], children: Callable[[str], Iterable[tuple[int, str]]]) -> list[str]:
+def sessions_with_tasks(
+    roots: Sequence[str], children: Callable[[str], Iterable[tuple[int, str]]]
+) -> list[str]:
     """Sessions and their tasks, each before its own; siblings by (start, id), so that no store's order matters."""
     found: dict[str, None] = {}
     waiting = list(reversed(roots))
@@ -261,8 +269,10 @@ def family(roots: Sequence[str], children: Callable[[str], Iterable[tuple[int, s
     return list(found)
 
 
-def refuse_other(
-    coming: Dump, naming: Naming, dumped: Callable[[str], tuple[Dump, Mapping[int, int]]]
+def refuse_different(
+    coming: SessionExport,
+    naming: BlobReferences,
+    dumped: Callable[[str], tuple[SessionExport, Mapping[int, int]]],
 ) -> None:
     """`IdConflict` if what has its id here is another session, or another tenant's, of whom nothing is told."""
     name = coming.row.session_id
@@ -272,5 +282,5 @@ def refuse_other(
         raise IdConflict(name) from None
     own = {n: number for number, n in numbers.items()}
     told = replace(coming, entries=naming.entries(coming.entries, own), inbox=naming.inbox(coming.inbox))
-    if not is_same(here, told):
+    if not is_same_session(here, told):
         raise IdConflict(name)

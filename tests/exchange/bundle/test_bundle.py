@@ -209,7 +209,10 @@ class TestRoundTrip:
             refused(there, rehashed(altered))
         refused(there, rehashed([*lines[:at], lines[at], *lines[at:]]))
         refused(
-            there, rehashed([*lines[:at], lines[at].replace(b'"most":3', b'"most":-1'), *lines[at + 1 :]])
+            there,
+            rehashed(
+                [*lines[:at], lines[at].replace(b'"max_messages":3', b'"max_messages":-1'), *lines[at + 1 :]]
+            ),
         )
 
     def test_an_imported_session_goes_on_and_forks(

@@ -117,7 +117,7 @@ class TestStreaming:
         store = served.sessions.backend
 
         def elsewhere() -> None:
-            with bough.open(store.where) as other:  # type: ignore[attr-defined]
+            with bough.open(store.url) as other:  # type: ignore[attr-defined]
                 other.session("ses_talk").append([bough.user("From afar"), assistant("I am *here*.")])
 
         aside(elsewhere)

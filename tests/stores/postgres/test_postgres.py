@@ -111,7 +111,7 @@ class TestALostConnection:
         assert not done.repeated
         assert texts(session) == ["1", "the second", "3", "4"]
         facts = store.backend.journal(session.session_id)
-        assert [fact.n for fact in facts] == list(range(1, 9))
+        assert [fact.number for fact in facts] == list(range(1, 9))
         assert done.fact_number == 6
         assert list(store.verify()) == []
 
@@ -253,7 +253,7 @@ def check_all(store: Store, session_id: str, count: int, name: str) -> None:
     assert texts(session) == wanted
     assert session.row.totals.calls == count
     facts = store.backend.journal(session_id)
-    assert [fact.n for fact in facts] == list(range(1, len(facts) + 1))
+    assert [fact.number for fact in facts] == list(range(1, len(facts) + 1))
     keys = [fact.key for fact in facts if fact.key is not None]
     assert len(keys) == len(set(keys)) == 1 + 2 * count
 
@@ -769,7 +769,7 @@ def test_a_fork_is_refused_where_what_it_would_stand_on_is_purged(database: Data
         gone = Leaf(source.leaf.branch, 4)
         for blobs in ((), (Blob(sha256(b"picture").hexdigest(), "image/png", b"picture"),)):
             with pytest.raises(errors.InvalidPosition):
-                store.backend.create(NewSession(late, "late", blobs=blobs, fork_of=gone))
+                store.backend.create(NewSession(late, "late", blobs=blobs, fork_point=gone))
         database.run("delete from bough.lock")
         with pytest.raises(errors.StoreError, match=r"bough\.lock lacks rows .* run: bough migrate"):
             other.fork(2)

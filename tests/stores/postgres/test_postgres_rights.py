@@ -152,7 +152,7 @@ class TestItsInput:
                     (session.session_id, text),
                 )
         waiting = store.backend.inbox(session.session_id)
-        assert [queued.n for queued in waiting] == [1, 2]
+        assert [queued.number for queued in waiting] == [1, 2]
         assert waiting[0].body == b'{"role" : "user", "parts" : [{"type" : "text", "text" : "and now?"}]}'
         assert ask(database, "select text from bough.public_input order by n")[1] == ('it\'s "q" \\ ü',)
         assert session.enqueue("the service's own") == 3

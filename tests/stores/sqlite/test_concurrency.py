@@ -353,8 +353,8 @@ BAD: dict[str, Callable[[bough.Session], object]] = {
     "stale leaf": lambda s: s.append([user("x")], after=bough.Leaf(s.leaf.branch, 0)),
     "missing blob": lambda s: s.append([user(bough.Media("0" * 64, "image/png", 1))]),
     "surrogate in a key": lambda s: raw(s, key="\ud800"),
-    "surrogate in an error": lambda s: raw(s, row={"error": "\ud800"}),
-    "number too great": lambda s: raw(s, row={"context_window": 1 << 70}),
+    "surrogate in an error": lambda s: raw(s, columns={"error": "\ud800"}),
+    "number too great": lambda s: raw(s, columns={"context_window": 1 << 70}),
     "not json in a fact": lambda s: raw(s, data={"x": {1, 2}}),
 }
 

@@ -450,7 +450,7 @@ def _has_room(disk: Path) -> bool:
 
 def _fill(session: bough.Session) -> Exception | None:
     """Append until the disk refuses; the ballast leaves some room first, so that the WAL grows into it."""
-    disk = Path(session.log.store.where).parent
+    disk = Path(session.log.store.url).parent
     with open(disk / "ballast", "wb", buffering=0) as file:
         file.write(b"b" * 1_000_000)
     for n in range(200):
@@ -606,14 +606,14 @@ TORN_AS_NOBODY = f"""{AS_SOMEBODY}
         print("was written while it was read" if "was written while" in str(error) else error)
 """
 LOOK_AS_NOBODY = f"""{AS_SOMEBODY}
-    from bough.stores.sqlite.readonly import looking
+    from bough.stores.sqlite.readonly import readonly_snapshot
     lay_down_rights()
     print("looking", flush=True)
     os.set_blocking(0, False)
     told = set()
     while sys.stdin.buffer.read(1) is None:
         try:
-            with looking(sys.argv[1]) as reader:
+            with readonly_snapshot(sys.argv[1]) as reader:
                 reader.execute("select count(*) from entry").get
         except errors.StoreError as error:
             told.add(str(error))

@@ -33,7 +33,7 @@ from ...errors import IdTaken, NotFound, SessionTrashed, StaleLeaf
 from ...log.log import Log
 from ...session import Session
 from ...store import Store
-from ...stores.base import Reading, SessionRow
+from ...stores.base import PathSnapshot, SessionRow
 from .. import require_store
 from ..async_bridge import Crossing
 from .read import NAME, events, inlined, record_of, told_at
@@ -219,7 +219,7 @@ class BoughSessionService(BaseSessionService):
         for_user = self._shared.read(name[:2])
         return _session(name, reading, merged(for_app, for_user, self._state(reading)), found)
 
-    def _current(self, name: Name, most: int | None) -> tuple[Held, Reading, list[Event]] | None:
+    def _current(self, name: Name, most: int | None) -> tuple[Held, PathSnapshot, list[Event]] | None:
         """A handle on the session and what it holds now. One that was kept may be of a session that is gone."""
         while True:
             known = self._handles.get(name)
@@ -232,7 +232,7 @@ class BoughSessionService(BaseSessionService):
                     return known or self._handles.keep(name, session), reading, found
             self._handles.pop(name, None)
 
-    def _read(self, session: Session, most: int | None) -> tuple[Reading, list[Event]]:
+    def _read(self, session: Session, most: int | None) -> tuple[PathSnapshot, list[Event]]:
         """The session as it stands, and at least the `most` latest events of it, if it has as many."""
         newest = None if most is None else 2 * most + 4
         while True:
@@ -242,7 +242,7 @@ class BoughSessionService(BaseSessionService):
                 return reading, found
             newest = 4 * newest
 
-    def _state(self, reading: Reading) -> State:
+    def _state(self, reading: PathSnapshot) -> State:
         cached = None if reading.detail is None else reading.detail.state
         if cached is not None:
             state = from_json(cached)
@@ -305,7 +305,7 @@ class BoughSessionService(BaseSessionService):
         if user:
             self._shared.write(name[:2], user, change, is_new=is_new)
 
-    def _settle(self, name: Name, held: Held, reading: Reading, found: list[Event]) -> None:
+    def _settle(self, name: Name, held: Held, reading: PathSnapshot, found: list[Event]) -> None:
         """What the latest event changes for others is written after it: a process may have died in between."""
         seed = next((record_of(entry) for entry in reading.entries[:1]), None) or {}
         latest: str | None = found[-1].id if found else seed.get("made")
@@ -325,7 +325,7 @@ def session_name(name: Name, nth: int = 1) -> str:
     return name_of(name[2], "session", *name, *([nth] if nth > 1 else []))
 
 
-def _session(name: Name, reading: Reading, state: State, found: list[Event]) -> AdkSession:
+def _session(name: Name, reading: PathSnapshot, state: State, found: list[Event]) -> AdkSession:
     row, last = reading.row, told_at(reading.entries)
     if last is None:
         last = (row.updated_at if row.leaf.seq > row.seed_count else row.started_at) / 1e6

@@ -62,7 +62,7 @@ class Counted:
 
     def __contains__(self, name: object) -> bool:
         if self._names is None:
-            below = self._session.log.store.calls_below(self._session.session_id)
+            below = self._session.log.store.inherited_calls(self._session.session_id)
             self._names = {call.call_id for call in [*self._session.model_calls("tree"), *below]}
         return name in self._names
 

@@ -68,7 +68,7 @@ class ThreadLog:
                     was = spans.get(branch, (first, last))
                     spans[branch] = min(first, was[0]), max(last, was[1])
                 read = {branch: self._absorb(branch, *span) for branch, span in sorted(spans.items())}
-                self._facts = facts[-1].n if facts else self._facts
+                self._facts = facts[-1].number if facts else self._facts
                 self._look_where_it_stands()
                 self._get_to_know(read)
             return row

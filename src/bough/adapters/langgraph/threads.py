@@ -67,7 +67,7 @@ class Threads:
         if ns:
             page = self.store.sessions(conversation_id=thread, relation="task", tag=(TAG, ns), limit=1)
         else:
-            page = self.store.sessions(conversation_id=thread, children=False, limit=1)
+            page = self.store.sessions(conversation_id=thread, include_children=False, limit=1)
         return page.sessions[0] if page.sessions else None
 
     def _started(self, thread: str, ns: str) -> Session:
@@ -131,7 +131,7 @@ class Threads:
     def fork(self, source: ThreadLog, thread: str) -> ThreadLog:
         """A thread that stands on all of another's path. No entry is copied."""
         log, now = source.log, self.store.runtime.now()
-        row, detail = log.store.described(log.session_id)
+        row, detail = log.store.session_with_detail(log.session_id)
         fork = replace(
             row,
             session_id=self.store.runtime.new_id("ses"),

@@ -141,7 +141,7 @@ class Conversations:
 
     def _prompt(self, session: Session, before: Entry) -> str | None:
         place = Leaf(before.branch, before.seq)
-        return fold_settings(session.log.store.asides(session.session_id, leaf=place)).prompt
+        return fold_settings(session.log.store.non_message_entries(session.session_id, leaf=place)).prompt
 
     def _home(self, name: str) -> Session:
         session_id = self._homes.get(name)
@@ -196,7 +196,7 @@ class Conversations:
     def _fork(self, source: Session, leaf: Leaf, conversation_id: str, about: dict[str, Any]) -> Session:
         """Anywhere in the source's tree, also where calls are open: the framework knows how to go on there."""
         store, runtime = self._store.backend, self._store.runtime
-        row, detail = store.described(source.session_id)
+        row, detail = store.session_with_detail(source.session_id)
         now = runtime.now()
         new = SessionRow(
             session_id=runtime.new_id("ses"),
@@ -224,7 +224,11 @@ class Conversations:
 
     def _append(self, session: Session, record: ConversationRecord, new: list[ConversationEntry]) -> None:
         log = session.log
-        prompt = fold_settings(log.store.asides(session.session_id, leaf=log.leaf)).prompt if new else None
+        prompt = (
+            fold_settings(log.store.non_message_entries(session.session_id, leaf=log.leaf)).prompt
+            if new
+            else None
+        )
         plan = Plan([call.call.id for call in session.open_tool_calls], prompt, self._tail(session)[1])
         dumped = ModelMessagesTypeAdapter.dump_python([entry.message for entry in new], mode="json")
         for entry, message in zip(new, dumped, strict=True):

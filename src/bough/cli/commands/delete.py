@@ -111,7 +111,7 @@ def gc(place: Here, trashed_for: str | None, idle_for: str | None, yes: bool, is
     now = sessions.runtime.now()
     old = _trashed_before(sessions, now - parse_duration("--trashed-for", trashed_for)) if trashed_for else []
     idle = _idle_before(sessions, now - parse_duration("--idle-for", idle_for)) if idle_for else []
-    loose = sessions.backend.loose_blobs(now - GRACE_MICROSECONDS)
+    loose = sessions.backend.unreferenced_blobs(now - GRACE_MICROSECONDS)
     if not old and not idle and not loose.blobs:
         say_json(dropped_blobs=0, purged=[], trashed=[]) if is_json else say("nothing to do")
         return 0
@@ -147,7 +147,7 @@ def _trashed_before(sessions: Store, before: int) -> list[SessionRow]:
 
 
 def _idle_before(sessions: Store, before: int) -> list[SessionRow]:
-    rows = sessions.all_sessions(children=False, limit=500)
+    rows = sessions.all_sessions(include_children=False, limit=500)
     return [row for row in rows if row.updated_at < before and row.status != "running"]
 
 

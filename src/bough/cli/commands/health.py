@@ -53,7 +53,7 @@ def _verify_all(place: Here) -> tuple[list[Problem], int]:
     return problems, len(names)
 
 
-_MARKS = {"fine": ("✓", "green"), "remark": ("•", "yellow"), "problem": ("✗", "red")}
+_MARKS = {"ok": ("✓", "green"), "warning": ("•", "yellow"), "problem": ("✗", "red")}
 
 
 @click.command()
@@ -82,8 +82,8 @@ def doctor(place: Here, other: str | None, fix: bool, yes: bool, is_json: bool) 
         click.echo(place.where)
         for finding in findings:
             mark, colour = _MARKS[finding.level]
-            hint = click.style(f"  → {finding.do}", dim=True) if finding.do else ""
-            click.echo(f"{click.style(mark, fg=colour)} {safe(finding.what)}{hint}")
+            hint = click.style(f"  → {finding.fix}", dim=True) if finding.fix else ""
+            click.echo(f"{click.style(mark, fg=colour)} {safe(finding.message)}{hint}")
     return _fixed(place, yes=yes) if fix else int(is_ill)
 
 

@@ -11,7 +11,7 @@ from ...core.time_text import parse_time
 from ...core.usage import format_cost
 from ...errors import NotFound
 from ...store import Store
-from ...stores.base import Page, SessionRow, Status
+from ...stores.base import SessionPage, SessionRow, Status
 from ..reference import complete, find_kept_whole
 from ..rendering.error_text import Refused
 from ..rendering.output import ago, as_json, clipped, plain, say, say_json, table, when
@@ -66,7 +66,7 @@ def ls(
     query["tag"] = None if tag is None else _pair(tag)
     query["started_from"] = None if after is None else parse_time("--after", after, now)
     query["started_before"] = None if until is None else parse_time("--before", until, now)
-    query["children"] = is_all or bool(query["relation"]) or bool(query["parent_session"])
+    query["include_children"] = is_all or bool(query["relation"]) or bool(query["parent_session"])
     with turning(page):
         found = sessions.sessions(before=page, **query)
     if is_json:
@@ -91,7 +91,7 @@ def _none(sessions: Store, query: dict[str, Any]) -> str:
     """Why there is nothing to see."""
     if not sessions.sessions(trashed=query["trashed"], limit=1).sessions:
         return "the trash is empty" if query["trashed"] else "there is no session yet; bough chat starts one"
-    is_whole = query["children"] or query["trashed"]
+    is_whole = query["include_children"] or query["trashed"]
     return _NONE if is_whole else f"{_NONE}; bough ls --all lists tasks and replays too"
 
 
@@ -104,7 +104,7 @@ def _pair(tag: str) -> tuple[str, str]:
     return name, value
 
 
-def _print(found: Page, now: int) -> None:
+def _print(found: SessionPage, now: int) -> None:
     head = ("SESSION", "ACTIVE", "STATUS", "TURNS", "COST", "MODEL", "TITLE")
     rows = [_line(row, now) for row in found.sessions]
     click.echo("\n".join(table(rows, head, spare=("MODEL", "TURNS", "COST", "ACTIVE", "STATUS"))))

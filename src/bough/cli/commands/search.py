@@ -7,7 +7,7 @@ import re
 import click
 
 from ...errors import IndexBehind
-from ...stores.search_types import Hit
+from ...stores.search_types import SearchHit
 from ..reference import find_kept_whole
 from ..rendering.output import as_json, bold, clipped, dim, plain, safe, say, say_json, when
 from ..rendering.pager import say_more, turning
@@ -75,14 +75,14 @@ def _whole_id(place: Here, reference: str, *, trashed: bool) -> str:
     return f"session:{find_kept_whole(place, reference, trashed=trashed).session.session_id}"
 
 
-def _reference(hit: Hit) -> str:
+def _reference(hit: SearchHit) -> str:
     """What opens it: on the path by its number, elsewhere by its branch too."""
     if not hit.seq:
         return hit.session_id
     return f"{hit.session_id}@{hit.seq}" if hit.on_path else f"{hit.session_id}@{hit.branch}:{hit.seq}"
 
 
-def _line(hit: Hit) -> str:
+def _line(hit: SearchHit) -> str:
     what = " ".join(filter(None, [hit.role or hit.kind, hit.tool]))
     head = f"{bold(_reference(hit))}  {dim(f'{when(hit.at)}  {clipped(what, 40)}  {clipped(hit.title or str(), 40)}')}"
     pieces, end = [], 0

@@ -135,7 +135,7 @@ def _owned(place: Here, sessions: Store, owner: str) -> Store:
     from ...stores.memory.store import MemoryStore
 
     if isinstance(sessions.backend, MemoryStore):
-        return Store(sessions.backend.beside(place.space, owner), sessions.runtime)
+        return Store(sessions.backend.for_tenant(place.space, owner), sessions.runtime)
     return open_store(place.url, space=place.space, owner=owner)
 
 

@@ -11,7 +11,7 @@ from ...core.messages import Media, Message, Reasoning, Text, ToolCall, ToolResu
 from ...core.tree_text import describe_entry
 from ...core.usage import format_cost, total
 from ...session import Session
-from ...stores.base import Query
+from ...stores.base import SessionQuery
 from ...wire import PROVIDERS
 from ..reference import Place, find, reference
 from ..rendering.error_text import Refused
@@ -123,7 +123,9 @@ def tree(place: Here, reference: str, is_json: bool) -> None:
     """
     found = find(place, reference)
     session = found.standing()
-    related = session.log.store.sessions(Query(parent_session=session.session_id, limit=1_000)).sessions
+    related = session.log.store.sessions(
+        SessionQuery(parent_session=session.session_id, limit=1_000)
+    ).sessions
     if is_json:
         say_json(
             session=as_data(session.row),

@@ -45,7 +45,7 @@ def tail(place: Here, reference: str, follow: bool, last: int, after: int | None
 def _facts(session: Session, seen: int, *, follow: bool) -> Iterator[Fact]:
     while True:
         for fact in session.journal(seen, 500):
-            seen = fact.n
+            seen = fact.number
             yield fact
         if session.row.facts > seen:
             continue
@@ -58,7 +58,7 @@ def _line(session: Session, fact: Fact) -> dict[str, Any]:
     return {
         "schema_version": 1,
         "session": session.session_id,
-        "n": fact.n,
+        "n": fact.number,
         "at": iso(fact.at),
         "kind": fact.kind,
         "data": fact.data,

@@ -146,7 +146,7 @@ def _spawning_log(
     log: Log, row: SessionRow, queue: str, agent: str | None, key: str
 ) -> tuple[Log, SpawningConnections]:
     if not isinstance(log.store, PostgresStore):
-        raise PostgresRequired("absurd", log.store.where)
+        raise PostgresRequired("absurd", log.store.url)
     params = TaskParams(row.session_id, row.space, agent or row.agent)
     made: list[SpawningConnections] = []
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...core.codec import from_json, to_json
 from ...errors import ClaimLost
-from ...stores.base import Change, Committed, Fact
+from ...stores.base import Change, CommitResult, Fact
 from ...stores.postgres.connections import Connections
 from ...stores.postgres.store import PostgresStore
 
@@ -29,13 +29,13 @@ class TaskStore(PostgresStore):
         self._drafts: dict[str, str | None] = {}
         self._lock = Lock()
 
-    def commit(self, change: Change) -> Committed:
+    def commit(self, change: Change) -> CommitResult:
         done = super().commit(change)
         with self._lock:
             known = self._known.get(change.session_id)
-            if known is not None and len(known) + 1 + len(change.facts) == done.facts and not done.repeated:
+            if known is not None and len(known) + 1 + len(change.facts) == done.facts and not done.is_repeat:
                 known.extend(_facts(change, done))
-            if not done.repeated:
+            if not done.is_repeat:
                 self._length[change.session_id] = done.facts
             if change.entries or change.move_to is not None:
                 self._drafts.pop(change.session_id, None)
@@ -72,7 +72,7 @@ class TaskStore(PostgresStore):
             return known[after:] if limit is None else known[after : after + limit]
 
 
-def _facts(change: Change, done: Committed) -> Iterator[Fact]:
+def _facts(change: Change, done: CommitResult) -> Iterator[Fact]:
     """As they would be read."""
     place: dict[str, Any] = {}
     if change.after is not None:

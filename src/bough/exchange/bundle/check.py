@@ -21,8 +21,8 @@ from ...core.turns import Cursor, advance
 from ...core.usage import MAX_COUNT, Call, Totals, add, total
 from ...core.usage import check_call as check_call
 from ...errors import BoughError
-from ...stores.base import Detail, Fact, Queued, SessionRow, Stored
-from ...stores.transfer import Dump
+from ...stores.base import Fact, QueuedInput, SessionDetail, SessionRow, StoredEntry
+from ...stores.transfer import SessionExport
 from .lines import UNREADABLE
 
 FIRST_SEQ_TOO_LARGE = 2**32
@@ -32,7 +32,7 @@ class NotWhole(Exception):
     """What is wrong with it, for whoever knows where it came from."""
 
 
-def checked(dump: Dump) -> Dump:
+def checked(dump: SessionExport) -> SessionExport:
     """The same dump, checked as it is read: raises `NotWhole` at the first thing that is wrong."""
     check = _Check(dump)
     return replace(
@@ -45,13 +45,13 @@ def checked(dump: Dump) -> Dump:
 
 
 class _Check:
-    def __init__(self, dump: Dump) -> None:
+    def __init__(self, dump: SessionExport) -> None:
         self.dump, self.row = dump, dump.row
         _check_row(dump.row)
         _check_detail(dump.detail)
         self.branches = {branch.branch: branch for branch in dump.branches}
         self._check_branches()
-        for call in dump.below:
+        for call in dump.inherited_calls:
             self._check_call(call, below=True)
         self._check_given()
         self.anchors = {(b.parent, b.parent_seq) for b in dump.branches}
@@ -92,7 +92,7 @@ class _Check:
                 f"branch {branch.branch} hangs on {branch.parent}:{branch.parent_seq}, which is gone"
             )
 
-    def entries(self) -> Iterator[Stored]:
+    def entries(self) -> Iterator[StoredEntry]:
         waiting = iter(self.dump.branches)
         current: Branch | None = None
         cursor = Cursor()
@@ -192,11 +192,11 @@ class _Check:
             _check_count(f"call {call.call_id}", count)
 
     def _check_given(self) -> None:
-        told = [(one.branch, one.turn) for one in self.dump.given]
+        told = [(one.branch, one.turn) for one in self.dump.inherited_limits]
         self.given = set(told)
         if told != sorted(self.given):
             raise NotWhole("what turns were given is not in the order of their places, each once")
-        for one in self.dump.given:
+        for one in self.dump.inherited_limits:
             branch = self.branches.get(one.branch)
             if (
                 branch is None
@@ -204,13 +204,13 @@ class _Check:
                 or not branch.parent_seq < one.turn <= branch.tail
             ):
                 raise NotWhole(f"turn {one.branch}:{one.turn} is none of what it stands on")
-            _check_count(f"turn {one.branch}:{one.turn}", one.most)
+            _check_count(f"turn {one.branch}:{one.turn}", one.max_messages)
 
     def facts(self) -> Iterator[Fact]:
         count = 0
         for fact in self.dump.facts:
             count += 1
-            if fact.n != count:
+            if fact.number != count:
                 raise NotWhole(f"fact {count} is missing")
             self._check_fact(fact)
             yield fact
@@ -229,24 +229,24 @@ class _Check:
                 branch, _ = data["from"]
                 places.append(branch)
         except (BoughError, TypeError, ValueError) as error:
-            raise NotWhole(f"fact {fact.n}: {error}") from None
+            raise NotWhole(f"fact {fact.number}: {error}") from None
         if not all(type(place) is int and place in self.branches for place in places):
-            raise NotWhole(f"fact {fact.n} names a branch that is not there")
-        _check_count(f"fact {fact.n}", fact.at)
+            raise NotWhole(f"fact {fact.number} names a branch that is not there")
+        _check_count(f"fact {fact.number}", fact.at)
 
-    def inbox(self) -> Iterator[Queued]:
+    def inbox(self) -> Iterator[QueuedInput]:
         before = 0
         for queued in self.dump.inbox:
-            if queued.n <= before:
-                raise NotWhole(f"queued input {queued.n} stands behind {before}")
-            before = queued.n
-            _check_count("queued input", queued.n)
-            _payload(f"queued input {queued.n}", queued)
-            _check_count(f"queued input {queued.n}", queued.at)
+            if queued.number <= before:
+                raise NotWhole(f"queued input {queued.number} stands behind {before}")
+            before = queued.number
+            _check_count("queued input", queued.number)
+            _payload(f"queued input {queued.number}", queued)
+            _check_count(f"queued input {queued.number}", queued.at)
             yield queued
 
 
-def _payload(where: str, holder: NewEntry | Queued) -> Payload:
+def _payload(where: str, holder: NewEntry | QueuedInput) -> Payload:
     body = holder.body
     kind = holder.kind if isinstance(holder, NewEntry) else "message"
     if b"\n" in body:
@@ -289,7 +289,7 @@ def _check_row(row: SessionRow) -> None:
             raise NotWhole(f"the id {name!r} holds what cannot be shown")
 
 
-def _check_detail(detail: Detail) -> None:
+def _check_detail(detail: SessionDetail) -> None:
     for name, text in asdict(detail).items():
         try:
             if text is not None:

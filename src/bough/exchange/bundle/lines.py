@@ -16,8 +16,8 @@ from ...core.drafts import NewEntry
 from ...core.messages import Role
 from ...core.tree import Branch
 from ...core.usage import Call
-from ...stores.base import Detail, Fact, Queued, SessionRow, Stored
-from ...stores.message_limits import Given
+from ...stores.base import Fact, QueuedInput, SessionDetail, SessionRow, StoredEntry
+from ...stores.message_limits import MessageLimit
 
 MAJOR, MINOR = 1, 0
 FORMAT = f"{MAJOR}.{MINOR}"
@@ -78,7 +78,7 @@ class CallLine(Line, frozen=True, tag="call"):
 class GivenLine(Line, frozen=True, tag="given"):
     """Of a turn that it stands on: how many messages its calls were given at the most."""
 
-    given: Given
+    given: MessageLimit
 
 
 class FactLine(Line, frozen=True, tag="fact"):
@@ -140,19 +140,19 @@ _UNTOLD = ("space", "fence", "holder", "lease_until")
 _TOLD = frozenset(SessionRow.__struct_fields__) - frozenset(_UNTOLD)
 
 
-def session_line(row: SessionRow, detail: Detail) -> SessionLine:
+def session_line(row: SessionRow, detail: SessionDetail) -> SessionLine:
     told = {name: value for name, value in asdict(row).items() if name in _TOLD and value is not None}
     wide = {name: Raw(text) for name, text in asdict(detail).items() if text is not None}
     return SessionLine(told, **wide)
 
 
-def session_of(line: SessionLine) -> tuple[SessionRow, Detail]:
+def session_of(line: SessionLine) -> tuple[SessionRow, SessionDetail]:
     unknown = sorted(line.row.keys() - _TOLD)
     if unknown:
         raise msgspec.ValidationError(f"the row has columns this Bough does not know ({', '.join(unknown)})")
     row = msgspec.convert({**line.row, "space": ""}, SessionRow)
     wide = (line.spec, line.policy, line.workspace, line.state)
-    return row, Detail(*(bytes(text) or None for text in wide))
+    return row, SessionDetail(*(bytes(text) or None for text in wide))
 
 
 def branch_line(branch: Branch) -> BranchLine:
@@ -164,7 +164,7 @@ def branch_of(line: BranchLine, session_id: str) -> Branch:
     return Branch(line.n, None if line.below else session_id, line.parent, line.parent_seq, line.tail)
 
 
-def entry_line(stored: Stored) -> EntryLine:
+def entry_line(stored: StoredEntry) -> EntryLine:
     e = stored.entry
     return EntryLine(
         stored.branch,
@@ -190,7 +190,7 @@ class _Spoken(Struct, frozen=True):
 _spoken = msgspec.json.Decoder(_Spoken)
 
 
-def entry_of(line: EntryLine) -> Stored:
+def entry_of(line: EntryLine) -> StoredEntry:
     body = bytes(line.body)
     role = _spoken.decode(body).role if line.kind == "message" else None
     entry = NewEntry(
@@ -206,20 +206,20 @@ def entry_of(line: EntryLine) -> Stored:
         line.model,
         line.finish,
     )
-    return Stored(line.branch, entry)
+    return StoredEntry(line.branch, entry)
 
 
 def fact_line(fact: Fact) -> FactLine:
-    return FactLine(fact.n, fact.kind, fact.at, fact.key, fact.data)
+    return FactLine(fact.number, fact.kind, fact.at, fact.key, fact.data)
 
 
 def fact_of(line: FactLine) -> Fact:
     return Fact(line.n, line.kind, line.key, line.data, line.at)
 
 
-def queued_line(queued: Queued) -> QueuedLine:
-    return QueuedLine(queued.n, queued.at, Raw(queued.body))
+def queued_line(queued: QueuedInput) -> QueuedLine:
+    return QueuedLine(queued.number, queued.at, Raw(queued.body))
 
 
-def queued_of(line: QueuedLine) -> Queued:
-    return Queued(line.n, bytes(line.body), line.at)
+def queued_of(line: QueuedLine) -> QueuedInput:
+    return QueuedInput(line.n, bytes(line.body), line.at)

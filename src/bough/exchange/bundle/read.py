@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from ...core.usage import MAX_COUNT, Call
 from ...errors import InvalidBundle, NewerFormat
-from ...stores.base import Fact, Stored
-from ...stores.transfer import Dump, Dumps, Naming, Pieces, hash_below
+from ...stores.base import Fact, StoredEntry
+from ...stores.transfer import BlobReferences, BlobStream, SessionExport, SessionExports, hash_inherited
 from .check import NotWhole, checked
 from .lines import (
     FORMAT,
@@ -133,11 +133,11 @@ class Reader:
 
     # -- sessions ----------------------------------------------------------------------------------
 
-    def dumps(self, stands_on: list[bytes] | None = None) -> Dumps:
+    def dumps(self, stands_on: list[bytes] | None = None) -> SessionExports:
         """Everything in it, to be read in order; `stands_on` from an earlier reading."""
-        return Dumps(self._sessions(stands_on or []), self._blobs)
+        return SessionExports(self._sessions(stands_on or []), self._blobs)
 
-    def _sessions(self, stands_on: list[bytes]) -> Iterator[Dump]:
+    def _sessions(self, stands_on: list[bytes]) -> Iterator[SessionExport]:
         while isinstance(self.line, SessionLine):
             dump = self._session(self.line, stands_on[self.sessions] if stands_on else b"")
             self.sessions += 1
@@ -145,7 +145,7 @@ class Reader:
         if not self.sessions:
             raise self.wrong("a session belongs here")
 
-    def _session(self, line: SessionLine, stands_on: bytes) -> Dump:
+    def _session(self, line: SessionLine, stands_on: bytes) -> SessionExport:
         try:
             row, detail = session_of(line)
         except UNREADABLE as error:
@@ -159,20 +159,20 @@ class Reader:
             below.append(self.line.call)
             self._next()
         given = tuple(line.given for line in self._run(GivenLine))
-        return Dump(
+        return SessionExport(
             row=row,
             detail=detail,
             branches=branches,
-            below=tuple(below),
-            given=given,
+            inherited_calls=tuple(below),
+            inherited_limits=given,
             entries=self._entries(),
             calls=self._calls(),
             facts=self._facts(),
             inbox=(queued_of(line) for line in self._run(QueuedLine)),
-            stands_on=lambda: stands_on,
+            inherited_hash=lambda: stands_on,
         )
 
-    def _entries(self) -> Iterator[Stored]:
+    def _entries(self) -> Iterator[StoredEntry]:
         for line in self._run(EntryLine):
             self.entries += 1
             try:
@@ -195,7 +195,7 @@ class Reader:
 
     # -- blobs and the end -------------------------------------------------------------------------
 
-    def _blobs(self, mimes: Mapping[str, str]) -> Iterator[Pieces]:
+    def _blobs(self, mimes: Mapping[str, str]) -> Iterator[BlobStream]:
         before = ""
         while isinstance(self.line, BlobLine):
             line = self.line
@@ -208,7 +208,7 @@ class Reader:
             before = line.hash
             self.blobs += 1
             pieces = self._pieces(line)
-            yield Pieces(line.hash, line.mime, line.size, pieces)
+            yield BlobStream(line.hash, line.mime, line.size, pieces)
             for _ in pieces:  # whoever has the blob already reads none of it
                 pass
         self._end()
@@ -240,7 +240,7 @@ class Reader:
 def check(file: BinaryIO, where: str, tell: Tell | None) -> Checked:
     """Read all of it and keep nothing: raises `InvalidBundle` at the first thing that is wrong."""
     reader = Reader(file, where, "checking", tell)
-    dumps, naming = reader.dumps(), Naming()
+    dumps, naming = reader.dumps(), BlobReferences()
     try:
         hashes = [_drained(checked(dump), naming) for dump in dumps.sessions]
     except NotWhole as error:
@@ -250,17 +250,17 @@ def check(file: BinaryIO, where: str, tell: Tell | None) -> Checked:
     return Checked(reader.header, reader.counts, hashes)
 
 
-def _drained(dump: Dump, naming: Naming) -> bytes:
+def _drained(dump: SessionExport, naming: BlobReferences) -> bytes:
     """Reads the dump to its end; returns the hash of what it stands on."""
     foreign = {branch.branch for branch in dump.branches if branch.session_id is None}
 
-    def stood_on() -> Iterator[Stored]:
+    def stood_on() -> Iterator[StoredEntry]:
         for stored in dump.entries:
-            naming.note(stored.entry.kind, stored.entry.body)
+            naming.add(stored.entry.kind, stored.entry.body)
             if stored.branch in foreign:
                 yield stored
 
-    found = hash_below(stood_on(), dump.below, dump.given)
+    found = hash_inherited(stood_on(), dump.inherited_calls, dump.inherited_limits)
     for part in (dump.calls, dump.facts, naming.inbox(dump.inbox)):
         for _ in part:
             pass

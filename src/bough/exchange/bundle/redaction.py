@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from ...core.codec import chain_id, decode, encode, from_json, to_json
 from ...core.entries import BranchSummary, Payload, Unknown
 from ...core.redact import Redactor
-from ...stores.base import Detail, Fact, Queued, SessionRow, Stored
-from ...stores.transfer import Dump
+from ...stores.base import Fact, QueuedInput, SessionDetail, SessionRow, StoredEntry
+from ...stores.transfer import SessionExport
 from .rename import Names, owned, relinked
 
 _HIDDEN = re.compile(r"\[redacted(?: ([^\]]*))?\]")
@@ -56,7 +56,7 @@ class Redaction:
         self._conversations = Names(_other("con"))
         self._ids: dict[bytes, bytes] = {b"": b""}
 
-    def dumps(self, dumps: Iterable[Dump]) -> Iterator[Dump]:
+    def dumps(self, dumps: Iterable[SessionExport]) -> Iterator[SessionExport]:
         for dump in dumps:
             row = self._row(dump.row)
             facts = self._facts(relinked(dump.facts, self._sessions, is_root=False))
@@ -85,9 +85,9 @@ class Redaction:
             tags=dict(sorted({**hide(row.tags), MARK: "true"}.items())),
         )
 
-    def _detail(self, detail: Detail) -> Detail:
+    def _detail(self, detail: SessionDetail) -> SessionDetail:
         """The cached state goes: it is folded again from what is left."""
-        return Detail(*(self._json(text) for text in (detail.spec, detail.policy, detail.workspace)))
+        return SessionDetail(*(self._json(text) for text in (detail.spec, detail.policy, detail.workspace)))
 
     def _json(self, text: bytes | None) -> bytes | None:
         if text is None or not self.tally.may_contain_secret(text):
@@ -98,11 +98,11 @@ class Redaction:
         for fact in facts:
             yield replace(fact, data=self.tally.redact_json(fact.data))
 
-    def _inbox(self, inbox: Iterable[Queued]) -> Iterator[Queued]:
+    def _inbox(self, inbox: Iterable[QueuedInput]) -> Iterator[QueuedInput]:
         for queued in inbox:
             yield replace(queued, body=self._body("message", queued.body))
 
-    def _entries(self, dump: Dump) -> Iterator[Stored]:
+    def _entries(self, dump: SessionExport) -> Iterator[StoredEntry]:
         parents = {branch.branch: (branch.parent, branch.parent_seq) for branch in dump.branches}
         anchors = {*parents.values()}
         ids: dict[tuple[int | None, int], bytes] = {(None, 0): b""}
@@ -118,7 +118,7 @@ class Redaction:
             self._ids[entry.entry_id] = last
             if (branch, entry.seq) in anchors:
                 ids[branch, entry.seq] = last
-            yield Stored(branch, replace(entry, entry_id=last, body=body, evidence=None))
+            yield StoredEntry(branch, replace(entry, entry_id=last, body=body, evidence=None))
 
     def _body(self, kind: str, body: bytes) -> bytes:
         if kind == "branch_summary":

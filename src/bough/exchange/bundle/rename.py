@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from msgspec.structs import replace
 
 from ...stores.base import Fact
-from ...stores.transfer import Dump
+from ...stores.transfer import SessionExport
 
 LINKS = {
     "started": "parent",
@@ -30,7 +30,7 @@ class Names(dict[str, str]):
         return new
 
 
-def beside(dumps: Iterable[Dump], new_id: Callable[[str], str]) -> Iterator[Dump]:
+def beside(dumps: Iterable[SessionExport], new_id: Callable[[str], str]) -> Iterator[SessionExport]:
     """Everything under new ids, to lie beside what it is a copy of.
 
     The first session becomes an import, and says of what: its parent is the id it had. Conversations get
@@ -52,7 +52,7 @@ def beside(dumps: Iterable[Dump], new_id: Callable[[str], str]) -> Iterator[Dump
         yield owned(renamed, row.session_id)
 
 
-def owned(dump: Dump, session_id: str) -> Dump:
+def owned(dump: SessionExport, session_id: str) -> SessionExport:
     """Its own branches name it."""
     branches = tuple(
         branch if branch.session_id is None else replace(branch, session_id=session_id)

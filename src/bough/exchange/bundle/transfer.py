@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from ...errors import InvalidArgument, InvalidBundle
 from ...log.runtime import Runtime
 from ...stores.base import StoreBackend
-from ...stores.transfer import Dumps
+from ...stores.transfer import SessionExports
 from ..copy import take_in
 from .lines import FORMAT, Header
 from .read import Reader, check, opened
@@ -61,16 +61,16 @@ def export(
             "blobs", blobs, "False where redact=True: the bytes of blobs cannot be looked through"
         )
     redaction = Redaction(runtime.redactor) if redact else None
-    with store.dump(session_id, children=children) as found:
+    with store.export_sessions(session_id, children=children) as found:
         sessions = iter(found.sessions if redaction is None else redaction.dumps(found.sessions))
         first = next(sessions)
         header = Header(FORMAT, first.row.session_id, children, blobs, first.row.tags.get(MARK) == "true")
-        dumps = Dumps(chain([first], sessions), found.blobs)
-        exported = _written(to, header, dumps, store.where, progress)
+        dumps = SessionExports(chain([first], sessions), found.blobs)
+        exported = _written(to, header, dumps, store.url, progress)
     return exported if redaction is None else replace(exported, masked=dict(redaction.tally.masked))
 
 
-def _written(to: Place, header: Header, dumps: Dumps, where: str, tell: Tell | None) -> Exported:
+def _written(to: Place, header: Header, dumps: SessionExports, where: str, tell: Tell | None) -> Exported:
     if isinstance(to, str | os.PathLike):
         with whole_file(to) as file:
             return Writer(file, where, tell).bundle(header, dumps)

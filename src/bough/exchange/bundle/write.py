@@ -14,7 +14,7 @@ from typing import BinaryIO
 from msgspec import Struct, field
 
 from ...errors import StoreDamaged, StoreError, StoreFull, StoreReadOnly
-from ...stores.transfer import PIECE, Dump, Dumps, Naming, Pieces
+from ...stores.transfer import PIECE_BYTES, BlobReferences, BlobStream, SessionExport, SessionExports
 from .check import NotWhole, checked
 from .lines import (
     BlobLine,
@@ -67,7 +67,7 @@ class Writer:
         self.hash = sha256()
         self.bytes = self.lines = 0
         self.sessions = self.entries = self.calls = self.facts = self.blobs = 0
-        self.naming = Naming()
+        self.naming = BlobReferences()
 
     def put(self, line: Line) -> None:
         data = encode_line(line) + b"\n"
@@ -78,7 +78,7 @@ class Writer:
         if self.tell is not None and self.lines % TELL_EVERY == 0:
             self.tell(Progress("writing", self.lines, self.bytes))
 
-    def bundle(self, header: Header, dumps: Dumps) -> Exported:
+    def bundle(self, header: Header, dumps: SessionExports) -> Exported:
         self.put(header)
         for dump in dumps.sessions:
             try:
@@ -93,18 +93,18 @@ class Writer:
         self.put(EndLine(counts, self.hash.hexdigest()))
         return Exported(counts, self.bytes, len(self.naming.mimes) - self.blobs)
 
-    def _session(self, dump: Dump) -> None:
+    def _session(self, dump: SessionExport) -> None:
         dump = checked(dump)
         self.sessions += 1
         self.put(session_line(dump.row, dump.detail))
         for branch in dump.branches:
             self.put(branch_line(branch))
-        for call in dump.below:
+        for call in dump.inherited_calls:
             self.put(CallLine(call, below=True))
-        for given in dump.given:
+        for given in dump.inherited_limits:
             self.put(GivenLine(given))
         for stored in dump.entries:
-            self.naming.note(stored.entry.kind, stored.entry.body)
+            self.naming.add(stored.entry.kind, stored.entry.body)
             self.put(entry_line(stored))
             self.entries += 1
         for call in dump.calls:
@@ -116,7 +116,7 @@ class Writer:
         for queued in self.naming.inbox(dump.inbox):
             self.put(queued_line(queued))
 
-    def _blob(self, blob: Pieces) -> None:
+    def _blob(self, blob: BlobStream) -> None:
         self.put(BlobLine(blob.hash, blob.mime, blob.size))
         self.blobs += 1
         digest, size = sha256(), 0
@@ -128,11 +128,11 @@ class Writer:
             raise StoreDamaged(self.where, f"blob {blob.hash} does not hold the bytes it is named after")
 
 
-def _cut(blob: Pieces) -> Iterator[bytes]:
+def _cut(blob: BlobStream) -> Iterator[bytes]:
     """Pieces of one size, whatever the store hands out, so that the bundle is the same."""
     for piece in blob.pieces:
-        for begin in range(0, len(piece), PIECE):
-            yield piece[begin : begin + PIECE]
+        for begin in range(0, len(piece), PIECE_BYTES):
+            yield piece[begin : begin + PIECE_BYTES]
 
 
 @contextlib.contextmanager

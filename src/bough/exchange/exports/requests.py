@@ -21,8 +21,8 @@ from ...core.entries import Entry
 from ...core.fit import BYTES_PER_TOKEN, MEDIA_TOKENS, measure
 from ...core.tree import Leaf, lineage
 from ...core.usage import Call
-from ...stores.message_limits import most_messages
-from ...stores.transfer import Dump
+from ...stores.message_limits import message_limits
+from ...stores.transfer import SessionExport
 from ..bundle.read import Reader
 
 MOST_WORK = 200_000
@@ -95,7 +95,7 @@ def provider_of(call: Call | None) -> str:
 class _Tree(Struct, frozen=True):
     """The entries of a bundle's session by their places."""
 
-    dump: Dump
+    dump: SessionExport
     entries: dict[tuple[int, int], Entry]
     calls: dict[tuple[int, int], Call]
     most: Most
@@ -113,12 +113,12 @@ class _Tree(Struct, frozen=True):
                 yield self.entries[place], self.calls.get(place)
 
 
-def _tree(dump: Dump) -> _Tree:
+def _tree(dump: SessionExport) -> _Tree:
     """In the order of a dump's fields: it streams."""
     entries = {(one.branch, one.entry.seq): one.entry.to_entry(one.branch) for one in dump.entries}
-    calls = _answered([*dump.below, *dump.calls])
-    below = {Leaf(one.branch, one.turn): one.most for one in dump.given}
-    most = {**below, **most_messages(dump.facts)}
+    calls = _answered([*dump.inherited_calls, *dump.calls])
+    below = {Leaf(one.branch, one.turn): one.max_messages for one in dump.inherited_limits}
+    most = {**below, **message_limits(dump.facts)}
     for _ in dump.inbox:
         pass
     return _Tree(dump, entries, calls, most)
@@ -150,7 +150,7 @@ class _Rendered(Struct, frozen=True):
     messages: list[int]
 
 
-def _of_session(dump: Dump, room: Room) -> Requests:
+def _of_session(dump: SessionExport, room: Room) -> Requests:
     tree, pool = _tree(dump), _Pool()
     found: list[_Rendered] = []
     left = 0

@@ -99,7 +99,7 @@ def _taken_in(
     try:
         return _all_of(store, runtime, shelf, (session_id,), new_id=new_id, children=True)
     except IdConflict:
-        with shelf.dump(session_id, children=True) as dumps:
+        with shelf.export_sessions(session_id, children=True) as dumps:
             names = [dump.row.session_id for dump in dumps.sessions]
     added: list[str] = []
     known: list[str] = []
@@ -122,7 +122,7 @@ def _all_of(
     new_id: bool,
     children: bool,
 ) -> tuple[tuple[str, ...], tuple[str, ...], int]:
-    with shelf.dump(*names, children=children) as dumps:
+    with shelf.export_sessions(*names, children=children) as dumps:
         taken = take_in(store, runtime, dumps, new_id=new_id)
     return taken.added, taken.known, taken.entries
 

@@ -17,7 +17,7 @@ from typing import Any
 import apsw
 
 from ...errors import InvalidSource
-from ...stores.sqlite.file import connect_still
+from ...stores.sqlite.file import connect_immutable
 
 Row = dict[str, Any]
 Stamp = tuple[tuple[int, int] | None, ...]
@@ -70,7 +70,7 @@ def tables(place: str, tool: str, *needed: str) -> Iterator[Tables]:
 def _opened(path: Path, place: str, tool: str) -> Iterator[apsw.Connection]:
     before = _stamp(path)
     if not any(stamp is not None and stamp[0] for stamp in before[1:]):
-        with contextlib.closing(connect_still(str(path))) as connection:
+        with contextlib.closing(connect_immutable(str(path))) as connection:
             yield connection
         if _stamp(path) != before:
             raise InvalidSource(place, tool, WRITTEN)

@@ -164,7 +164,7 @@ class Watching:
     def _facts(self, end: int) -> list[tuple[int, bytes]]:
         row = self.session.row
         facts = self.session.journal(self.seen, min(BATCH, end - self.seen))
-        return [(fact.n, encoded("fact", self._told(fact, row), fact.n)) for fact in facts]
+        return [(fact.number, encoded("fact", self._told(fact, row), fact.number)) for fact in facts]
 
     def _told(self, fact: Fact, row: SessionRow) -> dict[str, Any]:
         entries = appended(self.session, fact)
@@ -183,7 +183,7 @@ class Watching:
             "title": row.title,
         }
         told = {
-            "n": fact.n,
+            "n": fact.number,
             "kind": fact.kind,
             "at": fact.at,
             "data": data,
@@ -197,8 +197,8 @@ def hidden(fact: Fact, entries: list[Entry]) -> dict[str, Any]:
     """What a client is told of a fact: what was said in public, or only that there was something."""
     public = [for_client(entry) for entry in entries if not entry.internal]
     if not public:
-        return {"n": fact.n, "kind": "hidden", "at": fact.at}
-    return {"n": fact.n, "kind": "appended", "at": fact.at, "entries": public}
+        return {"n": fact.number, "kind": "hidden", "at": fact.at}
+    return {"n": fact.number, "kind": "appended", "at": fact.at, "entries": public}
 
 
 def appended(session: Session, fact: Fact) -> list[Entry]:

@@ -149,7 +149,7 @@ def journal(
     page = Page()
     for fact in session.journal(after, limit):
         data, _ = cut_any(plain(fact.data), 8_000, 2_000)
-        if not page.takes({"n": fact.n, "kind": fact.kind, "at": fact.at, "data": data}):
+        if not page.takes({"n": fact.number, "kind": fact.kind, "at": fact.at, "data": data}):
             break
     return Journal(facts=page.things, of=session.row.facts)
 

@@ -9,7 +9,7 @@ from anyio import to_thread
 from litestar import get
 from litestar.params import FromQuery, QueryParameter
 
-from ...stores.search_types import Hit
+from ...stores.search_types import SearchHit
 from ..context import Asked, asked_by
 from ..json_views import plain
 from ..schemas import Hits
@@ -33,19 +33,19 @@ async def search(
     indexing: Indexing = request.app.state.indexing
     ask = partial(desk.sessions.search, q, limit=limit, before=page, trashed=trashed, catch_up=False)
     found = await to_thread.run_sync(ask)
-    if found.behind:
-        await indexing.catch_up(found.behind, PATIENCE)
+    if found.unindexed_sessions:
+        await indexing.catch_up(found.unindexed_sessions, PATIENCE)
         found = await to_thread.run_sync(ask)
     return Hits(
         hits=[{"reference": reference(hit), **plain(hit)} for hit in found.hits],
         next=found.next,
-        behind=found.behind,
-        indexing=indexing.now if found.behind else None,
-        trouble=indexing.trouble if found.behind else None,
+        behind=found.unindexed_sessions,
+        indexing=indexing.now if found.unindexed_sessions else None,
+        trouble=indexing.trouble if found.unindexed_sessions else None,
     )
 
 
-def reference(hit: Hit) -> str:
+def reference(hit: SearchHit) -> str:
     """What opens it: on the path by its number, elsewhere by its branch too."""
     if not hit.seq:
         return hit.session_id

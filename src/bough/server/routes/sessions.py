@@ -19,8 +19,8 @@ from ...core.search import parse_query
 from ...core.turns import CallModel, Rest, RunTools
 from ...errors import InvalidArgument, InvalidSearch, NotFound
 from ...session import Session
-from ...stores.base import Query, SessionRow, StoreBackend
-from ...stores.counts import Column
+from ...stores.base import SessionQuery, SessionRow, StoreBackend
+from ...stores.counts import CountColumn
 from ...wire import PROVIDERS
 from ..context import Asked, asked_by, names, threaded
 from ..json_views import heading, plain, public_row, row_view
@@ -30,7 +30,7 @@ from ..session_filter import listed
 from ..truncate import Page, cut_any
 
 RELATED = 100
-COLUMNS: tuple[Column, ...] = ("status", "agent", "model", "relation")
+COLUMNS: tuple[CountColumn, ...] = ("status", "agent", "model", "relation")
 _MOST_VALUES = 100
 _MOMENT = re.compile(r"[0-9A-Za-z:.+-]{1,40}")
 
@@ -54,13 +54,13 @@ def read_query(
     before: Annotated[str | None, QueryParameter(description="Started before")] = None,
     trashed: FromQuery[bool] = False,
     all: Annotated[bool, QueryParameter(description="Tasks and replays too")] = False,
-) -> Query:
+) -> SessionQuery:
     """What of the sessions is asked for, as `bough ls` takes it."""
     now = asked_by(request)[0].sessions.runtime.now()
     name, equals, value = (tag or "").partition("=")
     if tag is not None and not (name and equals):
         raise InvalidArgument("tag", tag, "name=value")
-    return Query(
+    return SessionQuery(
         status=status,
         owner=owner,
         agent=agent,
@@ -73,7 +73,7 @@ def read_query(
         started_from=moment("after", after, now),
         started_before=moment("before", before, now),
         trashed=trashed,
-        children=all or bool(relation) or bool(parent),
+        include_children=all or bool(relation) or bool(parent),
     )
 
 
@@ -120,7 +120,7 @@ def about(request: Asked) -> About:
 @threaded
 def list_sessions(
     request: Asked,
-    wanted: NamedDependency[Query],
+    wanted: NamedDependency[SessionQuery],
     words: Annotated[
         str, QueryParameter(max_length=200, description="All of them in the title, or else the first input")
     ] = "",
@@ -133,7 +133,7 @@ def list_sessions(
     if who.is_client:
         # Only by what it is told: a filter by anything else would tell it too.
         kept = ("status", "agent", "title", "started_from", "started_before")
-        wanted = Query(children=False, **{name: getattr(wanted, name) for name in kept})
+        wanted = SessionQuery(include_children=False, **{name: getattr(wanted, name) for name in kept})
     wanted = replace(wanted, limit=limit, before=page)
     found, fitting = listed(store, wanted, words), Page()
     for row, named in found.rows:
@@ -156,7 +156,7 @@ def _small(view: Json) -> Json:
     tags=["sessions"],
 )
 @threaded
-def facets(request: Asked, wanted: NamedDependency[Query]) -> Facets:
+def facets(request: Asked, wanted: NamedDependency[SessionQuery]) -> Facets:
     """How many sessions match, and of those how many by status, agent, model and relation."""
     desk, _ = asked_by(request)
     store = desk.sessions.backend
@@ -214,8 +214,8 @@ def read(request: Asked, session_id: FromPath[str]) -> SessionRead:
     view = row_view(row, heading(store, row))
     if who.is_client:
         return SessionRead(session=public_row(view))
-    settings, _ = cut_any(plain(fold_settings(store.asides(session_id))), 60_000)
-    related = store.sessions(Query(parent_session=session_id, limit=RELATED))
+    settings, _ = cut_any(plain(fold_settings(store.non_message_entries(session_id))), 60_000)
+    related = store.sessions(SessionQuery(parent_session=session_id, limit=RELATED))
     known = read_calls(session.log)
     return SessionRead(
         session=_small(view),

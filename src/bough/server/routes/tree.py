@@ -11,7 +11,7 @@ from ...core.entries import Entry
 from ...core.tree import Leaf
 from ...errors import InvalidArgument, InvalidPosition
 from ...session import Session
-from ...stores.base import Query
+from ...stores.base import SessionQuery
 from ..context import Asked, Desk, asked_by, threaded
 from ..json_views import heading, line_view
 from ..path_window import read
@@ -35,7 +35,7 @@ def branches(request: Asked, session_id: FromPath[str]) -> Branches:
         for one in tree.branches.values()
         if one.branch in tree.reach
     ]
-    related = store.sessions(Query(parent_session=session_id, limit=RELATED)).sessions
+    related = store.sessions(SessionQuery(parent_session=session_id, limit=RELATED)).sessions
     return Branches(
         leaf=str(session.leaf),
         columns=["branch", "parent", "parent_seq", "tail", "own"],

@@ -12,8 +12,8 @@ from msgspec.structs import astuple
 
 from ...core.usage import Call, Totals, add, total
 from ...errors import NotFound
-from ...stores.base import Query, SessionRow
-from ...stores.counts import Held, Spent
+from ...stores.base import SessionQuery, SessionRow
+from ...stores.counts import DailyUsage, StorageSize
 from ..context import Asked, asked_by, threaded
 from ..json_views import heading, plain
 from ..schemas import Json, SessionUsage, SpaceStorage, SpaceUsage, Storage
@@ -61,7 +61,7 @@ def space_usage(
     """What all sessions cost, trashed ones too, by day (UTC), model, agent and bucket."""
     desk, _ = asked_by(request)
     floor = moment("since", since, desk.sessions.runtime.now()) or 0
-    spent = desk.sessions.backend.spent(max(floor, 0))
+    spent = desk.sessions.backend.daily_usage(max(floor, 0))
     rows = [
         {
             "day": day(one.day),
@@ -86,14 +86,16 @@ def day(number: int) -> str:
     return datetime.fromtimestamp(number * 86_400, UTC).strftime("%Y-%m-%d")
 
 
-def _summed(spent: Iterable[Spent]) -> Totals:
+def _summed(spent: Iterable[DailyUsage]) -> Totals:
     found = Totals()
     for one in spent:
         found = add(found, one.totals)
     return found
 
 
-def _sums(spent: Iterable[Spent], name: Callable[[Spent], str], *, by_name: bool = False) -> list[Json]:
+def _sums(
+    spent: Iterable[DailyUsage], name: Callable[[DailyUsage], str], *, by_name: bool = False
+) -> list[Json]:
     groups: dict[str, Totals] = {}
     for one in spent:
         groups[name(one)] = add(groups.get(name(one), Totals()), one.totals)
@@ -114,7 +116,7 @@ def storage(request: Asked, session_id: FromPath[str]) -> Storage:
     """What a session's own branches hold, in entries and bytes."""
     desk, who = asked_by(request)
     session = desk.session(who, session_id)
-    return Storage(**plain(session.log.store.held(session_id)))
+    return Storage(**plain(session.log.store.storage_size(session_id)))
 
 
 @get("/api/storage", tags=["usage"])
@@ -129,16 +131,16 @@ def space_storage(
 
     A blob that several sessions name is kept once and counted for each."""
     desk, _ = asked_by(request)
-    store, sums = desk.sessions.backend, Held()
-    found = store.sessions(Query(trashed=trashed, limit=limit, before=page))
-    sizes: list[tuple[SessionRow, Held]] = []
+    store, sums = desk.sessions.backend, StorageSize()
+    found = store.sessions(SessionQuery(trashed=trashed, limit=limit, before=page))
+    sizes: list[tuple[SessionRow, StorageSize]] = []
     for row in found.sessions:
         try:
-            held = store.held(row.session_id)
+            held = store.storage_size(row.session_id)
         except NotFound:
             continue  # purged since the page was read
         sizes.append((row, held))
-        sums = Held(*(a + b for a, b in zip(astuple(sums), astuple(held), strict=True)))
+        sums = StorageSize(*(a + b for a, b in zip(astuple(sums), astuple(held), strict=True)))
     sizes.sort(key=lambda pair: -(pair[1].bytes + pair[1].blob_bytes))
     return SpaceStorage(
         sessions=len(sizes),

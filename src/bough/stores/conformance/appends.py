@@ -9,7 +9,7 @@ from ...core.entries import Evidence
 from ...core.messages import ToolCall, assistant, system, tool_result, user
 from ...core.turns import Cursor
 from ...errors import IdTaken, NotFound, StaleLeaf
-from ..base import Change, Committed, Detail
+from ..base import Change, CommitResult, SessionDetail
 from .writer import Opening, Pen, call, everything, refused
 
 
@@ -28,7 +28,7 @@ class Creating(Opening):
         assert (pen.row.leaf.seq, pen.row.seed_count, pen.row.status) == (2, 2, "idle")
         assert (pen.row.tags, pen.row.tool_names, pen.row.title) == ({"x": "y"}, ("one", "two"), "t")
         facts = pen.store.journal(pen.session_id)
-        assert [(fact.n, fact.kind, fact.key) for fact in facts] == [(1, "started", "start ses_a")]
+        assert [(fact.number, fact.kind, fact.key) for fact in facts] == [(1, "started", "start ses_a")]
 
     def test_creating_twice_gives_the_same_session_once(self) -> None:
         store = self.opened()
@@ -70,10 +70,10 @@ class Creating(Opening):
         new = replace(
             pen.new,
             row=replace(pen.new.row, session_id="ses_wide"),
-            detail=Detail(spec, b"[1]", b"{}", b'{"k":1}'),
+            detail=SessionDetail(spec, b"[1]", b"{}", b'{"k":1}'),
         )
         store.create(new)
-        assert store.detail("ses_wide") == Detail(spec, b"[1]", b"{}", b'{"k":1}')
+        assert store.detail("ses_wide") == SessionDetail(spec, b"[1]", b"{}", b'{"k":1}')
 
 
 class Appending(Opening):
@@ -118,7 +118,7 @@ class Appending(Opening):
         before = everything(pen.store, pen.session_id)
         for _ in range(5):
             again = pen.store.commit(change)
-            assert (again.leaf, again.repeated) == (first.leaf, True)
+            assert (again.leaf, again.is_repeat) == (first.leaf, True)
         assert everything(pen.store, pen.session_id) == before
 
     def test_a_retry_is_known_after_others_went_on(self) -> None:
@@ -127,7 +127,7 @@ class Appending(Opening):
         pen.leaf, pen.cursor = pen.store.commit(change).leaf, pen.next_cursor
         first = pen.leaf
         pen.append(assistant("and on"))
-        assert pen.store.commit(change) == Committed(first, 2, repeated=True)
+        assert pen.store.commit(change) == CommitResult(first, 2, is_repeat=True)
 
     def test_equal_content_is_not_a_retry(self) -> None:
         pen = Pen(self.opened())
@@ -158,7 +158,9 @@ class Appending(Opening):
     def test_the_row_changes_with_the_change(self) -> None:
         pen = Pen(self.opened())
         pen.append(
-            user("u"), row={"status": "running", "title": "new", "model": "m"}, tags={"a": "b", "no": None}
+            user("u"),
+            columns={"status": "running", "title": "new", "model": "m"},
+            tags={"a": "b", "no": None},
         )
         assert (pen.row.status, pen.row.title, pen.row.tags, pen.row.model) == (
             "running",
@@ -173,7 +175,12 @@ class Appending(Opening):
         pen.append(user("u"))
         pen.store.commit(
             Change(
-                session_id="ses_a", key="t", at=900, kind="titled", data={"title": "x"}, row={"title": "x"}
+                session_id="ses_a",
+                key="t",
+                at=900,
+                kind="titled",
+                data={"title": "x"},
+                columns={"title": "x"},
             )
         )
         assert (pen.row.leaf, pen.row.title) == (pen.leaf, "x")
@@ -184,7 +191,7 @@ class Appending(Opening):
         for n in range(5):
             pen.append(user(str(n)), facts=(ExtraFact("more", {"n": n}),))
         facts = pen.store.journal("ses_a")
-        assert [fact.n for fact in facts] == list(range(1, 12))
+        assert [fact.number for fact in facts] == list(range(1, 12))
         assert pen.row.facts == 11
         assert pen.store.journal("ses_a", after=4, limit=3) == facts[4:7]
         assert facts[1].data == {"branch": pen.leaf.branch, "first": 1, "last": 1}

@@ -36,12 +36,12 @@ class Branching(Opening):
         source.append(user("1"))
         under, cursor = source.leaf, source.cursor
         source.append(assistant("2"))
-        fork = Pen(store, "ses_f", fork_of=(under, cursor))
+        fork = Pen(store, "ses_f", fork_point=(under, cursor))
         fork.append(assistant("mine"))
         stranger.append(user("theirs"))
         for stray in (source.leaf, stranger.leaf, Leaf(999, 1)):
             refused(InvalidPosition, partial(store.path, "ses_f", leaf=stray))
-            refused(InvalidPosition, partial(store.asides, "ses_f", leaf=stray))
+            refused(InvalidPosition, partial(store.non_message_entries, "ses_f", leaf=stray))
         refused(InvalidPosition, lambda: store.path("ses_a", leaf=fork.leaf))
         assert [entry.seq for entry in store.path("ses_f", leaf=under).entries] == [1]
         assert [entry.seq for entry in store.path("ses_f", leaf=Leaf(under.branch, 0)).entries] == []
@@ -93,7 +93,7 @@ class Branching(Opening):
         pen.append(assistant("2"))
         before = everything(pen.store, "ses_a")
         fork = Pen(
-            pen.store, "ses_f", fork_of=(at, cursor), relation="fork", parent_session="ses_a", parent_seq=1
+            pen.store, "ses_f", fork_point=(at, cursor), relation="fork", parent_session="ses_a", parent_seq=1
         )
         assert everything(pen.store, "ses_a") == before
         assert fork.texts() == ["1"]
@@ -177,13 +177,13 @@ class Counting(Opening):
         fork = Pen(
             pen.store,
             "ses_f",
-            fork_of=(pen.leaf, pen.cursor),
+            fork_point=(pen.leaf, pen.cursor),
             relation="fork",
             parent_session="ses_a",
             parent_seq=2,
         )
         assert fork.store.calls("ses_f") == []
-        assert [row.call_id for row in fork.store.calls_below("ses_f")] == ["1"]
+        assert [row.call_id for row in fork.store.inherited_calls("ses_f")] == ["1"]
 
     def test_state_is_set_cleared_or_left(self) -> None:
         pen = Pen(self.opened())

@@ -10,8 +10,8 @@ from ...core.tree import Leaf
 from ...core.turns import Cursor
 from ...core.usage import Totals
 from ...errors import NotFound
-from ..base import Query
-from ..counts import DAY, Held
+from ..base import SessionQuery
+from ..counts import DAY, StorageSize
 from .writer import Opening, Pen, call, handle_of, make_blob, refused
 
 
@@ -22,13 +22,13 @@ class Looking(Opening):
             Pen(store, f"ses_{n}", agent="a" if n < 3 else None, model="m" if n else None, started_at=n)
         Pen(self.opened(space="other"), "ses_other", agent="a")
         store.trash("ses_4", 1)
-        assert store.count(Query(), "agent") == {"a": 3, "": 1}
-        assert store.count(Query(limit=1), "status") == {"idle": 4}
-        assert store.count(Query(agent="a"), "model") == {"m": 2, "": 1}
-        assert store.count(Query(model="m"), "agent") == {"a": 2, "": 1}
-        assert store.count(Query(trashed=True), "relation") == {"": 1}
-        assert store.count(Query(agent="nobody"), "agent") == {}
-        assert [row.session_id for row in store.sessions(Query(model="m")).sessions] == [
+        assert store.count(SessionQuery(), "agent") == {"a": 3, "": 1}
+        assert store.count(SessionQuery(limit=1), "status") == {"idle": 4}
+        assert store.count(SessionQuery(agent="a"), "model") == {"m": 2, "": 1}
+        assert store.count(SessionQuery(model="m"), "agent") == {"a": 2, "": 1}
+        assert store.count(SessionQuery(trashed=True), "relation") == {"": 1}
+        assert store.count(SessionQuery(agent="nobody"), "agent") == {}
+        assert [row.session_id for row in store.sessions(SessionQuery(model="m")).sessions] == [
             "ses_3",
             "ses_2",
             "ses_1",
@@ -37,12 +37,12 @@ class Looking(Opening):
     def test_an_owner_counts_only_what_is_his(self) -> None:
         Pen(self.opened(owner="ann"), "ses_ann")
         Pen(self.opened(owner="bob"), "ses_bob").append(user("x"), calls=(call("c", 0, None),))
-        assert self.opened(owner="ann").count(Query(), "status") == {"idle": 1}
-        assert self.opened(owner="ann").spent() == []
-        assert len(self.opened().spent()) == 1
-        assert len(self.opened(owner="bob").spent()) == 1
-        refused(NotFound, lambda: self.opened(owner="ann").held("ses_bob"))
-        refused(NotFound, lambda: self.opened(owner="ann").asides("ses_bob"))
+        assert self.opened(owner="ann").count(SessionQuery(), "status") == {"idle": 1}
+        assert self.opened(owner="ann").daily_usage() == []
+        assert len(self.opened().daily_usage()) == 1
+        assert len(self.opened(owner="bob").daily_usage()) == 1
+        refused(NotFound, lambda: self.opened(owner="ann").storage_size("ses_bob"))
+        refused(NotFound, lambda: self.opened(owner="ann").non_message_entries("ses_bob"))
 
     def test_spending_is_summed_by_day_agent_model_and_bucket(self) -> None:
         store = self.opened()
@@ -53,18 +53,18 @@ class Looking(Opening):
         one.append(user("x"), calls=(later, replace(later, call_id="c4", bucket="replay", model=None)))
         other.append(user("x"), calls=(replace(today, call_id="c5"),))
         store.trash("ses_2", 1)
-        spent = [(s.day, s.agent, s.model, s.bucket, s.totals) for s in store.spent()]
+        spent = [(s.day, s.agent, s.model, s.bucket, s.totals) for s in store.daily_usage()]
         assert spent == [
             (3, None, "m", "live", Totals(1, 10, 1, 2, 3, 5)),
             (3, "a", "m", "live", Totals(2, 20, 2, 4, 6, 10)),
             (4, "a", None, "replay", Totals(1, unpriced_calls=1, unknown_calls=1)),
             (4, "a", "m", "live", Totals(1, unpriced_calls=1, unknown_calls=1)),
         ]
-        assert [s.day for s in store.spent(4 * DAY)] == [4, 4]
+        assert [s.day for s in store.daily_usage(4 * DAY)] == [4, 4]
 
     def test_a_session_holds_its_own_branches_and_their_blobs_once(self) -> None:
         store = self.opened()
-        assert store.held(Pen(store, "ses_empty").session_id) == Held(branches=1)
+        assert store.storage_size(Pen(store, "ses_empty").session_id) == StorageSize(branches=1)
         pen, blob = Pen(store), make_blob(b"0123456789")
         pen.append(user("x", handle_of(blob)), blobs=(blob,))
         at = pen.cursor
@@ -72,9 +72,11 @@ class Looking(Opening):
         pen.move(Leaf(pen.leaf.branch, 1), at)
         pen.append(assistant("z"), user(handle_of(blob)))
         stored = store.entries("ses_a")
-        assert store.held("ses_a") == Held(4, sum(len(one.entry.body) for one in stored), 2, 1, 10)
-        Pen(store, "ses_fork", fork_of=(Leaf(pen.leaf.branch, 2), Cursor()))
-        assert store.held("ses_fork") == Held(branches=1)
+        assert store.storage_size("ses_a") == StorageSize(
+            4, sum(len(one.entry.body) for one in stored), 2, 1, 10
+        )
+        Pen(store, "ses_fork", fork_point=(Leaf(pen.leaf.branch, 2), Cursor()))
+        assert store.storage_size("ses_fork") == StorageSize(branches=1)
 
     def test_asides_are_what_is_no_message_of_the_path(self) -> None:
         store = self.opened()
@@ -84,8 +86,13 @@ class Looking(Opening):
         pen.append(Settings(model="left"))
         pen.move(Leaf(pen.leaf.branch, 1), at)
         pen.append(Note({"n": 1}), assistant("y"), Settings(model="m"))
-        assert [entry.seq for entry in store.asides("ses_a")] == [2, 4]
-        assert [entry.payload for entry in store.asides("ses_a")] == [Note({"n": 1}), Settings(model="m")]
-        assert [entry.seq for entry in store.asides("ses_a", leaf=Leaf(pen.leaf.branch, 3))] == [2]
-        assert store.asides("ses_a", leaf=Leaf(pen.leaf.branch, 1)) == []
-        refused(NotFound, lambda: store.asides("ses_none", leaf=pen.leaf))
+        assert [entry.seq for entry in store.non_message_entries("ses_a")] == [2, 4]
+        assert [entry.payload for entry in store.non_message_entries("ses_a")] == [
+            Note({"n": 1}),
+            Settings(model="m"),
+        ]
+        assert [entry.seq for entry in store.non_message_entries("ses_a", leaf=Leaf(pen.leaf.branch, 3))] == [
+            2
+        ]
+        assert store.non_message_entries("ses_a", leaf=Leaf(pen.leaf.branch, 1)) == []
+        refused(NotFound, lambda: store.non_message_entries("ses_none", leaf=pen.leaf))

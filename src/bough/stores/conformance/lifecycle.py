@@ -16,8 +16,8 @@ from ...errors import (
     SessionTrashed,
     StaleLeaf,
 )
-from ..base import Query, StoreBackend
-from ..message_limits import Given
+from ..base import SessionQuery, StoreBackend
+from ..message_limits import MessageLimit
 from ..purge_types import UnreferencedBlobs
 from .writer import Opening, Pen, call, everything, handle_of, make_blob, refused
 
@@ -30,7 +30,7 @@ class Finding(Opening):
             refused(NotFound, lambda store=stranger: store.commit(pen.change(user("x"))))  # type: ignore[misc]
             refused(NotFound, lambda store=stranger: store.trash("ses_a", 1))  # type: ignore[misc]
             refused(NotFound, lambda store=stranger: store.purge("ses_a"))  # type: ignore[misc]
-            assert stranger.sessions(Query()).sessions == []
+            assert stranger.sessions(SessionQuery()).sessions == []
         assert self.opened().session("ses_a").owner == "ann"
 
     def test_sessions_page_by_key_newest_first(self) -> None:
@@ -43,11 +43,11 @@ class Finding(Opening):
                 tags={"n": str(n), 'it\'s "q"': "x"},
                 started_at=n,
             )
-        first = store.sessions(Query(limit=3))
+        first = store.sessions(SessionQuery(limit=3))
         assert [row.session_id for row in first.sessions] == ["ses_6", "ses_5", "ses_4"]
         Pen(store, "ses_late")
-        second = store.sessions(Query(limit=3, before=first.next))
-        third = store.sessions(Query(limit=3, before=second.next))
+        second = store.sessions(SessionQuery(limit=3, before=first.next))
+        third = store.sessions(SessionQuery(limit=3, before=second.next))
         assert [row.session_id for row in second.sessions + third.sessions] == [
             "ses_3",
             "ses_2",
@@ -69,7 +69,7 @@ class Finding(Opening):
             )
 
         def found(**query: Any) -> list[str]:
-            return [row.session_id[4:] for row in store.sessions(Query(**query)).sessions]
+            return [row.session_id[4:] for row in store.sessions(SessionQuery(**query)).sessions]
 
         assert found(agent="a1") == ["5", "3", "1"]
         assert found(tag=("n", "4")) == ["4"]
@@ -78,12 +78,12 @@ class Finding(Opening):
         assert found(conversation_id="c1") == ["4", "1"]
         assert found(status="running") == []
         assert found(relation="fork") == []
-        assert found(prefix="ses_4") == ["4"]
-        assert found(prefix="ses_%") == []
-        assert len(found(prefix="ses_")) == 6
+        assert found(id_prefix="ses_4") == ["4"]
+        assert found(id_prefix="ses_%") == []
+        assert len(found(id_prefix="ses_")) == 6
         Pen(store, "ses_t", relation="task", parent_session="ses_1", title="Refund 41")
         assert found(title="Refund 41") == ["t"]
-        assert len(found(children=False)) == 6
+        assert len(found(include_children=False)) == 6
 
     def test_a_service_filters_by_owner_and_an_owner_never_reaches_another(self) -> None:
         for name in ("ann", "bob"):
@@ -91,8 +91,8 @@ class Finding(Opening):
         Pen(self.opened(), "ses_nobody")
 
         def found(by: str | None, owner: str | None) -> list[str]:
-            page = self.opened(owner=by).sessions(Query(owner=owner))
-            assert self.opened(owner=by).count(Query(owner=owner), "status").get("idle", 0) == len(
+            page = self.opened(owner=by).sessions(SessionQuery(owner=owner))
+            assert self.opened(owner=by).count(SessionQuery(owner=owner), "status").get("idle", 0) == len(
                 page.sessions
             )
             return [row.session_id for row in page.sessions]
@@ -115,10 +115,10 @@ class Deleting(Opening):
     def test_delete_takes_the_children_first_and_restore_brings_them_back(self) -> None:
         store = self._family()
         assert store.trash("ses_a", 500) == ["ses_c", "ses_b", "ses_a"]
-        assert store.sessions(Query()).sessions == []
-        assert len(store.sessions(Query(trashed=True)).sessions) == 3
+        assert store.sessions(SessionQuery()).sessions == []
+        assert len(store.sessions(SessionQuery(trashed=True)).sessions) == 3
         assert store.restore("ses_a") == ["ses_c", "ses_b", "ses_a"]
-        assert len(store.sessions(Query()).sessions) == 3
+        assert len(store.sessions(SessionQuery()).sessions) == 3
 
     def test_restore_leaves_what_was_trashed_before(self) -> None:
         store = self._family()
@@ -134,7 +134,7 @@ class Deleting(Opening):
         pen.store.trash("ses_a", 500)
         refused(SessionTrashed, lambda: pen.store.commit(change))
         pen.store.restore("ses_a")
-        assert not pen.store.commit(change).repeated
+        assert not pen.store.commit(change).is_repeat
 
     def test_purge_wants_the_trash_first(self) -> None:
         store = self._family()
@@ -151,7 +151,7 @@ class Deleting(Opening):
         pen.append(user("3"))
         pen.append(assistant("4"), calls=(call("gone", 3, 4),))
         fork = Pen(
-            pen.store, "ses_f", fork_of=(at, cursor), relation="fork", parent_session="ses_a", parent_seq=2
+            pen.store, "ses_f", fork_point=(at, cursor), relation="fork", parent_session="ses_a", parent_seq=2
         )
         fork.cursor = cursor
         fork.append(user("mine"))
@@ -163,7 +163,7 @@ class Deleting(Opening):
         purged = pen.store.purge("ses_a")
         assert (purged.entries, purged.kept_entries) == (2, 2)
         assert fork.texts() == ["1", "2", "mine"]
-        assert [row.call_id for row in pen.store.calls_below("ses_f")] == ["kept"]
+        assert [row.call_id for row in pen.store.inherited_calls("ses_f")] == ["kept"]
         assert [branch.session_id for branch in pen.store.branches("ses_f")] == [None, "ses_f"]
         pen.store.trash("ses_f", 600)
         assert pen.store.purge("ses_f").entries == 3
@@ -176,12 +176,19 @@ class Deleting(Opening):
         at, cursor = pen.leaf, pen.cursor
         pen.append(user("3"), facts=(started[1],))
         for name in ("ses_f", "ses_g"):
-            Pen(pen.store, name, fork_of=(at, cursor), relation="fork", parent_session="ses_a", parent_seq=2)
+            Pen(
+                pen.store,
+                name,
+                fork_point=(at, cursor),
+                relation="fork",
+                parent_session="ses_a",
+                parent_seq=2,
+            )
         for gone in ("ses_a", "ses_f"):
-            assert _given(pen.store, "ses_g") == (Given(1, 1, 5),)
+            assert _given(pen.store, "ses_g") == (MessageLimit(1, 1, 5),)
             pen.store.trash(gone, 500)
             pen.store.purge(gone)
-        assert _given(pen.store, "ses_g") == (Given(1, 1, 5),)
+        assert _given(pen.store, "ses_g") == (MessageLimit(1, 1, 5),)
 
     def test_nothing_is_forked_where_what_it_would_stand_on_is_gone(self) -> None:
         """The branch is still there: another fork stands on the beginning of it."""
@@ -189,7 +196,7 @@ class Deleting(Opening):
         at, cursor = pen.leaf, pen.cursor
         pen.store.trash("ses_a", 500)
         pen.store.purge("ses_a")
-        refused(InvalidPosition, lambda: Pen(pen.store, "ses_late", fork_of=(at, cursor), relation="fork"))
+        refused(InvalidPosition, lambda: Pen(pen.store, "ses_late", fork_point=(at, cursor), relation="fork"))
         refused(NotFound, lambda: pen.store.session("ses_late"))
         assert fork.texts() == ["1", "2", "mine"]
 
@@ -254,14 +261,17 @@ class Queueing(Opening):
     def test_queued_input_waits_in_order_and_goes_with_the_change_that_takes_it(self) -> None:
         pen = Pen(self.opened())
         assert [pen.store.enqueue("ses_a", body, 10) for body in (b"{1}", b"{2}")] == [1, 2]
-        assert [(queued.n, queued.body) for queued in pen.store.inbox("ses_a")] == [(1, b"{1}"), (2, b"{2}")]
-        pen.append(user("1"), takes=1)
-        assert [queued.n for queued in pen.store.inbox("ses_a")] == [2]
+        assert [(queued.number, queued.body) for queued in pen.store.inbox("ses_a")] == [
+            (1, b"{1}"),
+            (2, b"{2}"),
+        ]
+        pen.append(user("1"), inbox_number=1)
+        assert [queued.number for queued in pen.store.inbox("ses_a")] == [2]
 
     def test_a_refused_change_leaves_the_queue_as_it_was(self) -> None:
         pen = Pen(self.opened())
         pen.store.enqueue("ses_a", b"{}", 10)
-        late = pen.change(user("late"), takes=1)
+        late = pen.change(user("late"), inbox_number=1)
         pen.append(user("first"))
         refused(StaleLeaf, lambda: pen.store.commit(late))
         assert len(pen.store.inbox("ses_a")) == 1
@@ -297,14 +307,14 @@ class KeepingBlobs(Opening):
         pen.store.put_blob(unused, 10)
         pen.store.put_blob(fresh, 90)
         pen.append(user(handle_of(used)), blobs=(used,))
-        assert pen.store.loose_blobs(before=50) == UnreferencedBlobs(1, len(b"unused"))
-        assert pen.store.collect_blobs(before=50) == 1
+        assert pen.store.unreferenced_blobs(before=50) == UnreferencedBlobs(1, len(b"unused"))
+        assert pen.store.delete_unreferenced_blobs(before=50) == 1
         assert [pen.store.blob(blob.hash) is None for blob in (used, unused, fresh)] == [False, True, False]
         pen.store.trash("ses_a", 500)
         assert pen.store.purge("ses_a").blobs == 1
         assert pen.store.blob(used.hash) is None
 
 
-def _given(store: StoreBackend, session_id: str) -> tuple[Given, ...]:
-    with store.dump(session_id) as dumps:
-        return next(iter(dumps.sessions)).given
+def _given(store: StoreBackend, session_id: str) -> tuple[MessageLimit, ...]:
+    with store.export_sessions(session_id) as dumps:
+        return next(iter(dumps.sessions)).inherited_limits

@@ -11,7 +11,7 @@ from ...core.messages import Reasoning, ToolCall, assistant, system, tool_result
 from ...core.search import parse_query
 from ...errors import NotFound
 from ..base import Change, StoreBackend
-from ..search_types import Hit, SearchPage
+from ..search_types import SearchHit, SearchPage
 from .writer import Opening, Pen, refused
 
 NOW = 10_000_000_000_000
@@ -22,7 +22,7 @@ def page(store: StoreBackend, typed: str, **how: Any) -> SearchPage:
     return store.search(replace(parse_query(typed, NOW), **how))
 
 
-def hits(store: StoreBackend, typed: str, **how: Any) -> list[Hit]:
+def hits(store: StoreBackend, typed: str, **how: Any) -> list[SearchHit]:
     return page(store, typed, **how).hits
 
 
@@ -141,7 +141,7 @@ class Searching(Opening):
         assert places(pen.store, "whale") == []
         pen.append(user("a whale"))
         assert places(pen.store, "whale") == ["a:6"]
-        assert page(pen.store, "whale").behind == 0
+        assert page(pen.store, "whale").unindexed_sessions == 0
         assert pen.store.index() == 0
 
     def test_a_new_title_takes_the_place_of_the_old(self) -> None:
@@ -149,7 +149,7 @@ class Searching(Opening):
         assert places(pen.store, "herring") == ["a:0"]
         for title, found in (("mackerel", ["a:0"]), (None, [])):
             pen.store.commit(
-                Change(session_id="ses_a", key=f"k{title}", at=1, kind="titled", row={"title": title})
+                Change(session_id="ses_a", key=f"k{title}", at=1, kind="titled", columns={"title": title})
             )
             assert places(pen.store, "herring") == []
             assert places(pen.store, "mackerel") == found
@@ -168,7 +168,7 @@ class Searching(Opening):
         pen = Pen(self.opened())
         pen.append(user("shared herring"))
         fork = Pen(
-            pen.store, "ses_b", relation="fork", parent_session="ses_a", fork_of=(pen.leaf, pen.cursor)
+            pen.store, "ses_b", relation="fork", parent_session="ses_a", fork_point=(pen.leaf, pen.cursor)
         )
         fork.append(assistant("herring of the fork"))
         pen.append(assistant("herring of the source"))
@@ -179,7 +179,7 @@ class Searching(Opening):
         pen = Pen(self.opened(), title="herring")
         pen.append(user("shared herring"))
         fork = Pen(
-            pen.store, "ses_b", relation="fork", parent_session="ses_a", fork_of=(pen.leaf, pen.cursor)
+            pen.store, "ses_b", relation="fork", parent_session="ses_a", fork_point=(pen.leaf, pen.cursor)
         )
         fork.append(assistant("herring of the fork"))
         pen.append(assistant("herring of the source"))
@@ -221,9 +221,9 @@ class Searching(Opening):
         pen = Pen(self.opened(), title="herring", agent="gone")
         pen.append(user("herring one"))
         pen.append(assistant("herring two"))
-        short = Pen(pen.store, "ses_b", relation="fork", fork_of=(pen.leaf, pen.cursor))
+        short = Pen(pen.store, "ses_b", relation="fork", fork_point=(pen.leaf, pen.cursor))
         pen.append(user("herring three"))
-        long = Pen(pen.store, "ses_c", relation="fork", fork_of=(pen.leaf, pen.cursor))
+        long = Pen(pen.store, "ses_c", relation="fork", fork_point=(pen.leaf, pen.cursor))
         pen.append(assistant("herring four"))
         assert places(pen.store, "herring") == ["a:4", "a:3", "a:2", "a:1", "a:0"]
         pen.store.trash("ses_a", 5)
@@ -242,7 +242,7 @@ class Searching(Opening):
         pen = Pen(self.opened())
         pen.append(user("blah " * 500 + "a lost   Parcel\nof mine " + "blah " * 500))
         (hit,) = hits(pen.store, '"lost parcel" mine')
-        assert "a [lost Parcel] of [mine] blah" in hit.marked()
+        assert "a [lost Parcel] of [mine] blah" in hit.highlight()
         assert hit.snippet.startswith("…")
         assert hit.snippet.endswith("…")
         assert len(hit.snippet) < 200

@@ -14,26 +14,34 @@ from ...core.turns import Cursor
 from ...errors import IdConflict, NotFound
 from ..base import StoreBackend
 from ..memory.store import MemoryStore
-from ..transfer import Dump, Dumps, TakenIn
+from ..transfer import ImportResult, SessionExport, SessionExports
 from .writer import Opening, Pen, call, everything, handle_of, make_blob, refused
 
 
 def told(store: StoreBackend, *session_ids: str, children: bool = False) -> list[Any]:
     """Dumps read to their end, as plain values."""
-    with store.dump(*session_ids, children=children) as dumps:
+    with store.export_sessions(*session_ids, children=children) as dumps:
         return [
             (
-                *(replace(dump.row, space=""), dump.detail, dump.branches, dump.below, dump.given),
+                *(
+                    replace(dump.row, space=""),
+                    dump.detail,
+                    dump.branches,
+                    dump.inherited_calls,
+                    dump.inherited_limits,
+                ),
                 *map(list, (dump.entries, dump.calls, dump.facts, dump.inbox)),
-                dump.stands_on(),
+                dump.inherited_hash(),
             )
             for dump in dumps.sessions
         ]
 
 
-def move(source: StoreBackend, target: StoreBackend, *session_ids: str, children: bool = False) -> TakenIn:
-    with source.dump(*session_ids, children=children) as dumps:
-        return target.take_in(dumps, 900)
+def move(
+    source: StoreBackend, target: StoreBackend, *session_ids: str, children: bool = False
+) -> ImportResult:
+    with source.export_sessions(*session_ids, children=children) as dumps:
+        return target.import_sessions(dumps, 900)
 
 
 class Moving(Opening):
@@ -55,7 +63,7 @@ class Moving(Opening):
         return Pen(
             pen.store,
             "ses_f",
-            fork_of=(pen.leaf, pen.cursor),
+            fork_point=(pen.leaf, pen.cursor),
             seeds=[user("f")],
             relation="fork",
             parent_session="ses_a",
@@ -130,7 +138,7 @@ class Moving(Opening):
         store.trash("ses_a", 500)
         store.purge("ses_a")
 
-        def broken(dump: Dump) -> Dump:
+        def broken(dump: SessionExport) -> SessionExport:
             def entries() -> Iterator[Any]:
                 for n, stored in enumerate(dump.entries):
                     if n == 3:
@@ -139,9 +147,9 @@ class Moving(Opening):
 
             return replace(dump, entries=entries())
 
-        with far.dump("ses_a") as dumps:
-            torn = Dumps(map(broken, dumps.sessions), dumps.blobs)
-            refused(NotFound, lambda: store.take_in(torn, 900))
+        with far.export_sessions("ses_a") as dumps:
+            torn = SessionExports(map(broken, dumps.sessions), dumps.blobs)
+            refused(NotFound, lambda: store.import_sessions(torn, 900))
         refused(NotFound, lambda: store.session("ses_a"))
         assert move(far, store, "ses_a").added == ("ses_a",)
 
@@ -157,7 +165,7 @@ class Moving(Opening):
         assert told(pen.store, "ses_f") == before
         assert pen.texts() == ["seed", "q", "b", "f"]
         assert [branch.session_id for branch in pen.store.branches("ses_f")] == [None, None, "ses_f"]
-        assert [c.call_id for c in pen.store.calls_below("ses_f")] == ["c2"]
+        assert [c.call_id for c in pen.store.inherited_calls("ses_f")] == ["c2"]
         pen.store.trash("ses_f", 600)
         assert pen.store.purge("ses_f").entries == 4
 

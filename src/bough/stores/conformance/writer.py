@@ -14,7 +14,7 @@ from ...core.tree import Leaf
 from ...core.turns import Cursor
 from ...core.usage import Call, Price, Usage
 from ...errors import BoughError
-from ..base import Change, Committed, Detail, NewSession, SessionRow, StoreBackend
+from ..base import Change, CommitResult, NewSession, SessionDetail, SessionRow, StoreBackend
 
 
 def refused(kind: type[BoughError], do: Callable[[], Any]) -> BoughError:
@@ -32,14 +32,14 @@ class Pen:
     def __init__(self, store: StoreBackend, session_id: str = "ses_a", **row: Any) -> None:
         self.store, self.session_id, self.at = store, session_id, 100
         seeds: Sequence[Payload] = row.pop("seeds", ())
-        under: tuple[Leaf, Cursor] = row.pop("fork_of", (None, Cursor()))
+        under: tuple[Leaf, Cursor] = row.pop("fork_point", (None, Cursor()))
         written = build_entries(under[1], [Draft(seed) for seed in seeds], 100, seed=under[0] is None)
         row.setdefault("conversation_id", f"con_{session_id}")
         row = {"space": store.space, "owner": store.owner, "started_at": 100, "updated_at": 100, **row}
         self.new = NewSession(
             SessionRow(session_id=session_id, seed_count=0 if under[0] else len(seeds), **row),
             f"start {session_id}",
-            Detail(),
+            SessionDetail(),
             written.entries,
             written.blobs,
             under[0],
@@ -56,12 +56,12 @@ class Pen:
         how = {"after": self.leaf, "key": f"k{self.at}", "at": self.at, "blobs": written.blobs, **how}
         return Change(session_id=self.session_id, entries=written.entries, **how)
 
-    def append(self, *payloads: Payload, **how: Any) -> Committed:
+    def append(self, *payloads: Payload, **how: Any) -> CommitResult:
         done = self.store.commit(self.change(*payloads, **how))
         self.leaf, self.cursor = done.leaf, self.next_cursor
         return done
 
-    def move(self, to: Leaf, cursor: Cursor, **how: Any) -> Committed:
+    def move(self, to: Leaf, cursor: Cursor, **how: Any) -> CommitResult:
         self.at += 1
         done = self.store.commit(
             Change(
@@ -100,7 +100,7 @@ def everything(store: StoreBackend, session_id: str) -> tuple[Any, ...]:
         store.branches(session_id),
         store.journal(session_id),
         store.calls(session_id),
-        store.calls_below(session_id),
+        store.inherited_calls(session_id),
     )
 
 

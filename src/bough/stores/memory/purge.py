@@ -13,16 +13,16 @@ from ...core.tree import Branch, Leaf, reachable_seqs
 from ...core.usage import Call
 from ...errors import NotTrashed
 from ..base import Fact, StoreBackend
-from ..message_limits import left_of
-from ..purge_types import Purged, UnreferencedBlobs
-from .session_data import Kept
+from ..message_limits import retained_limit_facts
+from ..purge_types import PurgeResult, UnreferencedBlobs
+from .session_data import SessionData
 
 
 class MemoryForgetting(StoreBackend):
     """The verbs by which something goes."""
 
     _lock: RLock
-    _sessions: dict[str, Kept]
+    _sessions: dict[str, SessionData]
     _branches: dict[int, Branch]
     _entries: dict[tuple[int, int], NewEntry]
     _blobs: dict[tuple[str, str], tuple[Blob, int]]
@@ -31,7 +31,7 @@ class MemoryForgetting(StoreBackend):
     _drafts: dict[str, tuple[Leaf, str]]
 
     @abstractmethod
-    def _kept(self, session_id: str) -> Kept: ...
+    def _kept(self, session_id: str) -> SessionData: ...
 
     def trash(self, session_id: str, at: int) -> list[str]:
         with self._lock:
@@ -61,7 +61,7 @@ class MemoryForgetting(StoreBackend):
                     found.append(name)
         return found[:0:-1]
 
-    def purge(self, session_id: str, *, with_forks: bool = False) -> Purged:
+    def purge(self, session_id: str, *, with_forks: bool = False) -> PurgeResult:
         with self._lock:
             if self._kept(session_id).row.trashed_at is None:
                 raise NotTrashed(session_id)
@@ -83,7 +83,7 @@ class MemoryForgetting(StoreBackend):
             )
             return self._forget(ids, doomed, keep)
 
-    def _forget(self, ids: Sequence[str], doomed: dict[int, Branch], keep: dict[int, int]) -> Purged:
+    def _forget(self, ids: Sequence[str], doomed: dict[int, Branch], keep: dict[int, int]) -> PurgeResult:
         gone = [key for key in self._entries if key[0] in doomed and key[1] > keep.get(key[0], -1)]
         used = {digest for key in gone for digest in self._entries[key].media}
         for key in gone:
@@ -102,9 +102,9 @@ class MemoryForgetting(StoreBackend):
                 for call in self._left[name]
                 if stays(Leaf(call.branch, call.after_seq if call.answer_seq is None else call.answer_seq))
             ]
-            self._told_once[name] = left_of(self._told_once.get(name, ()), stays)
+            self._told_once[name] = retained_limit_facts(self._told_once.get(name, ()), stays)
         kept = sum(1 for branch, _ in self._entries if branch in doomed)
-        return Purged(tuple(ids), len(gone), kept, self._drop_blobs(used))
+        return PurgeResult(tuple(ids), len(gone), kept, self._drop_blobs(used))
 
     def _loose(self, digests: Iterable[str], before: int | None = None) -> list[tuple[str, str]]:
         used = {digest for entry in self._entries.values() for digest in entry.media}
@@ -121,12 +121,12 @@ class MemoryForgetting(StoreBackend):
             del self._blobs[key]
         return len(gone)
 
-    def loose_blobs(self, before: int) -> UnreferencedBlobs:
+    def unreferenced_blobs(self, before: int) -> UnreferencedBlobs:
         with self._lock:
             found = [self._blobs[key][0] for key in self._loose(self._own_blobs(), before)]
             return UnreferencedBlobs(len(found), sum(len(blob.data) for blob in found))
 
-    def collect_blobs(self, before: int) -> int:
+    def delete_unreferenced_blobs(self, before: int) -> int:
         with self._lock:
             return self._drop_blobs(self._own_blobs(), before)
 

@@ -15,19 +15,27 @@ from ...core.search_text import is_error, searchable_text, tool_names
 from ...core.tree import Branch, Leaf, lineage, reachable_seqs
 from ...errors import NotFound
 from ..base import StoreBackend
-from ..search_types import Hit, Place, Progress, SearchPage, entry_hit, holds, title_hit
-from .session_data import Kept
+from ..search_types import (
+    HitLocation,
+    IndexProgress,
+    SearchHit,
+    SearchPage,
+    entry_hit,
+    ranges_contain,
+    title_hit,
+)
+from .session_data import SessionData
 
 
 class MemorySearching(StoreBackend):
     """The two verbs of searching."""
 
     _lock: RLock
-    _sessions: dict[str, Kept]
+    _sessions: dict[str, SessionData]
     _branches: dict[int, Branch]
     _entries: dict[tuple[int, int], NewEntry]
 
-    def index(self, progress: Progress | None = None) -> int:
+    def index(self, progress: IndexProgress | None = None) -> int:
         """Nothing to do: a search looks at everything."""
         return 0
 
@@ -39,7 +47,7 @@ class MemorySearching(StoreBackend):
 class Scene(Struct, frozen=True):
     """All there is to look through, and for whom."""
 
-    sessions: Mapping[str, Kept]
+    sessions: Mapping[str, SessionData]
     branches: Mapping[int, Branch]
     entries: Mapping[tuple[int, int], NewEntry]
     space: str
@@ -47,7 +55,7 @@ class Scene(Struct, frozen=True):
 
     def find(self, search: Search) -> SearchPage:
         below = None if search.before is None else int(search.before)
-        found: list[Hit] = []
+        found: list[SearchHit] = []
         for kept, place in sorted(self._places(search.session_id), key=lambda pair: pair[1], reverse=True):
             packed = place.branch << 32 | place.seq
             if (below is None or packed < below) and self._is_meant(kept, search):
@@ -56,7 +64,7 @@ class Scene(Struct, frozen=True):
         more = str(page[-1].branch << 32 | page[-1].seq) if len(found) > search.limit else None
         return SearchPage(page, more)
 
-    def _is_meant(self, kept: Kept, search: Search) -> bool:
+    def _is_meant(self, kept: SessionData, search: Search) -> bool:
         row = kept.row
         if row.space != self.space or self.owner not in (None, row.owner):
             return False
@@ -66,7 +74,7 @@ class Scene(Struct, frozen=True):
             return False
         return search.agent in (None, row.agent) and search.trashed == (row.trashed_at is not None)
 
-    def _places(self, session_id: str | None) -> Iterator[tuple[Kept, Leaf]]:
+    def _places(self, session_id: str | None) -> Iterator[tuple[SessionData, Leaf]]:
         """Every title and entry, with the session it is found under: the one named, or the one that owns it."""
         if session_id is not None:
             kept = self.sessions.get(session_id)
@@ -84,10 +92,10 @@ class Scene(Struct, frozen=True):
                     seen.add(pair[1])
                     yield pair
 
-    def _own(self, kept: Kept) -> list[Branch]:
+    def _own(self, kept: SessionData) -> list[Branch]:
         return [b for b in self.branches.values() if b.session_id == kept.row.session_id]
 
-    def _below(self, kept: Kept, own: Iterable[Branch]) -> Iterator[tuple[Kept, Leaf]]:
+    def _below(self, kept: SessionData, own: Iterable[Branch]) -> Iterator[tuple[SessionData, Leaf]]:
         mine = {branch.branch for branch in own}
         others = {number: branch for number, branch in self.branches.items() if number not in mine}
         feet = [Leaf(self.branches[n].parent or 0, self.branches[n].parent_seq) for n in mine]
@@ -98,7 +106,7 @@ class Scene(Struct, frozen=True):
             if branch in mine or seq <= ends.get(branch, 0):
                 yield kept, Leaf(branch, seq)
 
-    def _hit(self, kept: Kept, leaf: Leaf, search: Search) -> Iterator[Hit]:
+    def _hit(self, kept: SessionData, leaf: Leaf, search: Search) -> Iterator[SearchHit]:
         row = kept.row
         entry = None if leaf.seq == 0 else self.entries[leaf.branch, leaf.seq].to_entry(leaf.branch)
         at = row.started_at if entry is None else entry.at
@@ -106,8 +114,8 @@ class Scene(Struct, frozen=True):
             search.until if search.until is not None else at + 1
         ):
             return
-        is_on_path = holds(lineage(self.branches, row.leaf), leaf)
-        place = Place(row.session_id, row.title, leaf, at, is_on_path)
+        is_on_path = ranges_contain(lineage(self.branches, row.leaf), leaf)
+        place = HitLocation(row.session_id, row.title, leaf, at, is_on_path)
         if entry is None:
             if matches(search.terms, index_columns(row.title or "", kind=TITLE)):
                 yield title_hit(place, search.terms)

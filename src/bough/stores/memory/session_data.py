@@ -7,29 +7,29 @@ from msgspec import Struct, field
 from ...core.tree import Leaf
 from ...core.usage import Call
 from ...errors import StaleLeaf
-from ..base import Change, Committed, Detail, Fact, Query, Queued, SessionRow
+from ..base import Change, CommitResult, Fact, QueuedInput, SessionDetail, SessionQuery, SessionRow
 
 
-class Kept(Struct):
+class SessionData(Struct):
     """All that lies under one session."""
 
     no: int
     row: SessionRow
-    detail: Detail
+    detail: SessionDetail
     journal: list[Fact] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
-    inbox: list[Queued] = field(default_factory=list)
+    inbox: list[QueuedInput] = field(default_factory=list)
 
 
-def repeated(kept: Kept, change: Change) -> Committed:
+def repeated(kept: SessionData, change: Change) -> CommitResult:
     assert change.after is not None
     for fact in reversed(kept.journal):
         if fact.key == change.key:
-            return Committed(Leaf(fact.data["branch"], fact.data["last"]), fact.n, repeated=True)
+            return CommitResult(Leaf(fact.data["branch"], fact.data["last"]), fact.number, is_repeat=True)
     raise StaleLeaf(change.session_id, change.after, kept.row.leaf)
 
 
-def matches(kept: Kept, query: Query, space: str, owner: str | None) -> bool:
+def matches(kept: SessionData, query: SessionQuery, space: str, owner: str | None) -> bool:
     row = kept.row
     wanted = [
         (space, row.space),
@@ -47,8 +47,8 @@ def matches(kept: Kept, query: Query, space: str, owner: str | None) -> bool:
         all(want is None or want == have for want, have in wanted)
         and query.trashed == (row.trashed_at is not None)
         and (query.tag is None or row.tags.get(query.tag[0]) == query.tag[1])
-        and (query.prefix is None or row.session_id.startswith(query.prefix))
-        and (query.children or row.relation not in ("task", "replay"))
+        and (query.id_prefix is None or row.session_id.startswith(query.id_prefix))
+        and (query.include_children or row.relation not in ("task", "replay"))
         and (query.started_from is None or row.started_at >= query.started_from)
         and (query.started_before is None or row.started_at < query.started_before)
         and (query.before is None or kept.no < int(query.before))

@@ -18,28 +18,28 @@ from ...core.usage import Call, add, difference, total
 from ...errors import Fenced, IdTaken, InvalidPosition, MissingBlob, NotFound, SessionRunning, SessionTrashed
 from ..base import (
     Change,
-    Committed,
-    Detail,
+    CommitResult,
     Fact,
     NewSession,
-    Page,
-    Query,
-    Queued,
-    Reading,
+    PathSnapshot,
+    QueuedInput,
+    SessionDetail,
+    SessionPage,
+    SessionQuery,
     SessionRow,
-    Stored,
+    StoredEntry,
 )
 from .purge import MemoryForgetting
 from .search import MemorySearching
-from .session_data import Kept, matches, repeated
+from .session_data import SessionData, matches, repeated
 from .transfer import MemoryDumping
 
 
 class MemoryStore(MemorySearching, MemoryDumping, MemoryForgetting):
     def __init__(self, *, space: str = "default", owner: str | None = None) -> None:
-        self.where, self.space, self.owner = "memory:", space, owner
+        self.url, self.space, self.owner = "memory:", space, owner
         self._lock = RLock()
-        self._sessions: dict[str, Kept] = {}
+        self._sessions: dict[str, SessionData] = {}
         self._branches: dict[int, Branch] = {}
         self._entries: dict[tuple[int, int], NewEntry] = {}
         self._blobs: dict[tuple[str, str], tuple[Blob, int]] = {}
@@ -48,7 +48,7 @@ class MemoryStore(MemorySearching, MemoryDumping, MemoryForgetting):
         self._numbers = {"session": 0, "branch": 0}
         self._drafts: dict[str, tuple[Leaf, str]] = {}
 
-    def beside(self, space: str, owner: str | None = None) -> MemoryStore:
+    def for_tenant(self, space: str, owner: str | None = None) -> MemoryStore:
         """The same sessions, opened for another space or owner."""
         other = MemoryStore.__new__(MemoryStore)
         other.__dict__ = {**self.__dict__, "space": space, "owner": owner}
@@ -61,7 +61,7 @@ class MemoryStore(MemorySearching, MemoryDumping, MemoryForgetting):
         self._numbers[what] += 1
         return self._numbers[what]
 
-    def _kept(self, session_id: str) -> Kept:
+    def _kept(self, session_id: str) -> SessionData:
         kept = self._sessions.get(session_id)
         if kept is None or kept.row.space != self.space or self.owner not in (None, kept.row.owner):
             raise NotFound(session_id)
@@ -79,21 +79,21 @@ class MemoryStore(MemorySearching, MemoryDumping, MemoryForgetting):
             is_same = (taken.row.space, taken.row.owner) == (
                 self.space,
                 new.row.owner,
-            ) and new.fork_of is None
+            ) and new.fork_point is None
             if not is_same or seeds != [seed.entry_id for seed in new.seeds]:
                 raise IdTaken(name)
             return taken.row, False
 
     def latest_or_create(self, new: NewSession) -> tuple[SessionRow, bool]:
         with self._lock:
-            query = Query(conversation_id=new.row.conversation_id, limit=100_000)
+            query = SessionQuery(conversation_id=new.row.conversation_id, limit=100_000)
             found = [row for row in self.sessions(query).sessions if row.relation in (None, "import")]
             return (found[0], False) if found else self.create(new)
 
     def _insert(self, new: NewSession) -> SessionRow:
-        self._check_place(new.fork_of, new.fork_of)
+        self._check_place(new.fork_point, new.fork_point)
         self._check_blobs(new.seeds, new.blobs)
-        branch, under = self._next("branch"), new.fork_of
+        branch, under = self._next("branch"), new.fork_point
         self._branches[branch] = Branch(
             branch, new.row.session_id, under.branch if under else None, under.seq if under else 0
         )
@@ -105,10 +105,10 @@ class MemoryStore(MemorySearching, MemoryDumping, MemoryForgetting):
         if row.parent_session is not None:
             data |= {"relation": row.relation, "parent": row.parent_session}
         started = Fact(1, "started", new.key, data, row.started_at)
-        self._sessions[row.session_id] = Kept(self._next("session"), row, new.detail, [started])
+        self._sessions[row.session_id] = SessionData(self._next("session"), row, new.detail, [started])
         return row
 
-    def commit(self, change: Change) -> Committed:
+    def commit(self, change: Change) -> CommitResult:
         with self._lock:
             kept = self._kept(change.session_id)
             row = kept.row
@@ -128,9 +128,9 @@ class MemoryStore(MemorySearching, MemoryDumping, MemoryForgetting):
                 leaf = self._grow(row, leaf, change.entries, has_moved=change.move_to is not None)
             return self._settle(kept, change, leaf)
 
-    def _settle(self, kept: Kept, change: Change, leaf: Leaf) -> Committed:
+    def _settle(self, kept: SessionData, change: Change, leaf: Leaf) -> CommitResult:
         totals = kept.row.totals
-        kept.inbox = [queued for queued in kept.inbox if queued.n != change.takes]
+        kept.inbox = [queued for queued in kept.inbox if queued.number != change.inbox_number]
         for call in change.calls:
             call = replace(call, branch=leaf.branch)
             started = [
@@ -159,11 +159,11 @@ class MemoryStore(MemorySearching, MemoryDumping, MemoryForgetting):
             facts=len(kept.journal),
             updated_at=change.at,
             tags={name: tag for name, tag in {**kept.row.tags, **change.tags}.items() if tag is not None},
-            **change.row,
+            **change.columns,
         )
         if change.state is not UNSET:
             kept.detail = replace(kept.detail, state=change.state)
-        return Committed(leaf, len(kept.journal))
+        return CommitResult(leaf, len(kept.journal))
 
     def _grow(self, row: SessionRow, under: Leaf, entries: Sequence[NewEntry], *, has_moved: bool) -> Leaf:
         branch = under.branch
@@ -232,11 +232,11 @@ class MemoryStore(MemorySearching, MemoryDumping, MemoryForgetting):
             kept = self._kept(session_id)
             if kept.row.trashed_at is not None:
                 raise SessionTrashed(session_id)
-            n = kept.inbox[-1].n + 1 if kept.inbox else 1
-            kept.inbox.append(Queued(n, body, at))
+            n = kept.inbox[-1].number + 1 if kept.inbox else 1
+            kept.inbox.append(QueuedInput(n, body, at))
             return n
 
-    def inbox(self, session_id: str) -> list[Queued]:
+    def inbox(self, session_id: str) -> list[QueuedInput]:
         with self._lock:
             return list(self._kept(session_id).inbox)
 
@@ -250,16 +250,16 @@ class MemoryStore(MemorySearching, MemoryDumping, MemoryForgetting):
         with self._lock:
             return self._kept(session_id).row
 
-    def detail(self, session_id: str) -> Detail:
+    def detail(self, session_id: str) -> SessionDetail:
         with self._lock:
             return self._kept(session_id).detail
 
-    def sessions(self, query: Query) -> Page:
+    def sessions(self, query: SessionQuery) -> SessionPage:
         with self._lock:
             kept = sorted(self._sessions.values(), key=lambda kept: -kept.no)
             found = [k for k in kept if matches(k, query, self.space, self.owner)]
         page = found[: query.limit]
-        return Page([k.row for k in page], str(page[-1].no) if len(found) > query.limit else None)
+        return SessionPage([k.row for k in page], str(page[-1].no) if len(found) > query.limit else None)
 
     def _path(self, leaf: Leaf, first: int, last: int) -> list[Entry]:
         ranges = window(lineage(self._branches, leaf), first, last)
@@ -279,7 +279,7 @@ class MemoryStore(MemorySearching, MemoryDumping, MemoryForgetting):
         newest: int | None = None,
         public: bool = False,
         detail: bool = False,
-    ) -> Reading:
+    ) -> PathSnapshot:
         with self._lock:
             kept = self._kept(session_id)
             end = kept.row.leaf if leaf is None else leaf
@@ -288,7 +288,7 @@ class MemoryStore(MemorySearching, MemoryDumping, MemoryForgetting):
             entries = self._path(end, first, end.seq if last is None else last)
             entries = [entry for entry in entries if not (public and entry.internal)]
             ranges = tuple(lineage(self._branches, end))
-            return Reading(kept.row, ranges, entries, kept.detail if detail else None)
+            return PathSnapshot(kept.row, ranges, entries, kept.detail if detail else None)
 
     def _refuse_stray(self, row: SessionRow, leaf: Leaf) -> None:
         if leaf == row.leaf:
@@ -298,11 +298,11 @@ class MemoryStore(MemorySearching, MemoryDumping, MemoryForgetting):
         if not is_own and not contains_leaf(self.branches(row.session_id), row.session_id, leaf):
             raise InvalidPosition(str(leaf), 0, row.leaf.seq)
 
-    def entries(self, session_id: str) -> list[Stored]:
+    def entries(self, session_id: str) -> list[StoredEntry]:
         with self._lock:
             self._kept(session_id)
             keys = sorted(key for key in self._entries if self._branches[key[0]].session_id == session_id)
-            return [Stored(branch, self._entries[branch, seq]) for branch, seq in keys]
+            return [StoredEntry(branch, self._entries[branch, seq]) for branch, seq in keys]
 
     def branches(self, session_id: str) -> list[Branch]:
         with self._lock:
@@ -333,7 +333,7 @@ class MemoryStore(MemorySearching, MemoryDumping, MemoryForgetting):
         with self._lock:
             return list(self._kept(session_id).calls)
 
-    def calls_below(self, session_id: str) -> list[Call]:
+    def inherited_calls(self, session_id: str) -> list[Call]:
         with self._lock:
             line = {b.branch for b in self.branches(session_id)}
             owners = {self._branches[n].session_id for n in line} - {session_id}

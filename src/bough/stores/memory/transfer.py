@@ -13,31 +13,31 @@ from ...core.drafts import Blob, NewEntry
 from ...core.tree import Branch, Leaf
 from ...core.usage import Call
 from ...errors import NotFound
-from ..base import Fact, StoreBackend, Stored
-from ..message_limits import Given, as_facts, given_of
+from ..base import Fact, StoreBackend, StoredEntry
+from ..message_limits import MessageLimit, limits_as_facts, select_inherited_limits
 from ..transfer import (
-    Dump,
-    Dumps,
-    Naming,
-    Pieces,
-    TakenIn,
-    below_of,
-    family,
-    footing,
-    hash_below,
-    numbered,
-    placed,
-    refuse_other,
-    spoken_row,
+    BlobReferences,
+    BlobStream,
+    ImportResult,
+    SessionExport,
+    SessionExports,
+    hash_inherited,
+    match_parent_branches,
+    portable_row,
+    refuse_different,
+    renumber_branches,
+    renumber_fact,
+    select_inherited_calls,
+    sessions_with_tasks,
 )
-from .session_data import Kept
+from .session_data import SessionData
 
 
 class MemoryDumping(StoreBackend):
     """The two verbs by which whole sessions leave and enter."""
 
     _lock: RLock
-    _sessions: dict[str, Kept]
+    _sessions: dict[str, SessionData]
     _branches: dict[int, Branch]
     _entries: dict[tuple[int, int], NewEntry]
     _blobs: dict[tuple[str, str], tuple[Blob, int]]
@@ -46,15 +46,15 @@ class MemoryDumping(StoreBackend):
     _numbers: dict[str, int]
 
     @abstractmethod
-    def _kept(self, session_id: str) -> Kept: ...
+    def _kept(self, session_id: str) -> SessionData: ...
 
     @contextmanager
-    def dump(self, *session_ids: str, children: bool = False) -> Iterator[Dumps]:
+    def export_sessions(self, *session_ids: str, children: bool = False) -> Iterator[SessionExports]:
         with self._lock:  # values never change, so holding them is a snapshot; the lock need not outlive this
-            names = family(session_ids, self._tasks) if children else session_ids
+            names = sessions_with_tasks(session_ids, self._tasks) if children else session_ids
             dumps = [self._dumped(name)[0] for name in names]
             held = {digest: blob for (space, digest), (blob, _) in self._blobs.items() if space == self.space}
-        yield Dumps(dumps, lambda mimes: _pieces(held, mimes))
+        yield SessionExports(dumps, lambda mimes: _pieces(held, mimes))
 
     def _tasks(self, session_id: str) -> list[tuple[int, str]]:
         rows = [kept.row for kept in self._sessions.values()]
@@ -65,30 +65,30 @@ class MemoryDumping(StoreBackend):
             if self.owner in (None, row.owner)
         ]
 
-    def _dumped(self, session_id: str) -> tuple[Dump, dict[int, int]]:
+    def _dumped(self, session_id: str) -> tuple[SessionExport, dict[int, int]]:
         kept = self._kept(session_id)
-        branches, numbers = numbered(self.branches(session_id), session_id, self.where)
+        branches, numbers = renumber_branches(self.branches(session_id), session_id, self.url)
         foreign = [branch for branch in branches if branch.session_id is None]
         below = self._below_of(foreign, numbers)
         stood, given = self._told(foreign, numbers), self._given_of(foreign, numbers)
-        dump = Dump(
-            row=spoken_row(kept.row, numbers),
+        dump = SessionExport(
+            row=portable_row(kept.row, numbers),
             detail=kept.detail,
             branches=branches,
-            below=tuple(below),
-            given=given,
+            inherited_calls=tuple(below),
+            inherited_limits=given,
             entries=self._told(branches, numbers),
             calls=[replace(call, branch=numbers[call.branch]) for call in kept.calls],
-            facts=[placed(fact, numbers) for fact in kept.journal],
+            facts=[renumber_fact(fact, numbers) for fact in kept.journal],
             inbox=list(kept.inbox),
-            stands_on=lambda: hash_below(stood, below, given),
+            inherited_hash=lambda: hash_inherited(stood, below, given),
         )
         return dump, numbers
 
-    def _told(self, branches: Iterable[Branch], numbers: Mapping[int, int]) -> list[Stored]:
+    def _told(self, branches: Iterable[Branch], numbers: Mapping[int, int]) -> list[StoredEntry]:
         own = {n: number for number, n in numbers.items()}
         return [
-            Stored(branch.branch, replace(self._entries[own[branch.branch], seq], media=()))
+            StoredEntry(branch.branch, replace(self._entries[own[branch.branch], seq], media=()))
             for branch in branches
             for seq in range(branch.parent_seq + 1, branch.tail + 1)
         ]
@@ -98,11 +98,11 @@ class MemoryDumping(StoreBackend):
         calls: list[Call] = []
         for name in self._owners(foreign, numbers):
             calls += self._sessions[name].calls if name in self._sessions else self._left[name]
-        return below_of(calls, foreign, numbers)
+        return select_inherited_calls(calls, foreign, numbers)
 
-    def _given_of(self, foreign: Iterable[Branch], numbers: Mapping[int, int]) -> tuple[Given, ...]:
+    def _given_of(self, foreign: Iterable[Branch], numbers: Mapping[int, int]) -> tuple[MessageLimit, ...]:
         foreign = list(foreign)
-        return given_of(map(self._told_by, self._owners(foreign, numbers)), foreign, numbers)
+        return select_inherited_limits(map(self._told_by, self._owners(foreign, numbers)), foreign, numbers)
 
     def _told_by(self, name: str) -> list[Fact]:
         return self._sessions[name].journal if name in self._sessions else self._told_once.get(name, [])
@@ -113,12 +113,12 @@ class MemoryDumping(StoreBackend):
         names = dict.fromkeys(self._branches[own[branch.branch]].session_id for branch in foreign)
         return [name for name in names if name is not None]
 
-    def take_in(self, dumps: Dumps, at: int) -> TakenIn:
+    def import_sessions(self, exports: SessionExports, at: int) -> ImportResult:
         with self._lock:
             names = ("_sessions", "_branches", "_entries", "_blobs", "_left", "_told_once", "_numbers")
             before = {name: dict(getattr(self, name)) for name in names}
             try:
-                return TakingIn(self).all_of(dumps, at)
+                return TakingIn(self).all_of(exports, at)
             except BaseException:
                 for name, content in before.items():  # in place: a store opened beside this one shares them
                     getattr(self, name).clear()
@@ -129,12 +129,12 @@ class MemoryDumping(StoreBackend):
 class TakingIn:
     def __init__(self, store: MemoryDumping) -> None:
         self.store = store
-        self.naming = Naming()
+        self.naming = BlobReferences()
         self.added: list[str] = []
         self.known: list[str] = []
         self.entries = 0
 
-    def all_of(self, dumps: Dumps, at: int) -> TakenIn:
+    def all_of(self, dumps: SessionExports, at: int) -> ImportResult:
         store = self.store
         for dump in dumps.sessions:
             mine = dump.row.owner if store.owner is None else store.owner
@@ -147,7 +147,7 @@ class TakingIn:
                 brought += 1
         self._tie()
         missing = sum((store.space, digest) not in store._blobs for digest in self.naming.mimes)
-        return TakenIn(tuple(self.added), tuple(self.known), self.entries, brought, missing)
+        return ImportResult(tuple(self.added), tuple(self.known), self.entries, brought, missing)
 
     def _tie(self) -> None:
         store = self.store
@@ -156,16 +156,16 @@ class TakingIn:
                 entry = store._entries[branch, seq]
                 store._entries[branch, seq] = replace(entry, media=tuple(sorted({*entry.media, digest})))
 
-    def _take(self, dump: Dump) -> None:
+    def _take(self, dump: SessionExport) -> None:
         name = dump.row.session_id
         if name not in self.store._sessions:
             self._write(dump)
             self.added.append(name)
             return
-        refuse_other(dump, self.naming, self.store._dumped)
+        refuse_different(dump, self.naming, self.store._dumped)
         self.known.append(name)
 
-    def _write(self, dump: Dump) -> None:
+    def _write(self, dump: SessionExport) -> None:
         store, name = self.store, dump.row.session_id
         numbers = self._footing(dump)
         hung = set(numbers)
@@ -174,9 +174,9 @@ class TakingIn:
             gone = f"gone {self._next('session')}"
             for branch in foreign:
                 self._write_branch(gone, branch, numbers)
-            store._left[gone] = [replace(call, branch=numbers[call.branch]) for call in dump.below]
+            store._left[gone] = [replace(call, branch=numbers[call.branch]) for call in dump.inherited_calls]
             store._told_once[gone] = list(
-                as_facts(replace(one, branch=numbers[one.branch]) for one in dump.given)
+                limits_as_facts(replace(one, branch=numbers[one.branch]) for one in dump.inherited_limits)
             )
         no = self._next("session")
         for branch in dump.branches:
@@ -187,13 +187,13 @@ class TakingIn:
                 store._entries[numbers[stored.branch], stored.entry.seq] = replace(stored.entry, media=())
                 self.entries += 1
         row = replace(dump.row, leaf=Leaf(numbers[dump.row.leaf.branch], dump.row.leaf.seq))
-        kept = Kept(no, row, dump.detail)
+        kept = SessionData(no, row, dump.detail)
         kept.calls = [replace(call, branch=numbers[call.branch]) for call in dump.calls]
-        kept.journal = [placed(fact, numbers) for fact in dump.facts]
+        kept.journal = [renumber_fact(fact, numbers) for fact in dump.facts]
         kept.inbox = list(self.naming.inbox(dump.inbox))
         store._sessions[name] = kept
 
-    def _footing(self, dump: Dump) -> dict[int, int]:
+    def _footing(self, dump: SessionExport) -> dict[int, int]:
         """The branches of its parent it may hang on; empty if there are none."""
         parent = dump.row.parent_session
         if parent is None or dump.branches[0].session_id is not None:
@@ -202,11 +202,11 @@ class TakingIn:
             branches = self.store.branches(parent)
         except NotFound:
             return {}
-        return footing(dump, branches, self._hash_of) or {}
+        return match_parent_branches(dump, branches, self._hash_of) or {}
 
     def _hash_of(self, line: tuple[Branch, ...], numbers: dict[int, int]) -> bytes:
         below, given = self.store._below_of(line, numbers), self.store._given_of(line, numbers)
-        return hash_below(self.store._told(line, numbers), below, given)
+        return hash_inherited(self.store._told(line, numbers), below, given)
 
     def _write_branch(self, name: str, branch: Branch, numbers: dict[int, int]) -> None:
         number = self._next("branch")
@@ -219,8 +219,8 @@ class TakingIn:
         return self.store._numbers[what]
 
 
-def _pieces(held: Mapping[str, Blob], mimes: Mapping[str, str]) -> Iterator[Pieces]:
+def _pieces(held: Mapping[str, Blob], mimes: Mapping[str, str]) -> Iterator[BlobStream]:
     for digest in sorted(mimes):
         blob = held.get(digest)
         if blob is not None:
-            yield Pieces(digest, mimes[digest], len(blob.data), (blob.data,))
+            yield BlobStream(digest, mimes[digest], len(blob.data), (blob.data,))

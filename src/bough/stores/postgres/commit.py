@@ -15,7 +15,7 @@ from ...core.drafts import Blob, NewEntry
 from ...core.tree import Leaf
 from ...core.usage import Totals, difference, total
 from ...errors import Fenced, InvalidPosition, MissingBlob, NotFound, SessionTrashed, StaleLeaf
-from ..base import Change, Committed
+from ..base import Change, CommitResult
 from ..rows import call_from, call_row, entry_row
 from .commit_statement import GROWTH, TOTALS, row_values, sets_of
 from .connections import Connection, Row
@@ -84,7 +84,7 @@ def lock_head(writer: Connection, session_id: str, owner: str | None) -> Head:
     return Head(no, Leaf(branch, seq), facts, calls, fence, trashed_at, whose, is_growing)
 
 
-def apply(writer: Connection, change: Change, space: str, owner: str | None) -> Committed:
+def apply(writer: Connection, change: Change, space: str, owner: str | None) -> CommitResult:
     head = lock_head(writer, change.session_id, owner)
     if head.trashed_at is not None:
         raise SessionTrashed(change.session_id)
@@ -105,15 +105,15 @@ def apply(writer: Connection, change: Change, space: str, owner: str | None) -> 
     if change.move_to is not None or (change.entries and change.fence is not None):
         # A draft dies with the answer it became, and with a rewind; only a fenced runner leaves drafts.
         writer.execute("delete from bough.draft where no = %s", (head.no,))
-    if change.takes is not None:
-        writer.execute("delete from bough.inbox where no = %s and n = %s", (head.no, change.takes))
+    if change.inbox_number is not None:
+        writer.execute("delete from bough.inbox where no = %s and n = %s", (head.no, change.inbox_number))
     if change.state is not UNSET:
         state = None if change.state is None else change.state.decode()
         writer.execute("update bough.session_detail set state = %s where no = %s", (state, head.no))
-    return Committed(leaf, facts)
+    return CommitResult(leaf, facts)
 
 
-def _repeated(writer: Connection, change: Change, head: Head) -> Committed:
+def _repeated(writer: Connection, change: Change, head: Head) -> CommitResult:
     """The leaf moved: either this very change did it, or the writer is stale.
 
     No index on the key: it would cost every append, and this scan is paid by the late one only.
@@ -122,10 +122,10 @@ def _repeated(writer: Connection, change: Change, head: Head) -> Committed:
     found = writer.execute(SELECT_KEY, (head.no, change.key)).fetchone()
     if found is None or found[3] is None:
         raise StaleLeaf(change.session_id, change.after, head.leaf)
-    return Committed(Leaf(found[3], found[5]), found[0], repeated=True)
+    return CommitResult(Leaf(found[3], found[5]), found[0], is_repeat=True)
 
 
-def find_committed(writer: Connection, change: Change, owner: str | None) -> Committed | None:
+def find_committed(writer: Connection, change: Change, owner: str | None) -> CommitResult | None:
     """Whether a change whose answer was lost was written: its key is in the journal.
 
     The lock waits for a server process that may still be writing it. Asked before anything is refused, for since
@@ -137,7 +137,7 @@ def find_committed(writer: Connection, change: Change, owner: str | None) -> Com
     if found is None or (is_moving and head.leaf == change.after):  # the key of an earlier change
         return None
     leaf = head.leaf if found[3] is None else Leaf(found[3], found[5])
-    return Committed(leaf, found[0] + len(change.facts))
+    return CommitResult(leaf, found[0] + len(change.facts))
 
 
 def _grow(writer: Connection, change: Change, head: Head, under: Leaf, space: str) -> Leaf:
@@ -218,6 +218,6 @@ def _add_facts(writer: Connection, change: Change, head: Head, space: str, leaf:
 
 
 def _update_row(writer: Connection, change: Change, head: Head, leaf: Leaf, growth: Totals) -> None:
-    sets: Any = f"update bough.session set {GROWTH}{TOTALS}{sets_of(change.row, bool(change.tags))}"
+    sets: Any = f"update bough.session set {GROWTH}{TOTALS}{sets_of(change.columns, bool(change.tags))}"
     sets += ", branch = %s, seq = %s where no = %s"
     writer.execute(sets, [*row_values(change, growth), leaf.branch, leaf.seq, head.no])

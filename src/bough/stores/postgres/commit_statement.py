@@ -17,7 +17,7 @@ from msgspec.structs import astuple
 
 from ...core.codec import to_json
 from ...core.usage import Totals, total
-from ..base import SETTABLE, Change
+from ..base import SETTABLE_COLUMNS, Change
 from ..rows import call_row, entry_row
 from .connections import NO_ENGINE_SQL, SET_SPACE, EngineSql
 from .rows import CALL_NAMES, CALL_TYPES, ENTRY_NAMES, ENTRY_TYPES, json_text, placeholders
@@ -66,10 +66,10 @@ def shape_of(change: Change, owner: str | None, *, is_growing: bool = False) -> 
         facts,
         calls,
         change.replaces_call and calls == 1,
-        tuple(change.row),
+        tuple(change.columns),
         bool(change.tags),
         change.state is not UNSET,
-        change.takes is not None,
+        change.inbox_number is not None,
         _drops_draft(change),
         change.after is not None,
         change.fence is not None,
@@ -120,8 +120,8 @@ def bindings_of(
         call_id, _, *rest = call_row(change.calls[0], None)
         found += (call_id, *rest, space)
     found += _fact_values(change)
-    if change.takes is not None:
-        found += (space, change.takes)
+    if change.inbox_number is not None:
+        found += (space, change.inbox_number)
     if _drops_draft(change):
         found.append(space)
     if change.state is not UNSET:
@@ -135,7 +135,7 @@ def row_values(change: Change, growth: Totals | None) -> list[Any]:
     for entry in change.entries:
         turns += entry.turn == entry.seq
     found = [1 + len(change.facts), change.at, turns, *(() if growth is None else astuple(growth))]
-    for name, value in change.row.items():
+    for name, value in change.columns.items():
         found.append(to_json(value, name).decode() if name == "tool_names" else value)
     if change.tags:
         found.append(to_json(dict(change.tags), "tags").decode())
@@ -154,7 +154,7 @@ def _fact_values(change: Change) -> list[Any]:
 
 def sets_of(row: Iterable[str], has_tags: bool) -> str:
     names = tuple(row)
-    assert SETTABLE.issuperset(names), names
+    assert SETTABLE_COLUMNS.issuperset(names), names
     sets = "".join(f", {name} = %s" for name in names)
     return sets + (
         ", tags = jsonb_strip_nulls(coalesce(session.tags, '{}') || %s::text::jsonb)" if has_tags else ""

@@ -7,8 +7,8 @@ from typing import Any, get_args
 
 from ...core.usage import Totals
 from ...errors import InvalidArgument, NotFound
-from ..base import Query, StoreBackend
-from ..counts import DAY, Column, Held, Spent
+from ..base import SessionQuery, StoreBackend
+from ..counts import DAY, CountColumn, DailyUsage, StorageSize
 from .connections import SET_SPACE_NAMED, Connection, Connections
 from .export_sessions import SELECT_SESSION
 from .session_query import conditions
@@ -47,28 +47,30 @@ class PostgresCounting(StoreBackend):
     @abstractmethod
     def _named(self, session_id: str) -> dict[str, Any]: ...
 
-    def count(self, query: Query, by: Column) -> dict[str, int]:
-        if by not in get_args(Column):  # it becomes part of the statement
-            raise InvalidArgument("by", by, ", ".join(get_args(Column)))
+    def count(self, query: SessionQuery, by: CountColumn) -> dict[str, int]:
+        if by not in get_args(CountColumn):  # it becomes part of the statement
+            raise InvalidArgument("by", by, ", ".join(get_args(CountColumn)))
         where, bindings = conditions(query, self.owner)
         select = f"""select coalesce({by}, ''), count(*) from bough.session
             where {SET_SPACE_NAMED} and {where} group by 1"""
         return dict(self._connections.query(select, {**bindings, "space": self.space}))
 
-    def spent(self, since: int = 0) -> list[Spent]:
+    def daily_usage(self, since: int = 0) -> list[DailyUsage]:
         bindings = {"space": self.space, "owner": self.owner, "since": since}
         rows = self._connections.query(SELECT_SPENT, bindings)
-        found = [Spent(day, agent, model, bucket, Totals(*sums)) for day, agent, model, bucket, *sums in rows]
+        found = [
+            DailyUsage(day, agent, model, bucket, Totals(*sums)) for day, agent, model, bucket, *sums in rows
+        ]
         # Here and not in the statement: its order of text would be that of the database's language.
         return sorted(found, key=lambda one: (one.day, one.agent or "", one.model or "", one.bucket))
 
-    def held(self, session_id: str) -> Held:
-        def work(reader: Connection) -> Held:
+    def storage_size(self, session_id: str) -> StorageSize:
+        def work(reader: Connection) -> StorageSize:
             found = reader.execute(SELECT_SESSION, self._named(session_id), binary=True).fetchone()
             if found is None:
                 raise NotFound(session_id)
             row = reader.execute(SELECT_HELD, {"no": found[0]}).fetchone()
             assert row is not None
-            return Held(*row)
+            return StorageSize(*row)
 
         return self._connections.read_snapshot(work)

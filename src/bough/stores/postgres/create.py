@@ -91,7 +91,7 @@ _CASTS = [
 
 
 def bindings_of(new: NewSession) -> dict[str, Any]:
-    row, under = new.row, new.fork_of
+    row, under = new.row, new.fork_point
     seq = new.seeds[-1].seq if new.seeds else under.seq if under else 0
     spec, policy, workspace, state = detail_row(new.detail)
     data = {"relation": row.relation, "parent": row.parent_session} if row.parent_session else {}
@@ -126,24 +126,24 @@ def insert_plain(connections: Connections, new: NewSession, space: str) -> Sessi
 
     A fork has its lock by a statement of its own: the one that waits for it sees what was there before it waited.
     """
-    statement, given = insertion(len(new.seeds), is_fork=new.fork_of is not None), bindings_of(new)
+    statement, given = insertion(len(new.seeds), is_fork=new.fork_point is not None), bindings_of(new)
     values = [given[name] for name in statement.names]
-    if new.fork_of is None:
+    if new.fork_point is None:
         found = connections.run_statement(statement, values)
     else:
         found = connections.run_pipeline([(SHARED, (space,)), (statement, values)])
         if not found and not connections.query(PLACE_EXISTS, given):
-            raise InvalidPosition(str(new.fork_of), 0, new.fork_of.seq)
+            raise InvalidPosition(str(new.fork_point), 0, new.fork_point.seq)
     return created_row(new, int(found[0][0] or 0), given["seq"]) if found else None
 
 
 def insert(writer: Connection, new: NewSession, space: str) -> SessionRow | None:
     """The same in a transaction, with what else it may bring."""
-    statement, given = insertion(len(new.seeds), is_fork=new.fork_of is not None), bindings_of(new)
-    if new.fork_of is not None:
+    statement, given = insertion(len(new.seeds), is_fork=new.fork_point is not None), bindings_of(new)
+    if new.fork_point is not None:
         lock(writer, SHARE_LOCK, space)
         if writer.execute(PLACE_EXISTS, given).fetchone() is None:
-            raise InvalidPosition(str(new.fork_of), 0, new.fork_of.seq)
+            raise InvalidPosition(str(new.fork_point), 0, new.fork_point.seq)
     check_blobs(writer, space, new.seeds, new.blobs)
     insert_blobs(writer, space, new.blobs, new.row.started_at)
     found = run_statement(writer, statement, [given[name] for name in statement.names])
@@ -160,5 +160,5 @@ def insert(writer: Connection, new: NewSession, space: str) -> SessionRow | None
 def check_same(new: NewSession, row: SessionRow, seeds: list[bytes]) -> None:
     """A session of that id is here: it must be the same one."""
     wanted = [seed.entry_id for seed in new.seeds]
-    if row.owner != new.row.owner or seeds != wanted or new.fork_of is not None:
+    if row.owner != new.row.owner or seeds != wanted or new.fork_point is not None:
         raise IdTaken(new.row.session_id)

@@ -13,10 +13,21 @@ from typing import Any
 from ...core.tree import Branch
 from ...core.usage import Call
 from ...errors import NotFound, StoreDamaged
-from ..base import Fact, Queued, Stored
-from ..message_limits import KINDS, Given, given_of
+from ..base import Fact, QueuedInput, StoredEntry
+from ..message_limits import LIMIT_FACT_KINDS, MessageLimit, select_inherited_limits
 from ..rows import call_from, fact_from, session_from, stored_from
-from ..transfer import PIECE, Dump, Dumps, Pieces, below_of, family, hash_below, numbered, placed, spoken_row
+from ..transfer import (
+    PIECE_BYTES,
+    BlobStream,
+    SessionExport,
+    SessionExports,
+    hash_inherited,
+    portable_row,
+    renumber_branches,
+    renumber_fact,
+    select_inherited_calls,
+    sessions_with_tasks,
+)
 from .connections import SET_SPACE_NAMED, Connection, Row
 from .rows import CALL_COLUMNS, ENTRY_COLUMNS, FACT_COLUMNS, SESSION_COLUMNS, detail_from
 
@@ -75,31 +86,31 @@ class Snapshot:
             cursor.itersize = ROWS_AT_ONCE
             yield from cursor.execute(query, bindings, binary=True)
 
-    def dumps(self, session_ids: Sequence[str], *, children: bool) -> Dumps:
+    def dumps(self, session_ids: Sequence[str], *, children: bool) -> SessionExports:
         for name in session_ids:
             self._found(name)
-        names = family(session_ids, self._tasks) if children else session_ids
-        return Dumps((self.dump(name)[0] for name in names), self.blobs)
+        names = sessions_with_tasks(session_ids, self._tasks) if children else session_ids
+        return SessionExports((self.dump(name)[0] for name in names), self.blobs)
 
-    def dump(self, session_id: str) -> tuple[Dump, dict[int, int]]:
+    def dump(self, session_id: str) -> tuple[SessionExport, dict[int, int]]:
         """The session, and the numbers of its branches in the dump by the store's own."""
         found = self._found(session_id)
         no, row = int(found[0]), session_from(found)
-        branches, numbers = numbered(self.branches(session_id), session_id, self.where)
+        branches, numbers = renumber_branches(self.branches(session_id), session_id, self.where)
         below = self.calls_below(branches, numbers)
         foreign = [branch for branch in branches if branch.session_id is None]
         given = self.given_below(foreign, numbers)
-        dump = Dump(
-            row=spoken_row(row, numbers),
+        dump = SessionExport(
+            row=portable_row(row, numbers),
             detail=detail_from(self._rows(SELECT_DETAIL, (no,))[0]),
             branches=branches,
-            below=tuple(below),
-            given=given,
+            inherited_calls=tuple(below),
+            inherited_limits=given,
             entries=self.entries(branches, numbers),
             calls=self._calls(no, numbers),
             facts=self._facts(no, numbers),
-            inbox=(Queued(*row) for row in self._rows(SELECT_QUEUED, (no,))),
-            stands_on=lambda: hash_below(self.entries(foreign, numbers), below, given),
+            inbox=(QueuedInput(*row) for row in self._rows(SELECT_QUEUED, (no,))),
+            inherited_hash=lambda: hash_inherited(self.entries(foreign, numbers), below, given),
         )
         return dump, numbers
 
@@ -118,25 +129,25 @@ class Snapshot:
     def branches(self, session_id: str) -> list[Branch]:
         return [Branch(*row) for row in self._rows(SELECT_BRANCHES, self._named(session_id))]
 
-    def entries(self, branches: Iterable[Branch], numbers: Mapping[int, int]) -> Iterator[Stored]:
+    def entries(self, branches: Iterable[Branch], numbers: Mapping[int, int]) -> Iterator[StoredEntry]:
         own = {n: number for number, n in numbers.items()}
         for branch in branches:
             span = (own[branch.branch], branch.parent_seq + 1, branch.tail)
             for row in self._stream(SELECT_SPAN, span):
-                yield Stored(branch.branch, stored_from(row).entry)
+                yield StoredEntry(branch.branch, stored_from(row).entry)
 
     def calls_below(self, branches: Iterable[Branch], numbers: Mapping[int, int]) -> list[Call]:
         foreign = [branch for branch in branches if branch.session_id is None]
         rows = (row for no in self._owners(foreign, numbers) for row in self._stream(SELECT_CALLS, (no,)))
-        return below_of(map(call_from, rows), foreign, numbers)
+        return select_inherited_calls(map(call_from, rows), foreign, numbers)
 
-    def given_below(self, foreign: Iterable[Branch], numbers: Mapping[int, int]) -> tuple[Given, ...]:
+    def given_below(self, foreign: Iterable[Branch], numbers: Mapping[int, int]) -> tuple[MessageLimit, ...]:
         foreign = list(foreign)
-        return given_of(map(self._told, self._owners(foreign, numbers)), foreign, numbers)
+        return select_inherited_limits(map(self._told, self._owners(foreign, numbers)), foreign, numbers)
 
     def _told(self, no: int) -> list[Fact]:
         """The facts of a journal that tell how much calls were given."""
-        return list(map(fact_from, self._rows(SELECT_TOLD, (no, list(KINDS)))))
+        return list(map(fact_from, self._rows(SELECT_TOLD, (no, list(LIMIT_FACT_KINDS)))))
 
     def _owners(self, foreign: Iterable[Branch], numbers: Mapping[int, int]) -> list[int]:
         """Whose branches they are, or were."""
@@ -156,23 +167,23 @@ class Snapshot:
         for row in self._stream(SELECT_FACTS, (no,)):
             fact = fact_from(row)
             try:
-                yield placed(fact, numbers)
+                yield renumber_fact(fact, numbers)
             except (KeyError, TypeError, ValueError) as error:
-                why = f"fact {fact.n} names a branch that is not there ({error})"
+                why = f"fact {fact.number} names a branch that is not there ({error})"
                 raise StoreDamaged(self.where, why) from None
 
-    def blobs(self, mimes: Mapping[str, str]) -> Iterator[Pieces]:
+    def blobs(self, mimes: Mapping[str, str]) -> Iterator[BlobStream]:
         for digest in sorted(mimes):
             found = self._rows(SELECT_BLOB, (self.space, digest))
             if found:
                 no, size = found[0]
-                yield Pieces(digest, mimes[digest], size, self._pieces(no, size))
+                yield BlobStream(digest, mimes[digest], size, self._pieces(no, size))
 
     def _pieces(self, no: int, size: int) -> Iterator[bytes]:
-        for begin in range(1, size + 1, PIECE):
-            yield self._rows(SELECT_PIECE, (begin, PIECE, no))[0][0]
+        for begin in range(1, size + 1, PIECE_BYTES):
+            yield self._rows(SELECT_PIECE, (begin, PIECE_BYTES, no))[0][0]
 
     def hash_of(self, line: Sequence[Branch], numbers: dict[int, int]) -> bytes:
         """What these branches hold, told by those numbers; for `footing`."""
         below, given = self.calls_below(line, numbers), self.given_below(line, numbers)
-        return hash_below(self.entries(line, numbers), below, given)
+        return hash_inherited(self.entries(line, numbers), below, given)

@@ -17,10 +17,19 @@ from psycopg.errors import UniqueViolation
 from ...core.tree import Branch, Leaf
 from ...core.usage import Call
 from ...errors import IdConflict, NotFound, ServerUnreachable
-from ..base import Detail, Fact, SessionRow, StoreBackend, Stored
-from ..message_limits import as_facts
+from ..base import Fact, SessionDetail, SessionRow, StoreBackend, StoredEntry
+from ..message_limits import limits_as_facts
 from ..rows import call_row, entry_row
-from ..transfer import Dump, Dumps, Naming, Pieces, TakenIn, footing, placed, refuse_other
+from ..transfer import (
+    BlobReferences,
+    BlobStream,
+    ImportResult,
+    SessionExport,
+    SessionExports,
+    match_parent_branches,
+    refuse_different,
+    renumber_fact,
+)
 from .commit import TIE_BLOB, insert_branch
 from .connections import Connection, ConnectionLost, Connections
 from .create import SHARE_LOCK, lock
@@ -81,17 +90,17 @@ class PostgresDumping(StoreBackend):
     _connections: Connections
 
     @contextmanager
-    def dump(self, *session_ids: str, children: bool = False) -> Iterator[Dumps]:
+    def export_sessions(self, *session_ids: str, children: bool = False) -> Iterator[SessionExports]:
         with self._connections.snapshot() as reader:
-            yield Snapshot(reader, self.space, self.owner, self.where).dumps(session_ids, children=children)
+            yield Snapshot(reader, self.space, self.owner, self.url).dumps(session_ids, children=children)
 
-    def take_in(self, dumps: Dumps, at: int) -> TakenIn:
+    def import_sessions(self, exports: SessionExports, at: int) -> ImportResult:
         """What comes is read once, so it cannot be written twice: if the connection breaks, it is looked for."""
-        outcome: list[TakenIn] = []
+        outcome: list[ImportResult] = []
 
-        def work(writer: Connection) -> TakenIn:
+        def work(writer: Connection) -> ImportResult:
             lock(writer, SHARE_LOCK, self.space)
-            outcome.append(TakingIn(writer, self.space, self.owner, self.where).all_of(dumps, at))
+            outcome.append(TakingIn(writer, self.space, self.owner, self.url).all_of(exports, at))
             return outcome[0]
 
         try:
@@ -99,7 +108,7 @@ class PostgresDumping(StoreBackend):
         except ConnectionLost as lost:
             if outcome and all(self._has(name) for name in outcome[0].added):
                 return outcome[0]
-            raise ServerUnreachable(self.where, f"{lost.reason}; nothing was taken in") from None
+            raise ServerUnreachable(self.url, f"{lost.reason}; nothing was taken in") from None
 
     def _has(self, session_id: str) -> bool:
         try:
@@ -113,19 +122,19 @@ class TakingIn:
     def __init__(self, writer: Connection, space: str, owner: str | None, where: str) -> None:
         self.writer, self.space, self.owner = writer, space, owner
         self.here = Snapshot(writer, space, owner, where)
-        self.naming = Naming()
+        self.naming = BlobReferences()
         self.added: list[str] = []
         self.known: list[str] = []
         self.entries = 0
 
-    def all_of(self, dumps: Dumps, at: int) -> TakenIn:
+    def all_of(self, dumps: SessionExports, at: int) -> ImportResult:
         for dump in dumps.sessions:
             mine = dump.row.owner if self.owner is None else self.owner
             self._take(replace(dump, row=replace(dump.row, space=self.space, owner=mine)))
         brought = sum(self._put(blob, at) for blob in dumps.blobs(self.naming.mimes))
         self._many(TIE_BLOB, ((b, seq, self.space, digest) for b, seq, digest in self.naming.places))
         missing = sum(not self._holds(digest) for digest in self.naming.mimes)
-        return TakenIn(tuple(self.added), tuple(self.known), self.entries, brought, missing)
+        return ImportResult(tuple(self.added), tuple(self.known), self.entries, brought, missing)
 
     def _many(self, query: Any, rows: Iterable[tuple[Any, ...]]) -> None:
         for some in _portions(rows):
@@ -136,7 +145,7 @@ class TakingIn:
         for some in _portions(rows):
             self.writer.execute(query, [_array(column) for column in zip(*some, strict=True)])
 
-    def _take(self, dump: Dump) -> None:
+    def _take(self, dump: SessionExport) -> None:
         name = dump.row.session_id
         query = "select 1 from bough.session where id = %s"
         if self.writer.execute(query, (name,)).fetchone() is None:
@@ -146,12 +155,12 @@ class TakingIn:
                 raise IdConflict(name) from None
             self.added.append(name)
             return
-        refuse_other(dump, self.naming, self.here.dump)
+        refuse_different(dump, self.naming, self.here.dump)
         self.known.append(name)
 
     # -- one session -------------------------------------------------------------------------------
 
-    def _write(self, dump: Dump) -> None:
+    def _write(self, dump: SessionExport) -> None:
         numbers, owner = self._footing(dump), dump.row.owner
         is_hung = bool(numbers)
         if not is_hung:
@@ -166,19 +175,19 @@ class TakingIn:
         hung = {branch.branch for branch in dump.branches if is_hung and branch.session_id is None}
         self._write_entries(self.naming.entries(dump.entries, numbers), numbers, hung, owner)
         self._write_calls(no, owner, dump.calls, numbers)
-        facts = (self._fact_row(no, owner, placed(fact, numbers)) for fact in dump.facts)
+        facts = (self._fact_row(no, owner, renumber_fact(fact, numbers)) for fact in dump.facts)
         self._at_once(INSERT_FACTS, facts)
         queued = self.naming.inbox(dump.inbox)
-        self._many(INSERT_QUEUED, ((no, one.n, self.space, owner, one.body, one.at) for one in queued))
+        self._many(INSERT_QUEUED, ((no, one.number, self.space, owner, one.body, one.at) for one in queued))
 
-    def _footing(self, dump: Dump) -> dict[int, int]:
+    def _footing(self, dump: SessionExport) -> dict[int, int]:
         """The branches of its parent it may hang on; empty if there are none."""
         parent = dump.row.parent_session
         if parent is None or dump.branches[0].session_id is not None:
             return {}
-        return footing(dump, self.here.branches(parent), self.here.hash_of) or {}
+        return match_parent_branches(dump, self.here.branches(parent), self.here.hash_of) or {}
 
-    def _write_below(self, dump: Dump, numbers: dict[int, int]) -> None:
+    def _write_below(self, dump: SessionExport, numbers: dict[int, int]) -> None:
         """What it stands on, as if its owner had been purged: under a number that no session has or will have."""
         foreign = [branch for branch in dump.branches if branch.session_id is None]
         if foreign:
@@ -186,17 +195,18 @@ class TakingIn:
             assert found is not None
             for branch in foreign:
                 self._write_branch(found[0], branch, numbers)
-            self._write_calls(found[0], dump.row.owner, dump.below, numbers)
-            given = (replace(one, branch=numbers[one.branch]) for one in dump.given)
+            self._write_calls(found[0], dump.row.owner, dump.inherited_calls, numbers)
+            given = (replace(one, branch=numbers[one.branch]) for one in dump.inherited_limits)
             self._at_once(
-                INSERT_FACTS, (self._fact_row(found[0], dump.row.owner, fact) for fact in as_facts(given))
+                INSERT_FACTS,
+                (self._fact_row(found[0], dump.row.owner, fact) for fact in limits_as_facts(given)),
             )
 
     def _write_branch(self, no: int, branch: Branch, numbers: dict[int, int]) -> None:
         under = None if branch.parent is None else Leaf(numbers[branch.parent], branch.parent_seq)
         numbers[branch.branch] = insert_branch(self.writer, self.space, no, under)
 
-    def _write_row(self, row: SessionRow, detail: Detail) -> int:
+    def _write_row(self, row: SessionRow, detail: SessionDetail) -> int:
         given = session_row(row, branch=0, seq=0)
         found = self.writer.execute(INSERT_SESSION, list(given.values())).fetchone()
         assert found is not None
@@ -204,7 +214,7 @@ class TakingIn:
         return int(found[0])
 
     def _write_entries(
-        self, entries: Iterable[Stored], numbers: Mapping[int, int], hung: set[int], owner: str | None
+        self, entries: Iterable[StoredEntry], numbers: Mapping[int, int], hung: set[int], owner: str | None
     ) -> None:
         def rows() -> Iterator[tuple[Any, ...]]:
             for stored in entries:
@@ -226,7 +236,7 @@ class TakingIn:
     def _fact_row(self, no: int, owner: str | None, fact: Fact) -> tuple[Any, ...]:
         place, rest = _parted(fact.data)
         data = json_text(rest, "journal data")
-        return (no, self.space, owner, fact.n, fact.kind, fact.key, *place, data, fact.at)
+        return (no, self.space, owner, fact.number, fact.kind, fact.key, *place, data, fact.at)
 
     # -- blobs -------------------------------------------------------------------------------------
 
@@ -234,7 +244,7 @@ class TakingIn:
         query = "select 1 from bough.blob where space = %s and hash = %s"
         return self.writer.execute(query, (self.space, digest)).fetchone() is not None
 
-    def _put(self, blob: Pieces, at: int) -> int:
+    def _put(self, blob: BlobStream, at: int) -> int:
         if self._holds(blob.hash):
             return 0
         given = (self.space, blob.hash, blob.mime, blob.size, at, b"".join(blob.pieces))

@@ -15,8 +15,8 @@ from typing import Any
 from ...core.tree import Branch, Leaf, reachable_seqs
 from ...errors import NotTrashed
 from ..base import Fact
-from ..message_limits import KINDS, left_of
-from ..purge_types import Purged
+from ..message_limits import LIMIT_FACT_KINDS, retained_limit_facts
+from ..purge_types import PurgeResult
 from ..rows import fact_from
 from .commit import Head
 from .connections import Connection
@@ -82,7 +82,7 @@ def below(connection: Connection, session_id: str, query: Any = SELECT_CHILDREN)
     return list(found)[:0:-1]
 
 
-def purge(writer: Connection, head: Head, session_id: str, *, with_forks: bool) -> Purged:
+def purge(writer: Connection, head: Head, session_id: str, *, with_forks: bool) -> PurgeResult:
     if head.trashed_at is None:
         raise NotTrashed(session_id)
     query = SELECT_BELOW if with_forks else SELECT_TRASHED
@@ -107,7 +107,7 @@ def purge(writer: Connection, head: Head, session_id: str, *, with_forks: bool) 
     writer.execute(DELETE_CALLS, (list(owners), list(keep), list(keep.values())))
     entries, kept, blobs = _forget_branches(writer, [branch for branch, _ in doomed.values()], keep)
     dropped = writer.execute(DELETE_BLOBS, (blobs,)).rowcount
-    return Purged(tuple(ids), entries, kept, dropped)
+    return PurgeResult(tuple(ids), entries, kept, dropped)
 
 
 def _stays(keep: Mapping[int, int], looked_at: Collection[int], place: Leaf) -> bool:
@@ -118,8 +118,8 @@ def _stays(keep: Mapping[int, int], looked_at: Collection[int], place: Leaf) -> 
 
 def _forget_facts(writer: Connection, no: int, stays: Callable[[Leaf], bool]) -> None:
     """A journal goes, but for how much the calls of turns were given that stay."""
-    told = writer.execute(SELECT_TOLD, (no, list(KINDS)), binary=True).fetchall()
-    left = left_of(map(fact_from, told), stays)
+    told = writer.execute(SELECT_TOLD, (no, list(LIMIT_FACT_KINDS)), binary=True).fetchall()
+    left = retained_limit_facts(map(fact_from, told), stays)
     of = writer.execute(
         "select space, owner from bough.journal where session_no = %s limit 1", (no,)
     ).fetchone()
@@ -127,7 +127,7 @@ def _forget_facts(writer: Connection, no: int, stays: Callable[[Leaf], bool]) ->
     for fact in left:
         assert of is not None  # it had facts
         writer.execute(
-            INSERT_LEFT, (no, *of, fact.n, fact.kind, fact.data.get("branch"), _rest(fact), fact.at)
+            INSERT_LEFT, (no, *of, fact.number, fact.kind, fact.data.get("branch"), _rest(fact), fact.at)
         )
 
 

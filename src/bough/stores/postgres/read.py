@@ -17,7 +17,16 @@ from ...core.entries import Entry
 from ...core.tree import Branch, Leaf, Range, contains_leaf, lineage
 from ...core.usage import Call
 from ...errors import InvalidPosition, NotFound, StoreDamaged
-from ..base import Detail, Fact, Page, Query, Reading, SessionRow, StoreBackend, Stored
+from ..base import (
+    Fact,
+    PathSnapshot,
+    SessionDetail,
+    SessionPage,
+    SessionQuery,
+    SessionRow,
+    StoreBackend,
+    StoredEntry,
+)
 from ..rows import call_from, entries_from, fact_from, session_from, stored_from
 from .connections import SET_SPACE_NAMED, Connection, Connections, Row
 from .export_sessions import MINE, SELECT_BRANCHES, SELECT_SESSION, SELECT_STORED
@@ -147,14 +156,14 @@ class PostgresReading(StoreBackend):
             raise NotFound(session_id)
         return session_from(found[0])
 
-    def detail(self, session_id: str) -> Detail:
+    def detail(self, session_id: str) -> SessionDetail:
         return detail_from(self._of_session(SELECT_DETAIL, session_id)[0])
 
-    def described(self, session_id: str) -> tuple[SessionRow, Detail]:
+    def session_with_detail(self, session_id: str) -> tuple[SessionRow, SessionDetail]:
         found = self._of_session(SELECT_DESCRIBED, session_id)[0]
         return session_from(found[4:]), detail_from(found[:4])
 
-    def sessions(self, query: Query) -> Page:
+    def sessions(self, query: SessionQuery) -> SessionPage:
         where, bindings = conditions(query, self.owner)
         rows = self._connections.query(
             f"select {SESSION_COLUMNS} from bough.session where {SET_SPACE_NAMED} and {where} "
@@ -163,7 +172,7 @@ class PostgresReading(StoreBackend):
         )
         more = len(rows) > query.limit
         rows = rows[: query.limit]
-        return Page([session_from(row) for row in rows], str(rows[-1][0]) if more else None)
+        return SessionPage([session_from(row) for row in rows], str(rows[-1][0]) if more else None)
 
     def path(
         self,
@@ -175,7 +184,7 @@ class PostgresReading(StoreBackend):
         newest: int | None = None,
         public: bool = False,
         detail: bool = False,
-    ) -> Reading:
+    ) -> PathSnapshot:
         part = {"first": first, "last": last, "newest": newest}
         query = _line_of(WIDE if detail else "", PUBLIC if public else "")
         head, entries = self._line(query, session_id, leaf, part)
@@ -183,9 +192,9 @@ class PostgresReading(StoreBackend):
         row = session_from(tuple(told.values()))
         self._refuse_stray(told, branches or (), leaf)
         ranges = self._ranges(branches or (), row.leaf if leaf is None else leaf)
-        return Reading(row, tuple(ranges), entries, detail_from(tuple(wide)) if detail else None)
+        return PathSnapshot(row, tuple(ranges), entries, detail_from(tuple(wide)) if detail else None)
 
-    def asides(self, session_id: str, *, leaf: Leaf | None = None) -> list[Entry]:
+    def non_message_entries(self, session_id: str, *, leaf: Leaf | None = None) -> list[Entry]:
         part = {"first": 1, "last": None, "newest": None}
         head, entries = self._line(_line_of("", ASIDE), session_id, leaf, part)
         told, branches = from_json(head)
@@ -214,7 +223,7 @@ class PostgresReading(StoreBackend):
             found = entries_from(rows)
         except (msgspec.DecodeError, TypeError) as error:
             why = f"an entry of session {session_id} cannot be read ({error}); session.verify() names it"
-            raise StoreDamaged(self.where, why) from None
+            raise StoreDamaged(self.url, why) from None
         found.sort(key=_seq)  # branch by branch, and nothing promises the order of those
         return head, found
 
@@ -223,9 +232,9 @@ class PostgresReading(StoreBackend):
             return lineage({n: Branch(n, None, parent, seq) for n, parent, seq, _ in branches}, leaf)
         except KeyError as error:
             why = f"branch {error} is missing on the way to {leaf}; session.verify() tells more"
-            raise StoreDamaged(self.where, why) from None
+            raise StoreDamaged(self.url, why) from None
 
-    def entries(self, session_id: str) -> list[Stored]:
+    def entries(self, session_id: str) -> list[StoredEntry]:
         return [stored_from(row) for row in self._of_session(SELECT_STORED, session_id)]
 
     def branches(self, session_id: str) -> list[Branch]:
@@ -243,7 +252,7 @@ class PostgresReading(StoreBackend):
     def calls(self, session_id: str) -> list[Call]:
         return [call_from(row) for row in self._hanging(SELECT_CALLS, session_id)]
 
-    def calls_below(self, session_id: str) -> list[Call]:
+    def inherited_calls(self, session_id: str) -> list[Call]:
         return [call_from(row) for row in self._of_session(SELECT_CALLS_BELOW, session_id)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core.codec import to_json
-from ..base import Detail, SessionRow
+from ..base import SessionDetail, SessionRow
 from ..rows import SESSION_COLUMNS as NAMES
 
 SESSION_NAMES = tuple(name.strip() for name in NAMES.split(","))
@@ -53,13 +53,13 @@ def json_text(value: Any, where: str) -> str | None:
     return to_json(value, where).decode() if value else None
 
 
-def detail_row(detail: Detail) -> list[str | None]:
+def detail_row(detail: SessionDetail) -> list[str | None]:
     wide = (detail.spec, detail.policy, detail.workspace, detail.state)
     return [None if text is None else text.decode() for text in wide]
 
 
-def detail_from(row: tuple[Any, ...]) -> Detail:
-    return Detail(*(None if text is None else text.encode() for text in row))
+def detail_from(row: tuple[Any, ...]) -> SessionDetail:
+    return SessionDetail(*(None if text is None else text.encode() for text in row))
 
 
 def placeholders(types: tuple[str, ...], count: int) -> str:

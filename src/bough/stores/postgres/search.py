@@ -17,7 +17,15 @@ from ...core.search_text import tool_names
 from ...core.tree import Branch, Leaf, Range, lineage, reachable_seqs
 from ...errors import IndexBehind, NotFound, StoreDamaged, StoreFull, StoreReadOnly
 from ..base import StoreBackend
-from ..search_types import Hit, Place, Progress, SearchPage, entry_hit, holds, title_hit
+from ..search_types import (
+    HitLocation,
+    IndexProgress,
+    SearchHit,
+    SearchPage,
+    entry_hit,
+    ranges_contain,
+    title_hit,
+)
 from .connections import Connection, Connections, Row
 from .search_index import LETTERS, LONGEST, WIDE, asked, behind, catch_up, held_of, readable, space_word
 
@@ -62,16 +70,16 @@ class PostgresSearching(StoreBackend):
 
     _connections: Connections
 
-    def index(self, progress: Progress | None = None) -> int:
+    def index(self, progress: IndexProgress | None = None) -> int:
         try:
             return catch_up(self._connections, self.space, progress)
         except (StoreReadOnly, StoreFull) as error:
             left = self._connections.read_snapshot(lambda reader: behind(reader, self.space))
-            raise IndexBehind(self.where, left, str(error)) from error
+            raise IndexBehind(self.url, left, str(error)) from error
 
     def search(self, search: Search) -> SearchPage:
         return self._connections.read_snapshot(
-            lambda reader: Searching(reader, search, self.space, self.owner, self.where).page()
+            lambda reader: Searching(reader, search, self.space, self.owner, self.url).page()
         )
 
 
@@ -89,7 +97,7 @@ class Searching(Struct, frozen=True):
         if search.session_id is not None:
             no = self._own(search.session_id)
             spans = [(begin, min(end, last)) for begin, end in self._spans(no)]
-        hits: list[Hit] = []
+        hits: list[SearchHit] = []
         for hit in self._hits(spans, no):
             hits.append(hit)
             if len(hits) > search.limit:
@@ -115,7 +123,7 @@ class Searching(Struct, frozen=True):
         ]
         return sorted(spans, reverse=True)
 
-    def _hits(self, spans: Sequence[tuple[int, int]], no: int | None) -> Iterator[Hit]:
+    def _hits(self, spans: Sequence[tuple[int, int]], no: int | None) -> Iterator[SearchHit]:
         paths: dict[int, list[Range]] = {}
         for first, last in spans:
             for place, at, found_no, session_id, title, branch, seq, *about, is_meant in self._proposed(
@@ -126,7 +134,7 @@ class Searching(Struct, frozen=True):
                 if found_no not in paths:
                     paths[found_no] = self._line(Leaf(branch, seq))
                 leaf = Leaf(place >> 32, place & 0xFFFFFFFF)
-                spot = Place(session_id, title, leaf, at, holds(paths[found_no], leaf))
+                spot = HitLocation(session_id, title, leaf, at, ranges_contain(paths[found_no], leaf))
                 yield from self._hit(spot, about)
 
     def _proposed(self, first: int, last: int, no: int | None) -> Iterator[Row]:
@@ -171,7 +179,7 @@ class Searching(Struct, frozen=True):
         except KeyError as error:
             raise StoreDamaged(self.where, f"branch {error} is missing on the way to {leaf}") from None
 
-    def _hit(self, place: Place, about: Sequence[Any]) -> Iterator[Hit]:
+    def _hit(self, place: HitLocation, about: Sequence[Any]) -> Iterator[SearchHit]:
         terms = self.search.terms
         if place.leaf.seq == 0:
             if matches(terms, index_columns(place.title or "", kind=TITLE)):

@@ -21,7 +21,7 @@ from ...core.messages import Message
 from ...core.search import COLUMNS, TITLE, Column, index_columns
 from ...core.search_text import is_error, searchable_text, tokenize_indexed, tool_names
 from ...core.tree import Branch, Leaf, reachable_seqs
-from ..search_types import Progress
+from ..search_types import IndexProgress
 from .connections import Connection, Connections
 
 BATCH_ROWS = 250
@@ -121,7 +121,7 @@ class Batch(Struct):
         return len(self.rows) + len(self.marks) >= BATCH_ROWS or self.characters >= BATCH_CHARACTERS
 
 
-def catch_up(connections: Connections, space: str, progress: Progress | None) -> int:
+def catch_up(connections: Connections, space: str, progress: IndexProgress | None) -> int:
     """Index all that is new in this space; returns how many entries that was."""
     entries, resume = 0, 0
     while True:

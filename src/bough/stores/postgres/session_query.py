@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..base import Query
+from ..base import SessionQuery
 
 LAST = chr(0x10FFFF)  # sorts behind everything an id may go on with
 
 
-def conditions(query: Query, owner: str | None) -> tuple[str, dict[str, Any]]:
+def conditions(query: SessionQuery, owner: str | None) -> tuple[str, dict[str, Any]]:
     """For the space the statement is bound to; it is a condition, too, so that its index is used."""
     wanted: list[tuple[str, str, Any]] = [
         ("owner = %(owner)s", "owner", owner),
@@ -20,8 +20,8 @@ def conditions(query: Query, owner: str | None) -> tuple[str, dict[str, Any]]:
         ("conversation_id = %(conversation)s", "conversation", query.conversation_id),
         ("relation = %(relation)s", "relation", query.relation),
         ("parent_session = %(parent)s", "parent", query.parent_session),
-        ("id >= %(prefix)s", "prefix", query.prefix),
-        ("id < %(behind)s", "behind", None if query.prefix is None else query.prefix + LAST),
+        ("id >= %(prefix)s", "prefix", query.id_prefix),
+        ("id < %(behind)s", "behind", None if query.id_prefix is None else query.id_prefix + LAST),
         ("title = %(title)s", "title", query.title),
         ("started_at >= %(from)s", "from", query.started_from),
         ("started_at < %(until)s", "until", query.started_before),
@@ -34,6 +34,6 @@ def conditions(query: Query, owner: str | None) -> tuple[str, dict[str, Any]]:
         texts.append("tags ->> %(tag)s::text = %(tagged)s")
         bindings |= {"tag": query.tag[0], "tagged": query.tag[1]}
     texts.append("trashed_at is not null" if query.trashed else "trashed_at is null")
-    if not query.children:
+    if not query.include_children:
         texts.append("(relation is null or relation not in ('task', 'replay'))")
     return " and ".join(texts), bindings

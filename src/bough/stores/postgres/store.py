@@ -18,8 +18,8 @@ from psycopg.errors import UniqueViolation
 from ...core.drafts import Blob
 from ...core.tree import Leaf
 from ...errors import Fenced, IdTaken, NotFound, SessionRunning, SessionTrashed
-from ..base import Change, Committed, NewSession, Queued, SessionRow
-from ..purge_types import Purged, UnreferencedBlobs
+from ..base import Change, CommitResult, NewSession, QueuedInput, SessionRow
+from ..purge_types import PurgeResult, UnreferencedBlobs
 from ..rows import session_from
 from . import commit_statement as step
 from . import create as creating
@@ -99,7 +99,7 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
 
     def __init__(self, url: str, *, space: str = "default", owner: str | None = None) -> None:
         address = Address.parse(url)
-        self.where, self.space, self.owner = address.safe_url, space, owner
+        self.url, self.space, self.owner = address.safe_url, space, owner
         self._connections = Connections(address, space)
         self._growing: set[tuple[str, int] | None] = set()
         """Sessions and branches of theirs that were seen to grow here: for good the session's own."""
@@ -115,13 +115,13 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
 
     # -- writing -----------------------------------------------------------------------------------
 
-    def commit(self, change: Change) -> Committed:
+    def commit(self, change: Change) -> CommitResult:
         try:
             return self._commit(change)
         except ConnectionLost as lost:
             return self._settle(change, lost)
 
-    def _commit(self, change: Change) -> Committed:
+    def _commit(self, change: Change) -> CommitResult:
         place = None if change.after is None else (change.session_id, change.after.branch)
         is_growing = place in self._growing
         shape = step.shape_of(change, self.owner, is_growing=is_growing)
@@ -134,7 +134,7 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
             self._grows(change.session_id, done.leaf.branch)
         return done
 
-    def _step(self, change: Change, shape: step.Shape) -> Committed | None:
+    def _step(self, change: Change, shape: step.Shape) -> CommitResult | None:
         """The change as one statement; None if that wrote nothing, whatever the reason."""
         engine = self._connections.engine_sql()
         values = step.bindings_of(change, self.space, self.owner, engine, is_growing=shape.is_growing)
@@ -149,14 +149,14 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
         if not found:
             return None
         branch, seq, facts = (int(number or 0) for number in found[0][:3])
-        return Committed(Leaf(branch, seq), facts)
+        return CommitResult(Leaf(branch, seq), facts)
 
     def _grows(self, session_id: str, branch: int) -> None:
         if len(self._growing) >= MOST_GROWING:
             self._growing.clear()
         self._growing.add((session_id, branch))
 
-    def _settle(self, change: Change, lost: ConnectionLost) -> Committed:
+    def _settle(self, change: Change, lost: ConnectionLost) -> CommitResult:
         """The answer was lost. If the key is there it happened; if not it is tried again, and the compare and swap
         decides should the server still have been at it."""
         deadline = self._connections.deadline()
@@ -169,7 +169,7 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
                 if found is not None:
                     return found
                 done = self._commit(change)
-                return Committed(done.leaf, done.facts + len(change.facts)) if done.repeated else done
+                return CommitResult(done.leaf, done.facts + len(change.facts)) if done.is_repeat else done
             except ConnectionLost as again:
                 lost = again
 
@@ -247,12 +247,12 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
         # Done again after it was done, it finds nothing to restore; the ids are the same.
         return self._connections.write(work)
 
-    def purge(self, session_id: str, *, with_forks: bool = False) -> Purged:
-        def work(writer: Connection) -> Purged:
+    def purge(self, session_id: str, *, with_forks: bool = False) -> PurgeResult:
+        def work(writer: Connection) -> PurgeResult:
             creating.lock(writer, creating.LOCK, self.space)
             return purge(writer, lock_head(writer, session_id, self.owner), session_id, with_forks=with_forks)
 
-        def happened(_: Purged) -> bool:
+        def happened(_: PurgeResult) -> bool:
             return not self._connections.query(SELECT_SESSION, self._named(session_id))
 
         return self._connections.write(work, happened)
@@ -326,9 +326,9 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
 
         return self._connections.write(work, happened)
 
-    def inbox(self, session_id: str) -> list[Queued]:
+    def inbox(self, session_id: str) -> list[QueuedInput]:
         found = self._hanging(SELECT_INBOX, session_id)
-        return [Queued(*row) for row in found]
+        return [QueuedInput(*row) for row in found]
 
     def put_blob(self, blob: Blob, at: int) -> None:
         self._connections.write(lambda writer: insert_blobs(writer, self.space, (blob,), at))
@@ -337,13 +337,13 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
         found = self._connections.query(SELECT_BLOB, {"space": self.space, "hash": digest})
         return Blob(*found[0]) if found else None
 
-    def loose_blobs(self, before: int) -> UnreferencedBlobs:
+    def unreferenced_blobs(self, before: int) -> UnreferencedBlobs:
         return UnreferencedBlobs(
             *self._connections.query(SELECT_LOOSE, {"space": self.space, "before": before})[0]
         )
 
-    def collect_blobs(self, before: int) -> int:
+    def delete_unreferenced_blobs(self, before: int) -> int:
         def work(writer: Connection) -> int:
             return writer.execute(DELETE_LOOSE, (self.space, before)).rowcount
 
-        return self._connections.write(work, lambda _: not self.loose_blobs(before).blobs)
+        return self._connections.write(work, lambda _: not self.unreferenced_blobs(before).blobs)

@@ -20,7 +20,7 @@ from ...core.drafts import Blob, NewEntry
 from ...core.tree import Leaf
 from ...core.usage import Call, Totals, difference, total
 from ...errors import Fenced, InvalidPosition, MissingBlob, NotFound, SessionTrashed, StaleLeaf
-from ..base import SETTABLE, Change, Committed, NewSession, SessionRow
+from ..base import SETTABLE_COLUMNS, Change, CommitResult, NewSession, SessionRow
 from ..rows import CALL_COLUMNS, FACT_COLUMNS, call_from, call_row, fact_from
 
 SELECT_HEAD = """
@@ -94,7 +94,7 @@ class Heads:
             self._known[session_id] = head
 
 
-def apply(connection: apsw.Connection, change: Change, heads: Heads) -> Committed:
+def apply(connection: apsw.Connection, change: Change, heads: Heads) -> CommitResult:
     writer = connection.cursor()  # one for all of it: `connection.execute` makes one each time
     head = heads.recall(change)
     if head is None:
@@ -116,7 +116,7 @@ def apply(connection: apsw.Connection, change: Change, heads: Heads) -> Committe
         _add_calls(writer, change, head, done.leaf.branch, started)
     _add_facts(writer, change, head, done.leaf)
     _clear_up(writer, change, head.no)
-    return Committed(done.leaf, done.facts)
+    return CommitResult(done.leaf, done.facts)
 
 
 def _read(writer: apsw.Cursor, change: Change, heads: Heads) -> Head:
@@ -131,7 +131,7 @@ def _read(writer: apsw.Cursor, change: Change, heads: Heads) -> Head:
     return Head(no, Leaf(branch, seq), facts, calls, bool(is_growing))
 
 
-def _repeated(writer: apsw.Cursor, change: Change, head: Head) -> Committed:
+def _repeated(writer: apsw.Cursor, change: Change, head: Head) -> CommitResult:
     """The leaf moved: either this very change did it, or the writer is stale.
 
     No index on the key: it would cost every append, and this scan is paid by the late one only.
@@ -142,7 +142,7 @@ def _repeated(writer: apsw.Cursor, change: Change, head: Head) -> Committed:
     if found is None:
         raise StaleLeaf(change.session_id, change.after, head.leaf)
     data = fact_from(found).data
-    return Committed(Leaf(data["branch"], data["last"]), found[0] & 0xFFFFFFFF, repeated=True)
+    return CommitResult(Leaf(data["branch"], data["last"]), found[0] & 0xFFFFFFFF, is_repeat=True)
 
 
 def _advance(writer: apsw.Cursor, change: Change, head: Head, started: Mapping[str, Started]) -> Head | None:
@@ -260,8 +260,8 @@ def _clear_up(writer: apsw.Cursor, change: Change, no: int) -> None:
     if change.move_to is not None or (change.entries and change.fence is not None):
         # A draft dies with the answer it became, and with a rewind; only a fenced runner leaves drafts.
         writer.execute("delete from draft where no = ?", (no,))
-    if change.takes is not None:
-        writer.execute("delete from inbox where no = ? and n = ?", (no, change.takes))
+    if change.inbox_number is not None:
+        writer.execute("delete from inbox where no = ? and n = ?", (no, change.inbox_number))
     if change.state is not UNSET:
         state = None if change.state is None else change.state.decode()
         writer.execute("update session_detail set state = ? where no = ?", (state, no))
@@ -278,19 +278,19 @@ def _update_row(
     for entry in change.entries:
         turns += entry.turn == entry.seq
     bindings = [facts, change.at, leaf.branch, leaf.seq, turns, *astuple(growth)]
-    if change.row:
-        for name, value in change.row.items():
+    if change.columns:
+        for name, value in change.columns.items():
             bindings.append(to_json(value, name).decode() if name == "tool_names" else value)
     if change.tags:
         bindings.append(to_json(dict(change.tags), "tags").decode())
     was = head.leaf
     bindings += (head.no, was.branch, was.seq, head.facts, head.calls, change.fence)
-    writer.execute(_update(tuple(change.row), bool(change.tags)), bindings)
+    writer.execute(_update(tuple(change.columns), bool(change.tags)), bindings)
 
 
 @lru_cache(maxsize=256)
 def _update(names: tuple[str, ...], with_tags: bool) -> str:
-    assert SETTABLE.issuperset(names), names
+    assert SETTABLE_COLUMNS.issuperset(names), names
     sets = "".join(f", {name} = ?" for name in names)
     patch = ", tags = json_patch(coalesce(tags, '{}'), ?)" if with_tags else ""
     return f"{UPDATE_HEAD}{sets}{patch}{WHERE_HEAD}"
@@ -330,7 +330,7 @@ def _session_row(row: SessionRow) -> list[Any]:
 
 
 def insert_session(writer: apsw.Connection, new: NewSession) -> None:
-    row, detail, under = new.row, new.detail, new.fork_of
+    row, detail, under = new.row, new.detail, new.fork_point
     if under is not None:
         _check_place(writer, under, under)
     _check_blobs(writer, row.space, new.seeds, new.blobs)

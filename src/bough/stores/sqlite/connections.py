@@ -19,7 +19,7 @@ import apsw
 from ...errors import StoreClosed, StoreFull, StoreReadOnly
 from . import file
 from .group_commit import Group, Ticket
-from .readonly import check_readable, look, looking
+from .readonly import check_readable, open_readonly, readonly_snapshot
 from .wal import Wal
 
 R = TypeVar("R")
@@ -78,7 +78,7 @@ class Connections:
                 self._queue.close()
             self._open()
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         """Wait until nobody writes or reads, and let nobody begin to write."""
         self._group.lead.acquire()
         for _ in range(5_000):
@@ -86,7 +86,7 @@ class Connections:
                 break
             time.sleep(0.001)
 
-    def go_on(self) -> None:
+    def unpause(self) -> None:
         self._group.lead.release()
 
     def write(self, work: Callable[[apsw.Connection], R]) -> R:
@@ -141,7 +141,7 @@ class Connections:
 
     @contextlib.contextmanager
     def _looking(self) -> Iterator[apsw.Connection]:
-        with looking(self._path) as reader:
+        with readonly_snapshot(self._path) as reader:
             self._lent.add(reader)
             try:
                 yield reader
@@ -190,7 +190,7 @@ class Connections:
 
     def backup(self, to: str) -> None:
         self._check_open()
-        sight = look(self._path)
+        sight = open_readonly(self._path)
         try:
             with contextlib.closing(sight.connection) as source:
                 file.backup(source, to, sight.check)
@@ -228,12 +228,12 @@ _resting: list[Connections] = []
 def _before_fork() -> None:
     _resting[:] = sorted(_OPEN, key=id)
     for connections in _resting:
-        connections.rest()
+        connections.pause()
 
 
 def _after_fork_in_parent() -> None:
     while _resting:
-        _resting.pop().go_on()
+        _resting.pop().unpause()
 
 
 def _after_fork_in_child() -> None:

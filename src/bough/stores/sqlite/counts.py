@@ -11,8 +11,8 @@ from ...core.entries import Entry
 from ...core.tree import Leaf, Range
 from ...core.usage import Totals
 from ...errors import InvalidArgument
-from ..base import Query, SessionRow, StoreBackend
-from ..counts import DAY, Column, Held, Spent
+from ..base import SessionQuery, SessionRow, StoreBackend
+from ..counts import DAY, CountColumn, DailyUsage, StorageSize
 from ..rows import ENTRY_COLUMNS, entries_from
 from .connections import Connections
 from .session_query import conditions
@@ -63,30 +63,30 @@ class SqliteCounting(StoreBackend):
     @abstractmethod
     def _no(self, connection: apsw.Connection, session_id: str) -> int: ...
 
-    def count(self, query: Query, by: Column) -> dict[str, int]:
-        if by not in get_args(Column):  # it becomes part of the statement
-            raise InvalidArgument("by", by, ", ".join(get_args(Column)))
+    def count(self, query: SessionQuery, by: CountColumn) -> dict[str, int]:
+        if by not in get_args(CountColumn):  # it becomes part of the statement
+            raise InvalidArgument("by", by, ", ".join(get_args(CountColumn)))
         where, bindings = conditions(query, self.space, self.owner)
         select = f"select coalesce({by}, ''), count(*) from session where {where} group by 1"
         with self._connections.reading() as reader:
             found: list[tuple[Any, ...]] = reader.execute(select, bindings).fetchall()
         return {str(value): int(count) for value, count in found}
 
-    def spent(self, since: int = 0) -> list[Spent]:
+    def daily_usage(self, since: int = 0) -> list[DailyUsage]:
         bindings = {"space": self.space, "owner": self.owner, "since": since}
         with self._connections.reading() as reader:
             rows: list[tuple[Any, ...]] = reader.execute(SELECT_SPENT, bindings).fetchall()
-        return [Spent(row[0], row[1], row[2], row[3], Totals(*row[4:])) for row in rows]
+        return [DailyUsage(row[0], row[1], row[2], row[3], Totals(*row[4:])) for row in rows]
 
-    def held(self, session_id: str) -> Held:
+    def storage_size(self, session_id: str) -> StorageSize:
         with self._connections.reading() as reader:
             no = {"no": self._no(reader, session_id)}
             entries, size = reader.execute(SELECT_HELD, no).get
             branches = reader.execute("select count(*) from branch where session_no = :no", no).get
             blobs, blob_size = reader.execute(SELECT_HELD_BLOBS, no).get
-        return Held(entries, size, branches, blobs, blob_size)
+        return StorageSize(entries, size, branches, blobs, blob_size)
 
-    def asides(self, session_id: str, *, leaf: Leaf | None = None) -> list[Entry]:
+    def non_message_entries(self, session_id: str, *, leaf: Leaf | None = None) -> list[Entry]:
         with self._connections.reading() as reader:
             row = self._row(reader, session_id)
             rows: list[tuple[Any, ...]] = []

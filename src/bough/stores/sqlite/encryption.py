@@ -16,7 +16,7 @@ from ...errors import EncryptionUnavailable, InvalidKey
 _KEYS: dict[str, str] = {}
 
 
-def hold(path: str, key: str) -> None:
+def register_key(path: str, key: str) -> None:
     """From now on this file is opened with that key, and made with it if there is none."""
     if not isinstance(key, str) or not key or "\0" in key:
         raise InvalidKey()
@@ -25,7 +25,7 @@ def hold(path: str, key: str) -> None:
     _KEYS[_name(path)] = key
 
 
-def is_held(path: str) -> bool:
+def has_key(path: str) -> bool:
     return _name(path) in _KEYS
 
 

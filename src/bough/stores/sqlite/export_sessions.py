@@ -15,8 +15,8 @@ import apsw
 from ...core.tree import Branch
 from ...core.usage import Call
 from ...errors import NotFound, StoreDamaged
-from ..base import Detail, Fact, Queued, Stored
-from ..message_limits import KINDS, Given, given_of
+from ..base import Fact, QueuedInput, SessionDetail, StoredEntry
+from ..message_limits import LIMIT_FACT_KINDS, MessageLimit, select_inherited_limits
 from ..rows import (
     CALL_COLUMNS,
     ENTRY_COLUMNS,
@@ -27,7 +27,18 @@ from ..rows import (
     session_from,
     stored_from,
 )
-from ..transfer import PIECE, Dump, Dumps, Pieces, below_of, family, hash_below, numbered, placed, spoken_row
+from ..transfer import (
+    PIECE_BYTES,
+    BlobStream,
+    SessionExport,
+    SessionExports,
+    hash_inherited,
+    portable_row,
+    renumber_branches,
+    renumber_fact,
+    select_inherited_calls,
+    sessions_with_tasks,
+)
 
 SELECT_SESSION = f"""
 select {SESSION_COLUMNS} from session where id = :id and space = :space and (:owner is null or owner = :owner)
@@ -56,7 +67,7 @@ SELECT_SPAN = f"select {ENTRY_COLUMNS}, role, null from entry where id between ?
 SELECT_CALLS = f"select {CALL_COLUMNS} from usage where id > ? and id < ? order by id"
 SELECT_FACTS = f"select {FACT_COLUMNS} from journal where id > ? and id < ? order by id"
 SELECT_TOLD = f"""
-select {FACT_COLUMNS} from journal where id > ? and id < ? and kind in ({", ".join(f"'{kind}'" for kind in KINDS)})
+select {FACT_COLUMNS} from journal where id > ? and id < ? and kind in ({", ".join(f"'{kind}'" for kind in LIMIT_FACT_KINDS)})
 order by id
 """
 SELECT_QUEUED = "select n, body, at from inbox where no = ? order by n"
@@ -69,32 +80,32 @@ class Snapshot:
     def __init__(self, connection: apsw.Connection, space: str, owner: str | None, where: str) -> None:
         self.connection, self.space, self.owner, self.where = connection, space, owner, where
 
-    def dumps(self, session_ids: Sequence[str], *, children: bool) -> Dumps:
+    def dumps(self, session_ids: Sequence[str], *, children: bool) -> SessionExports:
         for name in session_ids:
             self._found(name)
-        names = family(session_ids, self._tasks) if children else session_ids
-        return Dumps((self.dump(name)[0] for name in names), self.blobs)
+        names = sessions_with_tasks(session_ids, self._tasks) if children else session_ids
+        return SessionExports((self.dump(name)[0] for name in names), self.blobs)
 
-    def dump(self, session_id: str) -> tuple[Dump, dict[int, int]]:
+    def dump(self, session_id: str) -> tuple[SessionExport, dict[int, int]]:
         """The session, and the numbers of its branches in the dump by the store's own."""
         found = self._found(session_id)
         no, row = int(found[0]), session_from(found)
-        branches, numbers = numbered(self.branches(no), session_id, self.where)
+        branches, numbers = renumber_branches(self.branches(no), session_id, self.where)
         below = self.calls_below(branches, numbers)
         foreign = [branch for branch in branches if branch.session_id is None]
         given = self.given_below(foreign, numbers)
         wide: tuple[Any, ...] = self.connection.execute(SELECT_DETAIL, (no,)).get
-        dump = Dump(
-            row=spoken_row(row, numbers),
-            detail=Detail(*(None if text is None else text.encode() for text in wide)),
+        dump = SessionExport(
+            row=portable_row(row, numbers),
+            detail=SessionDetail(*(None if text is None else text.encode() for text in wide)),
             branches=branches,
-            below=tuple(below),
-            given=given,
+            inherited_calls=tuple(below),
+            inherited_limits=given,
             entries=self.entries(branches, numbers),
             calls=self._calls(no, numbers),
             facts=self._facts(no, numbers),
-            inbox=(Queued(*row) for row in self.connection.execute(SELECT_QUEUED, (no,))),
-            stands_on=lambda: hash_below(self.entries(foreign, numbers), below, given),
+            inbox=(QueuedInput(*row) for row in self.connection.execute(SELECT_QUEUED, (no,))),
+            inherited_hash=lambda: hash_inherited(self.entries(foreign, numbers), below, given),
         )
         return dump, numbers
 
@@ -113,22 +124,22 @@ class Snapshot:
     def branches(self, no: int) -> list[Branch]:
         return [Branch(*row) for row in self.connection.execute(SELECT_BRANCHES, {"no": no})]
 
-    def entries(self, branches: Iterable[Branch], numbers: Mapping[int, int]) -> Iterator[Stored]:
+    def entries(self, branches: Iterable[Branch], numbers: Mapping[int, int]) -> Iterator[StoredEntry]:
         own = {n: number for number, n in numbers.items()}
         for branch in branches:
             base = own[branch.branch] << 32
             span = (base | branch.parent_seq + 1, base | branch.tail)
             for row in self.connection.execute(SELECT_SPAN, span):
-                yield Stored(branch.branch, stored_from(row).entry)
+                yield StoredEntry(branch.branch, stored_from(row).entry)
 
     def calls_below(self, branches: Iterable[Branch], numbers: Mapping[int, int]) -> list[Call]:
         foreign = [branch for branch in branches if branch.session_id is None]
         rows = (row for no in self._owners(foreign, numbers) for row in self._call_rows(no))
-        return below_of(map(call_from, rows), foreign, numbers)
+        return select_inherited_calls(map(call_from, rows), foreign, numbers)
 
-    def given_below(self, foreign: Iterable[Branch], numbers: Mapping[int, int]) -> tuple[Given, ...]:
+    def given_below(self, foreign: Iterable[Branch], numbers: Mapping[int, int]) -> tuple[MessageLimit, ...]:
         foreign = list(foreign)
-        return given_of(map(self.told, self._owners(foreign, numbers)), foreign, numbers)
+        return select_inherited_limits(map(self.told, self._owners(foreign, numbers)), foreign, numbers)
 
     def told(self, no: int) -> list[Fact]:
         """The facts of a journal that tell how much calls were given."""
@@ -158,24 +169,24 @@ class Snapshot:
         for row in self.connection.execute(SELECT_FACTS, (no << 32, (no + 1) << 32)):
             fact = fact_from(row)
             try:
-                yield placed(fact, numbers)
+                yield renumber_fact(fact, numbers)
             except (KeyError, TypeError, ValueError) as error:
                 raise StoreDamaged(
-                    self.where, f"fact {fact.n} names a branch that is not there ({error})"
+                    self.where, f"fact {fact.number} names a branch that is not there ({error})"
                 ) from None
 
-    def blobs(self, mimes: Mapping[str, str]) -> Iterator[Pieces]:
+    def blobs(self, mimes: Mapping[str, str]) -> Iterator[BlobStream]:
         for digest in sorted(mimes):
             found = self.connection.execute(SELECT_BLOB, (self.space, digest)).fetchone()
             if found is not None:
-                yield Pieces(digest, mimes[digest], found[1], self._pieces(found[0]))
+                yield BlobStream(digest, mimes[digest], found[1], self._pieces(found[0]))
 
     def _pieces(self, no: int) -> Iterator[bytes]:
         with contextlib.closing(self.connection.blob_open("main", "blob", "bytes", no, False)) as blob:
-            while piece := blob.read(PIECE):
+            while piece := blob.read(PIECE_BYTES):
                 yield piece
 
     def hash_of(self, line: Sequence[Branch], numbers: dict[int, int]) -> bytes:
         """What these branches hold, told by those numbers; for `footing`."""
         below, given = self.calls_below(line, numbers), self.given_below(line, numbers)
-        return hash_below(self.entries(line, numbers), below, given)
+        return hash_inherited(self.entries(line, numbers), below, given)

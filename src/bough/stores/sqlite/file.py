@@ -21,7 +21,7 @@ from weakref import WeakSet
 import apsw
 
 from ...errors import NewerFormat, NotAStore, StoreDamaged, StoreError, StoreFull, StoreReadOnly
-from .encryption import is_held, unlock
+from .encryption import has_key, unlock
 
 try:
     import fcntl
@@ -57,7 +57,7 @@ def connect(path: str, *, synchronous: str, read_only: bool = False) -> apsw.Con
     return connection
 
 
-def connect_still(path: str) -> apsw.Connection:
+def connect_immutable(path: str) -> apsw.Connection:
     """Reads the file alone, as one that nobody changes: no lock is taken, and nothing appears beside it."""
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_NOMUTEX
     connection = apsw.Connection(f"{Path(path).absolute().as_uri()}?immutable=1", flags=flags)
@@ -111,7 +111,7 @@ def _check_place(where: Path) -> None:
     if size and not Path(f"{where}-wal").exists():
         # Not even a lock file may appear beside somebody else's. Through SQLite and not open(): closing a
         # descriptor of our own would drop this process's locks on the file.
-        with contextlib.closing(connect_still(str(where))) as peek:
+        with contextlib.closing(connect_immutable(str(where))) as peek:
             check_format(peek, str(where))
 
 
@@ -245,7 +245,7 @@ def explain(path: str, error: apsw.Error) -> StoreError:
     """SQLite's error in our words."""
     match error:
         case apsw.NotADBError():
-            return NotAStore(path, LOCKED if is_held(path) else UNREADABLE)
+            return NotAStore(path, LOCKED if has_key(path) else UNREADABLE)
         case apsw.FullError():
             return StoreFull(path)
         case apsw.ReadOnlyError() | apsw.PermissionsError():

@@ -16,17 +16,17 @@ from msgspec import Struct
 
 from ...errors import BoughError
 from .file import FORMAT, check_format, may_write
-from .readonly import looking
+from .readonly import readonly_snapshot
 
-Level = Literal["fine", "remark", "problem"]
+Level = Literal["ok", "warning", "problem"]
 
 
 class Finding(Struct, frozen=True):
     """One thing that was looked at."""
 
     level: Level
-    what: str
-    do: str = ""
+    message: str
+    fix: str = ""
     """The command that mends it, if one does."""
     is_final: bool = False
     """Nothing more can be looked at."""
@@ -38,7 +38,7 @@ def file_health(path: str) -> list[Finding]:
     if not place.is_file():
         return [Finding("problem", f"{path} is no file", "bough chat or bough run makes a store", True)]
     try:
-        with looking(path) as reader:
+        with readonly_snapshot(path) as reader:
             inside = _inside(reader, path)
     except BoughError as error:  # not ours: its mode and size are none of our business
         return [Finding("problem", str(error), is_final=True)]
@@ -47,7 +47,7 @@ def file_health(path: str) -> list[Finding]:
 
 def format_of(path: str) -> int:
     """The format a file has, without opening it as a store; refuses what is not ours or too new."""
-    with looking(path) as reader:
+    with readonly_snapshot(path) as reader:
         return check_format(reader, path)
 
 
@@ -55,7 +55,7 @@ def _mode(place: Path) -> Finding:
     mode = stat.S_IMODE(place.stat().st_mode)
     if mode & 0o077:
         return Finding("problem", f"others may read the file (mode {mode:o})", f"chmod 600 {place}")
-    return Finding("fine", f"only its owner may read the file (mode {mode:o})")
+    return Finding("ok", f"only its owner may read the file (mode {mode:o})")
 
 
 def _size(place: Path) -> Finding:
@@ -63,7 +63,7 @@ def _size(place: Path) -> Finding:
     wal = Path(f"{place}-wal")
     if wal.exists():
         sizes.append(f"write-ahead log {wal.stat().st_size / 1e6:,.1f} MB")
-    return Finding("fine", ", ".join(sizes))
+    return Finding("ok", ", ".join(sizes))
 
 
 def _room(place: Path) -> list[Finding]:
@@ -71,7 +71,7 @@ def _room(place: Path) -> list[Finding]:
     free = shutil.disk_usage(place.parent).free
     if free < 2 * place.stat().st_size + 100_000_000:
         findings.append(
-            Finding("remark", f"{free / 1e6:,.0f} MB of disk are free: too little for a backup beside it")
+            Finding("warning", f"{free / 1e6:,.0f} MB of disk are free: too little for a backup beside it")
         )
     if not may_write(place):
         findings.append(
@@ -84,12 +84,12 @@ def _inside(reader: apsw.Connection, path: str) -> list[Finding]:
     found = check_format(reader, path)
     spoken = f"format {found // 1_000}.{found % 1_000}"
     if found < FORMAT:
-        findings = [Finding("remark", f"{spoken} is older than this Bough's", "bough migrate --yes")]
+        findings = [Finding("warning", f"{spoken} is older than this Bough's", "bough migrate --yes")]
     else:
-        findings = [Finding("fine", spoken)]
+        findings = [Finding("ok", spoken)]
     said = [str(row[0]) for row in reader.execute("pragma quick_check(20)")]
     if said == ["ok"]:
-        findings.append(Finding("fine", "SQLite finds its pages whole"))
+        findings.append(Finding("ok", "SQLite finds its pages whole"))
     else:
         findings += [
             Finding("problem", f"SQLite: {line}", "restore a backup, or export what can be read")
@@ -99,6 +99,6 @@ def _inside(reader: apsw.Connection, path: str) -> list[Finding]:
     pages = int(reader.execute("pragma page_count").get)
     if pages and unused > pages // 4:
         findings.append(
-            Finding("remark", f"{unused / pages:.0%} of the file is unused; the next purge returns it")
+            Finding("warning", f"{unused / pages:.0%} of the file is unused; the next purge returns it")
         )
     return findings

@@ -17,10 +17,19 @@ from msgspec.structs import astuple, replace
 from ...core.codec import to_json
 from ...core.tree import Branch, Leaf
 from ...core.usage import Call
-from ..base import Detail, Fact, SessionRow, StoreBackend, Stored
-from ..message_limits import as_facts
+from ..base import Fact, SessionDetail, SessionRow, StoreBackend, StoredEntry
+from ..message_limits import limits_as_facts
 from ..rows import CALL_COLUMNS, FACT_COLUMNS, SESSION_COLUMNS, call_row, entry_row
-from ..transfer import Dump, Dumps, Naming, Pieces, TakenIn, footing, placed, refuse_other
+from ..transfer import (
+    BlobReferences,
+    BlobStream,
+    ImportResult,
+    SessionExport,
+    SessionExports,
+    match_parent_branches,
+    refuse_different,
+    renumber_fact,
+)
 from .connections import Connections
 from .export_sessions import Snapshot
 
@@ -53,13 +62,13 @@ class SqliteDumping(StoreBackend):
     _connections: Connections
 
     @contextmanager
-    def dump(self, *session_ids: str, children: bool = False) -> Iterator[Dumps]:
+    def export_sessions(self, *session_ids: str, children: bool = False) -> Iterator[SessionExports]:
         with self._connections.reading() as reader:
-            yield Snapshot(reader, self.space, self.owner, self.where).dumps(session_ids, children=children)
+            yield Snapshot(reader, self.space, self.owner, self.url).dumps(session_ids, children=children)
 
-    def take_in(self, dumps: Dumps, at: int) -> TakenIn:
-        def work(writer: apsw.Connection) -> TakenIn:
-            return TakingIn(writer, self.space, self.owner, self.where).all_of(dumps, at)
+    def import_sessions(self, exports: SessionExports, at: int) -> ImportResult:
+        def work(writer: apsw.Connection) -> ImportResult:
+            return TakingIn(writer, self.space, self.owner, self.url).all_of(exports, at)
 
         return self._connections.write(work)
 
@@ -68,12 +77,12 @@ class TakingIn:
     def __init__(self, writer: apsw.Connection, space: str, owner: str | None, where: str) -> None:
         self.writer, self.space, self.owner = writer, space, owner
         self.here = Snapshot(writer, space, owner, where)
-        self.naming = Naming()
+        self.naming = BlobReferences()
         self.added: list[str] = []
         self.known: list[str] = []
         self.entries = 0
 
-    def all_of(self, dumps: Dumps, at: int) -> TakenIn:
+    def all_of(self, dumps: SessionExports, at: int) -> ImportResult:
         for dump in dumps.sessions:
             mine = dump.row.owner if self.owner is None else self.owner
             self._take(replace(dump, row=replace(dump.row, space=self.space, owner=mine)))
@@ -82,20 +91,20 @@ class TakingIn:
             TIE_BLOB, ((b << 32 | seq, self.space, digest) for b, seq, digest in self.naming.places)
         )
         missing = sum(not self._holds(digest) for digest in self.naming.mimes)
-        return TakenIn(tuple(self.added), tuple(self.known), self.entries, brought, missing)
+        return ImportResult(tuple(self.added), tuple(self.known), self.entries, brought, missing)
 
-    def _take(self, dump: Dump) -> None:
+    def _take(self, dump: SessionExport) -> None:
         name = dump.row.session_id
         if self.writer.execute("select 1 from session where id = ?", (name,)).fetchone() is None:
             self._write(dump)
             self.added.append(name)
             return
-        refuse_other(dump, self.naming, self.here.dump)
+        refuse_different(dump, self.naming, self.here.dump)
         self.known.append(name)
 
     # -- one session -------------------------------------------------------------------------------
 
-    def _write(self, dump: Dump) -> None:
+    def _write(self, dump: SessionExport) -> None:
         numbers = self._footing(dump)
         is_hung = bool(numbers)
         if not is_hung:
@@ -109,11 +118,13 @@ class TakingIn:
         hung = {branch.branch for branch in dump.branches if is_hung and branch.session_id is None}
         self.writer.executemany(INSERT_ENTRY, self._entry_rows(dump.entries, numbers, hung))
         self._write_calls(no, dump.calls, numbers)
-        self.writer.executemany(INSERT_FACT, (fact_row(no, placed(fact, numbers)) for fact in dump.facts))
-        queued = ((no, one.n, one.body, one.at) for one in self.naming.inbox(dump.inbox))
+        self.writer.executemany(
+            INSERT_FACT, (fact_row(no, renumber_fact(fact, numbers)) for fact in dump.facts)
+        )
+        queued = ((no, one.number, one.body, one.at) for one in self.naming.inbox(dump.inbox))
         self.writer.executemany(INSERT_QUEUED, queued)
 
-    def _footing(self, dump: Dump) -> dict[int, int]:
+    def _footing(self, dump: SessionExport) -> dict[int, int]:
         """The branches of its parent it may hang on; empty if there are none."""
         parent = dump.row.parent_session
         if parent is None or dump.branches[0].session_id is not None:
@@ -124,18 +135,18 @@ class TakingIn:
         ).fetchone()
         if found is None:
             return {}
-        return footing(dump, self.here.branches(found[0]), self.here.hash_of) or {}
+        return match_parent_branches(dump, self.here.branches(found[0]), self.here.hash_of) or {}
 
-    def _write_below(self, dump: Dump, numbers: dict[int, int]) -> None:
+    def _write_below(self, dump: SessionExport, numbers: dict[int, int]) -> None:
         """What it stands on, as if its owner had been purged: under a number that no session has or will have."""
         foreign = [branch for branch in dump.branches if branch.session_id is None]
         if foreign:
             gone = self._reserved()
             for branch in foreign:
                 self._write_branch(gone, branch, numbers)
-            self._write_calls(gone, dump.below, numbers)
-            given = (replace(one, branch=numbers[one.branch]) for one in dump.given)
-            self.writer.executemany(INSERT_FACT, (fact_row(gone, fact) for fact in as_facts(given)))
+            self._write_calls(gone, dump.inherited_calls, numbers)
+            given = (replace(one, branch=numbers[one.branch]) for one in dump.inherited_limits)
+            self.writer.executemany(INSERT_FACT, (fact_row(gone, fact) for fact in limits_as_facts(given)))
 
     def _reserved(self) -> int:
         found: Any = self.writer.execute(RESERVE_NUMBER).get
@@ -148,7 +159,7 @@ class TakingIn:
         self.writer.execute(INSERT_BRANCH, (no, parent, branch.parent_seq))
         numbers[branch.branch] = self.writer.last_insert_rowid()
 
-    def _write_row(self, row: SessionRow, detail: Detail) -> int:
+    def _write_row(self, row: SessionRow, detail: SessionDetail) -> int:
         given = {
             **{name: getattr(row, name) for name in row.__struct_fields__},
             **{name: getattr(row.totals, name) for name in row.totals.__struct_fields__},
@@ -166,7 +177,7 @@ class TakingIn:
         return no
 
     def _entry_rows(
-        self, entries: Iterable[Stored], numbers: Mapping[int, int], hung: set[int]
+        self, entries: Iterable[StoredEntry], numbers: Mapping[int, int], hung: set[int]
     ) -> Iterator[tuple[Any, ...]]:
         for stored in self.naming.entries(entries, numbers):
             if stored.branch not in hung:
@@ -184,7 +195,7 @@ class TakingIn:
         query = "select 1 from blob where space = ? and hash = ?"
         return self.writer.execute(query, (self.space, digest)).fetchone() is not None
 
-    def _put(self, blob: Pieces, at: int) -> int:
+    def _put(self, blob: BlobStream, at: int) -> int:
         if self._holds(blob.hash):
             return 0
         given = (self.space, blob.hash, blob.mime, blob.size, at, blob.size)
@@ -199,7 +210,7 @@ class TakingIn:
 def fact_row(no: int, fact: Fact) -> tuple[Any, ...]:
     place, rest = _parted(fact.data)
     data = to_json(rest, "journal data").decode() if rest else None
-    return (no << 32 | fact.n, fact.kind, fact.key, *place, data, fact.at)
+    return (no << 32 | fact.number, fact.kind, fact.key, *place, data, fact.at)
 
 
 _COLUMNS = ("branch", "first", "last")

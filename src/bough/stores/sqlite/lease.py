@@ -12,7 +12,7 @@ import apsw
 
 from ...core.tree import Leaf
 from ...errors import Fenced, SessionRunning, SessionTrashed
-from ..base import Queued, SessionRow, StoreBackend
+from ..base import QueuedInput, SessionRow, StoreBackend
 from .connections import Connections
 
 
@@ -83,7 +83,7 @@ class SqliteDriving(StoreBackend):
 
         return self._connections.write(work)
 
-    def inbox(self, session_id: str) -> list[Queued]:
+    def inbox(self, session_id: str) -> list[QueuedInput]:
         with self._connections.reading() as reader:
             query = "select n, body, at from inbox where no = ? order by n"
-            return [Queued(*row) for row in reader.execute(query, (self._no(reader, session_id),))]
+            return [QueuedInput(*row) for row in reader.execute(query, (self._no(reader, session_id),))]

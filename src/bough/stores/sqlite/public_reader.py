@@ -19,8 +19,8 @@ from msgspec import Struct
 from ...core.codec import check_text
 from ...errors import NotAStore, NotFound, StoreError
 from . import file
-from .encryption import hold
-from .readonly import Sight, look
+from .encryption import register_key
+from .readonly import ReadOnlyConnection, open_readonly
 
 # SQLite tells its authorizer through which view, or common table expression, a column is read. A query can
 # give an expression of its own any name, so the names that open the tables are drawn at random for each
@@ -81,22 +81,22 @@ class PublicReader:
         if not Path(path).is_file():
             raise NotAStore(path, "there is no such file")
         if key is not None:
-            hold(path, key)
-        self.where = path
+            register_key(path, key)
+        self.path = path
         self._told = {"space": _literal(space, "space"), "owner": _literal(owner, "owner")}
         self._sight = self._look()
 
-    def _look(self) -> Sight:
+    def _look(self) -> ReadOnlyConnection:
         try:
-            sight = look(self.where)
-            file.check_format(sight.connection, self.where)
+            sight = open_readonly(self.path)
+            file.check_format(sight.connection, self.path)
             token = f"v{secrets.token_hex(16)}"
             sight.connection.execute(VIEWS.format(token=token, **self._told))
             sight.connection.authorizer = _authorizer(token)
             # A query plan would tell the names drawn above.
             sight.connection.exec_trace = lambda cursor, *_: not cursor.is_explain
         except apsw.Error as error:
-            raise file.explain(self.where, error) from None
+            raise file.explain(self.path, error) from None
         return sight
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class PublicReader:
             raise StoreError("a public reader reads public_session and public_message only") from None
         except apsw.Error as error:
             self._sight.check()  # a read that is torn looks like damage
-            raise file.explain(self.where, error) from None
+            raise file.explain(self.path, error) from None
 
     def __enter__(self) -> PublicReader:
         return self

@@ -13,8 +13,8 @@ import apsw
 from ...core.tree import Branch, Leaf, reachable_seqs
 from ...errors import NotTrashed
 from ..base import SessionRow
-from ..message_limits import left_of
-from ..purge_types import Purged
+from ..message_limits import retained_limit_facts
+from ..purge_types import PurgeResult
 from ..rows import fact_from
 from .export_sessions import SELECT_TOLD
 from .import_sessions import INSERT_FACT, fact_row
@@ -57,7 +57,7 @@ def below(connection: apsw.Connection, session_id: str, query: str = SELECT_CHIL
     return list(found)[:0:-1]
 
 
-def purge(writer: apsw.Connection, row: SessionRow, *, with_forks: bool) -> Purged:
+def purge(writer: apsw.Connection, row: SessionRow, *, with_forks: bool) -> PurgeResult:
     if row.trashed_at is None:
         raise NotTrashed(row.session_id)
     query = SELECT_BELOW if with_forks else SELECT_TRASHED
@@ -82,7 +82,7 @@ def purge(writer: apsw.Connection, row: SessionRow, *, with_forks: bool) -> Purg
     _forget_calls(writer, gone, keep, str(list(doomed)))  # other forks may stand on its other branches
     entries, kept, blobs = _forget_branches(writer, doomed, keep)
     writer.execute(DELETE_BLOBS, (str(blobs),))
-    return Purged(tuple(ids), entries, kept, writer.changes())
+    return PurgeResult(tuple(ids), entries, kept, writer.changes())
 
 
 def _feet(writer: apsw.Connection, doomed: Iterable[int]) -> list[Leaf]:
@@ -107,7 +107,7 @@ def _forget_facts(writer: apsw.Connection, numbers: Iterable[int], stays: Callab
     """Journals go, but for how much the calls of turns were given that stay."""
     for no in numbers:
         span = (no << 32, (no + 1) << 32)
-        left = left_of(map(fact_from, writer.execute(SELECT_TOLD, span).fetchall()), stays)
+        left = retained_limit_facts(map(fact_from, writer.execute(SELECT_TOLD, span).fetchall()), stays)
         writer.execute("delete from journal where id > ? and id < ?", span)
         writer.executemany(INSERT_FACT, (fact_row(no, fact) for fact in left))
 

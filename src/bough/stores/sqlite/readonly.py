@@ -35,7 +35,7 @@ _COPY_IT = (
 )
 
 
-class Sight(Struct, frozen=True):
+class ReadOnlyConnection(Struct, frozen=True):
     """A connection that only reads."""
 
     path: str
@@ -53,7 +53,9 @@ class Sight(Struct, frozen=True):
             raise StoreError(f"{self.path} was written while it was read; read it again")
 
 
-def look(path: str, begin: Callable[[apsw.Connection], object] = lambda _: None) -> Sight:
+def open_readonly(
+    path: str, begin: Callable[[apsw.Connection], object] = lambda _: None
+) -> ReadOnlyConnection:
     """Open a store for reading, and begin; makes nothing where nothing may be made."""
     for _ in range(TRIES):
         stamp = _stamp(path)
@@ -67,19 +69,19 @@ def look(path: str, begin: Callable[[apsw.Connection], object] = lambda _: None)
     return _sight(path, _stamp(path), begin)
 
 
-def _sight(path: str, stamp: Stamp, begin: Callable[[apsw.Connection], object]) -> Sight:
+def _sight(path: str, stamp: Stamp, begin: Callable[[apsw.Connection], object]) -> ReadOnlyConnection:
     has_log = stamp[-1] > 0
     if has_log or file.may_write(path):
         try:
             connection = file.connect(path, synchronous="full", read_only=True)
             begin(connection)
-            return Sight(path, connection)
+            return ReadOnlyConnection(path, connection)
         except _NOTHING_BESIDE as error:
             if has_log:
                 raise StoreError(_COPY_IT.format(path, error)) from None
-    still = file.connect_still(path)
+    still = file.connect_immutable(path)
     begin(still)
-    return Sight(path, still, stamp)
+    return ReadOnlyConnection(path, still, stamp)
 
 
 def _begin(connection: apsw.Connection) -> None:
@@ -92,16 +94,16 @@ def check_readable(path: str, refused: StoreError) -> None:
     """Whether a store that cannot be written can be read; else why it could not be written says it."""
     if not os.access(path, os.R_OK):
         raise refused
-    with looking(path) as reader:
+    with readonly_snapshot(path) as reader:
         if file.check_format(reader, path) < file.FORMAT:
             raise refused  # it is yet to be made, or to be migrated
 
 
 @contextlib.contextmanager
-def looking(path: str) -> Iterator[apsw.Connection]:
+def readonly_snapshot(path: str) -> Iterator[apsw.Connection]:
     """A connection for one read, within one snapshot."""
     try:
-        sight = look(path, _begin)
+        sight = open_readonly(path, _begin)
         with contextlib.closing(sight.connection) as reader:
             try:
                 yield reader

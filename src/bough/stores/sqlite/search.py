@@ -17,7 +17,15 @@ from ...core.search_text import tool_names
 from ...core.tree import Branch, Leaf, Range, reachable_seqs
 from ...errors import IndexBehind, NotFound, StoreDamaged, StoreFull, StoreReadOnly
 from ..base import StoreBackend
-from ..search_types import Hit, Place, Progress, SearchPage, entry_hit, holds, title_hit
+from ..search_types import (
+    HitLocation,
+    IndexProgress,
+    SearchHit,
+    SearchPage,
+    entry_hit,
+    ranges_contain,
+    title_hit,
+)
 from .connections import Connections
 from .search_index import Tenant, asked, behind, catch_up, left, readable, scope
 
@@ -50,12 +58,12 @@ class SqliteSearching(StoreBackend):
     @abstractmethod
     def _line(self, connection: apsw.Connection, leaf: Leaf) -> list[Range]: ...
 
-    def index(self, progress: Progress | None = None) -> int:
+    def index(self, progress: IndexProgress | None = None) -> int:
         try:
             return catch_up(self._connections, (self.space, self.owner), progress)
         except (StoreReadOnly, StoreFull) as error:
             unread = left(self._connections, (self.space, self.owner))
-            raise IndexBehind(self.where, unread, str(error)) from error
+            raise IndexBehind(self.url, unread, str(error)) from error
 
     def search(self, search: Search) -> SearchPage:
         with self._connections.reading() as reader:
@@ -147,13 +155,13 @@ def _said(term: Term) -> str:
 
 def _hits(
     reader: apsw.Connection, search: Search, rows: Sequence[tuple[Any, ...]], line: Line
-) -> Iterator[Hit]:
+) -> Iterator[SearchHit]:
     paths: dict[int, list[Range]] = {}
     for packed, no, session_id, title, branch, seq, at in rows:
         if no not in paths:
             paths[no] = line(reader, Leaf(branch, seq))
         leaf = Leaf(packed >> 32, packed & 0xFFFFFFFF)
-        place = Place(session_id, title, leaf, at, holds(paths[no], leaf))
+        place = HitLocation(session_id, title, leaf, at, ranges_contain(paths[no], leaf))
         if leaf.seq == 0:
             yield title_hit(place, search.terms)
             continue

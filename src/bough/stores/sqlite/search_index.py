@@ -24,7 +24,7 @@ from ...core.messages import Message
 from ...core.search import TITLE, index_columns
 from ...core.search_text import is_error, searchable_text, tool_names
 from ...core.tree import Branch, Leaf, reachable_seqs
-from ..search_types import Progress
+from ..search_types import IndexProgress
 from .connections import Connections
 
 BATCH_ROWS = 250
@@ -114,7 +114,7 @@ Tenant = tuple[str, str | None]
 """A space, and perhaps an owner within it."""
 
 
-def catch_up(connections: Connections, tenant: Tenant, progress: Progress | None) -> int:
+def catch_up(connections: Connections, tenant: Tenant, progress: IndexProgress | None) -> int:
     """Index all that is new for this tenant; returns how many entries that was."""
     entries, resume = 0, 0
     while True:

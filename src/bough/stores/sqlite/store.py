@@ -19,8 +19,19 @@ from ...core.entries import Entry
 from ...core.tree import Branch, Leaf, Range, contains_leaf, lineage, window
 from ...core.usage import Call
 from ...errors import IdTaken, InvalidPosition, NotFound, StoreDamaged
-from ..base import Change, Committed, Detail, Fact, NewSession, Page, Query, Reading, SessionRow, Stored
-from ..purge_types import Purged, UnreferencedBlobs
+from ..base import (
+    Change,
+    CommitResult,
+    Fact,
+    NewSession,
+    PathSnapshot,
+    SessionDetail,
+    SessionPage,
+    SessionQuery,
+    SessionRow,
+    StoredEntry,
+)
+from ..purge_types import PurgeResult, UnreferencedBlobs
 from ..rows import (
     CALL_COLUMNS,
     ENTRY_COLUMNS,
@@ -35,7 +46,7 @@ from ..rows import (
 from .commit import Heads, apply, insert_blobs, insert_session
 from .connections import Connections
 from .counts import SqliteCounting
-from .encryption import hold
+from .encryption import register_key
 from .export_sessions import SELECT_BRANCHES, SELECT_DETAIL, SELECT_SESSION
 from .import_sessions import SqliteDumping
 from .lease import SqliteDriving
@@ -98,11 +109,11 @@ class SqliteStore(SqliteSearching, SqliteDumping, SqliteCounting, SqliteDriving)
         synchronous: str = "full",
         key: str | None = None,
     ) -> None:
-        self.where = str(Path(path))
+        self.url = str(Path(path))
         if key is not None:
-            hold(self.where, key)
+            register_key(self.url, key)
         self.space, self.owner = space, owner
-        self._connections = Connections(self.where, synchronous)
+        self._connections = Connections(self.url, synchronous)
         self._heads = Heads(space, owner)
 
     def close(self) -> None:
@@ -110,7 +121,7 @@ class SqliteStore(SqliteSearching, SqliteDumping, SqliteCounting, SqliteDriving)
 
     # -- writing -----------------------------------------------------------------------------------
 
-    def commit(self, change: Change) -> Committed:
+    def commit(self, change: Change) -> CommitResult:
         return self._connections.write(lambda writer: apply(writer, change, self._heads))
 
     def create(self, new: NewSession) -> tuple[SessionRow, bool]:
@@ -137,7 +148,7 @@ class SqliteStore(SqliteSearching, SqliteDumping, SqliteCounting, SqliteDriving)
         seeds = self._entries(writer, self._line(writer, row.leaf), 1, row.seed_count, public=False)
         if [seed.entry_id for seed in seeds] != [
             seed.entry_id for seed in new.seeds
-        ] or new.fork_of is not None:
+        ] or new.fork_point is not None:
             raise IdTaken(new.row.session_id)
         return row, False
 
@@ -166,24 +177,24 @@ class SqliteStore(SqliteSearching, SqliteDumping, SqliteCounting, SqliteDriving)
 
         return self._connections.write(work)
 
-    def purge(self, session_id: str, *, with_forks: bool = False) -> Purged:
-        def work(writer: apsw.Connection) -> Purged:
+    def purge(self, session_id: str, *, with_forks: bool = False) -> PurgeResult:
+        def work(writer: apsw.Connection) -> PurgeResult:
             return purge(writer, self._row(writer, session_id), with_forks=with_forks)
 
         purged = self._connections.write(work)
-        return Purged(
+        return PurgeResult(
             purged.sessions, purged.entries, purged.kept_entries, purged.blobs, self._connections.scrub()
         )
 
     def put_blob(self, blob: Blob, at: int) -> None:
         self._connections.write(lambda writer: insert_blobs(writer, self.space, (blob,), at))
 
-    def loose_blobs(self, before: int) -> UnreferencedBlobs:
+    def unreferenced_blobs(self, before: int) -> UnreferencedBlobs:
         with self._connections.reading() as reader:
             count, size = reader.execute(SELECT_LOOSE, (self.space, before)).get
         return UnreferencedBlobs(count, size)
 
-    def collect_blobs(self, before: int) -> int:
+    def delete_unreferenced_blobs(self, before: int) -> int:
         def work(writer: apsw.Connection) -> int:
             writer.execute(
                 "delete from blob where space = ? and at < ? and no not in (select blob_no from blob_use)",
@@ -222,7 +233,7 @@ class SqliteStore(SqliteSearching, SqliteDumping, SqliteCounting, SqliteDriving)
             return lineage({no: Branch(no, None, parent, seq) for no, parent, seq in found}, leaf)
         except KeyError as error:
             why = f"branch {error} is missing on the way to {leaf}; session.verify() tells more"
-            raise StoreDamaged(self.where, why) from None
+            raise StoreDamaged(self.url, why) from None
 
     def _refuse_stray(self, connection: apsw.Connection, row: SessionRow, leaf: Leaf) -> None:
         """Another session's branch, and another tenant's, is in the same table: only what it stands on is its own."""
@@ -247,24 +258,24 @@ class SqliteStore(SqliteSearching, SqliteDumping, SqliteCounting, SqliteDriving)
                 found += entries_from(rows)
             except (msgspec.DecodeError, TypeError) as error:
                 why = f"an entry of branch {part.branch} cannot be read ({error}); session.verify() names it"
-                raise StoreDamaged(self.where, why) from None
+                raise StoreDamaged(self.url, why) from None
         return found
 
     def session(self, session_id: str) -> SessionRow:
         with self._connections.reading() as reader:
             return self._row(reader, session_id)
 
-    def detail(self, session_id: str) -> Detail:
+    def detail(self, session_id: str) -> SessionDetail:
         with self._connections.reading() as reader:
             return self._detail(reader, session_id)
 
-    def _detail(self, reader: apsw.Connection, session_id: str) -> Detail:
+    def _detail(self, reader: apsw.Connection, session_id: str) -> SessionDetail:
         no = self._no(reader, session_id)
         found: tuple[Any, ...] | None = reader.execute(SELECT_DETAIL, (no,)).fetchone()
         assert found is not None  # made together with the session
-        return Detail(*(None if text is None else text.encode() for text in found))
+        return SessionDetail(*(None if text is None else text.encode() for text in found))
 
-    def sessions(self, query: Query) -> Page:
+    def sessions(self, query: SessionQuery) -> SessionPage:
         where, bindings = conditions(query, self.space, self.owner)
         with self._connections.reading() as reader:
             rows = reader.execute(
@@ -273,7 +284,7 @@ class SqliteStore(SqliteSearching, SqliteDumping, SqliteCounting, SqliteDriving)
             ).fetchall()
         more = len(rows) > query.limit
         rows = rows[: query.limit]
-        return Page([session_from(row) for row in rows], str(rows[-1][0]) if more else None)
+        return SessionPage([session_from(row) for row in rows], str(rows[-1][0]) if more else None)
 
     def path(
         self,
@@ -285,7 +296,7 @@ class SqliteStore(SqliteSearching, SqliteDumping, SqliteCounting, SqliteDriving)
         newest: int | None = None,
         public: bool = False,
         detail: bool = False,
-    ) -> Reading:
+    ) -> PathSnapshot:
         with self._connections.reading() as reader:
             row = self._row(reader, session_id)
             end = row.leaf if leaf is None else leaf
@@ -294,9 +305,9 @@ class SqliteStore(SqliteSearching, SqliteDumping, SqliteCounting, SqliteDriving)
             first = first if newest is None else max(first, end.seq - newest + 1)
             entries = self._entries(reader, ranges, first, end.seq if last is None else last, public=public)
             wide = self._detail(reader, session_id) if detail else None
-        return Reading(row, tuple(ranges), entries, wide)
+        return PathSnapshot(row, tuple(ranges), entries, wide)
 
-    def entries(self, session_id: str) -> list[Stored]:
+    def entries(self, session_id: str) -> list[StoredEntry]:
         with self._connections.reading() as reader:
             no = self._no(reader, session_id)
             found = reader.execute(SELECT_STORED, (no,)).fetchall()
@@ -319,7 +330,7 @@ class SqliteStore(SqliteSearching, SqliteDumping, SqliteCounting, SqliteDriving)
         with self._connections.reading() as reader:
             return self._calls(reader, self._no(reader, session_id))
 
-    def calls_below(self, session_id: str) -> list[Call]:
+    def inherited_calls(self, session_id: str) -> list[Call]:
         with self._connections.reading() as reader:
             others: list[tuple[Any, ...]] = reader.execute(
                 SELECT_LINE_SESSIONS, {"no": self._no(reader, session_id)}

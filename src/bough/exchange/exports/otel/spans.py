@@ -22,7 +22,7 @@ from ....core.tree import Branch
 from ....core.turns import is_completed
 from ....core.usage import Call
 from ....log.log import Log
-from ....stores.base import Query, SessionRow
+from ....stores.base import SessionQuery, SessionRow
 from ..path_reader import cleared
 from ..timeline import Moments, began, moments
 from .content import given, instructions, said, text_of
@@ -106,7 +106,7 @@ def _family(log: Log) -> list[Log]:
     """It and its tasks and theirs; a ring of parents, which only a forged store holds, is walked once."""
     known, waiting = {log.session_id}, [log]
     for one in waiting:
-        query = Query(parent_session=one.session_id, relation="task", limit=100_000)
+        query = SessionQuery(parent_session=one.session_id, relation="task", limit=100_000)
         for row in log.store.sessions(query).sessions:
             if row.session_id not in known:
                 known.add(row.session_id)
