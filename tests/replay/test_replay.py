@@ -918,7 +918,9 @@ class TestUsage:
             session.replay_sync(model=model)
             made += len(model.requests)
         session.replay_sync()
-        rows = [store.session(row.session_id).usage().calls for row in store.all_sessions(include_children=True)]
+        rows = [
+            store.session(row.session_id).usage().calls for row in store.all_sessions(include_children=True)
+        ]
         assert sum(rows) == made
 
     def test_a_failed_call_is_charged_too(self, store: Store, session: Session) -> None:

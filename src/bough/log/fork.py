@@ -23,7 +23,9 @@ def fork(
     A replay belongs to whoever makes it and not to the person whose session it is made of.
     """
     if settings.tools is not None:
-        check_tools_allowed(log.store.non_message_entries(log.session_id, leaf=log.leaf_at(cut.at)), [settings])
+        check_tools_allowed(
+            log.store.non_message_entries(log.session_id, leaf=log.leaf_at(cut.at)), [settings]
+        )
     runtime, (source, detail) = log.runtime, log.store.session_with_detail(log.session_id)
     row = SessionRow(
         session_id=runtime.new_id("ses"),
