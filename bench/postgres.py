@@ -17,7 +17,7 @@ import psycopg
 
 import bough
 from bough.core.messages import Message
-from tests.support.postgres import Cluster, Database, Server
+from tests.support.postgres import Database, DatabaseHost, PostgresServer
 
 from .bare import decode, encode
 from .floor import Rows, counts, new_key
@@ -34,10 +34,10 @@ from bough.session cross join generate_series(1, 2000) as n
 DURABLE = ("fsync=on", "synchronous_commit=on", "shared_buffers=256MB", "max_wal_size=4GB")
 
 
-class DurableCluster(Cluster):
+class DurableCluster(DatabaseHost):
     def __init__(self) -> None:
-        self._given, self._made = None, []
-        self.server = Server(DURABLE)
+        self._external_url, self._database_names = None, []
+        self.server = PostgresServer(DURABLE)
         self.server.start()
 
 

@@ -16,7 +16,7 @@ import bough
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
-from support.browser import Process, launched  # noqa: E402 - the tests' own, found through the path above
+from support.browser import ServerProcess, launch  # noqa: E402 - the tests' own, found through the path above
 from support.sample_store import CASE, build, case, waiting  # noqa: E402
 
 Size = tuple[int, int]
@@ -53,8 +53,8 @@ SIZES: dict[str, Size] = {"session": (1280, 660), "diff": (1100, 600)}
 def take() -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = filled(folder)  # before the browser: while it lives, no other loop runs in this thread
-        with Process(place) as server, sync_playwright() as playwright:
-            chromium = launched(playwright)
+        with ServerProcess(place) as server, sync_playwright() as playwright:
+            chromium = launch(playwright)
             for look in (session, diff):
                 width, height = SIZES[look.__name__]
                 page = chromium.new_page(

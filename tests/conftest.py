@@ -16,8 +16,8 @@ from bough.stores.base import StoreBackend
 from bough.stores.memory.store import MemoryStore
 from bough.stores.postgres.store import PostgresStore
 from bough.stores.sqlite.store import SqliteStore
-from support.postgres import Cluster, Database, cluster
-from support.runtime import counted_runtime
+from support.postgres import Database, DatabaseHost, database_host
+from support.runtime import deterministic_runtime
 
 # Containers often forbid it. Then every process the tests start compiles all it loads anew: most of its time.
 sys.dont_write_bytecode = False
@@ -41,25 +41,25 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[Cluster]:
+def postgres() -> Iterator[DatabaseHost]:
     """One server for the tests of a process, started when the first one asks."""
-    with cluster() as found:
-        yield found
+    with database_host() as host:
+        yield host
 
 
 @pytest.fixture(scope="session")
-def migrated(postgres: Cluster) -> Database:
+def migrated_database(postgres: DatabaseHost) -> Database:
     return Database(postgres)
 
 
 @pytest.fixture
-def database(migrated: Database) -> Database:
+def database(migrated_database: Database) -> Database:
     """A database without a row."""
-    migrated.empty()
-    return migrated
+    migrated_database.empty()
+    return migrated_database
 
 
-class Lasting(PostgresStore):
+class ReusedPostgresStore(PostgresStore):
     """Whether somebody has closed it is known."""
 
     is_closed = False
@@ -69,17 +69,17 @@ class Lasting(PostgresStore):
         super().close()
 
 
-class Kept:
+class PostgresStoreCache:
     """One test after the other on the same connections, which know their statements: half of what a test costs."""
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._store = Lasting(url)
+        self._store = ReusedPostgresStore(url)
 
-    def opened(self) -> PostgresStore:
+    def open(self) -> PostgresStore:
         """The same store, unless the last test has closed it."""
         if self._store.is_closed:
-            self._store = Lasting(self._url)
+            self._store = ReusedPostgresStore(self._url)
         return self._store
 
     def close(self) -> None:
@@ -87,15 +87,15 @@ class Kept:
 
 
 @pytest.fixture(scope="session")
-def kept(migrated: Database) -> Iterator[Kept]:
-    found = Kept(migrated.url)
-    yield found
-    found.close()
+def store_cache(migrated_database: Database) -> Iterator[PostgresStoreCache]:
+    cache = PostgresStoreCache(migrated_database.url)
+    yield cache
+    cache.close()
 
 
 @pytest.fixture
-def postgres_store(database: Database, kept: Kept) -> PostgresStore:
-    return kept.opened()
+def postgres_store(database: Database, store_cache: PostgresStoreCache) -> PostgresStore:
+    return store_cache.open()
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
@@ -106,7 +106,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         case "sqlite":
             opened = SqliteStore(tmp_path / "agent.db", synchronous="normal")
         case _:
-            yield Store(request.getfixturevalue("postgres_store"), counted_runtime())
+            yield Store(request.getfixturevalue("postgres_store"), deterministic_runtime())
             return
-    with Store(opened, counted_runtime()) as sessions:
+    with Store(opened, deterministic_runtime()) as sessions:
         yield sessions

@@ -13,7 +13,7 @@ import pytest
 
 import bough as library
 from bough import assistant, errors, system, user
-from support.cli_store import filled
+from support.cli_store import write_store
 from support.terminal import BOUGH, Terminal, bough, environment
 
 ESCAPE = "\x1b]0;owned\x07\x1b[31m"
@@ -21,7 +21,7 @@ ESCAPE = "\x1b]0;owned\x07\x1b[31m"
 
 @pytest.fixture
 def shelf(tmp_path: Path) -> Path:
-    return filled(tmp_path / "s.db")
+    return write_store(tmp_path / "s.db")
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ class TestText:
     def home(self, tmp_path: Path) -> Path:
         (tmp_path / "bad.txt").write_bytes(b"b\xff")
         (tmp_path / "a.json").write_text('["hello"]')
-        filled(tmp_path / "agent.db")
+        write_store(tmp_path / "agent.db")
         return tmp_path
 
     def test_a_file_that_cannot_be_read_as_one_is_refused(self, home: Path) -> None:
@@ -93,7 +93,7 @@ class TestText:
     )
     def test_an_input_that_is_refused_makes_no_session(self, tmp_path: Path, line: list[str]) -> None:
         (tmp_path / "a.json").write_text('["hello"]')
-        done = bough(*line, "--model", "scripted:a.json", home=tmp_path, typed=self.BROKEN)
+        done = bough(*line, "--model", "scripted:a.json", home=tmp_path, stdin=self.BROKEN)
         assert (done.code, done.out) == (2, "")
         assert not (tmp_path / "agent.db").exists()
 
@@ -165,8 +165,8 @@ class TestOutput:
     ) -> None:
         with Terminal(*line, store=hostile, NO_COLOR="1") as terminal:
             if line[0] == "rm":
-                terminal.until("trash?")
-                terminal.say("n")
+                terminal.wait_for("trash?")
+                terminal.enter("n")
             terminal.wait()
             shown = terminal.raw
         assert "\x1b]0;owned" not in shown

@@ -23,7 +23,7 @@ context = multiprocessing.get_context("fork")
 def run(place: Path, kill_at: int = 0, after: float | None = None) -> list[str]:
     """One process, to its end or its death: at a point, or after some seconds. What it told."""
     reading, writing = os.pipe()
-    process = context.Process(target=crash_agent.go_on, args=(str(place), writing, kill_at))
+    process = context.Process(target=crash_agent.run_agent, args=(str(place), writing, kill_at))
     process.start()
     os.close(writing)
     if after is not None:

@@ -12,7 +12,7 @@ from bough import Session, assistant, user
 from bough.cli.chat.line_input import whole
 from bough.cli.rendering.turn_screen import Blocks
 from support import cli_process
-from support.terminal import BOUGH, PROMPT, Start, Terminal, anew, bough, environment
+from support.terminal import BOUGH, PROMPT, Start, Terminal, bough, environment, start_interpreter
 from tests.cli.test_run_commands import AGENT, MODEL, TOOLS, calls, opened, script, texts, wait_for
 
 
@@ -29,12 +29,14 @@ def latest(home: Path) -> Session:
 
 
 class TestTalking:
-    @pytest.mark.parametrize("start", [anew, cli_process.start], ids=["a new interpreter", "a fork"])
+    @pytest.mark.parametrize(
+        "start", [start_interpreter, cli_process.start], ids=["a new interpreter", "a fork"]
+    )
     def test_an_answer_is_shown_and_the_way_back_is_told(self, home: Path, start: Start) -> None:
         with Terminal("chat", *MODEL, home=home, start=start) as terminal:
-            terminal.until(PROMPT)
-            assert "One." in terminal.asked("hi")
-            assert "Two." in terminal.asked("more")
+            terminal.wait_for(PROMPT)
+            assert "One." in terminal.prompt("hi")
+            assert "Two." in terminal.prompt("more")
             terminal.type("\x04")
             assert terminal.wait() == 0
             assert f"bough chat --resume {latest(home).session_id}" in terminal.screen
@@ -42,35 +44,35 @@ class TestTalking:
 
     def test_looking_around_leaves_nothing_behind(self, home: Path) -> None:
         with Terminal("chat", *MODEL, home=home) as terminal:
-            terminal.until(PROMPT)
-            assert "/compact" in terminal.asked("/help")
-            assert "nothing was said here yet" in terminal.asked("/tree")
-            assert "--tools FILE.py" in terminal.asked("/tools")
-            terminal.say("/quit")
+            terminal.wait_for(PROMPT)
+            assert "/compact" in terminal.prompt("/help")
+            assert "nothing was said here yet" in terminal.prompt("/tree")
+            assert "--tools FILE.py" in terminal.prompt("/tools")
+            terminal.enter("/quit")
             assert terminal.wait() == 0
         assert not (home / "agent.db").exists()
 
     def test_several_lines_make_one_input(self, home: Path) -> None:
         with Terminal("chat", *MODEL, home=home) as terminal:
-            terminal.until(PROMPT)
-            terminal.say("one \\")
-            terminal.until("… ")
-            terminal.say("two")
-            terminal.until("One.")
-            terminal.until(PROMPT)
-            terminal.say('"""')
-            terminal.until("… ")
-            terminal.say("three")
-            terminal.until("… ")
-            terminal.say('four"""')
-            terminal.until("Two.")
+            terminal.wait_for(PROMPT)
+            terminal.enter("one \\")
+            terminal.wait_for("… ")
+            terminal.enter("two")
+            terminal.wait_for("One.")
+            terminal.wait_for(PROMPT)
+            terminal.enter('"""')
+            terminal.wait_for("… ")
+            terminal.enter("three")
+            terminal.wait_for("… ")
+            terminal.enter('four"""')
+            terminal.wait_for("Two.")
         assert texts(latest(home))[::2] == ["one \ntwo", "three\nfour"]
 
     def test_a_tool_is_one_line_however_narrow_the_terminal(self, home: Path) -> None:
         script(home, calls("look_up"), "Lost.")
         with Terminal("chat", *AGENT, home=home, columns=24) as terminal:
-            terminal.until(PROMPT)
-            shown = terminal.asked("hi")
+            terminal.wait_for(PROMPT)
+            shown = terminal.prompt("hi")
             (line,) = [line for line in shown.splitlines() if "✓" in line]
             assert len(line[line.index("✓") :]) <= 22
 
@@ -80,71 +82,73 @@ class TestTalking:
         )
         script(home, {"text": "\x1b[2Jnow", "calls": [{"name": "evil"}]}, "done\x1b[8m")
         with Terminal("chat", *AGENT, home=home) as terminal:
-            terminal.until(PROMPT)
-            terminal.asked("hi")
+            terminal.wait_for(PROMPT)
+            terminal.prompt("hi")
             assert not any(bad in terminal.raw for bad in ("\x1b[2J", "\x1b]0;", "\x1b[8m"))
             assert "␛[2Jnow" in terminal.raw
 
     def test_a_failed_turn_can_be_tried_again(self, home: Path) -> None:
         script(home)
         with Terminal("chat", *MODEL, home=home) as terminal:
-            terminal.until(PROMPT)
-            assert "/resume tries again" in terminal.asked("hi")
+            terminal.wait_for(PROMPT)
+            assert "/resume tries again" in terminal.prompt("hi")
             script(home, "Now.")
-            terminal.say("/model scripted:script.json")
-            terminal.until(PROMPT)
-            assert "Now." in terminal.asked("/resume")
+            terminal.enter("/model scripted:script.json")
+            terminal.wait_for(PROMPT)
+            assert "Now." in terminal.prompt("/resume")
 
     @pytest.mark.parametrize(("word", "effects"), [("y", 1), ("n", 0)])
     def test_a_person_allows_or_denies(self, home: Path, word: str, effects: int) -> None:
         script(home, calls("refund"), "Very well.")
         with Terminal("chat", *AGENT, home=home) as terminal:
-            terminal.until(PROMPT)
-            terminal.say("refund it")
-            assert "order: 41" in terminal.until("allow it? [y/N]")
-            terminal.say(word)
-            terminal.until("Very well.")
+            terminal.wait_for(PROMPT)
+            terminal.enter("refund it")
+            assert "order: 41" in terminal.wait_for("allow it? [y/N]")
+            terminal.enter(word)
+            terminal.wait_for("Very well.")
         book = home / "book"
         assert len(book.read_text().splitlines() if book.exists() else []) == effects
 
     def test_a_person_who_does_not_know_yet_is_asked_again(self, home: Path) -> None:
         script(home, calls("refund"), "Very well.")
         with Terminal("chat", *AGENT, home=home) as terminal:
-            terminal.until(PROMPT)
-            terminal.say("refund it")
-            terminal.until("allow it? [y/N]")
+            terminal.wait_for(PROMPT)
+            terminal.enter("refund it")
+            terminal.wait_for("allow it? [y/N]")
             terminal.interrupt("/resume asks again")
-            terminal.until(PROMPT)
-            terminal.say("/resume")
-            terminal.until("allow it? [y/N]")
-            terminal.say("y")
-            terminal.until("Very well.")
+            terminal.wait_for(PROMPT)
+            terminal.enter("/resume")
+            terminal.wait_for("allow it? [y/N]")
+            terminal.enter("y")
+            terminal.wait_for("Very well.")
         assert len((home / "book").read_text().splitlines()) == 1
 
 
 class TestKeys:
-    @pytest.mark.parametrize("start", [anew, cli_process.start], ids=["a new interpreter", "a fork"])
+    @pytest.mark.parametrize(
+        "start", [start_interpreter, cli_process.start], ids=["a new interpreter", "a fork"]
+    )
     def test_ctrl_c_stops_the_turn_and_not_the_chat(self, home: Path, start: Start) -> None:
         script(home, {"text": "Wait.", "calls": [{"name": "sleeps"}]}, "Never.", "Here.")
         with Terminal("chat", *AGENT, home=home, start=start) as terminal:
-            terminal.until(PROMPT)
-            terminal.say("hi")
+            terminal.wait_for(PROMPT)
+            terminal.enter("hi")
             wait_for(home / "asleep")
             terminal.type("\x03")
-            terminal.until("cancelled")
-            terminal.until(PROMPT)
-            assert "Here." in terminal.asked("still there?")
-            terminal.say("/quit")
+            terminal.wait_for("cancelled")
+            terminal.wait_for(PROMPT)
+            assert "Here." in terminal.prompt("still there?")
+            terminal.enter("/quit")
             assert terminal.wait() == 0
         assert latest(home).verify() == []
 
     def test_ctrl_c_at_the_prompt_drops_the_line_and_says_how_to_leave(self, home: Path) -> None:
         with Terminal("chat", *MODEL, home=home) as terminal:
-            terminal.until(PROMPT)
+            terminal.wait_for(PROMPT)
             terminal.interrupt("/quit or Ctrl-D leaves")
-            terminal.until(PROMPT)
+            terminal.wait_for(PROMPT)
             terminal.type("never sent")
-            terminal.until("never sent")
+            terminal.wait_for("never sent")
             terminal.interrupt(PROMPT)
             terminal.type("\x04")
             assert terminal.wait() == 0
@@ -152,24 +156,24 @@ class TestKeys:
 
     def test_tab_completes_a_command(self, home: Path) -> None:
         with Terminal("chat", *MODEL, home=home) as terminal:
-            terminal.until(PROMPT)
+            terminal.wait_for(PROMPT)
             terminal.type("/too\t")
-            terminal.until("/tools")
-            terminal.say("")
-            terminal.until("--tools FILE.py")
+            terminal.wait_for("/tools")
+            terminal.enter("")
+            terminal.wait_for("--tools FILE.py")
 
     def test_history_comes_back_privately_and_without_secrets(self, home: Path) -> None:
         secret = "sk-ant-api03-" + "a1B2" * 20
         with Terminal("chat", *MODEL, home=home) as terminal:
-            terminal.until(PROMPT)
-            terminal.asked(f"my key is {secret}")
+            terminal.wait_for(PROMPT)
+            terminal.prompt(f"my key is {secret}")
         place = home / "data" / "bough" / "chat_history"
         assert place.stat().st_mode & 0o777 == 0o600
         assert secret not in place.read_text()
         with Terminal("chat", *MODEL, home=home) as terminal:
-            terminal.until(PROMPT)
+            terminal.wait_for(PROMPT)
             terminal.type("\x1b[A")
-            terminal.until("my key is")
+            terminal.wait_for("my key is")
 
 
 class TestCommands:
@@ -179,8 +183,8 @@ class TestCommands:
             session = store.start(model="scripted:script.json", title="Order 41")
             session.append([user("hi " * 150), assistant("hello " * 150), user("more"), assistant("sure")])
         with Terminal("chat", "--resume", "latest", home=home) as terminal:
-            terminal.until("sure")
-            terminal.until(PROMPT)
+            terminal.wait_for("sure")
+            terminal.wait_for(PROMPT)
             yield terminal
 
     def test_a_resumed_chat_shows_where_it_stands(self, terminal: Terminal) -> None:
@@ -188,55 +192,55 @@ class TestCommands:
         assert "sure" in terminal.screen
 
     def test_tree_show_usage_and_tools(self, terminal: Terminal) -> None:
-        assert "◀ leaf" in terminal.asked("/tree")
-        assert "sure" in terminal.asked("/show 4")
-        assert "0 calls" in terminal.asked("/usage")
-        assert "--tools" in terminal.asked("/tools")
+        assert "◀ leaf" in terminal.prompt("/tree")
+        assert "sure" in terminal.prompt("/show 4")
+        assert "0 calls" in terminal.prompt("/usage")
+        assert "--tools" in terminal.prompt("/tools")
 
     def test_undo_and_redo_move_the_leaf(self, terminal: Terminal, home: Path) -> None:
-        terminal.asked("/undo")
+        terminal.prompt("/undo")
         assert latest(home).leaf.seq == 2
-        terminal.asked("/redo")
+        terminal.prompt("/redo")
         assert latest(home).leaf.seq == 4
-        assert "nothing was rewound" in terminal.asked("/redo")
+        assert "nothing was rewound" in terminal.prompt("/redo")
 
     def test_fork_goes_on_in_a_session_of_its_own(self, terminal: Terminal, home: Path) -> None:
         source = latest(home)
-        assert "a fork at entry 2" in terminal.asked("/fork 2")
-        terminal.asked("else")
+        assert "a fork at entry 2" in terminal.prompt("/fork 2")
+        terminal.prompt("else")
         with opened(home) as store:
             (row,) = store.sessions(relation="fork").sessions
             assert texts(store.session(row.session_id))[2:] == ["else", "Two."]
         assert source.refresh().leaf.seq == 4
-        assert f"this is {source.session_id} now" in terminal.asked(f"/resume {source.session_id}")
+        assert f"this is {source.session_id} now" in terminal.prompt(f"/resume {source.session_id}")
 
     @pytest.mark.parametrize(("text", "summary"), [("", "user: hi hi"), (" They greeted.", "They greeted.")])
     def test_compact_puts_a_summary_in_front(
         self, terminal: Terminal, home: Path, text: str, summary: str
     ) -> None:
-        terminal.asked(f"/compact{text}")
+        terminal.prompt(f"/compact{text}")
         first = latest(home).context().items[0].message.text
         assert summary in first
         assert "all before entry 3" in terminal.screen
 
     def test_model_holds_from_here_on_and_is_remembered(self, terminal: Terminal, home: Path) -> None:
         script(home, "", "", "", "Other.", name="other.json")
-        assert "✗" in terminal.asked("/model nobody:x")
-        terminal.asked("/model scripted:other.json")
-        assert "scripted:other.json" in terminal.asked("/model")
+        assert "✗" in terminal.prompt("/model nobody:x")
+        terminal.prompt("/model scripted:other.json")
+        assert "scripted:other.json" in terminal.prompt("/model")
         session = latest(home)
         assert session.context().settings.model == "scripted:other.json"
 
     def test_title_and_export(self, terminal: Terminal, home: Path) -> None:
-        terminal.asked("/title Another name")
+        terminal.prompt("/title Another name")
         assert latest(home).row.title == "Another name"
-        assert "written to" in terminal.asked("/export out.bough")
+        assert "written to" in terminal.prompt("/export out.bough")
         assert (home / "out.bough").stat().st_size > 0
 
     def test_what_is_no_command_is_said_and_not_sent(self, terminal: Terminal, home: Path) -> None:
-        assert "did you mean /undo?" in terminal.asked("/und")
-        assert "no number" in terminal.asked("/fork x")
-        assert "nothing is open" in terminal.asked("/resume")
+        assert "did you mean /undo?" in terminal.prompt("/und")
+        assert "no number" in terminal.prompt("/fork x")
+        assert "nothing is open" in terminal.prompt("/resume")
         assert latest(home).leaf.seq == 4
 
 
@@ -244,22 +248,22 @@ class TestWhatStandsInTheWay:
     def test_a_turn_that_was_cut_off_goes_on_if_wanted(self, home: Path) -> None:
         self.cut_off(home)
         with Terminal("chat", "--resume", "latest", home=home) as terminal:
-            terminal.until("go on with it? [y/N]")
-            terminal.say("y")
-            terminal.until("One.")
-            terminal.until(PROMPT)
+            terminal.wait_for("go on with it? [y/N]")
+            terminal.enter("y")
+            terminal.wait_for("One.")
+            terminal.wait_for(PROMPT)
         assert texts(latest(home)) == ["hi", "One."]
 
     def test_a_turn_that_was_cut_off_is_left_behind_if_wanted(self, home: Path) -> None:
         self.cut_off(home)
         with Terminal("chat", "--resume", "latest", home=home) as terminal:
-            terminal.until("go on with it? [y/N]")
-            terminal.say("n")
-            terminal.until("leave it behind")
-            terminal.until("[y/N]")
-            terminal.say("y")
-            terminal.until(PROMPT)
-            terminal.asked("else")
+            terminal.wait_for("go on with it? [y/N]")
+            terminal.enter("n")
+            terminal.wait_for("leave it behind")
+            terminal.wait_for("[y/N]")
+            terminal.enter("y")
+            terminal.wait_for(PROMPT)
+            terminal.prompt("else")
         assert texts(latest(home)) == ["else", "One."]
         assert len(latest(home).entries()) == 3
 
@@ -270,40 +274,40 @@ class TestWhatStandsInTheWay:
 
     def test_what_another_process_said_is_shown_before_the_next_input(self, home: Path) -> None:
         with Terminal("chat", *MODEL, home=home) as terminal:
-            terminal.until(PROMPT)
-            terminal.asked("hi")
+            terminal.wait_for(PROMPT)
+            terminal.prompt("hi")
             bough("run", "--resume", "latest", "from elsewhere", home=home)
-            terminal.say("")
-            terminal.until("another process moved this session")
-            terminal.until("Two.")
-            terminal.until(PROMPT)
-            assert "Three." in terminal.asked("and here")
+            terminal.enter("")
+            terminal.wait_for("another process moved this session")
+            terminal.wait_for("Two.")
+            terminal.wait_for(PROMPT)
+            assert "Three." in terminal.prompt("and here")
         assert texts(latest(home)) == ["hi", "One.", "from elsewhere", "Two.", "and here", "Three."]
 
     def test_words_typed_before_another_process_spoke_are_sent_only_if_wanted(self, home: Path) -> None:
         with Terminal("chat", *MODEL, home=home) as terminal:
-            terminal.until(PROMPT)
-            terminal.asked("hi")
+            terminal.wait_for(PROMPT)
+            terminal.prompt("hi")
             bough("run", "--resume", "latest", "from elsewhere", home=home)
-            terminal.say("and here")
-            terminal.until("another process moved this session")
-            terminal.until("Two.")
-            terminal.until("send your words all the same? [y/N]")
-            terminal.say("n")
-            terminal.until(PROMPT)
+            terminal.enter("and here")
+            terminal.wait_for("another process moved this session")
+            terminal.wait_for("Two.")
+            terminal.wait_for("send your words all the same? [y/N]")
+            terminal.enter("n")
+            terminal.wait_for(PROMPT)
             assert len(latest(home).path()) == 4
-            assert "Three." in terminal.asked("then this")
+            assert "Three." in terminal.prompt("then this")
 
     def test_a_command_that_comes_too_late_changes_nothing_and_says_so(self, home: Path) -> None:
         with Terminal("chat", *MODEL, home=home) as terminal:
-            terminal.until(PROMPT)
-            terminal.asked("hi")
+            terminal.wait_for(PROMPT)
+            terminal.prompt("hi")
             bough("run", "--resume", "latest", "from elsewhere", home=home)
-            terminal.say("/undo")
-            terminal.until("nothing was written")
-            terminal.until("Two.")
-            terminal.until(PROMPT)
-            terminal.asked("/undo")
+            terminal.enter("/undo")
+            terminal.wait_for("nothing was written")
+            terminal.wait_for("Two.")
+            terminal.wait_for(PROMPT)
+            terminal.prompt("/undo")
         assert texts(latest(home)) == ["hi", "One."]
 
     def test_while_another_process_drives_the_input_can_be_queued(self, home: Path) -> None:
@@ -314,13 +318,13 @@ class TestWhatStandsInTheWay:
         try:
             wait_for(home / "asleep")
             with Terminal("chat", "--resume", "latest", "--tools", "tools.py", home=home) as terminal:
-                terminal.until("is in the middle of a turn")
-                terminal.until(PROMPT)
-                terminal.say("more")
-                terminal.until("queue, to be answered next? [y/N]")
-                terminal.say("y")
-                terminal.until("queued")
-                terminal.until(PROMPT)
+                terminal.wait_for("is in the middle of a turn")
+                terminal.wait_for(PROMPT)
+                terminal.enter("more")
+                terminal.wait_for("queue, to be answered next? [y/N]")
+                terminal.enter("y")
+                terminal.wait_for("queued")
+                terminal.wait_for(PROMPT)
         finally:
             driving.kill()
             driving.wait()
@@ -330,7 +334,7 @@ class TestWhatStandsInTheWay:
 
 class TestPiped:
     def test_each_line_is_an_input_and_only_answers_are_on_stdout(self, home: Path) -> None:
-        done = bough("chat", *MODEL, home=home, typed='hi\n\nmore\n"""\na\nb\n"""\n')
+        done = bough("chat", *MODEL, home=home, stdin='hi\n\nmore\n"""\na\nb\n"""\n')
         assert (done.returncode, done.stdout) == (0, "One.\nTwo.\nThree.\n")
         assert "bough chat --resume" in done.stderr
         assert texts(latest(home))[::2] == ["hi", "more", "a\nb"]
@@ -342,24 +346,24 @@ class TestPiped:
     def test_a_command_that_finds_nothing_says_so(self, home: Path, command: str, said: str) -> None:
         with opened(home) as store:
             store.start(session_id="ses_new", model=MODEL[1])
-        done = bough("chat", "--resume", "ses_new", home=home, typed=f"{command}\n")
+        done = bough("chat", "--resume", "ses_new", home=home, stdin=f"{command}\n")
         assert (done.code, said in done.err) == (2, True), done.err
 
     def test_a_turn_that_fails_ends_it(self, home: Path) -> None:
         script(home, "One.")
-        done = bough("chat", *MODEL, home=home, typed="hi\nmore\nnever\n")
+        done = bough("chat", *MODEL, home=home, stdin="hi\nmore\nnever\n")
         assert (done.returncode, done.stdout) == (1, "One.\n")
         assert texts(latest(home)) == ["hi", "One.", "more"]
 
     def test_an_approval_stops_it_and_says_what_to_do(self, home: Path) -> None:
         script(home, calls("refund"), "Refunded.")
-        done = bough("chat", *AGENT, home=home, typed="refund it\nyes\n")
+        done = bough("chat", *AGENT, home=home, stdin="refund it\nyes\n")
         assert done.returncode == 1
         assert "bough approve" in done.stderr
         assert not (home / "book").exists()
 
     def test_without_a_model_it_says_how_to_name_one(self, home: Path) -> None:
-        done = bough("chat", home=home, typed="hi\n")
+        done = bough("chat", home=home, stdin="hi\n")
         assert done.returncode == 2
         assert "BOUGH_MODEL" in done.stderr
 

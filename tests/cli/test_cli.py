@@ -15,13 +15,13 @@ from bough.cli.main import VERBS
 from bough.cli.main import bough as group
 from bough.cli.rendering.error_text import explain
 from bough.errors import TokenRequired
-from support.cli_store import filled
+from support.cli_store import write_store
 from support.terminal import BOUGH, Terminal, bough, environment
 
 
 @pytest.fixture
 def shelf(tmp_path: Path) -> Path:
-    return filled(tmp_path / "s.db")
+    return write_store(tmp_path / "s.db")
 
 
 class TestVerbs:

@@ -76,5 +76,5 @@ class TestDemo:
                 "◀ leaf",
                 "claims held",
             ):
-                shown.until(text)
+                shown.wait_for(text)
             assert shown.wait() == 0

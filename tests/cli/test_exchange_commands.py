@@ -13,7 +13,7 @@ from typing import Any, Self
 import pytest
 
 import bough as library
-from support.cli_store import filled
+from support.cli_store import write_store
 from support.paths import ROOT
 from support.terminal import BOUGH, Terminal, bough, environment
 
@@ -41,7 +41,7 @@ CHANGED = [
 def shelf(tmp_path: Path) -> Path:
     (tmp_path / "tools.py").write_text(TOOLS)
     (tmp_path / "changed.json").write_text(json.dumps(CHANGED))
-    return filled(tmp_path / "s.db")
+    return write_store(tmp_path / "s.db")
 
 
 def replayed(shelf: Path, *arguments: str) -> tuple[int, dict[str, object]]:

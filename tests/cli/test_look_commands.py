@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 import bough as library
-from support.cli_store import answers, filled
+from support.cli_store import answers, write_store
 from support.paths import TESTS
 from support.terminal import BOUGH, Terminal, bough, environment
 
 
 @pytest.fixture
 def shelf(tmp_path: Path) -> Path:
-    return filled(tmp_path / "s.db")
+    return write_store(tmp_path / "s.db")
 
 
 class TestLs:

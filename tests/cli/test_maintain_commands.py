@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import bough as library
-from support.cli_store import filled
+from support.cli_store import write_store
 from support.terminal import Terminal, bough
 
 
 @pytest.fixture
 def shelf(tmp_path: Path) -> Path:
-    return filled(tmp_path / "s.db")
+    return write_store(tmp_path / "s.db")
 
 
 def listed(shelf: Path, *flags: str) -> set[str]:
@@ -52,19 +52,19 @@ class TestTrash:
 
     def test_a_person_is_asked_and_may_say_no(self, shelf: Path) -> None:
         with Terminal("rm", "ses_case", store=shelf) as asked:
-            asked.until("Into the trash?")
+            asked.wait_for("Into the trash?")
             asked.type("n\n")
             assert asked.wait() == 1
         assert "ses_case" in listed(shelf)
         with Terminal("rm", "ses_case", store=shelf) as asked:
-            asked.until("Into the trash?")
+            asked.wait_for("Into the trash?")
             asked.type("y\n")
             assert asked.wait() == 0
         assert "ses_case" not in listed(shelf)
 
     def test_ctrl_c_at_the_question_does_nothing(self, shelf: Path) -> None:
         with Terminal("rm", "ses_case", store=shelf) as asked:
-            asked.until("Into the trash?")
+            asked.wait_for("Into the trash?")
             asked.interrupt("interrupted")
             assert asked.wait() == 130
         assert "ses_case" in listed(shelf)

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 import bough as library
-from support.cli_store import filled
+from support.cli_store import write_store
 from support.terminal import bough
 
 
 @pytest.fixture
 def shelf(tmp_path: Path) -> Path:
-    return filled(tmp_path / "s.db")
+    return write_store(tmp_path / "s.db")
 
 
 def row(shelf: Path, name: str = "ses_case") -> dict[str, Any]:

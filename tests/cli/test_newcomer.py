@@ -11,15 +11,15 @@ import pytest
 import bough as library
 from bough import assistant, system, user
 from bough.cli.rendering.output import ago
-from support.cli_store import filled
-from support.terminal import Done, Terminal, bough
+from support.cli_store import write_store
+from support.terminal import CommandResult, Terminal, bough
 
 NO_KEYS = {"ANTHROPIC_API_KEY": "", "OPENAI_API_KEY": "", "ANTHROPIC_BASE_URL": "", "OPENAI_BASE_URL": ""}
 
 
 @pytest.fixture
 def shelf(tmp_path: Path) -> Path:
-    return filled(tmp_path / "s.db")
+    return write_store(tmp_path / "s.db")
 
 
 @pytest.fixture
@@ -56,14 +56,14 @@ class TestTheFirstMinute:
     @pytest.mark.parametrize("verb", ["run", "chat"])
     def test_without_a_key_nothing_is_made(self, tmp_path: Path, verb: str) -> None:
         words = ["hello"] if verb == "run" else []
-        said = bough(verb, *words, "--model", "anthropic:claude", home=tmp_path, typed="hello\n", **NO_KEYS)
+        said = bough(verb, *words, "--model", "anthropic:claude", home=tmp_path, stdin="hello\n", **NO_KEYS)
         assert (said.code, "ANTHROPIC_API_KEY" in said.err) == (2, True)
         assert not (tmp_path / "agent.db").exists()
 
     def test_without_a_key_nothing_is_sent_to_a_session_that_is_there(self, shelf: Path) -> None:
         before = bough("log", "ses_case", "--json", store=shelf).out
         said = bough(
-            "run", "more", "--resume", "ses_case", "--model", "openai:gpt", store=shelf, typed="", **NO_KEYS
+            "run", "more", "--resume", "ses_case", "--model", "openai:gpt", store=shelf, stdin="", **NO_KEYS
         )
         assert said.code == 2
         assert bough("log", "ses_case", "--json", store=shelf).out == before
@@ -371,7 +371,7 @@ class TestTimes:
 
 
 class TestCompletion:
-    def completed(self, store: Path, words: str, shell: str = "bash") -> Done:
+    def completed(self, store: Path, words: str, shell: str = "bash") -> CommandResult:
         count = len(words.split(" ")) - 1
         return bough(
             store=store, _BOUGH_COMPLETE=f"{shell}_complete", COMP_WORDS=words, COMP_CWORD=str(count)

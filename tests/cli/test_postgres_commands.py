@@ -6,25 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from support.cli_store import filled
-from support.postgres import APP, Cluster, Database
+from support.cli_store import write_store
+from support.postgres import APP, Database, DatabaseHost
 from support.terminal import bough
 
 
 @pytest.fixture
-def url(migrated: Database) -> str:
-    migrated.empty()
-    return migrated.url
+def url(migrated_database: Database) -> str:
+    migrated_database.empty()
+    return migrated_database.url
 
 
 @pytest.fixture
 def shelf(tmp_path: Path) -> Path:
-    return filled(tmp_path / "s.db")
+    return write_store(tmp_path / "s.db")
 
 
 class TestMigrate:
-    def test_the_owner_makes_the_schema_after_seeing_the_plan(self, postgres: Cluster) -> None:
-        bare = postgres.url(postgres.database("cli"))
+    def test_the_owner_makes_the_schema_after_seeing_the_plan(self, postgres: DatabaseHost) -> None:
+        bare = postgres.url(postgres.create_database("cli"))
         missing = bough("ls", store=bare)
         assert missing.code == 1
         assert "migrate" in missing.err
@@ -35,8 +35,8 @@ class TestMigrate:
         assert "nothing to do" in bough("migrate", "--yes", store=bare).out
         assert bough("ls", "--json", store=bare).json["sessions"] == []
 
-    def test_who_has_no_right_is_told_so(self, postgres: Cluster, migrated: Database) -> None:
-        bare = postgres.url(postgres.database("rights"), APP)
+    def test_who_has_no_right_is_told_so(self, postgres: DatabaseHost, migrated_database: Database) -> None:
+        bare = postgres.url(postgres.create_database("rights"), APP)
         done = bough("migrate", "--yes", store=bare)
         assert done.code == 1
         assert APP in done.err

@@ -132,12 +132,12 @@ class TestRun:
 
     @pytest.mark.parametrize("arguments", [(), ("-",)])
     def test_the_input_may_come_from_a_pipe(self, home: Path, arguments: tuple[str, ...]) -> None:
-        done = bough("run", *arguments, *MODEL, home=home, typed="several\nlines\n")
+        done = bough("run", *arguments, *MODEL, home=home, stdin="several\nlines\n")
         assert done.stdout == "One.\n"
         assert texts(only(home)) == ["several\nlines", "One."]
 
     def test_an_empty_input_is_refused_and_leaves_nothing_behind(self, home: Path) -> None:
-        done = bough("run", *MODEL, home=home, typed="\n")
+        done = bough("run", *MODEL, home=home, stdin="\n")
         assert done.returncode == 2
         assert "the input is empty" in done.stderr
         assert not (home / "agent.db").exists()
@@ -441,7 +441,7 @@ class TestNaming:
         bough("run", "hi", *MODEL, home=home)
         for verb in ("run hi --resume", "run hi --overwrite", "chat --resume"):
             for flag in ("--title T", "--tag a=b", "--agent zz"):
-                done = bough(*f"{verb} latest {flag}".split(), home=home, typed="more\n")
+                done = bough(*f"{verb} latest {flag}".split(), home=home, stdin="more\n")
                 assert (done.code, flag.split()[0] in done.err) == (2, True), (verb, flag)
         assert texts(only(home)) == ["hi", "One."]
 
@@ -605,8 +605,8 @@ class TestTerminal:
     ) -> None:
         script(home, calls("refund"), "Very well.")
         with Terminal("run", "refund it", *AGENT, home=home, columns=30) as terminal:
-            assert "order: 41" in terminal.until("allow it? [y/N]")
-            terminal.say(word)
+            assert "order: 41" in terminal.wait_for("allow it? [y/N]")
+            terminal.enter(word)
             assert terminal.wait() == 0
             assert "Very well." in terminal.screen
         book = home / "book"
@@ -615,7 +615,7 @@ class TestTerminal:
     def test_ctrl_c_cancels_the_turn_at_once_even_inside_a_tool_that_blocks(self, home: Path) -> None:
         script(home, {"text": "Wait.", "calls": [{"name": "sleeps"}]}, "Never.")
         with Terminal("run", "hi", *AGENT, home=home) as terminal:
-            terminal.until("Wait.")
+            terminal.wait_for("Wait.")
             wait_for(home / "asleep")
             terminal.type("\x03")
             assert terminal.wait() == 130

@@ -50,8 +50,19 @@ from bough.core.entries import Compaction, Settings
 from bough.errors import InvalidMessage
 from bough.store import Store
 from support import fake_providers
-from support.claude_transcripts import MODEL, PICTURE, PNG, Line, Transcript, result, shop, text, thought, use
-from support.fake_providers import Call, Loopback, Say
+from support.claude_transcripts import (
+    MODEL,
+    PICTURE,
+    PNG,
+    Line,
+    Transcript,
+    result,
+    shop_transcript,
+    text,
+    thinking,
+    tool_use,
+)
+from support.fake_providers import Call, Completion, FakeProviders
 from support.random_logs import SOAK
 
 FEW = settings(max_examples=1_000 if SOAK else 20)
@@ -113,7 +124,7 @@ class TestProtocol:
 
     def test_what_the_sdk_keeps_in_memory_and_what_bough_keeps_is_the_same(self, memory: Store) -> None:
         async def listed(store: Any) -> list[Any]:
-            await store.append(KEY, shop().lines)
+            await store.append(KEY, shop_transcript().lines)
             await store.append(KEY, [{"type": "tag", "tag": "x", "sessionId": KEY["session_id"]}])
             await store.append(KEY, [{"type": "tag", "tag": "", "sessionId": KEY["session_id"]}])
             return [{**one, "mtime": 0} for one in await store.list_session_summaries(KEY["project_key"])]
@@ -128,18 +139,20 @@ class TestProtocol:
 
 class TestSession:
     def test_the_lines_are_messages_calls_results_and_usage(self, store: Store) -> None:
-        session = appended(store, shop().lines)
+        session = appended(store, shop_transcript().lines)
         first = ["user", "system", "assistant", "tool", "tool", "assistant"]
         assert roles(session) == [*first, "user", "assistant"]
         assert [call.usage for call in session.model_calls()] == [Usage(117, 5, 100, 7)] * 3
         assert session.row.title == "Fixing the shop"
         assert session.row.tags == {"claude_project": "-home-ann", "claude_session": KEY["session_id"]}
-        assert session.messages("anthropic")[1]["content"][0] == thought("two files")
+        assert session.messages("anthropic")[1]["content"][0] == thinking("two files")
 
     def test_what_a_message_tells_is_not_kept_a_second_time(self, memory: Store) -> None:
         made = Transcript()
         made.user("q" * 10_000)
-        made.answer(thought("t" * 10_000, "s" * 10_000), text("a" * 10_000), use("a", path="p" * 10_000))
+        made.answer(
+            thinking("t" * 10_000, "s" * 10_000), text("a" * 10_000), tool_use("a", path="p" * 10_000)
+        )
         made.results(result("a", "r" * 10_000))
         made.user(
             [
@@ -153,7 +166,7 @@ class TestSession:
         assert 60_000 < size < 67_000
 
     def test_a_prompt_and_a_compaction_are_entries_of_their_own(self, memory: Store) -> None:
-        made = shop()
+        made = shop_transcript()
         prompt = {"type": "prompt_snapshot", "systemPrompt": ["You fix shops."]}
         made.line("attachment", attachment=prompt)
         made.compact("They fixed it.", keeps=made.lines[-4]["uuid"])
@@ -180,35 +193,35 @@ class TestSession:
 
     def test_a_sub_agent_is_a_task(self, store: Store) -> None:
         made = Transcript(mark="a")
-        made.aside("agent_metadata", agentType="Explore", toolUseId="toolu_1")
+        made.detached_line("agent_metadata", agentType="Explore", toolUseId="toolu_1")
         made.user("look", isSidechain=True)
         made.answer(text("found"), isSidechain=True)
-        parent = appended(store, shop().lines)
+        parent = appended(store, shop_transcript().lines)
         task = appended(store, made.lines, key=BELOW)
         assert [child.session_id for child in parent.children()] == [task.session_id]
         assert parent.usage("tree").calls == 4
 
     def test_show_tells_the_conversation(self, tmp_path: Path) -> None:
         with bough.open(tmp_path / "agent.db") as sessions:
-            told = shown(sessions, appended(sessions, shop().lines))
+            told = shown(sessions, appended(sessions, shop_transcript().lines))
         for words in ("Fix the shop", "I look.", "ls", "a b", "x = 1", "Fixed.", "A dot."):
             assert words in told
 
     def test_it_can_be_forked_and_its_transcript_stays_what_it_was(self, memory: Store) -> None:
-        session = appended(memory, shop().lines)
+        session = appended(memory, shop_transcript().lines)
         fork = session.fork(3)
         fork.append([bough.assistant("another end")])
         assert sound(fork).path()[2].role == "assistant"
         store = BoughSessionStore(memory)
         assert len(asyncio.run(store.list_sessions("-home-ann"))) == 1
-        assert asyncio.run(store.load(KEY)) == shop().lines
+        assert asyncio.run(store.load(KEY)) == shop_transcript().lines
 
     @pytest.mark.parametrize("is_known", [True, False])
     @pytest.mark.parametrize("by_hand", ["rewind", "chat", "compact"])
     def test_what_is_done_to_it_by_hand_does_not_lead_the_transcript_astray(
         self, memory: Store, by_hand: str, is_known: bool
     ) -> None:
-        lines = shop().lines
+        lines = shop_transcript().lines
         store = BoughSessionStore(memory)
         asyncio.run(store.append(KEY, lines[:11]))
         session = asyncio.run(store.opened(KEY))
@@ -229,7 +242,7 @@ class TestSession:
         assert asyncio.run(again.load(KEY)) == lines
 
     def test_a_bundle_of_it_goes_on_in_another_store_and_for_another_owner(self, memory: Store) -> None:
-        session = appended(memory, shop().lines[:11])
+        session = appended(memory, shop_transcript().lines[:11])
         appended(memory, [{"type": "agent_metadata", "agentType": "Explore"}], key=BELOW)
         bundle = io.BytesIO()
         session.export(bundle, blobs=True)
@@ -237,16 +250,16 @@ class TestSession:
         elsewhere = bough.open("memory:", space="elsewhere")
         elsewhere.import_bundle(bundle)
         store = BoughSessionStore(elsewhere)
-        asyncio.run(store.append(KEY, shop().lines[11:]))
-        assert asyncio.run(store.load(KEY)) == without_thoughts(shop().lines)
+        asyncio.run(store.append(KEY, shop_transcript().lines[11:]))
+        assert asyncio.run(store.load(KEY)) == without_thoughts(shop_transcript().lines)
         assert asyncio.run(store.list_subkeys(KEY)) == [BELOW["subpath"]]
         assert {row.agent for row in elsewhere.all_sessions()} == {"claude-agent", "Explore"}
 
     def test_the_importer_reads_the_same_conversation(self, memory: Store, tmp_path: Path) -> None:
-        made = shop()
+        made = shop_transcript()
         made.compact("So far.", keeps="u-3")
         made.user("on")
-        (taken,) = memory.import_from("claude-code", str(made.written(tmp_path / "s.jsonl")))
+        (taken,) = memory.import_from("claude-code", str(made.write(tmp_path / "s.jsonl")))
         for provider in wire.PROVIDERS:
             told = [
                 appended(memory, made.lines, key={**KEY, "session_id": provider}),
@@ -261,8 +274,8 @@ class TestSession:
         """A thought without its signature is refused by Anthropic, and so is a picture without its bytes."""
         made = Transcript()
         made.user([text("look"), PICTURE])
-        made.answer(thought("seen"), {"type": "redacted_thinking", "data": "sealed"}, text("A dot."))
-        made.answer(thought("not the end yet"), stop=None)
+        made.answer(thinking("seen"), {"type": "redacted_thinking", "data": "sealed"}, text("A dot."))
+        made.answer(thinking("not the end yet"), stop=None)
         session = appended(memory, made.lines)
         assert "c2lnbmVk" not in "".join(
             str(stored.entry.body) for stored in memory.backend.entries(session.session_id)
@@ -291,7 +304,7 @@ class TestBatches:
     @FEW
     @given(cuts=st.lists(st.integers(0, 18), max_size=6))
     def test_wherever_they_are_cut_the_conversation_is_the_same(self, cuts: list[int]) -> None:
-        made = shop()
+        made = shop_transcript()
         made.compact("So far.", keeps="u-3")
         made.user("on")
         (last,) = made.answer(text("ok"))
@@ -312,7 +325,7 @@ class TestBatches:
     def test_an_answer_waits_until_its_end_has_come_and_is_durable_meanwhile(self, store: Store) -> None:
         made = Transcript()
         made.user("go")
-        made.answer(thought("hm"), text("I look."), use("a"), stop=None)
+        made.answer(thinking("hm"), text("I look."), tool_use("a"), stop=None)
         batches = [[line] for line in made.lines]
         assert roles(appended(store, *batches)) == ["user"]
         made.results(result("a"))
@@ -326,7 +339,7 @@ class TestBatches:
     def test_a_reminder_between_results_is_told_behind_them(self, memory: Store) -> None:
         made = Transcript()
         made.user("go")
-        made.answer(use("a"), use("b"))
+        made.answer(tool_use("a"), tool_use("b"))
         made.results(result("b"))
         made.line("attachment", attachment={"type": "hook"}, rendered=[{"content": "Mind the gap."}])
         made.results(result("a"))
@@ -336,7 +349,7 @@ class TestBatches:
     def test_what_waits_on_a_branch_that_was_left_does_not_lead_back_to_it(self, memory: Store) -> None:
         made = Transcript()
         made.user("go")
-        (call,) = made.answer(use("a"))
+        (call,) = made.answer(tool_use("a"))
         made.line("attachment", attachment={"type": "hook"}, rendered=[{"content": "Mind the gap."}])
         made.user("elsewhere", parent="u-1")
         made.answer(text("there"))
@@ -349,7 +362,7 @@ class TestBatches:
         """A move in the middle of a batch is a commit of its own, and a crash may follow it."""
         made = Transcript()
         made.user("go")
-        made.answer(use("a"), use("b"))
+        made.answer(tool_use("a"), tool_use("b"))
         made.user([result("a"), result("b")])  # two messages, so the line lies in a note
         made.user("elsewhere", parent="u-1")
         session = appended(memory, made.lines)
@@ -360,7 +373,7 @@ class TestBatches:
     def test_a_call_the_conversation_went_on_without_is_told_so(self, memory: Store) -> None:
         made = Transcript()
         made.user("go")
-        made.answer(use("a"))
+        made.answer(tool_use("a"))
         made.user("never mind")
         made.results(result("a", "late"))
         session = appended(memory, made.lines[:2], made.lines[2:3], made.lines[3:])
@@ -368,7 +381,7 @@ class TestBatches:
         assert CUT_OFF in json.dumps(session.messages("anthropic"))
 
     def test_a_batch_that_comes_again_adds_nothing(self, store: Store) -> None:
-        lines = [line for line in shop().lines if "uuid" in line]
+        lines = [line for line in shop_transcript().lines if "uuid" in line]
         session = appended(store, lines)
         before = session.row
         for adapter in (BoughSessionStore(store), BoughSessionStore(store)):
@@ -451,7 +464,7 @@ ODD: dict[str, Line] = {
     "a block we do not know": answer_of(text("x"), {"type": "server_tool_use", "id": "s", "input": {}}),
     "more than a block tells": answer_of({**text("x"), "citations": [{"n": 1}]}),
     "a call with no object": answer_of({"type": "tool_use", "id": "a", "name": "b", "input": "c"}),
-    "two calls of one id": answer_of(use("a"), use("a")),
+    "two calls of one id": answer_of(tool_use("a"), tool_use("a")),
     "a result without its call": user_of([result("nobody")]),
     "a result with pieces we do not know": user_of([result("n", [{"type": "reference"}, PICTURE])]),
     "half a character": user_of("cut \ud83d here"),
@@ -460,7 +473,7 @@ ODD: dict[str, Line] = {
     "numbers that are none": {**user_of("x"), "cost": float("inf")},
     "a large number": user_of("x", n=2**9000),
     "bytes within text": user_of(f"see data:image/png;base64,{PNG} here"),
-    "bytes within arguments": answer_of(use("a", url=f"data:image/png;base64,{PNG}")),
+    "bytes within arguments": answer_of(tool_use("a", url=f"data:image/png;base64,{PNG}")),
     "depth": user_of("x", toolUseResult=deep),
     "size": user_of("x" * 10_000_000),
     "a picture that is none": user_of([{**PICTURE, "source": {"type": "base64", "data": "?"}}]),
@@ -485,7 +498,9 @@ jsons = st.recursive(
     max_leaves=8,
 )
 names = st.sampled_from(["u-1", "u-3", "u-9", "x", "y"])
-blocks = st.sampled_from([text("t"), thought("h"), use("a"), use("b"), result("a"), result("b"), PICTURE, 7])
+blocks = st.sampled_from(
+    [text("t"), thinking("h"), tool_use("a"), tool_use("b"), result("a"), result("b"), PICTURE, 7]
+)
 anything = st.fixed_dictionaries(
     {"type": st.sampled_from(["user", "assistant", "attachment", "system", "custom-title", "x"])},
     optional={
@@ -511,7 +526,10 @@ class TestHostile:
     @pytest.mark.parametrize("name", ODD)
     def test_whatever_a_line_holds_it_comes_back(self, memory: Store, name: str) -> None:
         session = appended(
-            memory, shop().lines[:11], [ODD[name]], [{"type": "user", "message": {"content": "on"}}]
+            memory,
+            shop_transcript().lines[:11],
+            [ODD[name]],
+            [{"type": "user", "message": {"content": "on"}}],
         )
         assert roles(session)[:6] == ["user", "system", "assistant", "tool", "tool", "assistant"]
         assert roles(session)[-1] == "user"
@@ -525,7 +543,7 @@ class TestHostile:
             if line.get("uuid") not in known:
                 fresh.append(line)
             known |= {line["uuid"]} if "uuid" in line else set()
-        appended(bough.open("memory:"), shop().lines[:6], fresh[:cut], fresh[cut:])
+        appended(bough.open("memory:"), shop_transcript().lines[:6], fresh[:cut], fresh[cut:])
 
     def test_a_secret_is_hidden_here_too(self) -> None:
         sessions = bough.open("memory:", secrets=["hunter2-hunter2"])
@@ -552,12 +570,12 @@ class TestTenants:
 class TestDeleting:
     def test_it_goes_to_the_trash_with_its_sub_agents_and_can_be_restored(self, store: Store) -> None:
         adapter = BoughSessionStore(store)
-        session = appended(store, shop().lines)
+        session = appended(store, shop_transcript().lines)
         task = appended(store, [{"type": "x"}], key=BELOW)
         asyncio.run(adapter.delete(KEY))
         assert asyncio.run(adapter.load(KEY)) is None
         assert set(store.restore(session.session_id)) == {session.session_id, task.session_id}
-        assert asyncio.run(adapter.load(KEY)) == shop().lines
+        assert asyncio.run(adapter.load(KEY)) == shop_transcript().lines
         assert asyncio.run(adapter.load(BELOW)) == [{"type": "x"}]
 
     def test_what_is_appended_afterwards_is_another_session(self, store: Store) -> None:
@@ -575,12 +593,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "config"))
     (tmp_path / "work").mkdir()
     project = tmp_path / "config" / "projects" / project_key_for_directory(tmp_path / "work")
-    shop().written(project / f"{KEY['session_id']}.jsonl")
+    shop_transcript().write(project / f"{KEY['session_id']}.jsonl")
     below = project / KEY["session_id"] / "subagents"
     inner = Transcript(mark="a")
     inner.user("look", isSidechain=True, agentId="abc")
     inner.answer(text("found"), isSidechain=True, agentId="abc")
-    inner.written(below / "agent-abc.jsonl")
+    inner.write(below / "agent-abc.jsonl")
     (below / "agent-abc.meta.json").write_text('{"agentType": "Explore"}')
     return project
 
@@ -596,13 +614,13 @@ class TestSdk:
                 errors.append(why)
 
             batcher = TranscriptMirrorBatcher(BoughSessionStore(memory), str(tmp_path), failed)
-            for line in shop().lines:
+            for line in shop_transcript().lines:
                 batcher.enqueue(str(tmp_path / "-home-ann" / f"{KEY['session_id']}.jsonl"), [line])
             await batcher.flush()
 
         asyncio.run(mirror())
         assert errors == []
-        assert asyncio.run(BoughSessionStore(memory).load(KEY)) == shop().lines
+        assert asyncio.run(BoughSessionStore(memory).load(KEY)) == shop_transcript().lines
 
     def test_a_session_on_disk_is_imported_listed_read_and_resumed(self, memory: Store, home: Path) -> None:
         store, name, work = BoughSessionStore(memory), KEY["session_id"], str(home.parents[2] / "work")
@@ -626,7 +644,7 @@ class TestSdk:
             found = resumed.config_dir / "projects" / home.name / f"{name}.jsonl"
             lines = [json.loads(line) for line in found.read_text().splitlines()]
             assert [line for line in lines if "uuid" in line] == [
-                one for one in shop().lines if "uuid" in one
+                one for one in shop_transcript().lines if "uuid" in one
             ]
             sidecar = found.with_suffix("") / "subagents" / "agent-abc.meta.json"
             assert json.loads(sidecar.read_text()) == {"agentType": "Explore"}
@@ -666,8 +684,8 @@ class Claude(fake_providers._Handler):
         super().do_POST()
 
 
-class ClaudeLoopback(Loopback):
-    def __init__(self, *replies: Say) -> None:
+class ClaudeLoopback(FakeProviders):
+    def __init__(self, *replies: Completion) -> None:
         super().__init__(*replies)
         self._server.RequestHandlerClass = Claude
 
@@ -731,9 +749,9 @@ class TestClient:
         waits = Call("toolu_1", "Bash", json.dumps({"command": f"echo $$ > {ran}; exec sleep 60"}))
         quick = Call("toolu_2", "Bash", json.dumps({"command": "echo over"}))
         replies = (
-            Say("I wait.", "a thought", (waits,)),
-            Say("I look.", "another", (quick,)),
-            Say("It is over."),
+            Completion("I wait.", "a thought", (waits,)),
+            Completion("I look.", "another", (quick,)),
+            Completion("It is over."),
         )
         with ClaudeLoopback(*replies) as server:
             first = client(server.url, tmp_path, "Wait for it")
@@ -754,7 +772,7 @@ class TestClient:
             second = client(server.url, tmp_path, "Are you there?", row.tags["claude_session"])
             second.communicate()
             assert second.returncode == 0
-            assert [seen.problems for seen in server.seen] == [[], [], []]
+            assert [seen.problems for seen in server.requests] == [[], [], []]
         with bough.open(tmp_path / "agent.db") as sessions:
             session = sound(sessions.session(row.session_id))
             told = shown(sessions, session)
@@ -762,14 +780,14 @@ class TestClient:
             assert session.row.status == "idle"
         for words in ("Wait for it", "I wait.", "Are you there?", "I look.", "over", "It is over."):
             assert words in told
-        assert "outcome is unknown" in json.dumps(server.seen[1].body["messages"])
+        assert "outcome is unknown" in json.dumps(server.requests[1].body["messages"])
 
 
 class TestPage:
     def test_the_code_of_the_docs_runs_with_the_real_client(self, tmp_path: Path) -> None:
         page = (Path(__file__).parents[2] / "docs" / "frameworks" / "claude-agent.md").read_text()
         (code,) = re.findall(r"^```py\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-        with ClaudeLoopback(Say("On its way."), Say("Lost.")) as server:
+        with ClaudeLoopback(Completion("On its way."), Completion("Lost.")) as server:
             env = {**away(tmp_path), **spoken_to(server.url)}
             done = subprocess.run(
                 [sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, check=False

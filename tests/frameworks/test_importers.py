@@ -25,7 +25,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from openai.types.responses import ResponseOutputMessage, ResponseOutputText
 
-from support.import_sources import laid_down, only, opened, path_of, taken
+from support.import_sources import entries_of, import_all, import_one, memory_store, write_sqlite
 
 
 def texts(path: list) -> list[str]:  # type: ignore[type-arg]
@@ -41,17 +41,17 @@ class TestOpenAIAgents:
         said = [{"role": "user", "content": "q"}, call, result, {"role": "assistant", "content": "a"}]
         asyncio.run(session.add_items(said))  # type: ignore[arg-type]
         session.close()
-        with opened() as store:
-            ours, report = only(store, "openai-agents", path)
-            assert [e.role for e in path_of(ours)] == ["user", "assistant", "tool", "assistant"]
+        with memory_store() as store:
+            ours, report = import_one(store, "openai-agents", path)
+            assert [e.role for e in entries_of(ours)] == ["user", "assistant", "tool", "assistant"]
             assert report.lost == {}
 
     def test_branches_and_usage_of_an_advanced_one_are_read(self, tmp_path: Path) -> None:
         path = tmp_path / "a.db"
         asyncio.run(self.conversation(path))
-        with opened() as store:
-            ours, report = only(store, "openai-agents", path)
-            assert texts(path_of(ours)) == ["first", "1", "other", "3"]
+        with memory_store() as store:
+            ours, report = import_one(store, "openai-agents", path)
+            assert texts(entries_of(ours)) == ["first", "1", "other", "3"]
             assert [branch.parent_seq for branch in ours.branches()] == [0, 2]
             usage = ours.usage()
             assert (usage.calls, usage.input_tokens, usage.output_tokens) == (3, 60, 6)
@@ -69,8 +69,8 @@ class TestOpenAIAgents:
     def test_an_open_one_is_read_with_its_log(self, tmp_path: Path) -> None:
         session = SQLiteSession("s1", tmp_path / "a.db")
         asyncio.run(session.add_items([{"role": "user", "content": "q"}]))
-        with opened() as store:
-            assert [report.entries for report in taken(store, "openai-agents", tmp_path / "a.db")] == [1]
+        with memory_store() as store:
+            assert [report.entries for report in import_all(store, "openai-agents", tmp_path / "a.db")] == [1]
         session.close()
 
 
@@ -124,9 +124,9 @@ class TestADK:
                 return await self.conversation(service)
 
         shown = asyncio.run(talk())
-        with opened() as store:
-            ours, report = only(store, "adk", path)
-            told = [e for e in path_of(ours) if e.message is not None]
+        with memory_store() as store:
+            ours, report = import_one(store, "adk", path)
+            told = [e for e in entries_of(ours) if e.message is not None]
             assert [e.role for e in told] == ["user", "assistant", "tool", "assistant"]
             assert texts(told)[-1] == "It is lost."
             assert ours.state == shown
@@ -172,13 +172,20 @@ class TestLangGraph:
             kind, packed = JsonPlusSerializer().dumps_typed(found.checkpoint)
             about = {"thread_id": "t1", "checkpoint_ns": "", "checkpoint_id": found.checkpoint["id"]}
             rows.append({"table": "checkpoints", **about, "type": kind, "checkpoint": packed})
-        laid_down(path, rows)
+        write_sqlite(path, rows)
 
     def test_a_thread_is_read_with_its_branches_and_its_state(self, tmp_path: Path) -> None:
         self.thread(tmp_path / "lg.db")
-        with opened() as store:
-            ours, report = only(store, "langgraph", tmp_path / "lg.db")
-            assert texts(path_of(ours)) == ["Where is 41?", "I look.", "", "It is lost.", "And 42?", "Here."]
+        with memory_store() as store:
+            ours, report = import_one(store, "langgraph", tmp_path / "lg.db")
+            assert texts(entries_of(ours)) == [
+                "Where is 41?",
+                "I look.",
+                "",
+                "It is lost.",
+                "And 42?",
+                "Here.",
+            ]
             assert len(ours.branches()) == 2
             assert ours.state == {"mood": {"seen": [5]}}
             assert (ours.usage().calls, ours.usage().input_tokens) == (2, 20)

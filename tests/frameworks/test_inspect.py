@@ -18,7 +18,7 @@ import bough
 from bough import Attachment, Reasoning, Session, ToolCall, assistant, system, tool_result, user
 from bough.core.usage import Usage
 from support.random_logs import SOAK
-from support.random_sessions import lives
+from support.random_sessions import sessions
 
 
 def read(session: Session, folder: Path) -> EvalLog:
@@ -145,7 +145,7 @@ class TestUsing:
 
 class TestAnyLog:
     @settings(max_examples=1_000 if SOAK else 25, deadline=None)
-    @given(lives())
+    @given(sessions())
     def test_every_log_is_read(self, tmp_path_factory: pytest.TempPathFactory, session: Session) -> None:
         sample = only(read(session, tmp_path_factory.getbasetemp()))
         messages = [entry.message for entry in session.path() if entry.message is not None]

@@ -52,7 +52,7 @@ from bough.errors import InvalidArgument, InvalidText
 from bough.session import Session
 from bough.store import Store
 from bough.stores.memory.store import MemoryStore
-from support.runtime import counted_runtime
+from support.runtime import deterministic_runtime
 
 HELLO = {"messages": [HumanMessage("Weather in Bonn?", id="h1")]}
 ANSWERS = [asking("1", "Bonn"), AIMessage("It is sunny.", id="a1")]
@@ -242,7 +242,7 @@ HOW = st.sampled_from(["says", "asks", "answers", "removes", "edits", "writes", 
 class TestAnyHistory:
     @given(st.lists(st.tuples(HOW, st.integers(0, 9), st.booleans()), max_size=16))
     def test_whatever_is_put_behind_whatever_is_told_as_langgraphs_own_tells_it(self, steps: Any) -> None:
-        store = Store(MemoryStore(), counted_runtime())
+        store = Store(MemoryStore(), deterministic_runtime())
         savers = [BoughSaver(store), BoughSaver(store)]  # two processes, as far as each knows
         both, made = Twin(savers[0]), list[tuple[Any, list[BaseMessage]]]()
         for n, (how, back, is_next) in enumerate(steps):
@@ -475,7 +475,7 @@ class TestValues:
         ]
 
     def test_a_secret_never_becomes_durable(self) -> None:
-        runtime = bough.log.runtime.Runtime(*(getattr(counted_runtime(), name) for name in ("now", "new_id", "holder", "is_gone")), Redactor(["hunter2hunter2"]))  # fmt: skip
+        runtime = bough.log.runtime.Runtime(*(getattr(deterministic_runtime(), name) for name in ("now", "new_id", "holder", "is_gone")), Redactor(["hunter2hunter2"]))  # fmt: skip
         store = Store(MemoryStore(), runtime)
         saver = BoughSaver(store)
         graph = agent([AIMessage("hunter2hunter2 it is", id="a")]).compile(checkpointer=saver)

@@ -43,7 +43,7 @@ from bough.cli.main import bough as command
 from bough.errors import InvalidText, NotJson, UnrecognizedReply
 from bough.store import Store
 from bough.stores.memory.store import MemoryStore
-from support.fake_providers import Call, Loopback, Say
+from support.fake_providers import Call, Completion, FakeProviders
 
 set_tracing_disabled(True)  # its exporter would look for a network
 
@@ -518,17 +518,17 @@ class TestARun:
 class TestOverHttp:
     @on_a_loop
     async def test_a_run_of_the_real_client_is_kept_and_its_history_is_taken_back(self, store: Store) -> None:
-        answer = Say("let me see", "I think", (Call("call_1", "lookup", '{"order":42}'),))
+        answer = Completion("let me see", "I think", (Call("call_1", "lookup", '{"order":42}'),))
         session, own = BoughSession("user-42", store), SQLiteSession("user-42")
         for kept, hooks in ((session, BoughHooks(session)), (own, None)):
-            with Loopback(answer, Say("It is lost."), Say("It still is.")) as vendor:
+            with FakeProviders(answer, Completion("It is lost."), Completion("It still is.")) as vendor:
                 client = AsyncOpenAI(base_url=vendor.url_for("openai"), api_key="none")
                 settings = ModelSettings(store=False, response_include=["reasoning.encrypted_content"])
                 model = OpenAIResponsesModel("gpt-5", client)
                 agent = Agent("support", model=model, tools=[lookup()], model_settings=settings)
                 for _ in range(2):
                     await run_whole(agent, kept, hooks, is_streamed=True)
-                assert [seen.problems for seen in vendor.seen] == [[]] * 3
+                assert [seen.problems for seen in vendor.requests] == [[]] * 3
                 await client.close()
         assert await session.get_items() == await own.get_items()
         found = await stored(session)

@@ -16,7 +16,7 @@ import bough
 from bough import Session, ToolCall, assistant, system
 from bough.core.usage import Usage
 from support.random_logs import SOAK
-from support.random_sessions import lives
+from support.random_sessions import sessions
 
 NEWER = {"gen_ai.usage.cache_write.input_tokens"}
 """Renamed by the conventions since the installed package was made."""
@@ -81,7 +81,7 @@ class TestProtocol:
 
 class TestAnyLog:
     @settings(max_examples=1_000 if SOAK else 25, deadline=None)
-    @given(lives())
+    @given(sessions())
     def test_every_line_is_a_request(self, session: Session) -> None:
         found = spans(session, content=True)
         assert sum(span.kind == Span.SPAN_KIND_CLIENT for span in found) == session.usage().calls

@@ -57,7 +57,7 @@ from bough.cli.main import bough as command
 from bough.errors import InvalidText
 from bough.store import Store
 from bough.stores.memory.store import MemoryStore
-from support.fake_providers import Loopback, Say
+from support.fake_providers import Completion, FakeProviders
 
 WHEN = datetime(2026, 11, 16, 9, tzinfo=UTC)
 PNG = BinaryContent(b"\x89PNG\r\n\x1a\n\0\0\xff\xfe", media_type="image/png")
@@ -594,7 +594,9 @@ class TestOverHttp:
     @on_a_loop
     async def test_a_run_of_a_real_client_is_kept_and_its_history_is_taken_back(self, store: Store) -> None:
         kept = BoughConversationStore(store)
-        with Loopback(Say("It is lost.", "I think"), Say("It still is.", "I think again")) as vendor:
+        with FakeProviders(
+            Completion("It is lost.", "I think"), Completion("It still is.", "I think again")
+        ) as vendor:
             client = AsyncOpenAI(base_url=vendor.url_for("openai"), api_key="none")
             model = OpenAIResponsesModel("gpt-5", provider=OpenAIProvider(openai_client=client))
             agent = Agent(model, instructions="You help.", capabilities=[BoughSteps(kept)])
@@ -604,7 +606,7 @@ class TestOverHttp:
                     await streamed.get_output()
                 assert dumped((await loaded(kept)).messages) == dumped(streamed.all_messages())
             await client.close()
-            assert [seen.problems for seen in vendor.seen] == [[]] * 2
+            assert [seen.problems for seen in vendor.requests] == [[]] * 2
             assert "SIG-openai" in json.dumps(vendor.bodies("openai")[1])
         session = await stored(kept)
         assert "SIG-openai" not in "".join(session.jsonl())

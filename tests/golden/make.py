@@ -18,7 +18,7 @@ from bough.store import Store  # noqa: E402
 from bough.stores.memory.store import MemoryStore  # noqa: E402
 from bough.stores.sqlite.file import FORMAT as STORE_FORMAT  # noqa: E402
 from bough.stores.sqlite.store import SqliteStore  # noqa: E402
-from support.runtime import counted_runtime  # noqa: E402
+from support.runtime import deterministic_runtime  # noqa: E402
 
 
 def plain(store: Store) -> Session:
@@ -63,7 +63,7 @@ def store_bytes() -> bytes:
     """A SQLite store with the same tree, searched once so that its index is filled, as gzip keeps it."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "store.db"
-        with Store(SqliteStore(place), counted_runtime()) as sessions:
+        with Store(SqliteStore(place), deterministic_runtime()) as sessions:
             tree(sessions)
             sessions.search("parcel")
             sessions.backend.backup(
@@ -76,7 +76,7 @@ if __name__ == "__main__":
     for name, make, blobs in (("plain", plain, False), ("tree", tree, True)):
         place = HERE / f"{name}-{FORMAT}.bough"
         if not place.exists():
-            make(Store(MemoryStore(), counted_runtime())).export(place, blobs=blobs)
+            make(Store(MemoryStore(), deterministic_runtime())).export(place, blobs=blobs)
             place.chmod(0o644)
             print(f"made {place.name}")
     kept = HERE / f"store-{STORE_FORMAT // 1_000}.{STORE_FORMAT % 1_000}.db.gz"

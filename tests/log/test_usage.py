@@ -13,7 +13,7 @@ from bough.models.prices import price
 from bough.store import Store as Opened
 from bough.stores.memory.store import MemoryStore
 from conftest import Store
-from support.runtime import counted_runtime
+from support.runtime import deterministic_runtime
 
 
 def answer(session: Session, tokens: int, text: str = "q") -> None:
@@ -112,7 +112,7 @@ def test_no_price_is_no_guess(usage: Usage, provider: str, model: str | None) ->
 )
 def test_usage_is_conserved(steps: list[tuple[str, int]]) -> None:
     """Every call made is in exactly one session's own rows, living or kept for a fork, unless it was purged."""
-    store = Opened(MemoryStore(), counted_runtime())
+    store = Opened(MemoryStore(), deterministic_runtime())
     sessions = [store.start("a")]
     made: dict[str, int] = {}
     for n, (step, pick) in enumerate(steps):

@@ -30,7 +30,16 @@ from bough.models.model import Delta, Model, Request, ToolSpec
 from bough.models.names import named
 from bough.wire import Answer
 from support import fake_providers
-from support.fake_providers import USAGE, Call, Fails, Loopback, Refuse, Reply, Say, Stall
+from support.fake_providers import (
+    USAGE,
+    BrokenStream,
+    Call,
+    Completion,
+    ErrorReply,
+    FakeProviders,
+    Reply,
+    Stall,
+)
 from support.paths import ROOT
 from support.random_logs import PNG
 
@@ -83,7 +92,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     return result
 
 
-def client(provider: str, server: Loopback, **options: Any) -> Model:
+def client(provider: str, server: FakeProviders, **options: Any) -> Model:
     model = named(f"{provider}:some-model@{server.url_for(provider)}")
     return type(model)("some-model", base_url=server.url_for(provider), key=KEY, **options)
 
@@ -105,17 +114,17 @@ async def listen(model: Model, request: Request) -> tuple[list[Delta], Answer]:
 
 def ask(
     provider: str, *replies: Reply, request: Request | None = None
-) -> tuple[list[Delta], Answer, Loopback]:
-    with Loopback(*replies) as server:
+) -> tuple[list[Delta], Answer, FakeProviders]:
+    with FakeProviders(*replies) as server:
         deltas, answer = run(listen(client(provider, server), request or asking()))
     return deltas, answer, server
 
 
 def fail(provider: str, reply: Reply, kind: type[ModelError]) -> ModelError:
-    with Loopback(reply) as server:
+    with FakeProviders(reply) as server:
         with pytest.raises(kind) as raised:
             run(listen(client(provider, server), asking()))
-        assert len(server.seen) == 1  # the SDK tries nothing twice: that is ours
+        assert len(server.requests) == 1  # the SDK tries nothing twice: that is ours
     error = raised.value
     assert type(error) is kind
     assert str(error).startswith(f"{provider}:some-model gave no answer: ")
@@ -127,7 +136,7 @@ def fail(provider: str, reply: Reply, kind: type[ModelError]) -> ModelError:
 @providers
 class TestAnswer:
     def test_text_comes_in_pieces_and_then_whole(self, provider):
-        deltas, answer, _ = ask(provider, Say("hello, this is a text"))
+        deltas, answer, _ = ask(provider, Completion("hello, this is a text"))
         assert len(deltas) > 2
         assert "".join(delta.text for delta in deltas) == "hello, this is a text"
         assert answer.message == bough.assistant("hello, this is a text")
@@ -135,12 +144,12 @@ class TestAnswer:
         assert "loopback" in answer.model
 
     def test_usage_is_all_the_model_read_and_wrote(self, provider):
-        _, answer, _ = ask(provider, Say("hi"))
+        _, answer, _ = ask(provider, Completion("hi"))
         cached = {"anthropic": Usage(USAGE[0] + 3, USAGE[1], 3), "openai": Usage(*USAGE, 3)}
         assert answer.usage == cached.get(provider, Usage(*USAGE))
 
     def test_reasoning_is_told_apart_and_its_signature_is_evidence(self, provider):
-        deltas, answer, _ = ask(provider, Say("so it is", "let me think about it"))
+        deltas, answer, _ = ask(provider, Completion("so it is", "let me think about it"))
         assert "".join(delta.reasoning for delta in deltas) == "let me think about it"
         assert answer.message.parts[:2] == (Reasoning("let me think about it"), Text("so it is"))
         assert (answer.evidence is None) == (provider == "openai-chat")
@@ -149,22 +158,22 @@ class TestAnswer:
     def test_parallel_calls_split_over_chunks_are_whole_and_never_shown_by_halves(self, provider):
         first, second = '{"city": "São Paulo", "days": [1, 2]}', '{"city": "Oslo"}'
         calls = (Call("a1", "weather", first), Call("b2", "weather", second), Call("c3", "f"))
-        deltas, answer, _ = ask(provider, Say("I look.", calls=calls))
+        deltas, answer, _ = ask(provider, Completion("I look.", calls=calls))
         assert answer.message.calls == tuple(ToolCall(c.id, c.name, json.loads(c.arguments)) for c in calls)
         assert "".join(delta.text for delta in deltas) == "I look."
 
     def test_two_calls_of_one_id_are_two_calls(self, provider):
         calls = (Call("same", "f", '{"city": "a"}'), Call("same", "f", '{"city": "b"}'))
-        _, answer, _ = ask(provider, Say(calls=calls))
+        _, answer, _ = ask(provider, Completion(calls=calls))
         assert [call.arguments["city"] for call in answer.message.calls] == ["a", "b"]
 
     def test_an_empty_answer_is_an_answer(self, provider):
-        deltas, answer, _ = ask(provider, Say())
+        deltas, answer, _ = ask(provider, Completion())
         assert (deltas, answer.message.parts) == ([], ())
         assert answer.finish is not None
 
     def test_a_refusal_is_an_answer_in_the_models_words(self, provider):
-        deltas, answer, _ = ask(provider, Say("I will not do that", refuses=True))
+        deltas, answer, _ = ask(provider, Completion("I will not do that", refuses=True))
         assert answer.message.text == "I will not do that" == "".join(delta.text for delta in deltas)
         told = {"anthropic": "refusal", "openai-chat": "stop", "openai": "completed", "gemini": "SAFETY"}
         assert answer.finish == told[provider]
@@ -174,7 +183,7 @@ class TestAnswer:
 @pytest.mark.parametrize("written", ['{"city": "/', "{city: /}", "[1]"])
 def test_arguments_that_are_no_object_are_kept_as_they_came(provider, written):
     """Anthropic's SDK closes what the token limit cut off: a path that ends too early would be acted upon."""
-    _, answer, _ = ask(provider, Say(calls=(Call("a", "f", written),), is_cut_short=True))
+    _, answer, _ = ask(provider, Completion(calls=(Call("a", "f", written),), is_cut_short=True))
     assert answer.message.calls == (ToolCall("a", "f", {}, written),)
     assert answer.finish in ("max_tokens", "length", "max_output_tokens")
 
@@ -183,7 +192,7 @@ class TestRequest:
     @providers
     def test_tools_and_the_prompt_are_sent_in_the_vendors_shape(self, provider):
         _, _, server = ask(provider)
-        body = server.seen[0].body
+        body = server.requests[0].body
         first = body["tools"][0]
         told = {
             "anthropic": lambda: (first["name"], first["input_schema"]),
@@ -197,63 +206,63 @@ class TestRequest:
     @providers
     def test_without_tools_no_tools_are_named(self, provider):
         _, _, server = ask(provider, request=asking(tools=()))
-        assert "tools" not in server.seen[0].body
+        assert "tools" not in server.requests[0].body
 
     @providers
     def test_the_limit_of_tokens_is_sent(self, provider):
         _, _, server = ask(provider, request=asking(max_tokens=123))
-        body = server.seen[0].body
+        body = server.requests[0].body
         limit = body["generationConfig"]["maxOutputTokens"] if provider == "gemini" else None
         assert 123 in (limit, body.get("max_tokens"), body.get("max_output_tokens"))
 
     def test_anthropic_is_given_a_limit_if_nobody_sets_one(self):
         _, _, server = ask("anthropic")
-        assert server.seen[0].body["max_tokens"] == 8192
+        assert server.requests[0].body["max_tokens"] == 8192
 
     def test_nothing_is_stored_at_openai(self):
         _, _, server = ask("openai")
-        body = server.seen[0].body
+        body = server.requests[0].body
         assert (body["store"], body["include"]) == (False, ["reasoning.encrypted_content"])
 
     def test_a_model_that_does_not_reason_is_not_asked_to_seal_its_reasoning(self):
-        refusal = Refuse(400, "Encrypted content is not supported with this model.")
-        _, answer, server = ask("openai", refusal, Say("hi"))
+        refusal = ErrorReply(400, "Encrypted content is not supported with this model.")
+        _, answer, server = ask("openai", refusal, Completion("hi"))
         assert answer.message.text == "hi"
-        assert ["include" in seen.body for seen in server.seen] == [True, False]
+        assert ["include" in seen.body for seen in server.requests] == [True, False]
 
     @providers
     def test_media_are_sent(self, provider):
         _, _, server = ask(provider, request=asking(user("what is it?", Attachment(PNG, "image/png"))))
-        assert server.seen[0].problems == []
-        assert base64.b64encode(PNG).decode()[:20] in json.dumps(server.seen[0].body)
+        assert server.requests[0].problems == []
+        assert base64.b64encode(PNG).decode()[:20] in json.dumps(server.requests[0].body)
 
     @providers
     def test_an_illegal_history_is_refused_in_the_vendors_words(self, provider):
-        with Loopback() as server, pytest.raises(ModelError, match=r"\(400\)"):
+        with FakeProviders() as server, pytest.raises(ModelError, match=r"\(400\)"):
             run(listen(client(provider, server), asking(user("hi"), bough.assistant("I was not asked"))))
-        assert server.seen[0].problems != []
+        assert server.requests[0].problems != []
 
     def test_options_are_further_fields_of_the_request(self):
-        with Loopback() as server:
+        with FakeProviders() as server:
             run(listen(client("anthropic", server, metadata={"user_id": "u"}), asking()))
             run(listen(client("gemini", server, temperature=0.5), asking()))
-        assert server.seen[0].body["metadata"] == {"user_id": "u"}
-        assert server.seen[1].body["generationConfig"]["temperature"] == 0.5
+        assert server.requests[0].body["metadata"] == {"user_id": "u"}
+        assert server.requests[1].body["generationConfig"]["temperature"] == 0.5
 
 
 @providers
 class TestFault:
     @pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 529])
     def test_what_passes_is_overloaded(self, provider, status):
-        error = fail(provider, Refuse(status, "please wait", retry_after="7"), Overloaded)
+        error = fail(provider, ErrorReply(status, "please wait", retry_after="7"), Overloaded)
         assert error.after == 7
         assert "please wait" in str(error)
 
     def test_a_gateway_that_answers_in_html_is_overloaded(self, provider):
-        assert fail(provider, Refuse(502, is_html=True), Overloaded).after is None
+        assert fail(provider, ErrorReply(502, is_html=True), Overloaded).after is None
 
     def test_who_cannot_be_reached_is_overloaded(self, provider):
-        with Loopback() as server:
+        with FakeProviders() as server:
             pass
         with pytest.raises(Overloaded, match="could not be reached"):
             run(listen(client(provider, server), asking()))
@@ -264,37 +273,37 @@ class TestFault:
         assert "could not be reached" in str(fail(provider, Stall(), Overloaded))
 
     def test_too_large_a_request_is_an_overflow(self, provider):
-        fail(provider, Refuse(413, "Request exceeds the maximum size"), ContextOverflow)
+        fail(provider, ErrorReply(413, "Request exceeds the maximum size"), ContextOverflow)
 
     @pytest.mark.parametrize("status", [401, 403])
     def test_a_wrong_key_is_told_with_its_variable_and_never_shown(self, provider, status):
-        error = fail(provider, Refuse(status, f"Incorrect API key provided: {KEY}."), ModelUnavailable)
+        error = fail(provider, ErrorReply(status, f"Incorrect API key provided: {KEY}."), ModelUnavailable)
         assert VARIABLES[provider][0] in str(error)
 
     def test_a_key_is_not_shown_where_long_words_are_cut(self, provider):
-        assert "sk-very" not in str(fail(provider, Refuse(400, "x" * 390 + KEY), ModelError))
+        assert "sk-very" not in str(fail(provider, ErrorReply(400, "x" * 390 + KEY), ModelError))
 
     def test_an_unknown_model_is_no_model(self, provider):
-        assert "model: some-model" in str(fail(provider, Refuse(404, "model: some-model"), ModelUnavailable))
+        assert "model: some-model" in str(fail(provider, ErrorReply(404, "model: some-model"), ModelUnavailable))
 
     @pytest.mark.parametrize("status", [400, 422])
     def test_any_other_refusal_is_told_in_the_vendors_words(self, provider, status):
-        error = fail(provider, Refuse(status, "temperature: must be below 2"), ModelError)
+        error = fail(provider, ErrorReply(status, "temperature: must be below 2"), ModelError)
         assert f"temperature: must be below 2 ({status})" in str(error)
 
     @pytest.mark.parametrize("how", ["cut", "end", "nothing", "garbage"])
     def test_an_answer_that_does_not_come_to_its_end_is_cut_off(self, provider, how):
-        fail(provider, Fails(how), TruncatedReply)
+        fail(provider, BrokenStream(how), TruncatedReply)
 
     def test_a_chunk_of_another_shape_cuts_the_answer_off(self, provider):
-        fail(provider, Fails("nonsense"), TruncatedReply)
+        fail(provider, BrokenStream("nonsense"), TruncatedReply)
 
     def test_half_a_tool_call_is_never_an_answer(self, provider):
-        says = Say(calls=(Call("a", "f", '{"city": "' + "x" * 60 + '"}'),) * 3)
-        fail(provider, Fails("end", says), TruncatedReply)
+        says = Completion(calls=(Call("a", "f", '{"city": "' + "x" * 60 + '"}'),) * 3)
+        fail(provider, BrokenStream("end", says), TruncatedReply)
 
     def test_trouble_told_in_the_middle_of_a_stream_is_overloaded(self, provider):
-        fail(provider, Fails("trouble"), Overloaded)
+        fail(provider, BrokenStream("trouble"), Overloaded)
 
     def test_a_stream_left_early_leaves_nothing_open(self, provider):
         async def leave() -> Delta | Answer:
@@ -303,18 +312,18 @@ class TestFault:
                     return piece
             raise AssertionError
 
-        with Loopback(Say("a long story, " * 50)) as server:
+        with FakeProviders(Completion("a long story, " * 50)) as server:
             assert run(leave()) == Delta(text="a lon")
 
     def test_a_call_can_be_cancelled(self, provider):
         async def cancel() -> None:
             call = asyncio.create_task(listen(client(provider, server), asking()))
-            while not server.seen:
+            while not server.requests:
                 await asyncio.sleep(0.001)
             call.cancel()
             await call
 
-        with Loopback(Stall()) as server, pytest.raises(asyncio.CancelledError):
+        with FakeProviders(Stall()) as server, pytest.raises(asyncio.CancelledError):
             run(cancel())
 
 
@@ -333,31 +342,31 @@ class TestFault:
     ],
 )
 def test_too_long_a_history_is_an_overflow(provider, words):
-    assert words in str(fail(provider, Refuse(400, words), ContextOverflow))
+    assert words in str(fail(provider, ErrorReply(400, words), ContextOverflow))
 
 
 def test_an_overflow_is_told_by_its_code_too():
-    fail("openai", Refuse(400, "Too much.", code="context_length_exceeded"), ContextOverflow)
+    fail("openai", ErrorReply(400, "Too much.", code="context_length_exceeded"), ContextOverflow)
 
 
 @providers
 def test_whatever_comes_is_an_answer_or_a_model_error(provider, monkeypatch):
     """Wrecked streams: no error of an SDK gets through, and what is an answer can be kept."""
-    speak = fake_providers.SPEAKERS[provider]
-    said = Say("hello world", "thinking hard", (Call("a", "f", '{"city": "x"}'), Call("b", "f")))
+    speak = fake_providers.STREAMS[provider]
+    said = Completion("hello world", "thinking hard", (Call("a", "f", '{"city": "x"}'), Call("b", "f")))
 
     async def listen_to_wrecks(model: Model) -> int:
         answers = 0
         for seed in range(15):
             wrecks = list(_wrecked(speak(said, seed), Random(seed)))
-            monkeypatch.setitem(fake_providers.SPEAKERS, provider, lambda *_, wrecks=wrecks: wrecks)
+            monkeypatch.setitem(fake_providers.STREAMS, provider, lambda *_, wrecks=wrecks: wrecks)
             with suppress(ModelError):
                 _, answer = await listen(model, asking())
                 encode(answer.message)
                 answers += 1
         return answers
 
-    with Loopback() as server:
+    with FakeProviders() as server:
         assert run(listen_to_wrecks(client(provider, server))) < 15
 
 
@@ -383,8 +392,8 @@ def _wreck(value: Any, random: Random) -> Any:
 
 def test_an_error_event_of_responses_is_told_by_its_code(monkeypatch):
     event = b'data: {"type": "error", "code": "rate_limit_exceeded", "message": "slow down"}\n\n'
-    monkeypatch.setitem(fake_providers.SPEAKERS, "openai", lambda says, number: [event])
-    assert "slow down" in str(fail("openai", Say(), Overloaded))
+    monkeypatch.setitem(fake_providers.STREAMS, "openai", lambda says, number: [event])
+    assert "slow down" in str(fail("openai", Completion(), Overloaded))
 
 
 @providers
@@ -393,15 +402,15 @@ def test_one_model_may_be_asked_by_many_at_once(provider):
         heard = await asyncio.gather(*(listen(model, asking()) for _ in range(5)))
         return [answer.message.text for _, answer in heard]
 
-    with Loopback(*(Say(f"answer {n}") for n in range(5))) as server:
+    with FakeProviders(*(Completion(f"answer {n}") for n in range(5))) as server:
         heard = run(ask_all(client(provider, server)))
     assert sorted(heard) == [f"answer {n}" for n in range(5)]
 
 
 def test_a_prompt_gemini_blocks_is_told_with_its_reason(monkeypatch):
     blocked = b'data: {"promptFeedback": {"blockReason": "SAFETY"}}\n\n'
-    monkeypatch.setitem(fake_providers.SPEAKERS, "gemini", lambda says, number: [blocked])
-    with Loopback() as server, pytest.raises(ModelError, match="SAFETY"):
+    monkeypatch.setitem(fake_providers.STREAMS, "gemini", lambda says, number: [blocked])
+    with FakeProviders() as server, pytest.raises(ModelError, match="SAFETY"):
         run(listen(client("gemini", server), asking()))
 
 
@@ -410,7 +419,7 @@ class TestOtherServers:
 
     def stream(self, monkeypatch: pytest.MonkeyPatch, *deltas: dict[str, Any]) -> Message:
         chunks = [*map(fake_providers.chunk, deltas), fake_providers.chunk({}, "stop")]
-        monkeypatch.setitem(fake_providers.SPEAKERS, "openai-chat", lambda says, number: chunks)
+        monkeypatch.setitem(fake_providers.STREAMS, "openai-chat", lambda says, number: chunks)
         return ask("openai-chat")[1].message
 
     def test_an_id_and_a_name_in_every_chunk_are_one_id_and_one_name(self, monkeypatch):
@@ -437,22 +446,22 @@ class TestOtherServers:
         assert said.parts == (Reasoning("hm"), Text("so"))
 
     def test_a_server_of_ones_own_needs_no_key(self):
-        with Loopback() as server:
+        with FakeProviders() as server:
             run(listen(named(f"openai-chat:qwen3:8b@{server.url}/v1"), asking()))
-        assert server.seen[0].body["model"] == "qwen3:8b"
+        assert server.requests[0].body["model"] == "qwen3:8b"
 
 
 class TestNamed:
     @providers
     def test_key_and_url_come_from_the_environment(self, provider, monkeypatch):
         key, url, _, _ = VARIABLES[provider]
-        with Loopback() as server:
+        with FakeProviders() as server:
             monkeypatch.setenv(key, KEY)
             monkeypatch.setenv(url, server.url_for(provider))
             model = named(f"{provider}:some-model")
             run(listen(model, asking()))
         assert (model.provider, model.model) == (provider, "some-model")
-        assert KEY in " ".join(server.seen[0].headers.values())
+        assert KEY in " ".join(server.requests[0].headers.values())
         assert KEY not in repr(model)
 
     @providers
@@ -504,23 +513,26 @@ class TestNamed:
 
 
 @pytest.fixture(scope="module")
-def driven() -> Loopback:
+def driven() -> FakeProviders:
     """What four vendors saw of one session of twenty turns with tools, driven by another every turn."""
-    with Loopback() as server, bough.open("memory:") as store:
+    with FakeProviders() as server, bough.open("memory:") as store:
         session = store.start(agent="switcher", seeds=[bough.system("You look out of windows.")])
         run(drive(session, server))
         assert session.verify() == []
     return server
 
 
-async def drive(session: bough.Session, server: Loopback) -> None:
+async def drive(session: bough.Session, server: FakeProviders) -> None:
     for turn in range(20):
         provider = (PROVIDERS + PROVIDERS[::-1])[turn % 8]
         arguments = json.dumps({"city": f"C{turn}", "z": 1, "a": 2})
         # Ids that no other vendor would take, and that were there before.
         ids = [f"call|{provider}|{turn}|" + "x" * 80, "again"]
         calls = tuple(Call(call_id, "weather", arguments) for call_id in ids)
-        server.replies = [Say("I look.", f"thought {turn}", calls), Say(f"Rain {turn}.", "so it is")]
+        server.replies = [
+            Completion("I look.", f"thought {turn}", calls),
+            Completion(f"Rain {turn}.", "so it is"),
+        ]
         await take_turn(session, client(provider, server), turn)
 
 
@@ -539,15 +551,15 @@ async def take_turn(session: bough.Session, model: Model, number: int) -> None:
 
 class TestSwitch:
     def test_every_history_is_accepted(self, driven):
-        assert len(driven.seen) == 40
-        assert [seen.problems for seen in driven.seen] == [[]] * 40
+        assert len(driven.requests) == 40
+        assert [seen.problems for seen in driven.requests] == [[]] * 40
 
     def test_a_signature_goes_back_to_its_issuer_and_to_nobody_else(self, driven):
-        for number, seen in enumerate(driven.seen, 1):
+        for number, seen in enumerate(driven.requests, 1):
             found = SIGNATURE.findall(_opened(seen.body))
             assert {issuer for issuer, _ in found} <= {seen.provider}
             mine = [
-                n for n, other in enumerate(driven.seen[: number - 1], 1) if other.provider == seen.provider
+                n for n, other in enumerate(driven.requests[: number - 1], 1) if other.provider == seen.provider
             ]
             if seen.provider != "openai-chat":
                 assert [int(n) for _, n in found] == mine

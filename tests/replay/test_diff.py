@@ -29,7 +29,7 @@ from bough.stores.memory.store import MemoryStore
 from conftest import Store
 from support.random_logs import SOAK
 from support.random_recordings import Turn, record, turns
-from support.runtime import counted_runtime
+from support.runtime import deterministic_runtime
 
 MANY = settings(max_examples=2_000 if SOAK else 25, deadline=None)
 
@@ -206,7 +206,7 @@ class TestAlignment:
 
     @pytest.mark.parametrize("many", [1_000])
     def test_a_thousand_equal_inputs_are_aligned_in_no_time(self, many: int) -> None:
-        store = Store(MemoryStore(), counted_runtime())
+        store = Store(MemoryStore(), deterministic_runtime())
         one, other = store.start(), store.start()
         one.append(plain(*[("go on", str(n)) for n in range(many)]))
         other.append(plain(*[("go on", str(n)) for n in range(1, many)]))
@@ -348,7 +348,7 @@ def test_one_change_is_found_in_the_turn_it_was_made(
     script = [replace(turn, host=None, text=f"{turn.text} {n}") for n, turn in enumerate(script)]
     k = data.draw(st.integers(0, len(script) - 1))
     changed = mutated(script[k], how)
-    with Store(MemoryStore(), counted_runtime()) as store:
+    with Store(MemoryStore(), deterministic_runtime()) as store:
         one = record(store, script)
         at = [entry.seq for entry in one.path() if entry.turn == entry.seq][k]
         replayed = record(store, [*script[:k], *([changed] if changed else []), *script[k + 1 :]])

@@ -49,7 +49,7 @@ from bough.wire import PROVIDERS, Answer
 from conftest import Store
 from support.random_logs import SOAK, paths
 from support.random_recordings import TOOLS, Turn, answers, record, scripts
-from support.runtime import counted_runtime
+from support.runtime import deterministic_runtime
 
 MANY = settings(max_examples=2_000 if SOAK else 40, deadline=None)
 
@@ -290,7 +290,7 @@ class TestStrict:
     @MANY
     @given(scripts)
     def test_random_sessions_come_out_identical(self, script: list[Turn]) -> None:
-        with Store(MemoryStore(), counted_runtime()) as store:
+        with Store(MemoryStore(), deterministic_runtime()) as store:
             session = record(store, script)
             report = session.replay_sync()
             made = store.session(report.replay)
@@ -309,7 +309,7 @@ class TestStrict:
         """Answers of no turn, system messages anywhere, results by the handful, odd ids, malformed arguments."""
         seeds = sum(1 for entry in path if entry.role == "user" and not entry.turn)
         first = next((entry.seq for entry in path if entry.turn), len(path) + 1) - 1 if seeds else 0
-        with Store(MemoryStore(), counted_runtime()) as store:
+        with Store(MemoryStore(), deterministic_runtime()) as store:
             session = store.start("host", [without_media(entry.payload) for entry in path[:first]])
             for entry in path[first:]:
                 payload = without_media(entry.payload)
@@ -329,7 +329,7 @@ class TestStrict:
     @MANY
     @given(scripts, st.data())
     def test_from_any_place_it_comes_out_identical(self, script: list[Turn], data: st.DataObject) -> None:
-        with Store(MemoryStore(), counted_runtime()) as store:
+        with Store(MemoryStore(), deterministic_runtime()) as store:
             session = record(store, script)
             at = data.draw(st.integers(0, session.leaf.seq))
             report = session.replay_sync(from_=at)
@@ -350,7 +350,7 @@ def written_by_a_newer(session: Session) -> None:
 
 def work_of_replaying(turns: int, steps: int = 2) -> int:
     """Function calls, in all threads, of a strict replay: work measured without a clock."""
-    with Store(MemoryStore(), counted_runtime()) as store:
+    with Store(MemoryStore(), deterministic_runtime()) as store:
         session = store.start("support", [system("You help.")])
         for n in range(turns):
             session.append([user(f"q{n}")])
@@ -468,7 +468,7 @@ class TestRow:
 
     def test_it_has_no_owner_unless_an_owner_makes_it(self) -> None:
         memory = MemoryStore()
-        ann = Store(memory.for_tenant("default", "ann"), counted_runtime())
+        ann = Store(memory.for_tenant("default", "ann"), deterministic_runtime())
         session = ann.start()
         session.append([user("q"), assistant("a")])
         of_service = Store(memory, ann.runtime).session(session.session_id).replay_sync()
@@ -476,7 +476,7 @@ class TestRow:
             ann.session(of_service.replay)
 
     def test_an_owner_can_replay_its_own(self) -> None:
-        ann = Store(MemoryStore(owner="ann"), counted_runtime())
+        ann = Store(MemoryStore(owner="ann"), deterministic_runtime())
         session = ann.start()
         session.append([user("q"), assistant("a")])
         report = session.replay_sync()
@@ -1036,7 +1036,7 @@ def test_whatever_another_model_does_nothing_happens(
     burning = [
         tool if tool.effect == "read" else msgspec.structs.replace(tool, function=burn) for tool in TOOLS
     ]
-    with Store(MemoryStore(), counted_runtime()) as store:
+    with Store(MemoryStore(), deterministic_runtime()) as store:
         session = record(store, script)
         spent = session.usage()
         model = ScriptedModel(lambda request: said[len(model.requests) % len(said)])

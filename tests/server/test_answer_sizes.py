@@ -13,48 +13,50 @@ from bough import Text, ToolCall, assistant, tool_result, user
 from bough.core.entries import Note
 from bough.server.truncate import MOST, Scissors, cut_any, cut_entry, size
 from support.random_logs import SOAK
-from support.server import Served
+from support.server import LocalServer
 
 ENTRIES, BRANCHES = 100_000 if SOAK else 30_000, 5_000
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, str]]:
+def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalServer, str]]:
     place = tmp_path_factory.mktemp("large") / "agent.db"
     with bough.open(place, synchronous="normal") as store:
         many_sessions(store, 500)
         session = large_session(store, ENTRIES, BRANCHES)
-        with Served(store) as served:
-            yield served, session.session_id
+        with LocalServer(store) as server:
+            yield server, session.session_id
 
 
 class TestLarge:
-    def test_any_place_of_a_long_session_is_reached_by_its_address(self, large: tuple[Served, str]) -> None:
-        served, name = large
-        end = served.get(f"/api/sessions/{name}")["session"]["leaf"]["seq"]
-        assert served.sessions.backend.storage_size(name).entries == ENTRIES + 1  # and its seed
+    def test_any_place_of_a_long_session_is_reached_by_its_address(
+        self, large: tuple[LocalServer, str]
+    ) -> None:
+        server, name = large
+        end = server.get(f"/api/sessions/{name}")["session"]["leaf"]["seq"]
+        assert server.sessions.backend.storage_size(name).entries == ENTRIES + 1  # and its seed
         for seq in (1, 2, end // 3, end // 2, end - 1, end):
-            found = served.get(f"/api/sessions/{name}/path", around=seq, limit=40)
+            found = server.get(f"/api/sessions/{name}/path", around=seq, limit=40)
             assert seq in [entry["seq"] for entry in found["entries"]]
             seqs = [entry["seq"] for entry in found["entries"]]
             assert seqs == list(range(seqs[0], seqs[-1] + 1))
 
-    def test_5_000_branches_fit_in_one_answer(self, large: tuple[Served, str]) -> None:
-        served, name = large
-        found = served.get(f"/api/sessions/{name}/branches")
+    def test_5_000_branches_fit_in_one_answer(self, large: tuple[LocalServer, str]) -> None:
+        server, name = large
+        found = server.get(f"/api/sessions/{name}/branches")
         assert len(found["branches"]) == BRANCHES
         deep = found["branches"][-4]
-        there = served.get(f"/api/sessions/{name}/path", leaf=f"{deep[0]}:{deep[3]}", limit=10)
+        there = server.get(f"/api/sessions/{name}/path", leaf=f"{deep[0]}:{deep[3]}", limit=10)
         assert there["last"] == deep[3]
         rows = found["branches"][-200:]
-        lines = served.get(
+        lines = server.get(
             f"/api/sessions/{name}/outline", places=",".join(f"{r[0]}:{r[2] + 1}" for r in rows)
         )
         assert len(lines["lines"]) == 200
 
-    def test_no_answer_is_larger_than_1_mb(self, large: tuple[Served, str]) -> None:
-        served, name = large
-        paths = served.client.get("/openapi.json").json()["paths"]
+    def test_no_answer_is_larger_than_1_mb(self, large: tuple[LocalServer, str]) -> None:
+        server, name = large
+        paths = server.client.get("/openapi.json").json()["paths"]
         widest: dict[str, Any] = {
             "limit": 500,
             "q": "zanzibar",
@@ -70,7 +72,7 @@ class TestLarge:
             query = {key: value for key, value in widest.items() if key in known}
             if "limit" in query:
                 query["limit"] = known["limit"]["schema"]["maximum"]
-            reply = served.client.get(
+            reply = server.client.get(
                 path.format(session_id=name, place="5000", digest="0" * 64), params=query, timeout=120
             )
             asked += 1
@@ -78,24 +80,24 @@ class TestLarge:
             assert len(reply.content) <= MOST, path
         assert asked >= 18
 
-    def test_turns_page_through_the_whole_path(self, large: tuple[Served, str]) -> None:
-        served, name = large
-        page, turns = served.get(f"/api/sessions/{name}/turns", limit=200), []
+    def test_turns_page_through_the_whole_path(self, large: tuple[LocalServer, str]) -> None:
+        server, name = large
+        page, turns = server.get(f"/api/sessions/{name}/turns", limit=200), []
         for _ in range(5):
             turns += [turn["turn"] for turn in page["turns"]]
-            page = served.get(f"/api/sessions/{name}/turns", limit=200, before=page["next"])
+            page = server.get(f"/api/sessions/{name}/turns", limit=200, before=page["next"])
         assert turns == list(range(turns[0], turns[0] - 4 * len(turns), -4))
         assert len(turns) == 1_000
         assert page["turns"][0]["usage"]["calls"] == 2
 
-    def test_the_list_pages_through_every_session(self, large: tuple[Served, str]) -> None:
-        served, _ = large
-        seen, page = [], served.get("/api/sessions", limit=200)
+    def test_the_list_pages_through_every_session(self, large: tuple[LocalServer, str]) -> None:
+        server, _ = large
+        seen, page = [], server.get("/api/sessions", limit=200)
         while True:
             seen += [row["id"] for row in page["sessions"]]
             if page["next"] is None:
                 break
-            page = served.get("/api/sessions", limit=200, page=page["next"])
+            page = server.get("/api/sessions", limit=200, page=page["next"])
         assert len(seen) == len(set(seen)) == 501
 
 
@@ -115,7 +117,7 @@ HOSTILE = [
 class TestHostile:
     @pytest.mark.parametrize("payloads", HOSTILE, ids=range(len(HOSTILE)))
     def test_an_entry_of_any_shape_is_told_in_less_than_1_mb(self, payloads: list[Any]) -> None:
-        with bough.open("memory:") as store, Served(store) as served:
+        with bough.open("memory:") as store, LocalServer(store) as server:
             session = store.start()
             for payload in payloads:
                 session.append([payload])
@@ -131,20 +133,20 @@ class TestHostile:
                 "/state",
                 "/branches",
             ):
-                served.get(f"{base}{path}")
-            whole = served.client.get(f"{base}/entries/1/raw").json()
+                server.get(f"{base}{path}")
+            whole = server.client.get(f"{base}/entries/1/raw").json()
             assert whole["seq"] == 1
-            with served.watch(f"{base}/events", after=0) as stream:
+            with server.watch(f"{base}/events", after=0) as stream:
                 stream.wait(lambda: len(stream.facts()) == session.row.facts)
                 assert all(size(data) <= MOST for _, _, data in stream.events)
 
     def test_a_long_batch_is_told_in_part(self) -> None:
-        with bough.open("memory:") as store, Served(store) as served:
+        with bough.open("memory:") as store, LocalServer(store) as server:
             session = store.start()
             session.append([note for n in range(400) for note in (Note({"n": "x" * 20_000}),)])
-            with served.watch(f"/api/sessions/{session.session_id}/events", after=0) as stream:
+            with server.watch(f"/api/sessions/{session.session_id}/events", after=0) as stream:
                 stream.wait(lambda: len(stream.facts()) == 2)
-                fact = stream.of("fact")[1]
+                fact = stream.data_of("fact")[1]
             assert fact["entries_left"] + len(fact["entries"]) == 400
 
 

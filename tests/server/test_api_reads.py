@@ -12,12 +12,12 @@ from bough.core.messages import Reasoning
 from bough.core.usage import Call, Price, Usage
 from bough.models.scripted import ScriptedModel
 from bough.store import Store
-from support.server import Served
+from support.server import LocalServer
 
 
 @pytest.fixture
-def served(store: Store) -> Iterator[Served]:
-    with Served(store, internal_token="inside") as running:
+def server(store: Store) -> Iterator[LocalServer]:
+    with LocalServer(store, internal_token="inside") as running:
         yield running
 
 
@@ -38,12 +38,12 @@ def of(session: bough.Session) -> str:
 
 
 class TestSessions:
-    def test_a_session_is_started_read_named_tagged_trashed_and_restored(self, served: Served) -> None:
-        made = served.post(
+    def test_a_session_is_started_read_named_tagged_trashed_and_restored(self, server: LocalServer) -> None:
+        made = server.post(
             "/api/sessions", {"agent": "support", "prompt": "Be kind.", "tags": {"a": "1"}}, 201
         )
         name = made["session"]["id"]
-        read = served.get(f"/api/sessions/{name}")
+        read = server.get(f"/api/sessions/{name}")
         assert (read["session"]["agent"], read["session"]["seed_count"], read["next_action"]) == (
             "support",
             1,
@@ -56,72 +56,72 @@ class TestSessions:
             "tools": None,
             "limits": None,
         }
-        changed = served.change(
+        changed = server.change(
             "PATCH", f"/api/sessions/{name}", {"title": "T", "tags": {"a": None, "self": "x"}}
         )
         assert (changed["session"]["title"], changed["session"]["tags"]) == ("T", {"self": "x"})
-        assert served.change("PATCH", f"/api/sessions/{name}", {"title": None})["session"]["title"] is None
-        assert served.change("DELETE", f"/api/sessions/{name}")["trashed"] == [name]
-        assert served.get("/api/sessions")["sessions"] == []
-        assert [row["id"] for row in served.get("/api/sessions", trashed="true")["sessions"]] == [name]
+        assert server.change("PATCH", f"/api/sessions/{name}", {"title": None})["session"]["title"] is None
+        assert server.change("DELETE", f"/api/sessions/{name}")["trashed"] == [name]
+        assert server.get("/api/sessions")["sessions"] == []
+        assert [row["id"] for row in server.get("/api/sessions", trashed="true")["sessions"]] == [name]
         assert (
-            served.change("PATCH", f"/api/sessions/{name}", {"title": "x"}, 409)["code"] == "session_trashed"
+            server.change("PATCH", f"/api/sessions/{name}", {"title": "x"}, 409)["code"] == "session_trashed"
         )
-        assert served.post(f"/api/sessions/{name}/restore")["restored"] == [name]
-        assert served.post("/api/sessions", {"session_id": name}, 409)["code"] == "id_taken"
+        assert server.post(f"/api/sessions/{name}/restore")["restored"] == [name]
+        assert server.post("/api/sessions", {"session_id": name}, 409)["code"] == "id_taken"
 
-    def test_sessions_are_listed_by_pages_and_filters(self, served: Served) -> None:
-        made = [served.sessions.start("even" if n % 2 == 0 else "odd", tags={"n": str(n)}) for n in range(7)]
-        first = served.get("/api/sessions", limit=3)
-        second = served.get("/api/sessions", limit=3, page=first["next"])
-        third = served.get("/api/sessions", limit=3, page=second["next"])
+    def test_sessions_are_listed_by_pages_and_filters(self, server: LocalServer) -> None:
+        made = [server.sessions.start("even" if n % 2 == 0 else "odd", tags={"n": str(n)}) for n in range(7)]
+        first = server.get("/api/sessions", limit=3)
+        second = server.get("/api/sessions", limit=3, page=first["next"])
+        third = server.get("/api/sessions", limit=3, page=second["next"])
         ids = [row["id"] for page in (first, second, third) for row in page["sessions"]]
         assert ids == [session.session_id for session in reversed(made)]
         assert third["next"] is None
-        assert len(served.get("/api/sessions", agent="even")["sessions"]) == 4
-        assert [r["id"] for r in served.get("/api/sessions", tag="n=3")["sessions"]] == [made[3].session_id]
-        assert served.get("/api/sessions", tag="n", status=400)["code"] == "invalid_argument"
-        assert served.get("/api/sessions?status=odd", 400)["code"] == "invalid_argument"
-        assert served.get("/api/sessions", 400, relation="odd")["code"] == "invalid_argument"
+        assert len(server.get("/api/sessions", agent="even")["sessions"]) == 4
+        assert [r["id"] for r in server.get("/api/sessions", tag="n=3")["sessions"]] == [made[3].session_id]
+        assert server.get("/api/sessions", tag="n", status=400)["code"] == "invalid_argument"
+        assert server.get("/api/sessions?status=odd", 400)["code"] == "invalid_argument"
+        assert server.get("/api/sessions", 400, relation="odd")["code"] == "invalid_argument"
         for path in ("/api/sessions", "/api/facets", of(made[0]), f"{of(made[0])}/path"):
-            told = served.get(path, 400, staus="idle")
+            told = server.get(path, 400, staus="idle")
             assert (told["code"], "'staus'" in told["detail"]) == ("invalid_argument", True)
 
-    def test_a_session_without_a_title_is_called_by_its_first_input(self, served: Served) -> None:
-        session = talked(served.sessions)
-        assert served.get("/api/sessions")["sessions"][0]["heading"] == "Where is order 41?"
+    def test_a_session_without_a_title_is_called_by_its_first_input(self, server: LocalServer) -> None:
+        session = talked(server.sessions)
+        assert server.get("/api/sessions")["sessions"][0]["heading"] == "Where is order 41?"
         session.title("Order\n41")
-        assert served.get("/api/sessions")["sessions"][0]["heading"] == "Order 41"
+        assert server.get("/api/sessions")["sessions"][0]["heading"] == "Order 41"
 
-    def test_facets_count_what_the_other_choices_would_give(self, served: Served) -> None:
+    def test_facets_count_what_the_other_choices_would_give(self, server: LocalServer) -> None:
         for n in range(3):
-            served.sessions.start("a", model="m" if n else None)
-        served.sessions.start("b").fork(at=0)
-        found = served.get("/api/facets", agent="a")
+            server.sessions.start("a", model="m" if n else None)
+        server.sessions.start("b").fork(at=0)
+        found = server.get("/api/facets", agent="a")
         assert found["total"] == 3
         assert found["facets"]["agent"] == {"a": 3, "b": 2}
         assert found["facets"]["model"] == {"m": 2, "": 1}
-        assert served.get("/api/facets")["facets"]["relation"] == {"": 4, "fork": 1}
+        assert server.get("/api/facets")["facets"]["relation"] == {"": 4, "fork": 1}
 
-    def test_a_session_tells_its_parent_and_its_children(self, served: Served) -> None:
-        session = talked(served.sessions)
+    def test_a_session_tells_its_parent_and_its_children(self, server: LocalServer) -> None:
+        session = talked(server.sessions)
         fork = session.fork(at=2, title="other")
-        task = served.sessions.start_task(session, "helper")
-        read = served.get(of(session))
+        task = server.sessions.start_task(session, "helper")
+        read = server.get(of(session))
         assert {row["id"] for row in read["related"]} == {fork.session_id, task.session_id}
-        assert served.get(of(fork))["parent"]["id"] == session.session_id
-        served.sessions.delete(session.session_id)
-        assert served.get(of(fork))["parent"]["trashed_at"] is not None
+        assert server.get(of(fork))["parent"]["id"] == session.session_id
+        server.sessions.delete(session.session_id)
+        assert server.get(of(fork))["parent"]["trashed_at"] is not None
 
-    def test_open_calls_tell_how_far_they_are(self, served: Served) -> None:
-        session = served.sessions.start()
+    def test_open_calls_tell_how_far_they_are(self, server: LocalServer) -> None:
+        session = server.sessions.start()
         session.append([user("go")])
         session.append(
             [assistant(ToolCall("c1", "refund", {"order": 1}), ToolCall("c2", "refund", {"order": 2}))]
         )
         session.log.record("calls_started", data={"seq": 2, "indexes": [0]})
         session.log.record("approval_asked", data={"seq": 2, "index": 1})
-        read = served.get(of(session))
+        read = server.get(of(session))
         assert read["next_action"] == "RunTools"
         assert [(c["id"], c["state"]) for c in read["open_calls"]] == [
             ("c1", "unknown"),
@@ -130,9 +130,9 @@ class TestSessions:
 
 
 class TestEntries:
-    def test_a_path_is_read_by_windows(self, served: Served) -> None:
-        session = talked(served.sessions)
-        whole = served.get(f"{of(session)}/path")
+    def test_a_path_is_read_by_windows(self, server: LocalServer) -> None:
+        session = talked(server.sessions)
+        whole = server.get(f"{of(session)}/path")
         assert [e["seq"] for e in whole["entries"]] == [1, 2, 3, 4, 5, 6, 7]
         assert (whole["of"], whole["first"], whole["last"], whole["has_before"]) == (7, 1, 7, False)
         assert "evidence" not in whole["entries"][0]
@@ -146,78 +146,78 @@ class TestEntries:
             ({"leaf": "3"}, [1, 2, 3]),
             ({"leaf": str(session.log.leaf_at(2))}, [1, 2]),
         ]:
-            assert [e["seq"] for e in served.get(f"{of(session)}/path", **query)["entries"]] == seqs, query
-        assert served.get(f"{of(session)}/path", 400, first=1, last=2)["code"] == "invalid_argument"
+            assert [e["seq"] for e in server.get(f"{of(session)}/path", **query)["entries"]] == seqs, query
+        assert server.get(f"{of(session)}/path", 400, first=1, last=2)["code"] == "invalid_argument"
         for leaf in ("9:9", "x", "1:99", "99"):
-            assert served.get(f"{of(session)}/path", 404, leaf=leaf)["code"] == "invalid_position"
+            assert server.get(f"{of(session)}/path", 404, leaf=leaf)["code"] == "invalid_position"
 
-    def test_a_place_of_another_session_is_not_read(self, served: Served) -> None:
-        mine, other = talked(served.sessions), talked(served.sessions)
+    def test_a_place_of_another_session_is_not_read(self, server: LocalServer) -> None:
+        mine, other = talked(server.sessions), talked(server.sessions)
         fork = mine.fork(at=2)
         for path in ("path?leaf=", "outline?leaf=", "seen?at=", "turns?leaf=", "state?leaf=", "entries/"):
-            served.get(f"{of(mine)}/{path}{other.leaf}", 404)
-            assert served.client.get(f"{of(fork)}/{path}{mine.log.leaf_at(2)}").status_code == 200, path
-            served.get(f"{of(fork)}/{path}{mine.log.leaf_at(5)}", 404)  # behind what the fork stands on
+            server.get(f"{of(mine)}/{path}{other.leaf}", 404)
+            assert server.client.get(f"{of(fork)}/{path}{mine.log.leaf_at(2)}").status_code == 200, path
+            server.get(f"{of(fork)}/{path}{mine.log.leaf_at(5)}", 404)  # behind what the fork stands on
 
-    def test_long_text_is_cut_and_fetched_whole(self, served: Served) -> None:
-        session = served.sessions.start()
+    def test_long_text_is_cut_and_fetched_whole(self, server: LocalServer) -> None:
+        session = server.sessions.start()
         session.append([user("x" * 300_000)])
         session.append([assistant(ToolCall("c", "write", {"path": "a.py", "content": "y" * 50_000}))])
-        entries = served.get(f"{of(session)}/path")["entries"]
+        entries = server.get(f"{of(session)}/path")["entries"]
         part = entries[0]["payload"]["parts"][0]
         assert len(part["text"]) == 4_000
         assert part["cut"] == entries[0]["cut"] == 296_000
         call = entries[1]["payload"]["parts"][0]
         assert (call["arguments"]["path"], call["cut"]) == ("a.py", 46_000)
-        whole = served.get(f"{of(session)}/entries/1")
+        whole = server.get(f"{of(session)}/entries/1")
         assert whole["entry"]["payload"]["parts"][0]["text"] == "x" * 300_000
         assert "cut" not in whole["entry"]
 
-    def test_one_entry_tells_its_call_and_its_raw_form(self, served: Served) -> None:
-        session = talked(served.sessions)
+    def test_one_entry_tells_its_call_and_its_raw_form(self, server: LocalServer) -> None:
+        session = talked(server.sessions)
         price = Price(77, "v")
         call = Call("k1", 0, 7, 9, 5, Usage(10, 2), provider="anthropic", model="m", price=price)
         from bough.core.drafts import Draft
 
         session.log.append([Draft(user("a")), Draft(assistant("b"))], calls=[call])
-        read = served.get(f"{of(session)}/entries/9")
+        read = server.get(f"{of(session)}/entries/9")
         assert (read["call"]["cost_microcents"], read["on_path"]) == (77, True)
         assert read["reference"] == f"{session.session_id}@{session.leaf}"
-        raw = served.client.get(f"{of(session)}/entries/{session.leaf}/raw")
+        raw = server.client.get(f"{of(session)}/entries/{session.leaf}/raw")
         assert raw.json()["payload"]["parts"][0]["text"] == "b"
         assert raw.headers["content-disposition"].startswith("attachment")
-        assert served.get(f"{of(session)}/entries/0", 404)["code"] == "invalid_position"
+        assert server.get(f"{of(session)}/entries/0", 404)["code"] == "invalid_position"
 
-    def test_turns_are_summed_up_newest_first(self, served: Served) -> None:
-        session = talked(served.sessions)
+    def test_turns_are_summed_up_newest_first(self, server: LocalServer) -> None:
+        session = talked(server.sessions)
         session.append([user("once more")])
-        first = served.get(f"{of(session)}/turns", limit=2)
+        first = server.get(f"{of(session)}/turns", limit=2)
         assert [(t["turn"], t["input"], t["status"]) for t in first["turns"]] == [
             (8, "once more", "open"),
             (6, "Thanks", "answered"),
         ]
-        rest = served.get(f"{of(session)}/turns", before=first["next"])
+        rest = server.get(f"{of(session)}/turns", before=first["next"])
         (turn,) = rest["turns"]
         assert (turn["turn"], turn["last"], turn["answer"], turn["steps"]) == (2, 5, "It is lost.", 2)
         assert turn["tools"] == [{"name": "track", "calls": 1, "errors": 1, "outcomes": []}]
         assert rest["next"] is None
 
-    def test_state_and_journal_are_read(self, served: Served) -> None:
-        session = talked(served.sessions)
-        assert served.get(f"{of(session)}/state")["state"] == {"found": False}
-        assert served.get(f"{of(session)}/state", leaf="2")["state"] == {}
-        facts = served.get(f"{of(session)}/journal", after=1, limit=2)
+    def test_state_and_journal_are_read(self, server: LocalServer) -> None:
+        session = talked(server.sessions)
+        assert server.get(f"{of(session)}/state")["state"] == {"found": False}
+        assert server.get(f"{of(session)}/state", leaf="2")["state"] == {}
+        facts = server.get(f"{of(session)}/journal", after=1, limit=2)
         assert [fact["n"] for fact in facts["facts"]] == [2, 3]
         assert facts["of"] == session.row.facts
 
 
 class TestTheTree:
-    def test_branches_are_rows_and_the_path_is_ranges(self, served: Served) -> None:
-        session = talked(served.sessions)
+    def test_branches_are_rows_and_the_path_is_ranges(self, server: LocalServer) -> None:
+        session = talked(server.sessions)
         old = session.leaf
         session.rewind(5)
         session.append([user("other")])
-        found = served.get(f"{of(session)}/branches")
+        found = server.get(f"{of(session)}/branches")
         assert found["columns"] == ["branch", "parent", "parent_seq", "tail", "own"]
         assert found["branches"] == [
             [old.branch, None, 0, 7, 1],
@@ -225,34 +225,34 @@ class TestTheTree:
         ]
         assert found["path"] == [[old.branch, 1, 5], [session.leaf.branch, 6, 6]]
         fork = session.fork(at=2)
-        assert served.get(f"{of(fork)}/branches")["branches"][0] == [old.branch, None, 0, 2, 0]
+        assert server.get(f"{of(fork)}/branches")["branches"][0] == [old.branch, None, 0, 2, 0]
 
-    def test_any_part_of_the_tree_is_told_in_lines(self, served: Served) -> None:
-        session = talked(served.sessions)
+    def test_any_part_of_the_tree_is_told_in_lines(self, server: LocalServer) -> None:
+        session = talked(server.sessions)
         old = session.leaf
         session.rewind(5)
         session.append([user("other"), assistant("yes")])
-        own = served.get(f"{of(session)}/outline", branch=session.leaf.branch)
+        own = server.get(f"{of(session)}/outline", branch=session.leaf.branch)
         assert [(line["seq"], line["line"], line["marks"]) for line in own["lines"]] == [
             (6, "other", ["input"]),
             (7, "yes", []),
         ]
-        left = served.get(f"{of(session)}/outline", leaf=str(old), kinds="inputs")
+        left = server.get(f"{of(session)}/outline", leaf=str(old), kinds="inputs")
         assert [line["line"] for line in left["lines"]] == ["Where is order 41?", "Thanks"]
-        some = served.get(f"{of(session)}/outline", places=f"{old},9:9,{old.branch}:3,{old.branch}:4")
+        some = server.get(f"{of(session)}/outline", places=f"{old},9:9,{old.branch}:3,{old.branch}:4")
         assert [line["marks"] for line in some["lines"]] == [[], ["calls", "reasoning"], ["result", "error"]]
-        assert served.get(f"{of(session)}/outline", 400, places="x")["code"] == "invalid_argument"
-        assert served.get(f"{of(session)}/outline", 400, kinds="odd")["code"] == "invalid_argument"
-        served.get(f"{of(session)}/outline", 404, branch=99)
+        assert server.get(f"{of(session)}/outline", 400, places="x")["code"] == "invalid_argument"
+        assert server.get(f"{of(session)}/outline", 400, kinds="odd")["code"] == "invalid_argument"
+        server.get(f"{of(session)}/outline", 404, branch=99)
 
 
 class TestWhatTheModelSaw:
-    def test_what_a_model_saw_is_without_the_turns_that_were_left_out(self, served: Served) -> None:
-        session = served.sessions.start()
+    def test_what_a_model_saw_is_without_the_turns_that_were_left_out(self, server: LocalServer) -> None:
+        session = server.sessions.start()
         for n in range(3):
             limits = bough.Limits(max_messages=3)
             session.send_sync(f"question {n}", model=bough.ScriptedModel(["ok"]), limits=limits)
-        seen = served.get(f"{of(session)}/seen", at="6", provider="openai-chat")
+        seen = server.get(f"{of(session)}/seen", at="6", provider="openai-chat")
         assert [message["content"] for message in seen["request"]["messages"]] == [
             "question 1",
             "ok",
@@ -265,8 +265,8 @@ class TestWhatTheModelSaw:
         session = store.start("a", [system("Be brief.")])
         for text in ("a", "b"):
             session.send_sync(text, model=model)
-        with Served(store) as served:
-            seen = served.get(f"{of(session)}/seen", at="3", provider="anthropic")
+        with LocalServer(store) as server:
+            seen = server.get(f"{of(session)}/seen", at="3", provider="anthropic")
             assert seen["request"]["messages"] == [
                 {"role": "user", "content": [{"type": "text", "text": "a"}]}
             ]
@@ -281,13 +281,13 @@ class TestWhatTheModelSaw:
                 "assistant",
                 "tool results",
             }
-            later = served.get(f"{of(session)}/seen", provider="openai-chat")
+            later = server.get(f"{of(session)}/seen", provider="openai-chat")
             assert (later["of"], later["history"], later["difference"]) == (4, "messages", None)
             assert later["before"] == str(session.log.leaf_at(2))
             session.set(prompt="Be long.")
             session.send_sync("c", model=model)
-            changed = served.get(f"{of(session)}/seen", limit=1)
+            changed = server.get(f"{of(session)}/seen", limit=1)
             assert changed["difference"]["path"].startswith("system")
             assert (changed["of"], changed["first"], len(changed["request"]["messages"])) == (5, 4, 1)
-            assert served.get(f"{of(session)}/seen", 400, provider="nobody")["code"] == "unknown_provider"
-            assert served.get(f"{of(session)}/seen", 400, first=99)["code"] == "invalid_argument"
+            assert server.get(f"{of(session)}/seen", 400, provider="nobody")["code"] == "unknown_provider"
+            assert server.get(f"{of(session)}/seen", 400, first=99)["code"] == "invalid_argument"

@@ -17,71 +17,71 @@ from bough import ToolCall, assistant, user
 from bough.models.scripted import ScriptedModel, Slow
 from bough.server.context import Agent
 from bough.store import Store
-from support.server import CHANGING, Served, until
-from tests.server.test_api_reads import of, served, talked
+from support.server import CHANGE_HEADERS, LocalServer, wait_until
+from tests.server.test_api_reads import of, server, talked
 
-__all__ = ["served"]
+__all__ = ["server"]
 
 
 class TestMoving:
-    def test_fork_rewind_undo_and_redo(self, served: Served) -> None:
-        session = talked(served.sessions)
+    def test_fork_rewind_undo_and_redo(self, server: LocalServer) -> None:
+        session = talked(server.sessions)
         leaf = session.leaf
-        forked = served.post(
+        forked = server.post(
             f"{of(session)}/fork", {"at": "4", "prompt": "Be strict.", "title": "strict"}, 201
         )
         assert (forked["cut"], forked["session"]["parent_seq"]) == ({"at": 4, "asked": 4}, 4)
-        cut = served.post(f"{of(session)}/fork", {"at": "3"}, 201)["cut"]
+        cut = server.post(f"{of(session)}/fork", {"at": "3"}, 201)["cut"]
         assert cut == {"at": 2, "asked": 3}
-        moved = served.post(f"{of(session)}/rewind", {"to": "5", "leaf": str(leaf)})
+        moved = server.post(f"{of(session)}/rewind", {"to": "5", "leaf": str(leaf)})
         assert moved["leaf"] == f"{leaf.branch}:5"
-        stale = served.post(f"{of(session)}/rewind", {"to": "2", "leaf": str(leaf)}, 409)
+        stale = server.post(f"{of(session)}/rewind", {"to": "2", "leaf": str(leaf)}, 409)
         assert stale["code"] == "stale_leaf"
-        assert served.post(f"{of(session)}/redo")["leaf"] == str(leaf)
-        assert served.post(f"{of(session)}/undo")["leaf"] == f"{leaf.branch}:5"
-        assert served.post(f"{of(session)}/rewind", {"to": str(leaf)})["leaf"] == str(leaf)
-        served.post(f"{of(session)}/rewind", {"to": "99"}, 404)
-        served.post(f"{of(session)}/rewind", {}, 400)
+        assert server.post(f"{of(session)}/redo")["leaf"] == str(leaf)
+        assert server.post(f"{of(session)}/undo")["leaf"] == f"{leaf.branch}:5"
+        assert server.post(f"{of(session)}/rewind", {"to": str(leaf)})["leaf"] == str(leaf)
+        server.post(f"{of(session)}/rewind", {"to": "99"}, 404)
+        server.post(f"{of(session)}/rewind", {}, 400)
 
-    def test_compact_uncompact_and_settings(self, served: Served) -> None:
-        session = talked(served.sessions)
-        made = served.post(f"{of(session)}/compact", {"summary": "He asked; it is lost."})
+    def test_compact_uncompact_and_settings(self, server: LocalServer) -> None:
+        session = talked(server.sessions)
+        made = server.post(f"{of(session)}/compact", {"summary": "He asked; it is lost."})
         assert made["compaction"]["first_kept"] == 6
-        assert served.post(f"{of(session)}/uncompact")["cancels"] == 8
-        assert served.post(f"{of(session)}/uncompact", {}, 400)["code"] == "invalid_operation"
-        assert served.post(f"{of(session)}/compact", {"summary": " "}, 400)["code"] == "invalid_summary"
-        served.post(f"{of(session)}/settings", {"model": "scripted:x", "tools": ["track"]})
-        settings = served.get(of(session))["settings"]
+        assert server.post(f"{of(session)}/uncompact")["cancels"] == 8
+        assert server.post(f"{of(session)}/uncompact", {}, 400)["code"] == "invalid_operation"
+        assert server.post(f"{of(session)}/compact", {"summary": " "}, 400)["code"] == "invalid_summary"
+        server.post(f"{of(session)}/settings", {"model": "scripted:x", "tools": ["track"]})
+        settings = server.get(of(session))["settings"]
         assert (settings["model"], settings["tools"]) == ("scripted:x", ["track"])
-        widened = served.post(f"{of(session)}/settings", {"tools": ["track", "refund"]}, 400)
+        widened = server.post(f"{of(session)}/settings", {"tools": ["track", "refund"]}, 400)
         assert widened["code"] == "tools_not_allowed"
         assert "may use track" in widened["detail"]
 
-    def test_compact_makes_its_summary_without_a_model_as_the_library_does(self, served: Served) -> None:
+    def test_compact_makes_its_summary_without_a_model_as_the_library_does(self, server: LocalServer) -> None:
         here, there = (
-            served.sessions.start(seeds=[user("q " * 400), assistant("a " * 400)]) for _ in range(2)
+            server.sessions.start(seeds=[user("q " * 400), assistant("a " * 400)]) for _ in range(2)
         )
         for session in (here, there):
             session.append([user("one " * 200), assistant("1"), user("two"), assistant("2")])
-        made = served.post(f"{of(here)}/compact", {})["compaction"]
+        made = server.post(f"{of(here)}/compact", {})["compaction"]
         assert made["summary"] == there.compact().summary
 
-    def test_nothing_is_moved_while_somebody_drives(self, served: Served) -> None:
-        session = talked(served.sessions)
+    def test_nothing_is_moved_while_somebody_drives(self, server: LocalServer) -> None:
+        session = talked(server.sessions)
         session.append([user("x")])
-        now = served.sessions.runtime.now()
+        now = server.sessions.runtime.now()
         session.log.store.lease(session.session_id, "elsewhere:7#1", now + 10**12, now)
         for verb, body in (
             ("rewind", {"to": "2"}),
             ("compact", {"summary": "x"}),
             ("send", {"text": "x", "model": "m"}),
         ):
-            reply = served.client.post(f"{of(session)}/{verb}", json=body, headers=CHANGING)
+            reply = server.client.post(f"{of(session)}/{verb}", json=body, headers=CHANGE_HEADERS)
             assert (reply.status_code, reply.json()["code"]) == (409, "running"), verb
-        assert served.change("DELETE", of(session), status=409)["code"] == "session_running"
-        queued = served.post(f"{of(session)}/send", {"text": "later", "queue": True}, 202)
+        assert server.change("DELETE", of(session), status=409)["code"] == "session_running"
+        queued = server.post(f"{of(session)}/send", {"text": "later", "queue": True}, 202)
         assert queued["queued"] == 1
-        assert served.get(of(session))["queued"] == 1
+        assert server.get(of(session))["queued"] == 1
 
 
 @bough.tool(effect="unsafe", approval=True)
@@ -109,78 +109,78 @@ DELEGATES = assistant(ToolCall("d1", "delegate", {"order": 1}), ToolCall("d2", "
 
 class TestRunning:
     def test_an_input_is_durable_when_send_answers_and_is_answered(self, store: Store) -> None:
-        with Served(store, Agent((ScriptedModel(["Hello."]),))) as served:
+        with LocalServer(store, Agent((ScriptedModel(["Hello."]),))) as server:
             session = store.start()
-            sent = served.post(f"{of(session)}/send", {"text": "hi"}, 202)
+            sent = server.post(f"{of(session)}/send", {"text": "hi"}, 202)
             assert session.log.store.path(session.session_id).entries[0].message == user("hi")
-            until(lambda: session.row.status == "idle" and session.row.leaf.seq == 2)
+            wait_until(lambda: session.row.status == "idle" and session.row.leaf.seq == 2)
             assert sent["facts"] == 1
-            served.post(f"{of(session)}/send", {"text": "  "}, 400)
-            assert served.post(f"{of(session)}/resume", {}, 409)["code"] == "nothing_open"
+            server.post(f"{of(session)}/send", {"text": "  "}, 400)
+            assert server.post(f"{of(session)}/resume", {}, 409)["code"] == "nothing_open"
 
-    def test_without_a_model_nothing_is_sent(self, served: Served) -> None:
-        session = served.sessions.start()
-        assert served.post(f"{of(session)}/send", {"text": "hi"}, 400)["code"] == "model_unavailable"
+    def test_without_a_model_nothing_is_sent(self, server: LocalServer) -> None:
+        session = server.sessions.start()
+        assert server.post(f"{of(session)}/send", {"text": "hi"}, 400)["code"] == "model_unavailable"
         assert session.row.leaf.seq == 0
 
     @pytest.mark.parametrize("where", ["body", "row", "settings"])
     def test_a_model_without_its_key_is_refused_before_the_input_is_stored(
-        self, served: Served, monkeypatch: pytest.MonkeyPatch, where: str
+        self, server: LocalServer, monkeypatch: pytest.MonkeyPatch, where: str
     ) -> None:
         monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
         monkeypatch.delenv("ANTHROPIC_AUTH_TOKEN", raising=False)
         name = "anthropic:some-model"
-        session = served.sessions.start(model=name if where == "row" else None)
+        session = server.sessions.start(model=name if where == "row" else None)
         if where == "settings":
             session.set(model=name)
         before = session.row.leaf
         body = {"text": "hi", "model": name} if where == "body" else {"text": "hi"}
-        refused = served.post(f"{of(session)}/send", body, 400)
+        refused = server.post(f"{of(session)}/send", body, 400)
         assert refused["code"] == "model_unavailable"
         assert "ANTHROPIC_API_KEY" in refused["detail"]
         assert session.row.leaf == before
 
     def test_a_run_is_cancelled_and_stays_valid(self, store: Store) -> None:
-        with Served(store, Agent((ScriptedModel([Slow(30, "late"), "next"]),))) as served:
+        with LocalServer(store, Agent((ScriptedModel([Slow(30, "late"), "next"]),))) as server:
             session = store.start()
-            served.post(f"{of(session)}/send", {"text": "hi"}, 202)
-            assert served.get(of(session))["is_running_here"]
-            assert served.post(f"{of(session)}/send", {"text": "again"}, 409)["code"] == "session_running"
-            assert served.post(f"{of(session)}/cancel")["cancelled"]
-            until(lambda: session.row.status == "cancelled")
-            until(lambda: not served.get(of(session))["is_running_here"])
-            assert not served.post(f"{of(session)}/cancel")["cancelled"]
+            server.post(f"{of(session)}/send", {"text": "hi"}, 202)
+            assert server.get(of(session))["is_running_here"]
+            assert server.post(f"{of(session)}/send", {"text": "again"}, 409)["code"] == "session_running"
+            assert server.post(f"{of(session)}/cancel")["cancelled"]
+            wait_until(lambda: session.row.status == "cancelled")
+            wait_until(lambda: not server.get(of(session))["is_running_here"])
+            assert not server.post(f"{of(session)}/cancel")["cancelled"]
             assert store.session(session.session_id).verify() == []
 
     def test_what_runs_when_the_server_ends_is_closed_in_the_log(self, store: Store) -> None:
         session = store.start()
-        with Served(store, Agent((ScriptedModel([Slow(30, "late")]),))) as served:
-            served.post(f"{of(session)}/send", {"text": "hi"}, 202)
+        with LocalServer(store, Agent((ScriptedModel([Slow(30, "late")]),))) as server:
+            server.post(f"{of(session)}/send", {"text": "hi"}, 202)
         assert store.session(session.session_id).row.status == "cancelled"
 
     def test_a_call_that_waits_is_approved_or_denied_once(self, store: Store) -> None:
         calls = assistant(ToolCall("c1", "refund", {"order": 1}), ToolCall("c2", "refund", {"order": 2}))
-        with Served(store, Agent((ScriptedModel([calls, "Done."]),), (refund,))) as served:
+        with LocalServer(store, Agent((ScriptedModel([calls, "Done."]),), (refund,))) as server:
             session = store.start()
-            served.post(f"{of(session)}/send", {"text": "refund both"}, 202)
-            until(
+            server.post(f"{of(session)}/send", {"text": "refund both"}, 202)
+            wait_until(
                 lambda: (
                     len(
                         [
                             c
-                            for c in served.get(of(session))["open_calls"]
+                            for c in server.get(of(session))["open_calls"]
                             if c["state"] == "waits_for_approval"
                         ]
                     )
                     == 2
                 )
             )
-            until(lambda: not served.get(of(session))["is_running_here"])
-            assert served.post(f"{of(session)}/approve", {"seq": 2, "index": 0})["waiting"] == 1
-            assert served.post(f"{of(session)}/approve", {"seq": 2, "index": 0}, 409)["code"] == "not_waiting"
-            last = served.post(f"{of(session)}/approve", {"seq": 2, "index": 1, "allow": False})
+            wait_until(lambda: not server.get(of(session))["is_running_here"])
+            assert server.post(f"{of(session)}/approve", {"seq": 2, "index": 0})["waiting"] == 1
+            assert server.post(f"{of(session)}/approve", {"seq": 2, "index": 0}, 409)["code"] == "not_waiting"
+            last = server.post(f"{of(session)}/approve", {"seq": 2, "index": 1, "allow": False})
             assert last["resumed"]
-            until(lambda: store.session(session.session_id).leaf.seq == 5)
+            wait_until(lambda: store.session(session.session_id).leaf.seq == 5)
             results = [
                 r for e in store.session(session.session_id).path() if e.message for r in e.message.results
             ]
@@ -190,13 +190,13 @@ class TestRunning:
     def test_a_call_that_waits_in_a_task_is_told_and_approved_wherever_one_stands_and_the_parent_goes_on(
         self, store: Store, asked_at: str
     ) -> None:
-        with Served(store, Agent((say_next(DELEGATES, "Done."),), (delegate,))) as served:
+        with LocalServer(store, Agent((say_next(DELEGATES, "Done."),), (delegate,))) as server:
             session = store.start()
-            served.post(f"{of(session)}/send", {"text": "refund both"}, 202)
-            until(lambda: len(served.get(of(session))["waiting"]) == 2)
-            until(lambda: not served.get(of(session))["is_running_here"])
-            read = served.get(of(session))
-            listed = served.get("/api/sessions?status=waiting")["sessions"]
+            server.post(f"{of(session)}/send", {"text": "refund both"}, 202)
+            wait_until(lambda: len(server.get(of(session))["waiting"]) == 2)
+            wait_until(lambda: not server.get(of(session))["is_running_here"])
+            read = server.get(of(session))
+            listed = server.get("/api/sessions?status=waiting")["sessions"]
             assert [row["id"] for row in listed] == [session.session_id]
             assert [call["state"] for call in read["open_calls"]] == ["waits_for_task", "waits_for_task"]
             children = {child.session_id for child in session.children()}
@@ -208,57 +208,57 @@ class TestRunning:
                 at, named = (of(session), {"session_id": asked["session_id"]})
                 if asked_at == "child":
                     at, named = f"/api/sessions/{asked['session_id']}", {}
-                answer = served.post(f"{at}/approve", {**named, "seq": 2, "index": 0})
+                answer = server.post(f"{at}/approve", {**named, "seq": 2, "index": 0})
                 assert (answer["waiting"], answer["resumed"]) == (left, not left)
-            until(lambda: store.session(session.session_id).leaf.seq == 5)
-            until(lambda: not served.get(of(session))["is_running_here"])
+            wait_until(lambda: store.session(session.session_id).leaf.seq == 5)
+            wait_until(lambda: not server.get(of(session))["is_running_here"])
             results = [
                 r for e in store.session(session.session_id).path() if e.message for r in e.message.results
             ]
             assert [r.content[0].text for r in results] == ["It is paid back."] * 2
             assert [child.row.status for child in session.children()] == ["idle", "idle"]
-            assert served.get(of(session))["waiting"] == []
+            assert server.get(of(session))["waiting"] == []
 
     def test_a_word_to_the_call_above_is_refused_and_says_what_to_name(self, store: Store) -> None:
-        with Served(store, Agent((say_next(DELEGATES, "Done."),), (delegate,))) as served:
+        with LocalServer(store, Agent((say_next(DELEGATES, "Done."),), (delegate,))) as server:
             session = store.start()
-            served.post(f"{of(session)}/send", {"text": "refund both"}, 202)
-            until(lambda: len(served.get(of(session))["waiting"]) == 2)
-            until(lambda: not served.get(of(session))["is_running_here"])
-            refused = served.post(f"{of(session)}/approve", {"seq": 2, "index": 0}, 409)
+            server.post(f"{of(session)}/send", {"text": "refund both"}, 202)
+            wait_until(lambda: len(server.get(of(session))["waiting"]) == 2)
+            wait_until(lambda: not server.get(of(session))["is_running_here"])
+            refused = server.post(f"{of(session)}/approve", {"seq": 2, "index": 0}, 409)
             assert (refused["code"], "`waiting`" in refused["next"]) == ("not_waiting", True)
             stranger = talked(store)
             named = {"session_id": stranger.session_id, "seq": 2, "index": 0}
-            assert served.post(f"{of(session)}/approve", named, 409)["code"] == "not_waiting"
+            assert server.post(f"{of(session)}/approve", named, 409)["code"] == "not_waiting"
 
     def test_a_task_in_the_trash_is_told_and_resume_says_what_helps(self, store: Store) -> None:
-        with Served(store, Agent((say_next(DELEGATES, "Done."),), (delegate,))) as served:
+        with LocalServer(store, Agent((say_next(DELEGATES, "Done."),), (delegate,))) as server:
             session = store.start()
-            served.post(f"{of(session)}/send", {"text": "refund both"}, 202)
-            until(lambda: len(served.get(of(session))["waiting"]) == 2)
-            until(lambda: not served.get(of(session))["is_running_here"])
+            server.post(f"{of(session)}/send", {"text": "refund both"}, 202)
+            wait_until(lambda: len(server.get(of(session))["waiting"]) == 2)
+            wait_until(lambda: not server.get(of(session))["is_running_here"])
             children = [child.session_id for child in session.children()]
             for child in children:
                 store.delete(child)
-            read = served.get(of(session))
+            read = server.get(of(session))
             assert [call["state"] for call in read["open_calls"]] == ["task_in_trash", "task_in_trash"]
             assert read["waiting"] == []
-            refused = served.post(f"{of(session)}/resume", {}, 409)
+            refused = server.post(f"{of(session)}/resume", {}, 409)
             assert any(f"bough restore {child}" in refused["next"] for child in children)
 
     def test_a_task_with_a_word_goes_on_with_resume_and_is_not_unknown(self, store: Store) -> None:
-        with Served(store, Agent((say_next(DELEGATES, "Done."),), (delegate,))) as served:
+        with LocalServer(store, Agent((say_next(DELEGATES, "Done."),), (delegate,))) as server:
             session = store.start()
-            served.post(f"{of(session)}/send", {"text": "refund both"}, 202)
-            until(lambda: len(served.get(of(session))["waiting"]) == 2)
-            until(lambda: not served.get(of(session))["is_running_here"])
-            for asked in served.get(of(session))["waiting"]:
+            server.post(f"{of(session)}/send", {"text": "refund both"}, 202)
+            wait_until(lambda: len(server.get(of(session))["waiting"]) == 2)
+            wait_until(lambda: not server.get(of(session))["is_running_here"])
+            for asked in server.get(of(session))["waiting"]:
                 word = {"session_id": asked["session_id"], "seq": 2, "index": 0, "allow": False}
-                assert not served.post(f"{of(session)}/approve", {**word, "resume": False})["resumed"]
-            read = served.get(of(session))
+                assert not server.post(f"{of(session)}/approve", {**word, "resume": False})["resumed"]
+            read = server.get(of(session))
             assert [call["state"] for call in read["open_calls"]] == ["task_decided", "task_decided"]
-            served.post(f"{of(session)}/resume", {}, 202)
-            until(lambda: store.session(session.session_id).leaf.seq == 5)
+            server.post(f"{of(session)}/resume", {}, 202)
+            wait_until(lambda: store.session(session.session_id).leaf.seq == 5)
 
     def test_a_word_that_comes_while_a_sibling_runs_is_taken_up_by_the_run(self, store: Store) -> None:
         ended = threading.Event()
@@ -269,154 +269,154 @@ class TestRunning:
             return str(ended.wait(20))
 
         calls = assistant(ToolCall("c1", "delegate", {"order": 1}), ToolCall("c2", "dig"))
-        with Served(store, Agent((say_next(calls, "Done."),), (delegate, dig))) as served:
+        with LocalServer(store, Agent((say_next(calls, "Done."),), (delegate, dig))) as server:
             session = store.start()
-            served.post(f"{of(session)}/send", {"text": "both"}, 202)
-            until(lambda: len(served.get(of(session))["waiting"]) == 1)
-            (asked,) = served.get(of(session))["waiting"]
+            server.post(f"{of(session)}/send", {"text": "both"}, 202)
+            wait_until(lambda: len(server.get(of(session))["waiting"]) == 1)
+            (asked,) = server.get(of(session))["waiting"]
             word = {"session_id": asked["session_id"], "seq": 2, "index": 0}
-            assert served.post(f"{of(session)}/approve", word) == {
+            assert server.post(f"{of(session)}/approve", word) == {
                 "schema_version": 1,
                 "waiting": 0,
                 "resumed": False,
             }
             ended.set()
-            until(lambda: store.session(session.session_id).leaf.seq == 5)
+            wait_until(lambda: store.session(session.session_id).leaf.seq == 5)
 
     @pytest.mark.parametrize("name", ["refund", "delegate"])
     def test_a_word_given_the_moment_it_is_asked_for_is_never_lost(self, store: Store, name: str) -> None:
         """A run that is about to rest when the word comes has looked for it already."""
         calls = assistant(ToolCall("c1", name, {"order": 1}))
-        with Served(store, Agent((say_next(calls, "Done."),), (refund, delegate))) as served:
+        with LocalServer(store, Agent((say_next(calls, "Done."),), (refund, delegate))) as server:
             for _ in range(8):
                 session = store.start()
-                served.post(f"{of(session)}/send", {"text": "refund it"}, 202)
-                until(lambda at=session: at.pending_approvals())
+                server.post(f"{of(session)}/send", {"text": "refund it"}, 202)
+                wait_until(lambda at=session: at.pending_approvals())
                 (asked,) = session.pending_approvals()
                 word = {"session_id": asked.session_id, "seq": asked.seq, "index": 0}
-                served.post(f"{of(session)}/approve", word)
-                until(lambda at=session: store.session(at.session_id).leaf.seq == 4)
+                server.post(f"{of(session)}/approve", word)
+                wait_until(lambda at=session: store.session(at.session_id).leaf.seq == 4)
 
     def test_a_limit_is_told_and_its_input_is_not_stored(self, store: Store) -> None:
         limits = bough.Limits(turns=1)
-        with Served(store, Agent((ScriptedModel(["a", "b"]),), (), limits)) as served:
+        with LocalServer(store, Agent((ScriptedModel(["a", "b"]),), (), limits)) as server:
             session = store.start()
-            served.post(f"{of(session)}/send", {"text": "one"}, 202)
-            until(lambda: store.session(session.session_id).leaf.seq == 2)
-            until(lambda: not served.get(of(session))["is_running_here"])
-            assert served.post(f"{of(session)}/send", {"text": "two"}, 409)["code"] == "turn_limit"
+            server.post(f"{of(session)}/send", {"text": "one"}, 202)
+            wait_until(lambda: store.session(session.session_id).leaf.seq == 2)
+            wait_until(lambda: not server.get(of(session))["is_running_here"])
+            assert server.post(f"{of(session)}/send", {"text": "two"}, 409)["code"] == "turn_limit"
             assert store.session(session.session_id).leaf.seq == 2
 
     def test_a_replay_is_not_driven_on(self, store: Store) -> None:
         session = talked(store)
         report = asyncio.run(session.replay())
-        with Served(store, Agent((ScriptedModel(["a"]),))) as served:
+        with LocalServer(store, Agent((ScriptedModel(["a"]),))) as server:
             assert (
-                served.post(f"/api/sessions/{report.replay}/send", {"text": "x"}, 409)["code"]
+                server.post(f"/api/sessions/{report.replay}/send", {"text": "x"}, 409)["code"]
                 == "session_is_replay"
             )
 
 
 class TestReplayAndDiff:
-    def test_a_replay_is_a_job_with_a_report(self, served: Served) -> None:
-        session = talked(served.sessions)
-        job = served.post(f"{of(session)}/replays", {}, 202)["job"]
-        with served.watch(f"/api/jobs/{job['id']}/events") as stream:
-            stream.wait(lambda: stream.of("end"))
-            (end,) = stream.of("end")
+    def test_a_replay_is_a_job_with_a_report(self, server: LocalServer) -> None:
+        session = talked(server.sessions)
+        job = server.post(f"{of(session)}/replays", {}, 202)["job"]
+        with server.watch(f"/api/jobs/{job['id']}/events") as stream:
+            stream.wait(lambda: stream.data_of("end"))
+            (end,) = stream.data_of("end")
         assert (end["status"], end["report"]["same"], end["report"]["mode"]) == ("done", True, "dry")
-        assert served.get(f"/api/jobs/{job['id']}")["job"] == end
-        same = served.get("/api/diff", a=session.session_id, b=end["report"]["replay"])
+        assert server.get(f"/api/jobs/{job['id']}")["job"] == end
+        same = server.get("/api/diff", a=session.session_id, b=end["report"]["replay"])
         assert (same["same"], same["first_row"]) == (True, None)
-        assert served.get("/api/jobs/none", 404)["code"] == "no_job"
-        served.post(f"{of(session)}/replays", {"mode": "live"}, 400)
-        failed = served.post(f"{of(session)}/replays", {"prompt": "x"}, 202)["job"]["id"]
-        until(lambda: served.get(f"/api/jobs/{failed}")["job"]["status"] == "failed")
-        assert served.get(f"/api/jobs/{failed}")["job"]["problem"]["code"] == "invalid_replay"
+        assert server.get("/api/jobs/none", 404)["code"] == "no_job"
+        server.post(f"{of(session)}/replays", {"mode": "live"}, 400)
+        failed = server.post(f"{of(session)}/replays", {"prompt": "x"}, 202)["job"]["id"]
+        wait_until(lambda: server.get(f"/api/jobs/{failed}")["job"]["status"] == "failed")
+        assert server.get(f"/api/jobs/{failed}")["job"]["problem"]["code"] == "invalid_replay"
 
-    def test_a_diff_tells_the_first_divergence(self, served: Served) -> None:
-        session = talked(served.sessions)
+    def test_a_diff_tells_the_first_divergence(self, server: LocalServer) -> None:
+        session = talked(server.sessions)
         fork = session.fork(at=2)
         fork.append([assistant("It is here.")])
         fork.append([user("Thanks")])
-        found = served.get("/api/diff", a=session.session_id, b=fork.session_id, limit=1)
+        found = server.get("/api/diff", a=session.session_id, b=fork.session_id, limit=1)
         assert (found["same"], found["shared"], found["first_row"], len(found["rows"])) == (False, 2, 0, 1)
         assert found["first_divergence"]["kind"] == found["rows"][0]["kind"]
         assert sum(found["counts"].values()) == found["of"]
         place = f"{session.session_id}@{session.log.leaf_at(2)}"
-        assert served.get("/api/diff", a=place, b=f"{fork.session_id}@2")["same"]
-        served.get("/api/diff", 404, a=session.session_id, b="ses_none")
-        served.get("/api/diff", 400, a=session.session_id)
+        assert server.get("/api/diff", a=place, b=f"{fork.session_id}@2")["same"]
+        server.get("/api/diff", 404, a=session.session_id, b="ses_none")
+        server.get("/api/diff", 400, a=session.session_id)
 
 
 class TestUsageAndSearch:
     def test_usage_of_a_session_and_of_the_space(self, store: Store) -> None:
         session = store.start("support")
         session.send_sync("hi", model=ScriptedModel(["there"], model="m1"))
-        with Served(store) as served:
-            own = served.get(f"{of(session)}/usage")
+        with LocalServer(store) as server:
+            own = server.get(f"{of(session)}/usage")
             assert (own["total"]["calls"], own["models"][0]["name"]) == (1, "m1")
-            assert served.get(f"{of(session)}/usage", view="path", since="2")["total"]["calls"] == 0
-            assert served.get(f"{of(session)}/usage", 400, view="all")["code"] == "invalid_argument"
+            assert server.get(f"{of(session)}/usage", view="path", since="2")["total"]["calls"] == 0
+            assert server.get(f"{of(session)}/usage", 400, view="all")["code"] == "invalid_argument"
             store.delete(session.session_id)
-            space = served.get("/api/usage")
+            space = server.get("/api/usage")
             assert space["total"] == own["total"]
             assert [row["name"] for row in space["agents"]] == ["support"]
             assert space["days"][0]["name"].startswith("20")
-            assert served.get("/api/usage", since="2100-01-01")["total"]["calls"] == 0
+            assert server.get("/api/usage", since="2100-01-01")["total"]["calls"] == 0
 
-    def test_storage_is_what_its_own_branches_hold(self, served: Served) -> None:
-        session = talked(served.sessions)
-        found = served.get(f"{of(session)}/storage")
+    def test_storage_is_what_its_own_branches_hold(self, server: LocalServer) -> None:
+        session = talked(server.sessions)
+        found = server.get(f"{of(session)}/storage")
         assert (found["entries"], found["branches"], found["blobs"]) == (7, 1, 0)
         assert found["bytes"] > 300
 
-    def test_a_hit_names_the_place_that_opens_it(self, served: Served) -> None:
-        session = talked(served.sessions)
-        (hit,) = served.get("/api/search", q="welcome role:assistant")["hits"]
+    def test_a_hit_names_the_place_that_opens_it(self, server: LocalServer) -> None:
+        session = talked(server.sessions)
+        (hit,) = server.get("/api/search", q="welcome role:assistant")["hits"]
         assert hit["reference"] == f"{session.session_id}@7"
         begin, end = hit["marks"][0]
         assert hit["snippet"][begin:end].lower() == "welcome"
-        assert served.get("/api/search", q="nowhere-at-all")["hits"] == []
+        assert server.get("/api/search", q="nowhere-at-all")["hits"] == []
 
 
 class TestExchange:
-    def test_a_bundle_goes_out_with_the_internal_token_and_comes_in_again(self, served: Served) -> None:
-        session = talked(served.sessions)
+    def test_a_bundle_goes_out_with_the_internal_token_and_comes_in_again(self, server: LocalServer) -> None:
+        session = talked(server.sessions)
         address = f"{of(session)}/bundle"
-        assert served.get(address, 403)["code"] == "bad_internal_token"
-        out = served.client.get(address, headers={"x-internal-token": "inside"})
+        assert server.get(address, 403)["code"] == "bad_internal_token"
+        out = server.client.get(address, headers={"x-internal-token": "inside"})
         direct = io.BytesIO()
         session.export(direct)
         assert out.content == direct.getvalue()
         assert out.headers["content-disposition"].endswith('.bough"')
         headers = {"x-bough": "1", "content-type": "application/octet-stream"}
-        again = served.client.post("/api/import", content=out.content, headers=headers)
+        again = server.client.post("/api/import", content=out.content, headers=headers)
         assert (again.status_code, again.json()["added"]) == (200, [])
-        beside = served.client.post("/api/import?new_id=true", content=out.content, headers=headers)
+        beside = server.client.post("/api/import?new_id=true", content=out.content, headers=headers)
         assert (beside.status_code, beside.json()["entries"]) == (201, 7)
-        broken = served.client.post("/api/import", content=out.content[:-20], headers=headers)
+        broken = server.client.post("/api/import", content=out.content[:-20], headers=headers)
         assert (broken.status_code, broken.json()["code"]) == (400, "invalid_bundle")
         assert "/tmp" not in broken.text
-        assert served.client.post("/api/import", content=b"{}", headers=CHANGING).status_code == 415
+        assert server.client.post("/api/import", content=b"{}", headers=CHANGE_HEADERS).status_code == 415
 
     def test_without_an_internal_token_set_nothing_goes_out(self, store: Store) -> None:
         session = talked(store)
-        with Served(store) as served:
+        with LocalServer(store) as server:
             for token in ("", "inside"):
-                reply = served.client.get(f"{of(session)}/bundle", headers={"x-internal-token": token})
+                reply = server.client.get(f"{of(session)}/bundle", headers={"x-internal-token": token})
                 assert (reply.status_code, reply.json()["code"]) == (403, "export_disabled")
 
     def test_a_bundle_larger_than_allowed_is_refused(self, store: Store) -> None:
-        with Served(store, max_import=1_000) as served:
+        with LocalServer(store, max_import=1_000) as server:
             headers = {"x-bough": "1", "content-type": "application/octet-stream"}
-            reply = served.client.post("/api/import", content=(b"x" * 600 for _ in range(3)), headers=headers)
+            reply = server.client.post("/api/import", content=(b"x" * 600 for _ in range(3)), headers=headers)
             assert (reply.status_code, reply.json()["code"]) == (413, "too_large")
 
 
 class TestOpenApi:
-    def test_a_stranger_finds_every_address_described(self, served: Served) -> None:
-        schema = served.client.get("/openapi.json").json()
+    def test_a_stranger_finds_every_address_described(self, server: LocalServer) -> None:
+        schema = server.client.get("/openapi.json").json()
         assert schema["openapi"].startswith("3.")
         names = []
         for path, methods in schema["paths"].items():
@@ -431,12 +431,15 @@ class TestOpenApi:
         checks = (
             "not_a_server_error,response_schema_conformance,content_type_conformance,status_code_conformance"
         )
-        with bough.open("memory:") as store, Served(store, Agent((ScriptedModel(lambda _: "ok"),))) as served:
+        with (
+            bough.open("memory:") as store,
+            LocalServer(store, Agent((ScriptedModel(lambda _: "ok"),))) as server,
+        ):
             store.start(session_id="0").append([user("hi"), assistant("ho")])  # the first id that is tried
             done = subprocess.run(
                 [
                     Path(sys.executable).with_name("st"),
-                    *("run", f"{served.url}/openapi.json", "--header", "X-Bough: 1", "--checks", checks),
+                    *("run", f"{server.url}/openapi.json", "--header", "X-Bough: 1", "--checks", checks),
                     *(
                         "--exclude-path-regex",
                         "events$",

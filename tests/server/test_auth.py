@@ -21,26 +21,26 @@ from bough.errors import TokenRequired
 from bough.server.auth import Rules, host_name
 from bough.store import Store
 from bough.stores.memory.store import MemoryStore
-from support.hidden_words import ANN, SERVICE, TOKENS
-from support.runtime import counted_runtime
-from support.server import CHANGING, Served, bearing
+from support.runtime import deterministic_runtime
+from support.secret_session import ANN, SERVICE, TOKENS
+from support.server import CHANGE_HEADERS, LocalServer, bearer
 
 
 @pytest.fixture
 def plain() -> Store:
     """A store for what no store has a part in."""
-    return Store(MemoryStore(), counted_runtime())
+    return Store(MemoryStore(), deterministic_runtime())
 
 
 @pytest.fixture
-def served(plain: Store) -> Iterator[Served]:
-    with Served(plain) as running:
+def server(plain: Store) -> Iterator[LocalServer]:
+    with LocalServer(plain) as running:
         yield running
 
 
 class TestTheDoor:
-    def test_loopback_without_a_token_is_the_service(self, served: Served) -> None:
-        about = served.get("/api")
+    def test_loopback_without_a_token_is_the_service(self, server: LocalServer) -> None:
+        about = server.get("/api")
         assert (about["level"], about["owner"], about["schema_version"]) == ("service", None, 1)
 
     def test_a_host_others_can_reach_wants_a_token(self) -> None:
@@ -67,13 +67,13 @@ class TestTheDoor:
     @pytest.mark.parametrize(
         "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "localhost.evil"]
     )
-    def test_a_foreign_host_name_is_refused(self, served: Served, host: str) -> None:
-        reply = served.client.get("/api", headers={"host": host})
+    def test_a_foreign_host_name_is_refused(self, server: LocalServer, host: str) -> None:
+        reply = server.client.get("/api", headers={"host": host})
         assert (reply.status_code, reply.json()["code"]) == (400, "bad_host")
 
     @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:9", "[::1]:80", "LOCALHOST:1"])
-    def test_the_names_of_loopback_are_known(self, served: Served, host: str) -> None:
-        assert served.client.get("/api", headers={"host": host}).status_code == 200
+    def test_the_names_of_loopback_are_known(self, server: LocalServer, host: str) -> None:
+        assert server.client.get("/api", headers={"host": host}).status_code == 200
 
     def test_a_server_for_all_addresses_takes_addresses_and_the_names_it_was_told(self) -> None:
         rules = Rules(host="0.0.0.0", token="x", allowed_hosts=("agents.example",))
@@ -83,83 +83,83 @@ class TestTheDoor:
         assert host_name("[fe80::1]:80") == "fe80::1"
 
     def test_without_the_token_nothing_is_told(self, plain: Store) -> None:
-        with Served(plain, **TOKENS) as served:
-            for headers in ({}, bearing("wrong"), {"authorization": "Basic x"}, {"cookie": "a=b"}):
-                reply = served.client.get("/api/sessions", headers=headers)
+        with LocalServer(plain, **TOKENS) as server:
+            for headers in ({}, bearer("wrong"), {"authorization": "Basic x"}, {"cookie": "a=b"}):
+                reply = server.client.get("/api/sessions", headers=headers)
                 assert (reply.status_code, reply.json()["code"]) == (401, "no_token")
                 assert reply.headers["www-authenticate"] == "Bearer"
-            assert served.get("/api", token=SERVICE)["level"] == "service"
-            assert served.get("/api", token=ANN)["owner"] == "ann"
+            assert server.get("/api", token=SERVICE)["level"] == "service"
+            assert server.get("/api", token=ANN)["owner"] == "ann"
 
     def test_a_token_can_be_kept_in_a_cookie_no_script_can_read(self, plain: Store) -> None:
-        with Served(plain, **TOKENS) as served:
-            served.post("/api/login", {"token": "wrong"}, 401)
-            reply = served.client.post("/api/login", json={"token": ANN}, headers=CHANGING)
+        with LocalServer(plain, **TOKENS) as server:
+            server.post("/api/login", {"token": "wrong"}, 401)
+            reply = server.client.post("/api/login", json={"token": ANN}, headers=CHANGE_HEADERS)
             assert (reply.status_code, reply.json()["owner"]) == (200, "ann")
             said = reply.headers["set-cookie"].lower()
             assert "httponly" in said
             assert "samesite=strict" in said
-            assert served.get("/api")["owner"] == "ann"
-            served.client.delete("/api/login", headers={"x-bough": "1"})
-            served.get("/api", 401)
+            assert server.get("/api")["owner"] == "ann"
+            server.client.delete("/api/login", headers={"x-bough": "1"})
+            server.get("/api", 401)
 
 
 class TestCrossSite:
-    def refused(self, served: Served, headers: dict[str, str], content: bytes = b"{}") -> str:
-        reply = served.client.post("/api/sessions", content=content, headers=headers)
+    def refused(self, server: LocalServer, headers: dict[str, str], content: bytes = b"{}") -> str:
+        reply = server.client.post("/api/sessions", content=content, headers=headers)
         assert reply.status_code in (403, 415), reply.text
-        assert served.get("/api/sessions")["sessions"] == []
+        assert server.get("/api/sessions")["sessions"] == []
         return reply.json()["code"]
 
-    def test_a_form_of_another_site_changes_nothing(self, served: Served) -> None:
+    def test_a_form_of_another_site_changes_nothing(self, server: LocalServer) -> None:
         form = {"content-type": "application/x-www-form-urlencoded", "origin": "https://evil.example"}
-        assert self.refused(served, form) == "cross_site"
-        assert self.refused(served, {"content-type": "text/plain"}) == "cross_site"
-        assert self.refused(served, {"content-type": "application/json"}) == "cross_site"
-        assert self.refused(served, {**CHANGING, "origin": "https://evil.example"}) == "cross_site"
-        assert self.refused(served, {**CHANGING, "origin": "null"}) == "cross_site"
-        assert self.refused(served, {**CHANGING, "sec-fetch-site": "cross-site"}) == "cross_site"
+        assert self.refused(server, form) == "cross_site"
+        assert self.refused(server, {"content-type": "text/plain"}) == "cross_site"
+        assert self.refused(server, {"content-type": "application/json"}) == "cross_site"
+        assert self.refused(server, {**CHANGE_HEADERS, "origin": "https://evil.example"}) == "cross_site"
+        assert self.refused(server, {**CHANGE_HEADERS, "origin": "null"}) == "cross_site"
+        assert self.refused(server, {**CHANGE_HEADERS, "sec-fetch-site": "cross-site"}) == "cross_site"
 
-    def test_the_own_page_and_programs_may(self, served: Served) -> None:
-        own = {"content-type": "application/json", "origin": served.url}
-        assert served.client.post("/api/sessions", content=b"{}", headers=own).status_code == 201
-        assert served.client.post("/api/sessions", content=b"{}", headers=CHANGING).status_code == 201
+    def test_the_own_page_and_programs_may(self, server: LocalServer) -> None:
+        own = {"content-type": "application/json", "origin": server.url}
+        assert server.client.post("/api/sessions", content=b"{}", headers=own).status_code == 201
+        assert server.client.post("/api/sessions", content=b"{}", headers=CHANGE_HEADERS).status_code == 201
 
-    def test_a_wrong_content_type_is_refused(self, served: Served) -> None:
+    def test_a_wrong_content_type_is_refused(self, server: LocalServer) -> None:
         for kind in ("text/plain", "multipart/form-data; boundary=x", "application/x-www-form-urlencoded"):
-            assert self.refused(served, {"x-bough": "1", "content-type": kind}) == "wrong_content_type"
+            assert self.refused(server, {"x-bough": "1", "content-type": kind}) == "wrong_content_type"
 
-    def test_no_answer_has_a_cors_header(self, served: Served) -> None:
-        reply = served.client.options("/api/sessions", headers={"origin": "https://evil.example"})
-        other = served.client.get("/api/sessions", headers={"origin": "https://evil.example"})
+    def test_no_answer_has_a_cors_header(self, server: LocalServer) -> None:
+        reply = server.client.options("/api/sessions", headers={"origin": "https://evil.example"})
+        other = server.client.get("/api/sessions", headers={"origin": "https://evil.example"})
         for headers in (reply.headers, other.headers):
             assert not [name for name in headers if name.startswith("access-control")]
 
 
 class TestSizes:
-    def test_a_body_of_100_mb_is_refused_before_it_is_read(self, served: Served) -> None:
-        wire = http.client.HTTPConnection("127.0.0.1", served.port, timeout=10)
+    def test_a_body_of_100_mb_is_refused_before_it_is_read(self, server: LocalServer) -> None:
+        wire = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
         wire.putrequest("POST", "/api/sessions")
-        for name, value in {**CHANGING, "content-length": str(100_000_000)}.items():
+        for name, value in {**CHANGE_HEADERS, "content-length": str(100_000_000)}.items():
             wire.putheader(name, value)
         wire.endheaders()
         reply = wire.getresponse()
         assert (reply.status, json.loads(reply.read())["code"]) == (413, "too_large")
         wire.close()
 
-    def test_a_body_that_does_not_tell_its_length_is_cut_off_too(self, served: Served) -> None:
+    def test_a_body_that_does_not_tell_its_length_is_cut_off_too(self, server: LocalServer) -> None:
         chunks = (b'{"agent": "' if n == 0 else b"x" * 65_536 for n in range(40))
         try:
-            reply = served.client.post("/api/sessions", content=chunks, headers=CHANGING)
+            reply = server.client.post("/api/sessions", content=chunks, headers=CHANGE_HEADERS)
         except httpx.HTTPError:
             return  # the server hung up in the middle, which is an answer too
         assert (reply.status_code, reply.json()["code"]) == (413, "too_large")
 
     def test_a_body_that_stops_coming_is_not_waited_for(self, plain: Store) -> None:
-        with Served(plain, body_seconds=0.2) as served:
-            wire = http.client.HTTPConnection("127.0.0.1", served.port, timeout=10)
+        with LocalServer(plain, body_seconds=0.2) as server:
+            wire = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
             wire.putrequest("POST", "/api/sessions")
-            for name, value in {**CHANGING, "content-length": "100"}.items():
+            for name, value in {**CHANGE_HEADERS, "content-length": "100"}.items():
                 wire.putheader(name, value)
             wire.endheaders(b'{"age')
             reply = wire.getresponse()
@@ -168,8 +168,8 @@ class TestSizes:
 
 
 class TestErrors:
-    def test_an_error_is_told_in_the_words_of_the_command_line(self, served: Served) -> None:
-        reply = served.client.get("/api/sessions/ses_x")
+    def test_an_error_is_told_in_the_words_of_the_command_line(self, server: LocalServer) -> None:
+        reply = server.client.get("/api/sessions/ses_x")
         assert reply.headers["content-type"] == "application/problem+json"
         assert reply.json() == {
             "type": "about:blank",
@@ -180,62 +180,62 @@ class TestErrors:
             "next": "bough ls lists what there is",
         }
 
-    def test_a_wrong_value_is_named(self, served: Served) -> None:
-        problem = served.get("/api/sessions", 400, limit="many")
+    def test_a_wrong_value_is_named(self, server: LocalServer) -> None:
+        problem = server.get("/api/sessions", 400, limit="many")
         assert problem["code"] == "invalid_value"
         assert "limit" in problem["detail"]
-        assert served.get("/api/sessions", 400, page="x")["code"] == "invalid_argument"
-        assert served.get("/api/sessions", 400, after="soon")["code"] == "invalid_argument"
-        assert served.get("/api/search", 400, q="role:king")["code"] == "invalid_search"
+        assert server.get("/api/sessions", 400, page="x")["code"] == "invalid_argument"
+        assert server.get("/api/sessions", 400, after="soon")["code"] == "invalid_argument"
+        assert server.get("/api/search", 400, q="role:king")["code"] == "invalid_search"
 
     @pytest.mark.parametrize("body", [b"{", b"[]", b'{"agent": 7}', b'{"unknown": 1}', b"\xff\xfe", b'"x"'])
-    def test_a_body_that_does_not_fit_is_refused(self, served: Served, body: bytes) -> None:
-        reply = served.client.post("/api/sessions", content=body, headers=CHANGING)
+    def test_a_body_that_does_not_fit_is_refused(self, server: LocalServer, body: bytes) -> None:
+        reply = server.client.post("/api/sessions", content=body, headers=CHANGE_HEADERS)
         assert reply.status_code == 400, reply.text
         assert reply.json()["code"] in ("invalid_body", "invalid_value")
 
-    def test_what_is_not_there_and_what_is_not_done_there(self, served: Served) -> None:
-        assert served.get("/api/nothing", 404)["code"] == "no_page"
-        assert served.change("PUT", "/api/sessions", {}, 405)["code"] == "method_not_allowed"
+    def test_what_is_not_there_and_what_is_not_done_there(self, server: LocalServer) -> None:
+        assert server.get("/api/nothing", 404)["code"] == "no_page"
+        assert server.change("PUT", "/api/sessions", {}, 405)["code"] == "method_not_allowed"
 
     def test_a_broken_store_tells_neither_its_path_nor_sql(self, tmp_path: Path) -> None:
         store = bough.open(tmp_path / "hidden-name.db")
         session = store.start()
         session.append([user("x")])
-        with Served(store) as served:
+        with LocalServer(store) as server:
             store.close()
-            reply = served.client.get(f"/api/sessions/{session.session_id}")
+            reply = server.client.get(f"/api/sessions/{session.session_id}")
             assert reply.status_code == 503
             assert "hidden-name" not in reply.text
             assert "select" not in reply.text.lower()
             assert reply.json()["reference"]
 
-    def test_a_line_break_in_an_address_breaks_no_header(self, served: Served) -> None:
+    def test_a_line_break_in_an_address_breaks_no_header(self, server: LocalServer) -> None:
         for path in ("/api/sessions/a%0d%0aset-cookie:x=1", "/api/sessions/a%00b", "/api/blobs/%0d%0ax:y"):
-            reply = served.client.get(path)
+            reply = server.client.get(path)
             assert reply.status_code == 404
             assert "set-cookie" not in reply.headers
             assert "x" not in reply.headers
 
 
 class TestTheViewersFiles:
-    def test_every_answer_says_what_a_browser_may_do_with_it(self, served: Served) -> None:
+    def test_every_answer_says_what_a_browser_may_do_with_it(self, server: LocalServer) -> None:
         for path in ("/", "/api", "/api/nothing", "/openapi.json", "/assets/none.js"):
-            headers = served.client.get(path).headers
+            headers = server.client.get(path).headers
             assert "script-src 'self'" in headers["content-security-policy"]
             assert "unsafe" not in headers["content-security-policy"]
             assert headers["x-content-type-options"] == "nosniff"
             assert headers["referrer-policy"] == "no-referrer"
             assert headers["x-frame-options"] == "DENY"
             assert "server" not in headers
-        assert served.client.get("/api").headers["cache-control"] == "no-store"
+        assert server.client.get("/api").headers["cache-control"] == "no-store"
 
-    def test_the_page_is_at_every_address_a_person_may_share(self, served: Served) -> None:
-        first = served.client.get("/")
+    def test_the_page_is_at_every_address_a_person_may_share(self, server: LocalServer) -> None:
+        first = server.client.get("/")
         assert first.headers["content-type"] == "text/html; charset=utf-8"
         for path in ("/s/ses_x", "/diff", "/usage"):
-            assert served.client.get(path).content == first.content
-        assert served.client.get("/", headers={"if-none-match": first.headers["etag"]}).status_code == 304
+            assert server.client.get(path).content == first.content
+        assert server.client.get("/", headers={"if-none-match": first.headers["etag"]}).status_code == 304
 
     @pytest.mark.parametrize(
         "path",
@@ -249,8 +249,8 @@ class TestTheViewersFiles:
             "/../../etc/passwd.txt",
         ],
     )
-    def test_no_path_leads_out_of_the_viewer(self, served: Served, path: str) -> None:
-        wire = http.client.HTTPConnection("127.0.0.1", served.port, timeout=10)
+    def test_no_path_leads_out_of_the_viewer(self, server: LocalServer, path: str) -> None:
+        wire = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
         wire.request("GET", path)  # as it stands: a client library would tidy it up
         reply = wire.getresponse()
         body = reply.read()
@@ -259,21 +259,21 @@ class TestTheViewersFiles:
         assert b"root:" not in body
         wire.close()
 
-    def test_a_blob_is_never_run(self, served: Served) -> None:
-        page = served.sessions.put_blob(b"<script>alert(1)</script>", "text/html")
-        drawing = served.sessions.put_blob(b"<svg onload='alert(1)'/>", "image/svg+xml")
-        odd = served.sessions.put_blob(b"x", "text/html; charset=x\r\nx-evil: 1")
+    def test_a_blob_is_never_run(self, server: LocalServer) -> None:
+        page = server.sessions.put_blob(b"<script>alert(1)</script>", "text/html")
+        drawing = server.sessions.put_blob(b"<svg onload='alert(1)'/>", "image/svg+xml")
+        odd = server.sessions.put_blob(b"x", "text/html; charset=x\r\nx-evil: 1")
         for media in (page, drawing, odd):
-            reply = served.client.get(f"/api/blobs/{media.hash}")
+            reply = server.client.get(f"/api/blobs/{media.hash}")
             assert reply.headers["content-type"] == "application/octet-stream"
             assert reply.headers["content-disposition"].startswith("attachment")
             assert reply.headers["x-content-type-options"] == "nosniff"
             assert "x-evil" not in reply.headers
-        picture = served.sessions.put_blob(b"\x89PNG", "image/png")
-        reply = served.client.get(f"/api/blobs/{picture.hash}")
+        picture = server.sessions.put_blob(b"\x89PNG", "image/png")
+        reply = server.client.get(f"/api/blobs/{picture.hash}")
         assert (reply.headers["content-type"], reply.content) == ("image/png", b"\x89PNG")
         assert "sandbox" in reply.headers["content-security-policy"]
-        missing = served.get(f"/api/blobs/{'0' * 64}", 404)
+        missing = server.get(f"/api/blobs/{'0' * 64}", 404)
         assert missing["code"] == "missing_blob"
         assert "put_blob" not in missing["detail"]
 
@@ -309,9 +309,9 @@ class TestTheCommand:
     def test_a_stream_does_not_keep_it_alive(self, tmp_path: Path) -> None:
         process, address = self.start(tmp_path)
         try:
-            made = httpx.post(f"{address}api/sessions", content=b"{}", headers=CHANGING).json()["session"][
-                "id"
-            ]
+            made = httpx.post(f"{address}api/sessions", content=b"{}", headers=CHANGE_HEADERS).json()[
+                "session"
+            ]["id"]
             with httpx.stream("GET", f"{address}api/sessions/{made}/events", timeout=10) as reply:
                 assert next(reply.iter_lines()).startswith("retry")
                 process.send_signal(signal.SIGTERM)
@@ -345,7 +345,7 @@ class TestTheCommand:
 
 
 def test_no_server_survives_its_block(plain: Store) -> None:
-    with Served(plain) as served:
-        served.get("/api")
+    with LocalServer(plain) as server:
+        server.get("/api")
     with pytest.raises(OSError, match="refused"):
-        socket.create_connection(("127.0.0.1", served.port), timeout=1)
+        socket.create_connection(("127.0.0.1", server.port), timeout=1)

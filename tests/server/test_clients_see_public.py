@@ -5,35 +5,35 @@ from __future__ import annotations
 import json
 
 from bough.store import Store
-from support.hidden_words import ANN, CANARY, SERVICE, TOKENS, filled
-from support.server import Served, bearing
+from support.secret_session import ANN, SECRET, SERVICE, TOKENS, start_with_secrets
+from support.server import LocalServer, bearer
 
 
 class TestClients:
     """A token of the level client sees the public entries of its owner, whatever it asks."""
 
     def test_a_client_sees_its_own_public_entries(self, store: Store) -> None:
-        mine, theirs = filled(store, "ann", "ann"), filled(store, "bob", "bob")
-        with Served(store, **TOKENS) as served:
-            assert [row["id"] for row in served.get("/api/sessions", token=ANN)["sessions"]] == [mine]
-            entries = served.get(f"/api/sessions/{mine}/path", token=ANN)["entries"]
+        mine, theirs = start_with_secrets(store, "ann", "ann"), start_with_secrets(store, "bob", "bob")
+        with LocalServer(store, **TOKENS) as server:
+            assert [row["id"] for row in server.get("/api/sessions", token=ANN)["sessions"]] == [mine]
+            entries = server.get(f"/api/sessions/{mine}/path", token=ANN)["entries"]
             assert [(e["role"], e["text"]) for e in entries] == [
                 ("user", "ann asks"),
                 ("assistant", "ann is answered"),
             ]
             assert set(entries[0]) == {"seq", "role", "at", "text"}
-            assert served.get(f"/api/sessions/{theirs}", 404, token=ANN)["code"] == "not_found"
-            assert len(served.get("/api/sessions", token=SERVICE)["sessions"]) == 2
-            of_bob = served.get("/api/sessions", token=SERVICE, owner="bob")["sessions"]
+            assert server.get(f"/api/sessions/{theirs}", 404, token=ANN)["code"] == "not_found"
+            assert len(server.get("/api/sessions", token=SERVICE)["sessions"]) == 2
+            of_bob = server.get("/api/sessions", token=SERVICE, owner="bob")["sessions"]
             assert [row["id"] for row in of_bob] == [theirs]
             for hidden in ("model", "tag", "parent", "conversation", "owner"):  # a filter would be a question
-                assert len(served.get("/api/sessions", token=ANN, **{hidden: "x=y"})["sessions"]) == 1
+                assert len(server.get("/api/sessions", token=ANN, **{hidden: "x=y"})["sessions"]) == 1
 
     def test_no_address_shows_a_client_what_is_not_its_own(self, store: Store) -> None:
-        mine, theirs = filled(store, "ann", "ann"), filled(store, "bob", "bob")
-        media = store.put_blob(CANARY.encode(), "text/plain")
-        with Served(store, internal_token="int", **TOKENS) as served:
-            paths = served.client.get("/openapi.json").json()["paths"]
+        mine, theirs = start_with_secrets(store, "ann", "ann"), start_with_secrets(store, "bob", "bob")
+        media = store.put_blob(SECRET.encode(), "text/plain")
+        with LocalServer(store, internal_token="int", **TOKENS) as server:
+            paths = server.client.get("/openapi.json").json()["paths"]
             seen, told = 0, set()
             for path, methods in paths.items():
                 if "get" not in methods or path.endswith("/events"):
@@ -42,20 +42,20 @@ class TestClients:
                 for name in (mine, theirs):
                     fits = {"session_id": name, "place": "1:3", "digest": media.hash, "job_id": "job_x"}
                     query = {
-                        "q": CANARY,
+                        "q": SECRET,
                         "a": mine,
                         "b": theirs,
                         "leaf": "1:3",
                         "public": "false",
                         "after": None,
                     }
-                    reply = served.client.get(
+                    reply = server.client.get(
                         path.format(**fits),
                         params={k: v for k, v in query.items() if v and k in takes},
-                        headers={**bearing(ANN), "x-internal-token": "int"},
+                        headers={**bearer(ANN), "x-internal-token": "int"},
                     )
                     seen += 1
-                    assert CANARY not in reply.text, path
+                    assert SECRET not in reply.text, path
                     assert "bob" not in reply.text.replace(theirs, ""), path
                     if reply.status_code == 200:
                         told.add(path)
@@ -70,38 +70,41 @@ class TestClients:
             }
 
     def test_a_client_changes_nothing_but_by_sending(self, store: Store) -> None:
-        mine = filled(store, "ann", "ann")
-        with Served(store, **TOKENS) as served:
-            paths = served.client.get("/openapi.json").json()["paths"]
+        mine = start_with_secrets(store, "ann", "ann")
+        with LocalServer(store, **TOKENS) as server:
+            paths = server.client.get("/openapi.json").json()["paths"]
             before = store.session(mine).row
             for path, methods in paths.items():
                 for method in set(methods) & {"post", "patch", "delete"}:
                     if path.endswith(("/send", "/login")):
                         continue
                     kind = "application/octet-stream" if path == "/api/import" else "application/json"
-                    reply = served.client.request(
+                    reply = server.client.request(
                         method.upper(),
                         path.format(session_id=mine, job_id="x"),
                         content=b"{}",
-                        headers={**bearing(ANN), "x-bough": "1", "content-type": kind},
+                        headers={**bearer(ANN), "x-bough": "1", "content-type": kind},
                     )
                     assert (reply.status_code, reply.json()["code"]) == (403, "service_only"), path
             assert store.session(mine).row == before
 
     def test_trashed_sessions_and_replays_are_not_there_for_a_client(self, store: Store) -> None:
-        mine = filled(store, "ann", "ann")
+        mine = start_with_secrets(store, "ann", "ann")
         store.delete(mine)
-        with Served(store, **TOKENS) as served:
-            served.get(f"/api/sessions/{mine}", 404, token=ANN)
-            served.get(f"/api/sessions/{mine}/path", 404, token=ANN)
-            assert served.get("/api/sessions", token=ANN, trashed="true")["sessions"] == []
+        with LocalServer(store, **TOKENS) as server:
+            server.get(f"/api/sessions/{mine}", 404, token=ANN)
+            server.get(f"/api/sessions/{mine}/path", 404, token=ANN)
+            assert server.get("/api/sessions", token=ANN, trashed="true")["sessions"] == []
 
     def test_a_client_cannot_name_a_branch_of_another(self, store: Store) -> None:
-        mine, theirs = store.session(filled(store, "ann", "ann")), store.session(filled(store, "bob", "bob"))
-        with Served(store, **TOKENS) as served:
-            reply = served.get(f"/api/sessions/{mine.session_id}/path", token=ANN, leaf=str(theirs.leaf))
+        mine, theirs = (
+            store.session(start_with_secrets(store, "ann", "ann")),
+            store.session(start_with_secrets(store, "bob", "bob")),
+        )
+        with LocalServer(store, **TOKENS) as server:
+            reply = server.get(f"/api/sessions/{mine.session_id}/path", token=ANN, leaf=str(theirs.leaf))
             assert "bob" not in json.dumps(reply)
-            problem = served.get(
+            problem = server.get(
                 f"/api/sessions/{mine.session_id}/path", 404, token=SERVICE, leaf=str(theirs.leaf)
             )
             assert problem["code"] == "invalid_position"

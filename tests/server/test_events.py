@@ -21,8 +21,8 @@ from bough.server.live import MOST_WAITING, Live, Piece
 from bough.server.routes import events
 from bough.store import Store
 from bough.wire import Answer
-from support.hidden_words import ANN, CANARY, SERVICE, TOKENS, filled
-from support.server import Served, Stream
+from support.secret_session import ANN, SECRET, SERVICE, TOKENS, start_with_secrets
+from support.server import LocalServer, Stream
 
 WORDS = [f"word{n}" for n in range(60)]
 
@@ -55,33 +55,33 @@ def look(n: int) -> int:
     return n
 
 
-def talking(store: Store, **rules: object) -> Served:
-    return Served(store, Agent((Talker(),), (look,)), **rules)
+def talking(store: Store, **rules: object) -> LocalServer:
+    return LocalServer(store, Agent((Talker(),), (look,)), **rules)
 
 
 def has_ended(stream: Stream) -> bool:
-    return any(fact["kind"] == "turn_ended" for fact in stream.of("fact"))
+    return any(fact["kind"] == "turn_ended" for fact in stream.data_of("fact"))
 
 
 class TestFacts:
     def test_two_clients_see_every_fact_once_and_in_order(self, store: Store) -> None:
         session = store.start()
-        with talking(store) as served:
+        with talking(store) as server:
             address = f"/api/sessions/{session.session_id}/events"
-            with served.watch(address) as one, served.watch(address) as other:
-                served.post(f"/api/sessions/{session.session_id}/send", {"text": "go"}, 202)
+            with server.watch(address) as one, server.watch(address) as other:
+                server.post(f"/api/sessions/{session.session_id}/send", {"text": "go"}, 202)
                 for stream in (one, other):
-                    stream.wait(lambda s=stream: any(f["kind"] == "turn_ended" for f in s.of("fact")))
+                    stream.wait(lambda s=stream: any(f["kind"] == "turn_ended" for f in s.data_of("fact")))
             last = store.session(session.session_id).row.facts
             assert one.facts() == other.facts() == list(range(2, last + 1))
 
     def test_a_stream_cut_and_begun_anew_misses_nothing_and_repeats_nothing(self, store: Store) -> None:
         session = store.start()
-        with talking(store) as served:
+        with talking(store) as server:
             address = f"/api/sessions/{session.session_id}/events"
             seen: list[int] = []
-            cuts, stream = 0, served.watch(address, after=0)
-            served.post(f"/api/sessions/{session.session_id}/send", {"text": "go"}, 202)
+            cuts, stream = 0, server.watch(address, after=0)
+            server.post(f"/api/sessions/{session.session_id}/send", {"text": "go"}, 202)
             while True:
                 with stream:
                     stream.wait(lambda s=stream: len(s.events) > 3 or has_ended(s))
@@ -89,17 +89,20 @@ class TestFacts:
                 if has_ended(stream):
                     break
                 cuts += 1
-                stream = served.watch(address, after=seen[-1] if seen else 0)
+                stream = server.watch(address, after=seen[-1] if seen else 0)
             assert seen == list(range(1, store.session(session.session_id).row.facts + 1))
             assert cuts >= 1
 
     def test_a_fact_brings_the_entries_it_appended(self, store: Store) -> None:
         session = store.start()
-        with Served(store) as served, served.watch(f"/api/sessions/{session.session_id}/events") as stream:
+        with (
+            LocalServer(store) as server,
+            server.watch(f"/api/sessions/{session.session_id}/events") as stream,
+        ):
             session.append([user("a"), assistant("b")])
             session.title("named")
             stream.wait(lambda: len(stream.facts()) == 4)
-            first, *_, last = stream.of("fact")
+            first, *_, last = stream.data_of("fact")
             assert [e["payload"]["parts"][0]["text"] for e in first["entries"]] == ["a", "b"]
             assert (last["kind"], last["entries"], last["session"]["title"]) == ("titled", [], "named")
 
@@ -108,8 +111,8 @@ class TestFacts:
         with bough.open(place) as store:
             session = store.start()
             with (
-                Served(store) as served,
-                served.watch(f"/api/sessions/{session.session_id}/events") as stream,
+                LocalServer(store) as server,
+                server.watch(f"/api/sessions/{session.session_id}/events") as stream,
             ):
                 code = (
                     "import bough, sys\n"
@@ -118,26 +121,29 @@ class TestFacts:
                 )
                 subprocess.run([sys.executable, "-c", code, place, session.session_id], check=True)
                 stream.wait(lambda: stream.facts() == [2, 3])
-                assert "from elsewhere" in json.dumps(stream.of("fact"))
+                assert "from elsewhere" in json.dumps(stream.data_of("fact"))
 
     def test_who_missed_too_much_is_told_to_read_anew(self, store: Store) -> None:
         session = store.start()
         for _ in range(events.MOST_MISSED + 1):
             session.log.record("titled")
-        with Served(store) as served:
+        with LocalServer(store) as server:
             address = f"/api/sessions/{session.session_id}/events"
-            with served.watch(address, after=0) as stream:
-                stream.wait(lambda: stream.of("resync"))
+            with server.watch(address, after=0) as stream:
+                stream.wait(lambda: stream.data_of("resync"))
                 assert stream.events[0][1] == session.row.facts
                 session.title("x")
                 stream.wait(lambda: stream.facts() == [session.row.facts])
-            with served.watch(address, after=9_999_999) as ahead:  # a number this journal never had
-                ahead.wait(lambda: ahead.of("resync"))
+            with server.watch(address, after=9_999_999) as ahead:  # a number this journal never had
+                ahead.wait(lambda: ahead.data_of("resync"))
 
     def test_without_a_number_it_begins_with_what_comes_now(self, store: Store) -> None:
         session = store.start()
         session.title("before")
-        with Served(store) as served, served.watch(f"/api/sessions/{session.session_id}/events") as stream:
+        with (
+            LocalServer(store) as server,
+            server.watch(f"/api/sessions/{session.session_id}/events") as stream,
+        ):
             session.title("after")
             stream.wait(lambda: stream.facts() == [3])
 
@@ -146,34 +152,40 @@ class TestFacts:
     ) -> None:
         monkeypatch.setattr(events, "HEARTBEAT", 0.2)
         session = store.start()
-        with Served(store) as served, served.watch(f"/api/sessions/{session.session_id}/events") as stream:
+        with (
+            LocalServer(store) as server,
+            server.watch(f"/api/sessions/{session.session_id}/events") as stream,
+        ):
             stream.wait(lambda: stream.comments >= 2)
             assert stream.events == []
 
     def test_a_wrong_number_or_session_is_refused(self, store: Store) -> None:
         session = store.start()
-        with Served(store) as served:
-            served.get("/api/sessions/none/events", 404)
-            reply = served.client.get(
+        with LocalServer(store) as server:
+            server.get("/api/sessions/none/events", 404)
+            reply = server.client.get(
                 f"/api/sessions/{session.session_id}/events", headers={"last-event-id": "x"}
             )
             assert (reply.status_code, reply.json()["code"]) == (400, "invalid_argument")
 
     def test_a_session_that_is_purged_ends_its_streams(self, store: Store) -> None:
         session = store.start()
-        with Served(store) as served, served.watch(f"/api/sessions/{session.session_id}/events") as stream:
+        with (
+            LocalServer(store) as server,
+            server.watch(f"/api/sessions/{session.session_id}/events") as stream,
+        ):
             store.delete(session.session_id)
             store.purge(session.session_id)
-            stream.wait(lambda: stream.of("problem"))
-            assert stream.of("problem")[0]["code"] == "not_found"
+            stream.wait(lambda: stream.data_of("problem"))
+            assert stream.data_of("problem")[0]["code"] == "not_found"
 
 
 class TestPieces:
     def test_the_pieces_of_an_answer_make_the_answer(self, store: Store) -> None:
         session = store.start()
-        with talking(store) as served, served.watch(f"/api/sessions/{session.session_id}/events") as stream:
-            served.post(f"/api/sessions/{session.session_id}/send", {"text": "go"}, 202)
-            stream.wait(lambda: any(run["type"] == "turn_completed" for run in stream.of("run")))
+        with talking(store) as server, server.watch(f"/api/sessions/{session.session_id}/events") as stream:
+            server.post(f"/api/sessions/{session.session_id}/send", {"text": "go"}, 202)
+            stream.wait(lambda: any(run["type"] == "turn_completed" for run in stream.data_of("run")))
             shown, finished = "", []
             for name, _, data in stream.events:
                 if name == "delta":
@@ -189,15 +201,17 @@ class TestPieces:
     def test_who_comes_late_is_told_what_was_said_so_far(self, store: Store) -> None:
         session = store.start()
         agent = Agent((Talker(rounds=0, pause=0.03),))
-        with Served(store, agent) as served:
+        with LocalServer(store, agent) as server:
             address = f"/api/sessions/{session.session_id}/events"
-            with served.watch(address) as early:
-                served.post(f"/api/sessions/{session.session_id}/send", {"text": "go"}, 202)
-                early.wait(lambda: len(early.of("delta")) > 10)
-                with served.watch(address) as late:
-                    late.wait(lambda: any(fact["kind"] == "turn_ended" for fact in late.of("fact")))
+            with server.watch(address) as early:
+                server.post(f"/api/sessions/{session.session_id}/send", {"text": "go"}, 202)
+                early.wait(lambda: len(early.data_of("delta")) > 10)
+                with server.watch(address) as late:
+                    late.wait(lambda: any(fact["kind"] == "turn_ended" for fact in late.data_of("fact")))
             assert late.events[0][0] == "draft"
-            said = late.of("draft")[-1]["text"] + "".join(piece["text"] for piece in late.of("delta"))
+            said = late.data_of("draft")[-1]["text"] + "".join(
+                piece["text"] for piece in late.data_of("delta")
+            )
             assert said.split() == WORDS
 
     def test_the_draft_of_a_run_elsewhere_is_shown(self, store: Store) -> None:
@@ -205,10 +219,15 @@ class TestPieces:
         session.append([user("go")])
         now = store.runtime.now()
         fence = session.log.store.lease(session.session_id, "elsewhere:1#1", now + 10**12, now)
-        with Served(store) as served, served.watch(f"/api/sessions/{session.session_id}/events") as stream:
+        with (
+            LocalServer(store) as server,
+            server.watch(f"/api/sessions/{session.session_id}/events") as stream,
+        ):
             session.log.store.save_draft(session.session_id, session.leaf, "half an ans", fence, now)
-            stream.wait(lambda: stream.of("draft") and stream.of("draft")[-1]["text"] == "half an ans")
-            assert served.get(f"/api/sessions/{session.session_id}")["draft"] == "half an ans"
+            stream.wait(
+                lambda: stream.data_of("draft") and stream.data_of("draft")[-1]["text"] == "half an ans"
+            )
+            assert server.get(f"/api/sessions/{session.session_id}")["draft"] == "half an ans"
 
     def test_a_run_that_breaks_says_so(self, store: Store) -> None:
         def broken(_: Request) -> str:
@@ -216,12 +235,12 @@ class TestPieces:
 
         session = store.start()
         with (
-            Served(store, Agent((ScriptedModel(broken),))) as served,
-            served.watch(f"/api/sessions/{session.session_id}/events") as stream,
+            LocalServer(store, Agent((ScriptedModel(broken),))) as server,
+            server.watch(f"/api/sessions/{session.session_id}/events") as stream,
         ):
-            served.post(f"/api/sessions/{session.session_id}/send", {"text": "go"}, 202)
-            stream.wait(lambda: any(run["type"] == "failed" for run in stream.of("run")))
-            failed = next(run for run in stream.of("run") if run["type"] == "failed")
+            server.post(f"/api/sessions/{session.session_id}/send", {"text": "go"}, 202)
+            stream.wait(lambda: any(run["type"] == "failed" for run in stream.data_of("run")))
+            failed = next(run for run in stream.data_of("run") if run["type"] == "failed")
             assert failed["data"]["code"] == "broken"
             assert "/some/path" not in json.dumps(failed)
 
@@ -243,22 +262,22 @@ class TestPieces:
 
 class TestClients:
     def test_what_is_hidden_comes_as_stubs_so_that_no_number_is_missing(self, store: Store) -> None:
-        mine = filled(store, "ann", "ann")
+        mine = start_with_secrets(store, "ann", "ann")
         session = store.session(mine)
         with (
-            Served(store, **TOKENS) as served,
-            served.watch(f"/api/sessions/{mine}/events", 0, ANN) as stream,
+            LocalServer(store, **TOKENS) as server,
+            server.watch(f"/api/sessions/{mine}/events", 0, ANN) as stream,
         ):
-            session.title(CANARY)
+            session.title(SECRET)
             stream.wait(lambda: stream.facts() == list(range(1, session.row.facts + 1)))
-            assert CANARY not in json.dumps(stream.events)
-            said = [entry["text"] for fact in stream.of("fact") for entry in fact.get("entries", [])]
+            assert SECRET not in json.dumps(stream.events)
+            said = [entry["text"] for fact in stream.data_of("fact") for entry in fact.get("entries", [])]
             assert said == ["ann asks", "ann is answered"]
-            assert {tuple(fact) for fact in stream.of("fact") if fact["kind"] == "hidden"} == {
+            assert {tuple(fact) for fact in stream.data_of("fact") if fact["kind"] == "hidden"} == {
                 ("n", "kind", "at")
             }
-            reply = served.client.get(
-                f"/api/sessions/{filled(store, 'bob', 'bob')}/events",
+            reply = server.client.get(
+                f"/api/sessions/{start_with_secrets(store, 'bob', 'bob')}/events",
                 headers={"authorization": f"Bearer {ANN}"},
             )
             assert reply.status_code == 404
@@ -267,14 +286,14 @@ class TestClients:
         session = store.start(owner="ann")
         address = f"/api/sessions/{session.session_id}"
         with (
-            talking(store, **TOKENS) as served,
-            served.watch(f"{address}/events", token=ANN) as stream,
-            served.watch(f"{address}/events", token=SERVICE) as inside,
+            talking(store, **TOKENS) as server,
+            server.watch(f"{address}/events", token=ANN) as stream,
+            server.watch(f"{address}/events", token=SERVICE) as inside,
         ):
-            served.post(f"{address}/send", {"text": "go"}, 202, token=ANN)
-            inside.wait(lambda: any(fact["kind"] == "turn_ended" for fact in inside.of("fact")))
+            server.post(f"{address}/send", {"text": "go"}, 202, token=ANN)
+            inside.wait(lambda: any(fact["kind"] == "turn_ended" for fact in inside.data_of("fact")))
             stream.wait(lambda: stream.facts() == inside.facts())
-            said = [entry["text"] for fact in stream.of("fact") for entry in fact.get("entries", [])]
+            said = [entry["text"] for fact in stream.data_of("fact") for entry in fact.get("entries", [])]
             assert said == ["go", " ".join(WORDS)]
             assert {name for name, _, _ in stream.events} == {"fact"}
             assert "look" not in json.dumps(stream.events)

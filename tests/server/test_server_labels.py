@@ -11,12 +11,12 @@ import bough
 from bough import assistant, system, user
 from bough.store import Store
 from bough.stores.memory.store import MemoryStore
-from support.server import Served
+from support.server import LocalServer
 
 
 @pytest.fixture
-def served(store: Store) -> Iterator[Served]:
-    with Served(store) as running:
+def server(store: Store) -> Iterator[LocalServer]:
+    with LocalServer(store) as running:
         yield running
 
 
@@ -30,20 +30,20 @@ def branched(store: Store) -> bough.Session:
     return session
 
 
-def told(served: Served, session: bough.Session) -> dict[str, str]:
-    found = served.get(f"/api/sessions/{session.session_id}/labels")["labels"]
+def told(server: LocalServer, session: bough.Session) -> dict[str, str]:
+    found = server.get(f"/api/sessions/{session.session_id}/labels")["labels"]
     return {one["place"]: one["label"] for one in found}
 
 
 class TestLabel:
-    def test_names_any_place_of_the_tree_and_moves_nothing(self, served: Served, store: Store) -> None:
+    def test_names_any_place_of_the_tree_and_moves_nothing(self, server: LocalServer, store: Store) -> None:
         session = branched(store)
         left, here = (f"{branch.branch}:3" for branch in session.branches())
         before = (session.row.leaf, session.row.totals, [entry.entry_id for entry in session.entries()])
         path = f"/api/sessions/{session.session_id}/labels"
-        assert served.post(path, {"at": left, "label": " the  first try "})["label"] == "the first try"
-        served.post(path, {"at": "3", "label": "good"})
-        assert told(served, session) == {left: "the first try", here: "good"}
+        assert server.post(path, {"at": left, "label": " the  first try "})["label"] == "the first try"
+        server.post(path, {"at": "3", "label": "good"})
+        assert told(server, session) == {left: "the first try", here: "good"}
         assert before == (
             session.row.leaf,
             session.row.totals,
@@ -52,35 +52,35 @@ class TestLabel:
         assert "first try" not in str(session.messages("anthropic"))
 
     def test_the_last_word_on_a_place_counts_and_none_takes_it_away(
-        self, served: Served, store: Store
+        self, server: LocalServer, store: Store
     ) -> None:
         session = branched(store)
         path = f"/api/sessions/{session.session_id}/labels"
         for label in ("a", "b"):
-            served.post(path, {"at": "3", "label": label})
-        assert list(told(served, session).values()) == ["b"]
-        served.post(path, {"at": "3", "label": None})
-        assert told(served, session) == {}
+            server.post(path, {"at": "3", "label": label})
+        assert list(told(server, session).values()) == ["b"]
+        server.post(path, {"at": "3", "label": None})
+        assert told(server, session) == {}
 
-    def test_what_is_no_place_or_too_long_is_refused(self, served: Served, store: Store) -> None:
+    def test_what_is_no_place_or_too_long_is_refused(self, server: LocalServer, store: Store) -> None:
         path = f"/api/sessions/{branched(store).session_id}/labels"
         for at in ("0", "99", "99:1", "1:1", "x"):
-            served.post(path, {"at": at, "label": "a"}, 404)
-        assert "100 characters" in served.post(path, {"at": "3", "label": "x" * 101}, 400)["detail"]
+            server.post(path, {"at": at, "label": "a"}, 404)
+        assert "100 characters" in server.post(path, {"at": "3", "label": "x" * 101}, 400)["detail"]
 
-    def test_goes_with_a_bundle_into_any_store(self, served: Served, store: Store) -> None:
+    def test_goes_with_a_bundle_into_any_store(self, server: LocalServer, store: Store) -> None:
         session = branched(store)
         left = session.branches()[0].branch
-        served.post(f"/api/sessions/{session.session_id}/labels", {"at": f"{left}:3", "label": "dead end"})
+        server.post(f"/api/sessions/{session.session_id}/labels", {"at": f"{left}:3", "label": "dead end"})
         for redact in (False, True):
             bundle = BytesIO()
             session.export(bundle, redact=redact)
             bundle.seek(0)
-            with Store(MemoryStore(), store.runtime) as elsewhere, Served(elsewhere) as there:
+            with Store(MemoryStore(), store.runtime) as elsewhere, LocalServer(elsewhere) as there:
                 copy = elsewhere.session(elsewhere.import_bundle(bundle).session_id)
                 assert told(there, copy) == {f"{copy.branches()[0].branch}:3": "dead end"}
 
-    def test_a_fork_begins_without(self, served: Served, store: Store) -> None:
+    def test_a_fork_begins_without(self, server: LocalServer, store: Store) -> None:
         session = branched(store)
-        served.post(f"/api/sessions/{session.session_id}/labels", {"at": "3", "label": "mine"})
-        assert told(served, session.fork(at=3)) == {}
+        server.post(f"/api/sessions/{session.session_id}/labels", {"at": "3", "label": "mine"})
+        assert told(server, session.fork(at=3)) == {}

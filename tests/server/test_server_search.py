@@ -16,15 +16,15 @@ from bough.server.search_indexer import Indexed, Indexing
 from bough.store import Store
 from bough.stores.search_types import IndexProgress
 from bough.stores.sqlite.store import SqliteStore
-from support.server import Served, until
+from support.server import LocalServer, wait_until
 
 
 class TestSearch:
     def test_finds_what_was_said_a_moment_ago(self, store: Store) -> None:
-        with Served(store) as served:
+        with LocalServer(store) as server:
             for word in ("whale", "heron"):
                 store.start("sea").append([user(f"a {word} passed")])
-                found = served.get("/api/search", q=word)
+                found = server.get("/api/search", q=word)
                 assert (len(found["hits"]), found["behind"], found["indexing"]) == (1, 0, None)
 
     def test_answers_before_a_long_index_is_whole_and_tells_how_far_it_is(self, tmp_path: Path) -> None:
@@ -33,12 +33,12 @@ class TestSearch:
                 sessions.start("sea", title=f"Trip {n}").append([user("a whale passed")])
             other = apsw.Connection(str(tmp_path / "s.db"))
             other.execute("begin immediate")  # nobody else can write to the index meanwhile
-            with Served(sessions) as served:
-                found = served.get("/api/search", q="whale")
+            with LocalServer(sessions) as server:
+                found = server.get("/api/search", q="whale")
                 assert (found["hits"], found["behind"]) == ([], 5)
                 assert found["indexing"] == {"done": 0, "of": 5}
                 other.execute("rollback")
-                until(lambda: len(served.get("/api/search", q="whale")["hits"]) == 5)
+                wait_until(lambda: len(server.get("/api/search", q="whale")["hits"]) == 5)
             other.close()
 
     def test_a_store_that_cannot_be_indexed_is_searched_as_far_as_it_is(self, tmp_path: Path) -> None:
@@ -50,8 +50,8 @@ class TestSearch:
             assert isinstance(sessions.backend, SqliteStore)
             writer = sessions.backend._connections._writer
             writer.execute(f"pragma max_page_count = {writer.execute('pragma page_count').get}")
-            with Served(sessions) as served:
-                found = served.get("/api/search", q="whale")
+            with LocalServer(sessions) as server:
+                found = server.get("/api/search", q="whale")
         assert (len(found["hits"]), found["behind"], found["indexing"]) == (1, 1, None)
         assert "no room to write" in found["trouble"]
 
@@ -90,15 +90,15 @@ class TestWords:
         for title in ("Order 41, lost", "order 42", "Lost parcel of ORDER 43", None):
             store.start("support", title=title)
         store.start("support").append([user("Where is my lost order?")])
-        with Served(store) as served:
-            found = served.get("/api/sessions", words="LOST order")["sessions"]
+        with LocalServer(store) as server:
+            found = server.get("/api/sessions", words="LOST order")["sessions"]
             assert [one["heading"] for one in found] == [
                 "Where is my lost order?",
                 "Lost parcel of ORDER 43",
                 "Order 41, lost",
             ]
-            assert len(served.get("/api/sessions", words=" ")["sessions"]) == 5
-            assert served.get("/api/sessions", words="lost", agent="other")["sessions"] == []
+            assert len(server.get("/api/sessions", words=" ")["sessions"]) == 5
+            assert server.get("/api/sessions", words="lost", agent="other")["sessions"] == []
 
     def test_are_looked_for_in_pieces_and_no_session_is_told_twice_or_missed(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
@@ -107,12 +107,12 @@ class TestWords:
         monkeypatch.setattr(matching, "MOST_WORK", 7)
         for n in range(40):
             store.start("support", title=f"{'whale' if n % 5 == 0 else 'heron'} {n}")
-        with Served(store) as served:
+        with LocalServer(store) as server:
             for limit in (1, 3, 50):
                 seen, page, asked = list[str](), None, 0
                 while asked == 0 or page is not None:
                     about = {"words": "whale", "limit": limit} | ({} if page is None else {"page": page})
-                    told = served.get("/api/sessions", **about)
+                    told = server.get("/api/sessions", **about)
                     seen += [one["title"] for one in told["sessions"]]
                     page, asked = told["next"], asked + 1
                 assert seen == [f"whale {n}" for n in range(35, -1, -5)]
@@ -123,17 +123,17 @@ class TestStorage:
         for n in range(5):
             store.start("a", title=f"Session {n}").append([user("x" * 1_000 * n)] * 2)
         store.delete(store.start("a", title="thrown away").session_id)
-        with Served(store) as served:
-            whole = served.get("/api/storage")
+        with LocalServer(store) as server:
+            whole = server.get("/api/storage")
             single = [
-                served.get(f"/api/sessions/{row.session_id}/storage")
+                server.get(f"/api/sessions/{row.session_id}/storage")
                 for row in store.all_sessions(trashed=False)
             ]
             for name in ("entries", "bytes", "branches", "blobs", "blob_bytes"):
                 assert whole[name] == sum(one[name] for one in single)
             assert (whole["sessions"], whole["next"], whole["entries"]) == (5, None, 10)
             assert [one["heading"] for one in whole["largest"]][:2] == ["Session 4", "Session 3"]
-            first = served.get("/api/storage", limit=2)
-            second = served.get("/api/storage", limit=10, page=first["next"])
+            first = server.get("/api/storage", limit=2)
+            second = server.get("/api/storage", limit=10, page=first["next"])
             assert first["bytes"] + second["bytes"] == whole["bytes"]
-            assert served.get("/api/storage", trashed=True)["sessions"] == 1
+            assert server.get("/api/storage", trashed=True)["sessions"] == 1

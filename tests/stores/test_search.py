@@ -31,7 +31,7 @@ from bough.core.search_text import (
 from bough.stores.memory.store import MemoryStore
 from bough.stores.sqlite import search_index as sqlite_index
 from bough.stores.sqlite.store import SqliteStore
-from support.runtime import counted_runtime
+from support.runtime import deterministic_runtime
 
 NOW = 1_800_000_000_000_000
 DAY = 86_400 * 1_000_000
@@ -223,8 +223,8 @@ def pair() -> Iterator[tuple[Store, Store]]:
     """A store in memory and one on disk that count alike."""
     with (
         TemporaryDirectory() as place,
-        Store(MemoryStore(), counted_runtime()) as memory,
-        Store(SqliteStore(f"{place}/a.db", synchronous="normal"), counted_runtime()) as sqlite,
+        Store(MemoryStore(), deterministic_runtime()) as memory,
+        Store(SqliteStore(f"{place}/a.db", synchronous="normal"), deterministic_runtime()) as sqlite,
     ):
         yield memory, sqlite
 

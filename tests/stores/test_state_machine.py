@@ -26,7 +26,7 @@ from bough.stores.base import SessionQuery
 from bough.stores.conformance.writer import everything
 from bough.stores.memory.store import MemoryStore
 from bough.stores.sqlite.store import SqliteStore
-from support.runtime import counted_runtime
+from support.runtime import deterministic_runtime
 
 SOAK = os.environ.get("BOUGH_SOAK") == "1"
 
@@ -48,8 +48,8 @@ class Machine(RuleBasedStateMachine):
         self.sqlite = SqliteStore(Path(self.folder.name) / "agent.db", synchronous="normal")
         self.memory = MemoryStore()
         self.both = (
-            Store(self.memory, counted_runtime()),
-            Store(self.sqlite, counted_runtime()),
+            Store(self.memory, deterministic_runtime()),
+            Store(self.sqlite, deterministic_runtime()),
         )
         self.handles: list[tuple[Session, Session]] = []
         self.media: list[Any] = []

@@ -32,15 +32,15 @@ document.addEventListener("securitypolicyviolation", (event) => window.violation
 expect.set_options(timeout=WAIT)
 
 
-def place() -> str | None:
+def chromium_path() -> str | None:
     """Where a Chromium is; None: Playwright knows its own, if there is one."""
     return os.environ.get("CHROME") or next(filter(None, map(shutil.which, NAMES)), None)
 
 
-def launched(playwright: Playwright) -> Browser:
+def launch(playwright: Playwright) -> Browser:
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     try:
-        return playwright.chromium.launch(executable_path=place(), args=arguments)
+        return playwright.chromium.launch(executable_path=chromium_path(), args=arguments)
     except Error as error:
         raise RuntimeError(f"{MISSING}\n{error}") from None
 
@@ -50,7 +50,7 @@ def ensure() -> None:
     for command in [*_installs(), None]:
         try:
             with sync_playwright() as playwright:
-                launched(playwright).close()
+                launch(playwright).close()
             return
         except RuntimeError as missing:
             if command is None:
@@ -73,12 +73,12 @@ def _installs() -> list[list[str]]:
 def browser() -> Iterator[Browser]:
     """One for the tests of a module: while it lives, nothing else can run an event loop in this thread."""
     with sync_playwright() as playwright:
-        opened = launched(playwright)
+        opened = launch(playwright)
         yield opened
         opened.close()
 
 
-class Watched:
+class ViewerPage:
     """A page whose console, errors and violations are kept; `check` says there were none."""
 
     def __init__(self, browser: Browser, url: str, **look: Any) -> None:
@@ -88,20 +88,20 @@ class Watched:
         self.context.add_init_script(WATCH)
         self.page: Page = self.context.new_page()
         self.page.set_default_timeout(WAIT)
-        self.told: list[str] = []
+        self.console: list[str] = []
         self.requests: list[str] = []
-        self.largest = 0
+        self.largest_response = 0
         self.page.on("console", self._console)
-        self.page.on("pageerror", lambda error: self.told.append(f"error: {error}"))
+        self.page.on("pageerror", lambda error: self.console.append(f"error: {error}"))
         self.page.on("request", lambda request: self.requests.append(request.url.removeprefix(url)))
-        self.page.on("response", self._answered)
+        self.page.on("response", self._record_size)
 
     def _console(self, message: Any) -> None:
         if message.type in ("error", "warning"):
-            self.told.append(f"{message.type}: {message.text}")
+            self.console.append(f"{message.type}: {message.text}")
 
-    def _answered(self, response: Any) -> None:
-        self.largest = max(self.largest, int(response.headers.get("content-length", 0)))
+    def _record_size(self, response: Any) -> None:
+        self.largest_response = max(self.largest_response, int(response.headers.get("content-length", 0)))
 
     def open(self, path: str) -> Page:
         self.page.goto(self.url + path)
@@ -109,16 +109,16 @@ class Watched:
         return self.page
 
     def check(self) -> None:
-        assert self.told == []
+        assert self.console == []
         assert self.page.evaluate("window.violations") == []
         assert self.page.evaluate("window.hacked") is None
-        assert self.largest <= 1_000_000
+        assert self.largest_response <= 1_000_000
 
     def close(self) -> None:
         self.context.close()
 
 
-class Serving(Protocol):
+class HasUrl(Protocol):
     """A server, in a process of its own or in this one."""
 
     @property
@@ -126,21 +126,21 @@ class Serving(Protocol):
 
 
 @pytest.fixture
-def watched(browser: Browser, served: Serving) -> Iterator[Watched]:
-    """A page of whatever `served` a module has; nothing may have gone wrong in it."""
-    found = Watched(browser, served.url)
+def viewer(browser: Browser, server: HasUrl) -> Iterator[ViewerPage]:
+    """A page of the `server` fixture of the test module; the test fails if the page logged an error."""
+    found = ViewerPage(browser, server.url)
     yield found
     found.check()
     found.close()
 
 
-def aside(act: Callable[[], T]) -> T:
+def run_in_thread(act: Callable[[], T]) -> T:
     """In a thread of its own, where an event loop may run."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(act).result()
 
 
-class Process:
+class ServerProcess:
     """`bough serve` as anybody starts it."""
 
     def __init__(self, store: Path | str, *options: str, port: int = 0) -> None:
@@ -152,8 +152,8 @@ class Process:
             text=True,
         )
         assert self._process.stdout is not None
-        self.said = self._process.stdout.readline().strip()
-        self.url = self.said.partition("#")[0].rstrip("/")
+        self.first_line = self._process.stdout.readline().strip()
+        self.url = self.first_line.partition("#")[0].rstrip("/")
         assert self.url.startswith("http://"), "the server did not start"
 
     @property
@@ -173,7 +173,7 @@ class Process:
         self.close()
 
 
-class Cable:
+class NetworkProxy:
     """Between a browser and a server: what goes through it can be cut and mended."""
 
     def __init__(self, port: int) -> None:
@@ -218,7 +218,7 @@ class Cable:
             for end in self._ends:
                 _hang_up(end)
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         self._is_cut = False
 
     def close(self) -> None:

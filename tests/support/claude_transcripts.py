@@ -23,11 +23,11 @@ def text(words: str) -> Line:
     return {"type": "text", "text": words}
 
 
-def thought(words: str, signature: str = "c2lnbmVk") -> Line:
+def thinking(words: str, signature: str = "c2lnbmVk") -> Line:
     return {"type": "thinking", "thinking": words, "signature": signature}
 
 
-def use(name: str, tool: str = "Bash", **arguments: Any) -> Line:
+def tool_use(name: str, tool: str = "Bash", **arguments: Any) -> Line:
     return {"type": "tool_use", "id": name, "name": tool, "input": arguments}
 
 
@@ -53,7 +53,7 @@ class Transcript:
         self._tip = uuid
         return self.lines[-1]
 
-    def aside(self, kind: str, **more: Any) -> Line:
+    def detached_line(self, kind: str, **more: Any) -> Line:
         """A line that hangs on nothing and has no uuid."""
         self.lines.append({"type": kind, "sessionId": self.session_id, **more})
         return self.lines[-1]
@@ -85,16 +85,16 @@ class Transcript:
         self.line("system", None, content="Conversation compacted", **told)
         return self.user(words, isCompactSummary=True, isVisibleInTranscriptOnly=True, **more)
 
-    def written(self, place: Path) -> Path:
+    def write(self, place: Path) -> Path:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
         return place
 
 
-def shop() -> Transcript:
+def shop_transcript() -> Transcript:
     """A turn with reasoning and two calls at once, and one with a picture."""
     made = Transcript()
-    made.aside(
+    made.detached_line(
         "queue-operation", operation="enqueue", timestamp="2026-03-01T10:00:00.000Z", content="Fix the shop"
     )
     made.user("Fix the shop", permissionMode="default")
@@ -104,13 +104,16 @@ def shop() -> Transcript:
         rendered=[{"content": "It is March."}],
         renderedRole="system",
     )
-    made.aside("file-history-snapshot", messageId="u-1", snapshot={"trackedFileBackups": {}})
+    made.detached_line("file-history-snapshot", messageId="u-1", snapshot={"trackedFileBackups": {}})
     made.answer(
-        thought("two files"), text("I look."), use("toolu_1", command="ls"), use("toolu_2", "Read", path="a")
+        thinking("two files"),
+        text("I look."),
+        tool_use("toolu_1", command="ls"),
+        tool_use("toolu_2", "Read", path="a"),
     )
     made.results(result("toolu_1", "a b"), result("toolu_2", [text("x = 1")], is_error=False))
     made.answer(text("Fixed."))
     made.user([text("And this?"), PICTURE])
     made.answer(text("A dot."))
-    made.aside("ai-title", aiTitle="Fixing the shop")
+    made.detached_line("ai-title", aiTitle="Fixing the shop")
     return made

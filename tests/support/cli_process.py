@@ -27,13 +27,13 @@ from pathlib import Path
 from pkgutil import walk_packages
 from typing import Any
 
-AT_START = ("PYTHON", "LC_", "LANG")
+INTERPRETER_VARIABLES = ("PYTHON", "LC_", "LANG")
 """How the names of variables begin that an interpreter reads when it starts."""
 WARNINGS = {"PYTHONWARNINGS": "error"}
 """With which the nursery starts, and so every command."""
 
 
-class Child:
+class ForkedProcess:
     """A process of the nursery, waited for and signalled as `subprocess.Popen` has it."""
 
     def __init__(self, line: socket.socket) -> None:
@@ -75,14 +75,14 @@ def start(
     cwd: Path | None,
     env: Mapping[str, str],
     is_terminal: bool = False,
-) -> Child:
+) -> ForkedProcess:
     """`bough …` with these streams; with a terminal they are its only one, and Ctrl-C there is heard."""
-    base = {name: value for name, value in os.environ.items() if name.startswith(AT_START)}
-    given = {name: value for name, value in env.items() if name.startswith(AT_START)}
+    base = {name: value for name, value in os.environ.items() if name.startswith(INTERPRETER_VARIABLES)}
+    given = {name: value for name, value in env.items() if name.startswith(INTERPRETER_VARIABLES)}
     assert given == {**base, **WARNINGS}, "read when an interpreter starts: start one, with terminals.BOUGH"
     ours, theirs = socket.socketpair()
     with theirs:
-        socket.send_fds(_nursery(), [b"+"], [*streams, theirs.fileno()])
+        socket.send_fds(_fork_server(), [b"+"], [*streams, theirs.fileno()])
     request = {
         "arguments": list(arguments),
         "cwd": str(cwd or Path.cwd()),
@@ -90,11 +90,11 @@ def start(
         "is_terminal": is_terminal,
     }
     ours.sendall(json.dumps(request).encode() + b"\n")
-    return Child(ours)
+    return ForkedProcess(ours)
 
 
 @cache
-def _nursery() -> socket.socket:
+def _fork_server() -> socket.socket:
     """One for the tests of a process, started when the first one asks; it ends when this end is closed."""
     ours, theirs = socket.socketpair()
     with theirs:
@@ -147,7 +147,7 @@ def serve(control: socket.socket) -> tuple[list[int], dict[str, Any]]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
 
 
-def become(streams: list[int], request: dict[str, Any]) -> None:
+def apply_request(streams: list[int], request: dict[str, Any]) -> None:
     """What `exec` would have made of this process."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -185,7 +185,7 @@ def main() -> None:
         if not module.name.startswith(("bough.server", "bough.adapters")):
             import_module(module.name)
     gc.freeze()  # what is loaded stays in the pages we share
-    become(*serve(socket.socket(fileno=int(sys.argv[1]))))
+    apply_request(*serve(socket.socket(fileno=int(sys.argv[1]))))
     try:
         run()
     except SystemExit as end:

@@ -37,15 +37,15 @@ def answers() -> ScriptedModel:
     )
 
 
-def filled(place: Path) -> Path:
+def write_store(path: Path) -> Path:
     """Three sessions: a support case of two turns, a fork of it, and an empty one."""
-    place.touch(0o600)
-    place.write_bytes(_shelf())
-    return place
+    path.touch(0o600)
+    path.write_bytes(_store_bytes())
+    return path
 
 
 @cache
-def _shelf() -> bytes:
+def _store_bytes() -> bytes:
     """Made once for the tests of a process: a closed store is one file, and any copy of it is a store."""
     with TemporaryDirectory() as folder:
         place = Path(folder) / "s.db"

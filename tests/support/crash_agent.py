@@ -22,7 +22,7 @@ EFFECTS = ("read", "idempotent", "unsafe")
 LIMITS = Limits(pause=lambda failures: 0.0)
 
 
-class Runtime:
+class KillPoints:
     """Where the process stands among its points, and the pipe to whoever counts."""
 
     def __init__(self, pipe: int, kill_at: int) -> None:
@@ -31,19 +31,19 @@ class Runtime:
     def point(self, name: str) -> None:
         self.points += 1
         if self.points == self.kill_at:
-            self.tell(f"killed {name}")
+            self.report(f"killed {name}")
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def tell(self, line: str) -> None:
+    def report(self, line: str) -> None:
         os.write(self.pipe, f"{line}\n".encode())
 
     def effect(self, name: str, key: str) -> None:
         self.point(f"before {name}")
-        self.tell(f"effect {name} {key}")
+        self.report(f"effect {name} {key}")
         self.point(f"after {name}")
 
 
-def guarded(store: bough.Store, runtime: Runtime) -> bough.Store:
+def add_kill_points(store: bough.Store, kill_points: KillPoints) -> bough.Store:
     """The same store, with a point before and after each of its writes."""
 
     class Guarded(SqliteStore):
@@ -52,9 +52,9 @@ def guarded(store: bough.Store, runtime: Runtime) -> bough.Store:
     for verb in ("commit", "create", "lease", "release"):
 
         def write(self: Any, *given: Any, verb: str = verb, **how: Any) -> Any:
-            runtime.point(f"before {verb}")
+            kill_points.point(f"before {verb}")
             done = getattr(SqliteStore, verb)(self, *given, **how)
-            runtime.point(f"after {verb}")
+            kill_points.point(f"after {verb}")
             return done
 
         setattr(Guarded, verb, write)
@@ -62,7 +62,7 @@ def guarded(store: bough.Store, runtime: Runtime) -> bough.Store:
     return store
 
 
-def make_tools(runtime: Runtime, depth: int = 0) -> list[bough.Tool]:
+def make_tools(kill_points: KillPoints, depth: int = 0) -> list[bough.Tool]:
     """A person must allow number 8, and number 20, which a task in so many tasks calls."""
 
     def made(n: int) -> bough.Tool:
@@ -70,42 +70,42 @@ def make_tools(runtime: Runtime, depth: int = 0) -> list[bough.Tool]:
 
         def run(n: int, ctx: ToolContext) -> str:
             """Does something."""
-            runtime.effect(f"{effect}:{ctx.call.name}", ctx.key)
+            kill_points.effect(f"{effect}:{ctx.call.name}", ctx.key)
             ctx.update(**{ctx.call.name: True})
             return f"did {n}"
 
         verify = (lambda n: Happened(f"did {n}")) if n == 5 else None
         return bough.tool(effect=effect, name=f"tool_{n}", approval=n in (8, 20), verify=verify)(run)
 
-    return [*(made(n) for n in range(19)), delegating(runtime, made(20), depth)]
+    return [*(made(n) for n in range(19)), delegate_tool(kill_points, made(20), depth)]
 
 
-def delegating(runtime: Runtime, inmost: bough.Tool, depth: int) -> bough.Tool:
+def delegate_tool(kill_points: KillPoints, inmost: bough.Tool, depth: int) -> bough.Tool:
     @bough.tool(effect="idempotent")
     async def delegate(task: str, ctx: ToolContext) -> str:
         """Has a child do it, which has a child of its own do it; the last one must ask a person first."""
-        below = inmost if depth == 1 else delegating(runtime, inmost, depth - 1)
+        below = inmost if depth == 1 else delegate_tool(kill_points, inmost, depth - 1)
         given = {"n": 20} if depth == 1 else {"task": task}
         lines = [assistant("Asking.", ToolCall("d", below.name, given))] if depth else []
-        model = ScriptedModel(next_of(runtime, [*lines, "I thought."]))
+        model = ScriptedModel(answer_in_order(kill_points, [*lines, "I thought."]))
         return await ctx.task(task, agent="child", models=[model], tools=[below])
 
     return delegate
 
 
-def next_of(runtime: Runtime, lines: list[Any]) -> Callable[[Request], Any]:
+def answer_in_order(kill_points: KillPoints, lines: list[Any]) -> Callable[[Request], Any]:
     def answer(request: Request) -> Any:
-        runtime.tell("model")
+        kill_points.report("model")
         return lines[sum(item.message.role == "assistant" for item in request.context.items)]
 
     return answer
 
 
-def script(runtime: Runtime) -> Callable[[Request], Any]:
+def script(kill_points: KillPoints) -> Callable[[Request], Any]:
     """What the model says depends on how often it has spoken in this turn, never on what tools returned."""
 
     def answer(request: Request) -> Any:
-        runtime.tell("model")
+        kill_points.report("model")
         items = [item for item in request.context.items if not item.pinned]
         turn = [item for item in items if item.turn == items[-1].turn]
         said = sum(item.message.role == "assistant" for item in turn)
@@ -127,17 +127,17 @@ def batch(*numbers: int) -> Any:
     return assistant("On it.", *(ToolCall(f"c{n}", f"tool_{n}", {"n": n}) for n in numbers))
 
 
-def go_on(place: str, pipe: int, kill_at: int) -> None:
+def run_agent(path: str, pipe: int, kill_at: int) -> None:
     """From wherever the last process died to the end."""
-    runtime = Runtime(pipe, kill_at)
-    with bough.open(place, synchronous="normal") as opened:
-        store = guarded(opened, runtime)
+    runtime = KillPoints(pipe, kill_at)
+    with bough.open(path, synchronous="normal") as opened:
+        store = add_kill_points(opened, runtime)
         session = store.start("crash", [system("You do as you are told.")], session_id="ses_crash")
         tools = make_tools(runtime, depth=2)
         model = ScriptedModel(script(runtime))
         while step(session, model, tools):
             pass
-    runtime.tell(f"points {runtime.points}")
+    runtime.report(f"points {runtime.points}")
 
 
 def step(session: Session, model: ScriptedModel, tools: list[bough.Tool]) -> bool:

@@ -21,10 +21,10 @@ from typing import Any
 import bough
 from bough import Attachment, Entry, Session, Store, ToolCall, Usage, assistant, tool_result, user
 
-MOST_SESSIONS = 5
+MAX_SESSIONS = 5
 
 
-def shown(entry: Entry) -> str:
+def entry_text(entry: Entry) -> str:
     """What an entry says, in words of our own."""
     message = entry.message
     if message is None:
@@ -50,13 +50,13 @@ class Mirror:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.said: list[str] = []
+        self.texts: list[str] = []
         self.states: list[dict[str, Any]] = [{}]
         self.rests = [0]
         for entry in session.path():
-            self.add(shown(entry), *patches(entry))
+            self.add(entry_text(entry), *patches(entry))
             if entry.message is not None and entry.role == "assistant" and not entry.message.calls:
-                self.rests.append(len(self.said))
+                self.rests.append(len(self.texts))
         totals = session.row.totals
         self.totals = [totals.calls, totals.input_tokens, totals.output_tokens]
         self.commits = sum(fact.key is not None for fact in session.journal())
@@ -69,15 +69,15 @@ class Mirror:
                     state.pop(key, None)
                 else:
                     state[key] = value
-        self.said.append(said)
+        self.texts.append(said)
         self.states.append(state)
 
-    def told(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         return {
             "session": self.session.session_id,
             "commit": self.commits,
-            "length": len(self.said),
-            "said": digest(self.said),
+            "length": len(self.texts),
+            "said": digest(self.texts),
             "state": self.states[-1],
             "totals": self.totals,
         }
@@ -86,31 +86,31 @@ class Mirror:
 class Writer:
     def __init__(self, store: Store, rng: random.Random, blob_bytes: int, commits: int) -> None:
         self.store, self.rng = store, rng
-        self.blob_bytes, self.left = blob_bytes, commits or -1
+        self.blob_bytes, self.commits_left = blob_bytes, commits or -1
         self.serial = rng.randrange(1 << 30)
 
     def next(self) -> int:
         self.serial += 1
         return self.serial
 
-    def will(self, mirror: Mirror) -> None:
+    def announce(self, mirror: Mirror) -> None:
         mirror.commits += 1
-        say({"t": "will", **mirror.told()})
+        report({"t": "will", **mirror.summary()})
 
-    def did(self, mirror: Mirror) -> None:
+    def confirm(self, mirror: Mirror) -> None:
         leaf, cursor = mirror.session.leaf, mirror.session.log.cursor
-        say(
+        report(
             {
                 "t": "did",
-                **mirror.told(),
+                **mirror.summary(),
                 "leaf": [leaf.branch, leaf.seq],
                 "id": cursor.entry_id.hex(),
                 "open": len(cursor.open_calls),
             }
         )
-        self.left -= 1
-        if self.left == 0:
-            say({"t": "done"})
+        self.commits_left -= 1
+        if self.commits_left == 0:
+            report({"t": "done"})
             time.sleep(600)  # to be killed with everything as it lies
 
     # -- one turn ----------------------------------------------------------------------------------
@@ -118,20 +118,20 @@ class Writer:
     def turn(self, mirror: Mirror) -> None:
         session = mirror.session
         if session.log.cursor.turn:
-            self.will(mirror)
+            self.announce(mirror)
             opened = session.turn()
-            say({"t": "resumed", "session": session.session_id, "open": len(session.open_tool_calls)})
+            report({"t": "resumed", "session": session.session_id, "open": len(session.open_tool_calls)})
         else:
             opened = session.turn(self.input(mirror))
-            self.will(mirror)
+            self.announce(mirror)
         with opened as turn:
-            self.did(mirror)
+            self.confirm(mirror)
             while session.log.cursor.turn:
                 if session.open_tool_calls:
                     self.result(mirror, turn)
                 else:
                     self.answer(mirror, turn)
-        mirror.rests.append(len(mirror.said))
+        mirror.rests.append(len(mirror.texts))
 
     def input(self, mirror: Mirror) -> bough.Message:
         text = f"input {self.next()}"
@@ -145,9 +145,9 @@ class Writer:
     def answer(self, mirror: Mirror, turn: bough.Turn) -> None:
         if self.rng.random() < 0.1:
             self.count(mirror, 1, 0)
-            self.will(mirror)
+            self.announce(mirror)
             turn.failed("overloaded", usage=Usage(1, 0))
-            self.did(mirror)
+            self.confirm(mirror)
         many = self.rng.choice([0, 0, 1, 2, 3])
         calls = [ToolCall(f"call_{self.next()}", "work", {"n": self.next()}) for _ in range(many)]
         text = f"answer {self.next()} " + "x" * self.rng.randrange(600)
@@ -155,9 +155,9 @@ class Writer:
         asked = ",".join(f"{call.id}={call.arguments['n']}" for call in calls)
         mirror.add(f"assistant:{text}|{asked}||")
         self.count(mirror, *tokens)
-        self.will(mirror)
+        self.announce(mirror)
         turn.answer(assistant(text, *calls), usage=Usage(*tokens))
-        self.did(mirror)
+        self.confirm(mirror)
 
     def count(self, mirror: Mirror, tokens_in: int, tokens_out: int) -> None:
         calls, before_in, before_out = mirror.totals
@@ -169,22 +169,22 @@ class Writer:
         if self.rng.random() < 0.15:
             update = self.update()
             mirror.add(f"note:{self.next()}", update)
-            self.will(mirror)
+            self.announce(mirror)
             mirror.session.note({"said": self.serial}, state=update)
-            self.did(mirror)
+            self.confirm(mirror)
         together = waiting[: self.rng.choice([1, 1, 2])]
         messages = []
         for call_id in together:
             text, update = f"result {self.next()}", self.update()
             mirror.add(f"tool:||{call_id}={text}|", update)
             messages.append(tool_result(call_id, text, state=update))
-        self.will(mirror)
+        self.announce(mirror)
         if len(messages) == 1:
             result = messages[0].results[0]
             turn.result(result.call_id, text, state=update)
         else:
             mirror.session.append(messages)
-        self.did(mirror)
+        self.confirm(mirror)
 
     def update(self) -> dict[str, Any]:
         return {f"k{self.rng.randrange(9)}": self.rng.choice([None, self.next(), f"v{self.serial}"])}
@@ -196,33 +196,33 @@ class Writer:
         luck = self.rng.random()
         if luck < 0.15:
             to = self.rng.choice(mirror.rests)
-            del mirror.said[to:], mirror.states[to + 1 :]
+            del mirror.texts[to:], mirror.states[to + 1 :]
             mirror.rests = [rest for rest in mirror.rests if rest <= to]
-            self.will(mirror)
+            self.announce(mirror)
             mirror.session.rewind(to)
-            self.did(mirror)
+            self.confirm(mirror)
         elif luck < 0.25:
-            self.will(mirror)
+            self.announce(mirror)
             mirror.session.title(f"title {self.next()}")
-            self.did(mirror)
+            self.confirm(mirror)
         elif luck < 0.35:
-            say({"t": "forks", "session": mirror.session.session_id})
+            report({"t": "forks", "session": mirror.session.session_id})
             fork = Mirror(mirror.session.fork(at=self.rng.choice(mirror.rests)))
-            self.did(fork)
+            self.confirm(fork)
             return fork
         return None
 
 
-def say(line: dict[str, Any]) -> None:
+def report(line: dict[str, Any]) -> None:
     os.write(1, json.dumps(line).encode() + b"\n")  # one write of less than PIPE_BUF: whole or not at all
 
 
-def live(store: Store, mirrors: list[Mirror], writer: Writer, most: int) -> None:
+def write_forever(store: Store, mirrors: list[Mirror], writer: Writer, max_sessions: int) -> None:
     while True:
         mirror = writer.rng.choice(mirrors)
         writer.turn(mirror)
         fork = writer.move(mirror)
-        if fork is not None and len(mirrors) < most:
+        if fork is not None and len(mirrors) < max_sessions:
             mirrors.append(fork)
 
 
@@ -235,18 +235,18 @@ def warm_up() -> None:
 def main() -> None:
     path, seed, threads, blob_bytes, commits = sys.argv[1], *map(int, sys.argv[2:6])
     store = bough.open(path)
-    mirrors = [Mirror(store.session(row.session_id)) for row in store.all_sessions()][:MOST_SESSIONS]
+    mirrors = [Mirror(store.session(row.session_id)) for row in store.all_sessions()][:MAX_SESSIONS]
     while len(mirrors) < threads:
-        say({"t": "starts"})
+        report({"t": "starts"})
         mirror = Mirror(store.start(agent="crash"))
-        say({"t": "did", **mirror.told(), "leaf": [mirror.session.leaf.branch, 0], "id": "", "open": 0})
+        report({"t": "did", **mirror.summary(), "leaf": [mirror.session.leaf.branch, 0], "id": "", "open": 0})
         mirrors.append(mirror)
     warm_up()
-    say({"t": "ready"})
+    report({"t": "ready"})
     for n in range(threads):
         writer = Writer(store, random.Random(seed * 100 + n), blob_bytes, commits)
-        args = (store, mirrors[n::threads], writer, MOST_SESSIONS // threads)
-        threading.Thread(target=live, args=args).start()
+        args = (store, mirrors[n::threads], writer, MAX_SESSIONS // threads)
+        threading.Thread(target=write_forever, args=args).start()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from bough import wire
 
-PIECE = 5
+DELTA_LENGTH = 5
 USAGE = (11, 7)
 
 
@@ -29,7 +29,7 @@ class Call(Struct, frozen=True):
     """As the model writes it: JSON, or what it takes for it."""
 
 
-class Say(Struct, frozen=True):
+class Completion(Struct, frozen=True):
     text: str = ""
     thought: str = ""
     calls: tuple[Call, ...] = ()
@@ -38,20 +38,20 @@ class Say(Struct, frozen=True):
     """By the limit of tokens."""
 
 
-class Fails(Struct, frozen=True):
+class BrokenStream(Struct, frozen=True):
     """A stream that begins like `says` and comes to a bad end.
 
     cut: the connection breaks; end: it closes politely, with no stop reason; nothing: at once;
     garbage: a chunk that is no JSON; nonsense: JSON of another shape; trouble: the vendor says that it is overloaded.
     """
 
-    how: str
-    says: Say = Say("once upon a time there was")
+    failure: str
+    completion: Completion = Completion("once upon a time there was")
 
 
-class Refuse(Struct, frozen=True):
+class ErrorReply(Struct, frozen=True):
     status: int
-    words: str = "no"
+    message: str = "no"
     retry_after: str | None = None
     code: str | None = None
     is_html: bool = False
@@ -61,23 +61,23 @@ class Stall(Struct, frozen=True):
     """Not a word, until the test is over."""
 
 
-Reply = Say | Fails | Refuse | Stall
+Reply = Completion | BrokenStream | ErrorReply | Stall
 
 
-class Seen(Struct, frozen=True):
+class ReceivedRequest(Struct, frozen=True):
     provider: str
     body: dict[str, Any]
     headers: dict[str, str]
     problems: list[str]
 
 
-class Loopback:
+class FakeProviders:
     """`replies` are given in order, to whoever asks; afterwards each answer is "ok"."""
 
     def __init__(self, *replies: Reply) -> None:
         self.replies = list(replies)
-        self.seen: list[Seen] = []
-        self.over = threading.Event()
+        self.requests: list[ReceivedRequest] = []
+        self.is_over = threading.Event()
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.loopback = self
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
@@ -90,14 +90,14 @@ class Loopback:
         return f"{self.url}/v1" if provider.startswith("openai") else self.url
 
     def bodies(self, provider: str) -> list[dict[str, Any]]:
-        return [seen.body for seen in self.seen if seen.provider == provider]
+        return [seen.body for seen in self.requests if seen.provider == provider]
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.over.set()
+        self.is_over.set()
         self._server.shutdown()
         self._server.server_close()  # waits for the threads of its connections
         self._thread.join()
@@ -105,7 +105,7 @@ class Loopback:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = False
-    loopback: Loopback
+    loopback: FakeProviders
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -118,21 +118,23 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         loopback = self.server.loopback
         provider = _provider(self.path)
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])), object_hook=_as_google_reads)
+        body = json.loads(
+            self.rfile.read(int(self.headers["content-length"])), object_hook=_normalize_google_media
+        )
         problems = wire.find_provider(provider).violations(body, ready=True)
-        loopback.seen.append(Seen(provider, body, dict(self.headers), problems))
-        reply = loopback.replies.pop(0) if loopback.replies else Say("ok")
+        loopback.requests.append(ReceivedRequest(provider, body, dict(self.headers), problems))
+        reply = loopback.replies.pop(0) if loopback.replies else Completion("ok")
         if problems:
-            reply = Refuse(400, problems[0])
+            reply = ErrorReply(400, problems[0])
         if isinstance(reply, Stall):
-            loopback.over.wait(30)
+            loopback.is_over.wait(30)
             self.close_connection = True
-        elif isinstance(reply, Refuse):
+        elif isinstance(reply, ErrorReply):
             self._refuse(provider, reply)
         else:
-            self._stream(provider, reply, len(loopback.seen))
+            self._stream(provider, reply, len(loopback.requests))
 
-    def _refuse(self, provider: str, reply: Refuse) -> None:
+    def _refuse(self, provider: str, reply: ErrorReply) -> None:
         body = b"<html>Bad Gateway</html>" if reply.is_html else json.dumps(_error(provider, reply)).encode()
         self.send_response(reply.status)
         self.send_header("content-type", "text/html" if reply.is_html else "application/json")
@@ -143,13 +145,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def _stream(self, provider: str, reply: Say | Fails, number: int) -> None:
-        says = reply if isinstance(reply, Say) else reply.says
-        how = reply.how if isinstance(reply, Fails) else ""
-        events = list(SPEAKERS[provider](says, number))
+    def _stream(self, provider: str, reply: Completion | BrokenStream, number: int) -> None:
+        says = reply if isinstance(reply, Completion) else reply.completion
+        how = reply.failure if isinstance(reply, BrokenStream) else ""
+        events = list(STREAMS[provider](says, number))
         if how:
             events = [] if how == "nothing" else events[: len(events) // 2]
-            events.extend(_bad_end(provider, how))
+            events.extend(_failure_events(provider, how))
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("transfer-encoding", "chunked")
@@ -174,22 +176,22 @@ def _provider(path: str) -> str:
     return "openai" if path.endswith("/responses") else "gemini"
 
 
-def _as_google_reads(found: dict[str, Any]) -> dict[str, Any]:
+def _normalize_google_media(found: dict[str, Any]) -> dict[str, Any]:
     """Google takes either spelling of a field and either alphabet of base64; its SDK sends media in the others."""
     if found.keys() == {"data", "mime_type"}:
         return {"mimeType": found["mime_type"], "data": found["data"].translate(str.maketrans("-_", "+/"))}
     return found
 
 
-def _error(provider: str, reply: Refuse) -> dict[str, Any]:
+def _error(provider: str, reply: ErrorReply) -> dict[str, Any]:
     if provider == "anthropic":
-        return {"type": "error", "error": {"type": reply.code or "an_error", "message": reply.words}}
+        return {"type": "error", "error": {"type": reply.code or "an_error", "message": reply.message}}
     if provider == "gemini":
-        return {"error": {"code": reply.status, "message": reply.words, "status": "SOME_STATUS"}}
-    return {"error": {"message": reply.words, "type": "an_error", "param": None, "code": reply.code}}
+        return {"error": {"code": reply.status, "message": reply.message, "status": "SOME_STATUS"}}
+    return {"error": {"message": reply.message, "type": "an_error", "param": None, "code": reply.code}}
 
 
-def _bad_end(provider: str, how: str) -> list[bytes]:
+def _failure_events(provider: str, how: str) -> list[bytes]:
     kind = b"event: content_block_delta\n" if provider == "anthropic" else b""
     if how == "garbage":
         return [kind + b'data: {"type": "content_block_delta", "del\n\n']
@@ -214,7 +216,7 @@ def _sse(data: dict[str, Any], event: str | None = None) -> bytes:
 
 
 def _split(text: str) -> list[str]:
-    return [text[at : at + PIECE] for at in range(0, len(text), PIECE)]
+    return [text[at : at + DELTA_LENGTH] for at in range(0, len(text), DELTA_LENGTH)]
 
 
 def signature(provider: str, number: int) -> str:
@@ -224,7 +226,7 @@ def signature(provider: str, number: int) -> str:
 # -- Anthropic's Messages --------------------------------------------------------------------------
 
 
-def _anthropic(says: Say, number: int) -> Iterator[bytes]:
+def _anthropic(says: Completion, number: int) -> Iterator[bytes]:
     message = {
         "id": f"msg_{number}",
         "type": "message",
@@ -250,7 +252,7 @@ def _anthropic(says: Say, number: int) -> Iterator[bytes]:
     yield _event(type="message_stop")
 
 
-def _anthropic_blocks(says: Say, number: int) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+def _anthropic_blocks(says: Completion, number: int) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
     if says.thought:
         deltas = [{"type": "thinking_delta", "thinking": piece} for piece in _split(says.thought)]
         deltas.append({"type": "signature_delta", "signature": signature("anthropic", number)})
@@ -273,7 +275,7 @@ def _event(**data: Any) -> bytes:
 # -- OpenAI's Chat Completions ---------------------------------------------------------------------
 
 
-def _chat(says: Say, number: int) -> Iterator[bytes]:
+def _chat(says: Completion, number: int) -> Iterator[bytes]:
     yield chunk({"role": "assistant", "content": ""})
     for piece in _split(says.thought):
         yield chunk({"reasoning_content": piece})
@@ -308,7 +310,7 @@ def _interleaved(rows: list[list[str]]) -> Iterator[tuple[str, int]]:
 # -- OpenAI's Responses ----------------------------------------------------------------------------
 
 
-def _responses(says: Say, number: int) -> Iterator[bytes]:
+def _responses(says: Completion, number: int) -> Iterator[bytes]:
     output = _output(says, number)
     events: list[dict[str, Any]] = [
         {"type": "response.created", "response": _response([], "in_progress", number)}
@@ -332,7 +334,7 @@ def _responses(says: Say, number: int) -> Iterator[bytes]:
         yield _sse({**event, "sequence_number": at}, event["type"])
 
 
-def _output(says: Say, number: int) -> list[dict[str, Any]]:
+def _output(says: Completion, number: int) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
     if says.thought:
         thought: dict[str, Any] = {"type": "reasoning", "id": f"rs_{number}"}
@@ -371,7 +373,7 @@ def _response(output: list[dict[str, Any]], status: str, number: int) -> dict[st
 # -- Gemini's streamGenerateContent ----------------------------------------------------------------
 
 
-def _gemini(says: Say, number: int) -> Iterator[bytes]:
+def _gemini(says: Completion, number: int) -> Iterator[bytes]:
     sealed = base64.b64encode(signature("gemini", number).encode()).decode()
     for piece in _split(says.thought):
         yield _candidate([{"text": piece, "thought": True}])
@@ -396,4 +398,4 @@ def _candidate(parts: list[dict[str, Any]], finish: str | None = None) -> bytes:
     return _sse({"candidates": [candidate], "usageMetadata": usage, "modelVersion": "gemini-loopback"})
 
 
-SPEAKERS = {"anthropic": _anthropic, "openai-chat": _chat, "openai": _responses, "gemini": _gemini}
+STREAMS = {"anthropic": _anthropic, "openai-chat": _chat, "openai": _responses, "gemini": _gemini}

@@ -19,7 +19,7 @@ from bough.session import Session
 from bough.store import Store
 from bough.stores.memory.store import MemoryStore
 from bough.wire import PROVIDERS
-from support.runtime import counted_runtime
+from support.runtime import deterministic_runtime
 
 Record = dict[str, Any]
 
@@ -29,11 +29,11 @@ JUNK: tuple[Any, ...] = (
 )
 
 
-def opened() -> Store:
-    return Store(MemoryStore(), counted_runtime())
+def memory_store() -> Store:
+    return Store(MemoryStore(), deterministic_runtime())
 
 
-def taken(store: Store, tool: str, place: Path | str) -> list[Taken]:
+def import_all(store: Store, tool: str, place: Path | str) -> list[Taken]:
     """All that is there, each sound."""
     reports = list(store.import_from(tool, str(place)))
     for report in reports:
@@ -43,9 +43,9 @@ def taken(store: Store, tool: str, place: Path | str) -> list[Taken]:
     return reports
 
 
-def only(store: Store, tool: str, place: Path | str) -> tuple[Session, Taken]:
+def import_one(store: Store, tool: str, place: Path | str) -> tuple[Session, Taken]:
     """The one session of a place."""
-    (report,) = taken(store, tool, place)
+    (report,) = import_all(store, tool, place)
     assert report.refused is None, report.refused
     return store.session(report.session_id), report
 
@@ -58,11 +58,11 @@ def assert_sound(session: Session) -> None:
         assert broken == [], (name, broken)
 
 
-def path_of(session: Session) -> list[Entry]:
+def entries_of(session: Session) -> list[Entry]:
     return list(session.path())
 
 
-def stamps(folder: Path) -> dict[str, tuple[bytes, int]]:
+def file_contents(folder: Path) -> dict[str, tuple[bytes, int]]:
     """Every file of a folder, its bytes and when it was written."""
     return {
         str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns)
@@ -71,7 +71,7 @@ def stamps(folder: Path) -> dict[str, tuple[bytes, int]]:
     }
 
 
-def written(path: Path, records: Sequence[object]) -> Path:
+def write_jsonl(path: Path, records: Sequence[object]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     return path
@@ -79,9 +79,9 @@ def written(path: Path, records: Sequence[object]) -> Path:
 
 def assert_survived(tool: str, place: Path | str) -> None:
     """What was taken in is sound and taking it in again adds nothing; or it was refused with a reason."""
-    with opened() as store:
+    with memory_store() as store:
         try:
-            first = taken(store, tool, place)
+            first = import_all(store, tool, place)
         except BoughError:
             return
         again = list(store.import_from(tool, str(place)))
@@ -89,7 +89,7 @@ def assert_survived(tool: str, place: Path | str) -> None:
 
 
 @st.composite
-def mangled(draw: st.DrawFn, records: Sequence[Record]) -> list[Record]:
+def mangled_records(draw: st.DrawFn, records: Sequence[Record]) -> list[Record]:
     """Records dropped, doubled, swapped, or with some value in them replaced."""
     found = [copy.deepcopy(record) for record in records]
     for _ in range(draw(st.integers(1, 4))):
@@ -111,14 +111,14 @@ def mangled(draw: st.DrawFn, records: Sequence[Record]) -> list[Record]:
 
 
 @st.composite
-def cut(draw: st.DrawFn, records: Sequence[Record]) -> bytes:
+def mangled_bytes(draw: st.DrawFn, records: Sequence[Record]) -> bytes:
     """The lines of mangled records, some bytes gone from somewhere."""
-    body = "".join(json.dumps(record) + "\n" for record in draw(mangled(records))).encode()
+    body = "".join(json.dumps(record) + "\n" for record in draw(mangled_records(records))).encode()
     start = draw(st.integers(0, len(body)))
     return body[:start] + body[start + draw(st.integers(0, 40)) :]
 
 
-def laid_down(path: Path, rows: Sequence[Record]) -> Path:
+def write_sqlite(path: Path, rows: Sequence[Record]) -> Path:
     """A SQLite file: each record is a row, its table under `table`; what is no column value is written as JSON."""
     path.unlink(missing_ok=True)
     columns: dict[str, dict[str, None]] = {}

@@ -14,7 +14,7 @@ from bough.stores.sqlite.store import SqliteStore
 
 def make(folder: Path, megabytes: int) -> None:
     """Entries of 16 kB, and a blob a tenth of it all."""
-    store = opened(folder / "a.db")
+    store = open_store(folder / "a.db")
     session = store.start("a", session_id="ses_heavy")
     text = "lorem ipsum " * 1_300
     for _ in range(megabytes * 1_000_000 // len(text) // 50):
@@ -24,26 +24,26 @@ def make(folder: Path, megabytes: int) -> None:
 
 
 def move(folder: Path) -> None:
-    before = told("VmRSS")
-    store = opened(folder / "a.db")
+    before = memory_in_use("VmRSS")
+    store = open_store(folder / "a.db")
     began = time.perf_counter()
     done = store.session("ses_heavy").export(folder / "s.bough", blobs=True)
     written = time.perf_counter()
-    there = opened(folder / "b.db")
+    there = open_store(folder / "b.db")
     there.import_bundle(folder / "s.bough")
     taken = time.perf_counter()
-    peak = told("VmHWM") - before
+    peak = memory_in_use("VmHWM") - before
     there.session("ses_heavy").export(folder / "t.bough", blobs=True)
     print(peak, done.bytes, round(written - began, 2), round(taken - written, 2))
     store.close()
     there.close()
 
 
-def opened(place: Path) -> Store:
+def open_store(place: Path) -> Store:
     return Store(SqliteStore(place, synchronous="normal"), real_runtime())
 
 
-def told(name: str) -> int:
+def memory_in_use(name: str) -> int:
     """Bytes, as the kernel counts them."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1_024 for line in lines if line.startswith(name))

@@ -37,16 +37,18 @@ PREPARES = (1, 21)
 """From this version on it carries prepared statements from connection to connection."""
 
 
-def place() -> str | None:
+def pgbouncer_path() -> str | None:
     return shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
 
 
 def version() -> tuple[int, ...]:
-    said = subprocess.run([str(place()), "--version"], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [str(pgbouncer_path()), "--version"], capture_output=True, text=True, check=True
+    ).stdout
     return tuple(map(int, said.split()[1].split(".")[:2]))
 
 
-class Bouncer:
+class PgBouncer:
     def __init__(self, server: Path, logins: tuple[str, ...]) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="bough-pb-", dir="/tmp"))
         self.prepared = "on" if version() >= PREPARES else "off"
@@ -61,7 +63,7 @@ class Bouncer:
             os.chown(self.folder, account.st_uid, account.st_gid)
             how = {"user": account.st_uid, "group": account.st_gid, "extra_groups": [], "cwd": "/tmp"}
         self._process = subprocess.Popen(
-            [str(place()), "-q", str(self.folder / "ini")],
+            [str(pgbouncer_path()), "-q", str(self.folder / "ini")],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             **how,
@@ -94,9 +96,9 @@ def ensure() -> None:
     quietly = {**os.environ, "SYSTEMD_OFFLINE": "1", "RUNLEVEL": "1", "DEBIAN_FRONTEND": "noninteractive"}
     install = ["apt-get", "install", "-y", "-qq", "pgbouncer"]
     for command in (install, ["apt-get", "update", "-qq"], install):
-        if place() is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        if pgbouncer_path() is None and os.geteuid() == 0 and shutil.which("apt-get"):
             subprocess.run(command, check=False, stdout=sys.stderr, env=quietly)
-    if place() is None:
+    if pgbouncer_path() is None:
         print("no PgBouncer: its tests are left out; on Debian: apt-get install pgbouncer", file=sys.stderr)
 
 

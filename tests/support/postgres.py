@@ -28,8 +28,13 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from bough.stores.postgres.schema import migrate
 
-QUICK = ("fsync=off", "full_page_writes=off", "synchronous_commit=off")
-COMMON = ("listen_addresses=", "max_connections=120", "shared_buffers=64MB", "log_min_messages=fatal")
+FAST_SETTINGS = ("fsync=off", "full_page_writes=off", "synchronous_commit=off")
+COMMON_SETTINGS = (
+    "listen_addresses=",
+    "max_connections=120",
+    "shared_buffers=64MB",
+    "log_min_messages=fatal",
+)
 APP, CLIENT = "bough_app", "bough_person"
 """Logins in the service role and in the client role, as applications have them: row level security binds both."""
 
@@ -64,13 +69,13 @@ def _account() -> pwd.struct_passwd | None:
     raise RuntimeError("PostgreSQL does not run as root, and there is neither a user postgres nor nobody")
 
 
-class Server:
+class PostgresServer:
     """A cluster in a directory, running or not."""
 
-    def __init__(self, settings: tuple[str, ...] = QUICK) -> None:
+    def __init__(self, settings: tuple[str, ...] = FAST_SETTINGS) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="bough-pg-", dir="/tmp"))
         self.data = self.folder / "data"
-        self._settings = (*COMMON, *settings)
+        self._settings = (*COMMON_SETTINGS, *settings)
         self._process: subprocess.Popen[bytes] | None = None
         account = _account()
         if account is not None:
@@ -89,7 +94,7 @@ class Server:
             "--locale=C",
         ]
         done = subprocess.run(
-            [self._bin / "initdb", *map(str, arguments)], capture_output=True, check=False, **_as_other()
+            [self._bin / "initdb", *map(str, arguments)], capture_output=True, check=False, **_run_as()
         )
         if done.returncode:
             raise RuntimeError(f"initdb failed: {done.stderr.decode()}")
@@ -109,7 +114,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 preexec_fn=die_with_parent if hasattr(library, "prctl") else None,
-                **_as_other(),
+                **_run_as(),
             )
         self._wait()
 
@@ -126,10 +131,10 @@ class Server:
                 return
         raise RuntimeError("the server did not start within 30 s")
 
-    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+    def stop(self, signal_number: signal.Signals = signal.SIGINT) -> None:
         """SIGINT: at once, in order. SIGQUIT: as `pg_ctl stop -m immediate`, as if the power had gone."""
         if self._process is not None:
-            self._process.send_signal(how)
+            self._process.send_signal(signal_number)
             self._process.wait(30)
             self._process = None
 
@@ -141,7 +146,7 @@ class Server:
         return f"postgresql://{user}@/{database}?host={quote(str(self.folder), safe='')}"
 
 
-def _as_other() -> dict[str, Any]:
+def _run_as() -> dict[str, Any]:
     account = _account()
     if account is None:
         return {}
@@ -153,7 +158,7 @@ def _readable(bin: Path, folder: Path) -> Path:
     account = _account()
     if account is None:
         return bin
-    test = subprocess.run([bin / "postgres", "--version"], capture_output=True, check=False, **_as_other())
+    test = subprocess.run([bin / "postgres", "--version"], capture_output=True, check=False, **_run_as())
     if test.returncode == 0:
         return bin
     package = bin.parents[1]
@@ -166,20 +171,20 @@ def _readable(bin: Path, folder: Path) -> Path:
     return folder / package.name / bin.parent.name / "bin"
 
 
-class Cluster:
+class DatabaseHost:
     """Where the databases of a test run are made: a server of our own, or the one `DATABASE_URL` names."""
 
     def __init__(self) -> None:
-        self._given = os.environ.get("DATABASE_URL")
-        self.server = None if self._given else Server()
+        self._external_url = os.environ.get("DATABASE_URL")
+        self.server = None if self._external_url else PostgresServer()
         if self.server is not None:
             self.server.start()
-        self._made: list[str] = []
+        self._database_names: list[str] = []
 
     def url(self, database: str, user: str | None = None) -> str:
         if self.server is not None:
             return self.server.url(database, user or "postgres")
-        given: dict[str, Any] = {**conninfo_to_dict(self._given or ""), "dbname": database}
+        given: dict[str, Any] = {**conninfo_to_dict(self._external_url or ""), "dbname": database}
         if user is not None:
             given |= {"user": user, "password": user}
         parts = {name: str(value) for name, value in given.items()}
@@ -187,14 +192,14 @@ class Cluster:
         return f"postgresql:///?{names}"
 
     def admin(self) -> psycopg.Connection[Any]:
-        url = self._given or self.url("postgres")
+        url = self._external_url or self.url("postgres")
         return psycopg.connect(make_conninfo(url), autocommit=True)
 
-    def database(self, name: str, template: str = "template1") -> str:
+    def create_database(self, name: str, template: str = "template1") -> str:
         name = f"{name}_{os.getpid()}"
         with self.admin() as admin:
             admin.execute(f"create database {name} template {template}")
-        self._made.append(name)
+        self._database_names.append(name)
         return name
 
     def close(self) -> None:
@@ -202,7 +207,7 @@ class Cluster:
             self.server.close()
             return
         with self.admin() as admin:
-            for name in self._made:
+            for name in self._database_names:
                 admin.execute(f"drop database {name} with (force)")
 
 
@@ -222,16 +227,16 @@ EMPTY = "; ".join(
 class Database:
     """A migrated database with an application's login; `empty` makes it as new."""
 
-    def __init__(self, cluster: Cluster, name: str = "bough") -> None:
-        self.cluster = cluster
-        self.name = cluster.database(name)
-        self.owner_url = cluster.url(self.name)
+    def __init__(self, host: DatabaseHost, name: str = "bough") -> None:
+        self.host = host
+        self.name = host.create_database(name)
+        self.owner_url = host.url(self.name)
         migrate(self.owner_url)
         for login, role in ((APP, "bough_service"), (CLIENT, "bough_client")):
             with contextlib.suppress(psycopg.errors.DuplicateObject):
                 self.run(f"create role {login} login password '{login}' in role {role}")
-        self.url = cluster.url(self.name, APP)
-        self.client_url = cluster.url(self.name, CLIENT)
+        self.url = host.url(self.name, APP)
+        self.client_url = host.url(self.name, CLIENT)
 
     def run(self, statement: str) -> list[Any]:
         """As the owner, whom no policy binds here: it is a superuser."""
@@ -244,8 +249,8 @@ class Database:
 
 
 @contextlib.contextmanager
-def cluster() -> Iterator[Cluster]:
-    found = Cluster()
+def database_host() -> Iterator[DatabaseHost]:
+    found = DatabaseHost()
     try:
         yield found
     finally:

@@ -75,7 +75,7 @@ CHANGES = (
     "create statistics mine on (1), (2) from {0}",
 )
 # What PostgreSQL answers with a warning alone: it must not have happened, which the fingerprint tells.
-VAIN = (
+ONLY_WARNED = (
     "grant all on {0} to public",
     "grant select on {0} to current_user with grant option",
     "revoke all on {0} from bough_service cascade",
@@ -140,7 +140,7 @@ LOOKUPS = (
     "select to_regclass('bough.{}'), to_regrole('{}')",
 )
 PLANNED = ("select * from bough.own_messages('{}')", "select * from bough.own_facts('{}', 0)")
-TOUCHED = """
+ROWS_READ = """
 select relname::text, seq_tup_read, coalesce(idx_tup_fetch, 0) from pg_stat_xact_user_tables
 where schemaname = 'bough' order by 1
 """
@@ -195,7 +195,7 @@ SETTINGS = (
     "create function pg_temp.same(text, text) returns boolean language sql as 'select true'; "
     "create operator pg_temp.= (leftarg = text, rightarg = text, function = pg_temp.same)",
 )
-POWERS = (
+PRIVILEGES = (
     *(
         f"set role {name}"
         for name in ("bough_service", "bough_app", "postgres", "pg_read_all_data", "pg_monitor")
@@ -305,7 +305,7 @@ ARGUMENTS = (
         "session_user::text",
     ),
 )
-WORDS = ("kanariforeign", "b1", "!x", "!kanari", "x:*", "a:*", "s:*", "!a <-> !b", "!(a & !a)")
+SEARCHES = ("kanariforeign", "b1", "!x", "!kanari", "x:*", "a:*", "s:*", "!a <-> !b", "!(a & !a)")
 IDENTITY = "select set_config('bough.space', 'default', true), set_config('bough.owner', 'ann', true)"
 TOAST = """
 select toast.relname from pg_class x join pg_class toast on toast.oid = x.reltoastrelid
@@ -317,7 +317,7 @@ where relnamespace in ('pg_catalog'::regnamespace, 'information_schema'::regname
 order by 1
 """
 # A session of the attacker's own space that takes another's id.
-TAKEN_ID = """
+REUSED_ID = """
 insert into bough.session select (jsonb_populate_record(null::bough.session, jsonb_build_object(
     'no', 999999, 'id', '{0}', 'space', 'third', 'conversation_id', 'c', 'status', 'idle', 'branch', 1, 'seq', 0,
     'seed_count', 0, 'turns', 0, 'calls', 0, 'input_tokens', 0, 'output_tokens', 0, 'cache_read_tokens', 0,

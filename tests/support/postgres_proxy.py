@@ -20,11 +20,11 @@ from urllib.parse import quote
 SOCKET = ".s.PGSQL.5432"
 
 
-class Cut(Exception):
+class ConnectionCut(Exception):
     """The connection ends here."""
 
 
-class Wire:
+class PostgresProxy:
     def __init__(self, folder: Path, upstreams: int = 1) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="bough-wire-", dir="/tmp"))
         self._to, self._upstreams = folder / SOCKET, upstreams
@@ -32,8 +32,8 @@ class Wire:
         self._listener.bind(str(self.folder / SOCKET))
         self._listener.listen(64)
         self._armed: tuple[bytes, bool] | None = None
-        self.lost = self.requests = 0
-        self.when_lost: Callable[[], object] = lambda: None
+        self.loss_count = self.request_count = 0
+        self.on_loss: Callable[[], object] = lambda: None
         threading.Thread(target=self._accept, daemon=True).start()
 
     def url(self, database: str, user: str, **options: str) -> str:
@@ -60,20 +60,20 @@ class Wire:
 
     def _serve(self, client: socket.socket) -> None:
         servers: list[socket.socket] = []
-        with contextlib.suppress(OSError, Cut, struct.error), contextlib.closing(client):
+        with contextlib.suppress(OSError, ConnectionCut, struct.error), contextlib.closing(client):
             try:
                 self._greet(client, servers)
                 while True:
                     request = _until(client, b"QSX")
-                    self.requests += 1
-                    is_lost, has_answer = self._take(request)
+                    self.request_count += 1
+                    is_lost, has_answer = self._is_lost(request)
                     if is_lost and not has_answer:
-                        raise Cut
+                        raise ConnectionCut
                     servers[0].sendall(request)
                     answer = _until(servers[0], b"Z")
                     if is_lost:
-                        self.when_lost()
-                        raise Cut
+                        self.on_loss()
+                        raise ConnectionCut
                     client.sendall(answer)
                     if answer[-1:] == b"I":
                         servers.append(servers.pop(0))
@@ -97,12 +97,12 @@ class Wire:
             greeting = _until(server, b"ZE")
         client.sendall(greeting)
 
-    def _take(self, request: bytes) -> tuple[bool, bool]:
+    def _is_lost(self, request: bytes) -> tuple[bool, bool]:
         if self._armed is None or self._armed[0] not in request:
             return False, False
         _, has_answer = self._armed
         self._armed = None
-        self.lost += 1
+        self.loss_count += 1
         return True, has_answer
 
 
@@ -111,7 +111,7 @@ def _exactly(source: socket.socket, count: int) -> bytes:
     while len(found) < count:
         piece = source.recv(count - len(found))
         if not piece:
-            raise Cut
+            raise ConnectionCut
         found += piece
     return found
 
@@ -123,7 +123,7 @@ def _until(source: socket.socket, kinds: bytes) -> bytes:
         found += frame
         if frame[:1] in kinds:
             return found
-    raise Cut
+    raise ConnectionCut
 
 
 def _frames(source: socket.socket) -> Iterator[bytes]:

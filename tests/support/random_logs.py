@@ -31,7 +31,7 @@ from bough.core.messages import Media, Message, Reasoning, Text, ToolCall, ToolR
 from bough.core.turns import Cursor, OpenCall, advance
 
 SOAK = os.environ.get("BOUGH_SOAK") == "1"
-thorough = settings(
+thorough_settings = settings(
     max_examples=10_000 if SOAK else 30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -121,7 +121,7 @@ class _Maker(Struct):
     """What the strategy remembers while it draws."""
 
     cursor: Cursor = Cursor()
-    made: list[tuple[Payload, Evidence | None]] = []
+    payloads: list[tuple[Payload, Evidence | None]] = []
     serials: dict[tuple[int, int], int] = {}
     compactions: list[int] = []
     serial: int = 0
@@ -141,26 +141,32 @@ budgets = st.builds(
 
 
 @st.composite
-def paths(draw: st.DrawFn, most: int = 18) -> list[Entry]:
+def paths(draw: st.DrawFn, max_entries: int = 18) -> list[Entry]:
     """A whole path, seeds and all; every prefix of it is a path too."""
     maker = _Maker(Cursor(), [], {}, [])
     seeds = draw(st.integers(0, 3))
-    for _ in range(draw(st.integers(3, most))):
+    for _ in range(draw(st.integers(3, max_entries))):
         seed = maker.cursor.seq < seeds
         payload, evidence = draw(_next(maker))
         maker.cursor = advance(maker.cursor, payload, seed=seed).cursor
-        maker.made.append((payload, evidence))
-    return entries(maker.made, seeds)
+        maker.payloads.append((payload, evidence))
+    return entries(maker.payloads, seeds)
 
 
 def _next(maker: _Maker) -> st.SearchStrategy[tuple[Payload, Evidence | None]]:
     if maker.cursor.open_calls:
-        return st.one_of(_result(maker), _result(maker), _result(maker), _alone(_note))
-    plain = st.one_of(_alone(_note), _alone(_settings), _alone(_branch), _alone(_system), _compaction(maker))
-    return st.one_of(_alone(_user), _answer(maker), _answer(maker), plain)
+        return st.one_of(_result(maker), _result(maker), _result(maker), _without_evidence(_note))
+    plain = st.one_of(
+        _without_evidence(_note),
+        _without_evidence(_settings),
+        _without_evidence(_branch),
+        _without_evidence(_system),
+        _compaction(maker),
+    )
+    return st.one_of(_without_evidence(_user), _answer(maker), _answer(maker), plain)
 
 
-def _alone(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Payload, None]]:
+def _without_evidence(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Payload, None]]:
     return strategy.map(lambda payload: (payload, None))
 
 

@@ -72,30 +72,30 @@ def answers(turn: Turn, number: int) -> list[Any]:
     return [*said, f"{turn.final} {number}"]
 
 
-def host(session: Session, what: str | None) -> None:
+def host_action(session: Session, action: str | None) -> None:
     """Something that is neither a turn of ours nor a tool's doing."""
-    if what == "note":
+    if action == "note":
         session.note({"by": "host"}, state={"noted": session.leaf.seq})
-    elif what == "set":
+    elif action == "set":
         session.set(prompt_patch="Be brief.")
-    elif what == "compact":
+    elif action == "compact":
         with suppress(bough.BoughError):  # there may be nothing to replace
             session.compact("short")
-    elif what == "uncompact":
+    elif action == "uncompact":
         with suppress(bough.BoughError):  # or nothing to cancel
             session.uncompact()
-    elif what == "unanswered":
+    elif action == "unanswered":
         session.send_sync("nobody hears", model=ScriptedModel([]))
-    elif what == "limit":
+    elif action == "limit":
         model = ScriptedModel([assistant(ToolCall("x", "look", {"n": 1}))])
         session.send_sync("too long", model=model, tools=TOOLS, limits=Limits(rounds=1))
-    elif what == "rewind" and session.leaf.seq > 3:
+    elif action == "rewind" and session.leaf.seq > 3:
         session.rewind(session.leaf.seq - 1, summary="left it")
 
 
 def record(store: Store, script: list[Turn]) -> Session:
     session = store.start("support", [system("You help."), bough.user("context"), assistant("noted")])
     for number, turn in enumerate(script):
-        host(session, turn.host)
+        host_action(session, turn.host)
         session.send_sync(turn.text, model=ScriptedModel(answers(turn, number)), tools=TOOLS)
     return session

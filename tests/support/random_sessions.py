@@ -19,17 +19,17 @@ from bough.stores.memory.store import MemoryStore
 from support.random_logs import BLOBS, paths
 
 usages = st.builds(Usage, *[st.none() | st.integers(0, 9_999)] * 4)
-fates = st.sampled_from(["none", "answered", "failed", "lost"])
+call_outcomes = st.sampled_from(["none", "answered", "failed", "lost"])
 
 
 @st.composite
-def lives(draw: st.DrawFn) -> Session:
-    session = Store(MemoryStore(), draw(worlds())).start(draw(st.none() | st.just("agent")))
+def sessions(draw: st.DrawFn) -> Session:
+    session = Store(MemoryStore(), draw(runtimes())).start(draw(st.none() | st.just("agent")))
     for name in [*BLOBS, "gone"]:
         session.log.store.put_blob(Blob(name, "image/png", b""), 0)
     written: list[Entry] = draw(paths())
     for entry in written:
-        _live(draw, session, entry)
+        _append(draw, session, entry)
     end = draw(st.sampled_from(["here", "rewound", "forked"]))
     if end == "here":
         return session
@@ -39,19 +39,19 @@ def lives(draw: st.DrawFn) -> Session:
     else:
         session.rewind(place)
     for entry in written[session.leaf.seq :] if session.leaf.seq < len(written) else ():
-        _live(draw, session, entry)
+        _append(draw, session, entry)
     return session
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> Runtime:
+def runtimes(draw: st.DrawFn) -> Runtime:
     ticks = iter(draw(st.lists(st.integers(0, 50), min_size=1, max_size=9)) * 99)
     ids = iter(range(10**6))
     return Runtime(lambda: next(ticks), lambda prefix: f"{prefix}{next(ids)}", lambda: "me", lambda _: True)
 
 
-def _live(draw: st.DrawFn, session: Session, entry: Entry) -> None:
-    log, fate, runtime = session.log, draw(fates), session.log.runtime
+def _append(draw: st.DrawFn, session: Session, entry: Entry) -> None:
+    log, fate, runtime = session.log, draw(call_outcomes), session.log.runtime
     call = Call(
         runtime.new_id("c"), 0, log.leaf.seq, None, runtime.now(), draw(usages), provider="p", model="m"
     )

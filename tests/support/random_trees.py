@@ -57,7 +57,7 @@ steps = st.lists(
 )
 
 
-def grow(store: Store, script: Sequence[Step]) -> list[Session]:
+def grow_tree(store: Store, script: Sequence[Step]) -> list[Session]:
     """Every session the script made that is still there. What the log refuses is passed over."""
     found = [
         store.start("agent", [system("You help."), user("earlier")], state={"n": {"a": 1}}, tags={"z": "1"})

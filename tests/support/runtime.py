@@ -7,7 +7,7 @@ from itertools import count
 from bough.log.runtime import Runtime
 
 
-def counted_runtime(holder: str = "here:1") -> Runtime:
+def deterministic_runtime(holder: str = "here:1") -> Runtime:
     """Equal calls give equal ids and times, so two stores driven alike hold equal bytes."""
     ticks = count(1_000_000_000_000_000, 1_000_000)
     ids = count(1)

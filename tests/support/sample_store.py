@@ -13,7 +13,7 @@ from bough.models.prices import Rates
 from bough.session import Session
 from bough.store import Store
 
-Place = TypeVar("Place", Path, str)
+Location = TypeVar("Location", Path, str)
 CASE, BUILD, HOSTILE, WAITING, TASK = "ses_case", "ses_build", "ses_hostile", "ses_waiting", "ses_task"
 
 PROMPT = "You help the customers of a small shop. Be brief, be kind, and look before you promise anything."
@@ -64,7 +64,9 @@ def pay_out(amount: int, account: str) -> dict[str, object]:
     return {"paid": amount, "to": account}
 
 
-def by_count(*lines: object, model: str = "scripted-large", rates: Rates = Rates(3.0, 15.0)) -> ScriptedModel:
+def model_by_answer_count(
+    *lines: object, model: str = "scripted-large", rates: Rates = Rates(3.0, 15.0)
+) -> ScriptedModel:
     """Which line comes next is told by how many answers the history holds."""
     return ScriptedModel(
         lambda request: lines[sum(item.message.role == "assistant" for item in request.context.items)],  # type: ignore[arg-type,return-value]
@@ -74,14 +76,16 @@ def by_count(*lines: object, model: str = "scripted-large", rates: Rates = Rates
 
 
 @bough.tool(effect="idempotent")
-async def have_paid(amount: int, account: str, ctx: bough.ToolContext) -> str:
+async def delegate_payment(amount: int, account: str, ctx: bough.ToolContext) -> str:
     """Have a colleague pay it out, who asks a person first."""
     asks = assistant(ToolCall("pay_1", "pay_out", {"amount": amount, "account": account}))
-    return await ctx.task(f"Pay {amount}.", models=[by_count(asks, "The colleague paid.")], tools=[pay_out])
+    return await ctx.task(
+        f"Pay {amount}.", models=[model_by_answer_count(asks, "The colleague paid.")], tools=[pay_out]
+    )
 
 
-def clerk() -> ScriptedModel:
-    return by_count(
+def support_model() -> ScriptedModel:
+    return model_by_answer_count(
         assistant("Let me look at that order.", ToolCall("call_1", "look_up", {"order": 41})),
         assistant(
             "The carrier lost it. I refund you right away.", ToolCall("call_2", "refund", {"order": 41})
@@ -92,8 +96,8 @@ def clerk() -> ScriptedModel:
     )
 
 
-def strict_clerk() -> ScriptedModel:
-    return by_count(
+def strict_support_model() -> ScriptedModel:
+    return model_by_answer_count(
         assistant("Let me look at that order.", ToolCall("call_1", "look_up", {"order": 41})),
         "Your order 41 was lost by the carrier. A colleague will check the refund and write to you today.",
         "As soon as my colleague has checked it.",
@@ -103,7 +107,7 @@ def strict_clerk() -> ScriptedModel:
     )
 
 
-def fill(place: Place) -> Place:
+def fill(place: Location) -> Location:
     with bough.open(place) as store:
         hostile(store)
         waiting(store)
@@ -116,14 +120,16 @@ def case(store: Store) -> None:
     """A support case, a fork of it, and a replay with a stricter prompt that comes out differently."""
     case = store.start("support", [system(PROMPT)], session_id=CASE, title="Order 41", tags={"team": "blue"})
     for said in ("Where is order 41?", "When will I have the money?", "Thank you!"):
-        case.send_sync(said, model=clerk(), tools=[look_up, refund])
+        case.send_sync(said, model=support_model(), tools=[look_up, refund])
     case.fork(at=7, title="Order 41, another try", prompt_patch="Offer a voucher first.")
-    case.replay_sync(model=strict_clerk(), prompt=STRICT, tools=[look_up, refund], mode="dry", on_miss="tell")
+    case.replay_sync(
+        model=strict_support_model(), prompt=STRICT, tools=[look_up, refund], mode="dry", on_miss="tell"
+    )
 
 
 def waiting(store: Store) -> None:
     session = store.start("payments", [system("You pay people.")], session_id=WAITING, title="Pay Ann")
-    model = by_count(
+    model = model_by_answer_count(
         assistant("I need approval.", ToolCall("p1", "pay_out", {"amount": 40, "account": "ANN-7"})), "Paid."
     )
     session.send_sync("Pay Ann 40", model=model, tools=[pay_out])
@@ -142,7 +148,7 @@ def build(store: Store) -> None:
     task = store.start_task(
         session, "reviewer", [system("You review.")], session_id=TASK, title="Review dates.py"
     )
-    task.send_sync("Review dates.py", model=by_count("Looks right; two names could be clearer."))
+    task.send_sync("Review dates.py", model=model_by_answer_count("Looks right; two names could be clearer."))
     session.send_sync("Anything else?", model=_coder("Nothing else. The suite is green."))
     session.note({"ticket": "BUG-17", "build": {"number": 4711, "ok": True}})
     session.set(model="scripted-small", prompt_patch="Answer in one sentence.")

@@ -25,13 +25,13 @@ from bough.store import Store
 from bough.stores.memory.store import MemoryStore
 from bough.wire import Answer
 
-CHANGING = {"x-bough": "1", "content-type": "application/json"}
+CHANGE_HEADERS = {"x-bough": "1", "content-type": "application/json"}
 
 
-class Served:
+class LocalServer:
     def __init__(self, sessions: Store, agent: Agent = Agent(), **rules: Any) -> None:
         self.sessions = sessions
-        self.desk = Desk(sessions, Rules(**rules), agent, self._owned)
+        self.desk = Desk(sessions, Rules(**rules), agent, self._store_of)
         self._listener = app.listening("127.0.0.1", 0)
         self.port = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
@@ -39,7 +39,7 @@ class Served:
         self._thread = threading.Thread(target=self._server.run, args=([self._listener],))
         self.client = httpx.Client(base_url=self.url, timeout=30)
 
-    def _owned(self, owner: str) -> Store:
+    def _store_of(self, owner: str) -> Store:
         store = self.sessions.backend
         if isinstance(store, MemoryStore):
             return Store(store.for_tenant(store.space, owner), self.sessions.runtime)
@@ -48,7 +48,7 @@ class Served:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        until(lambda: self._server.started)
+        wait_until(lambda: self._server.started)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -62,7 +62,7 @@ class Served:
     # -- asking ------------------------------------------------------------------------------------
 
     def get(self, path: str, status: int = 200, token: str | None = None, **query: Any) -> Any:
-        reply = self.client.get(path, params=query or None, headers=bearing(token))
+        reply = self.client.get(path, params=query or None, headers=bearer(token))
         assert reply.status_code == status, reply.text
         assert len(reply.content) <= 1_000_000, (path, len(reply.content))
         return reply.json()
@@ -70,7 +70,7 @@ class Served:
     def change(
         self, method: str, path: str, body: Any = None, status: int = 200, token: str | None = None
     ) -> Any:
-        headers = {**CHANGING, **bearing(token)}
+        headers = {**CHANGE_HEADERS, **bearer(token)}
         content = json.dumps({} if body is None else body)
         reply = self.client.request(method, path, content=content, headers=headers)
         assert reply.status_code == status, reply.text
@@ -83,7 +83,7 @@ class Served:
         return Stream(self.url, path, after, token)
 
 
-def bearing(token: str | None) -> dict[str, str]:
+def bearer(token: str | None) -> dict[str, str]:
     return {} if token is None else {"authorization": f"Bearer {token}"}
 
 
@@ -94,7 +94,7 @@ class Stream:
         self.events: list[tuple[str, int | None, Any]] = []
         self.comments = 0
         self._client = httpx.Client(base_url=url, timeout=30)
-        headers = bearing(token) | ({} if after is None else {"last-event-id": str(after)})
+        headers = bearer(token) | ({} if after is None else {"last-event-id": str(after)})
         self._reply = self._client.send(self._client.build_request("GET", path, headers=headers), stream=True)
         assert self._reply.status_code == 200, self._reply.read()
         self._thread = threading.Thread(target=self._read)
@@ -120,11 +120,11 @@ class Stream:
     def facts(self) -> list[int]:
         return [number for name, number, _ in self.events if name == "fact" and number is not None]
 
-    def of(self, kind: str) -> list[Any]:
+    def data_of(self, kind: str) -> list[Any]:
         return [data for name, _, data in list(self.events) if name == kind]
 
     def wait(self, condition: Callable[[], object], seconds: float = 20) -> None:
-        until(condition, seconds)
+        wait_until(condition, seconds)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # the server may have ended it
@@ -141,7 +141,7 @@ class Stream:
         self.close()
 
 
-def until(condition: Callable[[], object], seconds: float = 20) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 20) -> None:
     """Wait for another thread; a test that fails says so instead of hanging."""
     end = time.monotonic() + seconds
     while not condition():
@@ -149,19 +149,19 @@ def until(condition: Callable[[], object], seconds: float = 20) -> None:
         time.sleep(0.005)
 
 
-class Prompter:
+class ManualModel:
     """A model that says what the test tells it to, when it is told to."""
 
     provider, model = "scripted", "prompter"
 
     def __init__(self) -> None:
-        self.words: queue.Queue[str | None] = queue.Queue()
+        self.deltas: queue.Queue[str | None] = queue.Queue()
 
     async def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
         said = ""
         while True:
             try:
-                word = self.words.get_nowait()
+                word = self.deltas.get_nowait()
             except queue.Empty:
                 await asyncio.sleep(0.01)
                 continue
@@ -171,9 +171,9 @@ class Prompter:
             yield Delta(word)
         yield Answer(assistant(said), Usage(10, 5, 0, 0), None, self.provider, self.model, "stop")
 
-    def say(self, *words: str) -> None:
+    def send(self, *words: str) -> None:
         for word in words:
-            self.words.put(word)
+            self.deltas.put(word)
 
-    def end(self) -> None:
-        self.words.put(None)
+    def finish(self) -> None:
+        self.deltas.put(None)

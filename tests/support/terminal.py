@@ -36,7 +36,7 @@ def plain(text: str) -> str:
     return _ESCAPES.sub("", text)
 
 
-def anew(
+def start_interpreter(
     arguments: Sequence[str],
     streams: tuple[int, int, int],
     *,
@@ -54,11 +54,11 @@ def anew(
         cwd=cwd,
         env=env,
         start_new_session=is_terminal,
-        preexec_fn=_takes_the_terminal if is_terminal else None,
+        preexec_fn=_take_terminal if is_terminal else None,
     )
 
 
-def _takes_the_terminal() -> None:
+def _take_terminal() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever runs the tests may have been told to ignore it
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
@@ -112,10 +112,10 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self._main, text.encode())
 
-    def say(self, line: str) -> None:
+    def enter(self, line: str) -> None:
         self.type(f"{line}\r")
 
-    def until(self, wanted: str) -> str:
+    def wait_for(self, wanted: str) -> str:
         """Wait for it, behind what was waited for last; returns what was shown up to there."""
         end = time.monotonic() + self._patience
         while (found := self.screen.find(wanted, self._read_to)) < 0:
@@ -124,11 +124,11 @@ class Terminal:
         shown, self._read_to = self.screen[self._read_to : found], found + len(wanted)
         return shown
 
-    def asked(self, line: str) -> str:
+    def prompt(self, line: str) -> str:
         """Type a line at the chat's prompt; returns what was shown until the next prompt."""
-        self.say(line)
-        self.until(line)
-        return self.until(PROMPT)
+        self.enter(line)
+        self.wait_for(line)
+        return self.wait_for(PROMPT)
 
     def interrupt(self, wanted: str) -> None:
         """Ctrl-C at a prompt, again if it was not heard: one that comes before Python reads the line waits for a key."""
@@ -139,7 +139,7 @@ class Terminal:
                 pass
             if wanted in self.screen[self._read_to :]:
                 break
-        self.until(wanted)
+        self.wait_for(wanted)
 
     def wait(self) -> int:
         """Until it ends by itself; its exit code."""
@@ -160,7 +160,7 @@ class Terminal:
         return bool(data)
 
 
-class Done(subprocess.CompletedProcess[str]):
+class CommandResult(subprocess.CompletedProcess[str]):
     """What a command printed, and how it ended."""
 
     @property
@@ -188,9 +188,9 @@ def bough(
     *arguments: object,
     home: Path | None = None,
     store: Path | str | None = None,
-    typed: str | None = None,
+    stdin: str | None = None,
     **variables: str,
-) -> Done:
+) -> CommandResult:
     """`bough …` without a terminal, what it reads given as `typed`."""
     (reads, feed), (out, out_end), (err, err_end) = os.pipe(), os.pipe(), os.pipe()
     ends = (reads, out_end, err_end)
@@ -199,12 +199,12 @@ def bough(
     )
     for end in ends:
         os.close(end)
-    said = _heard(child, feed, os.fsencode(typed or ""), out, err)
-    return Done(arguments, child.wait(60), *(text.decode() for text in said))
+    said = _communicate(child, feed, os.fsencode(stdin or ""), out, err)
+    return CommandResult(arguments, child.wait(60), *(text.decode() for text in said))
 
 
-def _heard(
-    child: cli_process.Child, feed: int, typed: bytes, *pipes: int, patience: float = 120
+def _communicate(
+    child: cli_process.ForkedProcess, feed: int, typed: bytes, *pipes: int, patience: float = 120
 ) -> list[bytes]:
     """Write what is typed and read all that is said, as each side is ready, until the pipes are closed."""
     heard = dict.fromkeys(pipes, b"")
@@ -220,7 +220,7 @@ def _heard(
                 raise subprocess.TimeoutExpired("bough", patience)
             for key, _ in ready:
                 if key.fd == feed:
-                    typed = _fed(feed, typed)
+                    typed = _write_some(feed, typed)
                     is_over = not typed
                 else:
                     data = os.read(key.fd, 65536)
@@ -232,7 +232,7 @@ def _heard(
     return list(heard.values())
 
 
-def _fed(feed: int, typed: bytes) -> bytes:
+def _write_some(feed: int, typed: bytes) -> bytes:
     """Write as much as surely fits; returns the rest, of which nothing is left if nobody reads."""
     try:
         return typed[os.write(feed, typed[: select.PIPE_BUF]) :]

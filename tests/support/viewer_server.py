@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from support import sample_store
-from support.browser import Process, aside
+from support.browser import ServerProcess, run_in_thread
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("gallery") / "agent.db"
-    return aside(lambda: sample_store.fill(place))
+    return run_in_thread(lambda: sample_store.fill(place))
 
 
 @pytest.fixture(scope="module")
-def served(store: Path) -> Iterator[Process]:
-    with Process(store, "--tools", sample_store.__file__) as process:
+def server(store: Path) -> Iterator[ServerProcess]:
+    with ServerProcess(store, "--tools", sample_store.__file__) as process:
         yield process

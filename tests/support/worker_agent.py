@@ -25,27 +25,29 @@ ANSWERS = ["I did it.", "All said."]
 LIMITS = Limits(pause=lambda failures: 0.0)
 
 
-class Runtime(crash_agent.Runtime):
+class FileKillPoints(crash_agent.KillPoints):
     """The same points, told into a file: many workers write it, and it outlives them."""
 
-    def __init__(self, place: str, kill_at: int | str = 0, by: signal.Signals = signal.SIGKILL) -> None:
+    def __init__(
+        self, path: str, kill_at: int | str = 0, signal_number: signal.Signals = signal.SIGKILL
+    ) -> None:
         """To be killed at the point of that number, or at the first one of that name."""
         number = kill_at if isinstance(kill_at, int) else 0
-        super().__init__(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
-        self.by, self.name = by, kill_at
+        super().__init__(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+        self.signal_number, self.name = signal_number, kill_at
 
     def point(self, name: str) -> None:
         self.points += 1
         if self.points == self.kill_at or name == self.name:
             self.name = 0
-            self.tell(f"killed {name}")
-            os.kill(os.getpid(), self.by)
+            self.report(f"killed {name}")
+            os.kill(os.getpid(), self.signal_number)
 
 
-def script(runtime: Runtime) -> Any:
+def script(kill_points: FileKillPoints) -> Any:
     def answer(request: Request) -> Any:
-        runtime.point("before model")
-        runtime.tell("model")
+        kill_points.point("before model")
+        kill_points.report("model")
         items = [item for item in request.context.items if not item.pinned]
         turn = [item for item in items if item.turn == items[-1].turn]
         said = sum(item.message.role == "assistant" for item in turn)
@@ -62,71 +64,71 @@ def script(runtime: Runtime) -> Any:
     return answer
 
 
-def guard(runtime: Runtime) -> None:
+def guard(kill_points: FileKillPoints) -> None:
     """Points around every statement that holds a claim, and around and within every transaction that does."""
 
     class GuardedConnections(ClaimedConnections):
         def run_with_engine_sql(self, statement: Any, values: Any) -> Any:
             name = "checkpoint" if b"checkpoint" in statement.text else "statement"
-            runtime.point(f"before {name}")
+            kill_points.point(f"before {name}")
             done = super().run_with_engine_sql(statement, values)
-            runtime.point(f"after {name}")
+            kill_points.point(f"after {name}")
             return done
 
         def before_write(self, connection: Any) -> None:
             super().before_write(connection)
-            runtime.point("within transaction")
+            kill_points.point("within transaction")
 
         def transaction(self, work: Any, tries: int = 10) -> Any:
-            runtime.point("before transaction")
+            kill_points.point("before transaction")
             done = super().transaction(work, tries)
-            runtime.point("after transaction")
+            kill_points.point("after transaction")
             return done
 
     class GuardedClaim(Claim):
         def reschedule(self, seconds: float) -> None:
-            runtime.point("before putting off")
+            kill_points.point("before putting off")
             super().reschedule(seconds)
 
     absurd_worker.ClaimedConnections = GuardedConnections  # type: ignore[misc]
     absurd_worker.Claim = GuardedClaim  # type: ignore[misc]
 
 
-def agent(runtime: Runtime) -> Agent:
-    return Agent("crash", ScriptedModel(script(runtime)), crash_agent.make_tools(runtime), LIMITS)
+def agent(kill_points: FileKillPoints) -> Agent:
+    return Agent("crash", ScriptedModel(script(kill_points)), crash_agent.make_tools(kill_points), LIMITS)
 
 
-def work(
+def run_worker(
     url: str,
     queue: str,
-    told: str,
+    log_path: str,
     kill_at: int | str = 0,
     concurrency: int = 1,
     lease: int = 1,
-    by: signal.Signals = signal.SIGKILL,
+    signal_number: signal.Signals = signal.SIGKILL,
 ) -> None:
     """A whole worker process: to its death, or to SIGTERM."""
-    runtime = Runtime(told, kill_at, by)
+    runtime = FileKillPoints(log_path, kill_at, signal_number)
     guard(runtime)
     worker = Worker(
         url, [agent(runtime)], queue=queue, concurrency=concurrency, lease=lease, report=report_to(runtime)
     )
     signal.signal(signal.SIGTERM, lambda *_: worker.stop())
     left = worker.run(grace=20)
-    runtime.tell(f"points {runtime.points}")
+    runtime.report(f"points {runtime.points}")
     os._exit(left)
 
 
-def report_to(runtime: Runtime) -> Any:
-    return lambda line: runtime.tell(f"said {line}")
+def report_to(kill_points: FileKillPoints) -> Any:
+    return lambda line: kill_points.report(f"said {line}")
 
 
-def plod(url: str, queue: str, told: str, pause: float, lease: int = 1) -> None:
+def run_slow_worker(url: str, queue: str, log_path: str, pause: float, lease: int = 1) -> None:
     """A worker whose model takes its time: for pauses, restarts and stops in the middle of a step."""
-    runtime = Runtime(told)
+    runtime = FileKillPoints(log_path)
 
     def answer(request: Request) -> Any:
-        runtime.tell("model")
+        runtime.report("model")
         said = sum(item.message.role == "assistant" for item in request.context.items)
         return Slow(pause, crash_agent.batch((2, 11, 14)[said]) if said < 3 else "Done.")
 
@@ -136,5 +138,5 @@ def plod(url: str, queue: str, told: str, pause: float, lease: int = 1) -> None:
     os._exit(worker.run(grace=20))
 
 
-def lines(told: Path) -> list[str]:
-    return told.read_text().splitlines() if told.exists() else []
+def read_lines(log_path: Path) -> list[str]:
+    return log_path.read_text().splitlines() if log_path.exists() else []

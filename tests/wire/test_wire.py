@@ -21,7 +21,7 @@ from bough.core.turns import cursor_after
 from bough.errors import TurnTooLarge, UnknownProvider, UnrecognizedReply
 from bough.wire import first_difference, parse_messages, parse_reply, render
 from bough.wire.pairs import NO_RESULT
-from support.random_logs import blobs, budgets, path_of, paths, thorough
+from support.random_logs import blobs, budgets, path_of, paths, thorough_settings
 
 providers = pytest.mark.parametrize("name", list(wire.PROVIDERS))
 SERIAL = re.compile(r"serial-(\d+);")
@@ -89,7 +89,7 @@ def window(path: list[Entry], budget: Budget) -> Context | None:
 
 
 @given(path=paths(), budget=budgets)
-@thorough
+@thorough_settings
 def test_every_prefix_of_every_log_in_every_budget_is_one_the_provider_accepts(path, budget):
     for end in range(len(path) + 1):
         for context in (build_context(path[:end]), window(path[:end], budget)):
@@ -134,7 +134,7 @@ def _nothing_is_lost(context: Context, request: dict[str, Any]) -> None:
 
 
 @given(path=paths())
-@thorough
+@thorough_settings
 def test_a_signature_goes_back_to_its_issuer_and_to_nobody_else(path):
     """The provider may change at every turn: each prefix is written for each of them."""
     for end in range(len(path) + 1):
@@ -151,7 +151,7 @@ def opened(request: dict[str, Any]) -> str:
 
 
 @given(path=paths())
-@thorough
+@thorough_settings
 def test_what_was_sent_is_never_written_differently_later(path):
     """Wherever no batch is open the request is the beginning of every later one, compactions apart."""
     for name in wire.PROVIDERS:
@@ -181,7 +181,7 @@ def test_the_same_leaf_renders_the_same_bytes(path, name):
 
 
 @given(path=paths(), name=st.sampled_from(list(wire.PROVIDERS)))
-@thorough
+@thorough_settings
 def test_what_is_projected_reads_back_to_the_same_projection(path, name):
     provider = wire.find_provider(name)
     sent = history(provider.project(build_context(path), blobs))

@@ -33,15 +33,15 @@ from bough.stores.postgres.pool import Pool
 from bough.stores.postgres.statement import Statement, run_statement
 from bough.stores.postgres.store import PostgresStore
 from bough.stores.postgres.url import Address
-from support.postgres import APP, Cluster, Database
-from support.postgres_proxy import Wire
-from support.server import Served
+from support.postgres import APP, Database, DatabaseHost
+from support.postgres_proxy import PostgresProxy
+from support.server import LocalServer
 
 numbers = count(1)
 
 
 @pytest.fixture(scope="module")
-def installed(postgres: Cluster) -> Database:
+def installed(postgres: DatabaseHost) -> Database:
     database = Database(postgres, "absurd")
     absurd_schema.install(database.owner_url)
     return database
@@ -337,18 +337,18 @@ class TestSteps:
 
     def test_a_step_is_two_round_trips(self, installed: Database, queue: str, store: bough.Store) -> None:
         """Its answer and its results: whatever else a task asks for, it asks for once."""
-        if installed.cluster.server is None:
+        if installed.host.server is None:
             pytest.skip("wants a server of our own")
-        wire = Wire(installed.cluster.server.folder)
+        wire = PostgresProxy(installed.host.server.folder)
         asked = []
         for steps in (5, 5, 25):  # the first prepares
             session = store.start("a")
             model = by_step(*(looking(n) for n in range(steps)), "Seen.")
             with working(installed, queue, Agent("a", model, [look]), url=wire.url(installed.name, APP)):
-                before = wire.requests
+                before = wire.request_count
                 session.send("look", engine="absurd", queue=queue)
                 until(answered(session, "Seen."))
-                asked.append(wire.requests - before)
+                asked.append(wire.request_count - before)
         wire.close()
         print(f"round trips of a task of 6 steps: {asked[1]}, of 26: {asked[2]}")
         assert (asked[2] - asked[1]) / 20 < 2.5
@@ -472,9 +472,9 @@ class TestApproval:
         with working(installed, queue, agent):
             until(lambda: task(installed, queue)[0] == "sleeping")
         (asked,) = session.pending_approvals()
-        with Served(store, Driving((by_step("The server spoke."),))) as served:
+        with LocalServer(store, Driving((by_step("The server spoke."),))) as server:
             named = {"seq": asked.seq, "index": asked.index}
-            told = served.post(f"/api/sessions/{session.session_id}/approve", named)
+            told = server.post(f"/api/sessions/{session.session_id}/approve", named)
         assert (told["waiting"], told["resumed"]) == (0, False)
         assert task(installed, queue)[0] == "pending"
         with working(installed, queue, agent):
@@ -857,15 +857,15 @@ class TestWorker:
         assert answered(session, "Held.")()
 
     def test_idle_slots_ask_the_queue_as_one(self, installed: Database, queue: str) -> None:
-        if installed.cluster.server is None:
+        if installed.host.server is None:
             pytest.skip("wants a server of our own")
-        wire = Wire(installed.cluster.server.folder)
+        wire = PostgresProxy(installed.host.server.folder)
         url = wire.url(installed.name, APP)
         with working(installed, queue, Agent("a", by_step("Yes.")), url=url, concurrency=40):
             time.sleep(0.5)
-            before = wire.requests
+            before = wire.request_count
             time.sleep(1)
-            assert 1 <= wire.requests - before <= 8
+            assert 1 <= wire.request_count - before <= 8
         wire.close()
 
     def test_a_step_longer_than_its_lease_is_done_once(
@@ -1035,12 +1035,12 @@ class TestBadInput:
         with pytest.raises(errors.EngineNotInstalled, match="no queue 'nowhere'"):
             Worker(installed.url, [], queue="nowhere")
 
-    def test_the_schema_needs_ours_first(self, postgres: Cluster) -> None:
-        empty = postgres.url(postgres.database("empty"))
+    def test_the_schema_needs_ours_first(self, postgres: DatabaseHost) -> None:
+        empty = postgres.url(postgres.create_database("empty"))
         with pytest.raises(errors.MigrationNeeded, match="migrate"):
             absurd_schema.install(empty)
 
-    def test_another_version_of_absurd_is_refused(self, postgres: Cluster) -> None:
+    def test_another_version_of_absurd_is_refused(self, postgres: DatabaseHost) -> None:
         database = Database(postgres, "newer")
         absurd_schema.install(database.owner_url)
         database.run(

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from support import paths
-from support.postgres import Cluster, Database
+from support.postgres import Database, DatabaseHost
 from support.terminal import bough
 
 numbers = count(1)
@@ -42,7 +42,7 @@ support = Agent("support", ScriptedModel(answer), [refund])
 
 
 @pytest.fixture(scope="module")
-def installed(postgres: Cluster) -> Database:
+def installed(postgres: DatabaseHost) -> Database:
     return Database(postgres, "absurd_cli")
 
 
@@ -152,7 +152,7 @@ class TestBadInput:
         assert "runs on PostgreSQL" in done.err
         assert not (tmp_path / "s.db").exists()
 
-    def test_without_the_schema_it_says_what_to_run(self, migrated: Database) -> None:
-        done = bough("run", "--engine", "absurd", "--agent", "a", "hi", store=migrated.url)
+    def test_without_the_schema_it_says_what_to_run(self, migrated_database: Database) -> None:
+        done = bough("run", "--engine", "absurd", "--agent", "a", "hi", store=migrated_database.url)
         assert done.code == 1
         assert "migrate --engine absurd" in done.err

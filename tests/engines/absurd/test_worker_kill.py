@@ -24,7 +24,7 @@ from bough.engines.absurd import schema as absurd_schema
 from bough.engines.absurd.step import Checkpoint, checkpoint
 from bough.wire import PROVIDERS, find_provider
 from support import worker_agent
-from support.postgres import Cluster, Database, Server
+from support.postgres import Database, DatabaseHost, PostgresServer
 
 SOAK = os.environ.get("BOUGH_SOAK") == "1"
 SESSIONS = 100 if SOAK else 10
@@ -55,7 +55,7 @@ class Desk:
                 session.enqueue(text, engine="absurd", queue=self.queue)
             self.sessions.append(session)
 
-    def start(self, work: Callable[..., None] = worker_agent.work, *how: Any) -> BaseProcess:
+    def start(self, work: Callable[..., None] = worker_agent.run_worker, *how: Any) -> BaseProcess:
         given = (self.database.url, self.queue, str(self.told), *how)
         process = context.Process(target=work, args=given, daemon=True)
         process.start()
@@ -68,7 +68,7 @@ class Desk:
         self.kills += 1
 
     def lines(self) -> list[str]:
-        return worker_agent.lines(self.told)
+        return worker_agent.read_lines(self.told)
 
     def states(self) -> Counter[str]:
         return Counter(state for (state,) in self.database.run(f"select state from absurd.t_{self.queue}"))
@@ -147,7 +147,7 @@ class Desk:
 
 
 @pytest.fixture(scope="module")
-def installed(postgres: Cluster) -> Database:
+def installed(postgres: DatabaseHost) -> Database:
     return Database(postgres, "workers")
 
 
@@ -173,10 +173,10 @@ class TestKill:
         tries = range(1, points + 1) if SOAK else range(2, points + 1, 7)
         desk.send(len(tries), *worker_agent.INPUTS)
         for first in range(0, len(tries), 8):
-            doomed = [desk.start(worker_agent.work, kill_at) for kill_at in tries[first : first + 8]]
+            doomed = [desk.start(worker_agent.run_worker, kill_at) for kill_at in tries[first : first + 8]]
             desk.until(lambda: desk.is_done() or not any(one.is_alive() for one in doomed))  # noqa: B023
         for _ in range(2):
-            desk.start(worker_agent.work, 0, 4)
+            desk.start(worker_agent.run_worker, 0, 4)
         desk.until(desk.is_done)
         desk.stop()
         names = Counter(line.split(maxsplit=1)[1] for line in desk.lines() if line.startswith("killed"))
@@ -189,13 +189,13 @@ class TestKill:
     def test_three_workers_killed_at_random_finish_every_session(self, desk: Desk) -> None:
         rng = random.Random(os.environ.get("BOUGH_SEED", "workers"))
         desk.send(SESSIONS, *worker_agent.INPUTS)
-        working = [desk.start(worker_agent.work, 0, 4) for _ in range(3)]
+        working = [desk.start(worker_agent.run_worker, 0, 4) for _ in range(3)]
         deadline = time.monotonic() + (60 if SOAK else 5)
         while time.monotonic() < deadline and not desk.is_done():
             time.sleep(rng.uniform(0.3, 1.0))
             n = rng.randrange(3)
             desk.kill(working[n])
-            working[n] = desk.start(worker_agent.work, 0, 4)
+            working[n] = desk.start(worker_agent.run_worker, 0, 4)
         desk.until(desk.is_done, 300)
         desk.stop()
         print(f"{SESSIONS} sessions, {desk.kills} workers killed, {desk.lines().count('model')} model calls")
@@ -206,11 +206,11 @@ class TestKill:
 class TestPause:
     def test_a_worker_paused_past_its_lease_loses_cleanly(self, desk: Desk) -> None:
         desk.send(2, "go")
-        sleeper = desk.start(worker_agent.plod, 0.5)
+        sleeper = desk.start(worker_agent.run_slow_worker, 0.5)
         desk.until(lambda: desk.lines().count("model") >= 3)
         os.kill(sleeper.pid or 0, signal.SIGSTOP)
         paused_at = [session.refresh().leaf.seq for session in desk.sessions]
-        desk.start(worker_agent.plod, 0.1)
+        desk.start(worker_agent.run_slow_worker, 0.1)
         desk.until(desk.is_done)
         ended_at = [session.refresh().leaf.seq for session in desk.sessions]
         assert ended_at > paused_at
@@ -225,7 +225,7 @@ class TestPause:
 
     def test_a_worker_paused_within_a_transaction_does_not_lock_its_task_up(self, desk: Desk) -> None:
         desk.send(1, *worker_agent.INPUTS)
-        sleeper = desk.start(worker_agent.work, "within transaction", 1, 1, signal.SIGSTOP)
+        sleeper = desk.start(worker_agent.run_worker, "within transaction", 1, 1, signal.SIGSTOP)
         # Looking whether all is done also approves what waits.
         desk.until(lambda: not desk.is_done() and "killed within transaction" in desk.lines())
         desk.start()
@@ -238,14 +238,14 @@ class TestPause:
 
 class TestServer:
     @pytest.fixture
-    def own(self, tmp_path: Path) -> Iterator[tuple[Server, Desk]]:
+    def own(self, tmp_path: Path) -> Iterator[tuple[PostgresServer, Desk]]:
         """A server that may be stopped, and that loses nothing it has promised."""
-        server = Server(("fsync=on", "synchronous_commit=on"))
+        server = PostgresServer(("fsync=on", "synchronous_commit=on"))
         server.start()
 
-        class Own(Cluster):
+        class Own(DatabaseHost):
             def __init__(self) -> None:
-                self._given, self._made, self.server = None, [], server
+                self._external_url, self._database_names, self.server = None, [], server
 
         desk = Desk(Database(Own(), "restarted"), tmp_path)
         yield server, desk
@@ -253,10 +253,12 @@ class TestServer:
         desk.store.close()
         server.close()
 
-    def test_workers_outlive_a_server_that_dies_and_comes_back(self, own: tuple[Server, Desk]) -> None:
+    def test_workers_outlive_a_server_that_dies_and_comes_back(
+        self, own: tuple[PostgresServer, Desk]
+    ) -> None:
         server, desk = own
         desk.send(6, *worker_agent.INPUTS)
-        workers = [desk.start(worker_agent.work, 0, 3) for _ in range(2)]
+        workers = [desk.start(worker_agent.run_worker, 0, 3) for _ in range(2)]
         for calls in (8, 20, 32):
             desk.until(lambda: desk.is_done() or desk.lines().count("model") > calls)  # noqa: B023
             server.stop(signal.SIGQUIT)
@@ -281,13 +283,13 @@ class TestServer:
 class TestStop:
     def test_sigterm_gives_tasks_back_and_another_worker_ends_them(self, desk: Desk) -> None:
         desk.send(2, "go")
-        first = desk.start(worker_agent.plod, 0.3, 5)
+        first = desk.start(worker_agent.run_slow_worker, 0.3, 5)
         desk.until(lambda: desk.lines().count("model") >= 3)
         first.terminate()
         first.join(10)
         assert first.exitcode == 0
         assert desk.states() == {"sleeping": 2}
-        desk.start(worker_agent.plod, 0.0, 5)
+        desk.start(worker_agent.run_slow_worker, 0.0, 5)
         desk.until(desk.is_done)
         desk.check("go", "Done.")
         assert desk.database.run(f"select max(attempts) from absurd.t_{desk.queue}") == [(1,)]

@@ -54,8 +54,8 @@ from bough.stores.memory.store import MemoryStore
 from bough.stores.sqlite.store import SqliteStore
 from support.paths import GOLDEN, SUPPORT
 from support.random_logs import SOAK
-from support.random_trees import Step, grow, steps
-from support.runtime import counted_runtime
+from support.random_trees import Step, grow_tree, steps
+from support.runtime import deterministic_runtime
 
 HEAVY = SUPPORT / "large_bundle.py"
 
@@ -148,10 +148,10 @@ class TestRoundTrip:
     def test_what_was_imported_exports_to_the_same_bytes(self, script: list[Step], forwards: bool) -> None:
         with tempfile.TemporaryDirectory() as folder:
             here = [
-                Store(MemoryStore(), counted_runtime()),
-                Store(SqliteStore(Path(folder) / "a.db", synchronous="normal"), counted_runtime()),
+                Store(MemoryStore(), deterministic_runtime()),
+                Store(SqliteStore(Path(folder) / "a.db", synchronous="normal"), deterministic_runtime()),
             ]
-            grown = [grow(store, script) for store in here]
+            grown = [grow_tree(store, script) for store in here]
             made = [[bundle(session, blobs=True) for session in sessions] for sessions in grown]
             assert made[0] == made[1]  # the same on every store
             assert b"EVIDENCE" not in b"".join(made[0])
@@ -328,7 +328,7 @@ class TestExport:
     def test_a_damaged_session_is_not_exported(self, tmp_path: Path) -> None:
         import apsw
 
-        with Store(SqliteStore(tmp_path / "a.db"), counted_runtime()) as store:
+        with Store(SqliteStore(tmp_path / "a.db"), deterministic_runtime()) as store:
             session = store.start("a", [system("s")])
             session.append([user("q")])
             with apsw.Connection(str(tmp_path / "a.db")) as connection:
@@ -711,7 +711,7 @@ class TestCopy:
             assert len(list(there.all_sessions())) == 2
 
     def test_evidence_goes_along_between_stores_of_ones_own(self, tmp_path: Path, store: Store) -> None:
-        session = grow(store, [("turn", 0, 1, "x")])[0]
+        session = grow_tree(store, [("turn", 0, 1, "x")])[0]
         with other(store, tmp_path) as there:
             proofs = [entry.evidence for entry in store.copy(session, to=there).path()]
         assert proofs == [entry.evidence for entry in session.path()]

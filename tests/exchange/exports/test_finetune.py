@@ -18,7 +18,7 @@ from bough.exchange.exports.finetune import Skipped, finetune
 from bough.exchange.exports.path_reader import cleared
 from bough.store import Store
 from bough.wire.openai_chat.rules import violations
-from support.random_logs import path_of, paths, thorough
+from support.random_logs import path_of, paths, thorough_settings
 
 
 def messages(session: Session) -> list[dict[str, Any]]:
@@ -196,7 +196,7 @@ class TestWhatStaysOut:
         assert session.finetune().turns == 1
 
 
-@thorough
+@thorough_settings
 @given(paths())
 def test_every_log_gives_a_line_the_provider_accepts_or_none(path: list[Entry]) -> None:
     done = finetune(list(cleared(path, Redactor(["snowman ☃ 🎄"]))))

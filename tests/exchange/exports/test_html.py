@@ -21,7 +21,7 @@ from bough import user
 from bough.errors import InvalidArgument, PageTooLarge
 from bough.exchange.exports import html
 from support import sample_store
-from support.browser import Process, Watched, aside, browser
+from support.browser import ServerProcess, ViewerPage, browser, run_in_thread
 from support.sample_store import BUILD, CASE, HOSTILE, TASK, WAITING
 from support.terminal import bough as run
 
@@ -33,7 +33,7 @@ CANARY = "xyzzy-1234567890-abcdef"
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("gallery") / "agent.db"
-    return aside(lambda: sample_store.fill(place))
+    return run_in_thread(lambda: sample_store.fill(place))
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +47,9 @@ def pages(store: Path) -> Path:
 
 
 @pytest.fixture
-def watched(browser: Browser, pages: Path) -> Iterator[Watched]:
+def viewer(browser: Browser, pages: Path) -> Iterator[ViewerPage]:
     """A page of a file, offline; nothing but the file itself may be asked for."""
-    found = Watched(browser, pages.as_uri() + "/", offline=True)
+    found = ViewerPage(browser, pages.as_uri() + "/", offline=True)
     yield found
     found.check()
     assert [asked for asked in found.requests if not re.match(r"[\w-]+\.html|data:|blob:", asked)] == []
@@ -227,21 +227,21 @@ class TestVerb:
         assert list(tmp_path.glob("*.html")) == []
 
 
-def opened(watched: Watched, name: str, at: str = "") -> Page:
-    page = watched.open(f"{name}.html{at}")
+def opened(viewer: ViewerPage, name: str, at: str = "") -> Page:
+    page = viewer.open(f"{name}.html{at}")
     expect(page.locator("article.entry.selected")).to_be_visible()
     return page
 
 
 class TestPage:
-    def test_transcript_and_tree_show_without_a_network(self, watched: Watched) -> None:
-        page = opened(watched, CASE)
+    def test_transcript_and_tree_show_without_a_network(self, viewer: ViewerPage) -> None:
+        page = opened(viewer, CASE)
         expect(page).to_have_title("Order 41 · Bough")
         expect(page.locator(".transcript")).to_contain_text("I have refunded 25 to your card.")
         expect(page.locator(".card-name", has_text="look_up")).to_be_visible()
         expect(page.locator(".tree-rows")).to_contain_text("Where is order 41?")
         expect(page.locator(".head-facts")).to_contain_text("$0.00432")
-        assert watched.requests == [f"{CASE}.html"]
+        assert viewer.requests == [f"{CASE}.html"]
 
     @pytest.mark.parametrize("name", [BUILD, TASK])
     def test_it_shows_what_the_server_shows(
@@ -249,9 +249,9 @@ class TestPage:
     ) -> None:
         """Both tall enough to show every row."""
         tall = {"viewport": {"width": 1400, "height": 9_000}}
-        with Process(store) as process:
-            there = Watched(browser, process.url, **tall)
-            here = Watched(browser, pages.as_uri() + "/", offline=True, **tall)
+        with ServerProcess(store) as process:
+            there = ViewerPage(browser, process.url, **tall)
+            here = ViewerPage(browser, pages.as_uri() + "/", offline=True, **tall)
             live = there.open(f"/s/{name}?at=2")
             copy = here.open(f"whole-{BUILD}.html#/s/{name}?at=2")
             for part in ("", "Usage", "JSON"):
@@ -260,8 +260,8 @@ class TestPage:
                 one.check()
                 one.close()
 
-    def test_a_permalink_opens_at_its_entry_and_follows_what_is_selected(self, watched: Watched) -> None:
-        page = opened(watched, f"whole-{CASE}", f"#/s/{CASE}?at=1:3")
+    def test_a_permalink_opens_at_its_entry_and_follows_what_is_selected(self, viewer: ViewerPage) -> None:
+        page = opened(viewer, f"whole-{CASE}", f"#/s/{CASE}?at=1:3")
         expect(page.locator("article.selected")).to_have_attribute("data-place", "1:3")
         page.locator('article[data-place="1:5"] .entry-label').click()
         expect(page).to_have_url(re.compile(rf"#/s/{CASE}\?at=1:5$"))
@@ -271,11 +271,11 @@ class TestPage:
         expect(page.locator("article.selected")).to_have_attribute("data-place", "1:7")
         page.go_back()
         expect(page.locator("article.selected")).to_have_attribute("data-place", "1:5")
-        page.goto(f"{watched.url}whole-{CASE}.html#/s/ses_nowhere")
+        page.goto(f"{viewer.url}whole-{CASE}.html#/s/ses_nowhere")
         expect(page.locator(".said-bad")).to_have_text("no session ses_nowhere in this copy")
 
-    def test_the_inspector_shows_the_json_the_cost_and_what_the_model_saw(self, watched: Watched) -> None:
-        page = opened(watched, CASE, "#/?at=1:3")
+    def test_the_inspector_shows_the_json_the_cost_and_what_the_model_saw(self, viewer: ViewerPage) -> None:
+        page = opened(viewer, CASE, "#/?at=1:3")
         expect(page.locator(".inspected")).to_contain_text("Its model call")
         page.get_by_role("tab", name="JSON").click()
         expect(page.locator(".inspected .json")).to_contain_text('name: "look_up"')
@@ -286,10 +286,10 @@ class TestPage:
         expect(page.locator("table.usage")).to_contain_text("$0.00432")
         page.get_by_role("tab", name="Model saw").click()
         expect(page.locator(".seen-message")).to_contain_text("Where is order 41?")
-        expect(opened(watched, CASE, "#/?at=1:1").locator(".said-bad")).to_contain_text("bough import")
+        expect(opened(viewer, CASE, "#/?at=1:1").locator(".said-bad")).to_contain_text("bough import")
 
-    def test_a_branch_that_was_left_can_be_looked_at(self, watched: Watched) -> None:
-        page = opened(watched, BUILD)
+    def test_a_branch_that_was_left_can_be_looked_at(self, viewer: ViewerPage) -> None:
+        page = opened(viewer, BUILD)
         page.locator(".tree-row", has_text="Could you try way 1?").click()
         page.locator(".tree-row", has_text="Way 1 does not work").click()
         expect(page.locator(".looking")).to_contain_text("Looking at 1:23; the session stands at 3:29")
@@ -298,28 +298,28 @@ class TestPage:
         expect(page.locator(".transcript")).to_contain_text("Months beyond December are refused.")
 
     def test_a_fork_shows_what_it_stands_on_and_an_empty_session_that_it_is(
-        self, watched: Watched, store: Path, pages: Path
+        self, viewer: ViewerPage, store: Path, pages: Path
     ) -> None:
         with bough.open(store) as sessions:
             [fork] = sessions.sessions(relation="fork").sessions
             sessions.session(fork.session_id).html(pages / "fork.html")
             sessions.start("nobody yet").html(pages / "empty.html")
-        page = opened(watched, "fork")
+        page = opened(viewer, "fork")
         expect(page.locator(".transcript")).to_contain_text("Where is order 41?")
         expect(page.locator(".transcript")).to_contain_text("Offer a voucher first.")
-        page = watched.open("empty.html")
+        page = viewer.open("empty.html")
         expect(page.locator("h1")).to_have_text("nobody yet")
         expect(page.locator("article")).to_have_count(0)
 
-    def test_a_task_inside_is_a_click_away_and_so_is_the_way_back(self, watched: Watched) -> None:
-        page = opened(watched, BUILD)
+    def test_a_task_inside_is_a_click_away_and_so_is_the_way_back(self, viewer: ViewerPage) -> None:
+        page = opened(viewer, BUILD)
         page.locator(".tree-row.related", has_text="Review dates.py").click()
         expect(page.locator(".transcript")).to_contain_text("two names could be clearer")
         page.locator(".tree-row.related", has_text="Fix the failing date tests").click()
         expect(page.locator("h1")).to_have_text("Fix the failing date tests")
 
-    def test_search_finds_words_in_messages_calls_and_results(self, watched: Watched) -> None:
-        page = opened(watched, BUILD)
+    def test_search_finds_words_in_messages_calls_and_results(self, viewer: ViewerPage) -> None:
+        page = opened(viewer, BUILD)
         page.keyboard.press("/")
         page.get_by_role("combobox").fill('role:tool "replaced 1 place" -nothing')
         expect(page.locator(".hit")).to_have_count(1)
@@ -330,24 +330,24 @@ class TestPage:
         page.get_by_role("combobox").fill("agent:coder")
         expect(page.locator("dialog.search")).to_contain_text("not by agent:")
 
-    def test_pictures_are_inside_or_said_to_be_missing(self, watched: Watched) -> None:
-        page = opened(watched, f"whole-{BUILD}", f"#/s/{BUILD}?at=1:20")
+    def test_pictures_are_inside_or_said_to_be_missing(self, viewer: ViewerPage) -> None:
+        page = opened(viewer, f"whole-{BUILD}", f"#/s/{BUILD}?at=1:20")
         picture = page.locator("img.media")
         expect(picture).to_be_visible()
         assert picture.evaluate("one => one.naturalWidth") == 160
         assert str(picture.get_attribute("src")).startswith("data:image/png;base64,")
-        page = opened(watched, BUILD, "#/?at=1:20")
+        page = opened(viewer, BUILD, "#/?at=1:20")
         expect(page.locator(".missing", has_text="plot.png")).to_contain_text("not in this copy")
 
-    def test_long_texts_end_early_and_can_be_opened(self, watched: Watched) -> None:
-        page = opened(watched, BUILD, "#/?at=1:17")
+    def test_long_texts_end_early_and_can_be_opened(self, viewer: ViewerPage) -> None:
+        page = opened(viewer, BUILD, "#/?at=1:17")
         row = page.locator('article[data-place="1:17"]')
         row.get_by_role("button", name=re.compile("cat build.log")).click()
         row.get_by_role("button", name=re.compile("Show all")).click()
         expect(row).to_contain_text("line 1999 of a long log")
 
-    def test_nothing_offers_to_change_what_is_a_copy(self, watched: Watched) -> None:
-        page = opened(watched, WAITING)
+    def test_nothing_offers_to_change_what_is_a_copy(self, viewer: ViewerPage) -> None:
+        page = opened(viewer, WAITING)
         expect(page.locator(".approval")).to_contain_text("waits for approval")
         expect(page.get_by_role("button", name="Copy link")).to_be_visible()
         verbs = "Approve|Deny|Fork|Rewind|Replay|Undo|Redo|Compact|Compare|Send|Rename|Archive|Move"
@@ -355,48 +355,50 @@ class TestPage:
         page.keyboard.press("f")
         expect(page.locator("dialog")).to_have_count(0)
 
-    def test_what_waits_in_a_task_is_said_and_leads_there(self, watched: Watched, pages: Path) -> None:
-        calls = bough.assistant(bough.ToolCall("c1", "have_paid", {"amount": 40, "account": "ANN-7"}))
+    def test_what_waits_in_a_task_is_said_and_leads_there(self, viewer: ViewerPage, pages: Path) -> None:
+        calls = bough.assistant(bough.ToolCall("c1", "delegate_payment", {"amount": 40, "account": "ANN-7"}))
 
         def export() -> None:
             with bough.open("memory:") as sessions:
                 session = sessions.start("support", [bough.system("You help.")])
                 model = bough.ScriptedModel([calls])
-                session.send_sync("Pay Ann 40", model=model, tools=[sample_store.have_paid])
+                session.send_sync("Pay Ann 40", model=model, tools=[sample_store.delegate_payment])
                 session.html(pages / "delegating.html")
                 session.approve(session.pending_approvals()[0])
                 session.html(pages / "decided.html")
 
-        aside(export)
-        page = opened(watched, "delegating")
+        run_in_thread(export)
+        page = opened(viewer, "delegating")
         expect(page.locator(".card .badge")).to_have_text("its task waits for approval")
         expect(page.locator(".approval")).to_contain_text(
             re.compile("pay_out waits for approval .* in task ses_")
         )
         page.locator(".card a.task").click()
         expect(page.locator("article.selected .card .badge")).to_have_text("waits for approval")
-        page = opened(watched, "decided")
+        page = opened(viewer, "decided")
         expect(page.locator(".card .badge")).to_have_text("its task has a word")
         expect(page.locator(".approval")).to_have_count(0)
 
-    def test_the_bundle_inside_can_be_saved(self, watched: Watched, pages: Path) -> None:
-        page = opened(watched, BUILD)
+    def test_the_bundle_inside_can_be_saved(self, viewer: ViewerPage, pages: Path) -> None:
+        page = opened(viewer, BUILD)
         with page.expect_download() as saved:
             page.get_by_role("link", name="save the bundle").click()
         assert re.fullmatch(r"ses_\w+\.bough", saved.value.suggested_filename)
         assert saved.value.path().read_bytes() == inside((pages / f"{BUILD}.html").read_bytes())
 
-    def test_hostile_text_is_read_and_runs_nothing(self, watched: Watched) -> None:
-        page = opened(watched, f"whole-{HOSTILE}")
+    def test_hostile_text_is_read_and_runs_nothing(self, viewer: ViewerPage) -> None:
+        page = opened(viewer, f"whole-{HOSTILE}")
         for seq in (*range(2, 33, 4), 33, 36):
-            page.goto(f"{watched.url}whole-{HOSTILE}.html#/s/{HOSTILE}?at=1:{seq}")
+            page.goto(f"{viewer.url}whole-{HOSTILE}.html#/s/{HOSTILE}?at=1:{seq}")
             expect(page.locator("article.selected")).to_have_attribute("data-place", f"1:{seq}")
-        page.goto(f"{watched.url}whole-{HOSTILE}.html#/s/{HOSTILE}?at=1:3")
+        page.goto(f"{viewer.url}whole-{HOSTILE}.html#/s/{HOSTILE}?at=1:3")
         expect(page.locator("article.selected")).to_contain_text("<script>window.hacked = 1</script>")
         assert page.locator("a[href^='javascript'], a[href^='data:text'], .transcript script").count() == 0
 
     def test_it_is_usable_on_a_narrow_screen(self, browser: Browser, pages: Path) -> None:
-        narrow = Watched(browser, pages.as_uri() + "/", offline=True, viewport={"width": 400, "height": 800})
+        narrow = ViewerPage(
+            browser, pages.as_uri() + "/", offline=True, viewport={"width": 400, "height": 800}
+        )
         page = opened(narrow, CASE)
         expect(page.locator(".tab-bar button:visible")).to_have_text(["Tree", "Transcript", "Details"])
         page.get_by_role("button", name="Details").click()

@@ -28,9 +28,9 @@ from bough.core.usage import Price, Totals, Usage
 from bough.errors import ModelError
 from bough.store import Store
 from bough.stores.memory.store import MemoryStore
-from support.random_logs import thorough
-from support.random_sessions import lives
-from support.runtime import counted_runtime
+from support.random_logs import thorough_settings
+from support.random_sessions import sessions
+from support.runtime import deterministic_runtime
 
 Told = dict[str, Any]
 
@@ -95,7 +95,7 @@ class TestLog:
     def test_written_twice_it_is_the_same_bytes_in_any_store(self, store: Store) -> None:
         session = asked(store)
         assert session.inspect() == session.inspect()
-        assert session.inspect() == asked(Store(MemoryStore(), counted_runtime())).inspect()
+        assert session.inspect() == asked(Store(MemoryStore(), deterministic_runtime())).inspect()
 
     def test_a_message_is_named_as_the_command_line_names_its_entry(self, store: Store) -> None:
         session = asked(store)
@@ -383,8 +383,8 @@ def counted(totals: Totals) -> tuple[int, int]:
 
 
 class TestAnyLog:
-    @thorough
-    @given(lives())
+    @thorough_settings
+    @given(sessions())
     def test_every_path_is_told_whole_and_adds_up(self, session: Session) -> None:
         text = session.inspect()
         assert "DETAILS" not in text

@@ -21,7 +21,7 @@ from bough.errors import InvalidArgument
 from bough.exchange.exports.jsonl import EntryLine, entry_lines, event_lines
 from bough.exchange.exports.path_reader import cleared
 from bough.store import Store
-from support.random_logs import path_of, paths, thorough
+from support.random_logs import path_of, paths, thorough_settings
 
 
 def asked(store: Store) -> Session:
@@ -148,7 +148,7 @@ class TestWhatStaysOut:
                 assert "late-secret-2" not in "".join(again.jsonl(what))  # type: ignore[arg-type]
                 assert "late-secret-2" in "".join(again.jsonl(what, redact=False))  # type: ignore[arg-type]
 
-    @thorough
+    @thorough_settings
     @given(paths())
     def test_every_log_can_be_told_and_tells_no_secret(self, path: list[Entry]) -> None:
         hidden = list(cleared(path, Redactor(["snowman ☃ 🎄"])))

@@ -41,7 +41,7 @@ from bough.exchange.exports.markdown import OUTCOMES, markdown
 from bough.exchange.exports.path_reader import cleared
 from bough.store import Store
 from bough.stores.base import SessionRow
-from support.random_logs import path_of, paths, thorough
+from support.random_logs import path_of, paths, thorough_settings
 
 ROW = SessionRow(session_id="ses_1", space="default", conversation_id="con_1", started_at=0, updated_at=1)
 reader = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
@@ -222,7 +222,7 @@ TEMPTING = ["html_block", "html_inline", "link_open", "image"]
 
 
 class TestContentIsInert:
-    @thorough
+    @thorough_settings
     @given(hostile, hostile, hostile)
     def test_no_tag_no_link_no_image_and_no_heading_of_a_strangers_making(
         self, one: str, two: str, three: str
@@ -235,7 +235,7 @@ class TestContentIsInert:
         assert "\x1b" not in text
         assert "\0" not in text
 
-    @thorough
+    @thorough_settings
     @given(hostile)
     def test_a_quote_is_one_quote_and_a_fence_one_fence(self, text: str) -> None:
         quoted = reader.parse(quote(text))
@@ -281,7 +281,7 @@ def _everywhere(one: str, two: str, three: str) -> list[Entry]:
     )
 
 
-@thorough
+@thorough_settings
 @given(paths())
 def test_every_log_can_be_told_and_tells_no_secret(path: list[Entry]) -> None:
     hidden = list(cleared(path, Redactor(["snowman ☃ 🎄"])))

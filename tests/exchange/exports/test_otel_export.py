@@ -22,9 +22,9 @@ from bough.errors import ModelError
 from bough.exchange.exports.otel.otlp import MOST_SPANS
 from bough.store import Store
 from bough.stores.memory.store import MemoryStore
-from support.random_logs import thorough
-from support.random_sessions import lives
-from support.runtime import counted_runtime
+from support.random_logs import thorough_settings
+from support.random_sessions import sessions
+from support.runtime import deterministic_runtime
 
 Told = dict[str, Any]
 
@@ -127,7 +127,7 @@ class TestTrace:
         session = asked(store)
         again = store.session(session.session_id)
         assert list(session.spans()) == list(again.spans())
-        elsewhere = asked(Store(MemoryStore(), counted_runtime()))
+        elsewhere = asked(Store(MemoryStore(), deterministic_runtime()))
         assert list(elsewhere.spans()) == list(session.spans())
 
     def test_moved_to_a_store_of_other_numbers_it_is_the_same_spans(self, store: Store) -> None:
@@ -429,8 +429,8 @@ class TestContent:
 
 
 class TestAnyLog:
-    @thorough
-    @given(lives(), st.booleans())
+    @thorough_settings
+    @given(sessions(), st.booleans())
     def test_every_log_is_a_lawful_trace_that_adds_up(self, session: Session, content: bool) -> None:
         lines = list(session.spans(content=content))
         told = spans(lines)

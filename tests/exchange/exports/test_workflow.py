@@ -26,8 +26,8 @@ from bough.log.workspace import Workspace
 from bough.store import Store
 from bough.stores.base import SessionRow
 from bough.stores.sqlite.store import SqliteStore
-from support.random_logs import TEXTS, paths, thorough
-from support.runtime import counted_runtime
+from support.random_logs import TEXTS, paths, thorough_settings
+from support.runtime import deterministic_runtime
 
 AGENT = {
     "id": "support",
@@ -326,7 +326,7 @@ with Store(SqliteStore(sys.argv[1])) as store:
 class TestDeterminism:
     def test_another_process_writes_the_same_bytes(self, tmp_path: Path) -> None:
         place = tmp_path / "agent.db"
-        with Store(SqliteStore(place), counted_runtime()) as store:
+        with Store(SqliteStore(place), deterministic_runtime()) as store:
             session = asked(store, spec=AGENT)
             here = session.workflow().encode()
         for seed in ("0", "1"):
@@ -343,11 +343,11 @@ class TestDeterminism:
 
         told = set()
         for opened in (MemoryStore(), SqliteStore(tmp_path / "other.db")):
-            with Store(opened, counted_runtime()) as store:
+            with Store(opened, deterministic_runtime()) as store:
                 told.add(asked(store, spec=AGENT).workflow())
         assert len(told) == 1
 
-    @thorough
+    @thorough_settings
     @given(paths(), st.sampled_from([*TEXTS, None]))
     def test_every_log_gives_a_workflow_that_parses_to_the_same_bytes(
         self, path: list[Entry], title: str | None

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bough.exchange.exports.yaml import to_yaml
-from support.random_logs import thorough
+from support.random_logs import thorough_settings
 
 HOSTILE = [
     *(
@@ -151,7 +151,7 @@ def test_any_text_comes_back_as_it_was(text: str, loader: Any) -> None:
 
 @pytest.mark.parametrize("loader", LOADERS)
 def test_any_value_comes_back_and_is_written_as_the_same_bytes(loader: Any) -> None:
-    @thorough
+    @thorough_settings
     @given(st.dictionaries(texts, values, max_size=5))
     @example({"k" * 2_000: {"\n" * 600: [1, {}]}, "": []})
     @example({"n": [1e16, 1e-7, -0.0, 1.5e300, 2**200, -1]})

@@ -17,13 +17,13 @@ from bough.store import Store
 from support.import_sources import (
     Record,
     assert_survived,
-    laid_down,
-    mangled,
-    only,
-    opened,
-    path_of,
-    stamps,
-    taken,
+    entries_of,
+    file_contents,
+    import_all,
+    import_one,
+    mangled_records,
+    memory_store,
+    write_sqlite,
 )
 
 ID = "adk-shop:ann@x.org:s1"
@@ -90,20 +90,20 @@ SAMPLE: list[Record] = [
 
 
 def texts(store: Store) -> list[str]:
-    return [e.message.text for e in path_of(store.session(ID)) if e.message is not None]
+    return [e.message.text for e in entries_of(store.session(ID)) if e.message is not None]
 
 
 @pytest.fixture
 def store() -> Iterator[Store]:
     """In memory: every store takes in what `test_importing` hands it."""
-    with opened() as sessions:
+    with memory_store() as sessions:
         yield sessions
 
 
 class TestASession:
     def test_keeps_contents_calls_and_responses(self, store: Store, tmp_path: Path) -> None:
-        session, report = only(store, "adk", laid_down(tmp_path / "a.db", SAMPLE))
-        path = [e.message for e in path_of(session) if e.message is not None]
+        session, report = import_one(store, "adk", write_sqlite(tmp_path / "a.db", SAMPLE))
+        path = [e.message for e in entries_of(session) if e.message is not None]
         assert session.session_id == ID
         assert [m.role for m in path] == ["user", "assistant", "tool", "assistant"]
         assert isinstance(path[0].parts[1], Media)
@@ -113,7 +113,7 @@ class TestASession:
         assert report.lost == {}
 
     def test_keeps_usage_model_finish_and_times(self, store: Store, tmp_path: Path) -> None:
-        session, _ = only(store, "adk", laid_down(tmp_path / "a.db", SAMPLE))
+        session, _ = import_one(store, "adk", write_sqlite(tmp_path / "a.db", SAMPLE))
         usage = session.usage()
         assert (usage.calls, usage.input_tokens, usage.output_tokens, usage.cache_read_tokens) == (
             2,
@@ -121,7 +121,7 @@ class TestASession:
             12,
             4,
         )
-        answers = [e for e in path_of(session) if e.role == "assistant"]
+        answers = [e for e in entries_of(session) if e.role == "assistant"]
         assert [(e.model, e.finish, e.at % 60_000_000) for e in answers] == [
             ("gemini-2.5-pro", None, 2_000_000),
             ("gemini-2.5-pro", "STOP", 4_000_000),
@@ -130,22 +130,22 @@ class TestASession:
         assert (row.agent, row.tags["user"], row.started_at) == ("shop", "ann@x.org", 1_772_359_200_000_000)
 
     def test_its_state_is_what_adk_shows(self, store: Store, tmp_path: Path) -> None:
-        session, _ = only(store, "adk", laid_down(tmp_path / "a.db", SAMPLE))
+        session, _ = import_one(store, "adk", write_sqlite(tmp_path / "a.db", SAMPLE))
         assert session.state == {"mood": "calm", "cart": {"b": 2}, "app:open": True, "user:name": "Ann"}
 
     def test_signatures_go_back_to_gemini_in_the_usual_alphabet(self, store: Store, tmp_path: Path) -> None:
-        session, _ = only(store, "adk", laid_down(tmp_path / "a.db", SAMPLE))
+        session, _ = import_one(store, "adk", write_sqlite(tmp_path / "a.db", SAMPLE))
         (call,) = [p for m in session.messages("gemini") for p in m["parts"] if "functionCall" in p]
         assert call["thoughtSignature"] == "c2+/"
 
     def test_an_answer_that_failed_is_a_note(self, store: Store, tmp_path: Path) -> None:
         failed = event(6, "guide", error_code="RECITATION", error_message="no", **spent(7, 0))
-        session, _ = only(store, "adk", laid_down(tmp_path / "a.db", [*SAMPLE, failed]))
+        session, _ = import_one(store, "adk", write_sqlite(tmp_path / "a.db", [*SAMPLE, failed]))
         assert session.usage().input_tokens == 37
 
     def test_without_events_is_passed_over(self, store: Store, tmp_path: Path) -> None:
         nothing = {**event(1, "user"), "session_id": "s9"}
-        assert taken(store, "adk", laid_down(tmp_path / "a.db", [SESSION, nothing])) == []
+        assert import_all(store, "adk", write_sqlite(tmp_path / "a.db", [SESSION, nothing])) == []
 
     def test_of_an_older_file_is_read_without_its_pickles(self, store: Store, tmp_path: Path) -> None:
         old = {key: value for key, value in event(1, "user").items() if key != "event_data"}
@@ -161,7 +161,7 @@ class TestASession:
             "content": {"role": "model", "parts": [{"text": "Ho"}]},
         }
         rows = [SESSION, {**old, **said}, answer | {"usage_metadata": spent(3, 1)["usage_metadata"]}]
-        session, report = only(store, "adk", laid_down(tmp_path / "a.db", rows))
+        session, report = import_one(store, "adk", write_sqlite(tmp_path / "a.db", rows))
         assert texts(store) == ["Hi", "Ho"]
         assert (session.usage().input_tokens, session.state["mood"]) == (3, "calm")
         assert list(report.lost) == ["what an event did, kept as a pickle"]
@@ -175,7 +175,7 @@ class TestWhatEventsDo:
             event(8, "user", actions={"rewind_before_invocation_id": "i2"}, invocation="i3"),
             event(9, "user", "user", [{"text": "Keep it."}], invocation="i4"),
         ]
-        session, _ = only(store, "adk", laid_down(tmp_path / "a.db", [*SAMPLE, *more]))
+        session, _ = import_one(store, "adk", write_sqlite(tmp_path / "a.db", [*SAMPLE, *more]))
         assert texts(store)[-1] == "Keep it."
         assert len(session.branches()) == 2
 
@@ -183,9 +183,9 @@ class TestWhatEventsDo:
         content = {"role": "model", "parts": [{"text": "They look for 41."}]}
         range_ = {"start_timestamp": START, "end_timestamp": START + 3.5, "compacted_content": content}
         short = event(6, "user", actions={"compaction": range_})
-        session, _ = only(store, "adk", laid_down(tmp_path / "a.db", [*SAMPLE, short]))
-        (compaction,) = [e.payload for e in path_of(session) if isinstance(e.payload, Compaction)]
-        kept = path_of(session)[compaction.first_kept - 1].message
+        session, _ = import_one(store, "adk", write_sqlite(tmp_path / "a.db", [*SAMPLE, short]))
+        (compaction,) = [e.payload for e in entries_of(session) if isinstance(e.payload, Compaction)]
+        kept = entries_of(session)[compaction.first_kept - 1].message
         assert compaction.summary == "They look for 41."
         assert kept is not None
         assert kept.text == "It is lost."
@@ -204,7 +204,7 @@ class TestWhatEventsDo:
             event(8, "guide", actions={"state_delta": {"odd": {"a": None}}}),
         ]
         rows = [{**SESSION, "state": {**SESSION["state"], "odd": {"a": None}}}, *SAMPLE[1:], *more]
-        _, report = only(store, "adk", laid_down(tmp_path / "a.db", rows))
+        _, report = import_one(store, "adk", write_sqlite(tmp_path / "a.db", rows))
         assert {what: lost.count for what, lost in report.lost.items()} == {
             "an agent's own view of the history; told in one line": 1,
             "an artifact, which lies elsewhere": 1,
@@ -216,19 +216,19 @@ class TestWhatEventsDo:
 class TestTheFile:
     def test_grows_event_by_event(self, store: Store, tmp_path: Path) -> None:
         for end in range(4, len(SAMPLE) + 1):
-            session, _ = only(store, "adk", laid_down(tmp_path / "a.db", SAMPLE[:end]))
+            session, _ = import_one(store, "adk", write_sqlite(tmp_path / "a.db", SAMPLE[:end]))
         assert texts(store) == ["Where is 41?", "I look.", "", "It is lost."]
         assert session.state["cart"] == {"b": 2}
         assert session.usage().input_tokens == 30
 
     def test_is_not_changed_and_nothing_appears_beside_it(self, store: Store, tmp_path: Path) -> None:
         (tmp_path / "in").mkdir()
-        path = laid_down(tmp_path / "in/a.db", SAMPLE)
-        before = stamps(tmp_path / "in")
-        taken(store, "adk", path)
-        assert stamps(tmp_path / "in") == before
+        path = write_sqlite(tmp_path / "in/a.db", SAMPLE)
+        before = file_contents(tmp_path / "in")
+        import_all(store, "adk", path)
+        assert file_contents(tmp_path / "in") == before
 
-    @given(mangled(SAMPLE))
+    @given(mangled_records(SAMPLE))
     def test_however_mangled_gives_a_sound_session_or_a_reason(self, records: list[Record]) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            assert_survived("adk", laid_down(Path(folder, "a.db"), records))
+            assert_survived("adk", write_sqlite(Path(folder, "a.db"), records))

@@ -15,14 +15,14 @@ from bough.store import Store
 from support.import_sources import (
     Record,
     assert_survived,
-    cut,
-    mangled,
-    only,
-    opened,
-    path_of,
-    stamps,
-    taken,
-    written,
+    entries_of,
+    file_contents,
+    import_all,
+    import_one,
+    mangled_bytes,
+    mangled_records,
+    memory_store,
+    write_jsonl,
 )
 
 PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n and the rest").decode()
@@ -51,20 +51,22 @@ SHARED: Record = {
 
 
 def texts(store: Store, session_id: str) -> list[str]:
-    return [entry.message.text for entry in path_of(store.session(session_id)) if entry.message is not None]
+    return [
+        entry.message.text for entry in entries_of(store.session(session_id)) if entry.message is not None
+    ]
 
 
 @pytest.fixture
 def store() -> Iterator[Store]:
     """In memory: every store takes in what `test_importing` hands it."""
-    with opened() as sessions:
+    with memory_store() as sessions:
         yield sessions
 
 
 class TestAFileOfMessages:
     def test_is_one_session_named_after_it(self, store: Store, tmp_path: Path) -> None:
-        session, report = only(store, "chat", written(tmp_path / "case.jsonl", LINES))
-        path = path_of(session)
+        session, report = import_one(store, "chat", write_jsonl(tmp_path / "case.jsonl", LINES))
+        path = entries_of(session)
         assert session.session_id == "chat-case"
         assert [entry.role for entry in path] == ["system", "user", "assistant", "tool", "assistant"]
         assert path[2].message is not None
@@ -72,12 +74,12 @@ class TestAFileOfMessages:
         assert (path[2].model, report.lost) == ("gpt-5-mini", {})
 
     def test_keeps_the_times_there_are(self, store: Store, tmp_path: Path) -> None:
-        session, _ = only(store, "chat", written(tmp_path / "case.jsonl", LINES))
-        seconds = [entry.at // 1_000_000 - 1_772_359_200 for entry in path_of(session)]
+        session, _ = import_one(store, "chat", write_jsonl(tmp_path / "case.jsonl", LINES))
+        seconds = [entry.at // 1_000_000 - 1_772_359_200 for entry in entries_of(session)]
         assert seconds == [0, 0, 1, 1, 5]
 
     def test_its_prompt_is_a_seed(self, store: Store, tmp_path: Path) -> None:
-        session, _ = only(store, "chat", written(tmp_path / "case.jsonl", LINES))
+        session, _ = import_one(store, "chat", write_jsonl(tmp_path / "case.jsonl", LINES))
         assert store.backend.session(session.session_id).seed_count == 1
 
     def test_may_be_of_anthropics_shape(self, store: Store, tmp_path: Path) -> None:
@@ -89,8 +91,8 @@ class TestAFileOfMessages:
             {"role": "assistant", "content": [use]},
             {"role": "user", "content": [result]},
         ]
-        session, _ = only(store, "chat", written(tmp_path / "case.jsonl", lines))
-        first, _, third = (entry.message for entry in path_of(session))
+        session, _ = import_one(store, "chat", write_jsonl(tmp_path / "case.jsonl", lines))
+        first, _, third = (entry.message for entry in entries_of(session))
         assert first is not None
         assert isinstance(first.parts[1], Media)
         assert third is not None
@@ -98,25 +100,25 @@ class TestAFileOfMessages:
 
     def test_or_of_geminis(self, store: Store, tmp_path: Path) -> None:
         lines = [{"role": "user", "parts": [{"text": "a"}]}, {"role": "model", "parts": [{"text": "b"}]}]
-        session, _ = only(store, "chat", written(tmp_path / "case.jsonl", lines))
-        assert [entry.role for entry in path_of(session)] == ["user", "assistant"]
+        session, _ = import_one(store, "chat", write_jsonl(tmp_path / "case.jsonl", lines))
+        assert [entry.role for entry in entries_of(session)] == ["user", "assistant"]
 
     def test_grows(self, store: Store, tmp_path: Path) -> None:
         for end in range(2, len(LINES) + 1):
-            session, _ = only(store, "chat", written(tmp_path / "case.jsonl", LINES[:end]))
-        assert len(path_of(session)) == 5
+            session, _ = import_one(store, "chat", write_jsonl(tmp_path / "case.jsonl", LINES[:end]))
+        assert len(entries_of(session)) == 5
 
 
 class TestAFileOfConversations:
     def test_is_a_session_for_each(self, store: Store, tmp_path: Path) -> None:
-        path = written(tmp_path / "set.jsonl", [TUNED, SHARED, TUNED])
-        reports = taken(store, "chat", path)
+        path = write_jsonl(tmp_path / "set.jsonl", [TUNED, SHARED, TUNED])
+        reports = import_all(store, "chat", path)
         assert [report.session_id for report in reports] == ["chat-set-1", "chat-set-x7", "chat-set-3"]
         assert [texts(store, report.session_id) for report in reports] == [["a", "b"], ["c", "d"], ["a", "b"]]
         assert store.backend.session("chat-set-x7").title == "Shared"
 
     def test_a_line_that_is_none_is_counted(self, store: Store, tmp_path: Path) -> None:
-        reports = taken(store, "chat", written(tmp_path / "set.jsonl", [TUNED, {"a": 1}, SHARED]))
+        reports = import_all(store, "chat", write_jsonl(tmp_path / "set.jsonl", [TUNED, {"a": 1}, SHARED]))
         assert [report.lost.keys() & {"a line without a conversation"} != set() for report in reports] == [
             False,
             True,
@@ -126,37 +128,37 @@ class TestAFileOfConversations:
         self, store: Store, tmp_path: Path
     ) -> None:
         other = {**SHARED, "conversations": [{"from": "human", "value": "else"}]}
-        reports = taken(store, "chat", written(tmp_path / "set.jsonl", [SHARED, other]))
+        reports = import_all(store, "chat", write_jsonl(tmp_path / "set.jsonl", [SHARED, other]))
         assert [report.refused is None for report in reports] == [True, False]
 
 
 class TestTheSource:
     def test_is_not_changed_and_nothing_appears_beside_it(self, store: Store, tmp_path: Path) -> None:
-        written(tmp_path / "in/case.jsonl", LINES)
-        before = stamps(tmp_path / "in")
-        taken(store, "chat", tmp_path / "in")
-        assert stamps(tmp_path / "in") == before
+        write_jsonl(tmp_path / "in/case.jsonl", LINES)
+        before = file_contents(tmp_path / "in")
+        import_all(store, "chat", tmp_path / "in")
+        assert file_contents(tmp_path / "in") == before
 
     def test_with_a_very_long_line_is_read(self, store: Store, tmp_path: Path) -> None:
         long = {"role": "user", "content": "x" * 10_000_000}
-        session, _ = only(store, "chat", written(tmp_path / "case.jsonl", [long]))
-        assert len(path_of(session)[0].message.text) == 10_000_000  # type: ignore[union-attr]
+        session, _ = import_one(store, "chat", write_jsonl(tmp_path / "case.jsonl", [long]))
+        assert len(entries_of(session)[0].message.text) == 10_000_000  # type: ignore[union-attr]
 
-    @given(mangled(LINES))
+    @given(mangled_records(LINES))
     def test_of_messages_however_mangled_gives_a_sound_session_or_a_reason(
         self, records: list[Record]
     ) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            assert_survived("chat", written(Path(folder, "case.jsonl"), records))
+            assert_survived("chat", write_jsonl(Path(folder, "case.jsonl"), records))
 
-    @given(mangled([TUNED, SHARED, TUNED]))
+    @given(mangled_records([TUNED, SHARED, TUNED]))
     def test_of_conversations_however_mangled_gives_sound_sessions_or_a_reason(
         self, records: list[Record]
     ) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            assert_survived("chat", written(Path(folder, "case.jsonl"), records))
+            assert_survived("chat", write_jsonl(Path(folder, "case.jsonl"), records))
 
-    @given(cut(LINES))
+    @given(mangled_bytes(LINES))
     def test_however_cut_gives_a_sound_session_or_a_reason(self, body: bytes) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "case.jsonl")

@@ -17,7 +17,17 @@ from bough.core.entries import Compaction, Settings
 from bough.core.messages import Message
 from bough.exchange.importers.ingest import Taken
 from bough.store import Store
-from support.claude_transcripts import PICTURE, USAGE, Line, Transcript, result, shop, text, thought, use
+from support.claude_transcripts import (
+    PICTURE,
+    USAGE,
+    Line,
+    Transcript,
+    result,
+    shop_transcript,
+    text,
+    thinking,
+    tool_use,
+)
 from support.terminal import bough as command
 
 NAME = "claude-code"
@@ -37,7 +47,7 @@ def taken(place: Path, store: Store | None = None) -> tuple[Session, Taken]:
 
 
 def read(made: Transcript, tmp_path: Path) -> Session:
-    return taken(made.written(tmp_path / f"{made.session_id}.jsonl"))[0]
+    return taken(made.write(tmp_path / f"{made.session_id}.jsonl"))[0]
 
 
 def roles(session: Session) -> list[str]:
@@ -56,8 +66,8 @@ def lost(report: Taken) -> dict[str, int]:
 
 class TestSession:
     def test_a_session_is_taken_in_on_every_store(self, store: Store, tmp_path: Path) -> None:
-        made = shop()
-        session, report = taken(made.written(tmp_path / f"{made.session_id}.jsonl"), store)
+        made = shop_transcript()
+        session, report = taken(made.write(tmp_path / f"{made.session_id}.jsonl"), store)
         assert session.session_id == f"claude-code-{made.session_id}"
         first = ["user", "system", "assistant", "tool", "tool", "assistant"]
         assert roles(session) == [*first, "user", "assistant"]
@@ -71,7 +81,7 @@ class TestSession:
         assert lost(report) == {"a line of the tool's own bookkeeping": 2}
 
     def test_it_has_the_title_the_folder_and_the_times_of_the_source(self, tmp_path: Path) -> None:
-        session = read(shop(), tmp_path)
+        session = read(shop_transcript(), tmp_path)
         assert session.row.title == "Fixing the shop"
         assert session.row.tags == {"imported_from": NAME, "cwd": "/home/ann/shop", "git_branch": "main"}
         assert session.row.started_at == 1_772_359_201_250_000 == session.path()[0].at
@@ -79,18 +89,18 @@ class TestSession:
         assert (answer.model, answer.finish) == ("claude-sonnet-4-5", "tool_use")
 
     def test_what_a_person_called_it_goes_before_what_the_tool_did(self, tmp_path: Path) -> None:
-        made = shop()
-        made.aside("custom-title", customTitle="Shop")
-        made.aside("ai-title", aiTitle="Something newer")
+        made = shop_transcript()
+        made.detached_line("custom-title", customTitle="Shop")
+        made.detached_line("ai-title", aiTitle="Something newer")
         assert read(made, tmp_path).row.title == "Shop"
 
     def test_a_summary_names_the_session_of_the_line_it_stands_for(self, tmp_path: Path) -> None:
         made = Transcript()
-        made.aside("summary", summary="Of another session", leafUuid="elsewhere")
+        made.detached_line("summary", summary="Of another session", leafUuid="elsewhere")
         made.user("hi")
-        other = made.written(tmp_path / "other" / "s.jsonl")
+        other = made.write(tmp_path / "other" / "s.jsonl")
         assert taken(other)[0].row.title is None
-        made.aside("summary", summary="Of this one", leafUuid="u-1")
+        made.detached_line("summary", summary="Of this one", leafUuid="u-1")
         assert read(made, tmp_path).row.title == "Of this one"
 
     def test_the_system_prompt_is_a_seed_and_a_later_one_a_setting(self, tmp_path: Path) -> None:
@@ -108,7 +118,7 @@ class TestSession:
 
 class TestAnswer:
     def test_its_usage_stands_on_every_line_and_counts_once(self, tmp_path: Path) -> None:
-        session = read(shop(), tmp_path)
+        session = read(shop_transcript(), tmp_path)
         assert [call.usage for call in session.model_calls()] == [Usage(117, 5, 100, 7)] * 3
         assert {(call.provider, call.model) for call in session.model_calls()} == {
             ("anthropic", "claude-sonnet-4-5")
@@ -117,7 +127,7 @@ class TestAnswer:
     def test_a_line_written_while_it_streamed_tells_less(self, tmp_path: Path) -> None:
         made = Transcript()
         made.user("go")
-        first, last = made.answer(thought("hm"), text("done"), stop=None)
+        first, last = made.answer(thinking("hm"), text("done"), stop=None)
         first["message"]["usage"] = {**USAGE, "output_tokens": 1}
         assert last["message"]["usage"]["output_tokens"] == 5
         assert read(made, tmp_path).usage().output_tokens == 5
@@ -129,7 +139,7 @@ class TestAnswer:
         """Tools run while an answer still streams: a result may come before the next call of the same answer."""
         made = Transcript()
         made.user("go")
-        calls = made.answer(use("a"), use("b"))
+        calls = made.answer(tool_use("a"), tool_use("b"))
         results = [
             made.user([result(name)], parent=call["uuid"]) for name, call in zip("ab", calls, strict=True)
         ]
@@ -141,8 +151,8 @@ class TestAnswer:
         assert len(session.branches()) == 1
 
     def test_its_signature_goes_back_to_its_issuer_and_to_no_other(self, tmp_path: Path) -> None:
-        session = read(shop(), tmp_path)
-        assert session.messages("anthropic")[1]["content"][0] == thought("two files")
+        session = read(shop_transcript(), tmp_path)
+        assert session.messages("anthropic")[1]["content"][0] == thinking("two files")
         assert "c2lnbmVk" not in json.dumps(session.messages("openai"))
 
     def test_thoughts_nobody_may_read_are_kept_for_their_issuer(self, tmp_path: Path) -> None:
@@ -170,14 +180,14 @@ class TestAnswer:
         made.answer(
             text("I search."), {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
         )
-        session, report = taken(made.written(tmp_path / "s.jsonl"))
+        session, report = taken(made.write(tmp_path / "s.jsonl"))
         assert said(session, 2).parts == (Text("I search."),)
         assert lost(report) == {"a block of no shape we know": 1}
 
 
 class TestInput:
     def test_a_picture_is_kept_as_a_blob(self, tmp_path: Path) -> None:
-        session = read(shop(), tmp_path)
+        session = read(shop_transcript(), tmp_path)
         (media,) = said(session, 7).media
         assert isinstance(media, Media)
         data = session.read_blob(media.hash)
@@ -187,9 +197,9 @@ class TestInput:
     def test_pictures_in_results_are_kept_too_and_other_pieces_as_json(self, tmp_path: Path) -> None:
         made = Transcript()
         made.user("look")
-        made.answer(use("a"))
+        made.answer(tool_use("a"))
         made.user([result("a", [PICTURE, {"type": "tool_reference", "tool_name": "Grep"}])])
-        session, report = taken(made.written(tmp_path / "s.jsonl"))
+        session, report = taken(made.write(tmp_path / "s.jsonl"))
         picture, reference = said(session, 3).results[0].content
         assert isinstance(picture, Media)
         assert reference == Text('{"type":"tool_reference","tool_name":"Grep"}')
@@ -225,23 +235,23 @@ class TestInput:
         assert roles(read(made, tmp_path)) == ["user", "user", "system"]
 
     def test_a_result_keeps_what_the_tool_knew_of_it_beside_what_the_model_saw(self, tmp_path: Path) -> None:
-        session = read(shop(), tmp_path)
+        session = read(shop_transcript(), tmp_path)
         assert said(session, 4).results[0].details == {NAME: {"stdout": "done"}}
         assert "stdout" not in json.dumps(session.messages("anthropic"))
 
     def test_results_that_came_on_one_line_are_told_one_by_one(self, tmp_path: Path) -> None:
         made = Transcript()
         made.user("go")
-        made.answer(use("a"), use("b"))
+        made.answer(tool_use("a"), tool_use("b"))
         made.user([result("b"), result("a"), text("and stop")])
         assert roles(read(made, tmp_path)) == ["user", "assistant", "tool", "tool", "user"]
 
     def test_a_call_that_was_never_answered_is_told_so(self, tmp_path: Path) -> None:
         made = Transcript()
         made.user("go")
-        made.answer(use("a"))
+        made.answer(tool_use("a"))
         made.user("never mind")
-        session, report = taken(made.written(tmp_path / "s.jsonl"))
+        session, report = taken(made.write(tmp_path / "s.jsonl"))
         assert said(session, 3).results[0].outcome == "interrupted"
         assert lost(report) == {"a call without a result; one was added that says so": 1}
 
@@ -269,7 +279,7 @@ class TestTree:
 
     def test_a_line_that_was_written_again_is_taken_once(self, tmp_path: Path) -> None:
         """At a second compaction Claude Code writes lines again that are there."""
-        made = shop()
+        made = shop_transcript()
         made.lines.extend(made.lines[:6])
         assert len(read(made, tmp_path).path()) == 8
 
@@ -277,7 +287,7 @@ class TestTree:
         made = Transcript()
         made.user("go")
         made.user("on", parent="gone")
-        session, report = taken(made.written(tmp_path / "s.jsonl"))
+        session, report = taken(made.write(tmp_path / "s.jsonl"))
         assert roles(session) == ["user", "user"]
         assert lost(report) == {"what it follows is not there; taken as following the one before": 1}
 
@@ -289,7 +299,7 @@ class TestTree:
         assert (roles(session), len(session.branches())) == (["user"] * 3, 1)
 
     def test_an_input_at_the_very_start_that_was_typed_anew_is_a_branch(self, tmp_path: Path) -> None:
-        made = shop()
+        made = shop_transcript()
         made.user("Begin again", parent=None)
         session = read(made, tmp_path)
         assert (roles(session), len(session.branches())) == (["user"], 2)
@@ -305,7 +315,7 @@ class TestTree:
 
 class TestCompaction:
     def test_the_model_sees_the_summary_in_place_of_what_lies_before(self, tmp_path: Path) -> None:
-        made = shop()
+        made = shop_transcript()
         made.compact("They fixed the shop.")
         made.user("go on")
         session = read(made, tmp_path)
@@ -319,7 +329,7 @@ class TestCompaction:
         ]
 
     def test_what_it_kept_is_kept(self, tmp_path: Path) -> None:
-        made = shop()
+        made = shop_transcript()
         kept = made.lines[4]["uuid"]
         made.compact("The beginning.", keeps=kept)
         compaction = read(made, tmp_path).path()[8].payload
@@ -327,22 +337,22 @@ class TestCompaction:
         assert compaction.first_kept == 3
 
     def test_versions_that_did_not_say_what_it_follows_are_followed(self, tmp_path: Path) -> None:
-        made = shop()
+        made = shop_transcript()
         made.user("All so far.", parent=None, isCompactSummary=True)
         session = read(made, tmp_path)
         assert (roles(session)[-1], len(session.branches())) == ("compaction", 1)
 
     def test_results_taken_from_the_models_sight_are_said(self, tmp_path: Path) -> None:
-        made = shop()
+        made = shop_transcript()
         made.line("system", subtype="microcompact_boundary")
-        _, report = taken(made.written(tmp_path / "s.jsonl"))
+        _, report = taken(made.write(tmp_path / "s.jsonl"))
         assert lost(report)["results that were taken from the model's sight, and stay in it here"] == 1
 
 
 def agent(session_id: str) -> Transcript:
     made = Transcript(session_id, "a")
     made.user("look", isSidechain=True, agentId="abc")
-    made.answer(use("sub", command="ls"), isSidechain=True, agentId="abc")
+    made.answer(tool_use("sub", command="ls"), isSidechain=True, agentId="abc")
     made.results(result("sub"), isSidechain=True, agentId="abc")
     made.answer(text("found"), isSidechain=True, agentId="abc")
     return made
@@ -350,10 +360,10 @@ def agent(session_id: str) -> Transcript:
 
 class TestSubagents:
     def test_one_in_a_file_below_is_a_task_named_by_what_lies_beside_it(self, tmp_path: Path) -> None:
-        made = shop()
-        place = made.written(tmp_path / "-home-ann" / f"{made.session_id}.jsonl")
+        made = shop_transcript()
+        place = made.write(tmp_path / "-home-ann" / f"{made.session_id}.jsonl")
         below = place.with_suffix("") / "subagents" / "agent-abc.jsonl"
-        agent(made.session_id).written(below)
+        agent(made.session_id).write(below)
         below.with_name("agent-abc.meta.json").write_text('{"agentType": "Explore", "description": "look"}')
         session, report = taken(tmp_path)
         (task,) = session.children()
@@ -364,14 +374,14 @@ class TestSubagents:
         assert taken(below)[1].added == (f"{session.session_id}-agent-abc",)
 
     def test_one_in_a_file_beside_is_found_by_the_session_its_lines_name(self, tmp_path: Path) -> None:
-        made = shop()
-        made.written(tmp_path / f"{made.session_id}.jsonl")
-        agent(made.session_id).written(tmp_path / "agent-abc.jsonl")
+        made = shop_transcript()
+        made.write(tmp_path / f"{made.session_id}.jsonl")
+        agent(made.session_id).write(tmp_path / "agent-abc.jsonl")
         session, _ = taken(tmp_path)
         assert [roles(task) for task in session.children()] == [["user", "assistant", "tool", "assistant"]]
 
     def test_those_in_the_same_file_are_told_apart(self, tmp_path: Path) -> None:
-        made = shop()
+        made = shop_transcript()
         for mark in "xy":
             inner = Transcript(made.session_id, mark)
             inner.user(f"look {mark}", isSidechain=True)
@@ -383,7 +393,7 @@ class TestSubagents:
         assert len(session.path()) == 8
 
     def test_one_whose_session_is_gone_stands_alone(self, tmp_path: Path) -> None:
-        agent("../../etc/passwd").written(tmp_path / "agent-abc.jsonl")
+        agent("../../etc/passwd").write(tmp_path / "agent-abc.jsonl")
         session, _ = taken(tmp_path)
         assert session.session_id == "claude-code-unknown-agent-abc"
         assert session.row.agent == "subagent"
@@ -391,34 +401,34 @@ class TestSubagents:
 
 class TestAgain:
     def test_twice_adds_nothing(self, store: Store, tmp_path: Path) -> None:
-        place = shop().written(tmp_path / "s.jsonl")
+        place = shop_transcript().write(tmp_path / "s.jsonl")
         session, _ = taken(place, store)
         before = session.row
         _, again = taken(place, store)
         assert (again.added, again.entries, session.row) == ((), 0, before)
 
     def test_a_session_that_went_on_grows(self, store: Store, tmp_path: Path) -> None:
-        made = shop()
+        made = shop_transcript()
         whole = list(made.lines)
         for many, entries in ((9, 4), (11, 2), (14, 2)):  # first in the middle of a step
             made.lines = whole[:many]
-            session, report = taken(made.written(tmp_path / "s.jsonl"), store)
+            session, report = taken(made.write(tmp_path / "s.jsonl"), store)
             assert report.entries == entries
         assert (session.row.title, session.usage().calls) == ("Fixing the shop", 3)
         assert len(session.branches()) == 1
 
     def test_an_answer_that_was_half_written_then_is_a_branch_that_was_left(self, tmp_path: Path) -> None:
         sessions = bough.open("memory:")
-        made = shop()
+        made = shop_transcript()
         whole = list(made.lines)
         for many in (6, 14):
             made.lines = whole[:many]
-            session, _ = taken(made.written(tmp_path / "s.jsonl"), sessions)
+            session, _ = taken(made.write(tmp_path / "s.jsonl"), sessions)
         assert (len(session.path()), [branch.parent_seq for branch in session.branches()]) == (8, [0, 2])
 
     @pytest.mark.parametrize("cut", range(2, 19))
     def test_whenever_it_was_first_taken_in_it_ends_the_same(self, tmp_path: Path, cut: int) -> None:
-        made = shop()
+        made = shop_transcript()
         made.compact("So far.", keeps="u-3")
         made.user("on")
         made.answer(text("ok"))
@@ -427,19 +437,19 @@ class TestAgain:
         sessions = bough.open("memory:")
         for many in (cut, len(whole)):
             made.lines = whole[:many]
-            grown, _ = taken(made.written(place), sessions)
+            grown, _ = taken(made.write(place), sessions)
         once, _ = taken(place)
         assert [entry.payload for entry in grown.path()] == [entry.payload for entry in once.path()]
         assert grown.usage("path") == once.usage("path")
 
     def test_a_branch_and_a_sub_agent_that_came_since_grow_too(self, tmp_path: Path) -> None:
         sessions = bough.open("memory:")
-        made = shop()
-        place = made.written(tmp_path / f"{made.session_id}.jsonl")
+        made = shop_transcript()
+        place = made.write(tmp_path / f"{made.session_id}.jsonl")
         taken(tmp_path, sessions)
         made.user("another way", parent=made.lines[1]["uuid"])
-        made.written(place)
-        agent(made.session_id).written(place.with_suffix("") / "subagents" / "agent-abc.jsonl")
+        made.write(place)
+        agent(made.session_id).write(place.with_suffix("") / "subagents" / "agent-abc.jsonl")
         session, report = taken(tmp_path, sessions)
         assert (report.entries, len(session.branches()), len(session.children())) == (5, 2, 1)
         assert said(session, 2).text == "another way"
@@ -447,19 +457,19 @@ class TestAgain:
 
 class TestSource:
     def test_it_is_only_read(self, tmp_path: Path) -> None:
-        made = shop()
-        place = made.written(tmp_path / "project" / f"{made.session_id}.jsonl")
+        made = shop_transcript()
+        place = made.write(tmp_path / "project" / f"{made.session_id}.jsonl")
         before = (place.read_bytes(), place.stat().st_mtime_ns, sorted(tmp_path.rglob("*")))
         taken(tmp_path)
         assert before == (place.read_bytes(), place.stat().st_mtime_ns, sorted(tmp_path.rglob("*")))
 
     def test_a_file_without_a_conversation_is_passed_over_unless_it_was_named(self, tmp_path: Path) -> None:
         """There are many: titles of other sessions, backups of files."""
-        shop().written(tmp_path / "s.jsonl")
+        shop_transcript().write(tmp_path / "s.jsonl")
         made = Transcript()
-        made.aside("summary", summary="Of another session", leafUuid="elsewhere")
-        made.aside("file-history-snapshot")
-        place = made.written(tmp_path / "titles.jsonl")
+        made.detached_line("summary", summary="Of another session", leafUuid="elsewhere")
+        made.detached_line("file-history-snapshot")
+        place = made.write(tmp_path / "titles.jsonl")
         assert [one.source for one in bough.open("memory:").import_from(NAME, str(tmp_path))] == ["s"]
         (report,) = bough.open("memory:").import_from(NAME, str(place))
         assert report.refused is not None
@@ -468,11 +478,11 @@ class TestSource:
         monkeypatch.setenv("HOME", str(tmp_path))
         with pytest.raises(BoughError, match=r"nothing is at ~/\.claude/projects"):
             list(bough.open("memory:").import_from(NAME))
-        shop().written(tmp_path / ".claude" / "projects" / "-home-ann" / "s.jsonl")
+        shop_transcript().write(tmp_path / ".claude" / "projects" / "-home-ann" / "s.jsonl")
         assert [one.session_id for one in bough.open("memory:").import_from(NAME)] == ["claude-code-s"]
 
     def test_the_command_says_what_would_be_taken_and_what_lost(self, tmp_path: Path) -> None:
-        shop().written(tmp_path / "source" / "s.jsonl")
+        shop_transcript().write(tmp_path / "source" / "s.jsonl")
         store = tmp_path / "agent.db"
         done = command("import", "--from", NAME, tmp_path / "source", "--dry-run", store=store)
         assert done.code == 0
@@ -531,7 +541,7 @@ def spots(value: Any) -> list[tuple[Any, Any]]:
 
 @st.composite
 def mangled(draw: st.DrawFn) -> list[Line]:
-    made = shop()
+    made = shop_transcript()
     made.compact("So far.", keeps="u-3")
     made.user("on", parent="u-2")
     lines = copy.deepcopy(made.lines)
@@ -571,22 +581,22 @@ class TestHostile:
     def test_a_value_of_another_kind_costs_its_line_and_no_more(
         self, tmp_path: Path, key: str, odd: Any
     ) -> None:
-        made = shop()
+        made = shop_transcript()
         made.lines[4][key] = odd
-        (report,) = refused_or_sound(made.written(tmp_path / "s.jsonl"))
+        (report,) = refused_or_sound(made.write(tmp_path / "s.jsonl"))
         assert report.refused is None
         assert report.entries >= 6
 
     def test_a_line_of_ten_megabytes_and_half_a_character_are_taken(self, tmp_path: Path) -> None:
-        made = shop()
+        made = shop_transcript()
         made.user("x" * 10_000_000)
         made.user("cut \ud83d here \x00")
-        session, report = taken(made.written(tmp_path / "s.jsonl"))
+        session, report = taken(made.write(tmp_path / "s.jsonl"))
         assert said(session, 10).text == "cut \ufffd here \x00"
         assert lost(report)["half a character; a sign stands in its place"] == 1
 
     def test_a_broken_file_loses_no_other(self, tmp_path: Path) -> None:
-        shop().written(tmp_path / "good.jsonl")
+        shop_transcript().write(tmp_path / "good.jsonl")
         (tmp_path / "bad.jsonl").write_bytes(
             bytes(range(256)) * 40 + b"[" * 100_000 + b'\n{"type": "user", "mess'
         )

@@ -18,14 +18,14 @@ from bough.store import Store
 from support.import_sources import (
     Record,
     assert_survived,
-    cut,
-    mangled,
-    only,
-    opened,
-    path_of,
-    stamps,
-    taken,
-    written,
+    entries_of,
+    file_contents,
+    import_all,
+    import_one,
+    mangled_bytes,
+    mangled_records,
+    memory_store,
+    write_jsonl,
 )
 
 THREAD = "0199aaaa-0000-7000-8000-000000000001"
@@ -97,7 +97,7 @@ SAMPLE: list[Record] = [
 @pytest.fixture
 def store() -> Iterator[Store]:
     """In memory: every store takes in what `test_importing` hands it."""
-    with opened() as sessions:
+    with memory_store() as sessions:
         yield sessions
 
 
@@ -105,10 +105,10 @@ class TestARollout:
     def test_becomes_a_session_with_its_calls_results_and_reasoning(
         self, store: Store, tmp_path: Path
     ) -> None:
-        written(tmp_path / "rollout-1.jsonl", SAMPLE)
-        session, report = only(store, "codex", tmp_path)
+        write_jsonl(tmp_path / "rollout-1.jsonl", SAMPLE)
+        session, report = import_one(store, "codex", tmp_path)
 
-        path = path_of(session)
+        path = entries_of(session)
         roles = [entry.role for entry in path]
         assert roles == [
             *("system", "system", "user", "user", "assistant", "tool"),
@@ -128,25 +128,25 @@ class TestARollout:
     def test_its_prompt_and_what_codex_adds_before_the_first_input_are_seeds(
         self, store: Store, tmp_path: Path
     ) -> None:
-        written(tmp_path / "rollout-1.jsonl", SAMPLE)
-        session, _ = only(store, "codex", tmp_path)
+        write_jsonl(tmp_path / "rollout-1.jsonl", SAMPLE)
+        session, _ = import_one(store, "codex", tmp_path)
         assert store.session(session.session_id).log.seeds == 3
         assert session.request("openai")["instructions"].startswith("You write code.")
-        assert [entry.turn for entry in path_of(session)] == [0, 0, 0, 4, 4, 4, 4, 4, 4]
+        assert [entry.turn for entry in entries_of(session)] == [0, 0, 0, 4, 4, 4, 4, 4, 4]
 
     def test_keeps_the_times_the_model_and_the_working_directory(self, store: Store, tmp_path: Path) -> None:
-        written(tmp_path / "rollout-1.jsonl", SAMPLE)
-        session, _ = only(store, "codex", tmp_path)
+        write_jsonl(tmp_path / "rollout-1.jsonl", SAMPLE)
+        session, _ = import_one(store, "codex", tmp_path)
         row = store.backend.session(session.session_id)
         assert row.tags == {"imported_from": "codex", "cwd": "/home/ann/shop"}
         assert row.started_at == 1_772_359_200_000_000
-        answers = [entry for entry in path_of(session) if entry.role == "assistant"]
+        answers = [entry for entry in entries_of(session) if entry.role == "assistant"]
         assert {entry.model for entry in answers} == {"gpt-5-codex"}
         assert [entry.at % 60_000_000 for entry in answers] == [2_500_000, 4_500_000, 6_500_000]
 
     def test_counts_usage_once_however_often_it_was_told(self, store: Store, tmp_path: Path) -> None:
-        written(tmp_path / "rollout-1.jsonl", SAMPLE)
-        session, _ = only(store, "codex", tmp_path)
+        write_jsonl(tmp_path / "rollout-1.jsonl", SAMPLE)
+        session, _ = import_one(store, "codex", tmp_path)
         usage = session.usage()
         assert (usage.calls, usage.input_tokens, usage.output_tokens, usage.cache_read_tokens) == (
             3,
@@ -157,77 +157,79 @@ class TestARollout:
         assert {(call.provider, call.model) for call in session.model_calls()} == {("openai", "gpt-5-codex")}
 
     def test_going_on_with_openai_gives_back_what_it_encrypted(self, store: Store, tmp_path: Path) -> None:
-        written(tmp_path / "rollout-1.jsonl", SAMPLE)
-        session, _ = only(store, "codex", tmp_path)
+        write_jsonl(tmp_path / "rollout-1.jsonl", SAMPLE)
+        session, _ = import_one(store, "codex", tmp_path)
         thought = [i for i in session.messages("openai") if i.get("type") == "reasoning"]
         assert [(i["id"], i["encrypted_content"]) for i in thought] == [("rs_1", "gAAA")]
 
     def test_reasoning_of_another_provider_is_not_shown_to_openai(self, store: Store, tmp_path: Path) -> None:
-        written(tmp_path / "rollout-1.jsonl", [meta(model_provider="azure"), *SAMPLE[1:]])
-        session, _ = only(store, "codex", tmp_path)
-        assert all(entry.evidence is None for entry in path_of(session))
+        write_jsonl(tmp_path / "rollout-1.jsonl", [meta(model_provider="azure"), *SAMPLE[1:]])
+        session, _ = import_one(store, "codex", tmp_path)
+        assert all(entry.evidence is None for entry in entries_of(session))
 
     def test_its_name_comes_from_the_index_of_its_home(self, store: Store, tmp_path: Path) -> None:
         names = [{"id": THREAD, "thread_name": name, "updated_at": ""} for name in ("Old", "Mend the shop")]
-        written(tmp_path / "session_index.jsonl", names)
-        written(tmp_path / "sessions/2026/03/01/rollout-1.jsonl", SAMPLE)
-        session, _ = only(store, "codex", tmp_path / "sessions")
+        write_jsonl(tmp_path / "session_index.jsonl", names)
+        write_jsonl(tmp_path / "sessions/2026/03/01/rollout-1.jsonl", SAMPLE)
+        session, _ = import_one(store, "codex", tmp_path / "sessions")
         assert store.backend.session(session.session_id).title == "Mend the shop"
 
     def test_pictures_are_kept_as_blobs(self, store: Store, tmp_path: Path) -> None:
         shown = {"type": "input_image", "image_url": f"data:image/png;base64,{PIXEL}"}
         made = item("image_generation_call", 2, id="ig_1", status="completed", result=PIXEL)
-        written(tmp_path / "rollout-1.jsonl", [meta(), item("message", role="user", content=[shown]), made])
-        session, _ = only(store, "codex", tmp_path)
-        media = [part for entry in path_of(session)[1:] for part in entry.message.parts]  # type: ignore[union-attr]
+        write_jsonl(
+            tmp_path / "rollout-1.jsonl", [meta(), item("message", role="user", content=[shown]), made]
+        )
+        session, _ = import_one(store, "codex", tmp_path)
+        media = [part for entry in entries_of(session)[1:] for part in entry.message.parts]  # type: ignore[union-attr]
         assert [part.mime for part in media if isinstance(part, Media)] == ["image/png", "image/png"]
         assert isinstance(media[0], Media)
         assert (store.blob(media[0]) or b"").startswith(b"\x89PNG")
 
     def test_what_codex_says_in_the_users_name_opens_no_turn(self, store: Store, tmp_path: Path) -> None:
         aborted = said("user", "<turn_aborted>\nstopped\n</turn_aborted>", 7)
-        written(tmp_path / "rollout-1.jsonl", [*SAMPLE, aborted, said("user", "Go on.", 8)])
-        session, _ = only(store, "codex", tmp_path)
-        assert [entry.role for entry in path_of(session)][-2:] == ["system", "user"]
+        write_jsonl(tmp_path / "rollout-1.jsonl", [*SAMPLE, aborted, said("user", "Go on.", 8)])
+        session, _ = import_one(store, "codex", tmp_path)
+        assert [entry.role for entry in entries_of(session)][-2:] == ["system", "user"]
         assert store.backend.session(session.session_id).turns == 2
 
     def test_what_is_said_while_calls_are_open_waits_for_their_results(
         self, store: Store, tmp_path: Path
     ) -> None:
         between = [said("developer", "You may write.", 3), said("user", "Hurry.", 3)]
-        written(tmp_path / "rollout-1.jsonl", [*SAMPLE[:12], *between, *SAMPLE[12:]])
-        session, report = only(store, "codex", tmp_path)
-        roles = [entry.role for entry in path_of(session)]
+        write_jsonl(tmp_path / "rollout-1.jsonl", [*SAMPLE[:12], *between, *SAMPLE[12:]])
+        session, report = import_one(store, "codex", tmp_path)
+        roles = [entry.role for entry in entries_of(session)]
         assert roles[4:] == ["assistant", "tool", "system", "user", "assistant", "tool", "assistant"]
         assert report.lost == {}
 
     def test_reasoning_without_its_id_is_kept(self, store: Store, tmp_path: Path) -> None:
         thought = item("reasoning", 2, summary=[], encrypted_content="gAAA")
-        written(tmp_path / "rollout-1.jsonl", [*SAMPLE[:5], thought, said("assistant", "Yes.", 3)])
-        session, report = only(store, "codex", tmp_path)
-        evidence = path_of(session)[-1].evidence
+        write_jsonl(tmp_path / "rollout-1.jsonl", [*SAMPLE[:5], thought, said("assistant", "Yes.", 3)])
+        session, report = import_one(store, "codex", tmp_path)
+        evidence = entries_of(session)[-1].evidence
         assert evidence is not None
         assert evidence.parts == {"0": {"encrypted_content": "gAAA"}}
         assert [lost.count for lost in report.lost.values()] == [1]
 
     def test_one_in_which_nobody_spoke_is_passed_over(self, store: Store, tmp_path: Path) -> None:
-        written(tmp_path / "rollout-1.jsonl", SAMPLE[:4])
-        assert taken(store, "codex", tmp_path) == []
+        write_jsonl(tmp_path / "rollout-1.jsonl", SAMPLE[:4])
+        assert import_all(store, "codex", tmp_path) == []
 
     def test_lines_of_the_first_versions_are_read_too(self, store: Store, tmp_path: Path) -> None:
         old = [{"id": THREAD, "timestamp": "2025-05-01T10:00:00Z", "instructions": "Be brief."}]
         old += [{"record_type": "state"}, SAMPLE[4]["payload"], SAMPLE[16]["payload"]]
-        written(tmp_path / "rollout-1.jsonl", old)
-        session, report = only(store, "codex", tmp_path)
-        assert [entry.role for entry in path_of(session)] == ["system", "user", "assistant"]
+        write_jsonl(tmp_path / "rollout-1.jsonl", old)
+        session, report = import_one(store, "codex", tmp_path)
+        assert [entry.role for entry in entries_of(session)] == ["system", "user", "assistant"]
         assert report.lost == {}
 
     def test_says_what_it_lost(self, store: Store, tmp_path: Path) -> None:
         search = item("web_search_call", 7, id="ws_1", action={"type": "search", "query": "pytest"})
         strange = [line("hologram", {}), item("dream", 7, text="?"), search]
-        written(tmp_path / "rollout-1.jsonl", [*SAMPLE, *strange])
+        write_jsonl(tmp_path / "rollout-1.jsonl", [*SAMPLE, *strange])
         (tmp_path / "rollout-2.jsonl.zst").write_bytes(b"(\xb5/\xfd")
-        _, report = only(store, "codex", tmp_path)
+        _, report = import_one(store, "codex", tmp_path)
         assert {what: lost.count for what, lost in report.lost.items()} == {
             "a line of a kind we do not know": 1,
             "an item of a kind we do not know": 1,
@@ -245,12 +247,12 @@ class TestACompaction:
     def test_shows_the_model_what_it_saw_inputs_kept_and_summary(self, store: Store, tmp_path: Path) -> None:
         kept = said("user", "Why does the test fail?")["payload"]
         summary = said("user", self.SUMMARY)["payload"]
-        written(
+        write_jsonl(
             tmp_path / "rollout-1.jsonl",
             [*SAMPLE, self.compacted(kept, summary), said("user", "And now?", 8)],
         )
-        session, _ = only(store, "codex", tmp_path)
-        compaction = path_of(session)[-2].payload
+        session, _ = import_one(store, "codex", tmp_path)
+        compaction = entries_of(session)[-2].payload
         assert isinstance(compaction, Compaction)
         assert compaction.summary == "Why does the test fail?\n\nThey mend a test."
         assert compaction.first_kept == 10
@@ -260,16 +262,16 @@ class TestACompaction:
         self, store: Store, tmp_path: Path
     ) -> None:
         sealed = {"type": "compaction", "encrypted_content": "gAAA"}
-        written(tmp_path / "rollout-1.jsonl", [*SAMPLE, self.compacted(sealed)])
-        session, report = only(store, "codex", tmp_path)
-        assert len(path_of(session)) == 9
+        write_jsonl(tmp_path / "rollout-1.jsonl", [*SAMPLE, self.compacted(sealed)])
+        session, report = import_one(store, "codex", tmp_path)
+        assert len(entries_of(session)) == 9
         assert [lost.count for lost in report.lost.values()] == [1]
 
     def test_is_paid_for_though_it_left_no_answer(self, store: Store, tmp_path: Path) -> None:
         more = spent((950, 190, 45), (500, 0, 10), 7)
-        written(tmp_path / "rollout-1.jsonl", [*SAMPLE, more])
-        session, _ = only(store, "codex", tmp_path)
-        assert isinstance(path_of(session)[-1].payload, Note)
+        write_jsonl(tmp_path / "rollout-1.jsonl", [*SAMPLE, more])
+        session, _ = import_one(store, "codex", tmp_path)
+        assert isinstance(entries_of(session)[-1].payload, Note)
         assert (session.usage().calls, session.usage().input_tokens) == (4, 950)
 
 
@@ -278,16 +280,16 @@ class TestARollback:
         wrong = [said("user", "Delete it.", 7), said("assistant", "Deleted.", 8)]
         back = line("event_msg", {"type": "thread_rolled_back", "num_turns": 1}, 9)
         right = [said("user", "Keep it.", 10), said("assistant", "Kept.", 11)]
-        written(tmp_path / "rollout-1.jsonl", [*SAMPLE, *wrong, back, *right])
-        session, _ = only(store, "codex", tmp_path)
-        assert [e.message.text for e in path_of(session)[-2:] if e.message] == ["Keep it.", "Kept."]
+        write_jsonl(tmp_path / "rollout-1.jsonl", [*SAMPLE, *wrong, back, *right])
+        session, _ = import_one(store, "codex", tmp_path)
+        assert [e.message.text for e in entries_of(session)[-2:] if e.message] == ["Keep it.", "Kept."]
         assert [branch.parent_seq for branch in session.branches()] == [0, 9]
 
     def test_at_the_end_is_a_move_of_the_leaf(self, store: Store, tmp_path: Path) -> None:
         wrong = [said("user", "Delete it.", 7), said("assistant", "Deleted.", 8)]
         back = line("event_msg", {"type": "thread_rolled_back", "num_turns": 1}, 9)
-        written(tmp_path / "rollout-1.jsonl", [*SAMPLE, *wrong, back])
-        session, _ = only(store, "codex", tmp_path)
+        write_jsonl(tmp_path / "rollout-1.jsonl", [*SAMPLE, *wrong, back])
+        session, _ = import_one(store, "codex", tmp_path)
         assert session.leaf.seq == 9
 
 
@@ -300,50 +302,50 @@ class TestSubAgents:
         return [meta(CHILD, source=spawned, agent_role="reader"), task, said("assistant", "Read.")]
 
     def test_are_tasks_of_the_session_that_started_them(self, store: Store, tmp_path: Path) -> None:
-        written(tmp_path / "rollout-2.jsonl", SAMPLE)
-        written(tmp_path / "rollout-1.jsonl", self.child())
-        (report,) = taken(store, "codex", tmp_path)
+        write_jsonl(tmp_path / "rollout-2.jsonl", SAMPLE)
+        write_jsonl(tmp_path / "rollout-1.jsonl", self.child())
+        (report,) = import_all(store, "codex", tmp_path)
         assert report.added == (f"codex-{THREAD}", f"codex-{CHILD}")
         row = store.backend.session(f"codex-{CHILD}")
         assert (row.relation, row.parent_session, row.agent) == ("task", f"codex-{THREAD}", "reader")
 
     def test_without_their_parent_stand_for_themselves(self, store: Store, tmp_path: Path) -> None:
-        written(tmp_path / "rollout-1.jsonl", self.child())
-        session, _ = only(store, "codex", tmp_path)
+        write_jsonl(tmp_path / "rollout-1.jsonl", self.child())
+        session, _ = import_one(store, "codex", tmp_path)
         assert store.backend.session(session.session_id).relation == "import"
 
     def test_in_a_ring_are_all_taken_in(self, store: Store, tmp_path: Path) -> None:
-        written(tmp_path / "rollout-1.jsonl", self.child())
+        write_jsonl(tmp_path / "rollout-1.jsonl", self.child())
         spawned = {"subagent": {"thread_spawn": {"parent_thread_id": CHILD}}}
-        written(tmp_path / "rollout-2.jsonl", [meta(source=spawned), *SAMPLE[1:]])
-        (report,) = taken(store, "codex", tmp_path)
+        write_jsonl(tmp_path / "rollout-2.jsonl", [meta(source=spawned), *SAMPLE[1:]])
+        (report,) = import_all(store, "codex", tmp_path)
         assert len(report.added) == 2
 
 
 class TestTheSource:
     def test_is_not_changed_and_nothing_appears_beside_it(self, store: Store, tmp_path: Path) -> None:
-        written(tmp_path / "in/rollout-1.jsonl", SAMPLE)
-        before = stamps(tmp_path / "in")
-        taken(store, "codex", tmp_path / "in")
-        assert stamps(tmp_path / "in") == before
+        write_jsonl(tmp_path / "in/rollout-1.jsonl", SAMPLE)
+        before = file_contents(tmp_path / "in")
+        import_all(store, "codex", tmp_path / "in")
+        assert file_contents(tmp_path / "in") == before
 
     def test_however_far_it_had_come_grows_into_the_same_session(self, tmp_path: Path) -> None:
         path = tmp_path / "rollout-1.jsonl"
-        with opened() as whole, opened() as growing:
+        with memory_store() as whole, memory_store() as growing:
             for end in range(5, len(SAMPLE) + 1):
-                written(path, SAMPLE[:end])
-                taken(growing, "codex", path)
-            session, _ = only(growing, "codex", path)
-            at_once, _ = only(whole, "codex", path)
-            assert [e.entry_id for e in path_of(session)] == [e.entry_id for e in path_of(at_once)]
+                write_jsonl(path, SAMPLE[:end])
+                import_all(growing, "codex", path)
+            session, _ = import_one(growing, "codex", path)
+            at_once, _ = import_one(whole, "codex", path)
+            assert [e.entry_id for e in entries_of(session)] == [e.entry_id for e in entries_of(at_once)]
             assert session.usage() == at_once.usage()
 
-    @given(mangled(SAMPLE))
+    @given(mangled_records(SAMPLE))
     def test_however_mangled_gives_a_sound_session_or_a_reason(self, records: list[Record]) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            assert_survived("codex", written(Path(folder, "rollout-1.jsonl"), records))
+            assert_survived("codex", write_jsonl(Path(folder, "rollout-1.jsonl"), records))
 
-    @given(cut(SAMPLE))
+    @given(mangled_bytes(SAMPLE))
     def test_however_cut_gives_a_sound_session_or_a_reason(self, body: bytes) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "rollout-1.jsonl")
@@ -352,8 +354,8 @@ class TestTheSource:
 
     def test_with_half_a_character_keeps_the_message(self, store: Store, tmp_path: Path) -> None:
         body = json.dumps(said("user", "a\ud83d b \\ud83d \ud83d\ude00"))
-        path = written(tmp_path / "rollout-1.jsonl", [meta()])
+        path = write_jsonl(tmp_path / "rollout-1.jsonl", [meta()])
         path.write_text(path.read_text() + body + "\n")
-        session, report = only(store, "codex", path)
-        assert path_of(session)[-1].message.text == "a\ufffd b \\ud83d \U0001f600"  # type: ignore[union-attr]
+        session, report = import_one(store, "codex", path)
+        assert entries_of(session)[-1].message.text == "a\ufffd b \\ud83d \U0001f600"  # type: ignore[union-attr]
         assert [lost.count for lost in report.lost.values()] == [1]

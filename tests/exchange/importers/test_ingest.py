@@ -20,8 +20,8 @@ from bough.session import Session
 from bough.store import Store
 from bough.stores.memory.store import MemoryStore
 from bough.stores.postgres.store import PostgresStore
-from support.import_sources import assert_sound, opened, path_of, written
-from support.runtime import counted_runtime
+from support.import_sources import assert_sound, entries_of, memory_store, write_jsonl
+from support.runtime import deterministic_runtime
 from support.terminal import bough
 
 BASE = 1_770_000_000_000_000
@@ -44,7 +44,7 @@ def takes(store: Store, coming: Foreign, **how: bool) -> Taken:
 
 
 def texts(session: Session) -> list[str]:
-    return [entry.message.text for entry in path_of(session) if entry.message is not None]
+    return [entry.message.text for entry in entries_of(session) if entry.message is not None]
 
 
 class TestTakingIn:
@@ -52,7 +52,7 @@ class TestTakingIn:
         report = takes(store, foreign(user("a"), assistant("b"), title="Two words", tags={"cwd": "/x"}))
         session, row = store.session("chat-one"), store.backend.session("chat-one")
         assert texts(session) == ["You help.", "a", "b"]
-        assert [entry.at - BASE for entry in path_of(session)[1:]] == [1_000_000, 2_000_000]
+        assert [entry.at - BASE for entry in entries_of(session)[1:]] == [1_000_000, 2_000_000]
         assert (row.title, row.relation, row.tags) == (
             "Two words",
             "import",
@@ -128,7 +128,7 @@ class TestCalls:
     def test_without_a_result_get_one_that_says_so(self, store: Store) -> None:
         report = takes(store, foreign(user("a"), CALL, user("and?"), assistant("b")))
         results = [
-            r for e in path_of(store.session("chat-one")) for r in (e.message.results if e.message else ())
+            r for e in entries_of(store.session("chat-one")) for r in (e.message.results if e.message else ())
         ]
         assert [piece.text for result in results for piece in result.content] == [NO_RESULT]  # type: ignore[union-attr]
         assert [lost.count for lost in report.lost.values()] == [1]
@@ -182,7 +182,7 @@ class TestATree:
 
     def test_a_compaction_keeps_from_the_entry_it_names(self, store: Store) -> None:
         takes(store, tree(Told(Compaction("sum", 0), names="a2"), Told(user("on"))))
-        compaction = path_of(store.session("chat-one"))[2].payload
+        compaction = entries_of(store.session("chat-one"))[2].payload
         assert isinstance(compaction, Compaction)
         assert compaction.first_kept == 2
 
@@ -191,14 +191,14 @@ class TestATree:
         self, store: Store, key: str | None
     ) -> None:
         takes(store, tree(Told(Compaction("sum", 0), names=key), Told(user("on"))))
-        compaction = path_of(store.session("chat-one"))[2].payload
+        compaction = entries_of(store.session("chat-one"))[2].payload
         assert isinstance(compaction, Compaction)
         assert compaction.first_kept == 3
 
     def test_a_summary_of_a_branch_names_where_it_was_left(self, store: Store) -> None:
         takes(store, tree(Told(BranchSummary("found gold", 0, ""), names="m1")))
         session = store.session("chat-one")
-        summary = path_of(session)[-1].payload
+        summary = entries_of(session)[-1].payload
         assert isinstance(summary, BranchSummary)
         first = min(branch.branch for branch in session.branches())
         left = session.log.cursor_at(Leaf(first, 3))
@@ -238,7 +238,7 @@ class TestGrowth:
         )
         takes(store, coming)
         session = store.session("chat-one")
-        (media,) = [media for entry in path_of(session) if entry.message for media in entry.message.media]
+        (media,) = [media for entry in entries_of(session) if entry.message for media in entry.message.media]
         assert store.blob(media) == b"\x89PNG\r\n\x1a\n"
         assert (session.usage().input_tokens, store.backend.session("chat-one").title) == (7, "Later")
 
@@ -327,15 +327,15 @@ class TestTenants:
     def test_an_id_that_is_another_tenants_is_refused_and_nothing_of_it_is_told(
         self, postgres_store: PostgresStore, database: object
     ) -> None:
-        with Store(PostgresStore(database.url, owner="ann"), counted_runtime()) as ann:  # type: ignore[attr-defined]
+        with Store(PostgresStore(database.url, owner="ann"), deterministic_runtime()) as ann:  # type: ignore[attr-defined]
             takes(ann, foreign(user("secret of ann")))
-        with Store(PostgresStore(database.url, owner="bob"), counted_runtime()) as bob:  # type: ignore[attr-defined]
+        with Store(PostgresStore(database.url, owner="bob"), deterministic_runtime()) as bob:  # type: ignore[attr-defined]
             report = takes(bob, foreign(user("secret of ann"), assistant("b")))
         assert report.refused
         assert "secret" not in report.refused
 
     def test_what_is_taken_in_belongs_to_whoever_took_it(self) -> None:
-        with Store(MemoryStore(owner="ann"), counted_runtime()) as ann:
+        with Store(MemoryStore(owner="ann"), deterministic_runtime()) as ann:
             takes(ann, foreign(user("a")))
             assert ann.backend.session("chat-one").owner == "ann"
 
@@ -373,21 +373,21 @@ class TestLosses:
 
 class TestPlaces:
     def test_an_unknown_tool_is_refused_with_those_that_are_known(self) -> None:
-        with opened() as store, pytest.raises(UnknownImporter, match="chat, "):
+        with memory_store() as store, pytest.raises(UnknownImporter, match="chat, "):
             store.import_from("abacus", "x")
 
     @pytest.mark.parametrize("tool", [name for name in TOOLS if name != "redis"])
     def test_a_place_that_is_not_there_is_refused(self, tool: str, tmp_path: Path) -> None:
-        with opened() as store, pytest.raises(InvalidSource, match="nothing was changed"):
+        with memory_store() as store, pytest.raises(InvalidSource, match="nothing was changed"):
             list(store.import_from(tool, str(tmp_path / "gone")))
 
     @pytest.mark.parametrize("tool", [name for name in TOOLS if name != "redis"])
     def test_an_empty_folder_is_refused(self, tool: str, tmp_path: Path) -> None:
-        with opened() as store, pytest.raises(InvalidSource, match="nothing was changed"):
+        with memory_store() as store, pytest.raises(InvalidSource, match="nothing was changed"):
             list(store.import_from(tool, str(tmp_path)))
 
     def test_a_tool_without_a_home_wants_a_place(self) -> None:
-        with opened() as store, pytest.raises(InvalidSource, match="name JSON lines"):
+        with memory_store() as store, pytest.raises(InvalidSource, match="name JSON lines"):
             store.import_from("chat")
 
 
@@ -395,8 +395,8 @@ class TestPlaces:
 def logs(tmp_path: Path) -> Path:
     """A folder with two chats and a file that is none."""
     said = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
-    written(tmp_path / "logs/one.jsonl", said)
-    written(tmp_path / "logs/two.jsonl", [*said, {"role": "goblin"}])
+    write_jsonl(tmp_path / "logs/one.jsonl", said)
+    write_jsonl(tmp_path / "logs/two.jsonl", [*said, {"role": "goblin"}])
     (tmp_path / "logs/broken.jsonl").write_bytes(b'{"role": "user", "con\n\xff\xfe\n[1]\n')
     return tmp_path / "logs"
 
@@ -434,7 +434,7 @@ class TestTheCommand:
         self, logs: Path, tmp_path: Path
     ) -> None:
         bough("import", "--from", "chat", str(logs / "one.jsonl"), store=tmp_path / "s.db")
-        written(logs / "one.jsonl", [{"role": "user", "content": "Quite another"}])
+        write_jsonl(logs / "one.jsonl", [{"role": "user", "content": "Quite another"}])
         done = bough("import", "--from", "chat", str(logs), store=tmp_path / "s.db")
         assert done.code == 1
         assert "refused: session id 'chat-one' holds other content" in done.out
@@ -447,6 +447,6 @@ class TestTheCommand:
 
     def test_shows_no_escape_sequence_of_a_title(self, tmp_path: Path) -> None:
         chat = {"messages": [{"role": "user", "content": "a"}], "title": "red \x1b[31m"}
-        path = written(tmp_path / "one.jsonl", [chat])
+        path = write_jsonl(tmp_path / "one.jsonl", [chat])
         done = bough("import", "--from", "chat", str(path), store=tmp_path / "s.db")
         assert "\x1b" not in done.out

@@ -19,13 +19,13 @@ from bough.store import Store
 from support.import_sources import (
     Record,
     assert_survived,
-    laid_down,
-    mangled,
-    only,
-    opened,
-    path_of,
-    stamps,
-    taken,
+    entries_of,
+    file_contents,
+    import_all,
+    import_one,
+    mangled_records,
+    memory_store,
+    write_sqlite,
 )
 
 PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n and the rest").decode()
@@ -105,20 +105,20 @@ SAMPLE: list[Record] = [
 
 
 def texts(store: Store) -> list[str]:
-    return [e.message.text for e in path_of(store.session("langgraph-t1")) if e.message is not None]
+    return [e.message.text for e in entries_of(store.session("langgraph-t1")) if e.message is not None]
 
 
 @pytest.fixture
 def store() -> Iterator[Store]:
     """In memory: every store takes in what `test_importing` hands it."""
-    with opened() as sessions:
+    with memory_store() as sessions:
         yield sessions
 
 
 class TestAThread:
     def test_keeps_messages_calls_results_and_reasoning(self, store: Store, tmp_path: Path) -> None:
-        session, report = only(store, "langgraph", laid_down(tmp_path / "a.db", packed(SAMPLE)))
-        path = [e.message for e in path_of(session) if e.message is not None]
+        session, report = import_one(store, "langgraph", write_sqlite(tmp_path / "a.db", packed(SAMPLE)))
+        path = [e.message for e in entries_of(session) if e.message is not None]
         assert [m.role for m in path] == ["system", "user", "assistant", "tool", "assistant"]
         assert isinstance(path[1].parts[1], Media)
         assert path[2].parts == (
@@ -131,7 +131,7 @@ class TestAThread:
     def test_keeps_usage_model_finish_and_when_each_was_first_there(
         self, store: Store, tmp_path: Path
     ) -> None:
-        session, _ = only(store, "langgraph", laid_down(tmp_path / "a.db", packed(SAMPLE)))
+        session, _ = import_one(store, "langgraph", write_sqlite(tmp_path / "a.db", packed(SAMPLE)))
         usage = session.usage()
         assert (usage.calls, usage.input_tokens, usage.output_tokens, usage.cache_read_tokens) == (
             2,
@@ -139,19 +139,19 @@ class TestAThread:
             6,
             8,
         )
-        told = [e for e in path_of(session) if e.message is not None]
+        told = [e for e in entries_of(session) if e.message is not None]
         assert [e.at % 60_000_000 // 1_000_000 for e in told] == [2, 2, 3, 4, 5]
         assert (told[2].model, told[2].finish) == ("claude-x", "tool_use")
 
     def test_signatures_go_back_to_their_issuer(self, store: Store, tmp_path: Path) -> None:
-        session, _ = only(store, "langgraph", laid_down(tmp_path / "a.db", packed(SAMPLE)))
+        session, _ = import_one(store, "langgraph", write_sqlite(tmp_path / "a.db", packed(SAMPLE)))
         blocks = [block for m in session.messages("anthropic") for block in m["content"]]
         assert [b["signature"] for b in blocks if b["type"] == "thinking"] == ["sig"]
 
     def test_its_other_channels_are_the_state_at_each_place(self, store: Store, tmp_path: Path) -> None:
-        session, _ = only(store, "langgraph", laid_down(tmp_path / "a.db", packed(SAMPLE)))
+        session, _ = import_one(store, "langgraph", write_sqlite(tmp_path / "a.db", packed(SAMPLE)))
         assert session.state == {"mood": "glad", "cart": {"b": 2}}
-        first = next(e for e in path_of(session) if isinstance(e.payload, Note))
+        first = next(e for e in entries_of(session) if isinstance(e.payload, Note))
         assert isinstance(first.payload, Note)
         assert first.payload.state == {"mood": "calm", "cart": {"a": 1}}
 
@@ -162,26 +162,26 @@ class TestAThread:
             checkpoint(6, [*LINE, MORE], mood="glad"),
             checkpoint(7, [*LINE[:4], other], mood="odd"),
         ]
-        session, _ = only(store, "langgraph", laid_down(tmp_path / "a.db", packed(rows)))
+        session, _ = import_one(store, "langgraph", write_sqlite(tmp_path / "a.db", packed(rows)))
         assert texts(store)[-1] == "It is here."
         assert session.state == {"mood": "odd"}
         assert len(session.branches()) == 2
 
     def test_a_subgraph_is_a_task(self, store: Store, tmp_path: Path) -> None:
         below = checkpoint(3, [MORE], "helper:8f3a")
-        (report,) = taken(store, "langgraph", laid_down(tmp_path / "a.db", packed([*SAMPLE, below])))
+        (report,) = import_all(store, "langgraph", write_sqlite(tmp_path / "a.db", packed([*SAMPLE, below])))
         assert report.added == ("langgraph-t1", "langgraph-t1:helper:8f3a")
         assert store.backend.session("langgraph-t1:helper:8f3a").agent == "helper"
 
     def test_of_the_time_of_json_is_read(self, store: Store, tmp_path: Path) -> None:
         wrapped = {"lc": 1, "type": "constructor", "id": ["langchain", "schema", "messages", "HumanMessage"]}
         row = checkpoint(1, [{**wrapped, "kwargs": {"content": "Hi", "type": "human"}}])
-        only(store, "langgraph", laid_down(tmp_path / "a.db", [{**row, "type": "json"}]))
+        import_one(store, "langgraph", write_sqlite(tmp_path / "a.db", [{**row, "type": "json"}]))
         assert texts(store) == ["Hi"]
 
     def test_grows(self, store: Store, tmp_path: Path) -> None:
         for end in range(2, len(SAMPLE) + 1):
-            only(store, "langgraph", laid_down(tmp_path / "a.db", packed(SAMPLE[:end])))
+            import_one(store, "langgraph", write_sqlite(tmp_path / "a.db", packed(SAMPLE[:end])))
         session = store.session("langgraph-t1")
         assert (len(session.branches()), session.usage().calls) == (1, 2)
 
@@ -189,7 +189,7 @@ class TestAThread:
         strange = [{"type": "goblin", "content": "x"}, {"type": "human", "content": [{"type": "smell"}, "x"]}]
         rows = packed([*SAMPLE, checkpoint(6, [*LINE, *strange])])
         pickled = {**rows[0], "checkpoint_id": "0000", "type": "pickle", "checkpoint": b"\x80\x04."}
-        _, report = only(store, "langgraph", laid_down(tmp_path / "a.db", [*rows, pickled]))
+        _, report = import_one(store, "langgraph", write_sqlite(tmp_path / "a.db", [*rows, pickled]))
         assert {what: lost.count for what, lost in report.lost.items()} == {
             "a checkpoint that cannot be read": 1,
             "a message of a kind we do not know": 1,
@@ -200,12 +200,12 @@ class TestAThread:
 class TestTheFile:
     def test_is_not_changed_and_nothing_appears_beside_it(self, store: Store, tmp_path: Path) -> None:
         (tmp_path / "in").mkdir()
-        path = laid_down(tmp_path / "in/a.db", packed(SAMPLE))
-        before = stamps(tmp_path / "in")
-        taken(store, "langgraph", path)
-        assert stamps(tmp_path / "in") == before
+        path = write_sqlite(tmp_path / "in/a.db", packed(SAMPLE))
+        before = file_contents(tmp_path / "in")
+        import_all(store, "langgraph", path)
+        assert file_contents(tmp_path / "in") == before
 
-    @given(mangled(SAMPLE))
+    @given(mangled_records(SAMPLE))
     def test_however_mangled_gives_a_sound_session_or_a_reason(self, records: list[Record]) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            assert_survived("langgraph", laid_down(Path(folder, "a.db"), packed(records)))
+            assert_survived("langgraph", write_sqlite(Path(folder, "a.db"), packed(records)))

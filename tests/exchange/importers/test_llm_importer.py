@@ -19,13 +19,13 @@ from bough.store import Store
 from support.import_sources import (
     Record,
     assert_survived,
-    laid_down,
-    mangled,
-    only,
-    opened,
-    path_of,
-    stamps,
-    taken,
+    entries_of,
+    file_contents,
+    import_all,
+    import_one,
+    mangled_records,
+    memory_store,
+    write_sqlite,
 )
 
 PNG = b"\x89PNG\r\n\x1a\n and the rest"
@@ -106,20 +106,22 @@ ROWS: list[Record] = [
 
 
 def texts(store: Store, session_id: str) -> list[str]:
-    return [entry.message.text for entry in path_of(store.session(session_id)) if entry.message is not None]
+    return [
+        entry.message.text for entry in entries_of(store.session(session_id)) if entry.message is not None
+    ]
 
 
 @pytest.fixture
 def store() -> Iterator[Store]:
     """In memory: every store takes in what `test_importing` hands it."""
-    with opened() as sessions:
+    with memory_store() as sessions:
         yield sessions
 
 
 class TestAThread:
     def test_becomes_a_session_with_its_parts(self, store: Store, tmp_path: Path) -> None:
-        session, report = only(store, "llm", laid_down(tmp_path / "logs.db", TREE))
-        path = [entry.message for entry in path_of(session) if entry.message is not None]
+        session, report = import_one(store, "llm", write_sqlite(tmp_path / "logs.db", TREE))
+        path = [entry.message for entry in entries_of(session) if entry.message is not None]
         assert [m.role for m in path] == ["system", "user", "assistant", "tool", "tool", "assistant"]
         assert path[1].parts[0] == Text("The book of orders\nWhere is 41?")
         assert isinstance(path[1].parts[1], Media)
@@ -130,7 +132,7 @@ class TestAThread:
         assert report.lost == {}
 
     def test_keeps_title_times_model_and_usage(self, store: Store, tmp_path: Path) -> None:
-        session, _ = only(store, "llm", laid_down(tmp_path / "logs.db", TREE))
+        session, _ = import_one(store, "llm", write_sqlite(tmp_path / "logs.db", TREE))
         usage = session.usage()
         assert (usage.calls, usage.input_tokens, usage.output_tokens, usage.cache_read_tokens) == (
             2,
@@ -139,36 +141,38 @@ class TestAThread:
             8,
         )
         assert store.backend.session("llm-t1").title == "Order 41"
-        answers = [entry for entry in path_of(session) if entry.role == "assistant"]
+        answers = [entry for entry in entries_of(session) if entry.role == "assistant"]
         assert [(e.model, e.at % 60_000_000) for e in answers] == [
             ("mock-large", 500_000),
             ("mock-large", 2_500_000),
         ]
 
     def test_signatures_go_back_to_their_issuer(self, store: Store, tmp_path: Path) -> None:
-        session, _ = only(store, "llm", laid_down(tmp_path / "logs.db", TREE))
+        session, _ = import_one(store, "llm", write_sqlite(tmp_path / "logs.db", TREE))
         blocks = [block for m in session.messages("anthropic") for block in m["content"]]
         assert [b["signature"] for b in blocks if b["type"] == "thinking"] == ["sig"]
 
     def test_a_turn_from_an_earlier_message_is_a_branch(self, store: Store, tmp_path: Path) -> None:
-        session, _ = only(store, "llm", laid_down(tmp_path / "logs.db", [*TREE, *FORK]))
+        session, _ = import_one(store, "llm", write_sqlite(tmp_path / "logs.db", [*TREE, *FORK]))
         assert texts(store, session.session_id)[-1] == "It is lost."
         assert [branch.parent_seq for branch in session.branches()] == [0, 1]
         assert session.usage().input_tokens == 38
 
     def test_grows(self, store: Store, tmp_path: Path) -> None:
         start = [{**THREAD, "tip_message_hash": "m3"}, *TREE[1:-1]]
-        only(store, "llm", laid_down(tmp_path / "logs.db", start))
-        only(store, "llm", laid_down(tmp_path / "logs.db", TREE))
+        import_one(store, "llm", write_sqlite(tmp_path / "logs.db", start))
+        import_one(store, "llm", write_sqlite(tmp_path / "logs.db", TREE))
         moved = {**THREAD, "tip_message_hash": "m7"}
-        session, report = only(store, "llm", laid_down(tmp_path / "logs.db", [moved, *TREE[1:], *FORK]))
+        session, report = import_one(
+            store, "llm", write_sqlite(tmp_path / "logs.db", [moved, *TREE[1:], *FORK])
+        )
         assert report.entries == 2
         assert texts(store, session.session_id) == ["You help.", "Where is 42?", "Here."]
 
     def test_says_what_it_lost(self, store: Store, tmp_path: Path) -> None:
         strange = [part("m5", 1, "hologram"), part("m5", 2, "tool_call", name="search", server_executed=True)]
         told = {**turn("r4", "m4", "m5", (1, 1)), "options_json": {"temperature": 1}, "schema_id": "s"}
-        _, report = only(store, "llm", laid_down(tmp_path / "logs.db", [*TREE, *strange, told]))
+        _, report = import_one(store, "llm", write_sqlite(tmp_path / "logs.db", [*TREE, *strange, told]))
         assert {what: lost.count for what, lost in report.lost.items()} == {
             "a part of a kind we do not know": 1,
             "a call the provider made itself": 1,
@@ -179,13 +183,13 @@ class TestAThread:
 
     def test_a_ring_of_parents_ends(self, store: Store, tmp_path: Path) -> None:
         ring = [{**TREE[1], "parent_hash": "m5"}, THREAD, *TREE[2:]]
-        only(store, "llm", laid_down(tmp_path / "logs.db", ring))
+        import_one(store, "llm", write_sqlite(tmp_path / "logs.db", ring))
 
 
 class TestAnOlderConversation:
     def test_becomes_a_session_with_its_calls(self, store: Store, tmp_path: Path) -> None:
-        session, report = only(store, "llm", laid_down(tmp_path / "logs.db", ROWS))
-        path = [entry.message for entry in path_of(session) if entry.message is not None]
+        session, report = import_one(store, "llm", write_sqlite(tmp_path / "logs.db", ROWS))
+        path = [entry.message for entry in entries_of(session) if entry.message is not None]
         assert [m.role for m in path] == ["system", "user", "assistant", "tool", "assistant"]
         assert path[1].text == "The book of orders\nWhere is 41?[image/png: https://example.com/a.png]"
         assert path[2].calls == (ToolCall("x", "look", {"order": 41}),)
@@ -196,12 +200,12 @@ class TestAnOlderConversation:
 
     def test_another_prompt_is_told_where_it_began(self, store: Store, tmp_path: Path) -> None:
         more = response("q3", "And 42?", "Here.", system="You are brief.")
-        session, _ = only(store, "llm", laid_down(tmp_path / "logs.db", [*ROWS, more]))
+        session, _ = import_one(store, "llm", write_sqlite(tmp_path / "logs.db", [*ROWS, more]))
         assert texts(store, session.session_id)[-3:] == ["You are brief.", "And 42?", "Here."]
 
     def test_a_response_of_none_is_a_session_of_its_own(self, store: Store, tmp_path: Path) -> None:
         alone = response("q7", "Hi", "Hello", conversation_id=None)
-        reports = taken(store, "llm", laid_down(tmp_path / "logs.db", [*ROWS, alone]))
+        reports = import_all(store, "llm", write_sqlite(tmp_path / "logs.db", [*ROWS, alone]))
         assert [report.session_id for report in reports] == ["llm-c9", "llm-q7"]
 
     def test_that_went_on_in_the_tree_is_told_once_with_all_it_cost(
@@ -209,7 +213,7 @@ class TestAnOlderConversation:
     ) -> None:
         old = [response("q1", "Where is 41?", "I look.", conversation_id="t1")]
         tree = [record for record in TREE if record.get("id") != "r1"]
-        session, _ = only(store, "llm", laid_down(tmp_path / "logs.db", [*tree, *old]))
+        session, _ = import_one(store, "llm", write_sqlite(tmp_path / "logs.db", [*tree, *old]))
         assert (session.usage().calls, session.usage().input_tokens) == (2, 30)
 
 
@@ -219,58 +223,58 @@ class TestTheFile:
         self, store: Store, tmp_path: Path, rows: list[Record]
     ) -> None:
         (tmp_path / "in").mkdir()
-        laid_down(tmp_path / "in/logs.db", rows)
-        before = stamps(tmp_path / "in")
-        taken(store, "llm", tmp_path / "in")
-        assert stamps(tmp_path / "in") == before
+        write_sqlite(tmp_path / "in/logs.db", rows)
+        before = file_contents(tmp_path / "in")
+        import_all(store, "llm", tmp_path / "in")
+        assert file_contents(tmp_path / "in") == before
 
     def test_that_was_written_with_a_log_gets_none_from_being_read(
         self, store: Store, tmp_path: Path
     ) -> None:
-        path = laid_down(tmp_path / "logs.db", TREE)
+        path = write_sqlite(tmp_path / "logs.db", TREE)
         with contextlib.closing(apsw.Connection(str(path))) as writer:
             writer.execute("pragma journal_mode = wal")
-        before = stamps(tmp_path)
+        before = file_contents(tmp_path)
         assert list(before) == ["logs.db"]
-        only(store, "llm", path)
-        assert stamps(tmp_path) == before
+        import_one(store, "llm", path)
+        assert file_contents(tmp_path) == before
 
     def test_whose_writer_died_is_read_with_its_log(self, store: Store, tmp_path: Path) -> None:
-        path = laid_down(tmp_path / "logs.db", TREE)
+        path = write_sqlite(tmp_path / "logs.db", TREE)
         (tmp_path / "in").mkdir()
         with contextlib.closing(apsw.Connection(str(path))) as writer:
             writer.execute("pragma journal_mode = wal")
             writer.execute("update threads set name = 'Renamed'")
             for suffix in ("", "-wal"):  # as a kill leaves them
                 shutil.copy(f"{path}{suffix}", tmp_path / "in")
-        before = stamps(tmp_path / "in")
-        only(store, "llm", tmp_path / "in")
+        before = file_contents(tmp_path / "in")
+        import_one(store, "llm", tmp_path / "in")
         assert store.backend.session("llm-t1").title == "Renamed"
-        assert stamps(tmp_path / "in") == before
+        assert file_contents(tmp_path / "in") == before
 
     def test_that_is_being_written_is_read_with_its_log(self, tmp_path: Path) -> None:
-        path = laid_down(tmp_path / "logs.db", TREE)
-        with contextlib.closing(apsw.Connection(str(path))) as writer, opened() as store:
+        path = write_sqlite(tmp_path / "logs.db", TREE)
+        with contextlib.closing(apsw.Connection(str(path))) as writer, memory_store() as store:
             writer.execute("pragma journal_mode = wal")
             writer.execute("update threads set name = 'Renamed'")
-            before = stamps(tmp_path)
-            only(store, "llm", path)
+            before = file_contents(tmp_path)
+            import_one(store, "llm", path)
             assert store.backend.session("llm-t1").title == "Renamed"
-            assert stamps(tmp_path) == before
+            assert file_contents(tmp_path) == before
             assert any(name.endswith("-wal") for name in before)
 
     @pytest.mark.parametrize("body", [b"", b"SQLite format 3\0" + b"\xff" * 5_000, b"hello", b"\0" * 4096])
     def test_that_is_no_database_is_refused(self, tmp_path: Path, body: bytes) -> None:
         (tmp_path / "logs.db").write_bytes(body)
-        with opened() as store, pytest.raises(InvalidSource):
+        with memory_store() as store, pytest.raises(InvalidSource):
             list(store.import_from("llm", str(tmp_path)))
 
-    @given(mangled(TREE))
+    @given(mangled_records(TREE))
     def test_with_a_mangled_tree_gives_a_sound_session_or_a_reason(self, rows: list[Record]) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            assert_survived("llm", laid_down(Path(folder, "logs.db"), rows))
+            assert_survived("llm", write_sqlite(Path(folder, "logs.db"), rows))
 
-    @given(mangled(ROWS))
+    @given(mangled_records(ROWS))
     def test_with_mangled_rows_gives_a_sound_session_or_a_reason(self, rows: list[Record]) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            assert_survived("llm", laid_down(Path(folder, "logs.db"), rows))
+            assert_survived("llm", write_sqlite(Path(folder, "logs.db"), rows))

@@ -15,13 +15,13 @@ from bough.store import Store
 from support.import_sources import (
     Record,
     assert_survived,
-    laid_down,
-    mangled,
-    only,
-    opened,
-    path_of,
-    stamps,
-    taken,
+    entries_of,
+    file_contents,
+    import_all,
+    import_one,
+    mangled_records,
+    memory_store,
+    write_sqlite,
 )
 
 ITEMS: list[Record] = [
@@ -93,13 +93,13 @@ BRANCHED = [
 
 
 def texts(store: Store) -> list[str]:
-    return [e.message.text for e in path_of(store.session("openai-agents-s1")) if e.message is not None]
+    return [e.message.text for e in entries_of(store.session("openai-agents-s1")) if e.message is not None]
 
 
 @pytest.fixture
 def store() -> Iterator[Store]:
     """In memory: every store takes in what `test_importing` hands it."""
-    with opened() as sessions:
+    with memory_store() as sessions:
         yield sessions
 
 
@@ -107,29 +107,29 @@ class TestAPlainSession:
     def test_becomes_one_with_its_items_as_answers_calls_and_results(
         self, store: Store, tmp_path: Path
     ) -> None:
-        session, report = only(store, "openai-agents", laid_down(tmp_path / "a.db", PLAIN))
-        path = [entry.message for entry in path_of(session) if entry.message is not None]
+        session, report = import_one(store, "openai-agents", write_sqlite(tmp_path / "a.db", PLAIN))
+        path = [entry.message for entry in entries_of(session) if entry.message is not None]
         assert [m.role for m in path] == ["user", "assistant", "tool", "assistant", "user", "assistant"]
         assert path[1].parts[1:] == (Text("I look."), ToolCall("c1", "look", {"order": 41}))
-        assert [entry.model for entry in path_of(session)][:2] == [None, "gpt-5-mini"]
+        assert [entry.model for entry in entries_of(session)][:2] == [None, "gpt-5-mini"]
         assert store.backend.session(session.session_id).started_at == 1_772_359_140_000_000
         assert report.lost == {}
 
     def test_reasoning_goes_back_to_openai(self, store: Store, tmp_path: Path) -> None:
-        session, _ = only(store, "openai-agents", laid_down(tmp_path / "a.db", PLAIN))
+        session, _ = import_one(store, "openai-agents", write_sqlite(tmp_path / "a.db", PLAIN))
         assert [
             i.get("encrypted_content") for i in session.messages("openai") if i.get("type") == "reasoning"
         ] == ["gAAA"]
 
     def test_each_of_a_file_is_told(self, store: Store, tmp_path: Path) -> None:
-        reports = taken(
-            store, "openai-agents", laid_down(tmp_path / "a.db", [*PLAIN, *rows(OTHER, "s2", 20)])
+        reports = import_all(
+            store, "openai-agents", write_sqlite(tmp_path / "a.db", [*PLAIN, *rows(OTHER, "s2", 20)])
         )
         assert [report.source for report in reports] == ["s1", "s2"]
 
     def test_grows(self, store: Store, tmp_path: Path) -> None:
         for end in (2, 5, 6, 7, len(PLAIN)):
-            only(store, "openai-agents", laid_down(tmp_path / "a.db", PLAIN[:end]))
+            import_one(store, "openai-agents", write_sqlite(tmp_path / "a.db", PLAIN[:end]))
         assert texts(store) == ["Where is 41?", "I look.", "", "It is lost.", "Thanks", "Bye."]
 
     def test_says_what_it_lost(self, store: Store, tmp_path: Path) -> None:
@@ -138,8 +138,8 @@ class TestAPlainSession:
             {"type": "web_search_call", "id": "ws_1"},
             {"type": "compaction"},
         ]
-        _, report = only(
-            store, "openai-agents", laid_down(tmp_path / "a.db", [*PLAIN, *rows(strange, first=20)])
+        _, report = import_one(
+            store, "openai-agents", write_sqlite(tmp_path / "a.db", [*PLAIN, *rows(strange, first=20)])
         )
         assert {what: lost.count for what, lost in report.lost.items()} == {
             "an item the session's owner has encrypted": 1,
@@ -150,12 +150,12 @@ class TestAPlainSession:
 
 class TestBranches:
     def test_share_what_they_list_both(self, store: Store, tmp_path: Path) -> None:
-        session, _ = only(store, "openai-agents", laid_down(tmp_path / "a.db", BRANCHED))
+        session, _ = import_one(store, "openai-agents", write_sqlite(tmp_path / "a.db", BRANCHED))
         assert [branch.parent_seq for branch in session.branches()] == [0, 4]
         assert texts(store)[-2:] == ["And 42?", "Here."]
 
     def test_usage_is_that_of_their_turns(self, store: Store, tmp_path: Path) -> None:
-        session, report = only(store, "openai-agents", laid_down(tmp_path / "a.db", BRANCHED))
+        session, report = import_one(store, "openai-agents", write_sqlite(tmp_path / "a.db", BRANCHED))
         usage = session.usage()
         assert (usage.calls, usage.input_tokens, usage.output_tokens, usage.cache_read_tokens) == (
             3,
@@ -167,20 +167,20 @@ class TestBranches:
         assert list(report.lost) == ["how a turn's tokens spread over its model calls"]
 
     def test_one_made_since_grows(self, store: Store, tmp_path: Path) -> None:
-        only(store, "openai-agents", laid_down(tmp_path / "a.db", PLAIN))
-        _, report = only(store, "openai-agents", laid_down(tmp_path / "a.db", BRANCHED))
+        import_one(store, "openai-agents", write_sqlite(tmp_path / "a.db", PLAIN))
+        _, report = import_one(store, "openai-agents", write_sqlite(tmp_path / "a.db", BRANCHED))
         assert report.entries == 2
 
 
 class TestTheFile:
     def test_is_not_changed_and_nothing_appears_beside_it(self, store: Store, tmp_path: Path) -> None:
         (tmp_path / "in").mkdir()
-        path = laid_down(tmp_path / "in/a.db", BRANCHED)
-        before = stamps(tmp_path / "in")
-        taken(store, "openai-agents", path)
-        assert stamps(tmp_path / "in") == before
+        path = write_sqlite(tmp_path / "in/a.db", BRANCHED)
+        before = file_contents(tmp_path / "in")
+        import_all(store, "openai-agents", path)
+        assert file_contents(tmp_path / "in") == before
 
-    @given(mangled(BRANCHED))
+    @given(mangled_records(BRANCHED))
     def test_however_mangled_gives_a_sound_session_or_a_reason(self, records: list[Record]) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            assert_survived("openai-agents", laid_down(Path(folder, "a.db"), records))
+            assert_survived("openai-agents", write_sqlite(Path(folder, "a.db"), records))

@@ -18,14 +18,14 @@ from bough.store import Store
 from support.import_sources import (
     Record,
     assert_survived,
-    cut,
-    mangled,
-    only,
-    opened,
-    path_of,
-    stamps,
-    taken,
-    written,
+    entries_of,
+    file_contents,
+    import_all,
+    import_one,
+    mangled_bytes,
+    mangled_records,
+    memory_store,
+    write_jsonl,
 )
 
 PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n and the rest").decode()
@@ -99,20 +99,20 @@ SAMPLE: list[Record] = [
 
 
 def texts(store: Store) -> list[str]:
-    return [e.message.text for e in path_of(store.session("pi-5e55")) if e.message is not None]
+    return [e.message.text for e in entries_of(store.session("pi-5e55")) if e.message is not None]
 
 
 @pytest.fixture
 def store() -> Iterator[Store]:
     """In memory: every store takes in what `test_importing` hands it."""
-    with opened() as sessions:
+    with memory_store() as sessions:
         yield sessions
 
 
 class TestASession:
     def test_keeps_messages_calls_results_and_reasoning(self, store: Store, tmp_path: Path) -> None:
-        session, report = only(store, "pi", written(tmp_path / "s.jsonl", LINE))
-        path = [e.message for e in path_of(session) if e.message is not None]
+        session, report = import_one(store, "pi", write_jsonl(tmp_path / "s.jsonl", LINE))
+        path = [e.message for e in entries_of(session) if e.message is not None]
         assert [m.role for m in path] == ["user", "assistant", "tool", "assistant"]
         assert path[1].parts == (
             Reasoning("Look first."),
@@ -122,11 +122,11 @@ class TestASession:
         assert report.lost == {}
 
     def test_keeps_times_model_finish_directory_and_usage(self, store: Store, tmp_path: Path) -> None:
-        session, _ = only(store, "pi", written(tmp_path / "s.jsonl", SAMPLE))
+        session, _ = import_one(store, "pi", write_jsonl(tmp_path / "s.jsonl", SAMPLE))
         row = store.backend.session("pi-5e55")
         assert (row.title, row.agent, row.started_at) == ("A typo", "pi", 1_772_359_200_000_000)
         assert row.tags == {"imported_from": "pi", "cwd": "/home/ann/shop", "forked_from": "2026-02_0001"}
-        answers = [e for e in path_of(session) if e.role == "assistant"]
+        answers = [e for e in entries_of(session) if e.role == "assistant"]
         assert [(e.model, e.finish, e.at % 60_000_000 // 1_000_000) for e in answers] == [
             ("claude-sonnet-4-5", "toolUse", 2),
             ("claude-sonnet-4-5", "stop", 4),
@@ -137,7 +137,7 @@ class TestASession:
         assert (usage.cache_read_tokens, usage.cache_write_tokens) == (160, 20)
 
     def test_signatures_go_back_to_anthropic(self, store: Store, tmp_path: Path) -> None:
-        session, _ = only(store, "pi", written(tmp_path / "s.jsonl", LINE))
+        session, _ = import_one(store, "pi", write_jsonl(tmp_path / "s.jsonl", LINE))
         blocks = [block for m in session.messages("anthropic") for block in m["content"]]
         assert [b["signature"] for b in blocks if b["type"] == "thinking"] == ["sig"]
 
@@ -151,7 +151,7 @@ class TestASession:
         )
         result = message("a3", "a2", "toolResult", [said("x")], toolCallId="call_1|fc_1", isError=True)
         lines = [*LINE[:3], answer("a2", "a1", *blocks, **about), result]
-        session, _ = only(store, "pi", written(tmp_path / "s.jsonl", lines))
+        session, _ = import_one(store, "pi", write_jsonl(tmp_path / "s.jsonl", lines))
         items = session.messages("openai")
         assert [item.get("id") for item in items] == [None, "rs_1", "msg_1", "fc_1", None]
         assert items[-1]["call_id"] == "call_1"
@@ -159,8 +159,8 @@ class TestASession:
     def test_signatures_go_back_to_google(self, store: Store, tmp_path: Path) -> None:
         about = {"api": "google-generative-ai", "provider": "google", "model": "gemini-3-pro"}
         call = {**CALL, "thoughtSignature": "c2ln"}
-        session, _ = only(
-            store, "pi", written(tmp_path / "s.jsonl", [*LINE[:3], answer("a2", "a1", call, **about)])
+        session, _ = import_one(
+            store, "pi", write_jsonl(tmp_path / "s.jsonl", [*LINE[:3], answer("a2", "a1", call, **about)])
         )
         signed = [p.get("thoughtSignature") for m in session.messages("gemini") for p in m["parts"]]
         assert "c2ln" in signed
@@ -175,16 +175,16 @@ class TestASession:
             entry("custom_message", "d3", "d2", customType="x", content="Mind the style.", display=True),
             entry("custom", "d4", "d3", customType="x", data={"count": 42}),
         ]
-        session, _ = only(store, "pi", written(tmp_path / "s.jsonl", [*LINE, *more]))
-        path = path_of(session)[4:]
+        session, _ = import_one(store, "pi", write_jsonl(tmp_path / "s.jsonl", [*LINE, *more]))
+        path = entries_of(session)[4:]
         assert [e.role for e in path] == ["system", None, "system", None]
         assert isinstance(path[3].payload, Note)
         assert path[3].payload.data == {"pi": "x", "data": {"count": 42}}
 
     def test_an_answer_that_failed_is_a_note_that_says_why(self, store: Store, tmp_path: Path) -> None:
         failed = answer("d1", "a4", stopReason="error", errorMessage="overloaded")
-        session, _ = only(store, "pi", written(tmp_path / "s.jsonl", [*LINE, failed]))
-        note = path_of(session)[-1].payload
+        session, _ = import_one(store, "pi", write_jsonl(tmp_path / "s.jsonl", [*LINE, failed]))
+        note = entries_of(session)[-1].payload
         assert isinstance(note, Note)
         assert note.data["error"] == "overloaded"
         assert session.usage().calls == 3
@@ -194,10 +194,10 @@ class TestASession:
             {key: value for key, value in line.items() if key not in ("id", "parentId")} for line in LINE[1:]
         ]
         short = {"type": "compaction", "summary": "s", "firstKeptEntryIndex": 5, "tokensBefore": 9}
-        session, _ = only(store, "pi", written(tmp_path / "s.jsonl", [HEAD, *old, short]))
-        compaction = path_of(session)[-1].payload
+        session, _ = import_one(store, "pi", write_jsonl(tmp_path / "s.jsonl", [HEAD, *old, short]))
+        compaction = entries_of(session)[-1].payload
         assert isinstance(compaction, Compaction)
-        assert (len(path_of(session)), compaction.first_kept) == (5, 4)
+        assert (len(entries_of(session)), compaction.first_kept) == (5, 4)
 
     def test_says_what_it_lost(self, store: Store, tmp_path: Path) -> None:
         strange = [
@@ -206,7 +206,7 @@ class TestASession:
             message("d3", "d2", "user", [{"type": "smell"}, said("x")]),
             entry("thinking_level_change", "d4", "d3", thinkingLevel="high"),
         ]
-        _, report = only(store, "pi", written(tmp_path / "s.jsonl", [*LINE, *strange]))
+        _, report = import_one(store, "pi", write_jsonl(tmp_path / "s.jsonl", [*LINE, *strange]))
         assert {what: lost.count for what, lost in report.lost.items()} == {
             "an entry of a kind we do not know": 1,
             "a message of a role we do not know": 1,
@@ -217,25 +217,25 @@ class TestASession:
 
 class TestATree:
     def test_keeps_its_branches_its_summary_and_its_labels(self, store: Store, tmp_path: Path) -> None:
-        session, report = only(store, "pi", written(tmp_path / "s.jsonl", SAMPLE))
+        session, report = import_one(store, "pi", write_jsonl(tmp_path / "s.jsonl", SAMPLE))
         assert texts(store)[-2:] == ["Rather not.", "As it was."]
         assert [branch.parent_seq for branch in session.branches()] == [0, 4]
-        summary = path_of(session)[4].payload
+        summary = entries_of(session)[4].payload
         assert isinstance(summary, BranchSummary)
         assert (summary.summary, summary.leaf_seq) == ("It was mended.", 6)
         assert list(session.labels().values()) == ["mended"]
-        media = [m for e in path_of(session) if e.message for m in e.message.media]
+        media = [m for e in entries_of(session) if e.message for m in e.message.media]
         assert all(isinstance(m, Media) for m in media)
         assert report.lost == {}
 
     def test_grows_entry_by_entry_into_the_same(self, tmp_path: Path) -> None:
         path = tmp_path / "s.jsonl"
-        with opened() as growing, opened() as whole:
+        with memory_store() as growing, memory_store() as whole:
             for end in range(3, len(SAMPLE) + 1):
-                only(growing, "pi", written(path, SAMPLE[:end]))
-            grown, _ = only(growing, "pi", path)
-            at_once, _ = only(whole, "pi", path)
-            assert [e.entry_id for e in path_of(grown)] == [e.entry_id for e in path_of(at_once)]
+                import_one(growing, "pi", write_jsonl(path, SAMPLE[:end]))
+            grown, _ = import_one(growing, "pi", path)
+            at_once, _ = import_one(whole, "pi", path)
+            assert [e.entry_id for e in entries_of(grown)] == [e.entry_id for e in entries_of(at_once)]
             assert grown.usage() == at_once.usage()
 
 
@@ -244,8 +244,10 @@ class TestACompaction:
         change = entry("model_change", "d0", "a4", provider="openai", modelId="gpt-5")
         input_ = message("d1", "d0", "user", "On.", 6)
         short = entry("compaction", "d2", "d1", 7, summary="They look.", tokensBefore=900, usage=SPENT, **how)
-        session, _ = only(store, "pi", written(tmp_path / "s.jsonl", [*LINE, change, input_, short]))
-        compaction = path_of(session)[-1].payload
+        session, _ = import_one(
+            store, "pi", write_jsonl(tmp_path / "s.jsonl", [*LINE, change, input_, short])
+        )
+        compaction = entries_of(session)[-1].payload
         assert isinstance(compaction, Compaction)
         return compaction.first_kept, session.usage().calls
 
@@ -267,20 +269,20 @@ class TestACompaction:
 
 class TestTheSource:
     def test_is_not_changed_and_nothing_appears_beside_it(self, store: Store, tmp_path: Path) -> None:
-        written(tmp_path / "in/--home-ann--/s.jsonl", SAMPLE)
-        before = stamps(tmp_path / "in")
-        taken(store, "pi", tmp_path / "in")
-        assert stamps(tmp_path / "in") == before
+        write_jsonl(tmp_path / "in/--home-ann--/s.jsonl", SAMPLE)
+        before = file_contents(tmp_path / "in")
+        import_all(store, "pi", tmp_path / "in")
+        assert file_contents(tmp_path / "in") == before
 
     def test_one_in_which_nobody_spoke_is_passed_over(self, store: Store, tmp_path: Path) -> None:
-        assert taken(store, "pi", written(tmp_path / "s.jsonl", LINE[:2])) == []
+        assert import_all(store, "pi", write_jsonl(tmp_path / "s.jsonl", LINE[:2])) == []
 
-    @given(mangled(SAMPLE))
+    @given(mangled_records(SAMPLE))
     def test_however_mangled_gives_a_sound_session_or_a_reason(self, records: list[Record]) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            assert_survived("pi", written(Path(folder, "s.jsonl"), records))
+            assert_survived("pi", write_jsonl(Path(folder, "s.jsonl"), records))
 
-    @given(cut(SAMPLE))
+    @given(mangled_bytes(SAMPLE))
     def test_however_cut_gives_a_sound_session_or_a_reason(self, body: bytes) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "s.jsonl")

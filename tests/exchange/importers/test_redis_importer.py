@@ -17,7 +17,15 @@ from hypothesis import strategies as st
 from bough.core.messages import ToolCall
 from bough.errors import BoughError, InvalidSource
 from bough.store import Store
-from support.import_sources import Record, assert_survived, mangled, only, opened, path_of, taken
+from support.import_sources import (
+    Record,
+    assert_survived,
+    entries_of,
+    import_all,
+    import_one,
+    mangled_records,
+    memory_store,
+)
 
 Kept = Mapping[str, Any]
 READING = {b"SCAN", b"TYPE", b"GET", b"LRANGE", b"AUTH", b"SELECT"}
@@ -124,21 +132,21 @@ KEPT = {
 
 
 def texts(store: Store, session_id: str) -> list[str]:
-    return [e.message.text for e in path_of(store.session(session_id)) if e.message is not None]
+    return [e.message.text for e in entries_of(store.session(session_id)) if e.message is not None]
 
 
 @pytest.fixture
 def store() -> Iterator[Store]:
     """In memory: every store takes in what `test_importing` hands it."""
-    with opened() as sessions:
+    with memory_store() as sessions:
         yield sessions
 
 
 class TestAList:
     def test_of_langchains_is_a_session_oldest_first(self, store: Store) -> None:
         with serving({"message_store:s1": listed(SAID)}) as (url, _):
-            session, report = only(store, "redis", url)
-        path = [e.message for e in path_of(session) if e.message is not None]
+            session, report = import_one(store, "redis", url)
+        path = [e.message for e in entries_of(session) if e.message is not None]
         assert session.session_id == "redis-s1"
         assert [m.role for m in path] == ["user", "assistant", "tool", "assistant"]
         assert path[1].calls == (ToolCall("c1", "look", {"order": 41}),)
@@ -148,13 +156,13 @@ class TestAList:
     def test_longer_than_a_page_is_read_whole(self, store: Store) -> None:
         many = [{"type": "human", "data": {"content": str(n)}} for n in range(1_201)]
         with serving({"message_store:s1": listed(many)}) as (url, _):
-            only(store, "redis", url)
+            import_one(store, "redis", url)
         assert texts(store, "redis-s1") == [str(n) for n in range(1_201)]
 
     def test_grows(self, store: Store) -> None:
         for end in (1, 2, 4):
             with serving({"message_store:s1": listed(SAID[:end])}) as (url, _):
-                _, report = only(store, "redis", url)
+                _, report = import_one(store, "redis", url)
         assert report.entries == 2
         assert texts(store, "redis-s1")[-1] == "It is lost."
 
@@ -162,7 +170,7 @@ class TestAList:
 class TestAValue:
     def test_of_messages_and_state_is_a_session_with_both(self, store: Store) -> None:
         with serving({"chat:ann:7": json.dumps(PLAIN)}) as (url, _):
-            session, _ = only(store, "redis", url)
+            session, _ = import_one(store, "redis", url)
         assert session.session_id == "redis-chat:ann:7"
         assert texts(store, session.session_id) == ["Hi", "Ho"]
         assert session.state == {"mood": "calm"}
@@ -174,7 +182,7 @@ class TestAValue:
         }
         for value in (PLAIN, more):
             with serving({"chat:ann:7": json.dumps(value)}) as (url, _):
-                session, _ = only(store, "redis", url)
+                session, _ = import_one(store, "redis", url)
         assert texts(store, session.session_id) == ["Hi", "Ho", "And?"]
         assert session.state == {"mood": "odd"}
 
@@ -182,38 +190,38 @@ class TestAValue:
 class TestTheServer:
     def test_is_only_read_and_what_is_no_chat_is_passed_over(self, store: Store) -> None:
         with serving(KEPT) as (url, server):
-            reports = taken(store, "redis", url)
+            reports = import_all(store, "redis", url)
             assert set(server.asked) <= READING
         assert [report.source for report in reports] == ["chat:ann:7", "s1"]
 
     def test_is_asked_for_the_keys_that_match(self, store: Store) -> None:
         with serving(KEPT) as (url, _):
-            assert [report.source for report in taken(store, "redis", f"{url}/0?match=chat:*")] == [
+            assert [report.source for report in import_all(store, "redis", f"{url}/0?match=chat:*")] == [
                 "chat:ann:7"
             ]
 
     def test_is_told_the_password_and_nobody_else_is(self) -> None:
-        with serving(KEPT, password="correct horse") as (url, _), opened() as store:
+        with serving(KEPT, password="correct horse") as (url, _), memory_store() as store:
             known = url.replace("//", "//:correct%20horse@")
-            assert len(taken(store, "redis", known)) == 2
+            assert len(import_all(store, "redis", known)) == 2
             for wrong in (url, url.replace("//", "//:battery-staple@")):
                 with pytest.raises(InvalidSource) as refused:
-                    taken(store, "redis", wrong)
+                    import_all(store, "redis", wrong)
                 assert "staple" not in str(refused.value)
 
     @pytest.mark.parametrize(
         "place", ["redis://127.0.0.1:1", "redis://", "redis://h:99999", "http://h", "/tmp/x", "redis://[::1"]
     )
     def test_that_is_not_there_is_an_error_that_says_so(self, place: str) -> None:
-        with opened() as store, pytest.raises(InvalidSource, match="cannot be read as sessions of redis"):
-            taken(store, "redis", place)
+        with memory_store() as store, pytest.raises(InvalidSource, match="cannot be read as sessions of redis"):
+            import_all(store, "redis", place)
 
-    @given(mangled(SAID))
+    @given(mangled_records(SAID))
     def test_with_a_mangled_list_gives_a_sound_session_or_a_reason(self, records: list[Record]) -> None:
         with serving({"message_store:s1": listed(records)}) as (url, _):
             assert_survived("redis", url)
 
-    @given(mangled([PLAIN, *PLAIN["messages"]]))
+    @given(mangled_records([PLAIN, *PLAIN["messages"]]))
     def test_with_a_mangled_value_gives_a_sound_session_or_a_reason(self, records: list[Record]) -> None:
         with serving({f"chat:{n}": json.dumps(record) for n, record in enumerate(records)}) as (url, _):
             assert_survived("redis", url)
@@ -239,8 +247,8 @@ class TestTheServer:
         )
     )
     def test_that_speaks_otherwise_is_refused_with_a_reason(self, answers: list[bytes]) -> None:
-        with speaking(b"".join(answers)) as url, opened() as store, suppress(BoughError):
-            assert taken(store, "redis", url) == []
+        with speaking(b"".join(answers)) as url, memory_store() as store, suppress(BoughError):
+            assert import_all(store, "redis", url) == []
 
 
 @contextmanager

@@ -8,12 +8,12 @@ from pathlib import Path
 from playwright.sync_api import Browser, expect
 
 import bough
-from support.browser import Process, Watched, browser, watched
+from support.browser import ServerProcess, ViewerPage, browser, viewer
 from support.sample_store import BUILD, CASE, TASK, WAITING
-from support.server import until
-from support.viewer_server import served, store
+from support.server import wait_until
+from support.viewer_server import server, store
 
-__all__ = ["browser", "served", "store", "watched"]
+__all__ = ["browser", "server", "store", "viewer"]
 
 
 def place_of(store: Path, session_id: str, seq: int) -> str:
@@ -23,8 +23,8 @@ def place_of(store: Path, session_id: str, seq: int) -> str:
 
 
 class TestSessions:
-    def test_a_row_tells_what_a_person_wants_to_know(self, watched: Watched) -> None:
-        page = watched.open("/")
+    def test_a_row_tells_what_a_person_wants_to_know(self, viewer: ViewerPage) -> None:
+        page = viewer.open("/")
         row = page.locator(f'.session-row[data-id="{CASE}"]')
         expect(row).to_contain_text("Order 41")
         for fact in ("support", "3 turns", "$0.00432", "now"):
@@ -32,8 +32,8 @@ class TestSessions:
         expect(row.get_by_role("img", name="idle")).to_be_visible()
         expect(page.locator(".session-row", has_text="another try").locator(".relation")).to_have_text("fork")
 
-    def test_facets_count_and_stand_in_the_address(self, watched: Watched) -> None:
-        page = watched.open("/")
+    def test_facets_count_and_stand_in_the_address(self, viewer: ViewerPage) -> None:
+        page = viewer.open("/")
         page.get_by_role("button", name="Filters").click()
         page.get_by_role("button", name=re.compile("^coder 1$")).click()
         expect(page.locator(".session-row")).to_have_count(1)
@@ -43,14 +43,14 @@ class TestSessions:
         page.locator(".session-row a").first.click()
         expect(page).to_have_url(re.compile(rf"/s/{BUILD}\?agent=coder"))
 
-    def test_replays_and_tasks_are_found_by_their_relation(self, watched: Watched) -> None:
-        page = watched.open("/?relation=replay")
+    def test_replays_and_tasks_are_found_by_their_relation(self, viewer: ViewerPage) -> None:
+        page = viewer.open("/?relation=replay")
         expect(page.locator(".session-row .relation")).to_have_text(["replay"])
 
     def test_words_of_a_title_or_a_tag_filter_as_one_types_and_stand_in_the_address(
-        self, watched: Watched
+        self, viewer: ViewerPage
     ) -> None:
-        page = watched.open(f"/s/{CASE}?at=5")
+        page = viewer.open(f"/s/{CASE}?at=5")
         box = page.get_by_label("Filter by words of a title")
         box.press_sequentially("try 41")
         expect(page.locator(".session-heading .words")).to_have_text(["Order 41, another try"])
@@ -65,16 +65,18 @@ class TestSessions:
         expect(page.locator(".bar.slim")).to_contain_text("sessions")
         expect(page.locator("article.selected")).to_have_attribute("data-seq", "5")
 
-    def test_a_session_that_is_not_there_is_said_to_be_so(self, browser: Browser, served: Process) -> None:
-        watched = Watched(browser, served.url)
-        page = watched.open("/s/ses_nowhere")
+    def test_a_session_that_is_not_there_is_said_to_be_so(
+        self, browser: Browser, server: ServerProcess
+    ) -> None:
+        viewer = ViewerPage(browser, server.url)
+        page = viewer.open("/s/ses_nowhere")
         expect(page.locator(".said-bad")).to_contain_text("ses_nowhere")
-        watched.close()
+        viewer.close()
 
 
 class TestTranscript:
-    def test_markdown_is_rendered(self, watched: Watched) -> None:
-        page = watched.open(f"/s/{BUILD}?at=8")
+    def test_markdown_is_rendered(self, viewer: ViewerPage) -> None:
+        page = viewer.open(f"/s/{BUILD}?at=8")
         answer = page.locator("article.selected")
         expect(answer.locator("strong")).to_have_text("one reason")
         expect(answer.locator("table th")).to_have_text(["file", "before", "after"])
@@ -82,8 +84,8 @@ class TestTranscript:
         expect(answer.locator("pre .hl-keyword").first).to_have_text("def")
         expect(answer.locator("blockquote a")).to_have_attribute("href", "https://example.com/style")
 
-    def test_every_outcome_has_a_word_an_icon_and_a_colour(self, watched: Watched) -> None:
-        page = watched.open(f"/s/{BUILD}?at=10")
+    def test_every_outcome_has_a_word_an_icon_and_a_colour(self, viewer: ViewerPage) -> None:
+        page = viewer.open(f"/s/{BUILD}?at=10")
         cards = page.locator("article.selected .card")
         expect(cards).to_have_count(6)
         words = ["", "outcome unknown", "denied", "interrupted", "dry run", "not recorded"]
@@ -94,8 +96,8 @@ class TestTranscript:
         assert len(colours) >= 4
         assert all(badge.locator("svg").count() == 1 for badge in cards.locator(".badge").all())
 
-    def test_commands_files_and_edits_look_like_what_they_are(self, watched: Watched) -> None:
-        page = watched.open(f"/s/{BUILD}?at=3")
+    def test_commands_files_and_edits_look_like_what_they_are(self, viewer: ViewerPage) -> None:
+        page = viewer.open(f"/s/{BUILD}?at=3")
         first = page.locator("article.selected")
         expect(first.locator(".card-name").first).to_have_text("$")
         expect(first.locator(".card-line").first).to_have_text("pytest tests/test_dates.py -q --tb=short")
@@ -105,8 +107,8 @@ class TestTranscript:
         expect(edit.locator(".diff-a").first).to_contain_text("TODO: check")
         expect(edit.locator(".diff-b").first).to_contain_text("if not 1 <= month <= 12")
 
-    def test_one_key_takes_all_cards_through_three_states(self, watched: Watched) -> None:
-        page = watched.open(f"/s/{BUILD}?at=10")
+    def test_one_key_takes_all_cards_through_three_states(self, viewer: ViewerPage) -> None:
+        page = viewer.open(f"/s/{BUILD}?at=10")
         cards = page.locator("article.selected .card")
         expect(cards.first).to_have_attribute("data-state", "preview")
         page.keyboard.press("t")
@@ -119,26 +121,26 @@ class TestTranscript:
         expect(cards.first).to_have_attribute("data-state", "preview")
         page.keyboard.press("t")
 
-    def test_what_was_cut_can_be_seen_whole(self, watched: Watched) -> None:
-        page = watched.open(f"/s/{BUILD}?at=17")
+    def test_what_was_cut_can_be_seen_whole(self, viewer: ViewerPage) -> None:
+        page = viewer.open(f"/s/{BUILD}?at=17")
         card = page.locator("article.selected .card")
         card.locator(".card-head").click()
         card.get_by_role("button", name=re.compile("^Show all")).click()
         expect(card.locator("pre").last).to_contain_text("line 1999 of a long log")
 
-    def test_reasoning_is_folded_and_pictures_come_from_blobs(self, watched: Watched) -> None:
-        page = watched.open(f"/s/{BUILD}?at=3")
+    def test_reasoning_is_folded_and_pictures_come_from_blobs(self, viewer: ViewerPage) -> None:
+        page = viewer.open(f"/s/{BUILD}?at=3")
         thought = page.locator("article.selected details.reasoning")
         expect(thought).not_to_have_attribute("open", "")
         thought.locator("summary").click()
         expect(thought.locator(".md")).to_contain_text("Then fix it.")
-        watched.open(f"/s/{BUILD}?at=20")
+        viewer.open(f"/s/{BUILD}?at=20")
         picture = page.locator("img.media")
         expect(picture).to_be_visible()
-        until(lambda: picture.evaluate("image => image.naturalWidth") == 160)
+        wait_until(lambda: picture.evaluate("image => image.naturalWidth") == 160)
 
-    def test_internal_entries_go_and_come(self, watched: Watched) -> None:
-        page = watched.open(f"/s/{CASE}")
+    def test_internal_entries_go_and_come(self, viewer: ViewerPage) -> None:
+        page = viewer.open(f"/s/{CASE}")
         expect(page.locator("article.role-system")).to_have_count(1)
         page.get_by_role("button", name="Internal: on").click()
         expect(page.locator("article")).to_have_count(6)
@@ -146,8 +148,8 @@ class TestTranscript:
         page.keyboard.press("i")
         expect(page.locator("article.role-system")).to_have_count(1)
 
-    def test_a_compaction_opens_to_what_it_replaced(self, watched: Watched) -> None:
-        page = watched.open(f"/s/{BUILD}")
+    def test_a_compaction_opens_to_what_it_replaced(self, viewer: ViewerPage) -> None:
+        page = viewer.open(f"/s/{BUILD}")
         row = page.locator("article.kind-compaction")
         row.locator("summary").click()
         expect(row.locator(".replaced .line").nth(1)).to_contain_text("The date tests fail")
@@ -156,8 +158,8 @@ class TestTranscript:
 
 
 class TestTree:
-    def test_looking_at_another_branch_moves_nothing(self, watched: Watched, store: Path) -> None:
-        page = watched.open(f"/s/{BUILD}")
+    def test_looking_at_another_branch_moves_nothing(self, viewer: ViewerPage, store: Path) -> None:
+        page = viewer.open(f"/s/{BUILD}")
         stands = place_of(store, BUILD, 29)
         expect(page.locator(".tree .leaf")).to_be_visible()
         page.locator(".side-line", has_text="Could you try way 1?").click()
@@ -170,8 +172,8 @@ class TestTree:
         expect(page.locator("article.selected")).to_contain_text("Months beyond December")
         assert place_of(store, BUILD, 29) == stands
 
-    def test_filters_leave_lines_out(self, watched: Watched) -> None:
-        page = watched.open(f"/s/{CASE}")
+    def test_filters_leave_lines_out(self, viewer: ViewerPage) -> None:
+        page = viewer.open(f"/s/{CASE}")
         expect(page.locator(".entry-line")).to_have_count(8)
         page.get_by_role("radio", name="Inputs").click()
         expect(page.locator(".entry-line.role-user")).to_have_count(3)
@@ -179,8 +181,8 @@ class TestTree:
         expect(page.locator(".entry-line")).to_have_count(11)
         page.get_by_role("radio", name="No tools").click()
 
-    def test_related_sessions_are_linked_both_ways(self, watched: Watched) -> None:
-        page = watched.open(f"/s/{BUILD}")
+    def test_related_sessions_are_linked_both_ways(self, viewer: ViewerPage) -> None:
+        page = viewer.open(f"/s/{BUILD}")
         page.locator(".tree .related", has_text="Review dates.py").click()
         expect(page).to_have_url(re.compile(f"/s/{TASK}"))
         page.locator(".tree .related", has_text="task of").click()
@@ -189,8 +191,8 @@ class TestTree:
 
 
 class TestPermalink:
-    def test_opens_at_its_entry_on_the_path_and_off_it(self, watched: Watched, store: Path) -> None:
-        page = watched.open(f"/s/{BUILD}?at={place_of(store, BUILD, 9)}")
+    def test_opens_at_its_entry_on_the_path_and_off_it(self, viewer: ViewerPage, store: Path) -> None:
+        page = viewer.open(f"/s/{BUILD}?at={place_of(store, BUILD, 9)}")
         expect(page.locator("article.selected")).to_contain_text("Now release it.")
         expect(page.locator(".looking")).to_be_hidden()
         page.locator(".side-line", has_text="way 1").click()
@@ -202,8 +204,8 @@ class TestPermalink:
         expect(page.locator("article.selected")).to_contain_text("Could you try way 1?")
         expect(page.locator(".looking")).to_be_visible()
 
-    def test_follows_the_selection_and_the_browsers_history(self, watched: Watched) -> None:
-        page = watched.open(f"/s/{CASE}")
+    def test_follows_the_selection_and_the_browsers_history(self, viewer: ViewerPage) -> None:
+        page = viewer.open(f"/s/{CASE}")
         page.locator("article", has_text="Where is order 41?").first.click()
         expect(page).to_have_url(re.compile(r"at=\d+:2$"))
         page.locator(f'.session-row[data-id="{WAITING}"] a').click()
@@ -211,19 +213,19 @@ class TestPermalink:
         page.go_back()
         expect(page.locator("article.selected")).to_contain_text("Where is order 41?")
 
-    def test_to_a_result_selects_its_card(self, watched: Watched) -> None:
-        page = watched.open(f"/s/{CASE}?at=4")
+    def test_to_a_result_selects_its_card(self, viewer: ViewerPage) -> None:
+        page = viewer.open(f"/s/{CASE}?at=4")
         expect(page.locator("article.selected .card-name")).to_have_text("look_up")
 
-    def test_to_nothing_says_so(self, watched: Watched) -> None:
-        page = watched.open(f"/s/{CASE}?at=999:5")
+    def test_to_nothing_says_so(self, viewer: ViewerPage) -> None:
+        page = viewer.open(f"/s/{CASE}?at=999:5")
         expect(page.locator(".notice")).to_contain_text("no entry 999:5")
         expect(page.locator("article.selected")).to_contain_text("You are welcome")
 
 
 class TestKeys:
-    def test_walk_by_entry_and_by_turn(self, watched: Watched) -> None:
-        page = watched.open(f"/s/{CASE}?at=2")
+    def test_walk_by_entry_and_by_turn(self, viewer: ViewerPage) -> None:
+        page = viewer.open(f"/s/{CASE}?at=2")
         selected = page.locator("article.selected")
         expect(selected).to_contain_text("Where is order 41?")
         for key, words in [
@@ -241,15 +243,15 @@ class TestKeys:
         page.keyboard.press("l")
         expect(selected).to_contain_text("You are welcome")
 
-    def test_help_opens_and_escape_closes(self, watched: Watched) -> None:
-        page = watched.open("/")
+    def test_help_opens_and_escape_closes(self, viewer: ViewerPage) -> None:
+        page = viewer.open("/")
         page.keyboard.press("?")
         expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
         page.keyboard.press("Escape")
         expect(page.get_by_role("dialog")).to_have_count(0)
 
-    def test_the_tree_is_walked_with_arrows(self, watched: Watched) -> None:
-        page = watched.open(f"/s/{BUILD}")
+    def test_the_tree_is_walked_with_arrows(self, viewer: ViewerPage) -> None:
+        page = viewer.open(f"/s/{BUILD}")
         side = page.locator(".side-line", has_text="way 1")
         side.focus()
         page.keyboard.press("ArrowRight")
@@ -260,8 +262,8 @@ class TestKeys:
 
 
 class TestInspector:
-    def test_shows_what_the_model_saw_for_every_provider(self, watched: Watched) -> None:
-        page = watched.open(f"/s/{CASE}?at=5")
+    def test_shows_what_the_model_saw_for_every_provider(self, viewer: ViewerPage) -> None:
+        page = viewer.open(f"/s/{CASE}?at=5")
         page.get_by_role("tab", name="Model saw").click()
         panel = page.get_by_role("tabpanel")
         expect(panel).to_contain_text("Only adds to the call behind")
@@ -279,8 +281,8 @@ class TestInspector:
 
 
 class TestSearch:
-    def test_finds_marks_and_opens_at_the_entry(self, watched: Watched) -> None:
-        page = watched.open("/")
+    def test_finds_marks_and_opens_at_the_entry(self, viewer: ViewerPage) -> None:
+        page = viewer.open("/")
         page.keyboard.press("/")
         page.get_by_role("combobox").fill("carrier role:tool")
         hit = page.locator(".hit", has_text="Order 41").first
@@ -290,18 +292,18 @@ class TestSearch:
         page.keyboard.press("Enter")
         expect(page.locator("article.selected .card-name")).to_have_text("look_up")
 
-    def test_a_bad_filter_is_explained(self, browser: Browser, served: Process) -> None:
-        watched = Watched(browser, served.url)
-        page = watched.open("/")
+    def test_a_bad_filter_is_explained(self, browser: Browser, server: ServerProcess) -> None:
+        viewer = ViewerPage(browser, server.url)
+        page = viewer.open("/")
         page.keyboard.press("Control+k")
         page.get_by_role("combobox").fill("role:king")
         expect(page.locator("dialog.search p")).to_contain_text("role")
-        watched.close()
+        viewer.close()
 
 
 class TestUsagePage:
-    def test_plots_and_tells_storage(self, watched: Watched) -> None:
-        page = watched.open("/usage")
+    def test_plots_and_tells_storage(self, viewer: ViewerPage) -> None:
+        page = viewer.open("/usage")
         expect(page.locator(".figures dd").first).to_have_text(re.compile(r"^\$0\.1"))
         expect(page.locator("svg.plot rect")).to_have_count(1)
         expect(page.locator(".hbar-name", has_text="scripted-small")).to_be_visible()
@@ -314,10 +316,10 @@ class TestUsagePage:
 
 
 class TestDiff:
-    def test_of_a_replay_stands_at_the_first_divergence(self, watched: Watched, store: Path) -> None:
+    def test_of_a_replay_stands_at_the_first_divergence(self, viewer: ViewerPage, store: Path) -> None:
         with bough.open(store) as sessions:
             replay = next(row.session_id for row in sessions.all_sessions(relation="replay"))
-        page = watched.open(f"/diff?a={CASE}&b={replay}")
+        page = viewer.open(f"/diff?a={CASE}&b={replay}")
         rows = page.locator(".diff-row")
         expect(rows.locator("header .badge")).to_have_text(["tool changed", "reworded", "reworded"])
         expect(page.locator(".diff-row.current .badge").first).to_have_text("tool changed")

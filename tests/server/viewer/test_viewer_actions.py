@@ -13,10 +13,10 @@ from playwright.sync_api import Browser, Page, expect
 import bough
 from bough.session import Session
 from support import sample_store
-from support.browser import Process, Watched, aside, browser, watched
-from support.sample_store import have_paid, look_up, refund, strict_clerk
+from support.browser import ServerProcess, ViewerPage, browser, run_in_thread, viewer
+from support.sample_store import delegate_payment, look_up, refund, strict_support_model
 
-__all__ = ["browser", "watched"]
+__all__ = ["browser", "viewer"]
 
 ANSWERS = [
     {
@@ -40,8 +40,8 @@ def script(folder: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def served(folder: Path, script: str) -> Iterator[Process]:
-    with Process(folder / "agent.db", "--model", script, "--tools", sample_store.__file__) as process:
+def server(folder: Path, script: str) -> Iterator[ServerProcess]:
+    with ServerProcess(folder / "agent.db", "--model", script, "--tools", sample_store.__file__) as process:
         yield process
 
 
@@ -57,18 +57,18 @@ class Shelf:
         def start(store: bough.Store) -> str:
             session = store.start("support", [bough.system(sample_store.PROMPT)], title=title)
             for said in ("Where is order 41?", "When will I have the money?", "Thank you!")[:turns]:
-                session.send_sync(said, model=sample_store.clerk(), tools=[look_up, refund])
+                session.send_sync(said, model=sample_store.support_model(), tools=[look_up, refund])
             return session.session_id
 
         return self.read(start)
 
     def make_delegating(self, title: str) -> str:
         """A case whose colleague, a task of it, waits for a person."""
-        calls = bough.assistant(bough.ToolCall("c1", "have_paid", {"amount": 40, "account": "ANN-7"}))
+        calls = bough.assistant(bough.ToolCall("c1", "delegate_payment", {"amount": 40, "account": "ANN-7"}))
 
         def start(store: bough.Store) -> str:
             session = store.start("support", [bough.system(sample_store.PROMPT)], title=title)
-            session.send_sync("Pay Ann 40", model=bough.ScriptedModel([calls]), tools=[have_paid])
+            session.send_sync("Pay Ann 40", model=bough.ScriptedModel([calls]), tools=[delegate_payment])
             return session.session_id
 
         return self.read(start)
@@ -78,7 +78,7 @@ class Shelf:
             with bough.open(self.place) as store:
                 return look(store)
 
-        return aside(there)
+        return run_in_thread(there)
 
     def of(self, session_id: str, look: Callable[[Session], object]) -> str:
         return self.read(lambda store: str(look(store.session(session_id))))
@@ -105,9 +105,9 @@ def selected(page: Page, words: str) -> None:
 
 
 class TestList:
-    def test_a_title_is_changed_in_its_row(self, watched: Watched, shelf: Shelf) -> None:
+    def test_a_title_is_changed_in_its_row(self, viewer: ViewerPage, shelf: Shelf) -> None:
         session_id = shelf.make("Before", 0)
-        page = watched.open("/")
+        page = viewer.open("/")
         row = page.locator(f'.session-row[data-id="{session_id}"]')
         row.hover()
         row.get_by_role("button", name="Rename Before").click()
@@ -116,9 +116,9 @@ class TestList:
         expect(row.locator(".session-heading .words")).to_have_text("After")
         assert shelf.of(session_id, lambda session: session.row.title) == "After"
 
-    def test_archiving_can_be_undone(self, watched: Watched, shelf: Shelf) -> None:
+    def test_archiving_can_be_undone(self, viewer: ViewerPage, shelf: Shelf) -> None:
         session_id = shelf.make("To be archived", 0)
-        page = watched.open("/")
+        page = viewer.open("/")
         row = page.locator(f'.session-row[data-id="{session_id}"]')
         row.hover()
         row.get_by_role("button", name="Archive To be archived").click()
@@ -128,10 +128,10 @@ class TestList:
         expect(row).to_have_count(1)
         assert shelf.of(session_id, lambda session: session.row.trashed_at) == "None"
 
-    def test_the_trash_can_be_looked_through(self, watched: Watched, shelf: Shelf) -> None:
+    def test_the_trash_can_be_looked_through(self, viewer: ViewerPage, shelf: Shelf) -> None:
         session_id = shelf.make("Thrown away", 0)
         shelf.read(lambda store: str(store.delete(session_id)))
-        page = watched.open("/")
+        page = viewer.open("/")
         expect(page.locator(".session-row").first).to_be_visible()
         expect(page.locator(f'.session-row[data-id="{session_id}"]')).to_have_count(0)
         page.get_by_label("Trash").check()
@@ -141,16 +141,16 @@ class TestList:
         expect(row).to_have_count(0)
         assert shelf.of(session_id, lambda session: session.row.trashed_at) == "None"
 
-    def test_pages_come_as_one_scrolls_each_session_once(self, watched: Watched, shelf: Shelf) -> None:
+    def test_pages_come_as_one_scrolls_each_session_once(self, viewer: ViewerPage, shelf: Shelf) -> None:
         def fill(store: bough.Store) -> str:
             for n in range(130):
                 store.start("many", title=f"Session {n:03d}")
             return ""
 
         shelf.read(fill)
-        page = watched.open("/?agent=many")
+        page = viewer.open("/?agent=many")
         expect(page.locator(".session-row").first).to_contain_text("Session 129")
-        assert len([path for path in watched.requests if path.startswith("/api/sessions?")]) == 1
+        assert len([path for path in viewer.requests if path.startswith("/api/sessions?")]) == 1
         seen: list[str] = []
         for _ in range(200):
             if "Session 000" in seen:
@@ -165,9 +165,9 @@ class TestList:
 
 
 class TestMoving:
-    def test_fork_here_makes_a_session_with_other_settings(self, watched: Watched, shelf: Shelf) -> None:
+    def test_fork_here_makes_a_session_with_other_settings(self, viewer: ViewerPage, shelf: Shelf) -> None:
         session_id = shelf.make("Fork me")
-        page = watched.open(f"/s/{session_id}?at=7")
+        page = viewer.open(f"/s/{session_id}?at=7")
         page.get_by_role("button", name="Fork here").click()
         page.get_by_label("Title", exact=True).fill("The other way")
         page.get_by_label("Added to the prompt").fill("Offer a voucher.")
@@ -180,9 +180,9 @@ class TestMoving:
         expect(page.locator("h1")).to_have_text("Fork me")
         expect(page.locator(".tree .related", has_text="The other way")).to_be_visible()
 
-    def test_rewind_undo_and_redo_move_the_leaf(self, watched: Watched, shelf: Shelf) -> None:
+    def test_rewind_undo_and_redo_move_the_leaf(self, viewer: ViewerPage, shelf: Shelf) -> None:
         session_id = shelf.make("Move me")
-        page = watched.open(f"/s/{session_id}?at=7")
+        page = viewer.open(f"/s/{session_id}?at=7")
         page.get_by_role("button", name="Rewind here").click()
         page.get_by_role("button", name="Rewind", exact=True).click()
         expect(page.locator(".notice")).to_contain_text("The session stands at")
@@ -195,9 +195,9 @@ class TestMoving:
         expect(page.locator("article", has_text="Within three working days")).to_have_count(0)
         assert shelf.seq(session_id) == 7
 
-    def test_a_compaction_is_made_and_undone(self, watched: Watched, shelf: Shelf) -> None:
+    def test_a_compaction_is_made_and_undone(self, viewer: ViewerPage, shelf: Shelf) -> None:
         session_id = shelf.make("Compact me")
-        page = watched.open(f"/s/{session_id}")
+        page = viewer.open(f"/s/{session_id}")
         page.get_by_role("button", name="Compact", exact=True).click()
         page.get_by_label("Summary").fill("It was lost and refunded.")
         page.get_by_role("button", name="Compact", exact=True).last.click()
@@ -208,11 +208,11 @@ class TestMoving:
         assert "It was lost" not in shelf.of(session_id, lambda session: session.messages("anthropic"))
 
     def test_what_another_process_moved_meanwhile_is_refused_and_shown(
-        self, browser: Browser, served: Process, shelf: Shelf
+        self, browser: Browser, server: ServerProcess, shelf: Shelf
     ) -> None:
         session_id = shelf.make("Race me")
-        watched = Watched(browser, served.url)
-        page = watched.open(f"/s/{session_id}?at=2")
+        viewer = ViewerPage(browser, server.url)
+        page = viewer.open(f"/s/{session_id}?at=2")
         expect(page.get_by_role("button", name="Rewind here")).to_be_visible()
         page.get_by_role("button", name="Rewind here").click()
         shelf.of(session_id, lambda session: session.undo())
@@ -220,15 +220,15 @@ class TestMoving:
         expect(page.get_by_role("alert").filter(has_text=re.compile("leaf|moved"))).to_be_visible()
         page.get_by_role("button", name="Cancel").click()
         expect(page.locator("article", has_text="Within three working days")).to_have_count(0)
-        watched.close()
+        viewer.close()
 
 
 class TestReplay:
     def test_runs_dry_by_default_and_leads_to_the_comparison(
-        self, watched: Watched, shelf: Shelf, script: str
+        self, viewer: ViewerPage, shelf: Shelf, script: str
     ) -> None:
         session_id = shelf.make("Replay me", 1)
-        page = watched.open(f"/s/{session_id}?at=1")
+        page = viewer.open(f"/s/{session_id}?at=1")
         page.get_by_role("button", name="Replay from here").click()
         expect(page.get_by_label("Tools")).to_have_value("dry")
         page.get_by_label("Model").fill(script)
@@ -241,20 +241,20 @@ class TestReplay:
         expect(page).to_have_url(re.compile(rf"/diff\?a={session_id}&b=ses_"))
         assert shelf.seq(session_id) == 7
 
-    def test_of_the_recorded_answers_comes_out_the_same(self, watched: Watched, shelf: Shelf) -> None:
+    def test_of_the_recorded_answers_comes_out_the_same(self, viewer: ViewerPage, shelf: Shelf) -> None:
         session_id = shelf.make("Replay me as I was", 1)
-        page = watched.open(f"/s/{session_id}?at=1")
+        page = viewer.open(f"/s/{session_id}?at=1")
         page.get_by_role("button", name="Replay from here").click()
         page.get_by_role("button", name="Replay", exact=True).click()
         expect(page.locator(".job")).to_contain_text("It came out the same.")
         page.get_by_role("link", name="Compare").click()
         expect(page.locator(".diff-head h1")).to_have_text("The same")
 
-    def test_compare_with_a_related_session(self, watched: Watched, shelf: Shelf) -> None:
+    def test_compare_with_a_related_session(self, viewer: ViewerPage, shelf: Shelf) -> None:
         session_id = shelf.make("Compare me", 1)
         how = {"prompt": sample_store.STRICT, "tools": [look_up, refund], "mode": "dry", "on_miss": "tell"}
-        shelf.of(session_id, lambda session: session.replay_sync(model=strict_clerk(), **how).replay)
-        page = watched.open(f"/s/{session_id}?at=1")
+        shelf.of(session_id, lambda session: session.replay_sync(model=strict_support_model(), **how).replay)
+        page = viewer.open(f"/s/{session_id}?at=1")
         page.locator(".inspected").get_by_role("button", name="Compare with…").click()
         page.locator("dialog .line").click()
         expect(page.locator(".diff-head h1")).to_have_text("Different")
@@ -262,10 +262,10 @@ class TestReplay:
 
 class TestRunning:
     def test_an_approval_given_in_the_page_lets_the_waiting_agent_go_on(
-        self, watched: Watched, shelf: Shelf
+        self, viewer: ViewerPage, shelf: Shelf
     ) -> None:
         session_id = shelf.make("Pay Ann", 0)
-        page = watched.open(f"/s/{session_id}")
+        page = viewer.open(f"/s/{session_id}")
         page.get_by_label("Message").fill("Pay Ann 40")
         page.keyboard.press("Enter")
         expect(page.locator(".approval")).to_contain_text("pay_out waits for approval")
@@ -280,23 +280,23 @@ class TestRunning:
         places = page.eval_on_selector_all("article.entry", "all => all.map(one => one.dataset.seq)")
         assert places == ["1", "2", "3", "5", "6", "7"]
 
-    def test_a_denied_call_says_so(self, watched: Watched, shelf: Shelf) -> None:
+    def test_a_denied_call_says_so(self, viewer: ViewerPage, shelf: Shelf) -> None:
         session_id = shelf.make("Do not pay", 0)
-        page = watched.open(f"/s/{session_id}")
+        page = viewer.open(f"/s/{session_id}")
         page.get_by_label("Message").fill("Pay Ann 40")
         page.keyboard.press("Enter")
         page.locator(".approval").get_by_role("button", name="Deny").click()
         expect(page.locator(".card .badge")).to_have_text("denied")
 
     def test_what_waits_in_a_task_is_approved_from_the_page_of_its_parent_and_both_end(
-        self, watched: Watched, shelf: Shelf
+        self, viewer: ViewerPage, shelf: Shelf
     ) -> None:
         session_id = shelf.make_delegating("Have Ann paid")
         (child_id,) = json.loads(shelf.of(session_id, children))
-        page = watched.open("/")
+        page = viewer.open("/")
         line = page.locator(".session-row", has_text="Have Ann paid")
         expect(line.get_by_role("img", name="waiting")).to_be_visible()
-        page = watched.open(f"/s/{session_id}")
+        page = viewer.open(f"/s/{session_id}")
         card = page.locator(".card")
         expect(card.locator(".badge")).to_have_text("its task waits for approval")
         asked = f'pay_out waits for approval {{"amount":40,"account":"ANN-7"}} in task {child_id}'
@@ -315,19 +315,19 @@ class TestRunning:
 
     @pytest.mark.parametrize("word", ["Approve", "Deny"])
     def test_a_word_given_on_the_page_of_a_task_lets_its_parent_go_on(
-        self, watched: Watched, shelf: Shelf, word: str
+        self, viewer: ViewerPage, shelf: Shelf, word: str
     ) -> None:
         session_id = shelf.make_delegating(f"Have Ann paid: {word}")
         (child_id,) = json.loads(shelf.of(session_id, children))
-        page = watched.open(f"/s/{child_id}")
+        page = viewer.open(f"/s/{child_id}")
         page.locator(".card").get_by_role("button", name=word).click()
         expect(page.locator("article", has_text="The colleague paid.")).to_be_visible()
-        page.goto(f"{watched.url}/s/{session_id}")
+        page.goto(f"{viewer.url}/s/{session_id}")
         expect(page.locator("article strong", has_text="paid")).to_be_visible()
 
-    def test_a_model_that_has_nothing_to_say_is_told(self, watched: Watched, shelf: Shelf) -> None:
+    def test_a_model_that_has_nothing_to_say_is_told(self, viewer: ViewerPage, shelf: Shelf) -> None:
         session_id = shelf.make("Too long", 3)
-        page = watched.open(f"/s/{session_id}")
+        page = viewer.open(f"/s/{session_id}")
         page.get_by_label("Message").fill("And now?")
         page.keyboard.press("Enter")
         expect(page.locator(".session-head .dot.status-failed")).to_be_visible()

@@ -15,24 +15,24 @@ import bough
 from bough import assistant
 from bough.server.context import Agent
 from support import sample_store
-from support.browser import Cable, Process, Watched, aside, browser, watched
-from support.server import Prompter, Served, until
+from support.browser import NetworkProxy, ServerProcess, ViewerPage, browser, run_in_thread, viewer
+from support.server import LocalServer, ManualModel, wait_until
 
-__all__ = ["browser", "watched"]
+__all__ = ["browser", "viewer"]
 
 SOAK = os.environ.get("BOUGH_SOAK") == "1"
 
 
 @pytest.fixture
-def prompter() -> Prompter:
-    return Prompter()
+def prompter() -> ManualModel:
+    return ManualModel()
 
 
 @pytest.fixture
-def served(tmp_path: Path, prompter: Prompter) -> Iterator[Served]:
+def server(tmp_path: Path, prompter: ManualModel) -> Iterator[LocalServer]:
     with (
         bough.open(tmp_path / "agent.db") as store,
-        Served(store, Agent(models=(prompter,))) as found,
+        LocalServer(store, Agent(models=(prompter,))) as found,
     ):
         store.start("talker", [bough.system("You talk.")], session_id="ses_talk", title="Talk")
         yield found
@@ -51,112 +51,114 @@ def seqs(page: Page) -> list[int]:
 
 
 class TestStreaming:
-    def test_an_answer_is_seen_as_it_is_spoken(self, watched: Watched, prompter: Prompter) -> None:
-        page = watched.open("/s/ses_talk")
+    def test_an_answer_is_seen_as_it_is_spoken(self, viewer: ViewerPage, prompter: ManualModel) -> None:
+        page = viewer.open("/s/ses_talk")
         send(page, "Tell me a story")
         expect(page.locator(".dot.status-running").first).to_be_visible()
-        prompter.say("Once ", "upon ")
+        prompter.send("Once ", "upon ")
         expect(page.locator(".draft .md")).to_have_text("Once upon")
-        prompter.say("a **time** ", "there ")
+        prompter.send("a **time** ", "there ")
         expect(page.locator(".draft strong")).to_have_text("time")
-        prompter.end()
+        prompter.finish()
         expect(page.locator("article.entry", has_text="Once upon a time")).to_have_count(1)
         expect(page.locator(".draft.is-live")).to_have_count(0)
         assert seqs(page) == [1, 2, 3]
 
     def test_whoever_comes_late_sees_what_was_said(
-        self, browser: Browser, watched: Watched, served: Served, prompter: Prompter
+        self, browser: Browser, viewer: ViewerPage, server: LocalServer, prompter: ManualModel
     ) -> None:
-        page = watched.open("/s/ses_talk")
+        page = viewer.open("/s/ses_talk")
         send(page, "Tell me a story")
-        prompter.say("Once ", "upon ")
+        prompter.send("Once ", "upon ")
         expect(page.locator(".draft .md")).to_have_text("Once upon")
-        late = Watched(browser, served.url)
+        late = ViewerPage(browser, server.url)
         other = late.open("/s/ses_talk")
         expect(other.locator(".draft .md")).to_have_text("Once upon")
-        prompter.say("a time ", "there ")
+        prompter.send("a time ", "there ")
         for shown in (page, other):
             expect(shown.locator(".draft .md")).to_have_text(re.compile("^Once upon a time"))
-        prompter.end()
+        prompter.finish()
         for shown in (page, other):
             expect(shown.locator("article.entry", has_text="Once upon a time")).to_have_count(1)
         late.check()
         late.close()
 
     def test_a_cut_connection_goes_on_without_a_gap_or_a_double(
-        self, browser: Browser, served: Served, prompter: Prompter
+        self, browser: Browser, server: LocalServer, prompter: ManualModel
     ) -> None:
-        with Cable(served.port) as cable:
-            watched = Watched(browser, cable.url)
-            page = watched.open("/s/ses_talk")
+        with NetworkProxy(server.port) as cable:
+            viewer = ViewerPage(browser, cable.url)
+            page = viewer.open("/s/ses_talk")
             send(page, "Tell me a story")
-            prompter.say("Once ", "upon ")
+            prompter.send("Once ", "upon ")
             expect(page.locator(".draft .md")).to_have_text("Once upon")
             cable.cut()
             expect(page.locator(".banner")).to_be_visible()
-            prompter.say("a time ", "there was ")
-            prompter.end()
-            until(lambda: served.sessions.session("ses_talk").leaf.seq == 3)
-            aside(lambda: served.sessions.session("ses_talk").note({"while": "cut"}))
-            cable.mend()
+            prompter.send("a time ", "there was ")
+            prompter.finish()
+            wait_until(lambda: server.sessions.session("ses_talk").leaf.seq == 3)
+            run_in_thread(lambda: server.sessions.session("ses_talk").note({"while": "cut"}))
+            cable.restore()
             expect(page.locator(".banner")).to_be_hidden()
             expect(page.locator("article.entry", has_text="Once upon a time there was")).to_have_count(1)
             expect(page.locator("article.kind-note")).to_have_count(1)
             assert seqs(page) == [1, 2, 3, 4]
             send(page, "And then?")
-            prompter.say("The end.")
-            prompter.end()
+            prompter.send("The end.")
+            prompter.finish()
             expect(page.locator("article.entry", has_text="The end.")).to_have_count(1)
             assert seqs(page) == [1, 2, 3, 4, 5, 6]
-            assert all("ERR_" in told or "Failed to load" in told for told in watched.told)
-            watched.close()
+            assert all("ERR_" in told or "Failed to load" in told for told in viewer.console)
+            viewer.close()
 
-    def test_what_another_process_writes_is_seen_too(self, watched: Watched, served: Served) -> None:
-        page = watched.open("/s/ses_talk")
+    def test_what_another_process_writes_is_seen_too(self, viewer: ViewerPage, server: LocalServer) -> None:
+        page = viewer.open("/s/ses_talk")
         expect(page.locator("article.entry")).to_have_count(1)
-        store = served.sessions.backend
+        store = server.sessions.backend
 
         def elsewhere() -> None:
             with bough.open(store.url) as other:  # type: ignore[attr-defined]
                 other.session("ses_talk").append([bough.user("From afar"), assistant("I am *here*.")])
 
-        aside(elsewhere)
+        run_in_thread(elsewhere)
         expect(page.locator("article.entry em", has_text="here")).to_be_visible()
         expect(page.locator(".tree .entry-line", has_text="From afar")).to_be_visible()
 
     def test_stopping_leaves_a_session_that_can_be_spoken_to(
-        self, watched: Watched, prompter: Prompter
+        self, viewer: ViewerPage, prompter: ManualModel
     ) -> None:
-        page = watched.open("/s/ses_talk")
+        page = viewer.open("/s/ses_talk")
         send(page, "Tell me a story")
-        prompter.say("Once upon ")
+        prompter.send("Once upon ")
         expect(page.locator(".draft .md")).to_have_text("Once upon")
         page.get_by_role("button", name="Stop").click()
         expect(page.locator("article.entry .badge", has_text="cancelled")).to_be_visible()
         send(page, "Again")
-        prompter.say("A new one.")
-        prompter.end()
+        prompter.send("A new one.")
+        prompter.finish()
         expect(page.locator("article.entry", has_text="A new one.")).to_have_count(1)
 
-    def test_input_while_it_runs_is_queued(self, watched: Watched, prompter: Prompter) -> None:
-        page = watched.open("/s/ses_talk")
+    def test_input_while_it_runs_is_queued(self, viewer: ViewerPage, prompter: ManualModel) -> None:
+        page = viewer.open("/s/ses_talk")
         send(page, "First")
         expect(page.get_by_role("button", name="Queue")).to_be_visible()
         send(page, "Second")
         expect(page.locator(".composer-note")).to_contain_text("1 in the queue")
-        prompter.say("One.")
-        prompter.end()
+        prompter.send("One.")
+        prompter.finish()
         expect(page.locator("article.entry", has_text="Second")).to_have_count(1)
-        prompter.say("Two.")
-        prompter.end()
+        prompter.send("Two.")
+        prompter.finish()
         expect(page.locator("article.entry", has_text="Two.")).to_have_count(1)
         assert seqs(page) == [1, 2, 3, 4, 5]
 
-    def test_scrolling_up_stays_where_it_is_while_more_comes(self, watched: Watched, served: Served) -> None:
-        session = served.sessions.session("ses_talk")
+    def test_scrolling_up_stays_where_it_is_while_more_comes(
+        self, viewer: ViewerPage, server: LocalServer
+    ) -> None:
+        session = server.sessions.session("ses_talk")
         for n in range(40):
             session.append([bough.user(f"Question {n}"), assistant(f"Answer {n}. " + "words " * 60)])
-        page = watched.open("/s/ses_talk?at=21")
+        page = viewer.open("/s/ses_talk?at=21")
         row = page.locator("article.selected")
         expect(row).to_contain_text("Answer 9.")
         before = row.bounding_box()
@@ -169,7 +171,7 @@ class TestStreaming:
 def long_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("long") / "agent.db"
     size = {"entries": 100_000, "branches": 5_000} if SOAK else {"entries": 12_000, "branches": 600}
-    aside(lambda: sample_store.huge(place, **size))
+    run_in_thread(lambda: sample_store.huge(place, **size))
     return place
 
 
@@ -181,26 +183,26 @@ class TestLongSession:
             session = store.session("ses_huge")
             end, middle = session.leaf.seq, session.leaf.seq // 2
             [found] = session.log.store.path("ses_huge", first=middle, last=middle).entries
-        with Process(long_store) as process:
-            watched = Watched(browser, process.url)
-            page = watched.open(f"/s/ses_huge?at={found.branch}:{found.seq}")
+        with ServerProcess(long_store) as process:
+            viewer = ViewerPage(browser, process.url)
+            page = viewer.open(f"/s/ses_huge?at={found.branch}:{found.seq}")
             expect(page.locator("article.selected")).to_be_visible()
             expect(page.locator(".tree .entry-line.selected")).to_be_visible()
             assert abs(int(page.locator("article.selected").get_attribute("data-seq") or 0) - middle) <= 1
             page.keyboard.press("g")
             page.keyboard.press("l")
             expect(page.locator(f'article[data-seq="{end}"]')).to_be_visible()
-            windows = [path for path in watched.requests if "/path" in path]
+            windows = [path for path in viewer.requests if "/path" in path]
             assert len(windows) <= 8
             assert page.locator("article.entry").count() < 60
             assert page.locator(".tree-row").count() < 150
-            watched.check()
-            watched.close()
+            viewer.check()
+            viewer.close()
 
     def test_keeps_its_place_when_more_is_loaded_above(self, browser: Browser, long_store: Path) -> None:
-        with Process(long_store) as process:
-            watched = Watched(browser, process.url)
-            page = watched.open("/s/ses_huge?at=6000")
+        with ServerProcess(long_store) as process:
+            viewer = ViewerPage(browser, process.url)
+            page = viewer.open("/s/ses_huge?at=6000")
             selected = page.locator("article.selected")
             expect(selected).to_be_visible()
 
@@ -210,9 +212,9 @@ class TestLongSession:
             seen = [place()]
             for _ in range(60):
                 page.keyboard.press("k")
-                until(lambda: place() < seen[-1])
+                wait_until(lambda: place() < seen[-1])
                 seen.append(place())
                 expect(selected).to_be_in_viewport()
             assert all(1 <= a - b <= 2 for a, b in pairwise(seen))
-            watched.check()
-            watched.close()
+            viewer.check()
+            viewer.close()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
-from support.browser import Process, Watched, browser
+from support.browser import ServerProcess, ViewerPage, browser
 from support.paths import VIEWER
 
 __all__ = ["browser"]
@@ -17,11 +17,11 @@ __all__ = ["browser"]
 
 @pytest.fixture(scope="module")
 def page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    with Process(tmp_path_factory.mktemp("parts") / "agent.db") as process:
-        watched = Watched(browser, process.url)
-        yield watched.open("/")
-        watched.check()
-        watched.close()
+    with ServerProcess(tmp_path_factory.mktemp("parts") / "agent.db") as process:
+        viewer = ViewerPage(browser, process.url)
+        yield viewer.open("/")
+        viewer.check()
+        viewer.close()
 
 
 def run(page: Page, module: str, body: str, *given: Any) -> Any:

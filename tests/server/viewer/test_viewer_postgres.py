@@ -12,37 +12,37 @@ import bough
 from bough.server.context import Agent
 from bough.store import Store
 from support import sample_store
-from support.browser import Watched, aside, browser, watched
-from support.postgres import Cluster, Database
-from support.sample_store import BUILD, CASE, WAITING, by_count, look_up, pay_out, refund
-from support.server import Prompter, Served
+from support.browser import ViewerPage, browser, run_in_thread, viewer
+from support.postgres import Database, DatabaseHost
+from support.sample_store import BUILD, CASE, WAITING, look_up, model_by_answer_count, pay_out, refund
+from support.server import LocalServer, ManualModel
 
-__all__ = ["browser", "watched"]
+__all__ = ["browser", "viewer"]
 
 
 @pytest.fixture(scope="module")
-def store(postgres: Cluster) -> Iterator[Store]:
+def store(postgres: DatabaseHost) -> Iterator[Store]:
     """A database of its own: those of other tests are emptied."""
-    url = aside(lambda: sample_store.fill(Database(postgres, "viewer").url))
+    url = run_in_thread(lambda: sample_store.fill(Database(postgres, "viewer").url))
     with bough.open(url) as sessions:
         yield sessions
 
 
 @pytest.fixture(scope="module")
-def prompter() -> Prompter:
-    return Prompter()
+def prompter() -> ManualModel:
+    return ManualModel()
 
 
 @pytest.fixture(scope="module")
-def served(store: Store, prompter: Prompter) -> Iterator[Served]:
-    paid = by_count("", "It is **paid**.", model="payer")
-    with Served(store, Agent(models=(paid, prompter), tools=(look_up, refund, pay_out))) as found:
+def server(store: Store, prompter: ManualModel) -> Iterator[LocalServer]:
+    paid = model_by_answer_count("", "It is **paid**.", model="payer")
+    with LocalServer(store, Agent(models=(paid, prompter), tools=(look_up, refund, pay_out))) as found:
         yield found
 
 
 class TestLooking:
-    def test_list_tree_transcript_and_inspector(self, watched: Watched) -> None:
-        page = watched.open("/")
+    def test_list_tree_transcript_and_inspector(self, viewer: ViewerPage) -> None:
+        page = viewer.open("/")
         page.get_by_label("Filter by words of a title").fill("date tests")
         expect(page.locator(".session-row")).to_have_count(1)
         page.locator(".session-row a").click()
@@ -52,24 +52,24 @@ class TestLooking:
         page.locator(".tree-row", has_text="Way 1 does not work").click()
         expect(page.locator(".looking")).to_contain_text("the session stands at")
         page.get_by_role("button", name="Back to where it stands").click()
-        page.goto(f"{watched.url}/s/{CASE}?at=5")
+        page.goto(f"{viewer.url}/s/{CASE}?at=5")
         expect(page.locator("article.selected .card-name")).to_have_text("refund")
         page.get_by_role("tab", name="Model saw").click()
         expect(page.locator(".inspected")).to_contain_text("Only adds to the call behind")
         page.get_by_role("tab", name="Usage").click()
         expect(page.locator("table.usage")).to_contain_text("$0.00432")
 
-    def test_search_diff_and_usage(self, watched: Watched, store: Store) -> None:
-        page = watched.open("/")
+    def test_search_diff_and_usage(self, viewer: ViewerPage, store: Store) -> None:
+        page = viewer.open("/")
         page.keyboard.press("/")
         page.get_by_role("combobox").fill("tool:refund role:tool")
         expect(page.locator(".hit").first).to_contain_text("refunded")
         page.locator(".hit", has_text="Order 41").last.click()
         expect(page.locator("article.selected .card-name")).to_have_text("refund")
-        replay = aside(lambda: next(row.session_id for row in store.all_sessions(relation="replay")))
-        page.goto(f"{watched.url}/diff?a={CASE}&b={replay}")
+        replay = run_in_thread(lambda: next(row.session_id for row in store.all_sessions(relation="replay")))
+        page.goto(f"{viewer.url}/diff?a={CASE}&b={replay}")
         expect(page.locator(".diff-row.current .badge").first).to_have_text("tool changed")
-        page.goto(f"{watched.url}/usage")
+        page.goto(f"{viewer.url}/usage")
         expect(page.locator("svg.plot rect")).to_have_count(1)
         expect(page.locator("table").last.locator("tbody tr", has_text="Order 41").first).to_contain_text(
             "kB"
@@ -77,13 +77,13 @@ class TestLooking:
 
 
 class TestActing:
-    def test_fork_label_and_rewind(self, watched: Watched, store: Store) -> None:
-        page = watched.open(f"/s/{CASE}?at=7")
+    def test_fork_label_and_rewind(self, viewer: ViewerPage, store: Store) -> None:
+        page = viewer.open(f"/s/{CASE}?at=7")
         page.get_by_role("button", name="Fork here").click()
         page.get_by_label("Title", exact=True).fill("The other way")
         page.get_by_role("button", name="Fork", exact=True).click()
         expect(page.locator("h1")).to_have_text("The other way")
-        page.goto(f"{watched.url}/s/{BUILD}?at=24")
+        page.goto(f"{viewer.url}/s/{BUILD}?at=24")
         page.get_by_role("button", name="Label").click()
         page.get_by_label("Label").last.fill("the suite is green")
         page.keyboard.press("Enter")
@@ -91,18 +91,18 @@ class TestActing:
         page.get_by_role("button", name="Rewind here").click()
         page.get_by_role("button", name="Rewind", exact=True).click()
         expect(page.locator(".notice").last).to_contain_text("The session stands at")
-        assert aside(lambda: store.session(BUILD).leaf.seq) == 24
+        assert run_in_thread(lambda: store.session(BUILD).leaf.seq) == 24
         page.get_by_role("button", name="Redo", exact=True).first.click()
         expect(page.locator("article", has_text="Months beyond December")).to_have_count(1)
 
-    def test_an_approval_lets_the_waiting_agent_go_on(self, watched: Watched) -> None:
-        page = watched.open(f"/s/{WAITING}")
+    def test_an_approval_lets_the_waiting_agent_go_on(self, viewer: ViewerPage) -> None:
+        page = viewer.open(f"/s/{WAITING}")
         page.locator(".card").get_by_role("button", name="Approve").click()
         expect(page.locator(".card")).to_have_attribute("data-outcome", "done")
         expect(page.locator("article strong", has_text="paid")).to_be_visible()
 
-    def test_an_answer_is_seen_as_it_is_spoken(self, watched: Watched, prompter: Prompter) -> None:
-        page = watched.open("/")
+    def test_an_answer_is_seen_as_it_is_spoken(self, viewer: ViewerPage, prompter: ManualModel) -> None:
+        page = viewer.open("/")
         page.get_by_role("button", name="New session").click()
         page.locator("dialog").get_by_label("Title").fill("Talk")
         page.locator("dialog").get_by_label("Model").fill("prompter")
@@ -110,10 +110,10 @@ class TestActing:
         expect(page.locator("h1")).to_have_text("Talk")
         page.get_by_label("Message").fill("Speak")
         page.keyboard.press("Enter")
-        prompter.say("Once upon ", "a time ")
+        prompter.send("Once upon ", "a time ")
         expect(page.locator(".draft")).to_contain_text("Once upon a time")
-        prompter.say("there was an end.")
-        prompter.end()
+        prompter.send("there was an end.")
+        prompter.finish()
         expect(page.locator("article.entry").last).to_contain_text("there was an end.")
         expect(page.locator(".session-row.selected")).to_contain_text(re.compile("1 turn"))
         expect(page.locator(".draft.is-live")).to_have_count(0)

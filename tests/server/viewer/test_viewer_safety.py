@@ -12,20 +12,20 @@ from playwright.sync_api import Browser, Page, expect
 
 import bough
 from support import sample_store
-from support.browser import Process, Watched, aside, browser, watched
+from support.browser import ServerProcess, ViewerPage, browser, run_in_thread, viewer
 from support.sample_store import BUILD, CASE, HOSTILE, WAITING
-from support.viewer_server import served, store
+from support.viewer_server import server, store
 
-__all__ = ["browser", "served", "store", "watched"]
+__all__ = ["browser", "server", "store", "viewer"]
 
 
 class TestHostile:
     def test_text_is_only_ever_text_and_no_link_leads_to_a_script(
-        self, watched: Watched, store: Path
+        self, viewer: ViewerPage, store: Path
     ) -> None:
         with bough.open(store) as sessions:
             length = len(sessions.session(HOSTILE).path())
-        page = watched.open(f"/s/{HOSTILE}?at=2")
+        page = viewer.open(f"/s/{HOSTILE}?at=2")
         page.keyboard.press("t")
         seen = set()
         selected = page.locator("article.selected")
@@ -41,19 +41,19 @@ class TestHostile:
             page.keyboard.press("j")
         expect(page.locator("article").last).to_have_class(re.compile("selected"))
         assert len(seen) > length / 2  # the results stand with their calls
-        watched.open(f"/s/{HOSTILE}?at=6")
+        viewer.open(f"/s/{HOSTILE}?at=6")
         expect(page.locator("article.selected")).to_contain_text("javascript:window.hacked=3")
-        watched.check()
+        viewer.check()
 
-    def test_what_steers_terminals_and_writing_is_shown(self, watched: Watched) -> None:
-        page = watched.open(f"/s/{HOSTILE}?at=14")
+    def test_what_steers_terminals_and_writing_is_shown(self, viewer: ViewerPage) -> None:
+        page = viewer.open(f"/s/{HOSTILE}?at=14")
         said = page.locator("article.selected .md").inner_text()
         assert "‹U+202E›" in said
         assert "\\x1b[31m" in said
         assert not re.search("[\x00\x1b\u202e\u2066]", said)
 
-    def test_a_blob_of_html_or_svg_is_saved_not_shown(self, watched: Watched) -> None:
-        page = watched.open(f"/s/{HOSTILE}?at=32")
+    def test_a_blob_of_html_or_svg_is_saved_not_shown(self, viewer: ViewerPage) -> None:
+        page = viewer.open(f"/s/{HOSTILE}?at=32")
         links = page.locator("article.selected a.file")
         expect(links).to_have_count(2)
         assert all(link.get_attribute("download") is not None for link in links.all())
@@ -82,10 +82,10 @@ class TestLook:
         ],
     )
     def test_axe_finds_nothing_serious_by_day_or_by_night(
-        self, browser: Browser, served: Process, path: str
+        self, browser: Browser, server: ServerProcess, path: str
     ) -> None:
-        watched = Watched(browser, served.url, color_scheme="light")
-        page = watched.open(path)
+        viewer = ViewerPage(browser, server.url, color_scheme="light")
+        page = viewer.open(path)
         page.wait_for_load_state("networkidle") if path in ("/", "/usage") else page.locator(
             "article.selected, .diff-row"
         ).first.wait_for()
@@ -95,11 +95,11 @@ class TestLook:
         dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert sum(map(int, re.findall(r"\d+", dark)[:3])) < 200
         assert _serious(page, "{resultTypes: ['violations'], runOnly: ['color-contrast']}") == []
-        watched.close()
+        viewer.close()
 
-    def test_four_hundred_pixels_are_enough(self, browser: Browser, served: Process) -> None:
-        watched = Watched(browser, served.url, viewport={"width": 400, "height": 800})
-        page = watched.open(f"/s/{BUILD}?at=10")
+    def test_four_hundred_pixels_are_enough(self, browser: Browser, server: ServerProcess) -> None:
+        viewer = ViewerPage(browser, server.url, viewport={"width": 400, "height": 800})
+        page = viewer.open(f"/s/{BUILD}?at=10")
         expect(page.locator("article.selected")).to_be_visible()
         for tab, shown in [
             ("Sessions", ".session-row"),
@@ -111,14 +111,14 @@ class TestLook:
             expect(page.locator(shown).first).to_be_visible()
             assert page.evaluate("document.documentElement.scrollWidth") <= 400
         for path in ("/", "/usage", f"/diff?a={CASE}&b={BUILD}"):
-            watched.open(path)
+            viewer.open(path)
             page.wait_for_load_state("networkidle")
             assert page.evaluate("document.documentElement.scrollWidth") <= 400
-        watched.check()
-        watched.close()
+        viewer.check()
+        viewer.close()
 
-    def test_the_switch_is_stronger_than_the_system(self, watched: Watched) -> None:
-        page = watched.open("/")
+    def test_the_switch_is_stronger_than_the_system(self, viewer: ViewerPage) -> None:
+        page = viewer.open("/")
         ground = "getComputedStyle(document.body).backgroundColor"
         light = page.evaluate(ground)
         page.get_by_role("button", name=re.compile("^Light, dark")).click()
@@ -129,26 +129,26 @@ class TestLook:
 
 class TestTokens:
     def test_a_token_in_the_fragment_is_handed_in_and_forgotten(self, browser: Browser, store: Path) -> None:
-        with Process(store, "--token", "S3CRET-TOKEN") as process:
-            watched = Watched(browser, process.url)
-            page = watched.page
-            page.goto(process.said)
+        with ServerProcess(store, "--token", "S3CRET-TOKEN") as process:
+            viewer = ViewerPage(browser, process.url)
+            page = viewer.page
+            page.goto(process.first_line)
             expect(page.locator(f'.session-row[data-id="{CASE}"]')).to_be_visible()
             assert "S3CRET" not in page.url
-            watched.check()
-            watched.close()
+            viewer.check()
+            viewer.close()
 
     def test_without_one_it_is_asked_for(self, browser: Browser, store: Path) -> None:
-        with Process(store, "--token", "S3CRET-TOKEN") as process:
-            watched = Watched(browser, process.url)
-            page = watched.open("/")
+        with ServerProcess(store, "--token", "S3CRET-TOKEN") as process:
+            viewer = ViewerPage(browser, process.url)
+            page = viewer.open("/")
             page.get_by_role("textbox", name="Token").fill("wrong")
             page.keyboard.press("Enter")
             expect(page.get_by_role("alert")).to_contain_text("not a token")
             page.get_by_role("textbox", name="Token").fill("S3CRET-TOKEN")
             page.keyboard.press("Enter")
             expect(page.locator(f'.session-row[data-id="{CASE}"]')).to_be_visible()
-            watched.close()
+            viewer.close()
 
     def test_a_client_sees_what_is_public_and_speaks(self, browser: Browser, tmp_path: Path) -> None:
         def fill() -> None:
@@ -157,12 +157,12 @@ class TestTokens:
                     session = store.start(
                         "support", [bough.system("Secret prompt")], owner=owner, title=f"Of {owner}"
                     )
-                    model = sample_store.clerk()
+                    model = sample_store.support_model()
                     session.send_sync(
                         "Where is order 41?", model=model, tools=[sample_store.look_up, sample_store.refund]
                     )
 
-        aside(fill)
+        run_in_thread(fill)
         script = tmp_path / "answers.json"
         script.write_text('["a", "b", "c", "The fourth answer."]')
         options = [
@@ -173,9 +173,9 @@ class TestTokens:
             "--model",
             f"scripted:{script}",
         ]
-        with Process(tmp_path / "agent.db", *options) as process:
-            watched = Watched(browser, process.url)
-            page = watched.open("/#token=ANNS-TOKEN")
+        with ServerProcess(tmp_path / "agent.db", *options) as process:
+            viewer = ViewerPage(browser, process.url)
+            page = viewer.open("/#token=ANNS-TOKEN")
             expect(page.locator(".session-heading")).to_have_text(["Of ann"])
             page.locator(".session-row a").click()
             expect(page.locator("article.entry")).to_have_count(2)
@@ -185,5 +185,5 @@ class TestTokens:
             page.keyboard.press("Enter")
             expect(page.locator("article.entry", has_text="The fourth answer.")).to_have_count(1)
             assert "Secret prompt" not in page.content()
-            watched.check()
-            watched.close()
+            viewer.check()
+            viewer.close()

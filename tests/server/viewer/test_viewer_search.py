@@ -14,23 +14,23 @@ import bough
 from bough import assistant, user
 from bough.store import Store
 from support import sample_store
-from support.browser import Watched, aside, browser, watched
+from support.browser import ViewerPage, browser, run_in_thread, viewer
 from support.sample_store import BUILD
-from support.server import Served
+from support.server import LocalServer
 
-__all__ = ["browser", "watched"]
+__all__ = ["browser", "viewer"]
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    place = aside(lambda: sample_store.fill(tmp_path / "agent.db"))
+    place = run_in_thread(lambda: sample_store.fill(tmp_path / "agent.db"))
     with bough.open(place, synchronous="normal") as sessions:
         yield sessions
 
 
 @pytest.fixture
-def served(store: Store) -> Iterator[Served]:
-    with Served(store) as found:
+def server(store: Store) -> Iterator[LocalServer]:
+    with LocalServer(store) as found:
         yield found
 
 
@@ -42,8 +42,8 @@ def label(page: Page, words: str) -> None:
 
 
 class TestLabels:
-    def test_a_label_is_seen_in_tree_and_transcript_and_leads_back(self, watched: Watched) -> None:
-        page = watched.open(f"/s/{BUILD}?at=24")
+    def test_a_label_is_seen_in_tree_and_transcript_and_leads_back(self, viewer: ViewerPage) -> None:
+        page = viewer.open(f"/s/{BUILD}?at=24")
         expect(page.locator("article.selected")).to_be_visible()
         label(page, "suite is green")
         expect(page.locator("article.selected .label-badge")).to_have_text("suite is green")
@@ -64,16 +64,16 @@ class TestLabels:
         expect(page.locator(".looking")).to_be_visible()
         expect(page.locator("article.selected")).to_contain_text("Way 1 does not work")
 
-    def test_an_empty_label_takes_it_away(self, watched: Watched) -> None:
-        page = watched.open(f"/s/{BUILD}?at=24")
+    def test_an_empty_label_takes_it_away(self, viewer: ViewerPage) -> None:
+        page = viewer.open(f"/s/{BUILD}?at=24")
         expect(page.locator("article.selected")).to_be_visible()
         label(page, "soon gone")
         expect(page.locator(".tree .label-badge")).to_have_count(1)
         label(page, "")
         expect(page.locator(".label-badge")).to_have_count(0)
 
-    def test_a_label_shows_an_entry_that_the_filter_of_the_tree_leaves_out(self, watched: Watched) -> None:
-        page = watched.open(f"/s/{BUILD}?at=25")
+    def test_a_label_shows_an_entry_that_the_filter_of_the_tree_leaves_out(self, viewer: ViewerPage) -> None:
+        page = viewer.open(f"/s/{BUILD}?at=25")
         expect(page.locator("article.selected")).to_contain_text("BUG-17")
         label(page, "the ticket")
         page.get_by_role("radio", name="Inputs").click()
@@ -81,22 +81,22 @@ class TestLabels:
 
 
 class TestList:
-    def test_keeps_focus_and_place_when_others_start_sessions(self, watched: Watched, store: Store) -> None:
-        aside(lambda: [store.start("many", title=f"Session {n:02d}") for n in range(60)])
-        page = watched.open("/")
+    def test_keeps_focus_and_place_when_others_start_sessions(self, viewer: ViewerPage, store: Store) -> None:
+        run_in_thread(lambda: [store.start("many", title=f"Session {n:02d}") for n in range(60)])
+        page = viewer.open("/")
         page.locator(".session-row a").first.wait_for()
         page.locator(".session-rows").evaluate("one => one.scrollTo(0, 640)")
         row = page.locator(".session-row", has_text="Session 45")
         row.locator("a").focus()
         before = row.bounding_box()
-        aside(lambda: [store.start("many", title=f"Newer {n}") for n in range(3)])
+        run_in_thread(lambda: [store.start("many", title=f"Newer {n}") for n in range(3)])
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
         expect(page.locator(".bar.slim")).to_contain_text("68 sessions")
         assert row.bounding_box() == before
         expect(row.locator("a")).to_be_focused()
 
     def test_the_end_of_a_session_is_whole_in_view_when_it_opens(
-        self, watched: Watched, store: Store
+        self, viewer: ViewerPage, store: Store
     ) -> None:
         def long() -> None:
             session = store.start("long", session_id="ses_long")
@@ -105,8 +105,8 @@ class TestList:
                 session.append([user(f"Aside {n}"), assistant("No.")])
                 session.rewind(session.leaf.seq - 2)
 
-        aside(long)
-        page = watched.open("/s/ses_long")
+        run_in_thread(long)
+        page = viewer.open("/s/ses_long")
         expect(page.locator("article.selected")).to_contain_text("Answer 149")
         expect(page.locator(".tree-row .leaf")).to_be_in_viewport()
         expect(page.locator("article.selected")).to_be_in_viewport(ratio=1)
@@ -114,20 +114,20 @@ class TestList:
         assert abs(page.locator(".transcript").evaluate(bottom)) <= 1
 
     def test_a_server_that_is_gone_is_told_in_the_list(self, browser: Browser, store: Store) -> None:
-        with Served(store) as served:
-            watched = Watched(browser, served.url)
-            page = watched.open("/")
+        with LocalServer(store) as server:
+            viewer = ViewerPage(browser, server.url)
+            page = viewer.open("/")
             expect(page.locator(".session-row").first).to_be_visible()
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
         expect(page.locator(".bar.slim")).to_contain_text("the server cannot be reached; trying again")
-        watched.close()
+        viewer.close()
 
 
 class TestSearch:
-    def test_shows_what_is_found_while_the_index_grows(self, watched: Watched, tmp_path: Path) -> None:
+    def test_shows_what_is_found_while_the_index_grows(self, viewer: ViewerPage, tmp_path: Path) -> None:
         other = apsw.Connection(str(tmp_path / "agent.db"))
         other.execute("begin immediate")  # nobody can write to the index meanwhile
-        page = watched.open("/")
+        page = viewer.open("/")
         page.keyboard.press("/")
         page.get_by_role("combobox").fill("changelog")
         expect(page.locator("dialog.search p")).to_contain_text("Indexing 0 of 7 sessions")

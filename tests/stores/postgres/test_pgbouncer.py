@@ -9,29 +9,31 @@ import pytest
 
 import bough
 from bough import assistant, user
-from support.pgbouncer import Bouncer, place
+from support.pgbouncer import PgBouncer, pgbouncer_path
 from support.postgres import APP, CLIENT, Database
 from support.store_contract import PostgresConformance
 
-pytestmark = pytest.mark.skipif(place() is None, reason="PgBouncer is not here: apt-get install pgbouncer")
+pytestmark = pytest.mark.skipif(
+    pgbouncer_path() is None, reason="PgBouncer is not here: apt-get install pgbouncer"
+)
 
 
 @pytest.fixture(scope="module")
-def bouncers() -> Iterator[dict[str, Bouncer]]:
+def bouncers() -> Iterator[dict[str, PgBouncer]]:
     """One for each server, and a server is made for each worker: so one."""
-    kept: dict[str, Bouncer] = {}
+    kept: dict[str, PgBouncer] = {}
     yield kept
     for bouncer in kept.values():
         bouncer.close()
 
 
 @pytest.fixture
-def url(database: Database, bouncers: dict[str, Bouncer]) -> str:
-    if database.cluster.server is None:
+def url(database: Database, bouncers: dict[str, PgBouncer]) -> str:
+    if database.host.server is None:
         pytest.skip("wants a server of our own")
-    folder = database.cluster.server.folder
+    folder = database.host.server.folder
     if str(folder) not in bouncers:
-        bouncers[str(folder)] = Bouncer(folder, (APP, CLIENT)).wait(database.name, APP)
+        bouncers[str(folder)] = PgBouncer(folder, (APP, CLIENT)).wait(database.name, APP)
     return bouncers[str(folder)].url(database.name, APP)
 
 

@@ -28,9 +28,9 @@ from bough.stores.postgres import connections as postgres_connections
 from bough.stores.postgres import pool as postgres_pool
 from bough.stores.postgres import schema as postgres_schema
 from bough.stores.postgres.url import Address
-from conftest import Kept
-from support.postgres import APP, Cluster, Database, Server
-from support.postgres_proxy import Wire
+from conftest import PostgresStoreCache
+from support.postgres import APP, Database, DatabaseHost, PostgresServer
+from support.postgres_proxy import PostgresProxy
 from support.store_contract import PostgresConformance
 
 PERVERSE = ("enable_nestloop", "enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan")
@@ -60,10 +60,10 @@ class TestAnyPlan(TestPostgres):
 
 
 @pytest.fixture
-def wire(database: Database) -> Iterator[Wire]:
-    if database.cluster.server is None:
+def wire(database: Database) -> Iterator[PostgresProxy]:
+    if database.host.server is None:
         pytest.skip("wants a server of our own")
-    found = Wire(database.cluster.server.folder)
+    found = PostgresProxy(database.host.server.folder)
     yield found
     found.close()
 
@@ -73,9 +73,9 @@ class TestBehindAPooler(TestPostgres):
 
     @pytest.fixture
     def url(self, database: Database) -> Iterator[str]:
-        if database.cluster.server is None:
+        if database.host.server is None:
             pytest.skip("wants a server of our own")
-        pooler = Wire(database.cluster.server.folder, upstreams=3)
+        pooler = PostgresProxy(database.host.server.folder, upstreams=3)
         yield pooler.url(database.name, APP, prepared="off")
         pooler.close()
 
@@ -84,7 +84,7 @@ class TestBehindAPooler(TestPostgres):
 
 
 @pytest.fixture
-def store(database: Database, wire: Wire) -> Iterator[Store]:
+def store(database: Database, wire: PostgresProxy) -> Iterator[Store]:
     with bough.open(wire.url(database.name, APP)) as found:
         yield found
 
@@ -93,7 +93,7 @@ def texts(session: bough.Session) -> list[str]:
     return [entry.message.text for entry in session.path() if entry.message]
 
 
-def how(wire: Wire, has_answer: bool) -> Callable[[bytes], None]:
+def how(wire: PostgresProxy, has_answer: bool) -> Callable[[bytes], None]:
     return wire.lose_answer if has_answer else wire.lose_request
 
 
@@ -101,13 +101,13 @@ def how(wire: Wire, has_answer: bool) -> Callable[[bytes], None]:
 class TestALostConnection:
     """Whether the change was carried out or not before the connection broke, it is there once afterwards."""
 
-    def test_an_append_is_there_once(self, store: Store, wire: Wire, has_answer: bool) -> None:
+    def test_an_append_is_there_once(self, store: Store, wire: PostgresProxy, has_answer: bool) -> None:
         session = store.start()
         session.append([user("1")])
         how(wire, has_answer)(b"the second")
         done = session.append([user("the second"), assistant("3")])
         session.append([user("4")])
-        assert wire.lost == 1
+        assert wire.loss_count == 1
         assert not done.repeated
         assert texts(session) == ["1", "the second", "3", "4"]
         facts = store.backend.journal(session.session_id)
@@ -116,78 +116,80 @@ class TestALostConnection:
         assert list(store.verify()) == []
 
     def test_a_change_of_many_statements_is_there_once(
-        self, store: Store, wire: Wire, has_answer: bool
+        self, store: Store, wire: PostgresProxy, has_answer: bool
     ) -> None:
         session = store.start()
         session.append([user("1"), assistant("2")])
         session.rewind(1)
         how(wire, has_answer)(b"COMMIT")
         session.append([assistant("other 2")])
-        assert (wire.lost, texts(session)) == (1, ["1", "other 2"])
+        assert (wire.loss_count, texts(session)) == (1, ["1", "other 2"])
         assert len(store.backend.branches(session.session_id)) == 2
         assert list(store.verify()) == []
 
     def test_a_change_that_leaves_the_leaf_is_there_once(
-        self, store: Store, wire: Wire, has_answer: bool
+        self, store: Store, wire: PostgresProxy, has_answer: bool
     ) -> None:
         session = store.start()
         how(wire, has_answer)(b"titled")
         session.title("named")
         facts = store.backend.journal(session.session_id)
-        assert (wire.lost, [fact.kind for fact in facts]) == (1, ["started", "titled"])
+        assert (wire.loss_count, [fact.kind for fact in facts]) == (1, ["started", "titled"])
         assert session.row.title == "named"
 
     def test_a_session_is_made_once_and_known_as_new(
-        self, store: Store, wire: Wire, has_answer: bool
+        self, store: Store, wire: PostgresProxy, has_answer: bool
     ) -> None:
         how(wire, has_answer)(b"ses_mine")
         pen = Pen(store.backend, "ses_mine", seeds=[system("s")])
-        assert (wire.lost, pen.is_new, pen.texts()) == (1, True, ["s"])
+        assert (wire.loss_count, pen.is_new, pen.texts()) == (1, True, ["s"])
 
-    def test_a_fork_is_made_once(self, store: Store, wire: Wire, has_answer: bool) -> None:
+    def test_a_fork_is_made_once(self, store: Store, wire: PostgresProxy, has_answer: bool) -> None:
         session = store.start()
         session.append([user("1")])
         how(wire, has_answer)(b'"relation":"fork"')
         fork = session.fork(at=1)
-        assert (wire.lost, texts(fork)) == (1, ["1"])
+        assert (wire.loss_count, texts(fork)) == (1, ["1"])
         assert len(store.sessions().sessions) == 2
 
-    def test_a_rewind_is_there_once(self, store: Store, wire: Wire, has_answer: bool) -> None:
+    def test_a_rewind_is_there_once(self, store: Store, wire: PostgresProxy, has_answer: bool) -> None:
         session = store.start()
         session.append([user("1"), assistant("2")])
         how(wire, has_answer)(b'{"from":')
         session.rewind(1)
         facts = store.backend.journal(session.session_id)
-        assert (wire.lost, [fact.kind for fact in facts].count("moved")) == (1, 1)
+        assert (wire.loss_count, [fact.kind for fact in facts].count("moved")) == (1, 1)
         assert (session.leaf.seq, session.row.leaf.seq) == (1, 1)
 
-    def test_queued_input_waits_once(self, store: Store, wire: Wire, has_answer: bool) -> None:
+    def test_queued_input_waits_once(self, store: Store, wire: PostgresProxy, has_answer: bool) -> None:
         session = store.start()
         how(wire, has_answer)(b"COMMIT")
         assert session.enqueue("later") == 1
-        assert (wire.lost, len(store.backend.inbox(session.session_id))) == (1, 1)
+        assert (wire.loss_count, len(store.backend.inbox(session.session_id))) == (1, 1)
 
-    def test_a_purge_tells_what_it_did(self, store: Store, wire: Wire, has_answer: bool) -> None:
+    def test_a_purge_tells_what_it_did(self, store: Store, wire: PostgresProxy, has_answer: bool) -> None:
         session = store.start()
         session.append([user("1"), assistant("2")])
         store.delete(session.session_id)
         how(wire, has_answer)(b"COMMIT")
         purged = store.purge(session.session_id)
-        assert (wire.lost, purged.sessions, purged.entries) == (1, (session.session_id,), 2)
+        assert (wire.loss_count, purged.sessions, purged.entries) == (1, (session.session_id,), 2)
 
-    def test_a_lease_is_taken_once(self, store: Store, wire: Wire, has_answer: bool) -> None:
+    def test_a_lease_is_taken_once(self, store: Store, wire: PostgresProxy, has_answer: bool) -> None:
         session = store.start()
         how(wire, has_answer)(session.session_id.encode())
         assert store.backend.lease(session.session_id, "me", until=2**50, at=1) == 1
-        assert wire.lost == 1
+        assert wire.loss_count == 1
 
-    def test_a_read_is_asked_again(self, store: Store, wire: Wire, has_answer: bool) -> None:
+    def test_a_read_is_asked_again(self, store: Store, wire: PostgresProxy, has_answer: bool) -> None:
         session = store.start()
         session.append([user("1")])
         how(wire, has_answer)(session.session_id.encode())
-        assert (texts(session), wire.lost) == (["1"], 1)
+        assert (texts(session), wire.loss_count) == (["1"], 1)
 
-    def test_what_is_taken_in_is_there_or_refused(self, store: Store, wire: Wire, has_answer: bool) -> None:
+    def test_what_is_taken_in_is_there_or_refused(
+        self, store: Store, wire: PostgresProxy, has_answer: bool
+    ) -> None:
         with bough.open("memory:") as elsewhere:
             other = elsewhere.start(session_id="ses_moved")
             other.append([user("1"), assistant("2")])
@@ -202,7 +204,9 @@ class TestALostConnection:
         assert texts(store.session("ses_moved")) == ["1", "2"]
 
 
-def test_a_writer_that_is_stale_stays_stale_when_its_connection_breaks(store: Store, wire: Wire) -> None:
+def test_a_writer_that_is_stale_stays_stale_when_its_connection_breaks(
+    store: Store, wire: PostgresProxy
+) -> None:
     session = store.start()
     other = store.session(session.session_id)
     other.append([user("first")])
@@ -213,20 +217,20 @@ def test_a_writer_that_is_stale_stays_stale_when_its_connection_breaks(store: St
 
 
 def test_what_was_written_is_not_denied_because_somebody_took_over_since(
-    store: Store, wire: Wire, database: Database
+    store: Store, wire: PostgresProxy, database: Database
 ) -> None:
     session = store.start()
     fence = store.backend.lease(session.session_id, "me", until=2**50, at=1)
     wire.lose_answer(b"mine")
-    wire.when_lost = lambda: database.run("update bough.session set fence = fence + 1, holder = 'other'")
+    wire.on_loss = lambda: database.run("update bough.session set fence = fence + 1, holder = 'other'")
     done = session.log.append([Draft(user("mine"))], fence=fence)
-    assert (wire.lost, done.leaf.seq, texts(session)) == (1, 1, ["mine"])
+    assert (wire.loss_count, done.leaf.seq, texts(session)) == (1, 1, ["mine"])
     with pytest.raises(errors.Fenced):
         session.log.append([Draft(user("late"))], fence=fence)
 
 
 def test_a_server_that_does_not_come_back_is_told_of(
-    store: Store, wire: Wire, monkeypatch: pytest.MonkeyPatch
+    store: Store, wire: PostgresProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_connections, "SERVER_TIMEOUT_SECONDS", -1.0)
     session = store.start()
@@ -339,19 +343,19 @@ def _purge(store: Store, session_id: str, barrier: threading.Barrier) -> Any:
 
 
 @pytest.fixture
-def crashing(postgres: Cluster) -> Iterator[Database]:
+def crashing(postgres: DatabaseHost) -> Iterator[Database]:
     """A server of its own, to be stopped as by a power cut."""
     if postgres.server is None:
         pytest.skip("wants a server of our own")
-    cluster = Cluster.__new__(Cluster)
-    cluster._given, cluster._made, cluster.server = None, [], Server(CRASHING)
+    cluster = DatabaseHost.__new__(DatabaseHost)
+    cluster._external_url, cluster._database_names, cluster.server = None, [], PostgresServer(CRASHING)
     cluster.server.start()
     yield Database(cluster)
     cluster.close()
 
 
 def test_a_server_stopped_in_mid_commit_loses_and_doubles_nothing(crashing: Database) -> None:
-    server, done = crashing.cluster.server, threading.Semaphore(0)
+    server, done = crashing.host.server, threading.Semaphore(0)
     assert server is not None
     names = [f"writer {n}" for n in range(4)]
     with bough.open(crashing.url) as store, ThreadPoolExecutor(4) as pool:
@@ -426,7 +430,7 @@ print("sound")
 
 class TestConnections:
     @pytest.fixture(autouse=True)
-    def _alone(self, kept: Kept) -> None:
+    def _alone(self, kept: PostgresStoreCache) -> None:
         """The connections of the tests before are not to be counted."""
         kept.close()
 
@@ -564,7 +568,7 @@ def test_people_read_each_active_message_once_in_psql(database: Database) -> Non
 
 
 def test_after_purge_and_scrub_no_byte_of_it_is_in_the_files_of_the_tables(database: Database) -> None:
-    if database.cluster.server is None:
+    if database.host.server is None:
         pytest.skip("wants the files of the server")
     canary = "canary-5e81"
     with bough.open(database.url) as store:
@@ -581,7 +585,7 @@ def test_after_purge_and_scrub_no_byte_of_it_is_in_the_files_of_the_tables(datab
         store.purge(session.session_id)
         store.gc(grace=-(10**12))
     postgres_schema.scrub(database.owner_url)
-    data = database.cluster.server.data / "base"
+    data = database.host.server.data / "base"
     held = {word: _holding(data, word) for word in (canary, "kept-77ab")}
     assert (held[canary], bool(held["kept-77ab"])) == ([], True)
 
@@ -605,14 +609,14 @@ def _policies(database: Database) -> list[Any]:
 
 
 class TestOpening:
-    def test_a_database_without_a_schema_says_what_to_run(self, postgres: Cluster) -> None:
-        bare = postgres.database("bare")
+    def test_a_database_without_a_schema_says_what_to_run(self, postgres: DatabaseHost) -> None:
+        bare = postgres.create_database("bare")
         with pytest.raises(
             errors.MigrationNeeded, match="no Bough schema yet; run bough --store URL migrate"
         ):
             bough.open(postgres.url(bare))
 
-    def test_an_older_one_says_what_to_run_and_migrate_brings_it_up(self, postgres: Cluster) -> None:
+    def test_an_older_one_says_what_to_run_and_migrate_brings_it_up(self, postgres: DatabaseHost) -> None:
         """Version 1 had the policy that read every session of the space to find one."""
         database = Database(postgres, "older")
         with bough.open(database.url) as store:
@@ -636,7 +640,7 @@ class TestOpening:
         written = sha256(" ".join(" ".join(texts).split()).encode()).hexdigest()[:16]
         assert {postgres_schema.VERSION: written} == {2: "dae349c8c1378d77"}
 
-    def test_a_newer_schema_and_one_without_a_version_are_refused(self, postgres: Cluster) -> None:
+    def test_a_newer_schema_and_one_without_a_version_are_refused(self, postgres: DatabaseHost) -> None:
         database = Database(postgres, "versions")
         database.run("insert into bough.migration values (99)")
         with pytest.raises(errors.NewerFormat, match="has format 99"):
@@ -651,7 +655,7 @@ class TestOpening:
         with pytest.raises(errors.MissingPermission, match="grant bough_service to bough_person"):
             bough.open(database.client_url)
         with pytest.raises(errors.MissingPermission, match="create a schema"):
-            postgres_schema.migrate(database.cluster.url(database.cluster.database("theirs"), APP))
+            postgres_schema.migrate(database.host.url(database.host.create_database("theirs"), APP))
 
     def test_a_wrong_address_is_told_without_its_password(self) -> None:
         with pytest.raises(errors.ServerUnreachable) as told:
@@ -677,14 +681,16 @@ class TestOpening:
         with pytest.raises(errors.StoreClosed):
             session.append([user("x")])
 
-    def test_two_migrations_at_once_make_one_schema(self, postgres: Cluster) -> None:
-        name = postgres.database("twice")
+    def test_two_migrations_at_once_make_one_schema(self, postgres: DatabaseHost) -> None:
+        name = postgres.create_database("twice")
         with ThreadPoolExecutor(4) as pool:
             made = list(pool.map(lambda _: postgres_schema.migrate(postgres.url(name)), range(4)))
         assert sorted(one.before for one in made) == [0, *[postgres_schema.VERSION] * 3]
 
-    def test_roles_may_have_other_names_and_an_owner_that_is_no_superuser(self, postgres: Cluster) -> None:
-        name = postgres.database("named")
+    def test_roles_may_have_other_names_and_an_owner_that_is_no_superuser(
+        self, postgres: DatabaseHost
+    ) -> None:
+        name = postgres.create_database("named")
         with psycopg.connect(postgres.url(name), autocommit=True) as admin:
             admin.execute("drop role if exists shop_owner, shop_app, shop_service, shop_client")
             admin.execute("create role shop_owner login createrole password 'shop_owner'")
@@ -719,7 +725,7 @@ def test_an_append_is_one_statement_and_leaves_no_transaction_open(database: Dat
         assert row in [("",), (None,)]
 
 
-def test_what_is_done_often_is_one_round_trip(store: Store, wire: Wire) -> None:
+def test_what_is_done_often_is_one_round_trip(store: Store, wire: PostgresProxy) -> None:
     session = store.start()
     session.append([user("1"), assistant("2")])
     deep = session.fork()
@@ -740,21 +746,21 @@ def test_what_is_done_often_is_one_round_trip(store: Store, wire: Wire) -> None:
     for name, do in often.items():
         do()
         do()  # by now it is prepared
-        before = wire.requests
+        before = wire.request_count
         do()
-        assert (name, wire.requests - before) == (name, 1)
+        assert (name, wire.request_count - before) == (name, 1)
 
 
-def test_a_fork_is_three_round_trips_and_a_rewind_four(store: Store, wire: Wire) -> None:
+def test_a_fork_is_three_round_trips_and_a_rewind_four(store: Store, wire: PostgresProxy) -> None:
     """All but the last are reads: where it cuts, and what is there."""
     session = store.start()
     session.append([user("1"), assistant("2"), user("3"), assistant("4")])
     for do, wanted in ((lambda: session.fork(2), 3), (lambda: session.rewind(session.leaf.seq - 1), 4)):
         do()
         session.append([user("x"), assistant("y")])
-        before = wire.requests
+        before = wire.request_count
         do()
-        assert wire.requests - before == wanted
+        assert wire.request_count - before == wanted
 
 
 def test_a_fork_is_refused_where_what_it_would_stand_on_is_purged(database: Database) -> None:

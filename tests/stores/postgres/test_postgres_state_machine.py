@@ -11,7 +11,7 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 from bough.store import Store
 from bough.stores.postgres.store import PostgresStore
 from support.postgres import APP, Database
-from support.runtime import counted_runtime
+from support.runtime import deterministic_runtime
 from tests.stores.test_state_machine import SOAK, Machine
 
 CUT = f"select pg_terminate_backend(pid) from pg_stat_activity where usename = '{APP}'"
@@ -25,7 +25,7 @@ class PostgresMachine(Machine):
         self.sqlite.close()
         self.database.empty()
         self.sqlite = PostgresStore(self.database.url)  # in the place of the store under test
-        self.both = (self.both[0], Store(self.sqlite, counted_runtime()))
+        self.both = (self.both[0], Store(self.sqlite, deterministic_runtime()))
 
     crash = None
 

@@ -25,7 +25,7 @@ import bough
 from bough import Store, assistant, errors, system, tool_result, user
 from bough.core.entries import Unknown
 from bough.core.turns import Rest
-from support.crash_writer import digest, shown
+from support.crash_writer import digest, entry_text
 from support.paths import SUPPORT
 from support.terminal import bough as command
 
@@ -74,7 +74,7 @@ def seen(store: Store, session_id: str) -> dict[str, Any]:
         "session": session_id,
         "commit": commits,
         "length": len(entries),
-        "said": digest([shown(entry) for entry in entries]),
+        "said": digest([entry_text(entry) for entry in entries]),
         "state": whole.state,
         "totals": [totals.calls, totals.input_tokens, totals.output_tokens],
     }
@@ -308,10 +308,10 @@ class TestFullDisk:
         session = store.start(seeds=[system("s")])
         refused = _fill(session)
         assert isinstance(refused, errors.StoreFull)
-        leaf, said, facts = session.leaf, [shown(e) for e in session.path()], len(session.journal())
+        leaf, said, facts = session.leaf, [entry_text(e) for e in session.path()], len(session.journal())
         with pytest.raises(errors.StoreFull):
             session.append([user("y" * 90_000)], key="again")
-        assert (session.leaf, [shown(e) for e in session.path()]) == (leaf, said)
+        assert (session.leaf, [entry_text(e) for e in session.path()]) == (leaf, said)
         assert len(session.journal()) == facts
         assert list(store.verify()) == []
         (small_disk / "ballast").unlink()

@@ -21,17 +21,17 @@ from bough import Evidence, Store, ToolCall, Usage, assistant, system, user
 from bough.core.drafts import Draft
 from bough.core.messages import Reasoning, Text
 from bough.stores.postgres.schema import migrate
-from support.postgres import Cluster, Database
+from support.postgres import Database, DatabaseHost
 
-PLACES = (
+SECRET_PLACES = (
     *("seed", "call", "result", "thought", "sealed", "spec", "policy", "state", "note", "summary", "setting"),
     *("fact", "meter", "file", "draft", "tag", "foreign", "elsewhere", "inbox", "task", "rehearsal", "trash"),
 )
-CANARIES = {place: f"kanari{place}" for place in PLACES}
+SECRETS = {place: f"kanari{place}" for place in SECRET_PLACES}
 FOREIGN, ELSEWHERE, TASK, REPLAY, TRASHED = (f"ses_kanari{n:014d}" for n in range(1, 6))
 ABSENT, OWN = "ses_absent00000000000", "ses_own00000000000000"
 VIEWS = ("public_session", "public_message", "public_fact", "public_input")
-SAID = ("Where is it?", "On its way.", "One more thing")
+PUBLIC_TEXTS = ("Where is it?", "On its way.", "One more thing")
 STRANGER = "bough_stranger"
 """A service's login, of another space than everything here."""
 CROWD = 2_000
@@ -41,10 +41,10 @@ insert into bough.session select (jsonb_populate_record(one, jsonb_build_object(
     'no', 100000 + n, 'id', 'ses_kanaricrowd' || n, 'owner', 'kanari' || n))).*
 from bough.session as one, generate_series(1, {CROWD}) as n where one.id = '{FOREIGN}'
 """
-KANARI = re.compile(r"kanari|6b616e617269", re.IGNORECASE)  # as text, or as the bytes are printed
+SECRET_PATTERN = re.compile(r"kanari|6b616e617269", re.IGNORECASE)  # as text, or as the bytes are printed
 
 
-class Told(Struct, frozen=True):
+class AttackResult(Struct, frozen=True):
     """All that came back."""
 
     rows: list[Any]
@@ -66,9 +66,9 @@ def _fields(error: psycopg.Error | None) -> list[str]:
 class Attacker:
     """A login that runs any SQL, each attack in a transaction of its own and rolled back, unless it is to stay."""
 
-    def __init__(self, url: str, tried: Counter[str], space: str = "default", owner: str = "ann") -> None:
+    def __init__(self, url: str, attempts: Counter[str], space: str = "default", owner: str = "ann") -> None:
         self.connection = psycopg.connect(url, autocommit=True, prepare_threshold=None)
-        self._tried, self._notices = tried, list[str]()
+        self._attempts, self._notices = attempts, list[str]()
         self._identity = {"bough.space": space, "bough.owner": owner}
         self.connection.add_notice_handler(
             lambda found: self._notices.append(
@@ -79,36 +79,36 @@ class Attacker:
     def close(self) -> None:
         self.connection.close()
 
-    def tries(self, kind: str, attack: str, *, commits: bool = False) -> Told:
+    def attempt(self, kind: str, attack: str, *, commits: bool = False) -> AttackResult:
         """As itself. Nothing of it is left for the next one."""
-        self._tried[kind] += 1
+        self._attempts[kind] += 1
         self._notices.clear()
         self.connection.execute("begin")
         for name, value in self._identity.items():
             self.connection.execute("select set_config(%s, %s, true)", (name, value))
-        told = self.raw(attack)
+        told = self.execute(attack)
         is_over = self.connection.pgconn.transaction_status == pq.TransactionStatus.IDLE
         if not is_over:
             self.connection.pgconn.exec_(b"commit" if commits and told.error is None else b"rollback")
         self.connection.execute("discard all")
         return told
 
-    def raw(self, attack: str) -> Told:
+    def execute(self, attack: str) -> AttackResult:
         """Within whatever there is."""
         rows: list[Any] = []
         try:
             with self.connection.cursor() as cursor:
                 if attack.lstrip().lower().startswith("copy"):
-                    rows += _copied(cursor, attack)
+                    rows += _copy_rows(cursor, attack)
                 else:
                     cursor.execute(attack)  # type: ignore[arg-type]
                     rows += _all_rows(cursor)
         except psycopg.Error as error:
-            return Told(rows, error, list(self._notices))
-        return Told(rows, None, list(self._notices))
+            return AttackResult(rows, error, list(self._notices))
+        return AttackResult(rows, None, list(self._notices))
 
 
-def _copied(cursor: psycopg.Cursor[Any], attack: str) -> list[Any]:
+def _copy_rows(cursor: psycopg.Cursor[Any], attack: str) -> list[Any]:
     with cursor.copy(attack) as copy:  # type: ignore[arg-type]
         if " from stdin" not in attack.lower():
             return [bytes(piece) for piece in copy]
@@ -123,34 +123,34 @@ def _all_rows(cursor: psycopg.Cursor[Any]) -> list[Any]:
     return rows
 
 
-class Nest:
+class AttackedDatabase:
     """A database full of canaries, owned by a superuser or by an ordinary role."""
 
-    def __init__(self, cluster: Cluster, *, is_plain: bool) -> None:
-        self.tried: Counter[str] = Counter()
-        self.database = Database(cluster, f"attacked_{'plain' if is_plain else 'super'}")
+    def __init__(self, host: DatabaseHost, *, ordinary_owner: bool) -> None:
+        self.attempts: Counter[str] = Counter()
+        self.database = Database(host, f"attacked_{'plain' if ordinary_owner else 'super'}")
         self.owner_url = self.database.owner_url
-        if is_plain:
-            self._hand_over("bough_plain")
+        if ordinary_owner:
+            self._change_owner("bough_plain")
         with bough.open(self.database.url) as sessions:
             fill(sessions)
         with bough.open(self.database.url, space="other") as sessions:
             sessions.start(session_id=ELSEWHERE, owner="ann", title="kanarielsewhere")
         self.run(ADD_CROWD)
         self.run("analyze")
-        self.client = Attacker(self.database.client_url, self.tried)
+        self.client = Attacker(self.database.client_url, self.attempts)
         with contextlib.suppress(psycopg.errors.DuplicateObject):
             self.run(f"create role {STRANGER} login password '{STRANGER}' in role bough_service")
-        self.stranger = Attacker(cluster.url(self.database.name, STRANGER), self.tried, space="third")
+        self.stranger = Attacker(host.url(self.database.name, STRANGER), self.attempts, space="third")
         self.idle = psycopg.connect(self.database.url, autocommit=True)
         self.idle.execute("select 'kanariquery'")  # what pg_stat_activity would tell
 
-    def _hand_over(self, owner: str) -> None:
+    def _change_owner(self, owner: str) -> None:
         self.run(
             f"do $$ begin create role {owner} login password '{owner}'; exception when duplicate_object then end $$"
         )
         self.run(f"drop schema bough cascade; grant create on database {self.database.name} to {owner}")
-        self.owner_url = self.database.cluster.url(self.database.name, owner)
+        self.owner_url = self.database.host.url(self.database.name, owner)
         migrate(self.owner_url)
 
     def run(self, query: str) -> list[Any]:
@@ -204,17 +204,17 @@ def fill(sessions: Store) -> None:
         state={"s": "kanaristate"},
         tags={"t": "kanaritag"},
     )
-    with own.turn(user(SAID[0], bough.Attachment(b"kanarifile", "image/kanarifile"))) as turn:
+    with own.turn(user(PUBLIC_TEXTS[0], bough.Attachment(b"kanarifile", "image/kanarifile"))) as turn:
         call = assistant(Reasoning("kanarithought"), ToolCall("kanaricall", "look", {"q": "kanaricall"}))
         turn.answer(call, usage=Usage(7, 7), provider="kanarimeter", model="kanarimeter")
         turn.result("kanaricall", "kanariresult")
-    answer = assistant(Reasoning("kanarithought"), Text(SAID[1]))
+    answer = assistant(Reasoning("kanarithought"), Text(PUBLIC_TEXTS[1]))
     own.log.append([Draft(answer, evidence=Evidence("p", {"0": {"s": "kanarisealed"}}))])
     own.note({"n": "kanarinote"}, state={"n": "kanarinote"})
     own.set(model="kanarisetting")
     own.compact("kanarisummary")
     own.log.record("started", data={"d": "kanarifact"})
-    own.enqueue(SAID[2])
+    own.enqueue(PUBLIC_TEXTS[2])
     fence = sessions.backend.lease(OWN, "kanaridraft", 1 << 60, 1)
     sessions.backend.save_draft(OWN, own.leaf, "kanaridraft", fence, 1)
     hidden = ((TASK, "task", "task"), (REPLAY, "replay", "rehearsal"), (TRASHED, None, "trash"))

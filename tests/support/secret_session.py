@@ -8,12 +8,12 @@ from bough.store import Store
 
 SERVICE, ANN, BOB = "service-secret", "ann-secret", "bob-secret"
 TOKENS = {"token": SERVICE, "clients": {"ann": ANN, "bob": BOB}}
-CANARY = "CANARY-7f3a"
+SECRET = "CANARY-7f3a"
 
 
-def filled(store: Store, owner: str, word: str) -> str:
+def start_with_secrets(store: Store, owner: str, word: str) -> str:
     """A session whose every hidden place holds a word that no client may see."""
-    hidden = f"{CANARY} {word}"
+    hidden = f"{SECRET} {word}"
     session = store.start(
         "support",
         [system(hidden)],
