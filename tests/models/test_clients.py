@@ -559,7 +559,9 @@ class TestSwitch:
             found = SIGNATURE.findall(_opened(seen.body))
             assert {issuer for issuer, _ in found} <= {seen.provider}
             mine = [
-                n for n, other in enumerate(driven.requests[: number - 1], 1) if other.provider == seen.provider
+                n
+                for n, other in enumerate(driven.requests[: number - 1], 1)
+                if other.provider == seen.provider
             ]
             if seen.provider != "openai-chat":
                 assert [int(n) for _, n in found] == mine
