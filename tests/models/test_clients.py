@@ -284,7 +284,9 @@ class TestFault:
         assert "sk-very" not in str(fail(provider, ErrorReply(400, "x" * 390 + KEY), ModelError))
 
     def test_an_unknown_model_is_no_model(self, provider):
-        assert "model: some-model" in str(fail(provider, ErrorReply(404, "model: some-model"), ModelUnavailable))
+        assert "model: some-model" in str(
+            fail(provider, ErrorReply(404, "model: some-model"), ModelUnavailable)
+        )
 
     @pytest.mark.parametrize("status", [400, 422])
     def test_any_other_refusal_is_told_in_the_vendors_words(self, provider, status):

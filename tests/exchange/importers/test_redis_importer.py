@@ -213,7 +213,10 @@ class TestTheServer:
         "place", ["redis://127.0.0.1:1", "redis://", "redis://h:99999", "http://h", "/tmp/x", "redis://[::1"]
     )
     def test_that_is_not_there_is_an_error_that_says_so(self, place: str) -> None:
-        with memory_store() as store, pytest.raises(InvalidSource, match="cannot be read as sessions of redis"):
+        with (
+            memory_store() as store,
+            pytest.raises(InvalidSource, match="cannot be read as sessions of redis"),
+        ):
             import_all(store, "redis", place)
 
     @given(mangled_records(SAID))
