@@ -38,8 +38,8 @@ _HOMES = {
     "core.usage": ["Call", "Price", "Totals", "Usage"],
     "errors": ["BoughError", "NotFound", "StaleLeaf"],
     "log.changes": ["AppendResult", "Cut"],
-    "exchange.bundle.transfer": ["Imported"],
-    "exchange.bundle.write": ["Exported"],
+    "exchange.bundle.transfer": ["BundleImportResult"],
+    "exchange.bundle.write": ["BundleExportResult"],
     "exchange.exports.finetune": ["FineTuning"],
     "models.prices": ["Rates"],
     "models.recorded": ["RecordedModel"],
@@ -102,8 +102,8 @@ if TYPE_CHECKING:
     from .errors import BoughError as BoughError
     from .errors import NotFound as NotFound
     from .errors import StaleLeaf as StaleLeaf
-    from .exchange.bundle.transfer import Imported as Imported
-    from .exchange.bundle.write import Exported as Exported
+    from .exchange.bundle.transfer import BundleImportResult as BundleImportResult
+    from .exchange.bundle.write import BundleExportResult as BundleExportResult
     from .exchange.exports.finetune import FineTuning as FineTuning
     from .log.changes import AppendResult as AppendResult
     from .log.changes import Cut as Cut

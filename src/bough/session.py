@@ -41,8 +41,8 @@ from .turn import Turn
 from .wire.explain import Difference, first_difference
 
 if TYPE_CHECKING:
-    from .exchange.bundle.transfer import Place
-    from .exchange.bundle.write import Exported, Tell
+    from .exchange.bundle.transfer import PathOrFile
+    from .exchange.bundle.write import BundleExportResult, OnProgress
 
 Appendable = Payload | dict[str, Any]
 
@@ -352,13 +352,13 @@ class Session(Runs, Replays, Exports):
 
     def export(
         self,
-        to: Place,
+        to: PathOrFile,
         *,
         blobs: bool = False,
         children: bool = True,
         redact: bool = False,
-        progress: Tell | None = None,
-    ) -> Exported:
+        progress: OnProgress | None = None,
+    ) -> BundleExportResult:
         """Write the session and its tasks as a bundle, to a path or a binary file: the same bytes every time.
 
         `blobs` puts the media in, so that nothing else is needed. `redact` hides what is known to be secret now,

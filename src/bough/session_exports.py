@@ -17,10 +17,10 @@ from .log.log import Log
 if TYPE_CHECKING:
     from .agent.tools.tool import Tool
     from .core.entries import Entry
-    from .exchange.bundle.transfer import Place
-    from .exchange.bundle.write import Tell
+    from .exchange.bundle.transfer import PathOrFile
+    from .exchange.bundle.write import OnProgress
     from .exchange.exports.finetune import FineTuning
-    from .exchange.exports.html import Shared
+    from .exchange.exports.html import HtmlExportResult
     from .stores.base import SessionRow
 
 
@@ -31,13 +31,13 @@ class Exports:
 
     def html(
         self,
-        to: Place,
+        to: PathOrFile,
         *,
         blobs: bool = False,
         children: bool = True,
         redact: bool = True,
-        progress: Tell | None = None,
-    ) -> Shared:
+        progress: OnProgress | None = None,
+    ) -> HtmlExportResult:
         """One file that opens from disk without network: the viewer, and the bundle `export` would write.
 
         `blobs` wants `redact=False`, for the bytes of blobs cannot be looked through.
@@ -63,12 +63,12 @@ class Exports:
     ) -> Iterator[str]:
         """One JSON object per line: the entries of the path, all of its own branches, or the path as events."""
         from .exchange.exports.jsonl import entry_lines, event_lines
-        from .exchange.exports.path_reader import cleared
+        from .exchange.exports.path_reader import redact_entries
 
         if what == "all":
             stored = self.log.store.entries(self.log.session_id)
             own = (one.entry.to_entry(one.branch) for one in stored if one.entry.seq > since)
-            return entry_lines(self.log.session_id, cleared(own, self._redactor(redact)))
+            return entry_lines(self.log.session_id, redact_entries(own, self._redactor(redact)))
         if what not in ("path", "events"):
             raise InvalidArgument("what", what, "path, all or events")
         lines = event_lines if what == "events" else entry_lines
@@ -96,12 +96,12 @@ class Exports:
 
         from .agent.prompt_window import most_on_tree
         from .exchange.exports.inspect.log import inspect_log, until
-        from .exchange.exports.timeline import moments
+        from .exchange.exports.timeline import build_timeline
         from .log.ledger import model_calls
 
         log, row, path = self.log, self._row(redact), list(self._entries(0, redact))
         on_path = model_calls(log, "path", None)
-        told = moments(log.store.journal(log.session_id), on_path, self._redactor(redact))
+        told = build_timeline(log.store.journal(log.session_id), on_path, self._redactor(redact))
         if row.leaf != log.leaf:
             row, told = until(path, row, told)
         return msgspec.json.encode(inspect_log(row, path, on_path, told, most_on_tree(log))).decode() + "\n"
@@ -122,9 +122,9 @@ class Exports:
         return self.log.runtime.redactor if redact else None
 
     def _entries(self, since: int, redact: bool) -> Iterator[Entry]:
-        from .exchange.exports.path_reader import cleared, walk
+        from .exchange.exports.path_reader import path_entries, redact_entries
 
-        return cleared(walk(self.log, since), self._redactor(redact))
+        return redact_entries(path_entries(self.log, since), self._redactor(redact))
 
     def _row(self, redact: bool) -> SessionRow:
         from msgspec.structs import replace

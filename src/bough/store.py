@@ -29,9 +29,9 @@ from .stores.purge_types import PurgeResult
 from .stores.search_types import IndexProgress, SearchPage
 
 if TYPE_CHECKING:
-    from .exchange.bundle.transfer import Imported, Place
-    from .exchange.bundle.write import Tell
-    from .exchange.importers.ingest import Taken
+    from .exchange.bundle.transfer import BundleImportResult, PathOrFile
+    from .exchange.bundle.write import OnProgress
+    from .exchange.importers.ingest import ToolImportResult
 
 GRACE_MICROSECONDS = 3_600 * 1_000_000
 
@@ -92,7 +92,7 @@ class Store:
         if fallback is not None:
             from .exchange import copy as moving
 
-            moving.take_over(fallback.backend, self.backend, self.runtime, conversation_id)
+            moving.import_conversation(fallback.backend, self.backend, self.runtime, conversation_id)
         new, cursor = self._new(agent, seeds, None, {**about, "conversation_id": conversation_id})
         row, made = self.backend.latest_or_create(new)
         return Session(Log(self.backend, row, self.runtime, cursor if made else None))
@@ -175,7 +175,9 @@ class Store:
 
     # -- moving ------------------------------------------------------------------------------------
 
-    def import_bundle(self, source: Place, *, new_id: bool = False, progress: Tell | None = None) -> Imported:
+    def import_bundle(
+        self, source: PathOrFile, *, new_id: bool = False, progress: OnProgress | None = None
+    ) -> BundleImportResult:
         """Take a bundle in, from a path or a binary file: all of it or nothing; twice adds nothing.
 
         `IdConflict` if its id holds other content here; `new_id` takes it in beside, under ids of its own.
@@ -184,23 +186,28 @@ class Store:
 
         return bundle.import_bundle(self.backend, self.runtime, source, new_id=new_id, progress=progress)
 
-    def import_from(self, tool: str, place: str | None = None, *, new_id: bool = False) -> Iterator[Taken]:
+    def import_from(
+        self, tool: str, place: str | None = None, *, new_id: bool = False
+    ) -> Iterator[ToolImportResult]:
         """Take in the sessions another tool keeps at a place, or where it keeps them by itself; one after the other.
 
         Each is taken in whole or not at all. Twice adds nothing, and one that has gone on since adds what it grew by.
         What could not be taken over as it was is told with it. The source is only read.
         """
-        from .exchange.importers import told_by
-        from .exchange.importers.ingest import take
+        from .exchange.importers import read_sessions
+        from .exchange.importers.ingest import import_session
 
-        return (take(self.backend, self.runtime, told, new_id=new_id) for told in told_by(tool, place))
+        return (
+            import_session(self.backend, self.runtime, told, new_id=new_id)
+            for told in read_sessions(tool, place)
+        )
 
     def copy(self, session: Session | str, to: Store, *, new_id: bool = False) -> Session:
         """A deep copy of a session and its tasks in another store or space; to share entries here, fork."""
         from .exchange import copy as moving
 
         name = session if isinstance(session, str) else session.session_id
-        return to.session(moving.copy(self.backend, name, to.backend, to.runtime, new_id=new_id))
+        return to.session(moving.copy_session(self.backend, name, to.backend, to.runtime, new_id=new_id))
 
     # -- blobs -------------------------------------------------------------------------------------
 

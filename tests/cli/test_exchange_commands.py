@@ -203,7 +203,7 @@ class TestExport:
         assert bough("export", "ses_case", "-o", two, store=tmp_path / "b.db").code == 0
         assert one.read_bytes() == two.read_bytes()
         again = bough("import", one, "--json", store=tmp_path / "b.db").json["imported"][0]
-        assert (again["added"], again["known"]) == ([], ["ses_case"])
+        assert (again["added"], again["existing"]) == ([], ["ses_case"])
 
     def test_through_a_pipe(self, shelf: Path, tmp_path: Path) -> None:
         there = tmp_path / "b.db"

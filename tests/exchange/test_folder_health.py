@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bough.exchange.folder_health import faults, folder_health, look
+from bough.exchange.folder_health import file_problems, folder_health, scan_file
 from support.terminal import bough
 
 
@@ -55,7 +55,7 @@ class TestFaults:
     def test_what_makes_a_provider_refuse_is_named(
         self, tmp_path: Path, lines: list[Any], said: list[str]
     ) -> None:
-        found = list(faults(look(written(tmp_path / "s.jsonl", *lines))))
+        found = list(file_problems(scan_file(written(tmp_path / "s.jsonl", *lines))))
         assert len(found) == len(said)
         assert all(one.startswith(start) for one, start in zip(found, said, strict=True))
 
@@ -64,7 +64,7 @@ class TestFaults:
         place.write_bytes(
             json.dumps(use("a")).encode() + b"\n" + json.dumps(used("a")).encode() + b'\n{"type": "us'
         )
-        assert list(faults(look(place))) == ["its last line is cut in half"]
+        assert list(file_problems(scan_file(place))) == ["its last line is cut in half"]
 
     @given(
         st.lists(
@@ -79,11 +79,11 @@ class TestFaults:
         self, tmp_path_factory: pytest.TempPathFactory, lines: list[Any]
     ) -> None:
         place = written(tmp_path_factory.mktemp("any") / "s.jsonl", *lines)
-        assert look(place).broken == []
+        assert scan_file(place).broken == []
 
     def test_bytes_of_any_kind_are_looked_at_too(self, tmp_path: Path) -> None:
         (tmp_path / "s.jsonl").write_bytes(bytes(range(256)) * 40 + b"[" * 100_000)
-        assert look(tmp_path / "s.jsonl").broken
+        assert scan_file(tmp_path / "s.jsonl").broken
 
 
 class TestFolder:

@@ -796,7 +796,7 @@ class TestPage:
         for words in (b"Where is order 41?", b"On its way.", b"And order 42?", b"Lost."):
             assert words in done.stdout
         (taken,) = bough.open("memory:").import_from("claude-code", str(tmp_path / "config" / "projects"))
-        assert (taken.refused, taken.entries > 2) == (None, True)  # what Claude Code wrote beside it
+        assert (taken.error, taken.entries > 2) == (None, True)  # what Claude Code wrote beside it
 
 
 def test_the_errors_of_the_store_are_boughs(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ class TestOpenAIAgents:
         with memory_store() as store:
             ours, report = import_one(store, "openai-agents", path)
             assert [e.role for e in entries_of(ours)] == ["user", "assistant", "tool", "assistant"]
-            assert report.lost == {}
+            assert report.losses == {}
 
     def test_branches_and_usage_of_an_advanced_one_are_read(self, tmp_path: Path) -> None:
         path = tmp_path / "a.db"
@@ -55,7 +55,7 @@ class TestOpenAIAgents:
             assert [branch.parent_seq for branch in ours.branches()] == [0, 2]
             usage = ours.usage()
             assert (usage.calls, usage.input_tokens, usage.output_tokens) == (3, 60, 6)
-            assert report.lost == {}
+            assert report.losses == {}
 
     async def conversation(self, path: Path) -> None:
         session = AdvancedSQLiteSession(session_id="s1", db_path=path, create_tables=True)
@@ -133,7 +133,7 @@ class TestADK:
             assert (ours.usage().calls, ours.usage().input_tokens, ours.usage().output_tokens) == (2, 20, 6)
             (call,) = [p for m in ours.messages("gemini") for p in m["parts"] if "functionCall" in p]
             assert call["thoughtSignature"] == "++//"
-            assert report.lost == {}
+            assert report.losses == {}
 
 
 class TestLangGraph:
@@ -189,7 +189,7 @@ class TestLangGraph:
             assert len(ours.branches()) == 2
             assert ours.state == {"mood": {"seen": [5]}}
             assert (ours.usage().calls, ours.usage().input_tokens) == (2, 20)
-            assert report.lost == {}
+            assert report.losses == {}
 
 
 class Moody(MessagesState):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bough.core.entries import Entry
 from bough.errors import BoughError
-from bough.exchange.importers.ingest import Taken
+from bough.exchange.importers.ingest import ToolImportResult
 from bough.session import Session
 from bough.store import Store
 from bough.stores.memory.store import MemoryStore
@@ -33,20 +33,20 @@ def memory_store() -> Store:
     return Store(MemoryStore(), deterministic_runtime())
 
 
-def import_all(store: Store, tool: str, place: Path | str) -> list[Taken]:
+def import_all(store: Store, tool: str, place: Path | str) -> list[ToolImportResult]:
     """All that is there, each sound."""
     reports = list(store.import_from(tool, str(place)))
     for report in reports:
-        if report.refused is None:
+        if report.error is None:
             for session_id in (report.session_id, *report.added):
                 assert_sound(store.session(session_id))
     return reports
 
 
-def import_one(store: Store, tool: str, place: Path | str) -> tuple[Session, Taken]:
+def import_one(store: Store, tool: str, place: Path | str) -> tuple[Session, ToolImportResult]:
     """The one session of a place."""
     (report,) = import_all(store, tool, place)
-    assert report.refused is None, report.refused
+    assert report.error is None, report.error
     return store.session(report.session_id), report
 
 

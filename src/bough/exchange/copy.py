@@ -9,22 +9,26 @@ from ..stores.transfer import ImportResult, SessionExports
 from .bundle.rename import beside
 
 
-def take_in(store: StoreBackend, runtime: Runtime, dumps: SessionExports, *, new_id: bool) -> ImportResult:
+def import_dumps(
+    store: StoreBackend, runtime: Runtime, dumps: SessionExports, *, new_id: bool
+) -> ImportResult:
     if new_id:
         dumps = SessionExports(beside(dumps.sessions, runtime.new_id), dumps.blobs)
     return store.import_sessions(dumps, runtime.now())
 
 
-def copy(
+def copy_session(
     source: StoreBackend, session_id: str, target: StoreBackend, runtime: Runtime, *, new_id: bool
 ) -> str:
     """A session and its tasks into another store or space, blobs and evidence too; returns its id there."""
     with source.export_sessions(session_id, children=True) as dumps:
-        taken = take_in(target, runtime, dumps, new_id=new_id)
+        taken = import_dumps(target, runtime, dumps, new_id=new_id)
     return taken.added[0] if new_id else session_id
 
 
-def take_over(older: StoreBackend, store: StoreBackend, runtime: Runtime, conversation_id: str) -> None:
+def import_conversation(
+    older: StoreBackend, store: StoreBackend, runtime: Runtime, conversation_id: str
+) -> None:
     """Bring a conversation that is not here yet from an older store, its sessions oldest first.
 
     Two processes may do so at once: what the other has taken in is the same, and adds nothing; if the other

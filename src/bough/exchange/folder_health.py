@@ -20,7 +20,7 @@ from ..stores.sqlite.health import Finding
 SHOWN = 3
 
 
-class Seen(Struct):
+class FileSummary(Struct):
     """What one file holds."""
 
     lines: int = 0
@@ -32,7 +32,7 @@ class Seen(Struct):
     ends_whole: bool = True
 
 
-def folder_health(folder: str, each: Callable[[], None] = lambda: None) -> list[Finding]:
+def folder_health(folder: str, on_file: Callable[[], None] = lambda: None) -> list[Finding]:
     """Every `.jsonl` file below the folder, looked at line by line."""
     files = sorted(Path(folder).rglob("*.jsonl"))
     if not files:
@@ -40,19 +40,19 @@ def folder_health(folder: str, each: Callable[[], None] = lambda: None) -> list[
     findings: list[Finding] = []
     lines = 0
     for place in files:
-        each()
+        on_file()
         try:
-            seen = look(place)
+            seen = scan_file(place)
         except OSError as error:
             findings.append(Finding("problem", f"{place.name} cannot be read: {error.strerror}"))
             continue
         lines += seen.lines
-        findings += [Finding("problem", f"{place.name}: {what}") for what in faults(seen)]
+        findings += [Finding("problem", f"{place.name}: {what}") for what in file_problems(seen)]
     return [Finding("ok", f"{len(files):,} files, {lines:,} lines"), *findings]
 
 
-def look(place: Path) -> Seen:
-    seen = Seen()
+def scan_file(place: Path) -> FileSummary:
+    seen = FileSummary()
     with place.open("rb") as file:
         for number, line in enumerate(file, 1):
             seen.lines = number
@@ -66,7 +66,7 @@ def look(place: Path) -> Seen:
     return seen
 
 
-def _take(seen: Seen, line: Any) -> None:
+def _take(seen: FileSummary, line: Any) -> None:
     if isinstance(line, dict):
         if isinstance(line.get("uuid"), str):
             seen.ids[line["uuid"]] += 1
@@ -105,7 +105,7 @@ def _calls(value: Any) -> Iterator[tuple[str, str]]:
             yield from _calls(inner)
 
 
-def faults(seen: Seen) -> Iterator[str]:
+def file_problems(seen: FileSummary) -> Iterator[str]:
     if seen.broken:
         cut = not seen.ends_whole and seen.broken == [seen.lines]
         yield (

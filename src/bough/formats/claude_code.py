@@ -17,9 +17,9 @@ from ..errors import InvalidValue, UnrecognizedReply
 from ..wire import Answer
 from ..wire.anthropic import request as wire
 from ..wire.shapes import parse_base64
-from .records import Losses
+from .records import LossReport
 
-Line = dict[str, Any]
+TranscriptLine = dict[str, Any]
 Block = dict[str, Any]
 
 SYNTHETIC = "<synthetic>"
@@ -50,53 +50,53 @@ TITLES = {"summary": "summary", "ai-title": "aiTitle", "custom-title": "customTi
 """The kinds of lines that name a session, the least word first, and where the name stands."""
 
 
-def text(value: object) -> str | None:
+def clean_text(value: object) -> str | None:
     """Text for a plain column; None if it is none."""
     if not isinstance(value, str):
         return None
     return value.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
-def kind_of(line: Line) -> str:
+def line_kind(line: TranscriptLine) -> str:
     return str(line.get("type"))
 
 
-def parent_of(line: Line) -> str | None:
+def parent_uuid(line: TranscriptLine) -> str | None:
     """The uuid of the line it follows. Behind a compaction the tool begins anew, and says what came before."""
     found = line.get("parentUuid") or line.get("logicalParentUuid")
     return found if isinstance(found, str) else None
 
 
-def message_of(line: Line) -> Block:
+def line_message(line: TranscriptLine) -> Block:
     found = line.get("message")
     return found if isinstance(found, dict) else {}
 
 
-def blocks_of(line: Line) -> list[object]:
-    content = message_of(line).get("content")
+def content_blocks(line: TranscriptLine) -> list[object]:
+    content = line_message(line).get("content")
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     return content if isinstance(content, list) else []
 
 
-def answer_id(line: Line) -> str | None:
+def answer_id(line: TranscriptLine) -> str | None:
     """What the lines of one answer have in common; None if nothing says so."""
-    found = message_of(line).get("id")
+    found = line_message(line).get("id")
     return found if isinstance(found, str) and found else None
 
 
-def is_summary(line: Line) -> bool:
+def is_summary(line: TranscriptLine) -> bool:
     return line.get("type") == "user" and line.get("isCompactSummary") is True
 
 
-def is_boundary(line: Line) -> bool:
+def is_boundary(line: TranscriptLine) -> bool:
     return line.get("type") == "system" and line.get("subtype") == "compact_boundary"
 
 
 # -- blocks ----------------------------------------------------------------------------------------
 
 
-def read_block(block: object, role: str, losses: Losses) -> Part | None:
+def read_block(block: object, role: str, losses: LossReport) -> Part | None:
     """A block as a part; what no message of ours can hold is counted."""
     try:
         if isinstance(block, dict) and isinstance(block.get("content"), list):
@@ -107,7 +107,7 @@ def read_block(block: object, role: str, losses: Losses) -> Part | None:
         return None
 
 
-def _piece(piece: object, losses: Losses) -> object:
+def _piece(piece: object, losses: LossReport) -> object:
     """A piece of a result; one of no shape we know is kept as the text it is written as."""
     try:
         wire.parse_messages([{"role": "user", "content": [piece]}])
@@ -135,11 +135,11 @@ def is_storable(value: object) -> bool:
 # -- answers ---------------------------------------------------------------------------------------
 
 
-def answer(lines: Sequence[Line], losses: Losses) -> Answer:
+def read_answer(lines: Sequence[TranscriptLine], losses: LossReport) -> Answer:
     """The lines of one answer, each with a block or more, as the answer they are. Its usage stands on each of them."""
     parts: list[Part] = []
     proofs: dict[str, dict[str, Any]] = {}
-    for block in (block for line in lines for block in blocks_of(line)):
+    for block in (block for line in lines for block in content_blocks(line)):
         part = read_block(block, "assistant", losses)
         if part is None:
             continue
@@ -148,9 +148,9 @@ def answer(lines: Sequence[Line], losses: Losses) -> Answer:
             if any(proof.values()):
                 proofs[str(len(parts))] = proof
         parts.append(part)
-    messages = [message_of(line) for line in lines]
-    model = next((m for m in (text(m.get("model")) for m in reversed(messages)) if m), None)
-    finish = next((f for f in (text(m.get("stop_reason")) for m in reversed(messages)) if f), None)
+    messages = [line_message(line) for line in lines]
+    model = next((m for m in (clean_text(m.get("model")) for m in reversed(messages)) if m), None)
+    finish = next((f for f in (clean_text(m.get("stop_reason")) for m in reversed(messages)) if f), None)
     if model in (SYNTHETIC, None):  # nobody was called
         is_error = any(line.get("isApiErrorMessage") is True for line in lines)
         return Answer(Message("assistant", tuple(parts)), finish="error" if is_error else finish)
@@ -159,7 +159,7 @@ def answer(lines: Sequence[Line], losses: Losses) -> Answer:
     return Answer(Message("assistant", tuple(parts)), usage, evidence, wire.NAME, model, finish)
 
 
-def _usage(told: Iterable[object], losses: Losses) -> Usage | None:
+def _usage(told: Iterable[object], losses: LossReport) -> Usage | None:
     """What the call used. Lines written while it streamed tell less: the one that tells most is right."""
     found: Usage | None = None
     for usage in (one for one in told if isinstance(one, dict)):
@@ -179,16 +179,18 @@ def _is_countable(usage: Usage) -> bool:
 # -- what a model is given -------------------------------------------------------------------------
 
 
-def said(line: Line, losses: Losses) -> list[Message]:
+def read_user_line(line: TranscriptLine, losses: LossReport) -> list[Message]:
     """A user's line as messages: each result by itself, then the rest. What the tool says in the user's place is not
     the user's."""
-    parts = [part for block in blocks_of(line) if (part := read_block(block, "user", losses)) is not None]
+    parts = [
+        part for block in content_blocks(line) if (part := read_block(block, "user", losses)) is not None
+    ]
     results = [Message("tool", (part,)) for part in parts if isinstance(part, ToolResult)]
     rest = [part for part in parts if not isinstance(part, ToolResult)]
     return [*results, _given(rest, is_own=_is_own(line, rest))] if rest else results
 
 
-def _is_own(line: Line, parts: Sequence[Part]) -> bool:
+def _is_own(line: TranscriptLine, parts: Sequence[Part]) -> bool:
     first = parts[0] if parts else None
     return line.get("isMeta") is True or (isinstance(first, Text) and first.text.startswith(OWN_TAGS))
 
@@ -199,7 +201,7 @@ def _given(parts: Sequence[Part], *, is_own: bool) -> Message:
     return Message("system" if is_own and is_text else "user", tuple(parts))
 
 
-def attached(line: Line, losses: Losses) -> Message | None:
+def read_attachment(line: TranscriptLine, losses: LossReport) -> Message | None:
     """What the model was given beside the conversation: a file, a reminder, what was typed while it was busy."""
     found = line.get("attachment")
     if line.get("type") != "attachment" or not isinstance(found, dict):
@@ -217,13 +219,13 @@ def attached(line: Line, losses: Losses) -> Message | None:
     return _given(parts, is_own=True) if parts else None
 
 
-def _read_all(content: object, losses: Losses) -> list[Part]:
+def _read_all(content: object, losses: LossReport) -> list[Part]:
     line = {"message": {"content": content}}
-    parts = (read_block(block, "user", losses) for block in blocks_of(line))
+    parts = (read_block(block, "user", losses) for block in content_blocks(line))
     return [part for part in parts if part is not None and not isinstance(part, ToolResult)]
 
 
-def _file(found: Block, losses: Losses) -> list[Part]:
+def _file(found: Block, losses: LossReport) -> list[Part]:
     """A file that was mentioned, as versions wrote it that did not write what the model saw."""
     content = found.get("content")
     file = content.get("file") if isinstance(content, dict) and found.get("type") == "file" else None
@@ -240,11 +242,11 @@ def _file(found: Block, losses: Losses) -> list[Part]:
     return [picture]
 
 
-def summary_of(line: Line, boundary: Line | None) -> Compaction | None:
+def read_compaction(line: TranscriptLine, boundary: TranscriptLine | None) -> Compaction | None:
     """The compaction a summary stands for; what it keeps, `kept_by` says. None if it says nothing."""
     words = "\n\n".join(
         block["text"]
-        for block in blocks_of(line)
+        for block in content_blocks(line)
         if isinstance(block, dict) and isinstance(block.get("text"), str)
     )
     before = _compacted(boundary).get("preTokens")
@@ -252,19 +254,19 @@ def summary_of(line: Line, boundary: Line | None) -> Compaction | None:
     return Compaction(words, 0, tokens, replaces_earlier=True) if words.strip() else None
 
 
-def kept_by(boundary: Line | None) -> str | None:
+def first_kept_uuid(boundary: TranscriptLine | None) -> str | None:
     """The uuid of the first line a compaction keeps; None: it keeps none."""
     kept = _compacted(boundary).get("preservedSegment")
     found = kept.get("headUuid") if isinstance(kept, dict) else None
     return found if isinstance(found, str) else None
 
 
-def _compacted(boundary: Line | None) -> Block:
+def _compacted(boundary: TranscriptLine | None) -> Block:
     found = None if boundary is None else boundary.get("compactMetadata")
     return found if isinstance(found, dict) else {}
 
 
-def prompt_of(line: Line) -> str | None:
+def system_prompt(line: TranscriptLine) -> str | None:
     """The system prompt, of a line that tells it; None if it tells none."""
     found = line.get("attachment")
     if not isinstance(found, dict) or found.get("type") != "prompt_snapshot":

@@ -13,10 +13,10 @@ import msgspec
 
 from ..core.usage import MAX_COUNT
 from ..errors import BoughError, InvalidSource
-from .records import Losses
+from .records import LossReport
 
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-MISSHAPEN = (BoughError, TypeError, AttributeError, KeyError, ValueError)
+INVALID_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+UNEXPECTED_SHAPE = (BoughError, TypeError, AttributeError, KeyError, ValueError)
 """What reading raises if a value is not of the shape it claims: `wire` trusts the types an SDK gave."""
 _USUAL = str.maketrans("-_", "+/")
 _HALF = re.compile(
@@ -24,7 +24,7 @@ _HALF = re.compile(
 )
 
 
-def files(place: str, tool: str, pattern: str = "*.jsonl") -> Iterator[Path]:
+def find_files(place: str, tool: str, pattern: str = "*.jsonl") -> Iterator[Path]:
     """The file itself, or every file of that name below a folder, in the order of their names."""
     where = Path(place).expanduser()
     if where.is_file():
@@ -38,7 +38,7 @@ def files(place: str, tool: str, pattern: str = "*.jsonl") -> Iterator[Path]:
     yield from found
 
 
-def records(path: Path, losses: Losses) -> Iterator[dict[str, Any]]:
+def read_objects(path: Path, losses: LossReport) -> Iterator[dict[str, Any]]:
     """The objects of a file. A line cut in half, as a crash leaves it, costs itself and no more."""
     try:
         with path.open("rb") as file:
@@ -46,8 +46,8 @@ def records(path: Path, losses: Losses) -> Iterator[dict[str, Any]]:
                 if not line.strip():
                     continue
                 try:
-                    found = decoded(line, losses, f"{path.name}:{number}")
-                except UNREADABLE:
+                    found = decode_json(line, losses, f"{path.name}:{number}")
+                except INVALID_JSON:
                     losses.add("a line that is no JSON", f"{path.name}:{number}")
                     continue
                 if isinstance(found, dict):
@@ -58,11 +58,11 @@ def records(path: Path, losses: Losses) -> Iterator[dict[str, Any]]:
         losses.add("a file that cannot be read", f"{path.name}: {error.strerror}")
 
 
-def decoded(text: bytes, losses: Losses, where: str) -> object:
+def decode_json(text: bytes, losses: LossReport, where: str) -> object:
     """JSON as tools write it: JavaScript that cuts a text in the middle of an emoji leaves half a character."""
     try:
         return msgspec.json.decode(text)
-    except UNREADABLE:
+    except INVALID_JSON:
         whole = text.decode("utf-8", "replace").encode()
         mended = _HALF.sub(lambda half: rb"\ufffd" if half[1] else half[0], whole)
         if mended == text:
@@ -72,7 +72,7 @@ def decoded(text: bytes, losses: Losses, where: str) -> object:
         return found
 
 
-def micros(time: object) -> int | None:
+def parse_time(time: object) -> int | None:
     """Microseconds since 1970 from what tools write: an ISO text, seconds or milliseconds; None if it is neither.
 
     A text without a zone is UTC: databases write such ones.
@@ -90,12 +90,12 @@ def micros(time: object) -> int | None:
         return None
 
 
-def text(value: object) -> str | None:
+def text_or_none(value: object) -> str | None:
     """A text that says something; None if it is anything else."""
     return value if isinstance(value, str) and value.strip() else None
 
 
-def counts(usage: object, names: tuple[str, ...]) -> tuple[int, ...] | None:
+def token_counts(usage: object, names: tuple[str, ...]) -> tuple[int, ...] | None:
     """Tokens by name, 0 where none are told; None if what is told is no count."""
     if not isinstance(usage, dict):
         return None
@@ -103,7 +103,7 @@ def counts(usage: object, names: tuple[str, ...]) -> tuple[int, ...] | None:
     return tuple(found) if all(type(one) is int and 0 <= one <= MAX_COUNT for one in found) else None
 
 
-def signature(value: object) -> str | None:
+def gemini_signature(value: object) -> str | None:
     """A signature as Gemini takes it back: base64 in its usual alphabet; None if it is anything else."""
     try:
         said = value.translate(_USUAL) if isinstance(value, str) else ""

@@ -13,8 +13,8 @@ from ..core.entries import Evidence
 from ..core.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResult
 from ..core.usage import Usage
 from ..wire.shapes import parse_base64, parse_tool_call
-from .jsonl import MISSHAPEN, counts, text
-from .records import Losses, Told
+from .jsonl import UNEXPECTED_SHAPE, text_or_none, token_counts
+from .records import EntryRecord, LossReport
 
 Fields = dict[str, Any]
 
@@ -37,7 +37,7 @@ REPEATED = {
 DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,(.*)", re.DOTALL)
 
 
-def fields(found: object) -> Fields | None:
+def message_fields(found: object) -> Fields | None:
     """The fields of a message, out of what they are wrapped in; None if it is none."""
     if not isinstance(found, dict):
         return None
@@ -50,7 +50,7 @@ def fields(found: object) -> Fields | None:
     return found if "content" in found and ("type" in found or "role" in found) else None
 
 
-def told(message: Fields, losses: Losses) -> Told | None:
+def read_message(message: Fields, losses: LossReport) -> EntryRecord | None:
     """One message; None, and counted, if it is of no kind we know."""
     kind = message.get("type", message.get("role"))
     role = ROLES.get(kind) if isinstance(kind, str) else None
@@ -63,15 +63,15 @@ def told(message: Fields, losses: Losses) -> Told | None:
     if role == "tool":
         return _result(message, parts, losses)
     shown = tuple(part for part in parts if isinstance(part, Text if role == "system" else Text | Attachment))
-    return Told(Message(role, shown)) if shown else None  # type: ignore[arg-type]
+    return EntryRecord(Message(role, shown)) if shown else None  # type: ignore[arg-type]
 
 
-def _answer(message: Fields, losses: Losses) -> Told | None:
+def _answer(message: Fields, losses: LossReport) -> EntryRecord | None:
     about = message.get("response_metadata")
     about = about if isinstance(about, dict) else {}
-    provider = text(about.get("model_provider"))
+    provider = text_or_none(about.get("model_provider"))
     more = message.get("additional_kwargs")
-    thought = text(more.get("reasoning_content")) if isinstance(more, dict) else None
+    thought = text_or_none(more.get("reasoning_content")) if isinstance(more, dict) else None
     parts: list[Part] = [Reasoning(thought)] if thought else []
     proofs: dict[str, dict[str, Any]] = {}
     for part, proof in _parts(message.get("content"), losses):
@@ -81,31 +81,31 @@ def _answer(message: Fields, losses: Losses) -> Told | None:
     parts.extend(_calls(message, losses))
     if not parts:
         return None
-    return Told(
+    return EntryRecord(
         Message("assistant", tuple(parts)),
-        model=text(about.get("model_name")) or text(about.get("model")),
+        model=text_or_none(about.get("model_name")) or text_or_none(about.get("model")),
         provider=PROVIDERS.get(provider or "", provider),
-        finish=text(about.get("finish_reason")) or text(about.get("stop_reason")),
+        finish=text_or_none(about.get("finish_reason")) or text_or_none(about.get("stop_reason")),
         evidence=Evidence(provider, proofs) if provider in ("anthropic", "openai") and proofs else None,
         usage=_usage(message.get("usage_metadata")),
     )
 
 
-def _calls(message: Fields, losses: Losses) -> list[ToolCall]:
+def _calls(message: Fields, losses: LossReport) -> list[ToolCall]:
     found: list[ToolCall] = []
     for name in ("tool_calls", "invalid_tool_calls"):
         made = message.get(name)
         for number, call in enumerate(made if isinstance(made, list) else ()):
             about = call if isinstance(call, dict) else {}
             if isinstance(about.get("name"), str):
-                call_id = text(about.get("id")) or f"{message.get('id')} {number}"
+                call_id = text_or_none(about.get("id")) or f"{message.get('id')} {number}"
                 found.append(parse_tool_call(call_id, about["name"], about.get("args")))
             else:
                 losses.add("a call without a name", str(about.get("id")))
     return found
 
 
-def _result(message: Fields, parts: list[Part], losses: Losses) -> Told | None:
+def _result(message: Fields, parts: list[Part], losses: LossReport) -> EntryRecord | None:
     call_id = message.get("tool_call_id")
     if not isinstance(call_id, str):
         losses.add("a result that names no call", str(message.get("name")))
@@ -113,10 +113,10 @@ def _result(message: Fields, parts: list[Part], losses: Losses) -> Told | None:
     if message.get("artifact") is not None:
         losses.add("what a tool kept for the program beside its result", call_id)
     content = tuple(part for part in parts if isinstance(part, Text | Attachment))
-    return Told(Message("tool", (ToolResult(call_id, content, message.get("status") == "error"),)))
+    return EntryRecord(Message("tool", (ToolResult(call_id, content, message.get("status") == "error"),)))
 
 
-def _parts(content: object, losses: Losses) -> list[tuple[Part, dict[str, Any]]]:
+def _parts(content: object, losses: LossReport) -> list[tuple[Part, dict[str, Any]]]:
     """The parts of a content, each with what its issuer wants back."""
     if isinstance(content, str):
         return [(Text(content), {})] if content else []
@@ -124,7 +124,7 @@ def _parts(content: object, losses: Losses) -> list[tuple[Part, dict[str, Any]]]
     for block in content if isinstance(content, list) else ():
         try:
             made = (Text(block), {}) if isinstance(block, str) else _part(block)
-        except MISSHAPEN as error:
+        except UNEXPECTED_SHAPE as error:
             losses.add("a part of a message of no shape we know", str(error))
             continue
         if made is not None:
@@ -135,15 +135,15 @@ def _parts(content: object, losses: Losses) -> list[tuple[Part, dict[str, Any]]]
 def _part(block: Fields) -> tuple[Part, dict[str, Any]] | None:
     kind = block["type"]
     if kind in ("text", "output_text", "input_text"):
-        proof = {"id": block["id"]} if text(block.get("id")) else {}
+        proof = {"id": block["id"]} if text_or_none(block.get("id")) else {}
         return (Text(_words(block["text"])), proof) if block["text"] else None
     if kind in ("thinking", "redacted_thinking"):
-        proof = {key: block[key] for key in ("signature", "data") if text(block.get(key))}
+        proof = {key: block[key] for key in ("signature", "data") if text_or_none(block.get(key))}
         return Reasoning(_words(block.get("thinking") or "")), proof
     if kind == "reasoning":
         summary = block.get("summary") or []
         said = block.get("reasoning") or "\n\n".join(_words(piece["text"]) for piece in summary)
-        proof = {key: block[key] for key in ("id", "encrypted_content") if text(block.get(key))}
+        proof = {key: block[key] for key in ("id", "encrypted_content") if text_or_none(block.get(key))}
         return Reasoning(_words(said)), proof if len(proof) == 2 else {}
     if kind in ("image_url", "input_image"):
         about = block["image_url"]
@@ -177,8 +177,8 @@ def _link(url: str) -> Text | Attachment:
 
 
 def _usage(usage: object) -> Usage | None:
-    found = counts(usage, ("input_tokens", "output_tokens"))
+    found = token_counts(usage, ("input_tokens", "output_tokens"))
     if found is None or not isinstance(usage, dict):
         return None
-    details = counts(usage.get("input_token_details"), ("cache_read", "cache_creation"))
+    details = token_counts(usage.get("input_token_details"), ("cache_read", "cache_creation"))
     return Usage(*found, *details) if details else Usage(*found)

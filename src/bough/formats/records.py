@@ -20,23 +20,23 @@ START = ""
 """The key of the place behind the seeds."""
 
 
-class Lost(Struct):
+class Loss(Struct):
     """What could not be taken over as it was: how often, and where for instance."""
 
     count: int = 0
     examples: list[str] = field(default_factory=list)
 
 
-class Losses(dict[str, Lost]):
+class LossReport(dict[str, Loss]):
     """By what it was, in words that a person reads."""
 
-    def add(self, what: str, example: str = "", count: int = 1) -> None:
-        lost = self.setdefault(what, Lost())
+    def add(self, description: str, example: str = "", count: int = 1) -> None:
+        lost = self.setdefault(description, Loss())
         lost.count += count
         if example and len(lost.examples) < EXAMPLES:
             lost.examples.append(shorten(example))
 
-    def merge(self, other: Losses) -> None:
+    def merge(self, other: LossReport) -> None:
         for what, lost in other.items():
             self.add(what, count=lost.count)
             for example in lost.examples:
@@ -47,7 +47,7 @@ class Losses(dict[str, Lost]):
         return {what: lost.count for what, lost in self.items()}
 
 
-class Told(Struct, frozen=True):
+class EntryRecord(Struct, frozen=True):
     """One entry, and what is known of its making."""
 
     payload: Payload
@@ -55,7 +55,7 @@ class Told(Struct, frozen=True):
     """What it is called there, if others are told to follow it."""
     after: str | None = None
     """The key of what it follows; None: what was told before it."""
-    names: str | None = None
+    refers_to: str | None = None
     """The key of an entry it speaks of: the first a compaction keeps, the last of a branch that was left."""
     at: int | None = None
     """Microseconds since 1970; None: as what was told before it."""
@@ -67,13 +67,13 @@ class Told(Struct, frozen=True):
     """Of the model call it is the answer of."""
 
 
-class Foreign(Struct, frozen=True):
+class SessionRecord(Struct, frozen=True):
     """One session of another tool."""
 
     tool: str
     source: str
     """Its name there: with the tool's it makes the id it has here, so that taking it in twice adds nothing."""
-    told: tuple[Told, ...]
+    entries: tuple[EntryRecord, ...]
     seeds: tuple[Message, ...] = ()
     """What the model saw before the first input."""
     leaf: str | None = None
@@ -85,8 +85,8 @@ class Foreign(Struct, frozen=True):
     started_at: int | None = None
     state: dict[str, Any] | None = None
     tags: dict[str, str] = {}
-    losses: Losses = field(default_factory=Losses)
-    tasks: tuple[Foreign, ...] = ()
+    losses: LossReport = field(default_factory=LossReport)
+    tasks: tuple[SessionRecord, ...] = ()
     """Sessions it started."""
 
     @property

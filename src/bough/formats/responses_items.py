@@ -15,8 +15,8 @@ from ..core.entries import Evidence
 from ..core.messages import Message, Part, ToolCall
 from ..wire.openai_responses.request import NAME, parse_messages, parse_reply
 from ..wire.shapes import parse_base64, parse_tool_call
-from .jsonl import MISSHAPEN
-from .records import Losses
+from .jsonl import UNEXPECTED_SHAPE
+from .records import LossReport
 
 Item = dict[str, Any]
 
@@ -47,15 +47,15 @@ class Said(Struct, frozen=True):
     evidence: Evidence | None
 
 
-class Answering:
+class AnswerBuilder:
     """The answer that grows while items of the model go by."""
 
-    def __init__(self, losses: Losses) -> None:
+    def __init__(self, losses: LossReport) -> None:
         self.losses = losses
         self._parts: list[Part] = []
         self._proofs: dict[str, dict[str, Any]] = {}
 
-    def takes(self, item: Item) -> bool:
+    def add(self, item: Item) -> bool:
         """Whether the model made it; then it is part of the answer, or counted as lost."""
         kind = item.get("type", "message")
         if not isinstance(kind, str):
@@ -66,12 +66,12 @@ class Answering:
         if kind not in ("reasoning", "function_call") and item.get("role") != "assistant":
             return False
         try:
-            self._add(item)
-        except MISSHAPEN as error:
+            self._add_item(item)
+        except UNEXPECTED_SHAPE as error:
             self.losses.add("a part of an answer of no shape we know", str(error))
         return True
 
-    def said(self) -> Said | None:
+    def finish(self) -> Said | None:
         """What there is of an answer; the next item begins another."""
         parts, proofs = tuple(self._parts), self._proofs
         self._parts, self._proofs = [], {}
@@ -79,7 +79,7 @@ class Answering:
             return None
         return Said(Message("assistant", parts), Evidence(NAME, proofs) if proofs else None)
 
-    def _add(self, item: Item) -> None:
+    def _add_item(self, item: Item) -> None:
         found = parse_reply(item)
         proofs = {} if found.evidence is None else found.evidence.parts
         sealed = item.get("encrypted_content") if item.get("type") == "reasoning" else None
@@ -102,13 +102,13 @@ class Answering:
         elif kind == "image_generation_call" and isinstance(item.get("result"), str):
             try:
                 self._parts.append(parse_base64(item["result"], "image/png"))
-            except MISSHAPEN as error:
+            except UNEXPECTED_SHAPE as error:
                 self.losses.add("a picture that cannot be read", str(error))
         else:
             self.losses.add(HOSTED.get(kind, "a picture that cannot be read"), str(item.get("id") or kind))
 
 
-def given(item: Item, losses: Losses) -> list[Message]:
+def read_input_item(item: Item, losses: LossReport) -> list[Message]:
     """What the model was given: inputs, instructions, results. Nothing, and counted, if it is none of them."""
     kind = item.get("type", "message")
     try:
@@ -117,7 +117,7 @@ def given(item: Item, losses: Losses) -> list[Message]:
         if kind == "message":
             return parse_messages([item])
         losses.add("an item of a kind we do not know", str(kind))
-    except MISSHAPEN as error:
+    except UNEXPECTED_SHAPE as error:
         losses.add("a message of no shape we know", str(error))
     return []
 
@@ -128,7 +128,7 @@ def _result(kind: str, item: Item) -> Message:
     plain = {"type": "function_call_output", "call_id": item.get("call_id"), "output": output}
     try:
         return parse_messages([plain])[0]
-    except MISSHAPEN:
+    except UNEXPECTED_SHAPE:
         return parse_messages([{**plain, "output": _text(output)}])[0]
 
 
@@ -145,5 +145,5 @@ def _other_call(kind: str, item: Item) -> ToolCall | None:
 def _text(value: object) -> str:
     try:
         return to_json(value, "output").decode()
-    except MISSHAPEN:
+    except UNEXPECTED_SHAPE:
         return repr(value)

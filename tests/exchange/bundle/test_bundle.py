@@ -46,7 +46,7 @@ from bough.errors import (
     StoreError,
     StoreFull,
 )
-from bough.exchange.bundle.write import Exported
+from bough.exchange.bundle.write import BundleExportResult
 from bough.log.runtime import real_runtime
 from bough.store import Store
 from bough.stores.conformance.writer import everything
@@ -251,10 +251,10 @@ class TestExport:
 
     def test_it_says_what_it_wrote(self, session: Session, tmp_path: Path) -> None:
         done = session.export(tmp_path / "s.bough", blobs=True)
-        assert isinstance(done, Exported)
-        assert (done.counts.sessions, done.counts.blobs, done.left_out) == (2, 1, 0)
+        assert isinstance(done, BundleExportResult)
+        assert (done.counts.sessions, done.counts.blobs, done.omitted_blobs) == (2, 1, 0)
         assert done.bytes == (tmp_path / "s.bough").stat().st_size
-        assert session.export(tmp_path / "s.bough").left_out == 1
+        assert session.export(tmp_path / "s.bough").omitted_blobs == 1
         assert session.export(tmp_path / "s.bough", children=False).counts.sessions == 1
 
     def test_it_is_readable_by_its_owner_only_and_replaces_what_was_there(
@@ -346,7 +346,7 @@ def long(store: Store, entries: int = 1_500) -> Session:
 
 DYING = """
 import os, sys, bough
-bough.open(sys.argv[1]).import_bundle(sys.argv[2], progress=lambda p: os._exit(9) if p.doing == "taking in" and p.lines > 4000 else None)
+bough.open(sys.argv[1]).import_bundle(sys.argv[2], progress=lambda p: os._exit(9) if p.phase == "taking in" and p.lines > 4000 else None)
 """
 
 
@@ -374,8 +374,8 @@ class TestImport:
             before = all_of(there)
             second = there.import_bundle(io.BytesIO(data))
             assert all_of(there) == before
-        assert (len(first.added), first.known, first.entries, first.blobs) == (2, (), 14, 1)
-        assert (second.added, second.known, second.entries, second.blobs) == ((), first.added, 0, 0)
+        assert (len(first.added), first.existing, first.entries, first.blobs) == (2, (), 14, 1)
+        assert (second.added, second.existing, second.entries, second.blobs) == ((), first.added, 0, 0)
 
     def test_in_its_own_store_it_adds_nothing(self, session: Session, store: Store) -> None:
         before = all_of(store)
@@ -447,7 +447,7 @@ class TestImport:
             for stage in ("checking", "taking in"):
 
                 def interrupt(progress: Any, stage: str = stage) -> None:
-                    if progress.doing == stage:
+                    if progress.phase == stage:
                         raise KeyboardInterrupt
 
                 with pytest.raises(KeyboardInterrupt):
@@ -674,7 +674,7 @@ class TestRedacted:
         assert secret.encode() not in data
         assert session.session_id.encode() not in data
         assert key.encode() not in data
-        assert done.masked["DOOR"] >= 9
+        assert done.redactions["DOOR"] >= 9
         assert bundle(session, redact=True) == data
         there = Store(MemoryStore(), real_runtime())
         taken = there.import_bundle(tmp_path / "r.bough")

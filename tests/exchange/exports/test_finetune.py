@@ -15,7 +15,7 @@ from bough.core.drafts import Draft
 from bough.core.entries import Entry
 from bough.core.redact import Redactor
 from bough.exchange.exports.finetune import Skipped, finetune
-from bough.exchange.exports.path_reader import cleared
+from bough.exchange.exports.path_reader import redact_entries
 from bough.store import Store
 from bough.wire.openai_chat.rules import violations
 from support.random_logs import path_of, paths, thorough_settings
@@ -199,7 +199,7 @@ class TestWhatStaysOut:
 @thorough_settings
 @given(paths())
 def test_every_log_gives_a_line_the_provider_accepts_or_none(path: list[Entry]) -> None:
-    done = finetune(list(cleared(path, Redactor(["snowman ☃ 🎄"]))))
+    done = finetune(list(redact_entries(path, Redactor(["snowman ☃ 🎄"]))))
     assert "SIG-" not in done.text
     assert "DETAILS" not in done.text
     assert "snowman" not in done.text

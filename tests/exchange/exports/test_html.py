@@ -119,7 +119,7 @@ class TestFile:
             told = session.html(tmp_path / "shared.html")
             session.html(tmp_path / "whole.html", redact=False)
         shared, whole = (tmp_path / "shared.html").read_bytes(), (tmp_path / "whole.html").read_bytes()
-        assert told.bundle.masked == {"KEY": 2}
+        assert told.bundle.redactions == {"KEY": 2}
         assert told.bytes == len(shared)
         assert CANARY.encode() not in shared + inside(shared)
         assert CANARY.encode() in inside(whole)

@@ -19,7 +19,7 @@ from bough.core.entries import Entry, Unknown
 from bough.core.redact import Redactor
 from bough.errors import InvalidArgument
 from bough.exchange.exports.jsonl import EntryLine, entry_lines, event_lines
-from bough.exchange.exports.path_reader import cleared
+from bough.exchange.exports.path_reader import redact_entries
 from bough.store import Store
 from support.random_logs import path_of, paths, thorough_settings
 
@@ -100,7 +100,7 @@ class TestEntries:
 
     def test_an_entry_of_a_newer_format_is_told_whole(self) -> None:
         path = [replace(path_of(user("q"))[0], payload=Unknown("vote", b'{"x":["late-secret-2"]}'))]
-        (line,) = read(entry_lines("s", cleared(path, Redactor(["late-secret-2"]))))
+        (line,) = read(entry_lines("s", redact_entries(path, Redactor(["late-secret-2"]))))
         assert (line["kind"], line["payload"]) == ("vote", {"x": ["[redacted]"]})
 
     def test_an_unknown_choice_is_refused(self, store: Store) -> None:
@@ -151,7 +151,7 @@ class TestWhatStaysOut:
     @thorough_settings
     @given(paths())
     def test_every_log_can_be_told_and_tells_no_secret(self, path: list[Entry]) -> None:
-        hidden = list(cleared(path, Redactor(["snowman ☃ 🎄"])))
+        hidden = list(redact_entries(path, Redactor(["snowman ☃ 🎄"])))
         for lines in (entry_lines, event_lines):
             told = list(lines("ses_1", hidden))
             assert told == list(lines("ses_1", hidden))

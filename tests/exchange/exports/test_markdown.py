@@ -38,7 +38,7 @@ from bough.core.usage import Totals
 from bough.errors import InvalidArgument
 from bough.exchange.exports.escape import code, cut, fence, quote
 from bough.exchange.exports.markdown import OUTCOMES, markdown
-from bough.exchange.exports.path_reader import cleared
+from bough.exchange.exports.path_reader import redact_entries
 from bough.store import Store
 from bough.stores.base import SessionRow
 from support.random_logs import path_of, paths, thorough_settings
@@ -284,7 +284,7 @@ def _everywhere(one: str, two: str, three: str) -> list[Entry]:
 @thorough_settings
 @given(paths())
 def test_every_log_can_be_told_and_tells_no_secret(path: list[Entry]) -> None:
-    hidden = list(cleared(path, Redactor(["snowman ☃ 🎄"])))
+    hidden = list(redact_entries(path, Redactor(["snowman ☃ 🎄"])))
     text = "".join(markdown(ROW, hidden, Totals(), 20))
     assert text == "".join(markdown(ROW, hidden, Totals(), 20))
     assert "SIG-" not in text

@@ -19,7 +19,7 @@ from bough import Attachment, Evidence, Reasoning, Session, ToolCall, assistant,
 from bough.core.drafts import Draft
 from bough.core.entries import Entry
 from bough.core.redact import Redactor
-from bough.exchange.exports.path_reader import cleared
+from bough.exchange.exports.path_reader import redact_entries
 from bough.exchange.exports.workflow import neutral, workflow, workflow_id
 from bough.exchange.exports.yaml import to_yaml
 from bough.log.workspace import Workspace
@@ -353,7 +353,7 @@ class TestDeterminism:
         self, path: list[Entry], title: str | None
     ) -> None:
         row = replace(ROW, title=title, agent="support")
-        written = to_yaml(workflow(row, list(cleared(path, Redactor())), AGENT))
+        written = to_yaml(workflow(row, list(redact_entries(path, Redactor())), AGENT))
         found = yaml.safe_load(written)
         assert to_yaml(found) == written
         assert "SIG-" not in written

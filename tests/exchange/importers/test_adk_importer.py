@@ -110,7 +110,7 @@ class TestASession:
         assert (store.blob(path[0].parts[1]) or b"").startswith(b"\x89PNG")
         assert path[1].calls == (ToolCall("adk-1", "look", {"order": 41}),)
         assert path[3].details == {"author": "guide"}
-        assert report.lost == {}
+        assert report.losses == {}
 
     def test_keeps_usage_model_finish_and_times(self, store: Store, tmp_path: Path) -> None:
         session, _ = import_one(store, "adk", write_sqlite(tmp_path / "a.db", SAMPLE))
@@ -164,7 +164,7 @@ class TestASession:
         session, report = import_one(store, "adk", write_sqlite(tmp_path / "a.db", rows))
         assert texts(store) == ["Hi", "Ho"]
         assert (session.usage().input_tokens, session.state["mood"]) == (3, "calm")
-        assert list(report.lost) == ["what an event did, kept as a pickle"]
+        assert list(report.losses) == ["what an event did, kept as a pickle"]
 
 
 class TestWhatEventsDo:
@@ -205,7 +205,7 @@ class TestWhatEventsDo:
         ]
         rows = [{**SESSION, "state": {**SESSION["state"], "odd": {"a": None}}}, *SAMPLE[1:], *more]
         _, report = import_one(store, "adk", write_sqlite(tmp_path / "a.db", rows))
-        assert {what: lost.count for what, lost in report.lost.items()} == {
+        assert {what: loss.count for what, loss in report.losses.items()} == {
             "an agent's own view of the history; told in one line": 1,
             "an artifact, which lies elsewhere": 1,
             "an event of no shape we know": 1,

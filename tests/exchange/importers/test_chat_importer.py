@@ -71,7 +71,7 @@ class TestAFileOfMessages:
         assert [entry.role for entry in path] == ["system", "user", "assistant", "tool", "assistant"]
         assert path[2].message is not None
         assert path[2].message.calls == (ToolCall("c1", "look", {"order": 41}),)
-        assert (path[2].model, report.lost) == ("gpt-5-mini", {})
+        assert (path[2].model, report.losses) == ("gpt-5-mini", {})
 
     def test_keeps_the_times_there_are(self, store: Store, tmp_path: Path) -> None:
         session, _ = import_one(store, "chat", write_jsonl(tmp_path / "case.jsonl", LINES))
@@ -119,7 +119,7 @@ class TestAFileOfConversations:
 
     def test_a_line_that_is_none_is_counted(self, store: Store, tmp_path: Path) -> None:
         reports = import_all(store, "chat", write_jsonl(tmp_path / "set.jsonl", [TUNED, {"a": 1}, SHARED]))
-        assert [report.lost.keys() & {"a line without a conversation"} != set() for report in reports] == [
+        assert [report.losses.keys() & {"a line without a conversation"} != set() for report in reports] == [
             False,
             True,
         ]
@@ -129,7 +129,7 @@ class TestAFileOfConversations:
     ) -> None:
         other = {**SHARED, "conversations": [{"from": "human", "value": "else"}]}
         reports = import_all(store, "chat", write_jsonl(tmp_path / "set.jsonl", [SHARED, other]))
-        assert [report.refused is None for report in reports] == [True, False]
+        assert [report.error is None for report in reports] == [True, False]
 
 
 class TestTheSource:

@@ -15,7 +15,7 @@ import bough
 from bough import BoughError, Media, Reasoning, Session, Text, ToolCall, Usage, wire
 from bough.core.entries import Compaction, Settings
 from bough.core.messages import Message
-from bough.exchange.importers.ingest import Taken
+from bough.exchange.importers.ingest import ToolImportResult
 from bough.store import Store
 from support.claude_transcripts import (
     PICTURE,
@@ -33,11 +33,11 @@ from support.terminal import bough as command
 NAME = "claude-code"
 
 
-def taken(place: Path, store: Store | None = None) -> tuple[Session, Taken]:
+def taken(place: Path, store: Store | None = None) -> tuple[Session, ToolImportResult]:
     """The one session of a place, sound and fit for every provider."""
     sessions = store or bough.open("memory:")
     (report,) = sessions.import_from(NAME, str(place))
-    assert report.refused is None
+    assert report.error is None
     session = sessions.session(report.session_id)
     for one in (session, *session.children()):
         assert one.verify() == []
@@ -60,8 +60,8 @@ def said(session: Session, seq: int) -> Message:
     return message
 
 
-def lost(report: Taken) -> dict[str, int]:
-    return {what: one.count for what, one in report.lost.items()}
+def lost(report: ToolImportResult) -> dict[str, int]:
+    return {what: one.count for what, one in report.losses.items()}
 
 
 class TestSession:
@@ -472,7 +472,7 @@ class TestSource:
         place = made.write(tmp_path / "titles.jsonl")
         assert [one.source for one in bough.open("memory:").import_from(NAME, str(tmp_path))] == ["s"]
         (report,) = bough.open("memory:").import_from(NAME, str(place))
-        assert report.refused is not None
+        assert report.error is not None
 
     def test_without_a_place_its_own_is_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HOME", str(tmp_path))
@@ -513,7 +513,7 @@ ODD: list[Any] = [
 ]
 
 
-def refused_or_sound(place: Path) -> list[Taken]:
+def refused_or_sound(place: Path) -> list[ToolImportResult]:
     sessions = bough.open("memory:")
     reports = list(sessions.import_from(NAME, str(place)))
     for report in reports:
@@ -584,7 +584,7 @@ class TestHostile:
         made = shop_transcript()
         made.lines[4][key] = odd
         (report,) = refused_or_sound(made.write(tmp_path / "s.jsonl"))
-        assert report.refused is None
+        assert report.error is None
         assert report.entries >= 6
 
     def test_a_line_of_ten_megabytes_and_half_a_character_are_taken(self, tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ class TestARollout:
         )
         assert path[6].message is not None
         assert path[6].message.calls == (ToolCall("call_2", "apply_patch", {"input": "*** Begin Patch"}),)
-        assert (session.session_id, report.lost) == (f"codex-{THREAD}", {})
+        assert (session.session_id, report.losses) == (f"codex-{THREAD}", {})
 
     def test_its_prompt_and_what_codex_adds_before_the_first_input_are_seeds(
         self, store: Store, tmp_path: Path
@@ -201,7 +201,7 @@ class TestARollout:
         session, report = import_one(store, "codex", tmp_path)
         roles = [entry.role for entry in entries_of(session)]
         assert roles[4:] == ["assistant", "tool", "system", "user", "assistant", "tool", "assistant"]
-        assert report.lost == {}
+        assert report.losses == {}
 
     def test_reasoning_without_its_id_is_kept(self, store: Store, tmp_path: Path) -> None:
         thought = item("reasoning", 2, summary=[], encrypted_content="gAAA")
@@ -210,7 +210,7 @@ class TestARollout:
         evidence = entries_of(session)[-1].evidence
         assert evidence is not None
         assert evidence.parts == {"0": {"encrypted_content": "gAAA"}}
-        assert [lost.count for lost in report.lost.values()] == [1]
+        assert [lost.count for lost in report.losses.values()] == [1]
 
     def test_one_in_which_nobody_spoke_is_passed_over(self, store: Store, tmp_path: Path) -> None:
         write_jsonl(tmp_path / "rollout-1.jsonl", SAMPLE[:4])
@@ -222,7 +222,7 @@ class TestARollout:
         write_jsonl(tmp_path / "rollout-1.jsonl", old)
         session, report = import_one(store, "codex", tmp_path)
         assert [entry.role for entry in entries_of(session)] == ["system", "user", "assistant"]
-        assert report.lost == {}
+        assert report.losses == {}
 
     def test_says_what_it_lost(self, store: Store, tmp_path: Path) -> None:
         search = item("web_search_call", 7, id="ws_1", action={"type": "search", "query": "pytest"})
@@ -230,7 +230,7 @@ class TestARollout:
         write_jsonl(tmp_path / "rollout-1.jsonl", [*SAMPLE, *strange])
         (tmp_path / "rollout-2.jsonl.zst").write_bytes(b"(\xb5/\xfd")
         _, report = import_one(store, "codex", tmp_path)
-        assert {what: lost.count for what, lost in report.lost.items()} == {
+        assert {what: loss.count for what, loss in report.losses.items()} == {
             "a line of a kind we do not know": 1,
             "an item of a kind we do not know": 1,
             "a search the provider made itself": 1,
@@ -265,7 +265,7 @@ class TestACompaction:
         write_jsonl(tmp_path / "rollout-1.jsonl", [*SAMPLE, self.compacted(sealed)])
         session, report = import_one(store, "codex", tmp_path)
         assert len(entries_of(session)) == 9
-        assert [lost.count for lost in report.lost.values()] == [1]
+        assert [loss.count for loss in report.losses.values()] == [1]
 
     def test_is_paid_for_though_it_left_no_answer(self, store: Store, tmp_path: Path) -> None:
         more = spent((950, 190, 45), (500, 0, 10), 7)
@@ -358,4 +358,4 @@ class TestTheSource:
         path.write_text(path.read_text() + body + "\n")
         session, report = import_one(store, "codex", path)
         assert entries_of(session)[-1].message.text == "a\ufffd b \\ud83d \U0001f600"  # type: ignore[union-attr]
-        assert [lost.count for lost in report.lost.values()] == [1]
+        assert [loss.count for loss in report.losses.values()] == [1]

@@ -12,10 +12,10 @@ from bough.core.messages import Attachment, Message, ToolCall, assistant, system
 from bough.core.tree import Leaf
 from bough.core.usage import Usage
 from bough.errors import InvalidSource, UnknownImporter
-from bough.exchange.importers import TOOLS
-from bough.exchange.importers.ingest import NO_RESULT, Taken, take
-from bough.formats.jsonl import micros
-from bough.formats.records import START, Foreign, Losses, Told
+from bough.exchange.importers import IMPORTERS
+from bough.exchange.importers.ingest import NO_RESULT, ToolImportResult, import_session
+from bough.formats.jsonl import parse_time
+from bough.formats.records import START, EntryRecord, LossReport, SessionRecord
 from bough.session import Session
 from bough.store import Store
 from bough.stores.memory.store import MemoryStore
@@ -28,17 +28,17 @@ BASE = 1_770_000_000_000_000
 CALL = assistant("I look.", ToolCall("c", "look", {"order": 41}))
 
 
-def told(*messages: Message) -> tuple[Told, ...]:
-    return tuple(Told(message, at=BASE + n * 1_000_000) for n, message in enumerate(messages, 1))
+def told(*messages: Message) -> tuple[EntryRecord, ...]:
+    return tuple(EntryRecord(message, at=BASE + n * 1_000_000) for n, message in enumerate(messages, 1))
 
 
-def foreign(*messages: Message, source: str = "one", **about: object) -> Foreign:
-    return Foreign("chat", source, told(*messages), (system("You help."),), **about)  # type: ignore[arg-type]
+def foreign(*messages: Message, source: str = "one", **about: object) -> SessionRecord:
+    return SessionRecord("chat", source, told(*messages), (system("You help."),), **about)  # type: ignore[arg-type]
 
 
-def takes(store: Store, coming: Foreign, **how: bool) -> Taken:
-    report = take(store.backend, store.runtime, coming, **how)
-    if report.refused is None:
+def takes(store: Store, coming: SessionRecord, **how: bool) -> ToolImportResult:
+    report = import_session(store.backend, store.runtime, coming, **how)
+    if report.error is None:
         assert_sound(store.session(report.session_id))
     return report
 
@@ -58,20 +58,20 @@ class TestTakingIn:
             "import",
             {"imported_from": "chat", "cwd": "/x"},
         )
-        assert (report.added, report.known, report.entries) == (("chat-one",), (), 3)
+        assert (report.added, report.existing, report.entries) == (("chat-one",), (), 3)
 
     def test_twice_adds_nothing(self, store: Store) -> None:
         coming = foreign(user("a"), CALL, tool_result("c", "b"), assistant("d"))
         takes(store, coming)
         before = store.backend.session("chat-one")
         again = takes(store, coming)
-        assert (again.added, again.known, again.entries) == ((), ("chat-one",), 0)
+        assert (again.added, again.existing, again.entries) == ((), ("chat-one",), 0)
         assert store.backend.session("chat-one") == before
 
     def test_without_any_time_is_dated_when_it_was_taken_in(self, store: Store) -> None:
-        takes(store, Foreign("chat", "one", (Told(user("a")),)))
+        takes(store, SessionRecord("chat", "one", (EntryRecord(user("a")),)))
         assert store.backend.session("chat-one").started_at >= 1_000_000_000_000_000
-        assert takes(store, Foreign("chat", "one", (Told(user("a")),))).entries == 0
+        assert takes(store, SessionRecord("chat", "one", (EntryRecord(user("a")),))).entries == 0
 
     def test_under_a_fresh_id_stands_beside(self, store: Store) -> None:
         takes(store, foreign(user("a")))
@@ -83,17 +83,17 @@ class TestTakingIn:
         takes(store, foreign(user("a")))
         store.delete("chat-one")
         report = takes(store, foreign(user("a"), assistant("b")))
-        assert "trash" in (report.refused or "")
+        assert "trash" in (report.error or "")
 
     def test_a_session_no_store_can_keep_is_refused_and_the_next_is_not(self, store: Store) -> None:
-        assert takes(store, foreign(user("a"), source="nul\0")).refused
-        assert takes(store, foreign(user("a"), source="")).refused is None
-        assert takes(store, foreign(user("a"))).refused is None
+        assert takes(store, foreign(user("a"), source="nul\0")).error
+        assert takes(store, foreign(user("a"), source="")).error is None
+        assert takes(store, foreign(user("a"))).error is None
 
     def test_a_message_no_store_can_keep_is_counted_and_the_rest_is_not_lost(self, store: Store) -> None:
         report = takes(store, foreign(user("a"), user("half \ud800"), assistant("b")))
         assert texts(store.session("chat-one")) == ["You help.", "a", "b"]
-        assert [lost.count for lost in report.lost.values()] == [1]
+        assert [lost.count for lost in report.losses.values()] == [1]
 
     def test_a_secret_is_hidden_as_everywhere(self) -> None:
         from bough import open as open_store
@@ -103,10 +103,10 @@ class TestTakingIn:
             assert "horse" not in texts(store.session("chat-one"))[-1]
 
     def test_usage_is_charged_to_its_answer_and_to_what_is_none(self, store: Store) -> None:
-        answer = Told(assistant("b"), usage=Usage(10, 2), model="m", provider="p")
-        summary = Told(Compaction("s", 0), usage=Usage(30, 4))
-        note = Told(Note({"why": "failed"}), usage=Usage(5, 0))
-        takes(store, Foreign("chat", "one", (*told(user("a")), answer, summary, note)))
+        answer = EntryRecord(assistant("b"), usage=Usage(10, 2), model="m", provider="p")
+        summary = EntryRecord(Compaction("s", 0), usage=Usage(30, 4))
+        note = EntryRecord(Note({"why": "failed"}), usage=Usage(5, 0))
+        takes(store, SessionRecord("chat", "one", (*told(user("a")), answer, summary, note)))
         calls = store.session("chat-one").model_calls()
         assert [(call.purpose, call.answer_seq) for call in calls] == [
             ("answer", 2),
@@ -116,11 +116,11 @@ class TestTakingIn:
         assert store.session("chat-one").usage().input_tokens == 45
 
     def test_of_nothing_is_refused_and_what_was_lost_is_told(self, store: Store) -> None:
-        losses = Losses()
+        losses = LossReport()
         losses.add("a line that is no JSON")
-        report = takes(store, Foreign("chat", "empty", (), losses=losses))
-        assert "nothing that can be read" in (report.refused or "")
-        assert [lost.count for lost in report.lost.values()] == [1]
+        report = takes(store, SessionRecord("chat", "empty", (), losses=losses))
+        assert "nothing that can be read" in (report.error or "")
+        assert [lost.count for lost in report.losses.values()] == [1]
         assert store.sessions().sessions == []
 
 
@@ -131,33 +131,33 @@ class TestCalls:
             r for e in entries_of(store.session("chat-one")) for r in (e.message.results if e.message else ())
         ]
         assert [piece.text for result in results for piece in result.content] == [NO_RESULT]  # type: ignore[union-attr]
-        assert [lost.count for lost in report.lost.values()] == [1]
+        assert [lost.count for lost in report.losses.values()] == [1]
 
     def test_open_at_the_end_stay_open_so_that_their_results_can_come(self, store: Store) -> None:
         report = takes(store, foreign(user("a"), CALL))
-        assert (report.lost, store.backend.session("chat-one").status) == ({}, "interrupted")
+        assert (report.losses, store.backend.session("chat-one").status) == ({}, "interrupted")
         grown = takes(store, foreign(user("a"), CALL, tool_result("c", "41 is lost")))
         assert grown.entries == 1
 
     def test_a_result_without_its_call_is_counted(self, store: Store) -> None:
         report = takes(store, foreign(user("a"), tool_result("nobody", "x"), assistant("b")))
         assert texts(store.session("chat-one")) == ["You help.", "a", "b"]
-        assert [lost.count for lost in report.lost.values()] == [1]
+        assert [lost.count for lost in report.losses.values()] == [1]
 
     def test_a_second_result_is_counted(self, store: Store) -> None:
         report = takes(store, foreign(user("a"), CALL, tool_result("c", "x"), tool_result("c", "y")))
-        assert [lost.count for lost in report.lost.values()] == [1]
+        assert [lost.count for lost in report.losses.values()] == [1]
 
 
-def tree(*more: Told) -> Foreign:
+def tree(*more: EntryRecord) -> SessionRecord:
     """Two answers to one question, the first one gone on with."""
     grown = (
-        Told(user("q"), "q", START),
-        Told(assistant("one"), "a1", "q"),
-        Told(user("more"), "m1", "a1"),
-        Told(assistant("two"), "a2", "q"),
+        EntryRecord(user("q"), "q", START),
+        EntryRecord(assistant("one"), "a1", "q"),
+        EntryRecord(user("more"), "m1", "a1"),
+        EntryRecord(assistant("two"), "a2", "q"),
     )
-    return Foreign("chat", "one", (*grown, *more))
+    return SessionRecord("chat", "one", (*grown, *more))
 
 
 class TestATree:
@@ -169,19 +169,23 @@ class TestATree:
 
     def test_stands_where_it_stood(self, store: Store) -> None:
         coming = tree()
-        takes(store, Foreign("chat", "one", coming.told, leaf="m1"))
+        takes(store, SessionRecord("chat", "one", coming.entries, leaf="m1"))
         assert texts(store.session("chat-one")) == ["q", "one", "more"]
 
     def test_a_ring_or_a_parent_that_is_not_there_is_counted_and_follows_the_one_before(
         self, store: Store
     ) -> None:
-        ring = (Told(user("a"), "a", "b"), Told(assistant("b"), "b", "a"), Told(user("c"), "c", "gone"))
-        report = takes(store, Foreign("chat", "one", ring))
+        ring = (
+            EntryRecord(user("a"), "a", "b"),
+            EntryRecord(assistant("b"), "b", "a"),
+            EntryRecord(user("c"), "c", "gone"),
+        )
+        report = takes(store, SessionRecord("chat", "one", ring))
         assert texts(store.session("chat-one")) == ["a", "b", "c"]
-        assert [lost.count for lost in report.lost.values()] == [2]
+        assert [lost.count for lost in report.losses.values()] == [2]
 
     def test_a_compaction_keeps_from_the_entry_it_names(self, store: Store) -> None:
-        takes(store, tree(Told(Compaction("sum", 0), names="a2"), Told(user("on"))))
+        takes(store, tree(EntryRecord(Compaction("sum", 0), refers_to="a2"), EntryRecord(user("on"))))
         compaction = entries_of(store.session("chat-one"))[2].payload
         assert isinstance(compaction, Compaction)
         assert compaction.first_kept == 2
@@ -190,13 +194,13 @@ class TestATree:
     def test_a_compaction_that_names_none_of_its_path_keeps_nothing(
         self, store: Store, key: str | None
     ) -> None:
-        takes(store, tree(Told(Compaction("sum", 0), names=key), Told(user("on"))))
+        takes(store, tree(EntryRecord(Compaction("sum", 0), refers_to=key), EntryRecord(user("on"))))
         compaction = entries_of(store.session("chat-one"))[2].payload
         assert isinstance(compaction, Compaction)
         assert compaction.first_kept == 3
 
     def test_a_summary_of_a_branch_names_where_it_was_left(self, store: Store) -> None:
-        takes(store, tree(Told(BranchSummary("found gold", 0, ""), names="m1")))
+        takes(store, tree(EntryRecord(BranchSummary("found gold", 0, ""), refers_to="m1")))
         session = store.session("chat-one")
         summary = entries_of(session)[-1].payload
         assert isinstance(summary, BranchSummary)
@@ -206,9 +210,11 @@ class TestATree:
 
     def test_labels_are_kept_at_their_places(self, store: Store) -> None:
         coming = tree()
-        report = takes(store, Foreign("chat", "one", coming.told, labels={"a1": "good", "nobody": "x"}))
+        report = takes(
+            store, SessionRecord("chat", "one", coming.entries, labels={"a1": "good", "nobody": "x"})
+        )
         assert list(store.session("chat-one").labels().values()) == ["good"]
-        assert [lost.count for lost in report.lost.values()] == [1]
+        assert [lost.count for lost in report.losses.values()] == [1]
 
 
 class TestGrowth:
@@ -217,13 +223,13 @@ class TestGrowth:
         report = takes(
             store, foreign(user("a"), assistant("b"), user("c"), CALL, tool_result("c", "d"), assistant("e"))
         )
-        assert (report.added, report.known, report.entries) == ((), ("chat-one",), 4)
+        assert (report.added, report.existing, report.entries) == ((), ("chat-one",), 4)
         assert texts(store.session("chat-one")) == ["You help.", "a", "b", "c", "I look.", "", "e"]
         assert store.backend.session("chat-one").status == "idle"
 
     def test_on_another_branch_grows_there(self, store: Store) -> None:
         takes(store, tree())
-        report = takes(store, tree(Told(user("again"), "m2", "a1"), Told(assistant("three"))))
+        report = takes(store, tree(EntryRecord(user("again"), "m2", "a1"), EntryRecord(assistant("three"))))
         session = store.session("chat-one")
         assert report.entries == 2
         assert texts(session) == ["q", "one", "again", "three"]
@@ -232,8 +238,8 @@ class TestGrowth:
     def test_brings_blobs_and_usage_and_a_title(self, store: Store) -> None:
         takes(store, foreign(user("a")))
         picture = user(Attachment(b"\x89PNG\r\n\x1a\n", "image/png"))
-        answer = Told(assistant("b"), usage=Usage(7, 1))
-        coming = Foreign(
+        answer = EntryRecord(assistant("b"), usage=Usage(7, 1))
+        coming = SessionRecord(
             "chat", "one", (*told(user("a"), picture), answer), (system("You help."),), title="Later"
         )
         takes(store, coming)
@@ -245,21 +251,21 @@ class TestGrowth:
     def test_an_answer_that_was_cut_short_is_told_again_on_a_branch_of_its_own(self, store: Store) -> None:
         takes(store, foreign(user("a"), assistant("I")))
         report = takes(store, foreign(user("a"), assistant("I know."), user("c")))
-        assert (report.refused, report.entries) == (None, 2)
+        assert (report.error, report.entries) == (None, 2)
         assert texts(store.session("chat-one")) == ["You help.", "a", "I know.", "c"]
 
     def test_of_one_that_was_gone_on_with_here_is_refused(self, store: Store) -> None:
         takes(store, foreign(user("a"), assistant("b")))
         store.session("chat-one").append([user("mine")])
         report = takes(store, foreign(user("a"), assistant("b"), user("theirs")))
-        assert "chat-one" in (report.refused or "")
+        assert "chat-one" in (report.error or "")
         assert texts(store.session("chat-one"))[-1] == "mine"
 
     def test_of_one_that_was_gone_on_with_only_here_is_not_and_nothing_is_moved(self, store: Store) -> None:
         takes(store, foreign(user("a"), assistant("b")))
         store.session("chat-one").append([user("mine")])
         report = takes(store, foreign(user("a"), assistant("b")))
-        assert (report.refused, report.entries) == (None, 0)
+        assert (report.error, report.entries) == (None, 0)
         assert texts(store.session("chat-one"))[-1] == "mine"
 
     def test_that_broke_off_in_the_middle_is_gone_on_with(self, store: Store) -> None:
@@ -272,23 +278,25 @@ class TestGrowth:
     def test_of_where_it_stands_moves_it(self, store: Store) -> None:
         grown = tree()
         takes(store, grown)
-        report = takes(store, Foreign("chat", "one", grown.told, leaf="m1"))
+        report = takes(store, SessionRecord("chat", "one", grown.entries, leaf="m1"))
         assert report.entries == 0
         assert texts(store.session("chat-one")) == ["q", "one", "more"]
 
     def test_what_was_free_when_it_was_taken_in_is_charged_once_it_is_told(self, store: Store) -> None:
         asked = told(user("a"))
-        takes(store, Foreign("chat", "one", (*asked, Told(assistant("b")))))
+        takes(store, SessionRecord("chat", "one", (*asked, EntryRecord(assistant("b")))))
         for _ in range(2):
-            takes(store, Foreign("chat", "one", (*asked, Told(assistant("b"), usage=Usage(7, 1)))))
+            takes(
+                store, SessionRecord("chat", "one", (*asked, EntryRecord(assistant("b"), usage=Usage(7, 1))))
+            )
         assert store.session("chat-one").usage().input_tokens == 7
 
     def test_of_one_that_is_driven_here_is_refused_with_a_reason(self, store: Store) -> None:
         takes(store, tree())
         store.backend.lease("chat-one", "there:1#x", store.runtime.now() + 10**9, store.runtime.now())
         store.session("chat-one").log.record("running", row={"status": "running"})
-        report = takes(store, tree(Told(user("again"), "m2", "a1")))
-        assert "chat-one" in (report.refused or "")
+        report = takes(store, tree(EntryRecord(user("again"), "m2", "a1")))
+        assert "chat-one" in (report.error or "")
 
     def test_of_one_that_was_only_named_here_is_not(self, store: Store) -> None:
         takes(store, foreign(user("a"), assistant("b")))
@@ -299,12 +307,14 @@ class TestGrowth:
 
     def test_of_another_session_under_its_name_is_refused(self, store: Store) -> None:
         takes(store, foreign(user("a")))
-        report = takes(store, Foreign("chat", "one", told(user("z"), assistant("y")), (system("Other."),)))
-        assert "chat-one" in (report.refused or "")
+        report = takes(
+            store, SessionRecord("chat", "one", told(user("z"), assistant("y")), (system("Other."),))
+        )
+        assert "chat-one" in (report.error or "")
 
 
 class TestTasks:
-    def family(self, *said: Message, tasks: int = 1) -> Foreign:
+    def family(self, *said: Message, tasks: int = 1) -> SessionRecord:
         below = tuple(foreign(user("do it"), *said, source=f"task {n}", agent="helper") for n in range(tasks))
         return foreign(user("a"), assistant("b"), tasks=below)
 
@@ -331,8 +341,8 @@ class TestTenants:
             takes(ann, foreign(user("secret of ann")))
         with Store(PostgresStore(database.url, owner="bob"), deterministic_runtime()) as bob:  # type: ignore[attr-defined]
             report = takes(bob, foreign(user("secret of ann"), assistant("b")))
-        assert report.refused
-        assert "secret" not in report.refused
+        assert report.error
+        assert "secret" not in report.error
 
     def test_what_is_taken_in_belongs_to_whoever_took_it(self) -> None:
         with Store(MemoryStore(owner="ann"), deterministic_runtime()) as ann:
@@ -353,18 +363,18 @@ class TestTimes:
         ],
     )
     def test_are_read_as_tools_write_them(self, said: object, micro: int) -> None:
-        assert micros(said) == micro
+        assert parse_time(said) == micro
 
     @pytest.mark.parametrize(
         "said", [None, True, "", "noon", [], {}, -1, 2**4000, float("nan"), "0001-01-01"]
     )
     def test_that_are_none_are_none(self, said: object) -> None:
-        assert micros(said) is None
+        assert parse_time(said) is None
 
 
 class TestLosses:
     def test_hold_few_and_short_examples(self) -> None:
-        losses = Losses()
+        losses = LossReport()
         for _ in range(10):
             losses.add("a thing", "x" * 10_000_000)
         assert (losses["a thing"].count, len(losses["a thing"].examples)) == (10, 3)
@@ -376,12 +386,12 @@ class TestPlaces:
         with memory_store() as store, pytest.raises(UnknownImporter, match="chat, "):
             store.import_from("abacus", "x")
 
-    @pytest.mark.parametrize("tool", [name for name in TOOLS if name != "redis"])
+    @pytest.mark.parametrize("tool", [name for name in IMPORTERS if name != "redis"])
     def test_a_place_that_is_not_there_is_refused(self, tool: str, tmp_path: Path) -> None:
         with memory_store() as store, pytest.raises(InvalidSource, match="nothing was changed"):
             list(store.import_from(tool, str(tmp_path / "gone")))
 
-    @pytest.mark.parametrize("tool", [name for name in TOOLS if name != "redis"])
+    @pytest.mark.parametrize("tool", [name for name in IMPORTERS if name != "redis"])
     def test_an_empty_folder_is_refused(self, tool: str, tmp_path: Path) -> None:
         with memory_store() as store, pytest.raises(InvalidSource, match="nothing was changed"):
             list(store.import_from(tool, str(tmp_path)))
@@ -428,7 +438,7 @@ class TestTheCommand:
         done = bough("import", "--from", "chat", str(logs / "two.jsonl"), "--json", store=tmp_path / "s.db")
         (one,) = json.loads(done.out)["imported"]
         assert (one["session_id"], one["entries"], one["added"]) == ("chat-two", 2, ["chat-two"])
-        assert sum(lost["count"] for lost in one["lost"].values()) == 1
+        assert sum(lost["count"] for lost in one["losses"].values()) == 1
 
     def test_refused_for_one_ends_with_1_and_the_others_are_taken_in(
         self, logs: Path, tmp_path: Path

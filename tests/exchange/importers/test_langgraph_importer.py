@@ -126,7 +126,7 @@ class TestAThread:
             Text("I look."),
             ToolCall("c1", "look", {"order": 41}),
         )
-        assert report.lost == {}
+        assert report.losses == {}
 
     def test_keeps_usage_model_finish_and_when_each_was_first_there(
         self, store: Store, tmp_path: Path
@@ -190,7 +190,7 @@ class TestAThread:
         rows = packed([*SAMPLE, checkpoint(6, [*LINE, *strange])])
         pickled = {**rows[0], "checkpoint_id": "0000", "type": "pickle", "checkpoint": b"\x80\x04."}
         _, report = import_one(store, "langgraph", write_sqlite(tmp_path / "a.db", [*rows, pickled]))
-        assert {what: lost.count for what, lost in report.lost.items()} == {
+        assert {what: loss.count for what, loss in report.losses.items()} == {
             "a checkpoint that cannot be read": 1,
             "a message of a kind we do not know": 1,
             "a part of a message of no shape we know": 1,

@@ -129,7 +129,7 @@ class TestAThread:
         assert path[2].parts[:2] == (Reasoning("Look first."), Text("I look."))
         assert [call.name for call in path[2].calls] == ["look", "weigh"]
         assert [(r.call_id, r.error) for m in path for r in m.results] == [("m3 0", False), ("c2", True)]
-        assert report.lost == {}
+        assert report.losses == {}
 
     def test_keeps_title_times_model_and_usage(self, store: Store, tmp_path: Path) -> None:
         session, _ = import_one(store, "llm", write_sqlite(tmp_path / "logs.db", TREE))
@@ -173,7 +173,7 @@ class TestAThread:
         strange = [part("m5", 1, "hologram"), part("m5", 2, "tool_call", name="search", server_executed=True)]
         told = {**turn("r4", "m4", "m5", (1, 1)), "options_json": {"temperature": 1}, "schema_id": "s"}
         _, report = import_one(store, "llm", write_sqlite(tmp_path / "logs.db", [*TREE, *strange, told]))
-        assert {what: lost.count for what, lost in report.lost.items()} == {
+        assert {what: loss.count for what, loss in report.losses.items()} == {
             "a part of a kind we do not know": 1,
             "a call the provider made itself": 1,
             "usage of an answer that is told elsewhere": 1,
@@ -194,7 +194,7 @@ class TestAnOlderConversation:
         assert path[1].text == "The book of orders\nWhere is 41?[image/png: https://example.com/a.png]"
         assert path[2].calls == (ToolCall("x", "look", {"order": 41}),)
         assert (session.usage().calls, session.usage().input_tokens) == (2, 20)
-        assert {what: lost.count for what, lost in report.lost.items()} == {
+        assert {what: lost.count for what, lost in report.losses.items()} == {
             "an attachment that lies elsewhere; where is kept": 1
         }
 

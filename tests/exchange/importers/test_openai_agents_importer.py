@@ -113,7 +113,7 @@ class TestAPlainSession:
         assert path[1].parts[1:] == (Text("I look."), ToolCall("c1", "look", {"order": 41}))
         assert [entry.model for entry in entries_of(session)][:2] == [None, "gpt-5-mini"]
         assert store.backend.session(session.session_id).started_at == 1_772_359_140_000_000
-        assert report.lost == {}
+        assert report.losses == {}
 
     def test_reasoning_goes_back_to_openai(self, store: Store, tmp_path: Path) -> None:
         session, _ = import_one(store, "openai-agents", write_sqlite(tmp_path / "a.db", PLAIN))
@@ -141,7 +141,7 @@ class TestAPlainSession:
         _, report = import_one(
             store, "openai-agents", write_sqlite(tmp_path / "a.db", [*PLAIN, *rows(strange, first=20)])
         )
-        assert {what: lost.count for what, lost in report.lost.items()} == {
+        assert {what: lost.count for what, lost in report.losses.items()} == {
             "an item the session's owner has encrypted": 1,
             "a search the provider made itself": 1,
             "an item of a kind we do not know": 1,
@@ -164,7 +164,7 @@ class TestBranches:
             15,
         )
         assert session.usage("path").input_tokens == 80
-        assert list(report.lost) == ["how a turn's tokens spread over its model calls"]
+        assert list(report.losses) == ["how a turn's tokens spread over its model calls"]
 
     def test_one_made_since_grows(self, store: Store, tmp_path: Path) -> None:
         import_one(store, "openai-agents", write_sqlite(tmp_path / "a.db", PLAIN))

@@ -119,7 +119,7 @@ class TestASession:
             Text("I look."),
             ToolCall("t1", "bash", {"command": "ls"}),
         )
-        assert report.lost == {}
+        assert report.losses == {}
 
     def test_keeps_times_model_finish_directory_and_usage(self, store: Store, tmp_path: Path) -> None:
         session, _ = import_one(store, "pi", write_jsonl(tmp_path / "s.jsonl", SAMPLE))
@@ -207,7 +207,7 @@ class TestASession:
             entry("thinking_level_change", "d4", "d3", thinkingLevel="high"),
         ]
         _, report = import_one(store, "pi", write_jsonl(tmp_path / "s.jsonl", [*LINE, *strange]))
-        assert {what: lost.count for what, lost in report.lost.items()} == {
+        assert {what: loss.count for what, loss in report.losses.items()} == {
             "an entry of a kind we do not know": 1,
             "a message of a role we do not know": 1,
             "a part of a message of no shape we know": 1,
@@ -226,7 +226,7 @@ class TestATree:
         assert list(session.labels().values()) == ["mended"]
         media = [m for e in entries_of(session) if e.message for m in e.message.media]
         assert all(isinstance(m, Media) for m in media)
-        assert report.lost == {}
+        assert report.losses == {}
 
     def test_grows_entry_by_entry_into_the_same(self, tmp_path: Path) -> None:
         path = tmp_path / "s.jsonl"

@@ -151,7 +151,7 @@ class TestAList:
         assert [m.role for m in path] == ["user", "assistant", "tool", "assistant"]
         assert path[1].calls == (ToolCall("c1", "look", {"order": 41}),)
         assert [r.error for r in path[2].results] == [True]
-        assert (session.usage().calls, session.usage().input_tokens, report.lost) == (2, 20, {})
+        assert (session.usage().calls, session.usage().input_tokens, report.losses) == (2, 20, {})
 
     def test_longer_than_a_page_is_read_whole(self, store: Store) -> None:
         many = [{"type": "human", "data": {"content": str(n)}} for n in range(1_201)]

@@ -15,7 +15,7 @@ from ...core.entries import Evidence
 from ...core.media import BASE64_MARK
 from ...core.messages import Attachment, Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
 from ...errors import InvalidValue
-from ...formats.claude_code import Line, blocks_of, message_of
+from ...formats.claude_code import TranscriptLine, content_blocks, line_message
 from ...wire import Blobs
 
 MISSING = "[media whose bytes are not in this store]"
@@ -26,7 +26,9 @@ class Unpackable(Exception):
     """The line would not come back as it was."""
 
 
-def packed(lines: Sequence[Line], message: Message, evidence: Evidence | None) -> list[Line]:
+def packed(
+    lines: Sequence[TranscriptLine], message: Message, evidence: Evidence | None
+) -> list[TranscriptLine]:
     """The lines without what the message tells. `Unpackable` if one of them has to be kept whole."""
     try:
         if any(BASE64_MARK in to_json(line, "line") for line in lines):
@@ -43,14 +45,16 @@ def packed(lines: Sequence[Line], message: Message, evidence: Evidence | None) -
     return bare
 
 
-def _pieces(line: Line) -> int:
+def _pieces(line: TranscriptLine) -> int:
     rendered = line.get("rendered")
     if line.get("type") == "attachment":
         return len(rendered) if isinstance(rendered, list) else 0
-    return len(blocks_of(line))
+    return len(content_blocks(line))
 
 
-def unpacked(bare: Iterable[Line], message: Message, evidence: Evidence | None, blobs: Blobs) -> list[Line]:
+def unpacked(
+    bare: Iterable[TranscriptLine], message: Message, evidence: Evidence | None, blobs: Blobs
+) -> list[TranscriptLine]:
     """The lines as they came."""
     proofs = {} if evidence is None else evidence.parts
     parts = _numbered(message.parts)
@@ -65,7 +69,7 @@ def _numbered(parts: Sequence[Part]) -> Iterator[tuple[str, Part]]:
     return ((str(index), part) for index, part in enumerate(parts))
 
 
-def _bared(line: Line, parts: Iterator[tuple[str, Part]], proofs: Proofs) -> Line:
+def _bared(line: TranscriptLine, parts: Iterator[tuple[str, Part]], proofs: Proofs) -> TranscriptLine:
     if line.get("type") == "attachment":
         rendered = line.get("rendered")
         if not isinstance(rendered, list) or not all(isinstance(one, dict) for one in rendered):
@@ -74,12 +78,12 @@ def _bared(line: Line, parts: Iterator[tuple[str, Part]], proofs: Proofs) -> Lin
             **line,
             "rendered": [_without(one, "content") for one, _ in zip(rendered, parts, strict=False)],
         }
-    message = message_of(line)
+    message = line_message(line)
     if isinstance(message.get("content"), str):
         next(parts, None)
         return {**line, "message": _without(message, "content")}
     content = [
-        _bared_block(block, *found, proofs) for block in blocks_of(line) if (found := next(parts, None))
+        _bared_block(block, *found, proofs) for block in content_blocks(line) if (found := next(parts, None))
     ]
     return {**line, "message": {**message, "content": content}}
 
@@ -108,15 +112,19 @@ def _without(block: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     return {key: value for key, value in block.items() if key not in keys}
 
 
-def _filled_line(line: Line, parts: Iterator[tuple[str, Part]], proofs: Proofs, blobs: Blobs) -> Line:
+def _filled_line(
+    line: TranscriptLine, parts: Iterator[tuple[str, Part]], proofs: Proofs, blobs: Blobs
+) -> TranscriptLine:
     if line.get("type") == "attachment":
         rendered = [{**one, "content": _text_of(next(parts, None))} for one in line["rendered"]]
         return {**line, "rendered": rendered}
-    message = message_of(line)
+    message = line_message(line)
     if "content" not in message:
         return {**line, "message": {**message, "content": _text_of(next(parts, None))}}
     content = (
-        _filled(block, *found, proofs, blobs) for block in blocks_of(line) if (found := next(parts, None))
+        _filled(block, *found, proofs, blobs)
+        for block in content_blocks(line)
+        if (found := next(parts, None))
     )
     return {**line, "message": {**message, "content": [block for block in content if block is not None]}}
 

@@ -14,14 +14,14 @@ from ...core.entries import Note, Settings
 from ...core.tree import Leaf
 from ...formats.claude_code import (
     TITLES,
-    Line,
+    TranscriptLine,
     answer_id,
-    blocks_of,
+    clean_text,
+    content_blocks,
     is_boundary,
-    kind_of,
-    message_of,
-    parent_of,
-    text,
+    line_kind,
+    line_message,
+    parent_uuid,
 )
 from ...log.log import Log
 from ...wire import Blobs
@@ -37,7 +37,7 @@ class Numbered(Struct, frozen=True):
     """A line, by its place in the transcript."""
 
     n: int
-    line: Line
+    line: TranscriptLine
     is_kept: bool = False
     """It lies in a note already."""
 
@@ -51,15 +51,15 @@ class Piece(Struct):
 
     @property
     def kind(self) -> str:
-        return kind_of(self.lines[0].line)
+        return line_kind(self.lines[0].line)
 
     @property
     def is_complete(self) -> bool:
         """An answer is when its model has said why it stopped, and what it stopped for is there; others are at once."""
         if self.kind != "assistant":
             return True
-        stops = {str(stop) for one in self.lines if (stop := message_of(one.line).get("stop_reason"))}
-        blocks = [block for one in self.lines for block in blocks_of(one.line)]
+        stops = {str(stop) for one in self.lines if (stop := line_message(one.line).get("stop_reason"))}
+        blocks = [block for one in self.lines for block in content_blocks(one.line)]
         kinds = [block.get("type") for block in blocks if isinstance(block, dict)]
         if not stops or not kinds or kinds[-1] in THINKING:
             return False
@@ -79,7 +79,7 @@ class Mirror:
         self.ends: dict[str, Leaf] = {}
         self.told: set[str] = set()
         self.waiting: list[Piece] = []
-        self.boundary: Line | None = None
+        self.boundary: TranscriptLine | None = None
         self.prompt: str | None = None
         self.title: str | None = None
         self.tip: str | None = None
@@ -87,16 +87,16 @@ class Mirror:
         self._rank = 0
         self._recall()
 
-    def unknown(self, coming: Iterable[Line]) -> list[Line]:
+    def unknown(self, coming: Iterable[TranscriptLine]) -> list[TranscriptLine]:
         """Those that are not here, each once. A line without a uuid is always new."""
-        fresh: dict[str | int, Line] = {}
+        fresh: dict[str | int, TranscriptLine] = {}
         for line in coming:
             uuid = uuid_of(line)
             if uuid is None or uuid not in self.units:
                 fresh.setdefault(len(fresh) if uuid is None else uuid, line)
         return list(fresh.values())
 
-    def numbered(self, fresh: Iterable[Line]) -> list[Numbered]:
+    def numbered(self, fresh: Iterable[TranscriptLine]) -> list[Numbered]:
         found = [Numbered(n, line) for n, line in enumerate(fresh, self.next)]
         self.next += len(found)
         return found
@@ -108,7 +108,7 @@ class Mirror:
         for one in numbered:
             unit = self._unit(one.n, one.line)
             self.calls |= dict.fromkeys(named(one.line, "tool_use", "id"), unit)
-            if unit in answers and kind_of(one.line) == "assistant":
+            if unit in answers and line_kind(one.line) == "assistant":
                 answers[unit].lines.append(one)
                 continue
             piece = Piece(unit, [one])
@@ -117,9 +117,9 @@ class Mirror:
                 answers[unit] = piece
         return found
 
-    def above(self, line: Line) -> str | None:
+    def above(self, line: TranscriptLine) -> str | None:
         """The unit a line hangs on; None if it does not say, or says one that is not here."""
-        parent = parent_of(line)
+        parent = parent_uuid(line)
         if parent is None:
             return ROOT if "parentUuid" in line else None
         return self.units.get(parent)
@@ -131,7 +131,7 @@ class Mirror:
 
     # -- what is known of lines --------------------------------------------------------------------
 
-    def belongs(self, unit: str, line: Line) -> None:
+    def belongs(self, unit: str, line: TranscriptLine) -> None:
         uuid = uuid_of(line)
         if uuid is not None:
             self.units[uuid] = unit
@@ -143,20 +143,20 @@ class Mirror:
             self.ends[unit] = place
         self.tip = unit
 
-    def pass_over(self, line: Line) -> None:
+    def pass_over(self, line: TranscriptLine) -> None:
         """A line that is not told: what hangs on it hangs on what it hangs on."""
         above = self.above(line)
         self.belongs((self.tip or ROOT) if above is None else above, line)
         self.boundary = line if is_boundary(line) else self.boundary
-        kind = kind_of(line)
-        name = text(line.get(TITLES[kind])) if kind in TITLES else None
+        kind = line_kind(line)
+        name = clean_text(line.get(TITLES[kind])) if kind in TITLES else None
         rank = list(TITLES).index(kind) if kind in TITLES else 0
         if name and rank >= self._rank:
             self.title, self._rank = name, rank
 
-    def _unit(self, n: int, line: Line) -> str:
+    def _unit(self, n: int, line: TranscriptLine) -> str:
         """The unit a line belongs to if it is told."""
-        if kind_of(line) == "assistant":
+        if line_kind(line) == "assistant":
             return f"answer {answer_id(line) or uuid_of(line) or n}"
         answered = (self.calls.get(call_id) for call_id in named(line, "tool_result", "tool_use_id"))
         return next((unit for unit in answered if unit), uuid_of(line) or f"line {n}")
@@ -164,7 +164,7 @@ class Mirror:
     # -- what is here ------------------------------------------------------------------------------
 
     def _recall(self) -> None:
-        rows: dict[int, tuple[Line, bool]] = {}
+        rows: dict[int, tuple[TranscriptLine, bool]] = {}
         places: dict[int, list[Leaf]] = {}
         tails: dict[Leaf, Leaf] = {}
         last = Leaf(0, 0)
@@ -188,7 +188,7 @@ class Mirror:
         if self.ends and (self.tip is None or self.ends[self.tip] != self.log.leaf):
             self.tip = STRAY  # somebody has moved the leaf by hand, or gone on
 
-    def _replay(self, rows: dict[int, tuple[Line, bool]], places: dict[int, list[Leaf]]) -> None:
+    def _replay(self, rows: dict[int, tuple[TranscriptLine, bool]], places: dict[int, list[Leaf]]) -> None:
         waiting: list[Numbered] = []
         for n in sorted(rows):
             line, waits = rows[n]
@@ -207,12 +207,12 @@ class Mirror:
             piece.has_waited = True
 
 
-def lines_of(log: Log, blobs: Blobs) -> list[Line]:
+def lines_of(log: Log, blobs: Blobs) -> list[TranscriptLine]:
     """Every line as it came, in the order they came."""
     return [line for _, line in sorted(_held(log, blobs), key=lambda one: one[0])]
 
 
-def _held(log: Log, blobs: Blobs) -> Iterator[tuple[int, Line]]:
+def _held(log: Log, blobs: Blobs) -> Iterator[tuple[int, TranscriptLine]]:
     for stored in log.store.entries(log.session_id):
         yield from held(stored.entry.to_entry(stored.branch), blobs)
 

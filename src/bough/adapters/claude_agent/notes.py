@@ -15,9 +15,9 @@ from ...core.drafts import Draft
 from ...core.entries import Entry, Evidence, Note
 from ...core.messages import Message
 from ...errors import InvalidValue
-from ...formats.claude_code import Line, blocks_of, message_of
-from ...formats.jsonl import UNREADABLE, decoded
-from ...formats.records import Losses
+from ...formats.claude_code import TranscriptLine, content_blocks, line_message
+from ...formats.jsonl import INVALID_JSON, decode_json
+from ...formats.records import LossReport
 from ...wire import Blobs
 from ...wire.anthropic.request import NAME as ISSUER
 from .lines import unpacked
@@ -29,7 +29,7 @@ SEALS = ("signature", "data")
 
 
 def noted(
-    numbers: Sequence[int], lines: Sequence[Line], state: dict[str, Any] | None = None, **more: Any
+    numbers: Sequence[int], lines: Sequence[TranscriptLine], state: dict[str, Any] | None = None, **more: Any
 ) -> Draft:
     """Lines kept whole. What JSON of ours cannot hold (half a character, NaN) is kept as the text of their JSON."""
     try:
@@ -48,9 +48,9 @@ def noted(
     )
 
 
-def _opened(line: Line, n: int, seals: dict[str, dict[str, Any]]) -> Line:
+def _opened(line: TranscriptLine, n: int, seals: dict[str, dict[str, Any]]) -> TranscriptLine:
     """The line without its signatures, which go to `seals`."""
-    blocks = blocks_of(line)
+    blocks = content_blocks(line)
     found: dict[int, dict[str, Any]] = {}
     for index, block in enumerate(blocks):
         if isinstance(block, dict) and block.get("type") in THINKING:
@@ -61,25 +61,27 @@ def _opened(line: Line, n: int, seals: dict[str, dict[str, Any]]) -> Line:
         return line
     seals |= {f"{n}.{index}": seal for index, seal in found.items()}
     content = [_less(block, SEALS) if index in found else block for index, block in enumerate(blocks)]
-    return {**line, "message": {**message_of(line), "content": content}}
+    return {**line, "message": {**line_message(line), "content": content}}
 
 
 def _less(block: Any, keys: Sequence[str]) -> dict[str, Any]:
     return {key: value for key, value in block.items() if key not in keys or not isinstance(value, str)}
 
 
-def _sealed(line: Line, n: int, names: Iterable[str], seals: Mapping[str, Mapping[str, Any]]) -> Line:
-    blocks: dict[int, Any] = dict(enumerate(blocks_of(line)))
+def _sealed(
+    line: TranscriptLine, n: int, names: Iterable[str], seals: Mapping[str, Mapping[str, Any]]
+) -> TranscriptLine:
+    blocks: dict[int, Any] = dict(enumerate(content_blocks(line)))
     for name in names:
         number, _, index = name.partition(".")
         if int(number) == n and name in seals:
             blocks[int(index)] = {**blocks[int(index)], **seals[name]}
         elif int(number) == n:
             del blocks[int(index)]
-    return {**line, "message": {**message_of(line), "content": list(blocks.values())}}
+    return {**line, "message": {**line_message(line), "content": list(blocks.values())}}
 
 
-def beside(numbers: Sequence[int], bare: Sequence[Line]) -> dict[str, Any]:
+def beside(numbers: Sequence[int], bare: Sequence[TranscriptLine]) -> dict[str, Any]:
     """Details of a message that its lines lie beside."""
     return {NAME: {"n": list(numbers), "lines": list(bare)}}
 
@@ -89,10 +91,10 @@ def telling(numbers: Sequence[int]) -> dict[str, Any]:
     return {NAME: {"of": list(numbers)}}
 
 
-def held(entry: Entry, blobs: Blobs) -> Iterator[tuple[int, Line]]:
+def held(entry: Entry, blobs: Blobs) -> Iterator[tuple[int, TranscriptLine]]:
     """The lines an entry keeps, with their numbers."""
     payload, found = entry.payload, about(entry)
-    lines: Iterable[Line] = found.get("lines", ())
+    lines: Iterable[TranscriptLine] = found.get("lines", ())
     if isinstance(payload, Message):
         lines = unpacked(lines, payload, entry.evidence, blobs)
     elif "texts" in found:
@@ -113,25 +115,27 @@ def about(entry: Entry) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def uuid_of(line: Line) -> str | None:
+def uuid_of(line: TranscriptLine) -> str | None:
     found = line.get("uuid")
     return found if isinstance(found, str) and found else None
 
 
-def named(line: Line, kind: str, key: str) -> list[str]:
+def named(line: TranscriptLine, kind: str, key: str) -> list[str]:
     """The ids its blocks of a kind have under a key."""
-    blocks = [block for block in blocks_of(line) if isinstance(block, dict) and block.get("type") == kind]
+    blocks = [
+        block for block in content_blocks(line) if isinstance(block, dict) and block.get("type") == kind
+    ]
     return [block[key] for block in blocks if isinstance(block.get(key), str)]
 
 
-def readable(line: Line) -> Line:
+def readable(line: TranscriptLine) -> TranscriptLine:
     """The line as it can be told: JSON of ours, with a sign in place of half a character; nothing if it is none."""
     try:
         to_json(line, "line")
     except InvalidValue:
         try:
-            found = decoded(json.dumps(line).encode(), Losses(), "")
-        except UNREADABLE:
+            found = decode_json(json.dumps(line).encode(), LossReport(), "")
+        except INVALID_JSON:
             return {}
         return found if isinstance(found, dict) else {}
     return line

@@ -26,7 +26,7 @@ from claude_agent_sdk import (
 )
 
 from ...errors import InvalidMessage, InvalidValue, NotFound, SessionTrashed, StaleLeaf
-from ...formats.claude_code import Line, kind_of, text
+from ...formats.claude_code import TranscriptLine, clean_text, line_kind
 from ...log.log import Log
 from ...session import Session
 from ...stores.base import SessionRow
@@ -93,7 +93,7 @@ class BoughSessionStore(SessionStore):
 
     # -- on a thread -------------------------------------------------------------------------------
 
-    def _append(self, key: SessionKey, lines: list[Line]) -> None:
+    def _append(self, key: SessionKey, lines: list[TranscriptLine]) -> None:
         if not lines:
             return
         name = self._base(key)
@@ -105,7 +105,7 @@ class BoughSessionStore(SessionStore):
         with writer.lock:
             self._write(key, writer, lines)
 
-    def _write(self, key: SessionKey, writer: Writer, lines: list[Line]) -> None:
+    def _write(self, key: SessionKey, writer: Writer, lines: list[TranscriptLine]) -> None:
         for attempt in range(TRIES):
             try:
                 mirror = writer.mirror or Mirror(self._started(key, lines).log)
@@ -119,7 +119,7 @@ class BoughSessionStore(SessionStore):
                 if attempt == TRIES - 1:
                     raise
 
-    def _load(self, key: SessionKey) -> list[Line] | None:
+    def _load(self, key: SessionKey) -> list[TranscriptLine] | None:
         session = self._session(key)
         return lines_of(session.log, session.read_blob) or None if session is not None else None
 
@@ -180,14 +180,14 @@ class BoughSessionStore(SessionStore):
                 return row
         return None
 
-    def _started(self, key: SessionKey, lines: list[Line]) -> Session:
+    def _started(self, key: SessionKey, lines: list[TranscriptLine]) -> Session:
         found = self._session(key)
         if found is not None:
             return found
         about: dict[str, Any] = {"session_id": self._living(key), "tags": _tags(key)}
         if key.get("subpath") is None:
             return self.store.start(self.agent, **about)
-        named = (text(line.get("agentType")) for line in lines if kind_of(line) == "agent_metadata")
+        named = (clean_text(line.get("agentType")) for line in lines if line_kind(line) == "agent_metadata")
         agent = next(named, None) or "subagent"
         parent = self._session({"project_key": key["project_key"], "session_id": key["session_id"]})
         if parent is None:
@@ -222,7 +222,7 @@ class Writer:
         self.mirror: Mirror | None = None
 
 
-def _added(mirror: Mirror, key: SessionKey, lines: list[Line]) -> Mirror:
+def _added(mirror: Mirror, key: SessionKey, lines: list[TranscriptLine]) -> Mirror:
     """What is known behind them; what is known already is not written again."""
     fresh = mirror.unknown(lines)
     if not fresh:
@@ -239,13 +239,13 @@ def _added(mirror: Mirror, key: SessionKey, lines: list[Line]) -> Mirror:
     return mirror
 
 
-def _summary(mirror: Mirror, key: SessionKey, fresh: list[Line]) -> dict[str, Any] | None:
+def _summary(mirror: Mirror, key: SessionKey, fresh: list[TranscriptLine]) -> dict[str, Any] | None:
     """What the SDK lists a session by, as an update of the state; None if it is as it was."""
     before = mirror.log.state.get(NAME)
     data = before if isinstance(before, dict) else {}
     known: SessionSummaryEntry = {"session_id": key["session_id"], "mtime": 0, "data": data}
     after = fold_session_summary(known, key, cast("list[SessionStoreEntry]", fresh))["data"]
-    kept = {name: text(value) if isinstance(value, str) else value for name, value in after.items()}
+    kept = {name: clean_text(value) if isinstance(value, str) else value for name, value in after.items()}
     return None if kept == data else {**dict.fromkeys(data), **kept}
 
 
@@ -255,7 +255,7 @@ def _tags(key: SessionKey) -> dict[str, str]:
     return tags if subpath is None else {**tags, SUBPATH: subpath}
 
 
-def _object(entry: object) -> Line:
+def _object(entry: object) -> TranscriptLine:
     if not isinstance(entry, dict):
         raise InvalidMessage(
             f"a transcript entry is a JSON object, not {type(entry).__name__}; hand in dicts"

@@ -18,8 +18,16 @@ from ...core.messages import Message, tool_result
 from ...core.tree import Leaf
 from ...core.turns import Cursor, advance
 from ...core.usage import Call
-from ...formats.claude_code import answer, attached, is_summary, kept_by, prompt_of, said, summary_of
-from ...formats.records import Losses
+from ...formats.claude_code import (
+    first_kept_uuid,
+    is_summary,
+    read_answer,
+    read_attachment,
+    read_compaction,
+    read_user_line,
+    system_prompt,
+)
+from ...formats.records import LossReport
 from ...models.prices import price
 from ...wire import Answer
 from .lines import Unpackable, packed
@@ -74,22 +82,22 @@ class Writing:
     def _read(self, piece: Piece) -> Spoken:
         if not self.is_told:
             return Spoken()
-        losses = Losses()  # nothing is lost: the lines are kept
+        losses = LossReport()  # nothing is lost: the lines are kept
         lines = [readable(one.line) for one in piece.lines]
         line = lines[0]
         if piece.kind == "assistant":
-            found = answer(lines, losses)
+            found = read_answer(lines, losses)
             return Spoken((found.message,), found)
         if is_summary(line):
-            summary = summary_of(line, None)  # the boundary before it may be of this batch
+            summary = read_compaction(line, None)  # the boundary before it may be of this batch
             return Spoken() if summary is None else Spoken((summary,))
         if piece.kind == "user":
-            return Spoken(tuple(said(line, losses)))
-        prompt = prompt_of(line)
+            return Spoken(tuple(read_user_line(line, losses)))
+        prompt = system_prompt(line)
         if prompt is not None and prompt != self.mirror.prompt:
             self.mirror.prompt = prompt
             return Spoken((Settings(prompt=prompt),))
-        message = attached(line, losses)
+        message = read_attachment(line, losses)
         return Spoken() if message is None else Spoken((message,))
 
     # -- telling -----------------------------------------------------------------------------------
@@ -171,8 +179,8 @@ class Writing:
         """Entries of these kinds have no details: the note before them keeps the line."""
         if isinstance(payload, Compaction):
             self._flush()
-            payload = summary_of(readable(piece.lines[0].line), self.mirror.boundary) or payload
-            unit = self.mirror.units.get(kept_by(self.mirror.boundary) or "", "")
+            payload = read_compaction(readable(piece.lines[0].line), self.mirror.boundary) or payload
+            unit = self.mirror.units.get(first_kept_uuid(self.mirror.boundary) or "", "")
             kept = self.mirror.starts[unit] if self.mirror.is_on_path(unit) else self.cursor.seq + 2
             payload = replace(payload, first_kept=kept)
         fresh = [one for one in piece.lines if not one.is_kept]

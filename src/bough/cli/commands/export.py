@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import click
 from msgspec.structs import replace
 
-from ...exchange.bundle.write import Exported, Tell, whole_file
+from ...exchange.bundle.write import BundleExportResult, OnProgress, atomic_file
 from ...exchange.exports.path_reader import iso
 from ...session import Session
 from ..reference import find, reference
@@ -156,20 +156,20 @@ def _export_whole(
         _say_written(target, report, redacted=how["redact"])
 
 
-def _say_written(target: Path | BinaryIO, report: Exported, *, redacted: bool) -> None:
+def _say_written(target: Path | BinaryIO, report: BundleExportResult, *, redacted: bool) -> None:
     where = "stdout" if target is sys.stdout.buffer else str(target)
     say(
         f"{where}: {many(report.counts.sessions, 'session')}, {report.counts.entries:,} entries, {report.bytes:,} bytes"
     )
-    for name, count in report.masked.items():
+    for name, count in report.redactions.items():
         say(f"masked {count} × {name}")
-    if redacted and not report.masked:
+    if redacted and not report.redactions:
         say("nothing in it looked like a secret")
 
 
 def _write_whole(
-    session: Session, format_: str, target: Path | BinaryIO, how: dict[str, Any], tell: Tell
-) -> Exported:
+    session: Session, format_: str, target: Path | BinaryIO, how: dict[str, Any], tell: OnProgress
+) -> BundleExportResult:
     """A bundle, or a page with one inside; the bytes told are the file's."""
     if how["blobs"] and how["redact"]:
         raise Refused("nobody can look through the bytes of blobs for secrets; --blobs wants --no-redact")
@@ -218,7 +218,7 @@ def _write_text(
             click.echo(shown(piece).encode(), nl=False)
         return
     size = 0
-    with whole_file(target) as file:
+    with atomic_file(target) as file:
         for piece in pieces:
             size += file.write(piece.encode())
     say_json(path=str(target), bytes=size) if is_json else say(f"{target}: {size:,} bytes")

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from ...errors import NotFound
-from ...exchange.importers import TOOLS
+from ...exchange.importers import IMPORTERS
 from ...store import Store
 from ..reference import complete, find_kept_whole
 from ..rendering.error_text import Refused
@@ -25,8 +25,8 @@ from .import_from import import_foreign
 @click.option(
     "--from",
     "tool",
-    type=click.Choice(list(TOOLS)),
-    help=f"Sessions of another tool instead. Its place: {'; '.join(f'{t.name}: {t.what}' for t in TOOLS.values())}.",
+    type=click.Choice(list(IMPORTERS)),
+    help=f"Sessions of another tool instead. Its place: {'; '.join(f'{t.name}: {t.source}' for t in IMPORTERS.values())}.",
 )
 @click.option(
     "-n", "--dry-run", is_flag=True, help="With --from: only say what there is and what would be lost."
@@ -66,7 +66,7 @@ def import_(
             )
         reports.append(report)
         if not is_json:
-            known = f", {many(len(report.known), 'session')} known already" if report.known else ""
+            known = f", {many(len(report.existing), 'session')} known already" if report.existing else ""
             missing = f"; {report.missing_blobs} attachments are missing" if report.missing_blobs else ""
             say(f"{name}: {many(len(report.added), 'session')}, {report.entries:,} entries{known}{missing}")
             click.echo(report.session_id)
@@ -124,7 +124,7 @@ def copy(
     with contextlib.closing(target):
         made, known = _copied(sessions, names, target.new_sessions(), new_id=new_id)
     if is_json:
-        say_json(copied=made, known=known)
+        say_json(copied=made, existing=known)
     else:
         say(f"{many(len(made), 'session')} copied{f', {len(known)} were there' if known else ''}")
     return 0

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from ...exchange.importers.ingest import Taken
-from ...formats.records import Losses
+from ...exchange.importers.ingest import ToolImportResult
+from ...formats.records import LossReport
 from ..rendering.output import many, plain, safe, say, say_json
 from ..rendering.progress import bar
 from ..store_option import Here
@@ -18,7 +18,7 @@ def import_foreign(
 ) -> int:
     """1 if one of them was refused."""
     sessions = place.aside() if is_dry else place.new_sessions()
-    reports: list[Taken] = []
+    reports: list[ToolImportResult] = []
     with bar("import", unit="sessions") as step:
         for where in places or (None,):
             for taken in sessions.import_from(tool, where, new_id=new_id):
@@ -31,12 +31,12 @@ def import_foreign(
             click.echo(safe("  ".join([taken.session_id, *_fate(taken)])))
         for line in _summary(reports, is_dry=is_dry):
             say(safe(line))
-    return int(any(taken.refused for taken in reports))
+    return int(any(taken.error for taken in reports))
 
 
-def _fate(taken: Taken) -> Iterator[str]:
-    if taken.refused is not None:
-        yield f"refused: {taken.refused}"
+def _fate(taken: ToolImportResult) -> Iterator[str]:
+    if taken.error is not None:
+        yield f"refused: {taken.error}"
     elif taken.added:
         yield f"{taken.entries:,} entries"
     else:
@@ -45,14 +45,14 @@ def _fate(taken: Taken) -> Iterator[str]:
         yield taken.title
 
 
-def _summary(reports: Sequence[Taken], *, is_dry: bool) -> Iterator[str]:
-    losses = Losses()
+def _summary(reports: Sequence[ToolImportResult], *, is_dry: bool) -> Iterator[str]:
+    losses = LossReport()
     for taken in reports:
-        losses.merge(Losses(taken.lost))
+        losses.merge(LossReport(taken.losses))
     sessions = sum(len(taken.added) for taken in reports)
     grown = sum(bool(taken.entries) and not taken.added for taken in reports)
     doing = "would be taken in" if is_dry else "taken in"
-    known = sum(not taken.added and not taken.entries and not taken.refused for taken in reports)
+    known = sum(not taken.added and not taken.entries and not taken.error for taken in reports)
     yield (
         f"{many(sessions, 'session')} {doing}, {grown} grown, {known} known already, "
         f"{sum(taken.entries for taken in reports):,} entries"

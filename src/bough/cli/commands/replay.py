@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import click
 
 from ...errors import IdConflict
-from ...exchange.bundle.write import whole_file
+from ...exchange.bundle.write import atomic_file
 from ...models.availability import able
 from ...session import Session
 from ..load_tools import load_tools
@@ -117,7 +117,7 @@ def opened(output: str | None) -> Iterator[BinaryIO | None]:
         yield None
         return
     check_folder(Path(output))
-    with whole_file(output) as file:
+    with atomic_file(output) as file:
         yield file
 
 

@@ -44,7 +44,7 @@ from .lines import (
     queued_of,
     session_of,
 )
-from .write import TELL_EVERY, Progress, Tell, explained
+from .write import PROGRESS_INTERVAL, OnProgress, TransferProgress, write_error
 
 LONGEST_HEADER = 64 * 1024
 COPIED = 1 << 20
@@ -68,10 +68,10 @@ class Checked(Struct, frozen=True):
     """By session: the hash of what it stands on."""
 
 
-class Reader:
+class BundleReader:
     """One pass over a bundle."""
 
-    def __init__(self, file: BinaryIO, where: str, doing: str, tell: Tell | None) -> None:
+    def __init__(self, file: BinaryIO, where: str, doing: str, tell: OnProgress | None) -> None:
         self.file, self.where, self.doing, self.tell = file, where, doing, tell
         self.n = self.bytes = 0
         self.hash, self._last = sha256(), b""
@@ -112,8 +112,8 @@ class Reader:
             )
         self.hash.update(self._last)  # a line late: what the last line tells is the hash of all before it
         self._last = data
-        if self.tell is not None and self.n % TELL_EVERY == 0:
-            self.tell(Progress(self.doing, self.n, self.bytes))
+        if self.tell is not None and self.n % PROGRESS_INTERVAL == 0:
+            self.tell(TransferProgress(self.doing, self.n, self.bytes))
         return data
 
     def _decoded(self, data: bytes) -> AnyLine:
@@ -237,9 +237,9 @@ class Reader:
             raise self.wrong("there is more behind the end")
 
 
-def check(file: BinaryIO, where: str, tell: Tell | None) -> Checked:
+def check(file: BinaryIO, where: str, tell: OnProgress | None) -> Checked:
     """Read all of it and keep nothing: raises `InvalidBundle` at the first thing that is wrong."""
-    reader = Reader(file, where, "checking", tell)
+    reader = BundleReader(file, where, "checking", tell)
     dumps, naming = reader.dumps(), BlobReferences()
     try:
         hashes = [_drained(checked(dump), naming) for dump in dumps.sessions]
@@ -295,6 +295,6 @@ def _twice(given: BinaryIO) -> Iterator[BinaryIO]:
             while data := given.read(COPIED):
                 spool.write(data)
         except OSError as error:
-            raise explained(tempfile.gettempdir(), error) from None
+            raise write_error(tempfile.gettempdir(), error) from None
         spool.seek(0)
         yield spool

@@ -27,7 +27,7 @@ MARK = "redacted"
 """The tag that says so wherever the session goes."""
 
 
-class Tally(Redactor):
+class CountingRedactor(Redactor):
     """A redactor that counts what it hides."""
 
     def __init__(self, redactor: Redactor) -> None:
@@ -51,7 +51,7 @@ def _marks(text: str) -> Counter[str]:
 
 class Redaction:
     def __init__(self, redactor: Redactor) -> None:
-        self.tally = Tally(redactor)
+        self.tally = CountingRedactor(redactor)
         self._sessions = Names(_other("ses"))
         self._conversations = Names(_other("con"))
         self._ids: dict[bytes, bytes] = {b"": b""}

@@ -19,23 +19,23 @@ from ...errors import InvalidArgument, InvalidBundle
 from ...log.runtime import Runtime
 from ...stores.base import StoreBackend
 from ...stores.transfer import SessionExports
-from ..copy import take_in
+from ..copy import import_dumps
 from .lines import FORMAT, Header
-from .read import Reader, check, opened
+from .read import BundleReader, check, opened
 from .redaction import MARK, Redaction
-from .write import Exported, Tell, Writer, explained, whole_file
+from .write import BundleExportResult, BundleWriter, OnProgress, atomic_file, write_error
 
-Place = str | os.PathLike[str] | BinaryIO
+PathOrFile = str | os.PathLike[str] | BinaryIO
 
 
-class Imported(Struct, frozen=True):
+class BundleImportResult(Struct, frozen=True):
     """What a bundle brought here: what is new, and what was known."""
 
     session_id: str
     """The session the bundle was made for, by the id it has here."""
     added: tuple[str, ...]
     """The sessions written now, it and its tasks."""
-    known: tuple[str, ...]
+    existing: tuple[str, ...]
     """Those that were here before with the same content: of them nothing was written."""
     entries: int
     blobs: int
@@ -48,13 +48,13 @@ def export(
     store: StoreBackend,
     runtime: Runtime,
     session_id: str,
-    to: Place,
+    to: PathOrFile,
     *,
     blobs: bool = False,
     children: bool = True,
     redact: bool = False,
-    progress: Tell | None = None,
-) -> Exported:
+    progress: OnProgress | None = None,
+) -> BundleExportResult:
     """Write one session, and its tasks, as a bundle. The same session makes the same bytes, wherever it lies."""
     if blobs and redact:
         raise InvalidArgument(
@@ -67,29 +67,31 @@ def export(
         header = Header(FORMAT, first.row.session_id, children, blobs, first.row.tags.get(MARK) == "true")
         dumps = SessionExports(chain([first], sessions), found.blobs)
         exported = _written(to, header, dumps, store.url, progress)
-    return exported if redaction is None else replace(exported, masked=dict(redaction.tally.masked))
+    return exported if redaction is None else replace(exported, redactions=dict(redaction.tally.masked))
 
 
-def _written(to: Place, header: Header, dumps: SessionExports, where: str, tell: Tell | None) -> Exported:
+def _written(
+    to: PathOrFile, header: Header, dumps: SessionExports, where: str, tell: OnProgress | None
+) -> BundleExportResult:
     if isinstance(to, str | os.PathLike):
-        with whole_file(to) as file:
-            return Writer(file, where, tell).bundle(header, dumps)
+        with atomic_file(to) as file:
+            return BundleWriter(file, where, tell).bundle(header, dumps)
     try:
-        return Writer(to, where, tell).bundle(header, dumps)
+        return BundleWriter(to, where, tell).bundle(header, dumps)
     except BrokenPipeError:
         raise  # whoever reads went away; that is for the owner of the stream to judge
     except OSError as error:
-        raise explained(str(getattr(to, "name", "the bundle")), error) from None
+        raise write_error(str(getattr(to, "name", "the bundle")), error) from None
 
 
 def import_bundle(
     store: StoreBackend,
     runtime: Runtime,
-    source: Place,
+    source: PathOrFile,
     *,
     new_id: bool = False,
-    progress: Tell | None = None,
-) -> Imported:
+    progress: OnProgress | None = None,
+) -> BundleImportResult:
     """Take a bundle in: all of it, in one transaction, or nothing. Twice adds nothing.
 
     `new_id` gives it and its tasks fresh ids, to lie beside what has theirs.
@@ -102,9 +104,9 @@ def import_bundle(
         begin = file.tell()
         found = check(file, where, progress)
         file.seek(begin)
-        reader = Reader(file, where, "taking in", progress)
-        taken = take_in(store, runtime, reader.dumps(found.stands_on), new_id=new_id)
+        reader = BundleReader(file, where, "taking in", progress)
+        taken = import_dumps(store, runtime, reader.dumps(found.stands_on), new_id=new_id)
     first = taken.added[0] if new_id else found.header.session
-    return Imported(
+    return BundleImportResult(
         first, taken.added, taken.known, taken.entries, taken.blobs, taken.missing, found.header.redacted
     )

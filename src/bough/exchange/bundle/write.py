@@ -33,36 +33,36 @@ from .lines import (
     session_line,
 )
 
-TELL_EVERY = 1_000
+PROGRESS_INTERVAL = 1_000
 
 
-class Progress(Struct, frozen=True):
+class TransferProgress(Struct, frozen=True):
     """How far it is, told every thousand lines."""
 
-    doing: str
+    phase: str
     """writing, checking or taking in"""
     lines: int
     bytes: int
 
 
-Tell = Callable[[Progress], None]
+OnProgress = Callable[[TransferProgress], None]
 
 
-class Exported(Struct, frozen=True):
+class BundleExportResult(Struct, frozen=True):
     """What went into a bundle, and what was left out of it."""
 
     counts: Counts
     bytes: int
-    left_out: int
+    omitted_blobs: int
     """Blobs that are named and not in it: not asked for, or missing in the store."""
-    masked: dict[str, int] = field(default_factory=dict)
+    redactions: dict[str, int] = field(default_factory=dict)
     """Of a redacted bundle: how often what was hidden, by the name of the secret; never the secret."""
 
 
-class Writer:
+class BundleWriter:
     """Lines into a file, hashed and counted on their way."""
 
-    def __init__(self, file: BinaryIO, where: str, tell: Tell | None) -> None:
+    def __init__(self, file: BinaryIO, where: str, tell: OnProgress | None) -> None:
         self.file, self.where, self.tell = file, where, tell
         self.hash = sha256()
         self.bytes = self.lines = 0
@@ -75,10 +75,10 @@ class Writer:
         self.file.write(data)
         self.bytes += len(data)
         self.lines += 1
-        if self.tell is not None and self.lines % TELL_EVERY == 0:
-            self.tell(Progress("writing", self.lines, self.bytes))
+        if self.tell is not None and self.lines % PROGRESS_INTERVAL == 0:
+            self.tell(TransferProgress("writing", self.lines, self.bytes))
 
-    def bundle(self, header: Header, dumps: SessionExports) -> Exported:
+    def bundle(self, header: Header, dumps: SessionExports) -> BundleExportResult:
         self.put(header)
         for dump in dumps.sessions:
             try:
@@ -91,7 +91,7 @@ class Writer:
                 self._blob(blob)
         counts = Counts(self.sessions, self.entries, self.calls, self.facts, self.blobs)
         self.put(EndLine(counts, self.hash.hexdigest()))
-        return Exported(counts, self.bytes, len(self.naming.mimes) - self.blobs)
+        return BundleExportResult(counts, self.bytes, len(self.naming.mimes) - self.blobs)
 
     def _session(self, dump: SessionExport) -> None:
         dump = checked(dump)
@@ -136,7 +136,7 @@ def _cut(blob: BlobStream) -> Iterator[bytes]:
 
 
 @contextlib.contextmanager
-def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A file that appears under its name when it is complete and on disk, and leaves nothing behind if not."""
     target = Path(os.path.realpath(path))  # a link stays one
     if target.exists() and not target.is_file():
@@ -147,7 +147,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     try:
         handle = os.open(half, os.O_CREAT | os.O_EXCL | os.O_WRONLY, stat.S_IRUSR | stat.S_IWUSR)
     except OSError as error:
-        raise explained(str(target), error) from None
+        raise write_error(str(target), error) from None
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
@@ -155,7 +155,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         os.replace(half, target)
     except OSError as error:
-        raise explained(str(target), error) from None
+        raise write_error(str(target), error) from None
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(half)
@@ -168,10 +168,10 @@ def _stream(target: Path) -> Iterator[BinaryIO]:
         with open(target, "wb") as file:
             yield file
     except OSError as error:
-        raise explained(str(target), error) from None
+        raise write_error(str(target), error) from None
 
 
-def explained(where: str, error: OSError) -> StoreError:
+def write_error(where: str, error: OSError) -> StoreError:
     """The system's error in our words."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StoreFull(where)

@@ -24,8 +24,8 @@ from msgspec import Struct
 from ...errors import PageTooLarge
 from ...log.runtime import Runtime
 from ...stores.base import StoreBackend
-from ..bundle.transfer import Place, export
-from ..bundle.write import Exported, Tell, explained, whole_file
+from ..bundle.transfer import PathOrFile, export
+from ..bundle.write import BundleExportResult, OnProgress, atomic_file, write_error
 from .es_modules import joined
 from .requests import requests
 
@@ -38,8 +38,8 @@ _STYLES = re.compile(r'<link rel="stylesheet" href="/assets/([\w.-]+)">')
 _ICON = "icon.svg"
 
 
-class Shared(Struct, frozen=True):
-    bundle: Exported
+class HtmlExportResult(Struct, frozen=True):
+    bundle: BundleExportResult
     """What is inside: as `session.export` tells it."""
     bytes: int
     """Of the whole file."""
@@ -49,18 +49,18 @@ def html(
     store: StoreBackend,
     runtime: Runtime,
     session_id: str,
-    to: Place,
+    to: PathOrFile,
     *,
     blobs: bool = False,
     children: bool = True,
     redact: bool = True,
-    progress: Tell | None = None,
-) -> Shared:
+    progress: OnProgress | None = None,
+) -> HtmlExportResult:
     """Write one session, and its tasks, as a page. The same session makes the same bytes with the same Bough."""
     bundle = _Bounded()
     how = {"blobs": blobs, "children": children, "redact": redact}
     exported = export(store, runtime, session_id, bundle, **how, progress=progress)
-    return Shared(exported, _written(to, page(bundle.getbuffer())))
+    return HtmlExportResult(exported, _written(to, page(bundle.getbuffer())))
 
 
 class _Bounded(BytesIO):
@@ -73,9 +73,9 @@ class _Bounded(BytesIO):
         return super().write(data)
 
 
-def _written(to: Place, parts: Iterator[bytes]) -> int:
+def _written(to: PathOrFile, parts: Iterator[bytes]) -> int:
     if isinstance(to, str | os.PathLike):
-        with whole_file(to) as file:
+        with atomic_file(to) as file:
             return sum(map(file.write, parts))
     size = 0
     try:
@@ -85,7 +85,7 @@ def _written(to: Place, parts: Iterator[bytes]) -> int:
     except BrokenPipeError:
         raise  # as of a bundle: the owner of the stream judges
     except OSError as error:
-        raise explained(str(getattr(to, "name", "the page")), error) from None
+        raise write_error(str(getattr(to, "name", "the page")), error) from None
     return size
 
 

@@ -20,7 +20,7 @@ PAGE = 500
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def walk(log: Log, since: int = 0) -> Iterator[Entry]:
+def path_entries(log: Log, since: int = 0) -> Iterator[Entry]:
     """The entries of the path behind `since`, a page at a time: entries never change, so the pages fit together."""
     leaf = log.leaf
     for first in range(since + 1, leaf.seq + 1, PAGE):
@@ -28,7 +28,7 @@ def walk(log: Log, since: int = 0) -> Iterator[Entry]:
         yield from log.store.path(log.session_id, leaf=leaf, first=first, last=last).entries
 
 
-def cleared(entries: Iterable[Entry], redactor: Redactor | None) -> Iterator[Entry]:
+def redact_entries(entries: Iterable[Entry], redactor: Redactor | None) -> Iterator[Entry]:
     """The same entries as they may leave: never with evidence; with a redactor, without what it hides."""
     for entry in entries:
         payload = entry.payload if redactor is None else _hidden(entry.payload, redactor)

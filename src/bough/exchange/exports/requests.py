@@ -23,7 +23,7 @@ from ...core.tree import Leaf, lineage
 from ...core.usage import Call
 from ...stores.message_limits import message_limits
 from ...stores.transfer import SessionExport
-from ..bundle.read import Reader
+from ..bundle.read import BundleReader
 
 MOST_WORK = 200_000
 """Entries that are looked at for all requests together: some seconds. A request looks at its whole path."""
@@ -68,11 +68,11 @@ class Room(Struct):
 
 def requests(bundle: memoryview, room: Room | None = None) -> dict[str, Requests]:
     """The requests of each session in a bundle, by its id."""
-    reader, room = Reader(BytesIO(bundle), "the bundle", "reading", None), room or Room()
+    reader, room = BundleReader(BytesIO(bundle), "the bundle", "reading", None), room or Room()
     return {dump.row.session_id: _of_session(dump, room) for dump in reader.dumps().sessions}
 
 
-def tokens(context: Context) -> list[tuple[str, int]]:
+def token_shares(context: Context) -> list[tuple[str, int]]:
     """An estimate, part by part; the call's own usage is what was billed."""
     found = dict.fromkeys(PARTS, 0)
     found["system"] = sum(len(text) for text in context.system) // BYTES_PER_TOKEN
@@ -187,7 +187,7 @@ def _rendered(tree: _Tree, answer: Entry, call: Call | None, pool: _Pool, room: 
         rest=first,
         same=0,
         more=(),
-        tokens=tuple(tokens(context)),
+        tokens=tuple(token_shares(context)),
     )
     return _Rendered(told, others)
 

@@ -52,7 +52,7 @@ class Task(Struct, frozen=True):
     """Which of the session's own branches, the seq of the answer, the index of the call, and the number of the task."""
 
 
-class Moments(Struct, frozen=True):
+class Timeline(Struct, frozen=True):
     """What one journal tells, by places (branch, seq) of the store it was read from."""
 
     tools: dict[tuple[int, int, int], int]
@@ -63,7 +63,7 @@ class Moments(Struct, frozen=True):
     """When a model was called, where that was not told with the commit before; and when a call ended unanswered."""
 
 
-def moments(facts: Iterable[Fact], calls: Iterable[Call], redactor: Redactor | None) -> Moments:
+def build_timeline(facts: Iterable[Fact], calls: Iterable[Call], redactor: Redactor | None) -> Timeline:
     """A fact that names no branch, or no turn, is of the one named last."""
     tools: dict[tuple[int, int, int], int] = {}
     turns: dict[tuple[int, int], Ended] = {}
@@ -87,7 +87,7 @@ def moments(facts: Iterable[Fact], calls: Iterable[Call], redactor: Redactor | N
                 turns[branch, turn] = Ended(told.status, error, fact.at)
             case "task_started":
                 tasks[told.child] = Task(branch, told.seq, told.task)
-    return Moments(tools, turns, tasks, tuple(sorted(models)))
+    return Timeline(tools, turns, tasks, tuple(sorted(models)))
 
 
 def _told(fact: Fact) -> _Facts | None:

@@ -13,43 +13,43 @@ from pathlib import Path
 from msgspec import Struct
 
 from ...errors import InvalidSource, UnknownImporter
-from ...formats.records import Foreign
+from ...formats.records import SessionRecord
 
 
-class Tool(Struct, frozen=True):
+class Importer(Struct, frozen=True):
     """Another program that keeps sessions."""
 
     name: str
-    what: str
+    source: str
     """What a place of it is, for people."""
     module: str
-    homes: tuple[str, ...] = ()
+    default_paths: tuple[str, ...] = ()
     """Where it keeps them unless told otherwise; the first that is there."""
 
     @property
-    def home(self) -> str | None:
-        places = (Path(home).expanduser() for home in self.homes)
+    def default_path(self) -> str | None:
+        places = (Path(home).expanduser() for home in self.default_paths)
         return next((str(place) for place in places if place.exists()), None)
 
-    def sessions(self, place: str) -> Iterator[Foreign]:
-        told: Callable[[str], Iterator[Foreign]] = import_module(f".{self.module}", __name__).sessions
+    def sessions(self, place: str) -> Iterator[SessionRecord]:
+        told: Callable[[str], Iterator[SessionRecord]] = import_module(f".{self.module}", __name__).sessions
         return told(place)
 
 
-TOOLS = {
+IMPORTERS = {
     tool.name: tool
     for tool in (
-        Tool("adk", "a SQLite file of ADK's sessions", "adk"),
-        Tool("chat", "JSON lines of messages, or of conversations as fine-tuning takes them", "chat"),
-        Tool(
+        Importer("adk", "a SQLite file of ADK's sessions", "adk"),
+        Importer("chat", "JSON lines of messages, or of conversations as fine-tuning takes them", "chat"),
+        Importer(
             "claude-code",
             "its folder of projects, or one .jsonl of it",
             "claude_code",
             ("~/.claude/projects",),
         ),
-        Tool("codex", "a rollout-….jsonl, or a folder of them", "codex", ("~/.codex/sessions",)),
-        Tool("langgraph", "a SQLite file of LangGraph's SqliteSaver", "langgraph"),
-        Tool(
+        Importer("codex", "a rollout-….jsonl, or a folder of them", "codex", ("~/.codex/sessions",)),
+        Importer("langgraph", "a SQLite file of LangGraph's SqliteSaver", "langgraph"),
+        Importer(
             "llm",
             "the logs.db of llm, or its folder",
             "llm",
@@ -59,20 +59,24 @@ TOOLS = {
                 "~/AppData/Roaming/io.datasette.llm",
             ),
         ),
-        Tool("openai-agents", "a SQLite file of OpenAI Agents' sessions", "openai_agents"),
-        Tool("pi", "its folder of sessions, or one .jsonl of it", "pi", ("~/.pi/agent/sessions",)),
-        Tool("redis", "redis://[user:password@]host[:port][/db][?match=PATTERN]", "redis"),
+        Importer("openai-agents", "a SQLite file of OpenAI Agents' sessions", "openai_agents"),
+        Importer("pi", "its folder of sessions, or one .jsonl of it", "pi", ("~/.pi/agent/sessions",)),
+        Importer("redis", "redis://[user:password@]host[:port][/db][?match=PATTERN]", "redis"),
     )
 }
 
 
-def told_by(name: str, place: str | None = None) -> Iterator[Foreign]:
+def read_sessions(name: str, place: str | None = None) -> Iterator[SessionRecord]:
     """The sessions a tool keeps at a place; without one, where it keeps them by itself."""
-    tool = TOOLS.get(name)
+    tool = IMPORTERS.get(name)
     if tool is None:
-        raise UnknownImporter(name, list(TOOLS))
-    where = place or tool.home
+        raise UnknownImporter(name, list(IMPORTERS))
+    where = place or tool.default_path
     if where is None:
-        looked = f"nothing is at {' or '.join(tool.homes)}" if tool.homes else "it has no place of its own"
-        raise InvalidSource(None, name, f"{looked}; name {tool.what}")
+        looked = (
+            f"nothing is at {' or '.join(tool.default_paths)}"
+            if tool.default_paths
+            else "it has no place of its own"
+        )
+        raise InvalidSource(None, name, f"{looked}; name {tool.source}")
     return tool.sessions(where)

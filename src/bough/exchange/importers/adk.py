@@ -17,8 +17,8 @@ from ...core.entries import Compaction, Evidence, Note
 from ...core.messages import Message
 from ...core.state import State, merge_state
 from ...core.usage import Usage
-from ...formats.jsonl import MISSHAPEN, UNREADABLE, micros, signature, text
-from ...formats.records import START, Foreign, Losses, Told, patches
+from ...formats.jsonl import INVALID_JSON, UNEXPECTED_SHAPE, gemini_signature, parse_time, text_or_none
+from ...formats.records import START, EntryRecord, LossReport, SessionRecord, patches
 from ...wire.gemini.request import parse_messages, parse_reply
 from .sqlite_files import Row, Tables, tables
 
@@ -26,7 +26,7 @@ OLDER = ("content", "usage_metadata", "error_code", "error_message", "branch", "
 """What an older file keeps in columns of its own."""
 
 
-def sessions(place: str) -> Iterator[Foreign]:
+def sessions(place: str) -> Iterator[SessionRecord]:
     with tables(place, "adk", "events") as found:
         for row in found.rows("sessions"):
             if all(isinstance(row.get(name), str) for name in ("app_name", "user_id", "id")):
@@ -38,7 +38,7 @@ def sessions(place: str) -> Iterator[Foreign]:
 def _object(value: object) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(value) if isinstance(value, str | bytes) else value
-    except (*UNREADABLE, UnicodeEncodeError):
+    except (*INVALID_JSON, UnicodeEncodeError):
         found = None
     return found if isinstance(found, dict) else {}
 
@@ -48,8 +48,8 @@ class Reading:
 
     def __init__(self, found: Tables, row: Row) -> None:
         self.found, self.row = found, row
-        self.losses = Losses()
-        self.told: list[Told] = []
+        self.losses = LossReport()
+        self.told: list[EntryRecord] = []
         self.state: State = {}
         self._tip = START
         self._before: dict[str, str] = {}
@@ -60,16 +60,16 @@ class Reading:
             self._read(event)
         self._settle()
 
-    def foreign(self) -> Foreign:
+    def foreign(self) -> SessionRecord:
         app, user = str(self.row["app_name"]), str(self.row["user_id"])
         name = ":".join(quote(part, safe="@ ") for part in (app, user, str(self.row["id"])))
-        return Foreign(
+        return SessionRecord(
             "adk",
             name,
             tuple(self.told),
             leaf=self._tip,
-            agent=text(app),
-            started_at=micros(self.row.get("create_time")),
+            agent=text_or_none(app),
+            started_at=parse_time(self.row.get("create_time")),
             tags={key: value for key, value in (("app", app), ("user", user)) if value.strip()},
             losses=self.losses,
         )
@@ -81,7 +81,7 @@ class Reading:
             event |= {name: _object(event[name]) for name in ("content", "usage_metadata")}
             if row.get("actions"):
                 self.losses.add("what an event did, kept as a pickle", str(row.get("id")))
-        at = micros(event.get("timestamp")) or micros(row.get("timestamp"))
+        at = parse_time(event.get("timestamp")) or parse_time(row.get("timestamp"))
         invocation = row.get("invocation_id")
         if isinstance(invocation, str):
             self._before.setdefault(invocation, self._tip)
@@ -104,37 +104,41 @@ class Reading:
 
     def _tell_content(self, event: Row, at: int | None) -> None:
         content = _object(event.get("content"))
-        author = text(event.get("author"))
+        author = text_or_none(event.get("author"))
         if content.get("parts") and (content.get("role") == "model"):
             self._answer(event, content, author, at)
         elif content.get("parts"):
             try:
                 for message in parse_messages([content]):
-                    self._add(Told(_by(message, author), at=at))
-            except MISSHAPEN as error:
+                    self._add(EntryRecord(_by(message, author), at=at))
+            except UNEXPECTED_SHAPE as error:
                 self.losses.add("an event of no shape we know", str(error))
         elif event.get("error_code") or event.get("error_message"):
             why = {
                 "adk": "an answer that failed",
                 "error": str(event.get("error_message") or event["error_code"]),
             }
-            self._add(Told(Note(why), at=at, usage=_usage(event)))
+            self._add(EntryRecord(Note(why), at=at, usage=_usage(event)))
 
     def _answer(self, event: Row, content: Row, author: str | None, at: int | None) -> None:
         try:
             said = parse_reply({"candidates": [{"content": content}]})
-        except MISSHAPEN as error:
+        except UNEXPECTED_SHAPE as error:
             self.losses.add("an event of no shape we know", str(error))
             return
         evidence = None if said.evidence is None else _issued(said.evidence)
-        made = Told(
+        made = EntryRecord(
             _by(said.message, author), at=at, evidence=evidence, usage=_usage(event), provider="gemini"
         )
         self._add(
-            replace(made, model=text(event.get("model_version")), finish=text(event.get("finish_reason")))
+            replace(
+                made,
+                model=text_or_none(event.get("model_version")),
+                finish=text_or_none(event.get("finish_reason")),
+            )
         )
 
-    def _add(self, told: Told) -> None:
+    def _add(self, told: EntryRecord) -> None:
         key = str(len(self.told) + 1)
         self.told.append(replace(told, key=key, after=self._tip))
         self._tip = key
@@ -149,19 +153,22 @@ class Reading:
 
     def _compact(self, compaction: Row, at: int | None) -> None:
         """Its summary stands for what lies up to its end; what came later is kept."""
-        content, end = _object(compaction.get("compacted_content")), micros(compaction.get("end_timestamp"))
+        content, end = (
+            _object(compaction.get("compacted_content")),
+            parse_time(compaction.get("end_timestamp")),
+        )
         parts = content.get("parts")
-        texts = [text(_object(part).get("text")) for part in parts] if isinstance(parts, list) else []
+        texts = [text_or_none(_object(part).get("text")) for part in parts] if isinstance(parts, list) else []
         summary = "\n\n".join(said for said in texts if said)
         if summary:
             first = next((key for key, told_at in self._times if end is not None and told_at > end), None)
-            self._add(Told(Compaction(summary, 0), names=first, at=at))
+            self._add(EntryRecord(Compaction(summary, 0), refers_to=first, at=at))
 
     def _change(self, delta: State, at: int | None) -> None:
         delta = {name: value for name, value in delta.items() if not name.startswith("temp:")}
         for patch in patches(self.state, delta):
             self.state = merge_state(self.state, patch)
-            self._add(Told(Note(state=patch), at=at))
+            self._add(EntryRecord(Note(state=patch), at=at))
 
     def _settle(self) -> None:
         """What the state holds beside all changes: what it began with, and what the app's and the user's sessions share."""
@@ -188,7 +195,7 @@ def _issued(evidence: Evidence) -> Evidence | None:
     """As Gemini gave it: ADK names calls itself where the model did not."""
     found: dict[str, dict[str, Any]] = {}
     for index, proof in evidence.parts.items():
-        signed, named = signature(proof.get("signature")), text(proof.get("id"))
+        signed, named = gemini_signature(proof.get("signature")), text_or_none(proof.get("id"))
         kept = {"signature": signed} if signed else {}
         if named and not named.startswith("adk-"):
             kept["id"] = named
@@ -203,5 +210,5 @@ def _usage(event: Row) -> Usage | None:
         return None
     try:
         return parse_reply({"parts": [], "role": "model", "usage_metadata": told}).usage
-    except MISSHAPEN:
+    except UNEXPECTED_SHAPE:
         return None

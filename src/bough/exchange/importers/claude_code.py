@@ -20,24 +20,24 @@ from ...core.messages import Message, ToolResult, system
 from ...formats.claude_code import (
     BOOKKEEPING,
     TITLES,
-    Line,
-    answer,
+    TranscriptLine,
     answer_id,
-    attached,
-    blocks_of,
+    clean_text,
+    content_blocks,
+    first_kept_uuid,
     is_boundary,
     is_storable,
     is_summary,
-    kept_by,
-    kind_of,
-    parent_of,
-    prompt_of,
-    said,
-    summary_of,
-    text,
+    line_kind,
+    parent_uuid,
+    read_answer,
+    read_attachment,
+    read_compaction,
+    read_user_line,
+    system_prompt,
 )
-from ...formats.jsonl import UNREADABLE, files, micros, records
-from ...formats.records import START, Foreign, Losses, Told
+from ...formats.jsonl import INVALID_JSON, find_files, parse_time, read_objects
+from ...formats.records import START, EntryRecord, LossReport, SessionRecord
 
 NAME = "claude-code"
 BESIDE = "agent-*.jsonl"
@@ -46,11 +46,11 @@ INNER = "subagent"
 KEPT_FOR_ITSELF = "a line of the tool's own bookkeeping"
 
 
-def sessions(place: str) -> Iterator[Foreign]:
+def sessions(place: str) -> Iterator[SessionRecord]:
     """Every session of a folder with the sub-agents it started; a sub-agent whose session is gone stands alone."""
     beside: dict[Path, dict[str, list[Path]]] = {}
     is_asked_for = Path(place).expanduser().is_file()
-    for path in files(place, NAME):
+    for path in find_files(place, NAME):
         main = _main_of(path)
         if main is not None and main.is_file() and not is_asked_for:
             continue  # it comes with its session
@@ -61,7 +61,7 @@ def sessions(place: str) -> Iterator[Foreign]:
                 beside[path.parent] = _beside(path.parent)
             below = sorted((path.with_suffix("") / BELOW).rglob("*.jsonl"))
             told = _session(path, path.stem, [*beside[path.parent].get(path.stem, ()), *below])
-        if told.told or told.tasks or is_asked_for or set(told.losses) - {KEPT_FOR_ITSELF}:
+        if told.entries or told.tasks or is_asked_for or set(told.losses) - {KEPT_FOR_ITSELF}:
             yield told  # else it is one of the many files without a conversation: titles, backups
 
 
@@ -82,22 +82,22 @@ def _beside(folder: Path) -> dict[str, list[Path]]:
 
 def _session_id(path: Path) -> str:
     """Of the session a sub-agent's lines name, if they do; no path may be made of it."""
-    named = (line.get("sessionId") for line in records(path, Losses()))
+    named = (line.get("sessionId") for line in read_objects(path, LossReport()))
     found = next((one for one in named if isinstance(one, str)), "")
     return found if found.replace("-", "").replace("_", "").isalnum() else "unknown"
 
 
-def _session(path: Path, source: str, tasks: Iterable[Path] = (), *, is_agent: bool = False) -> Foreign:
-    losses = Losses()
+def _session(path: Path, source: str, tasks: Iterable[Path] = (), *, is_agent: bool = False) -> SessionRecord:
+    losses = LossReport()
     main, sides = Tree(losses), Sides(losses)
-    for line in records(path, losses):
+    for line in read_objects(path, losses):
         is_side = line.get("isSidechain") is True and not is_agent
         (sides.tree_of(line) if is_side else main).add(line)
     children = [_foreign(tree, f"{source}-{name}", INNER) for name, tree in sides.trees.items() if tree.units]
     children.extend(_session(task, f"{source}-{_name(task)}", is_agent=True) for task in tasks)
     about = _metadata(path, losses) if is_agent else {}
-    agent = text(about.get("agentType")) or (INNER if is_agent else NAME)
-    told = _foreign(main, source, agent, text(about.get("description")))
+    agent = clean_text(about.get("agentType")) or (INNER if is_agent else NAME)
+    told = _foreign(main, source, agent, clean_text(about.get("description")))
     return replace(told, losses=losses, tasks=tuple(children))
 
 
@@ -106,37 +106,39 @@ def _name(path: Path) -> str:
     return "-".join(below).removesuffix(".jsonl")
 
 
-def _metadata(path: Path, losses: Losses) -> dict[str, Any]:
+def _metadata(path: Path, losses: LossReport) -> dict[str, Any]:
     place = path.with_name(f"{path.stem}.meta.json")
     try:
         found = msgspec.json.decode(place.read_bytes())
     except FileNotFoundError:
         return {}
-    except (*UNREADABLE, OSError):
+    except (*INVALID_JSON, OSError):
         losses.add("what was known of a sub-agent beside its words", place.name)
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def _foreign(tree: Tree, source: str, agent: str, title: str | None = None) -> Foreign:
+def _foreign(tree: Tree, source: str, agent: str, title: str | None = None) -> SessionRecord:
     told = tuple(tree.told())
     seeds = (system(tree.prompt),) if tree.prompt else ()
     leaf = None if tree.last is None else tree.last.end
     titled = title or tree.title
-    return Foreign(NAME, source, told, seeds, leaf, {}, titled, agent, tags=tree.tags, losses=Losses())
+    return SessionRecord(
+        NAME, source, told, seeds, leaf, {}, titled, agent, tags=tree.tags, losses=LossReport()
+    )
 
 
 class Sides:
     """The sub-agents that older versions wrote into the file of their session, as trees with roots of their own."""
 
-    def __init__(self, losses: Losses) -> None:
+    def __init__(self, losses: LossReport) -> None:
         self.trees: dict[str, Tree] = {}
         self._losses = losses
         self._by_line: dict[object, Tree] = {}
 
-    def tree_of(self, line: Line) -> Tree:
+    def tree_of(self, line: TranscriptLine) -> Tree:
         uuid, agent = line.get("uuid"), line.get("agentId")
-        tree = self._by_line.get(parent_of(line))
+        tree = self._by_line.get(parent_uuid(line))
         if tree is None:
             named = agent if isinstance(agent, str) and agent.isalnum() else f"side-{len(self.trees) + 1}"
             tree = self.trees.setdefault(named, Tree(self._losses))
@@ -151,7 +153,7 @@ class Unit(Struct):
     uid: str
     parent: str | None
     at: int | None = None
-    answer: list[Line] = field(default_factory=list)
+    answer: list[TranscriptLine] = field(default_factory=list)
     results: list[tuple[Message, int | None]] = field(default_factory=list)
     rest: list[tuple[Payload, int | None]] = field(default_factory=list)
     names: str | None = None
@@ -168,7 +170,7 @@ class Unit(Struct):
 class Tree:
     """The lines of one conversation, as units behind each other."""
 
-    def __init__(self, losses: Losses) -> None:
+    def __init__(self, losses: LossReport) -> None:
         self.losses = losses
         self.units: list[Unit] = []
         self.parents: dict[str, str | None] = {}
@@ -178,7 +180,7 @@ class Tree:
         self._of: dict[str, Unit] = {}
         self._answers: dict[str, Unit] = {}
         self._calls: dict[str, Unit] = {}
-        self._boundary: Line | None = None
+        self._boundary: TranscriptLine | None = None
         self._shown: str | None = None
         self._titles: dict[str, tuple[str, object]] = {}
         self._kinds: set[str] = set()
@@ -193,33 +195,33 @@ class Tree:
                 return name
         return None
 
-    def add(self, line: Line) -> None:
+    def add(self, line: TranscriptLine) -> None:
         uuid = line.get("uuid") if isinstance(line.get("uuid"), str) else None
         if uuid is not None and uuid in self.parents:
             return  # at a second compaction the tool writes lines again that are there
         self._note_facts(line)
         unit = self._unit(line, uuid or f"line-{len(self.units) + 1}")
         if uuid is not None:
-            self.parents[uuid] = parent_of(line)
+            self.parents[uuid] = parent_uuid(line)
             if unit is not None:
                 self._of[uuid] = unit
         if unit is not None:
             self.last = unit
 
-    def _note_facts(self, line: Line) -> None:
+    def _note_facts(self, line: TranscriptLine) -> None:
         for tag, key in (("cwd", "cwd"), ("git_branch", "gitBranch")):
-            value = text(line.get(key))
+            value = clean_text(line.get(key))
             if value and tag not in self.tags:
                 self.tags[tag] = value
-        kind = kind_of(line)
-        name = text(line.get(TITLES[kind])) if kind in TITLES else None
+        kind = line_kind(line)
+        name = clean_text(line.get(TITLES[kind])) if kind in TITLES else None
         if name:
             self._titles[kind] = (name.strip(), line.get("leafUuid"))
         if is_boundary(line):
             self._boundary = line
 
-    def _unit(self, line: Line, uid: str) -> Unit | None:
-        kind = kind_of(line)
+    def _unit(self, line: TranscriptLine, uid: str) -> Unit | None:
+        kind = line_kind(line)
         if kind == "assistant":
             return self._answer(line, answer_id(line) or uid, uid)
         if is_summary(line):
@@ -240,12 +242,12 @@ class Tree:
         self.losses.add(what, "" if kind in self._kinds else kind)
         self._kinds.add(kind)
 
-    def _answer(self, line: Line, name: str, uid: str) -> Unit:
+    def _answer(self, line: TranscriptLine, name: str, uid: str) -> Unit:
         unit = self._answers.get(name)
         if unit is None:
             unit = self._answers[name] = self._begun(line, uid)
         unit.answer.append(line)
-        for block in blocks_of(line):
+        for block in content_blocks(line):
             if (
                 isinstance(block, dict)
                 and block.get("type") == "tool_use"
@@ -254,39 +256,39 @@ class Tree:
                 self._calls[block["id"]] = unit
         return unit
 
-    def _begun(self, line: Line, uid: str) -> Unit:
-        unit = Unit(uid, parent_of(line), micros(line.get("timestamp")))
+    def _begun(self, line: TranscriptLine, uid: str) -> Unit:
+        unit = Unit(uid, parent_uuid(line), parse_time(line.get("timestamp")))
         self.units.append(unit)
         return unit
 
-    def _summary(self, line: Line, uid: str) -> Unit | None:
-        compaction = summary_of(line, self._boundary)
+    def _summary(self, line: TranscriptLine, uid: str) -> Unit | None:
+        compaction = read_compaction(line, self._boundary)
         if compaction is None:
             self.losses.add("a summary without words", uid)
             return None
         unit = self._begun(line, uid)
         unit.rest.append((compaction, unit.at))
-        unit.names = kept_by(self._boundary)
+        unit.names = first_kept_uuid(self._boundary)
         if unit.parent is None and len(self.units) > 1:  # versions that did not say what it follows
             unit.parent = self.units[-2].uid
         self._boundary = None
         return unit
 
-    def _said(self, line: Line, uid: str) -> Unit | None:
-        messages = [_with_details(message, line) for message in said(line, self.losses)]
+    def _said(self, line: TranscriptLine, uid: str) -> Unit | None:
+        messages = [_with_details(message, line) for message in read_user_line(line, self.losses)]
         calls = (self._calls.get(message.results[0].call_id) for message in messages if message.results)
         unit = next((found for found in calls if found is not None), None)
         if not messages:
             return None
         unit = unit or self._begun(line, uid)
-        at = micros(line.get("timestamp"))
+        at = parse_time(line.get("timestamp"))
         for message in messages:
             (unit.results if message.results else unit.rest).append((message, at))
         return unit
 
-    def _attached(self, line: Line, uid: str) -> Unit | None:
-        prompt = prompt_of(line)
-        payload = self._prompted(prompt) if prompt else attached(line, self.losses)
+    def _attached(self, line: TranscriptLine, uid: str) -> Unit | None:
+        prompt = system_prompt(line)
+        payload = self._prompted(prompt) if prompt else read_attachment(line, self.losses)
         if payload is None:
             found = line.get("attachment")
             kind = str(found.get("type")) if isinstance(found, dict) else "none"
@@ -308,7 +310,7 @@ class Tree:
 
     # -- telling -----------------------------------------------------------------------------------
 
-    def told(self) -> Iterator[Told]:
+    def told(self) -> Iterator[EntryRecord]:
         self._is_tree = any(self.parents.values())  # if no line says what it follows, each follows the last
         for unit in self.units:
             entries = list(self._entries(unit))
@@ -316,14 +318,14 @@ class Tree:
                 after = self._after(unit) if not index else None
                 yield replace(one, key=f"{unit.uid}/{index}", after=after)
 
-    def _entries(self, unit: Unit) -> Iterator[Told]:
+    def _entries(self, unit: Unit) -> Iterator[EntryRecord]:
         if unit.answer:
-            found = answer(unit.answer, self.losses)
+            found = read_answer(unit.answer, self.losses)
             by = (found.model, found.provider, found.finish, found.evidence, found.usage)
-            yield Told(found.message, None, None, None, unit.at, *by)
+            yield EntryRecord(found.message, None, None, None, unit.at, *by)
         names = self._of[unit.names].start if unit.names in self._of else None
         for payload, at in (*unit.results, *unit.rest):
-            yield Told(payload, names=names, at=at)
+            yield EntryRecord(payload, refers_to=names, at=at)
 
     def _after(self, unit: Unit) -> str | None:
         """The key of what it follows: the end of the nearest line above that is told."""
@@ -341,7 +343,7 @@ class Tree:
         return START if self._is_tree else None
 
 
-def _with_details(message: Message, line: Line) -> Message:
+def _with_details(message: Message, line: TranscriptLine) -> Message:
     """A result with what the tool kept of it for itself: patches, exit codes, times."""
     kept = line.get("toolUseResult")
     if not message.results or not isinstance(kept, dict | list) or not is_storable(kept):

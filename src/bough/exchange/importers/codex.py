@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from ...core.entries import Compaction, Evidence, Note, Payload
 from ...core.messages import Message, Text, system, user
 from ...core.usage import Usage
-from ...formats.jsonl import counts, files, micros, records, text
-from ...formats.records import START, Foreign, Losses, Told
-from ...formats.responses_items import Answering, given
+from ...formats.jsonl import find_files, parse_time, read_objects, text_or_none, token_counts
+from ...formats.records import START, EntryRecord, LossReport, SessionRecord
+from ...formats.responses_items import AnswerBuilder, read_input_item
 
 DEEPEST = 20
 """Sub-agents below that many others stand as sessions of their own."""
@@ -53,9 +53,9 @@ Counted = tuple[int, ...]
 Children = Mapping[Path, Iterable[Path]]
 
 
-def sessions(place: str) -> Iterator[Foreign]:
+def sessions(place: str) -> Iterator[SessionRecord]:
     """Each with the sub-agents it started, if they are at the same place."""
-    heads = {path: _head(path) for path in files(place, "codex", "rollout-*.jsonl")}
+    heads = {path: _head(path) for path in find_files(place, "codex", "rollout-*.jsonl")}
     by_thread = {_thread(path, head): path for path, head in heads.items()}
     children: dict[Path, list[Path]] = {}
     for path, head in heads.items():
@@ -70,13 +70,13 @@ def sessions(place: str) -> Iterator[Foreign]:
             told = _told(path, children, titles, seen)
             if told is not None:
                 told.losses.merge(packed)
-                packed = Losses()
+                packed = LossReport()
                 yield told
 
 
 def _told(
     path: Path, children: Children, titles: Mapping[str, str], seen: set[Path], depth: int = 0
-) -> Foreign | None:
+) -> SessionRecord | None:
     """None if nobody has said anything yet."""
     seen.add(path)
     rollout = Rollout(path)
@@ -87,7 +87,7 @@ def _told(
 
 
 def _head(path: Path) -> Line:
-    return next((_payload(line) for line in records(path, Losses()) if _is_meta(line)), {})
+    return next((_payload(line) for line in read_objects(path, LossReport()) if _is_meta(line)), {})
 
 
 def _is_meta(line: Line) -> bool:
@@ -101,7 +101,7 @@ def _payload(line: Line) -> Line:
 
 
 def _thread(path: Path, head: Line) -> str:
-    return text(head.get("id")) or path.stem
+    return text_or_none(head.get("id")) or path.stem
 
 
 def _parent(head: Line) -> str | None:
@@ -109,11 +109,11 @@ def _parent(head: Line) -> str | None:
     for name in ("subagent", "thread_spawn"):
         spawned = spawned.get(name) if isinstance(spawned, dict) else None
     named = spawned.get("parent_thread_id") if isinstance(spawned, dict) else None
-    return text(head.get("parent_thread_id")) or text(named)
+    return text_or_none(head.get("parent_thread_id")) or text_or_none(named)
 
 
-def _packed(place: str) -> Losses:
-    losses = Losses()
+def _packed(place: str) -> LossReport:
+    losses = LossReport()
     where = Path(place).expanduser()
     for path in where.rglob("rollout-*.jsonl.zst") if where.is_dir() else ():
         losses.add("a session Codex has compressed; unpack it with zstd -d and import it again", path.name)
@@ -125,11 +125,11 @@ class Rollout:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.losses = Losses()
+        self.losses = LossReport()
         self.head: Line | None = None
-        self.told: list[Told] = []
+        self.told: list[EntryRecord] = []
         self.seeds: list[Message] = []
-        self._answering = Answering(self.losses)
+        self._answering = AnswerBuilder(self.losses)
         self._said_at: int | None = None
         self._model: str | None = None
         self._line: list[tuple[str, bool]] = []
@@ -140,26 +140,26 @@ class Rollout:
         """What was said while calls were open. Codex writes it before their results, no provider takes it there."""
         self._total: Counted = (0,) * len(TOKENS)
         self._unpaid: int | None = None
-        for line in records(path, self.losses):
+        for line in read_objects(path, self.losses):
             self._read(line)
         self._close()
         self._release()
 
-    def foreign(self, tasks: tuple[Foreign, ...], titles: Mapping[str, str]) -> Foreign:
+    def foreign(self, tasks: tuple[SessionRecord, ...], titles: Mapping[str, str]) -> SessionRecord:
         head = self.head or {}
-        tags = {"cwd": text(head.get("cwd")), "forked_from": text(head.get("forked_from_id"))}
+        tags = {"cwd": text_or_none(head.get("cwd")), "forked_from": text_or_none(head.get("forked_from_id"))}
         if isinstance(head.get("history_base"), dict):
             self.losses.add("a beginning that lies in another rollout", self.path.name)
         thread = _thread(self.path, head)
-        return Foreign(
+        return SessionRecord(
             "codex",
             thread,
             tuple(self.told),
             tuple(self._prompt() + self.seeds),
             leaf=(self._line[-1][0] if self._line else START) if self._has_moved else None,
             title=titles.get(thread),
-            agent=text(head.get("agent_role")) or "codex",
-            started_at=micros(head.get("timestamp")),
+            agent=text_or_none(head.get("agent_role")) or "codex",
+            started_at=parse_time(head.get("timestamp")),
             tags={name: value for name, value in tags.items() if value},
             losses=self.losses,
             tasks=tasks,
@@ -168,20 +168,24 @@ class Rollout:
     def _prompt(self) -> list[Message]:
         head = self.head or {}
         base = head.get("base_instructions")
-        said = text(base.get("text")) if isinstance(base, dict) else text(head.get("instructions"))
+        said = (
+            text_or_none(base.get("text"))
+            if isinstance(base, dict)
+            else text_or_none(head.get("instructions"))
+        )
         return [system(said)] if said else []
 
     # -- lines -------------------------------------------------------------------------------------
 
     def _read(self, line: Line) -> None:
-        payload, kind = _payload(line), text(line.get("type"))
-        at = micros(line.get("timestamp"))
+        payload, kind = _payload(line), text_or_none(line.get("type"))
+        at = parse_time(line.get("timestamp"))
         if _is_meta(line):
             self.head = payload if self.head is None else self.head  # a fork repeats the one it came from
         elif kind == "event_msg":
             self._read_event(payload, at)
         elif kind == "turn_context":
-            self._model = text(payload.get("model")) or self._model
+            self._model = text_or_none(payload.get("model")) or self._model
         elif kind == "compacted":
             self._read_compacted(payload, at)
         elif kind == "inter_agent_communication":
@@ -199,11 +203,11 @@ class Rollout:
             self._hear(item.get("author"), _texts(item.get("content")), at)
         elif kind == "ghost_snapshot":
             self.losses.add("a snapshot of the files, which lies in git")
-        elif self._answering.takes(item):
+        elif self._answering.add(item):
             self._said_at = at
         else:
             self._close()
-            for message in given(item, self.losses):
+            for message in read_input_item(item, self.losses):
                 self._hear_message(message, at)
 
     def _hear_message(self, message: Message, at: int | None) -> None:
@@ -250,13 +254,13 @@ class Rollout:
         if not isinstance(info, dict):
             return
         self._close()
-        total = counts(info.get("total_token_usage"), TOKENS)
+        total = token_counts(info.get("total_token_usage"), TOKENS)
         if total is None:
             self.losses.add("usage that is no number")
             return
         grown = tuple(new - old for new, old in zip(total, self._total, strict=True))
         if min(grown) < 0:  # another process began to count anew
-            grown = counts(info.get("last_token_usage"), TOKENS) or total
+            grown = token_counts(info.get("last_token_usage"), TOKENS) or total
         self._total = total
         if any(grown):
             self._pay(Usage(*grown), at)
@@ -280,14 +284,19 @@ class Rollout:
         """What the model saw from there on: the inputs that were kept word for word, and the summary."""
         self._close()
         self._release()
-        said = text(payload.get("message"))
+        said = text_or_none(payload.get("message"))
         kept = payload.get("replacement_history")
         if isinstance(kept, list):
             items = [item for item in kept if isinstance(item, dict)]
             if any("compaction" in str(item.get("type")) for item in items):
                 self.losses.add("a summary only OpenAI can read; the whole history is kept in view instead")
                 return
-            heard = [message for item in items for message in given(item, Losses()) if message.role == "user"]
+            heard = [
+                message
+                for item in items
+                for message in read_input_item(item, LossReport())
+                if message.role == "user"
+            ]
             said = "\n\n".join(message.text for message in heard if not _is_added(message)) or said
         if said:
             self._add(Compaction(said, 0, replaces_earlier=True), at)
@@ -295,7 +304,7 @@ class Rollout:
     # -- telling -----------------------------------------------------------------------------------
 
     def _close(self) -> None:
-        said = self._answering.said()
+        said = self._answering.finish()
         if said is not None:
             self._release()
             self._open = {call.id for call in said.message.calls}
@@ -305,7 +314,7 @@ class Rollout:
 
     @property
     def _provider(self) -> str | None:
-        return text((self.head or {}).get("model_provider"))
+        return text_or_none((self.head or {}).get("model_provider"))
 
     def _add(
         self,
@@ -318,7 +327,9 @@ class Rollout:
         after = self._line[-1][0] if self._line else START
         role = payload.role if isinstance(payload, Message) else None
         by_model = role == "assistant" or usage is not None
-        told = Told(payload, key, after if self._has_moved else None, at=at, evidence=evidence, usage=usage)
+        told = EntryRecord(
+            payload, key, after if self._has_moved else None, at=at, evidence=evidence, usage=usage
+        )
         if by_model:
             told = replace(told, model=self._model, provider=self._provider or "openai")
         self.told.append(told)
@@ -333,14 +344,16 @@ def _is_added(message: Message) -> bool:
 
 def _texts(content: object) -> str | None:
     pieces = content if isinstance(content, list) else []
-    return "\n".join(piece["text"] for piece in pieces if isinstance(piece, dict) and text(piece.get("text")))
+    return "\n".join(
+        piece["text"] for piece in pieces if isinstance(piece, dict) and text_or_none(piece.get("text"))
+    )
 
 
 def _titles(path: Path) -> dict[str, str]:
     """The names people gave, by thread; the last one counts."""
     for folder in path.absolute().parents[:INDEX_DEPTH]:
         if (folder / INDEX).is_file():
-            lines = records(folder / INDEX, Losses())
-            named = ((text(line.get("id")), text(line.get("thread_name"))) for line in lines)
+            lines = read_objects(folder / INDEX, LossReport())
+            named = ((text_or_none(line.get("id")), text_or_none(line.get("thread_name"))) for line in lines)
             return {thread: name for thread, name in named if thread and name}
     return {}

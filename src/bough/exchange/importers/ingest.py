@@ -30,7 +30,7 @@ from ...errors import (
     SessionTrashed,
     StaleLeaf,
 )
-from ...formats.records import START, Foreign, Losses, Lost, Told
+from ...formats.records import START, EntryRecord, Loss, LossReport, SessionRecord
 from ...log.labels import label
 from ...log.log import Log
 from ...log.new_session import new_session
@@ -38,14 +38,14 @@ from ...log.runtime import Runtime
 from ...models.prices import price
 from ...stores.base import StoreBackend
 from ...stores.memory.store import MemoryStore
-from ..copy import take_in
+from ..copy import import_dumps
 from .incremental import FINAL, grow
 
 NOTHING = "it holds nothing that can be read as a message; nothing was taken in"
 NO_RESULT = "The session this was imported from holds no result of this call."
 
 
-class Taken(Struct, frozen=True):
+class ToolImportResult(Struct, frozen=True):
     """What became of one session of another tool."""
 
     tool: str
@@ -54,29 +54,31 @@ class Taken(Struct, frozen=True):
     """The id it has here."""
     added: tuple[str, ...]
     """The sessions written now, it and its tasks."""
-    known: tuple[str, ...]
+    existing: tuple[str, ...]
     """Those that were here before."""
     entries: int
     """Entries that are new here."""
-    lost: dict[str, Lost]
+    losses: dict[str, Loss]
     """What could not be taken over as it was, by what it was."""
     title: str | None = None
-    refused: str | None = None
+    error: str | None = None
     """Why nothing of it was taken in."""
 
 
-def take(store: StoreBackend, runtime: Runtime, foreign: Foreign, *, new_id: bool = False) -> Taken:
+def import_session(
+    store: StoreBackend, runtime: Runtime, foreign: SessionRecord, *, new_id: bool = False
+) -> ToolImportResult:
     """One session and its tasks. All of it or nothing; of one that has grown since, what it grew by."""
-    if not (foreign.told or foreign.seeds or foreign.tasks):
+    if not (foreign.entries or foreign.seeds or foreign.tasks):
         lost, about = foreign.losses, (foreign.title, NOTHING)
-        return Taken(foreign.tool, foreign.source, foreign.session_id, (), (), 0, lost, *about)
+        return ToolImportResult(foreign.tool, foreign.source, foreign.session_id, (), (), 0, lost, *about)
     shelf = MemoryStore(space=store.space, owner=store.owner)
-    losses = Losses()
+    losses = LossReport()
     added: tuple[str, ...] = ()
     known: tuple[str, ...] = ()
     entries, refused = 0, None
     try:
-        Building(shelf, runtime, foreign, losses).run()
+        SessionBuilder(shelf, runtime, foreign, losses).run()
         added, known, entries = _taken_in(store, runtime, shelf, foreign.session_id, new_id=new_id)
     except (
         InvalidValue,
@@ -87,7 +89,7 @@ def take(store: StoreBackend, runtime: Runtime, foreign: Foreign, *, new_id: boo
     ) as error:  # of this one; the next may be fine
         refused = str(error)
     session_id = added[0] if new_id and added else foreign.session_id
-    return Taken(
+    return ToolImportResult(
         foreign.tool, foreign.source, session_id, added, known, entries, losses, foreign.title, refused
     )
 
@@ -123,7 +125,7 @@ def _all_of(
     children: bool,
 ) -> tuple[tuple[str, ...], tuple[str, ...], int]:
     with shelf.export_sessions(*names, children=children) as dumps:
-        taken = take_in(store, runtime, dumps, new_id=new_id)
+        taken = import_dumps(store, runtime, dumps, new_id=new_id)
     return taken.added, taken.known, taken.entries
 
 
@@ -135,20 +137,20 @@ class Clock:
         self.runtime = Runtime(lambda: self.now, new_id, runtime.holder, runtime.is_gone, runtime.redactor)
 
 
-class Building:
+class SessionBuilder:
     """The session as its source tells it, in a store of its own; what it loses goes to `losses`."""
 
     def __init__(
         self,
         shelf: StoreBackend,
         runtime: Runtime,
-        foreign: Foreign,
-        losses: Losses,
+        foreign: SessionRecord,
+        losses: LossReport,
         parent: Log | None = None,
     ) -> None:
         self.foreign, self.losses, self.outer = foreign, losses, runtime
         self.clock = Clock(runtime, _ids(foreign.session_id))
-        times = [told.at for told in foreign.told if told.at is not None]
+        times = [told.at for told in foreign.entries if told.at is not None]
         self.clock.now = (
             foreign.started_at if foreign.started_at is not None else min(times, default=runtime.now())
         )
@@ -181,7 +183,7 @@ class Building:
         return Log(shelf, row, runtime, cursor)
 
     def run(self) -> None:
-        for told in self.foreign.told:
+        for told in self.foreign.entries:
             self.clock.now = told.at if told.at is not None else self.clock.now
             self._add(told)
             if told.key is not None:
@@ -191,9 +193,9 @@ class Building:
         self._label()
         self._end()
         for task in self.foreign.tasks:
-            Building(self.log.store, self.outer, task, self.losses, self.log).run()
+            SessionBuilder(self.log.store, self.outer, task, self.losses, self.log).run()
 
-    def _add(self, told: Told) -> None:
+    def _add(self, told: EntryRecord) -> None:
         results = told.payload.results if isinstance(told.payload, Message) else ()
         if self._are_awaited(
             results
@@ -221,7 +223,7 @@ class Building:
             self._close()
             self.log.move(place)
 
-    def _append(self, told: Told) -> None:
+    def _append(self, told: EntryRecord) -> None:
         calls = []
         if told.usage is not None and _is_counted(told.usage):
             calls.append(self._call(told, told.usage))
@@ -233,7 +235,7 @@ class Building:
         except (InvalidMessage, InvalidValue) as error:
             self.losses.add("a message that cannot be kept", str(error))
 
-    def _call(self, told: Told, usage: Usage) -> Call:
+    def _call(self, told: EntryRecord, usage: Usage) -> Call:
         """The ledger's row. What is no answer, a summary for instance, was paid for too."""
         after, call_id = self.log.leaf.seq, self.clock.runtime.new_id("")
         by = told.payload.role if isinstance(told.payload, Message) else kind_of(told.payload)
@@ -251,10 +253,10 @@ class Building:
             price=price(usage, told.provider, told.model),
         )
 
-    def _named(self, told: Told) -> Payload:
+    def _named(self, told: EntryRecord) -> Payload:
         """The payload, with the place here of the entry it names there."""
         payload = told.payload
-        place = None if told.names is None else self.places.get(told.names)
+        place = None if told.refers_to is None else self.places.get(told.refers_to)
         if isinstance(payload, Compaction):
             is_kept = (
                 place is not None
@@ -289,7 +291,7 @@ class Building:
             "lease_until": None,
         }
         foreign = self.foreign
-        data = {"tool": foreign.tool, "source": foreign.source, "lost": self.losses.counts}
+        data = {"tool": foreign.tool, "source": foreign.source, "losses": self.losses.counts}
         self.log.record(FINAL, data=data, row=row)
 
 

@@ -18,8 +18,8 @@ from ...core.entries import Note
 from ...core.state import State, merge_state
 from ...errors import InvalidValue
 from ...formats import langchain
-from ...formats.jsonl import MISSHAPEN, UNREADABLE, micros
-from ...formats.records import START, Foreign, Losses, Told, patches
+from ...formats.jsonl import INVALID_JSON, UNEXPECTED_SHAPE, parse_time
+from ...formats.records import START, EntryRecord, LossReport, SessionRecord, patches
 from .sqlite_files import Row, Tables, tables
 
 MESSAGES = "messages"
@@ -30,7 +30,7 @@ OWN = ("__", "branch:", "to:")
 """How the channels of LangGraph's own begin."""
 
 
-def sessions(place: str) -> Iterator[Foreign]:
+def sessions(place: str) -> Iterator[SessionRecord]:
     with tables(place, "langgraph", "checkpoints") as found:
         names: dict[str, dict[str, None]] = {}
         for row in found.rows("checkpoints"):
@@ -70,8 +70,8 @@ class Reading:
 
     def __init__(self, found: Tables, thread: str, space: str) -> None:
         self.thread, self.space = thread, space
-        self.losses = Losses()
-        self.told: dict[str, Told] = {}
+        self.losses = LossReport()
+        self.told: dict[str, EntryRecord] = {}
         self.leaf = START
         self.started_at: int | None = None
         self._keys: dict[tuple[str, bytes], str] = {}
@@ -82,19 +82,19 @@ class Reading:
         for row in found.rows("checkpoints", where, thread, space, order="checkpoint_id"):
             self._read(row)
 
-    def foreign(self) -> Foreign:
+    def foreign(self) -> SessionRecord:
         name = f"{self.thread}:{self.space}" if self.space else self.thread
         agent = self.space.rpartition("|")[2].partition(":")[0] or None
         where = {"leaf": self.leaf, "started_at": self.started_at, "losses": self.losses, "agent": agent}
-        return Foreign("langgraph", name, tuple(self.told.values()), **where)  # type: ignore[arg-type]
+        return SessionRecord("langgraph", name, tuple(self.told.values()), **where)  # type: ignore[arg-type]
 
     def _read(self, row: Row) -> None:
         try:
             checkpoint = unpacked(row.get("type"), row.get("checkpoint"))
             values = checkpoint["channel_values"]
             messages = values.get(MESSAGES)
-            at = micros(checkpoint.get("ts"))
-        except (*UNREADABLE, *MISSHAPEN) as error:
+            at = parse_time(checkpoint.get("ts"))
+        except (*INVALID_JSON, *UNEXPECTED_SHAPE) as error:
             self.losses.add("a checkpoint that cannot be read", str(error))
             return
         self.started_at = at if self.started_at is None else self.started_at
@@ -107,7 +107,7 @@ class Reading:
 
     def _tell(self, message: object, tip: str, at: int | None) -> str:
         """The key of this message behind that one; told if it was not, and passed over if it cannot be."""
-        found = langchain.fields(message)
+        found = langchain.message_fields(message)
         told = None
         content = _digest(message)
         key = self._keys.get((tip, content))
@@ -116,7 +116,7 @@ class Reading:
         if found is None:
             self.losses.add("a message of no shape we know", type(message).__name__)
         else:
-            told = langchain.told(found, self.losses)
+            told = langchain.read_message(found, self.losses)
         if told is None:
             self._keys[tip, content] = tip
             return tip
@@ -142,7 +142,7 @@ class Reading:
         for patch in patches(state, change):
             state = merge_state(state, patch)
             key = f"{tip} {len(self.told)}"
-            self.told[key] = Told(Note(state=patch), key, self._tails[tip], at=at)
+            self.told[key] = EntryRecord(Note(state=patch), key, self._tails[tip], at=at)
             self._tails[tip] = key
         self._states[tip] = state
 

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from ...core.entries import Evidence
 from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResult
 from ...core.usage import MAX_COUNT, Usage
-from ...formats.jsonl import UNREADABLE, micros, text
-from ...formats.records import START, Foreign, Losses, Told
+from ...formats.jsonl import INVALID_JSON, parse_time, text_or_none
+from ...formats.records import START, EntryRecord, LossReport, SessionRecord
 from ...wire.shapes import parse_tool_call
 from .sqlite_files import Row, Tables, tables
 
@@ -30,7 +30,7 @@ EVIDENCE = {
 }
 
 
-def sessions(place: str) -> Iterator[Foreign]:
+def sessions(place: str) -> Iterator[SessionRecord]:
     path = Path(place).expanduser()
     with tables(str(path / FILE) if path.is_dir() else place, "llm", "threads", "responses") as found:
         threads = set()
@@ -47,7 +47,7 @@ def sessions(place: str) -> Iterator[Foreign]:
 def _json(value: object) -> Any:
     try:
         return msgspec.json.decode(value) if isinstance(value, str | bytes) else None
-    except (*UNREADABLE, UnicodeEncodeError):
+    except (*INVALID_JSON, UnicodeEncodeError):
         return None
 
 
@@ -65,11 +65,11 @@ def _usage(row: Row) -> Usage | None:
 class Parts:
     """What messages are made of, looked up in the tables that hold each thing once."""
 
-    def __init__(self, found: Tables, losses: Losses) -> None:
+    def __init__(self, found: Tables, losses: LossReport) -> None:
         self.found, self.losses = found, losses
 
     def fragment(self, number: object) -> str:
-        return text(self.found.row("fragments", "id = ?", _key(number)).get("content")) or ""
+        return text_or_none(self.found.row("fragments", "id = ?", _key(number)).get("content")) or ""
 
     def fragments(self, table: str, response: object) -> list[str]:
         rows = self.found.rows(table, "response_id = ?", _key(response), order='"order"')
@@ -81,7 +81,7 @@ class Parts:
 
     def attachment(self, name: object) -> Text | Attachment:
         row = self.found.row("attachments", "id = ?", _key(name))
-        kind, content = text(row.get("type")) or "application/octet-stream", row.get("content")
+        kind, content = text_or_none(row.get("type")) or "application/octet-stream", row.get("content")
         if isinstance(content, bytes) and content:
             return Attachment(content, kind)
         self.losses.add("an attachment that lies elsewhere; where is kept", str(row.get("path") or name))
@@ -98,32 +98,35 @@ def _key(value: object) -> str | int | None:
 class Thread:
     def __init__(self, found: Tables, row: Row) -> None:
         self.found, self.row = found, row
-        self.losses = Losses()
+        self.losses = LossReport()
         self.parts = Parts(found, self.losses)
-        self.told: dict[str, Told] = {}
+        self.told: dict[str, EntryRecord] = {}
         self.keys: dict[str, str] = {}
         """By the hash of a message the key of the last entry it became, or of the one it would follow."""
 
-    def foreign(self) -> Iterator[Foreign]:
-        name = text(self.row.get("id"))
+    def foreign(self) -> Iterator[SessionRecord]:
+        name = text_or_none(self.row.get("id"))
         if name is None:
             return
         for turn in self.found.rows("turns", "thread_id = ?", name, order="id"):
-            self._tell(turn.get("parent_message_hash"), micros(turn.get("datetime_utc")))
+            self._tell(turn.get("parent_message_hash"), parse_time(turn.get("datetime_utc")))
             self._tell(turn.get("tip_message_hash"), _answered(turn))
             self._charge(turn)
             _count_options(turn, self.losses)
-        tip = text(self.row.get("tip_message_hash"))
+        tip = text_or_none(self.row.get("tip_message_hash"))
         self._tell(tip, None)
         self._charge_older(name)
-        older, origin = self.found.row("conversations", "id = ?", name), text(self.row.get("forked_from"))
+        older, origin = (
+            self.found.row("conversations", "id = ?", name),
+            text_or_none(self.row.get("forked_from")),
+        )
         if self.told:
-            yield Foreign(
+            yield SessionRecord(
                 "llm",
                 name,
                 tuple(self.told.values()),
                 leaf=self.keys.get(tip or START),
-                title=text(older.get("name")) or text(self.row.get("name")),
+                title=text_or_none(older.get("name")) or text_or_none(self.row.get("name")),
                 tags={"forked_from": origin} if origin else {},
                 losses=self.losses,
             )
@@ -149,7 +152,7 @@ class Thread:
         messages, evidence = self._messages(row)
         for index, message in enumerate(messages):
             key = f"{name} {index}"
-            self.told[key] = Told(message, key, follows, at=at, evidence=evidence)
+            self.told[key] = EntryRecord(message, key, follows, at=at, evidence=evidence)
             follows = key
         self.keys[name] = follows
 
@@ -180,7 +183,7 @@ class Thread:
         elif kind == "reasoning":
             return [Reasoning(said)]
         elif kind == "tool_call" and isinstance(payload.get("name"), str):
-            call_id = text(payload.get("tool_call_id")) or unnamed
+            call_id = text_or_none(payload.get("tool_call_id")) or unnamed
             return [parse_tool_call(call_id, payload["name"], payload.get("arguments"))]
         elif kind == "tool_result":
             return [self._result(payload, unnamed)]
@@ -194,7 +197,7 @@ class Thread:
         """Text that borrows from fragments is kept as a list of pieces."""
         pieces = payload.get("text_ref")
         if not isinstance(pieces, list):
-            return text(payload.get("text")) or ""
+            return text_or_none(payload.get("text")) or ""
         told = (piece for piece in pieces if isinstance(piece, dict))
         return "".join(
             str(p["literal"]) if "literal" in p else self.parts.fragment(p.get("fragment")) for p in told
@@ -206,7 +209,7 @@ class Thread:
         more = payload.get("attachments")
         names = [one.get("id") for one in more if isinstance(one, dict)] if isinstance(more, list) else []
         content += [self.parts.attachment(name) for name in names]
-        call_id = text(payload.get("tool_call_id")) or unnamed
+        call_id = text_or_none(payload.get("tool_call_id")) or unnamed
         return ToolResult(call_id, tuple(content), bool(payload.get("exception")))
 
     def _charge(self, turn: Row) -> None:
@@ -255,29 +258,29 @@ def _proofs(payload: Row) -> Iterator[tuple[str, dict[str, Any]]]:
     for issuer, wanted in EVIDENCE.items():
         about = told.get(issuer) if isinstance(told, dict) else None
         if isinstance(about, dict):
-            proof = {key: about[key] for key in wanted if text(about.get(key))}
+            proof = {key: about[key] for key in wanted if text_or_none(about.get(key))}
             if proof:
                 yield issuer, proof
 
 
-def _is_answer(told: Told) -> bool:
+def _is_answer(told: EntryRecord) -> bool:
     return isinstance(told.payload, Message) and told.payload.role == "assistant"
 
 
-def _says(told: Told, words: object) -> bool:
+def _says(told: EntryRecord, words: object) -> bool:
     return isinstance(told.payload, Message) and told.payload.text == words
 
 
 def _model(row: Row) -> str | None:
-    return text(row.get("resolved_model")) or text(row.get("model"))
+    return text_or_none(row.get("resolved_model")) or text_or_none(row.get("model"))
 
 
 def _answered(row: Row) -> int | None:
-    start, took = micros(row.get("datetime_utc")), row.get("duration_ms")
+    start, took = parse_time(row.get("datetime_utc")), row.get("duration_ms")
     return None if start is None else start + (took * 1_000 if type(took) is int and 0 < took < 10**9 else 0)
 
 
-def _count_options(row: Row, losses: Losses) -> None:
+def _count_options(row: Row, losses: LossReport) -> None:
     if _json(row.get("options_json")):
         losses.add("options of a model call", str(row["options_json"]))
     if row.get("schema_id"):
@@ -287,28 +290,28 @@ def _count_options(row: Row, losses: Losses) -> None:
 # -- before: a row for each response ---------------------------------------------------------------------
 
 
-def _of_responses(found: Tables, about: Row, where: str, value: object) -> Iterator[Foreign]:
-    losses = Losses()
+def _of_responses(found: Tables, about: Row, where: str, value: object) -> Iterator[SessionRecord]:
+    losses = LossReport()
     parts = Parts(found, losses)
-    told: list[Told] = []
+    told: list[EntryRecord] = []
     prompt = ""
     for row in found.rows("responses", where, _key(value), order="datetime_utc, id"):
-        at = micros(row.get("datetime_utc"))
+        at = parse_time(row.get("datetime_utc"))
         given = list(_given(parts, row))
         system = "\n\n".join(
-            [*parts.fragments("system_fragments", row.get("id")), text(row.get("system")) or ""]
+            [*parts.fragments("system_fragments", row.get("id")), text_or_none(row.get("system")) or ""]
         )
         if system.strip() and system.strip() != prompt:
             prompt = system.strip()
             given.insert(0, Message("system", (Text(prompt),)))
-        told.extend(Told(message, at=at) for message in given)
+        told.extend(EntryRecord(message, at=at) for message in given)
         answer = _answer(found, row)
         if answer.parts:
-            told.append(Told(answer, at=_answered(row), model=_model(row), usage=_usage(row)))
+            told.append(EntryRecord(answer, at=_answered(row), model=_model(row), usage=_usage(row)))
         _count_options(row, losses)
-    name = text(about.get("id"))
+    name = text_or_none(about.get("id"))
     if told and name is not None:
-        yield Foreign("llm", name, tuple(told), title=text(about.get("name")), losses=losses)
+        yield SessionRecord("llm", name, tuple(told), title=text_or_none(about.get("name")), losses=losses)
 
 
 def _given(parts: Parts, row: Row) -> Iterator[Message]:
@@ -320,7 +323,7 @@ def _given(parts: Parts, row: Row) -> Iterator[Message]:
         said: list[Text | Attachment] = [Text(output)] if isinstance(output, str) and output else []
         content = (*said, *parts.attached(*attached))
         yield Message("tool", (ToolResult(_call_id(result), content, bool(result.get("exception"))),))
-    pieces = [*parts.fragments("prompt_fragments", row.get("id")), text(row.get("prompt")) or ""]
+    pieces = [*parts.fragments("prompt_fragments", row.get("id")), text_or_none(row.get("prompt")) or ""]
     said_by_user = "\n".join(piece for piece in pieces if piece)
     shown = parts.attached("prompt_attachments", "response_id", row.get("id"))
     if said_by_user or shown:
@@ -328,12 +331,12 @@ def _given(parts: Parts, row: Row) -> Iterator[Message]:
 
 
 def _answer(found: Tables, row: Row) -> Message:
-    thought, said = text(row.get("reasoning")), text(row.get("response"))
+    thought, said = text_or_none(row.get("reasoning")), text_or_none(row.get("response"))
     rows = found.rows("tool_calls", "response_id = ?", _key(row.get("id")), order="id")
     calls: list[ToolCall] = [
         parse_tool_call(_call_id(call), call["name"], call.get("arguments"))
         for call in rows
-        if text(call.get("name"))
+        if text_or_none(call.get("name"))
     ]
     parts: list[Part] = [Reasoning(thought)] if thought else []
     return Message("assistant", (*parts, *([Text(said)] if said else []), *calls))
@@ -341,4 +344,4 @@ def _answer(found: Tables, row: Row) -> Message:
 
 def _call_id(row: Row) -> str:
     """Some models name no calls; then a result is found by the name of its tool."""
-    return text(row.get("tool_call_id")) or f"call of {row.get('name')}"
+    return text_or_none(row.get("tool_call_id")) or f"call of {row.get('name')}"

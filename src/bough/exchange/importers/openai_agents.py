@@ -14,16 +14,16 @@ from msgspec.structs import replace
 
 from ...core.messages import Message
 from ...core.usage import Usage
-from ...formats.jsonl import UNREADABLE, counts, decoded, micros, text
-from ...formats.records import START, Foreign, Losses, Told
-from ...formats.responses_items import Answering, Item, given
+from ...formats.jsonl import INVALID_JSON, decode_json, parse_time, text_or_none, token_counts
+from ...formats.records import START, EntryRecord, LossReport, SessionRecord
+from ...formats.responses_items import AnswerBuilder, Item, read_input_item
 from .sqlite_files import Row, Tables, tables
 
 MESSAGES, STRUCTURE, USAGE = "agent_messages", "message_structure", "turn_usage"
 SEALED = "an item the session's owner has encrypted"
 
 
-def sessions(place: str) -> Iterator[Foreign]:
+def sessions(place: str) -> Iterator[SessionRecord]:
     with tables(place, "openai-agents", MESSAGES) as found:
         about = {row.get("session_id"): row for row in found.rows("agent_sessions")}
         names = dict.fromkeys(row.get("session_id") for row in found.rows(MESSAGES, order="id"))
@@ -37,11 +37,11 @@ class Reading:
 
     def __init__(self, found: Tables, name: str) -> None:
         self.found, self.name = found, name
-        self.losses = Losses()
-        self.told: dict[str, Told] = {}
+        self.losses = LossReport()
+        self.told: dict[str, EntryRecord] = {}
         self._keys: dict[tuple[str, ...], str] = {}
         self.items = {
-            row["id"]: (self._item(row), micros(row.get("created_at")))
+            row["id"]: (self._item(row), parse_time(row.get("created_at")))
             for row in found.rows(MESSAGES, "session_id = ?", name, order="id")
             if isinstance(row.get("id"), int)
         }
@@ -52,10 +52,10 @@ class Reading:
             if last > newest:  # which branch is in use is nowhere kept: the one that grew last
                 self.leaf, newest = tip, last
 
-    def foreign(self, about: Row) -> Foreign:
-        at = micros(about.get("created_at"))
+    def foreign(self, about: Row) -> SessionRecord:
+        at = parse_time(about.get("created_at"))
         where = {"leaf": self.leaf, "started_at": at, "losses": self.losses}
-        return Foreign("openai-agents", self.name, tuple(self.told.values()), **where)  # type: ignore[arg-type]
+        return SessionRecord("openai-agents", self.name, tuple(self.told.values()), **where)  # type: ignore[arg-type]
 
     def key(self, after: str, *rows: int) -> str:
         """What an entry is called that these rows make behind that one: the same on every branch that shares it."""
@@ -65,9 +65,9 @@ class Reading:
         data = row.get("message_data")
         try:
             found: Any = (
-                decoded(data.encode(), self.losses, f"row {row['id']}") if isinstance(data, str) else None
+                decode_json(data.encode(), self.losses, f"row {row['id']}") if isinstance(data, str) else None
             )
-        except (*UNREADABLE, UnicodeEncodeError):
+        except (*INVALID_JSON, UnicodeEncodeError):
             found = None
         if not isinstance(found, dict):
             self.losses.add("a row that is no item", f"row {row['id']}")
@@ -105,7 +105,7 @@ class Reading:
         return line.tip, max((_number(row.get("id")) for row in rows), default=-1)
 
     def _charge(self, line: Line, spent: Row) -> None:
-        tokens = counts(spent, ("input_tokens", "output_tokens"))
+        tokens = token_counts(spent, ("input_tokens", "output_tokens"))
         key = line.last_of_turn.get(_number(spent.get("user_turn_number")))
         if tokens is None or key is None:
             self.losses.add("usage of a turn that is not there", str(spent.get("user_turn_number")))
@@ -124,34 +124,36 @@ class Line:
         self.reading, self.tip = reading, START
         self.last_of_turn: dict[int, str] = {}
         """By the number of a turn the key of its last answer, or of its last entry if it has none."""
-        self._answering = Answering(reading.losses)
+        self._answering = AnswerBuilder(reading.losses)
         self._ids: list[int] = []
         self._answered: tuple[int | None, int, str | None] = (None, -1, None)
 
     def add(self, item: Item, at: int | None, number: int, turn: object) -> None:
         if "__enc__" in item:
             self.reading.losses.add(SEALED)
-        elif self._answering.takes(item):
+        elif self._answering.add(item):
             self._ids.append(number)
             self._answered = (at, _number(turn), _model(item) or self._answered[2])
         else:
             self.close()
-            for message in given(item, self.reading.losses):
-                self._tell(Told(message, self.reading.key(self.tip, number), self.tip, at=at), _number(turn))
+            for message in read_input_item(item, self.reading.losses):
+                self._tell(
+                    EntryRecord(message, self.reading.key(self.tip, number), self.tip, at=at), _number(turn)
+                )
 
     def close(self) -> None:
-        said = self._answering.said()
+        said = self._answering.finish()
         at, turn, model = self._answered
         if said is not None:
             key = self.reading.key(self.tip, *self._ids)
             self._tell(
-                Told(said.message, key, self.tip, at=at, model=model, evidence=said.evidence),
+                EntryRecord(said.message, key, self.tip, at=at, model=model, evidence=said.evidence),
                 turn,
                 is_answer=True,
             )
         self._ids, self._answered = [], (None, -1, None)
 
-    def _tell(self, told: Told, turn: int, *, is_answer: bool = False) -> None:
+    def _tell(self, told: EntryRecord, turn: int, *, is_answer: bool = False) -> None:
         assert told.key is not None
         self.reading.told.setdefault(told.key, told)
         self.tip = told.key
@@ -171,12 +173,12 @@ def _cached(spent: Row) -> int | None:
     details = spent.get("input_tokens_details")
     try:
         told = msgspec.json.decode(details) if isinstance(details, str) else None
-    except UNREADABLE:
+    except INVALID_JSON:
         return None
-    found = counts(told, ("cached_tokens",))
+    found = token_counts(told, ("cached_tokens",))
     return found[0] if found else None
 
 
 def _model(item: Item) -> str | None:
     about = item.get("provider_data")
-    return text(about.get("model")) if isinstance(about, dict) else None
+    return text_or_none(about.get("model")) if isinstance(about, dict) else None

@@ -15,8 +15,17 @@ import msgspec
 from ...core.entries import BranchSummary, Compaction, Evidence, Note, Payload
 from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolResult
 from ...core.usage import Usage
-from ...formats.jsonl import MISSHAPEN, UNREADABLE, counts, files, micros, records, signature, text
-from ...formats.records import START, Foreign, Losses, Told
+from ...formats.jsonl import (
+    INVALID_JSON,
+    UNEXPECTED_SHAPE,
+    find_files,
+    gemini_signature,
+    parse_time,
+    read_objects,
+    text_or_none,
+    token_counts,
+)
+from ...formats.records import START, EntryRecord, LossReport, SessionRecord
 from ...wire.shapes import parse_base64, parse_tool_call
 
 TOKENS = ("input", "output", "cacheRead", "cacheWrite")
@@ -31,8 +40,8 @@ PROVIDERS = {"google": "gemini"}
 Line = dict[str, Any]
 
 
-def sessions(place: str) -> Iterator[Foreign]:
-    for path in files(place, "pi"):
+def sessions(place: str) -> Iterator[SessionRecord]:
+    for path in find_files(place, "pi"):
         told = File(path).foreign()
         if told is not None:
             yield told
@@ -43,47 +52,50 @@ class File:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.losses = Losses()
+        self.losses = LossReport()
         self.head: Line = {}
-        self.told: list[Told] = []
+        self.told: list[EntryRecord] = []
         self.title: str | None = None
         self.labels: dict[str, str] = {}
         self.keys: dict[str, str] = {}
         """By the id of an entry there the key of the one it became, or of the one before if it became none."""
         self._parents: dict[str, str | None] = {}
-        self._real: dict[str, Told] = {}
+        self._real: dict[str, EntryRecord] = {}
         self._model: tuple[str | None, str | None] = (None, None)
         last: str | None = None
-        for number, line in enumerate(records(path, self.losses)):
+        for number, line in enumerate(read_objects(path, self.losses)):
             if line.get("type") == "session":
                 self.head = self.head or line
                 continue
             last = self._read(line, number, last)
         self.leaf = self.keys.get(last or START)
 
-    def foreign(self) -> Foreign | None:
+    def foreign(self) -> SessionRecord | None:
         """None for a file without a word, as pi leaves one that was opened and left."""
         if not self.told and not self.losses:
             return None
-        origin = text(self.head.get("parentSession"))
-        tags = {"cwd": text(self.head.get("cwd")), "forked_from": Path(origin).stem if origin else None}
+        origin = text_or_none(self.head.get("parentSession"))
+        tags = {
+            "cwd": text_or_none(self.head.get("cwd")),
+            "forked_from": Path(origin).stem if origin else None,
+        }
         labels = {self.keys[name]: label for name, label in self.labels.items() if name in self.keys}
-        return Foreign(
+        return SessionRecord(
             "pi",
-            text(self.head.get("id")) or self.path.stem,
+            text_or_none(self.head.get("id")) or self.path.stem,
             tuple(self.told),
             leaf=self.leaf,
             labels=labels,
             title=self.title,
             agent="pi",
-            started_at=micros(self.head.get("timestamp")),
+            started_at=parse_time(self.head.get("timestamp")),
             tags={name: value for name, value in tags.items() if value},
             losses=self.losses,
         )
 
     def _read(self, line: Line, number: int, last: str | None) -> str:
         """Returns its id. The first version wrote none: each line follows the one before."""
-        name = text(line.get("id")) or f"#{number}"
+        name = text_or_none(line.get("id")) or f"#{number}"
         parent = line.get("parentId") if "parentId" in line else last
         parent = parent if isinstance(parent, str) else None
         self._parents[name] = parent
@@ -92,13 +104,13 @@ class File:
         if told is None:
             self.keys[name] = after
             return name
-        at = micros(line.get("timestamp"))
+        at = parse_time(line.get("timestamp"))
         self.told.append(msgspec.structs.replace(told, key=name, after=after, at=at))
         self._real[name] = self.told[-1]
         self.keys[name] = name
         return name
 
-    def _entry(self, line: Line, name: str, parent: str | None) -> Told | None:
+    def _entry(self, line: Line, name: str, parent: str | None) -> EntryRecord | None:
         kind = line.get("type")
         if kind == "message" and isinstance(line.get("message"), dict):
             return self._message(line["message"])
@@ -108,16 +120,20 @@ class File:
             return self._compaction(line, parent)
         if kind == "branch_summary":
             left = self.keys.get(str(line.get("fromId")))
-            payload = BranchSummary(text(line.get("summary")) or "", 0, "")
-            return Told(payload, names=left, usage=_usage(line.get("usage"))) if payload.summary else None
+            payload = BranchSummary(text_or_none(line.get("summary")) or "", 0, "")
+            return (
+                EntryRecord(payload, refers_to=left, usage=_usage(line.get("usage")))
+                if payload.summary
+                else None
+            )
         if kind == "custom":
-            return Told(Note({"pi": str(line.get("customType")), "data": line.get("data")}))
+            return EntryRecord(Note({"pi": str(line.get("customType")), "data": line.get("data")}))
         if kind == "label":
             self._label(line.get("targetId"), line.get("label"))
         elif kind == "session_info":
-            self.title = text(line.get("name"))
+            self.title = text_or_none(line.get("name"))
         elif kind == "model_change":
-            self._model = (text(line.get("provider")), text(line.get("modelId")))
+            self._model = (text_or_none(line.get("provider")), text_or_none(line.get("modelId")))
         elif kind == "thinking_level_change":
             self.losses.add("a change of the thinking level", str(line.get("thinkingLevel")))
         else:
@@ -125,20 +141,20 @@ class File:
         return None
 
     def _label(self, target: object, label: object) -> None:
-        if isinstance(target, str) and text(label):
+        if isinstance(target, str) and text_or_none(label):
             self.labels[target] = str(label)
         elif isinstance(target, str):
             self.labels.pop(target, None)
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def _message(self, message: Line) -> Told | None:
+    def _message(self, message: Line) -> EntryRecord | None:
         role = message.get("role")
         if role == "assistant":
             return self._answer(message)
         if role == "user":
             parts = self._parts(message.get("content"))
-            return Told(Message("user", tuple(parts))) if parts else None
+            return EntryRecord(Message("user", tuple(parts))) if parts else None
         if role == "toolResult":
             return self._result(message)
         if role == "bashExecution":
@@ -148,11 +164,11 @@ class File:
         self.losses.add("a message of a role we do not know", str(role))
         return None
 
-    def _heard(self, content: object) -> Told | None:
+    def _heard(self, content: object) -> EntryRecord | None:
         """What an extension told the model. It opens no turn, unless it shows a picture: only an input can."""
         parts = self._parts(content)
         is_plain = all(isinstance(part, Text) for part in parts)
-        return Told(Message("system" if is_plain else "user", tuple(parts))) if parts else None
+        return EntryRecord(Message("system" if is_plain else "user", tuple(parts))) if parts else None
 
     def _parts(self, content: object) -> list[Text | Attachment]:
         if isinstance(content, str):
@@ -176,15 +192,15 @@ class File:
                 return parse_base64(about["data"], about["mimeType"])
             if kind == "toolCall" and isinstance(about["name"], str):
                 return parse_tool_call(_call_id(about["id"]), about["name"], about["arguments"])
-        except MISSHAPEN as error:
+        except UNEXPECTED_SHAPE as error:
             self.losses.add("a part of a message of no shape we know", str(error))
             return None
         self.losses.add("a part of a message of no shape we know", str(kind))
         return None
 
-    def _answer(self, message: Line) -> Told | None:
+    def _answer(self, message: Line) -> EntryRecord | None:
         issuer = ISSUERS.get((str(message.get("api")), str(message.get("provider"))))
-        self._model = (text(message.get("provider")), text(message.get("model")))
+        self._model = (text_or_none(message.get("provider")), text_or_none(message.get("model")))
         parts: list[Part] = []
         proofs: dict[str, dict[str, Any]] = {}
         content = message.get("content")
@@ -198,19 +214,21 @@ class File:
             parts.append(made)
         payload: Payload = Message("assistant", tuple(parts))
         if not parts:
-            payload = Note({"pi": "an answer that failed", "error": text(message.get("errorMessage"))})
+            payload = Note(
+                {"pi": "an answer that failed", "error": text_or_none(message.get("errorMessage"))}
+            )
         evidence = Evidence(issuer, proofs) if issuer and proofs else None
         provider, model = self._model
-        return Told(
+        return EntryRecord(
             payload,
             model=model,
             provider=PROVIDERS.get(provider or "", provider),
-            finish=text(message.get("stopReason")),
+            finish=text_or_none(message.get("stopReason")),
             evidence=evidence,
             usage=_usage(message.get("usage")),
         )
 
-    def _result(self, message: Line) -> Told | None:
+    def _result(self, message: Line) -> EntryRecord | None:
         call_id = message.get("toolCallId")
         if not isinstance(call_id, str):
             self.losses.add("a result that names no call", str(message.get("toolName")))
@@ -219,12 +237,16 @@ class File:
         kept = {"pi": details} if isinstance(details, dict) and details else None
         content = tuple(self._parts(message.get("content")))
         result = ToolResult(_call_id(call_id), content, message.get("isError") is True, details=kept)
-        return Told(Message("tool", (result,)), usage=_usage(message.get("usage")))
+        return EntryRecord(Message("tool", (result,)), usage=_usage(message.get("usage")))
 
     # -- summaries ---------------------------------------------------------------------------------
 
-    def _compaction(self, line: Line, parent: str | None) -> Told | None:
-        summary, details, tokens = text(line.get("summary")), line.get("details"), line.get("tokensBefore")
+    def _compaction(self, line: Line, parent: str | None) -> EntryRecord | None:
+        summary, details, tokens = (
+            text_or_none(line.get("summary")),
+            line.get("details"),
+            line.get("tokensBefore"),
+        )
         if summary is None:
             self.losses.add("a compaction without a summary")
             return None
@@ -237,7 +259,7 @@ class File:
             _names(about.get("modifiedFiles")),
             replaces_earlier=True,
         )
-        return Told(payload, names=self._first_kept(line, parent), usage=_usage(line.get("usage")))
+        return EntryRecord(payload, refers_to=self._first_kept(line, parent), usage=_usage(line.get("usage")))
 
     def _first_kept(self, line: Line, parent: str | None) -> str | None:
         """The first entry of ours that it keeps: its own may be a change of the model, or it tells how many it keeps."""
@@ -257,13 +279,13 @@ class File:
         return None
 
 
-def _bash(message: Line) -> Told:
+def _bash(message: Line) -> EntryRecord:
     """What the user ran by hand; the model saw it unless it was told not to."""
     command, output, code = (message.get(name) for name in ("command", "output", "exitCode"))
     if message.get("excludeFromContext") is True:
-        return Told(Note({"pi": "bash", "command": command, "output": output, "exit_code": code}))
+        return EntryRecord(Note({"pi": "bash", "command": command, "output": output, "exit_code": code}))
     ended = "was cancelled" if message.get("cancelled") is True else f"ended with {code}"
-    return Told(
+    return EntryRecord(
         Message("system", (Text(f"The user ran `{command}`, which {ended}:\n\n{output or '(no output)'}"),))
     )
 
@@ -277,11 +299,11 @@ def _call_id(value: object) -> str:
 
 def _proof(issuer: str | None, block: Line) -> dict[str, Any]:
     """What the issuer of a part wants back with it."""
-    thinking, said = text(block.get("thinkingSignature")), text(block.get("textSignature"))
+    thinking, said = text_or_none(block.get("thinkingSignature")), text_or_none(block.get("textSignature"))
     if issuer == "anthropic" and thinking:
         return {"data" if block.get("redacted") is True else "signature": thinking}
     if issuer == "gemini":
-        signed = signature(thinking or said or block.get("thoughtSignature"))
+        signed = gemini_signature(thinking or said or block.get("thoughtSignature"))
         return {"signature": signed} if signed else {}
     if issuer == "openai" and block.get("type") == "toolCall":
         item = str(block.get("id")).partition("|")[2]
@@ -289,7 +311,7 @@ def _proof(issuer: str | None, block: Line) -> dict[str, Any]:
     if issuer == "openai":
         about = _object(thinking or said)
         wanted = ("id", "encrypted_content") if thinking else ("id", "phase")
-        return {key: about[key] for key in wanted if text(about.get(key))}
+        return {key: about[key] for key in wanted if text_or_none(about.get(key))}
     return {}
 
 
@@ -297,14 +319,14 @@ def _object(signed: str | None) -> Line:
     """An item of OpenAI's as JSON, or, before that, only its id."""
     try:
         found = msgspec.json.decode(signed or "")
-    except (*UNREADABLE, UnicodeEncodeError):
+    except (*INVALID_JSON, UnicodeEncodeError):
         return {"id": signed}
     return found if isinstance(found, dict) else {}
 
 
 def _usage(usage: object) -> Usage | None:
     """pi counts what the cache gave or took beside the input; ours is all the model read."""
-    found = counts(usage, TOKENS)
+    found = token_counts(usage, TOKENS)
     if found is None or not any(found):
         return None
     fresh, output, read, written = found

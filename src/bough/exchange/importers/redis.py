@@ -17,8 +17,8 @@ from ...core.codec import to_json
 from ...core.entries import Note
 from ...errors import InvalidSource, InvalidValue
 from ...formats import langchain
-from ...formats.jsonl import UNREADABLE, decoded
-from ...formats.records import Foreign, Losses, Told
+from ...formats.jsonl import INVALID_JSON, decode_json
+from ...formats.records import EntryRecord, LossReport, SessionRecord
 from . import chat
 
 PORT = 6379
@@ -32,7 +32,7 @@ PREFIX = "message_store:"
 """What LangChain puts before the name of a session."""
 
 
-def sessions(place: str) -> Iterator[Foreign]:
+def sessions(place: str) -> Iterator[SessionRecord]:
     address = _address(place)
     shown = (
         f"{address.scheme}://{address.hostname}:{address.port or PORT}{address.path}"  # without the password
@@ -59,8 +59,8 @@ def _address(place: str) -> SplitResult:
     return found
 
 
-def _told(redis: Redis, key: bytes) -> Foreign | None:
-    losses = Losses()
+def _told(redis: Redis, key: bytes) -> SessionRecord | None:
+    losses = LossReport()
     kind = redis.ask("TYPE", key)
     if kind == b"list":
         told = _of_list([_json(item, losses, key) for item in redis.items(key)], losses)
@@ -69,33 +69,33 @@ def _told(redis: Redis, key: bytes) -> Foreign | None:
     else:
         return None
     name = key.decode("utf-8", "backslashreplace").removeprefix(PREFIX)
-    return Foreign("redis", name, tuple(told), losses=losses) if told else None
+    return SessionRecord("redis", name, tuple(told), losses=losses) if told else None
 
 
-def _json(value: object, losses: Losses, key: bytes) -> object:
+def _json(value: object, losses: LossReport, key: bytes) -> object:
     try:
-        return decoded(value, losses, repr(key)) if isinstance(value, bytes) else None
-    except UNREADABLE:
+        return decode_json(value, losses, repr(key)) if isinstance(value, bytes) else None
+    except INVALID_JSON:
         return None
 
 
-def _of_list(items: list[object], losses: Losses) -> list[Told]:
+def _of_list(items: list[object], losses: LossReport) -> list[EntryRecord]:
     """LangChain's list has the newest message first."""
-    messages = [langchain.fields(item) for item in reversed(items)]
+    messages = [langchain.message_fields(item) for item in reversed(items)]
     found = [message for message in messages if message is not None]
     if not found:
         return []
     if len(found) < len(items):
         losses.add("an item of a list that is no message", count=len(items) - len(found))
-    told = (langchain.told(message, losses) for message in found)
+    told = (langchain.read_message(message, losses) for message in found)
     return [one for one in told if one is not None]
 
 
-def _of_value(value: object, losses: Losses) -> list[Told]:
+def _of_value(value: object, losses: LossReport) -> list[EntryRecord]:
     messages = value.get("messages") if isinstance(value, dict) else None
     if not isinstance(value, dict) or not isinstance(messages, list):
         return []
-    told: list[Told] = []
+    told: list[EntryRecord] = []
     for message in messages:
         if isinstance(message, dict) and "type" in message and "data" in message:
             told.extend(_of_list([message], losses))
@@ -110,7 +110,7 @@ def _of_value(value: object, losses: Losses) -> list[Told]:
         except InvalidValue:
             losses.add("a state that holds no JSON")
         else:
-            told.append(Told(Note(state=state)))
+            told.append(EntryRecord(Note(state=state)))
     return told
 
 

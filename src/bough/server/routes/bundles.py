@@ -82,7 +82,7 @@ async def import_(
     told = Imported(
         session_id=found.session_id,
         added=list(found.added),
-        known=list(found.known),
+        known=list(found.existing),
         entries=found.entries,
         blobs=found.blobs,
         missing_blobs=found.missing_blobs,

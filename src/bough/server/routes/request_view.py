@@ -14,7 +14,7 @@ from ...agent.prompt_window import Most, given
 from ...core.entries import Entry
 from ...core.usage import Call
 from ...errors import InvalidArgument
-from ...exchange.exports.requests import provider_of, tokens
+from ...exchange.exports.requests import provider_of, token_shares
 from ...session import Session
 from ...wire.explain import Missing
 from ..context import Asked, Desk, asked_by, threaded
@@ -68,7 +68,7 @@ def seen(
         of=len(full[speaking.history]),
         first=begin,
         cut=cut,
-        tokens=[{"part": part, "tokens": count} for part, count in tokens(context)],
+        tokens=[{"part": part, "tokens": count} for part, count in token_shares(context)],
         call=None if asking.call is None else call_view(asking.call),
         before=None if asking.before is None else str(session.log.leaf_at(asking.before.after_seq)),
         difference=_difference(session, asking, most, speaking, full),

@@ -14,7 +14,7 @@ from ....core.messages import Message, ToolCall, ToolResult
 from ....core.usage import Call, Totals, total
 from ....stores.base import SessionRow
 from ..path_reader import iso
-from ..timeline import Moments, began
+from ..timeline import Timeline, began
 from .messages import Chat, Inputs, content, tool_error
 
 NONE = "none"
@@ -42,7 +42,7 @@ class Teller:
         chats: dict[int, list[Chat]],
         inputs: Inputs,
         calls: Sequence[Call],
-        moments: Moments,
+        moments: Timeline,
     ) -> None:
         self._session_id, self._path, self._chats, self._inputs = row.session_id, path, chats, inputs
         self._moments = moments

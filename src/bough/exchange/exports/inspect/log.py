@@ -17,7 +17,7 @@ from ....core.entries import Entry
 from ....core.usage import Call, total
 from ....stores.base import SessionRow
 from ..path_reader import iso
-from ..timeline import Moments
+from ..timeline import Timeline
 from .events import Teller, model_name, model_of, usage_of
 from .messages import Chat, Inputs, chat_messages
 
@@ -32,7 +32,7 @@ _STATUS = {
 
 
 def inspect_log(
-    row: SessionRow, path: Sequence[Entry], calls: Sequence[Call], moments: Moments, most: Most
+    row: SessionRow, path: Sequence[Entry], calls: Sequence[Call], moments: Timeline, most: Most
 ) -> dict[str, Any]:
     """The log of one sample: the path to where the session stands."""
     status = _STATUS.get(row.status, "success")
@@ -51,7 +51,7 @@ def inspect_log(
     }
 
 
-def until(path: Sequence[Entry], row: SessionRow, moments: Moments) -> tuple[SessionRow, Moments]:
+def until(path: Sequence[Entry], row: SessionRow, moments: Timeline) -> tuple[SessionRow, Timeline]:
     """What was known at the end of a path the session has left: not how its last turn, and the session, ended."""
     turn = path[-1].turn if path else 0
     turns = {place: ended for place, ended in moments.turns.items() if place[1] != turn}
@@ -86,7 +86,7 @@ def _id(kind: str, row: SessionRow) -> str:
 
 
 def _sample(
-    row: SessionRow, path: Sequence[Entry], calls: Sequence[Call], moments: Moments, most: Most
+    row: SessionRow, path: Sequence[Entry], calls: Sequence[Call], moments: Timeline, most: Most
 ) -> dict[str, Any]:
     chats = chat_messages(row.session_id, path)
     inputs = Inputs(row.session_id, path, chats, most)

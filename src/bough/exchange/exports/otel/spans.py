@@ -23,8 +23,8 @@ from ....core.turns import is_completed
 from ....core.usage import Call
 from ....log.log import Log
 from ....stores.base import SessionQuery, SessionRow
-from ..path_reader import cleared
-from ..timeline import Moments, began, moments
+from ..path_reader import redact_entries
+from ..timeline import Timeline, began, build_timeline
 from .content import given, instructions, said, text_of
 
 INTERNAL, CLIENT = 1, 3
@@ -69,7 +69,7 @@ class Story(Struct, frozen=True):
     parents: dict[int, Place | None]
     entries: dict[Place, Entry]
     calls: list[Call]
-    moments: Moments
+    moments: Timeline
     redactor: Redactor | None
 
     def hide(self, text: str | None) -> str | None:
@@ -133,7 +133,7 @@ def _read(log: Log, redactor: Redactor | None) -> Story:
     """The entries first: whoever writes meanwhile adds to what is read after them, and it is not missed there."""
     store, session_id = log.store, log.session_id
     opened = (one.entry.to_entry(one.branch) for one in store.entries(session_id))
-    entries = {(entry.branch, entry.seq): entry for entry in cleared(opened, redactor)}
+    entries = {(entry.branch, entry.seq): entry for entry in redact_entries(opened, redactor)}
     own = [branch for branch in store.branches(session_id) if branch.session_id == session_id]
     calls = store.calls(session_id)
     return Story(
@@ -142,7 +142,7 @@ def _read(log: Log, redactor: Redactor | None) -> Story:
         parents={branch.branch: _parent(branch) for branch in own},
         entries=entries,
         calls=calls,
-        moments=moments(store.journal(session_id), calls, redactor),
+        moments=build_timeline(store.journal(session_id), calls, redactor),
         redactor=redactor,
     )
 
