@@ -356,8 +356,8 @@ class TestReplay:
     def test_a_place_before_the_beginning_is_refused(self) -> None:
         session = library.open("memory:").start("a", [system("s")])
         session.append([user("q"), assistant("a")])
-        with pytest.raises(errors.InvalidReplay, match="from_"):
-            session.replay_sync(from_=-1)
+        with pytest.raises(errors.InvalidReplay, match="start"):
+            session.replay_sync(start=-1)
 
 
 def _in_shell(line: str, store: Path) -> subprocess.CompletedProcess[str]:

@@ -389,7 +389,7 @@ class TestLimits:
     ) -> None:
         model = ScriptedModel([ask("look")])
         events = session.send_sync("q", model=model, tools=[look], limits=Limits(rounds=1))
-        assert events[-1].n == session.row.facts
+        assert events[-1].journal_number == session.row.facts
 
     def test_a_cost_cap_says_what_it_cannot_count(self, session: Session) -> None:
         limits = Limits(max_cost_microcents=100)

@@ -47,7 +47,7 @@ _HOMES = {
     "log.hydrate": ["HydratedSession"],
     "replay.turn_comparison": ["Divergence"],
     "replay.diff": ["Diff", "diff"],
-    "replay.report": ["Replayed"],
+    "replay.report": ["ReplayReport"],
     "session": ["Session"],
     "store": ["Store", "open"],
     "stores.search_types": ["SearchHit", "SearchPage"],
@@ -117,7 +117,7 @@ if TYPE_CHECKING:
     from .models.scripted import Slow as Slow
     from .replay.diff import Diff as Diff
     from .replay.diff import diff as diff
-    from .replay.report import Replayed as Replayed
+    from .replay.report import ReplayReport as ReplayReport
     from .replay.turn_comparison import Divergence as Divergence
     from .session import Session as Session
     from .store import Store as Store

@@ -288,15 +288,15 @@ class Session(Runs, Replays, Exports):
 
     def explain(self, provider: str, sent: dict[str, Any] | None = None) -> Difference | None:
         """The first difference to what was last sent (or to `sent`); None: the cache stays warm."""
-        from .agent.prompt_window import given, most_on_tree  # late: few ask
+        from .agent.prompt_window import message_limits, prompt_context  # late: few ask
 
-        path, most = self.path(), most_on_tree(self.log)
+        path, most = self.path(), message_limits(self.log)
         calls = [call.after_seq for call in self.model_calls("path") if call.purpose == "answer"]
         project = wire.find_provider(provider).project
         if sent is None and not calls:
             return None
-        was = project(given(path[: max(calls)], most), self.read_blob) if sent is None else sent
-        return first_difference(was, project(given(path, most), self.read_blob))
+        was = project(prompt_context(path[: max(calls)], most), self.read_blob) if sent is None else sent
+        return first_difference(was, project(prompt_context(path, most), self.read_blob))
 
     def read_blob(self, digest: str) -> bytes | None:
         """The bytes behind a media handle, by its hash; None if they are not here."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .agent.limits import Limits
     from .agent.tools.tool import Tool
     from .engines.local import ModelLike
-    from .replay.report import Replayed
+    from .replay.report import ReplayReport
     from .replay.tool_answers import Mode, OnMiss
 
 
@@ -27,26 +27,26 @@ class Replays:
         prompt: str | None = None,
         prompt_patch: str | None = None,
         tools: str | Iterable[Tool | Callable[..., Any]] = "recorded",
-        from_: int | None = None,
+        start: int | None = None,
         mode: Mode | None = None,
         live: Sequence[str] = (),
         on_miss: OnMiss = "stop",
         limits: Limits | None = None,
         progress: Callable[[int, int], None] | None = None,
-    ) -> Replayed:
+    ) -> ReplayReport:
         """Execute the session again on a fork, without effects, and say what became different.
 
-        Keeps 1..`from_` (default: the seeds) and feeds every later input. Without `model` the recorded answers are
+        Keeps 1..`start` (default: the seeds) and feeds every later input. Without `model` the recorded answers are
         given. Modes: strict, recorded, dry, live (only the tools named in `live` run); docs/replay.md tells them.
         """
-        from .replay.replay import Plan, replay
+        from .replay.replay import ReplayPlan, replay
 
-        plan = Plan(
+        plan = ReplayPlan(
             model=model,
             prompt=prompt,
             prompt_patch=prompt_patch,
             tools=tools,
-            from_=from_,
+            start=start,
             mode=mode,
             live=live,
             on_miss=on_miss,
@@ -55,7 +55,7 @@ class Replays:
         )
         return await replay(self.log, plan)
 
-    def replay_sync(self, **how: Any) -> Replayed:
+    def replay_sync(self, **how: Any) -> ReplayReport:
         """`replay` for scripts."""
         import asyncio  # forty milliseconds, for those who replay
 

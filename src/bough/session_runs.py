@@ -13,7 +13,7 @@ from .errors import InvalidArgument, InvalidOperation, InvalidPosition, StaleLea
 from .log.log import Log
 
 if TYPE_CHECKING:
-    from .agent.approvals import Asked
+    from .agent.approvals import PendingApproval
     from .agent.events import Event as AgentEvent
     from .agent.limits import Limits
     from .agent.tools.tool import Tool
@@ -75,9 +75,9 @@ class Runs:
     def _start(self, content: str | Message | None, engine: str, how: dict[str, Any]) -> Run:
         if engine != "local":
             raise InvalidArgument("engine", engine, '"local" or "absurd"')
-        from .engines.local import start
+        from .engines.local import start_run
 
-        self._run = start(self.log, content, **how)
+        self._run = start_run(self.log, content, **how)
         return self._run
 
     @overload
@@ -171,11 +171,11 @@ class Runs:
 
         return run_shell(self.log, list(argv), workspace, commands)
 
-    def pending_approvals(self) -> list[Asked]:
+    def pending_approvals(self) -> list[PendingApproval]:
         """The calls that wait for a person, here and in tasks, each with its session: hand them to `approve`."""
-        from .agent.call_status import asked_about
+        from .agent.call_status import pending_approvals
 
-        return asked_about(self.log)
+        return pending_approvals(self.log)
 
     def approve(self, call: OpenCall, *, allow: bool = True) -> None:
         """Answer a tool's request for approval; `resume` then runs the call, once, or tells the model it was denied.
@@ -200,16 +200,16 @@ class Runs:
 
 def _refuse_unseen(log: Log, call: OpenCall, *, allow: bool) -> None:
     """A word binds to the exact call, not to whatever a task of this one asks for; and a no stands."""
-    from .agent.call_status import read_calls
+    from .agent.call_status import read_call_status
 
-    known = read_calls(log)
+    known = read_call_status(log)
     if allow and (call.seq, call.index) in known.denied:
         raise InvalidOperation(
             f"call {call.call.id} was denied already, and that stands; resume tells the model"
         )
-    if (call.seq, call.index) in known.in_trash:
-        raise TaskTrashed(log.session_id, known.in_trash[call.seq, call.index])
-    below = known.below.get((call.seq, call.index), ())
+    if (call.seq, call.index) in known.trashed_tasks:
+        raise TaskTrashed(log.session_id, known.trashed_tasks[call.seq, call.index])
+    below = known.task_approvals.get((call.seq, call.index), ())
     if below:
         raise InvalidOperation(
             f"call {call.call.id} waits for {below[0].call.name} of its task {below[0].session_id}; approve that: "
@@ -218,7 +218,7 @@ def _refuse_unseen(log: Log, call: OpenCall, *, allow: bool) -> None:
 
 
 def _decide(log: Log, call: OpenCall, kind: str) -> None:
-    from .agent.ancestors import above
+    from .agent.ancestors import ancestors
 
     data = {"seq": call.seq, "index": call.index}
     told = {"session": log.session_id, **data, "word": kind}
@@ -226,11 +226,11 @@ def _decide(log: Log, call: OpenCall, kind: str) -> None:
         from .engines.absurd.signals import record_decision, record_task_decision  # a task may wait for it
 
         record_decision(log, call, kind)
-        for parent in above(log):
+        for parent in ancestors(log):
             record_task_decision(parent, told)
         return
     log.record(kind, data=data, only_at_leaf=True)
-    for parent in above(log):
+    for parent in ancestors(log):
         parent.record("task_decided", data=told)
 
 

@@ -133,11 +133,11 @@ class TestSend:
 
     def test_durable_events_are_numbered_and_deltas_are_not(self, session: Session) -> None:
         events = session.send_sync("hi", model=ScriptedModel(["one two three"]))
-        numbers = [event.n for event in events if event.n is not None]
+        numbers = [event.journal_number for event in events if event.journal_number is not None]
         assert numbers == sorted(numbers)
         deltas = [event for event in events if event.type == "session:delta"]
         assert "".join(event.data["text"] for event in deltas).strip() == "one two three"
-        assert all(event.n is None for event in deltas)
+        assert all(event.journal_number is None for event in deltas)
 
     def test_the_model_sees_the_prompt_the_tools_and_the_history(self, session: Session, desk: Desk) -> None:
         model = ScriptedModel([ask(("look", 41)), "done"])
@@ -174,7 +174,7 @@ class TestStart:
         model = ScriptedModel(["one", "two"])
         started = session.send_sync("q", model=model)[0]
         told = {"working_dir": "/w", "git_ref": "main", "variables": {"team": "blue"}}
-        assert (started.type, started.n) == ("session:started", 1)
+        assert (started.type, started.journal_number) == ("session:started", 1)
         assert started.data == {
             "session_id": session.session_id,
             "conversation_id": session.row.conversation_id,

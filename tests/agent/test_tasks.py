@@ -171,7 +171,7 @@ class TestWaiting:
         asked = events[-1]
         assert (asked.type, asked.data["session_id"]) == ("session:approval_requested", child.session_id)
         assert (asked.data["name"], asked.data["seq"], asked.data["task_of"]["seq"]) == ("pay", 2, 3)
-        assert asked.n is not None
+        assert asked.journal_number is not None
         assert (session.row.status, child.row.status, office.paid) == ("waiting", "waiting", [])
 
         (waiting,) = store.session(child.session_id).open_tool_calls

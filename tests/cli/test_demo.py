@@ -50,8 +50,8 @@ class TestDemo:
             called = [call.name for entry in again.path() if entry.message for call in entry.message.calls]
             assert called == ["look_up"]
             found = library.diff(case, again)
-            assert found.first_act is not None
-            assert "refund" in found.first_act.expected
+            assert found.first_action_divergence is not None
+            assert "refund" in found.first_action_divergence.expected
             assert list(store.verify()) == []
 
     def test_it_leaves_nothing_behind_unless_told_to(self, tmp_path: Path) -> None:

@@ -277,7 +277,7 @@ class TestSuggestions:
         with Terminal("diff", "ses_case", "ses_other", store=shelf) as terminal:
             assert terminal.wait() == 1
             assert "\x1b[31m  expected" in terminal.raw
-            assert "\x1b[32m  came" in terminal.raw
+            assert "\x1b[32m  actual" in terminal.raw
 
     def test_the_newest_of_one_entry_is_refused(self, shelf: Path) -> None:
         said = bough("show", "ses_case@3", "-n", "2", store=shelf)

@@ -27,7 +27,7 @@ from bough.core.messages import Attachment, Message, Reasoning, Text, ToolCall, 
 from bough.core.usage import Usage
 from bough.errors import ContextOverflow, ModelError, ModelUnavailable, Overloaded, TruncatedReply
 from bough.models.model import Delta, Model, Request, ToolSpec
-from bough.models.names import named
+from bough.models.names import model_by_name
 from bough.wire import Answer
 from support import fake_providers
 from support.fake_providers import (
@@ -93,7 +93,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def client(provider: str, server: FakeProviders, **options: Any) -> Model:
-    model = named(f"{provider}:some-model@{server.url_for(provider)}")
+    model = model_by_name(f"{provider}:some-model@{server.url_for(provider)}")
     return type(model)("some-model", base_url=server.url_for(provider), key=KEY, **options)
 
 
@@ -268,7 +268,7 @@ class TestFault:
             run(listen(client(provider, server), asking()))
 
     def test_who_says_nothing_is_overloaded(self, provider, monkeypatch):
-        home = sys.modules[type(named(f"{provider}:x")).__module__]
+        home = sys.modules[type(model_by_name(f"{provider}:x")).__module__]
         monkeypatch.setattr(home, "SECONDS", 0.05)
         assert "could not be reached" in str(fail(provider, Stall(), Overloaded))
 
@@ -449,7 +449,7 @@ class TestOtherServers:
 
     def test_a_server_of_ones_own_needs_no_key(self):
         with FakeProviders() as server:
-            run(listen(named(f"openai-chat:qwen3:8b@{server.url}/v1"), asking()))
+            run(listen(model_by_name(f"openai-chat:qwen3:8b@{server.url}/v1"), asking()))
         assert server.requests[0].body["model"] == "qwen3:8b"
 
 
@@ -460,7 +460,7 @@ class TestNamed:
         with FakeProviders() as server:
             monkeypatch.setenv(key, KEY)
             monkeypatch.setenv(url, server.url_for(provider))
-            model = named(f"{provider}:some-model")
+            model = model_by_name(f"{provider}:some-model")
             run(listen(model, asking()))
         assert (model.provider, model.model) == (provider, "some-model")
         assert KEY in " ".join(server.requests[0].headers.values())
@@ -469,14 +469,14 @@ class TestNamed:
     @providers
     def test_without_a_key_the_variable_is_named(self, provider):
         with pytest.raises(ModelUnavailable, match=f"no API key was found; set {VARIABLES[provider][0]}"):
-            run(listen(named(f"{provider}:some-model"), asking()))
+            run(listen(model_by_name(f"{provider}:some-model"), asking()))
 
     @providers
     def test_without_its_sdk_the_extra_is_named(self, provider, monkeypatch):
         _, _, extra, package = VARIABLES[provider]
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(ModelUnavailable, match=re.escape(f'pip install "bough[{extra}]"')):
-            run(listen(named(f"{provider}:some-model"), asking()))
+            run(listen(model_by_name(f"{provider}:some-model"), asking()))
 
     @providers
     def test_with_its_sdk_come_its_prices(self, provider):
@@ -488,18 +488,18 @@ class TestNamed:
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
         monkeypatch.setenv("OPENAI_BASE_URL", "127.0.0.1:8080/v1")
         with pytest.raises(ModelUnavailable, match="begins with http://"):
-            run(listen(named("openai-chat:x"), asking()))
+            run(listen(model_by_name("openai-chat:x"), asking()))
 
     def test_a_model_may_have_an_at_sign_and_colons(self):
-        assert named("anthropic:claude@20250101").model == "claude@20250101"
-        assert named("openai-chat:a:b@c@https://host:1/v1").model == "a:b@c"
+        assert model_by_name("anthropic:claude@20250101").model == "claude@20250101"
+        assert model_by_name("openai-chat:a:b@c@https://host:1/v1").model == "a:b@c"
 
     @pytest.mark.parametrize("name", ["bedrock:claude", "claude", "anthropic:", ""])
     def test_an_unknown_name_is_told_with_those_known(self, name):
         with pytest.raises(
             ModelUnavailable, match="known are anthropic:…, openai:…, openai-chat:…, gemini:…"
         ):
-            named(name)
+            model_by_name(name)
 
     def test_no_sdk_is_imported_before_the_first_call(self):
         code = (

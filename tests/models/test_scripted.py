@@ -9,7 +9,7 @@ import pytest
 import bough
 from bough import ScriptedModel, ToolCall, assistant
 from bough.errors import ModelError, ModelUnavailable
-from bough.models.names import named
+from bough.models.names import model_by_name
 from bough.models.recorded import RecordedModel
 from conftest import Store
 
@@ -56,12 +56,12 @@ def test_a_script_of_the_wrong_shape_is_named(tmp_path: Path, text: str, said: s
     place = tmp_path / "script.yaml"
     place.write_text(text)
     with pytest.raises(ModelUnavailable, match=said):
-        named(f"scripted:{place}")
+        model_by_name(f"scripted:{place}")
 
 
 def test_a_script_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelUnavailable, match="cannot be read"):
-        named(f"scripted:{tmp_path / 'none.yaml'}")
+        model_by_name(f"scripted:{tmp_path / 'none.yaml'}")
 
 
 def test_a_script_that_ends_says_so(store: Store) -> None:

@@ -24,7 +24,7 @@ from bough import (
     user,
 )
 from bough.replay.diff import shared_prefix
-from bough.replay.turn_comparison import words
+from bough.replay.turn_comparison import word_diff
 from bough.stores.memory.store import MemoryStore
 from conftest import Store
 from support.random_logs import SOAK
@@ -64,30 +64,30 @@ class TestKinds:
     def test_the_same_is_the_same(self, store: Store) -> None:
         diff = compared(store, tooled(), tooled())
         assert diff.is_same
-        assert diff.first is None
+        assert diff.first_divergence is None
         assert (diff.shared, diff.shared_turns, diff.rows) == (5, 1, ())
 
     def test_other_words(self, store: Store) -> None:
         diff = compared(store, tooled(), tooled(final="It is lost."))
         assert kinds(diff) == ["reworded"]
-        first = diff.first
+        first = diff.first_divergence
         assert first is not None
-        assert (first.what, first.expected, first.came) == ("answer", "Lost.", "It is lost.")
+        assert (first.subject, first.expected, first.actual) == ("answer", "Lost.", "It is lost.")
         assert (first.turn_a, first.seq_a, first.step) == (2, 5, 2)
-        assert diff.first_act is None
+        assert diff.first_action_divergence is None
 
     def test_another_tool(self, store: Store) -> None:
         diff = compared(store, tooled(), tooled(call("refund")))
         assert kinds(diff) == ["tool changed"]
-        assert diff.first is not None
-        assert diff.first.expected == 'look({"order":41})'
-        assert diff.first.came == 'refund({"order":41})'
+        assert diff.first_divergence is not None
+        assert diff.first_divergence.expected == 'look({"order":41})'
+        assert diff.first_divergence.actual == 'refund({"order":41})'
 
     def test_other_arguments(self, store: Store) -> None:
         diff = compared(store, tooled(), tooled(call(order=42)))
         assert kinds(diff) == ["arguments changed"]
-        assert diff.first is not None
-        assert (diff.first.what, diff.first.came) == ("look", '{"order":42}')
+        assert diff.first_divergence is not None
+        assert (diff.first_divergence.subject, diff.first_divergence.actual) == ("look", '{"order":42}')
 
     @pytest.mark.parametrize(
         "result",
@@ -101,21 +101,21 @@ class TestKinds:
     def test_another_result(self, store: Store, result: Any) -> None:
         diff = compared(store, tooled(), tooled(result=result))
         assert kinds(diff) == ["result changed"]
-        assert diff.first is not None
-        assert (diff.first.seq_a, diff.first.seq_b) == (4, 4)
+        assert diff.first_divergence is not None
+        assert (diff.first_divergence.seq_a, diff.first_divergence.seq_b) == (4, 4)
 
     def test_a_round_of_tools_more(self, store: Store) -> None:
         longer = [*tooled()[:-1], call("refund", call_id="d"), tool_result("d", "ok"), assistant("Lost.")]
         diff = compared(store, tooled(), longer)
         assert kinds(diff) == ["tool changed"]
-        assert diff.first is not None
-        assert diff.first.step == 2
+        assert diff.first_divergence is not None
+        assert diff.first_divergence.step == 2
 
     def test_a_tool_instead_of_words(self, store: Store) -> None:
         diff = compared(store, [user("where?"), assistant("No idea.")], tooled())
         assert kinds(diff) == ["tool changed"]
-        assert diff.first is not None
-        assert diff.first.expected == "No idea."
+        assert diff.first_divergence is not None
+        assert diff.first_divergence.expected == "No idea."
 
     def test_an_answer_that_is_not_there(self, store: Store) -> None:
         assert kinds(compared(store, tooled(), tooled()[:-1])) == ["missing"]
@@ -127,8 +127,8 @@ class TestKinds:
 
     def test_reasoning_is_compared_by_name(self, store: Store) -> None:
         diff = compared(store, [user("q"), assistant(Reasoning("hm"), "a")], [user("q"), assistant("a")])
-        assert diff.first is not None
-        assert (diff.first.kind, diff.first.what) == ("reworded", "reasoning")
+        assert diff.first_divergence is not None
+        assert (diff.first_divergence.kind, diff.first_divergence.subject) == ("reworded", "reasoning")
 
     def test_what_weighs_most_names_the_turn(self, store: Store) -> None:
         a = [user("q"), assistant("Let me see.", ToolCall("c", "f")), tool_result("c", "1"), assistant("x")]
@@ -140,7 +140,7 @@ class TestKinds:
             "result changed",
             "reworded",
         ]
-        assert diff.first_act == diff.rows[0].differences[1]
+        assert diff.first_action_divergence == diff.rows[0].differences[1]
 
     def test_state_is_compared(self, store: Store) -> None:
         one = store.start()
@@ -285,7 +285,7 @@ class TestShowing:
     def test_lines(self, store: Store) -> None:
         lines = compared(store, tooled(), tooled(call("refund"))).lines()
         assert "   2    2  tool changed" in "\n".join(lines)
-        assert '  came     refund({"order":41})' in lines
+        assert '  actual   refund({"order":41})' in lines
         assert lines[-1] == "different"
         assert compared(store, tooled(), tooled()).lines()[-1] == "same"
 
@@ -299,12 +299,12 @@ class TestShowing:
 
     @given(st.text(), st.text())
     def test_words_lose_nothing(self, a: str, b: str) -> None:
-        found = words(a, b)
+        found = word_diff(a, b)
         assert "".join(word.text for word in found if word.side != "b") == a
         assert "".join(word.text for word in found if word.side != "a") == b
 
     def test_very_long_texts_are_told_whole(self) -> None:
-        assert [word.side for word in words("a b " * 5_000, "a c " * 5_000)] == ["a", "b"]
+        assert [word.side for word in word_diff("a b " * 5_000, "a c " * 5_000)] == ["a", "b"]
 
 
 def mutated(turn: Turn, how: str) -> Turn | None:
@@ -353,8 +353,8 @@ def test_one_change_is_found_in_the_turn_it_was_made(
         at = [entry.seq for entry in one.path() if entry.turn == entry.seq][k]
         replayed = record(store, [*script[:k], *([changed] if changed else []), *script[k + 1 :]])
         diff = bough.diff(one, replayed)
-        assert diff.first is not None
-        assert diff.first.turn_a == at
+        assert diff.first_divergence is not None
+        assert diff.first_divergence.turn_a == at
         if how != "gone":
             (row,) = [row for row in diff.rows if row.turn_a == at]
             assert row.kind == EXPECTED[how]

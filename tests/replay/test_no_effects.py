@@ -209,7 +209,7 @@ def test_a_strict_replay_has_no_effects(recorded: Session, outside: Runtime) -> 
     assert tripped == []
     assert outside.seen() == ONCE
     assert report.is_identical
-    assert (report.effects_sent, report.recorded) == (0, 5)
+    assert (report.effects_sent, report.recorded_results) == (0, 5)
 
 
 @pytest.mark.parametrize("on_miss", ["stop", "next", "tell"])
@@ -223,7 +223,7 @@ def test_calls_nobody_recorded_have_no_effects(
     assert tripped == []
     assert outside.seen() == ONCE
     assert report.effects_sent == 0
-    assert sorted(report.refused) == sorted(call.name for call in CALLS)
+    assert sorted(report.missed_calls) == sorted(call.name for call in CALLS)
 
 
 def test_the_same_calls_by_another_model_have_no_effects(recorded: Session, outside: Runtime) -> None:
@@ -232,7 +232,7 @@ def test_the_same_calls_by_another_model_have_no_effects(recorded: Session, outs
         report = recorded.replay_sync(model=model, tools=outside.tools())
     assert tripped == []
     assert outside.seen() == ONCE
-    assert (report.recorded, report.refused) == (5, ())
+    assert (report.recorded_results, report.missed_calls) == (5, ())
 
 
 def test_a_dry_run_says_what_it_would_have_done_and_does_nothing(store: Store, outside: Runtime) -> None:
@@ -263,7 +263,7 @@ def test_live_runs_the_named_tool_and_no_other(recorded: Session, outside: Runti
     assert tripped == []
     assert outside.seen() == {**ONCE, "outbox": 2}
     assert report.effects == {"send_mail": 1}
-    assert report.recorded == 4
+    assert report.recorded_results == 4
 
 
 def test_a_replay_cannot_be_driven_on_by_accident(store: Store, recorded: Session, outside: Runtime) -> None:

@@ -27,7 +27,7 @@ import bough
 from bough import (
     Limits,
     Note,
-    Replayed,
+    ReplayReport,
     ScriptedModel,
     Session,
     Slow,
@@ -130,7 +130,7 @@ def results(session: Session) -> list[Any]:
     return [entry.message.results[0] for entry in session.path() if entry.role == "tool"]
 
 
-def replayed(store: Store, report: Replayed) -> Session:
+def replayed(store: Store, report: ReplayReport) -> Session:
     made = store.session(report.replay)
     assert made.verify() == []
     return made
@@ -149,8 +149,8 @@ class TestStrict:
 
     def test_a_recorded_answer_is_no_model_call(self, store: Store, session: Session) -> None:
         report = session.replay_sync()
-        assert report.before.calls == 4
-        assert report.after == bough.Totals()
+        assert report.usage_before.calls == 4
+        assert report.usage_after == bough.Totals()
         assert replayed(store, report).model_calls() == []
 
     def test_results_land_in_the_order_they_landed(self, store: Store) -> None:
@@ -233,7 +233,7 @@ class TestStrict:
         session.append([assistant("done")])
         report = session.replay_sync()
         assert report.is_identical
-        assert (report.turns, report.of) == (61, 61)
+        assert (report.turns, report.total_turns) == (61, 61)
 
     @pytest.mark.parametrize("limits", [{"rounds": 2}, {"turns": 2}, {"context_tokens": 30}])
     def test_limits_set_in_the_session_do_not_cut_it_short_again(
@@ -249,7 +249,7 @@ class TestStrict:
         fork.send_sync("and more?", model=ScriptedModel(["No."]))
         for each in (session, fork):
             report = each.replay_sync()
-            assert report.stopped is None
+            assert report.stop_reason is None
             assert report.is_identical
 
     def test_notes_made_while_calls_were_open_come_between_their_results(self, store: Store) -> None:
@@ -275,7 +275,7 @@ class TestStrict:
         session.append([user("third"), assistant("z")])
         report = session.replay_sync()
         assert report.is_same
-        assert report.stopped is None
+        assert report.stop_reason is None
         assert texts(replayed(store, report)) == texts(session)
 
     def test_twice_the_length_is_twice_the_work(self) -> None:
@@ -321,7 +321,7 @@ class TestStrict:
             made = store.session(report.replay)
             assert made.verify() == session.verify()
             assert report.is_same, "\n".join(report.lines())
-            assert report.refused == ()
+            assert report.missed_calls == ()
             cut = session.fork(at=report.until)
             assert texts(made) == texts(cut)
             assert made.state == cut.state
@@ -332,7 +332,7 @@ class TestStrict:
         with Store(MemoryStore(), deterministic_runtime()) as store:
             session = record(store, script)
             at = data.draw(st.integers(0, session.leaf.seq))
-            report = session.replay_sync(from_=at)
+            report = session.replay_sync(start=at)
             assert report.is_identical, "\n".join(report.lines())
             assert report.cut.requested == at
             assert store.session(report.replay).verify() == []
@@ -458,7 +458,7 @@ def raw_rows(place: Path, session_id: str) -> str:
 
 class TestRow:
     def test_it_is_a_replay_of_its_source_and_never_the_latest(self, store: Store, session: Session) -> None:
-        row = replayed(store, session.replay_sync(from_=5)).row
+        row = replayed(store, session.replay_sync(start=5)).row
         assert (row.relation, row.parent_session, row.parent_seq) == ("replay", session.session_id, 5)
         assert row.status == "completed"
         assert row.conversation_id != session.row.conversation_id
@@ -504,16 +504,16 @@ class TestRow:
 class TestFrom:
     def test_in_the_middle_of_a_turn_that_turn_goes_on(self, store: Store, session: Session) -> None:
         model = ScriptedModel(["It is not lost."])
-        report = session.replay_sync(model=model, from_=4)
+        report = session.replay_sync(model=model, start=4)
         made = replayed(store, report)
         assert ids(made)[:4] == ids(session)[:4]
         assert made.path()[5].message.text == "It is not lost."
         assert made.path()[5].turn == 2
-        assert report.first.kind == "reworded"
-        assert report.first.turn_a == 2
+        assert report.first_divergence.kind == "reworded"
+        assert report.first_divergence.turn_a == 2
 
     def test_right_behind_an_input_it_is_answered_anew(self, store: Store, session: Session) -> None:
-        report = session.replay_sync(model=ScriptedModel(["No idea."] * 2), from_=2)
+        report = session.replay_sync(model=ScriptedModel(["No idea."] * 2), start=2)
         made = replayed(store, report)
         assert [entry.message.text for entry in made.transcript()] == [
             "Where is 41?",
@@ -523,23 +523,23 @@ class TestFrom:
         ]
 
     def test_between_a_call_and_its_result_it_moves_and_says_so(self, session: Session) -> None:
-        report = session.replay_sync(from_=3)
+        report = session.replay_sync(start=3)
         assert (report.cut.at, report.cut.requested) == (2, 3)
         assert report.is_identical
         assert "asked for 3" in "\n".join(report.lines())
 
     def test_the_seeds_are_always_kept(self, session: Session) -> None:
-        assert session.replay_sync(from_=0).cut.at == 1
+        assert session.replay_sync(start=0).cut.at == 1
 
     def test_a_place_that_is_not_there_is_refused(self, session: Session) -> None:
         with pytest.raises(InvalidPosition):
-            session.replay_sync(from_=99)
+            session.replay_sync(start=99)
 
     def test_calls_of_the_kept_part_are_not_given_twice(self, store: Store, desk: Desk) -> None:
         session = store.start()
         script = [ask(("look", 1)), ask(("look", 1)), "Done."]
         session.send_sync("q", model=ScriptedModel(script), tools=desk.tools())
-        report = session.replay_sync(model=ScriptedModel(script[1:]), from_=3)
+        report = session.replay_sync(model=ScriptedModel(script[1:]), start=3)
         assert report.is_same
         assert [result.content for result in results(replayed(store, report))] == [
             result.content for result in results(session)
@@ -553,7 +553,7 @@ class TestRecordedTools:
         model = ScriptedModel([ask(("look", 41)), "Lost!", ask(("refund", 41)), "Money back!"], model="new")
         report = session.replay_sync(model=model, tools=desk.tools())
         assert [row.kind for row in report.rows] == ["reworded", "reworded"]
-        assert (report.recorded, report.refused, report.effects_sent) == (2, (), 0)
+        assert (report.recorded_results, report.missed_calls, report.effects_sent) == (2, (), 0)
         assert (report.model_before, report.model_after) == (("old",), ("new",))
         assert replayed(store, report).state == {"refunded": 41}
         assert desk.did == []
@@ -609,7 +609,7 @@ class TestRecordedTools:
         report = session.replay_sync(model=ScriptedModel(["a", *script[2:]]))
         assert results(replayed(store, report))[0].content == then
         report = session.replay_sync(model=ScriptedModel([ask(("look", 1), ("look", 1)), "a"]))
-        assert report.refused == ("look",)
+        assert report.missed_calls == ("look",)
 
 
 class TestMiss:
@@ -619,10 +619,13 @@ class TestMiss:
     def test_it_is_a_divergence_and_ends_the_replay(self, store: Store, session: Session, desk: Desk) -> None:
         model = ScriptedModel(self.script())
         report = session.replay_sync(model=model, tools=desk.tools())
-        assert report.stopped == "look was not recorded"
-        assert (report.turns, report.of) == (1, 2)
-        assert report.first.kind == "arguments changed"
-        assert (report.first.expected, report.first.came) == ('{"order":41}', '{"order":42}')
+        assert report.stop_reason == "look was not recorded"
+        assert (report.turns, report.total_turns) == (1, 2)
+        assert report.first_divergence.kind == "arguments changed"
+        assert (report.first_divergence.expected, report.first_divergence.actual) == (
+            '{"order":41}',
+            '{"order":42}',
+        )
         assert [row.kind for row in report.rows] == ["arguments changed", "missing"]
         (result,) = results(replayed(store, report))
         assert (result.outcome, result.error, result.ends_turn) == ("not_recorded", True, True)
@@ -633,14 +636,14 @@ class TestMiss:
 
     def test_the_cost_is_compared_for_what_was_fed(self, session: Session) -> None:
         report = session.replay_sync(model=ScriptedModel(self.script()))
-        assert report.before == session.usage_by_turn()[2]
-        assert report.difference["calls"] == -1
+        assert report.usage_before == session.usage_by_turn()[2]
+        assert report.usage_change["calls"] == -1
 
     def test_it_may_go_on_with_the_next_input(self, store: Store, session: Session) -> None:
         script = self.script()
         model = ScriptedModel([script[0], *script[2:]])
         report = session.replay_sync(model=model, on_miss="next")
-        assert report.stopped is None
+        assert report.stop_reason is None
         assert report.turns == 2
         assert [row.kind for row in report.rows] == ["arguments changed", "same"]
         assert not report.is_same
@@ -651,7 +654,7 @@ class TestMiss:
             "Lost.",
             "Refunded.",
         ]
-        assert report.refused == ("look",)
+        assert report.missed_calls == ("look",)
         for provider in PROVIDERS:
             assert "[not recorded: in this replay nothing was done]" in str(
                 replayed(store, report).messages(provider)
@@ -660,11 +663,11 @@ class TestMiss:
     def test_calls_beside_it_keep_their_results(self, store: Store, session: Session) -> None:
         report = session.replay_sync(model=ScriptedModel([ask(("look", 41), ("refund", 7))]))
         assert [result.outcome for result in results(replayed(store, report))] == ["done", "not_recorded"]
-        assert report.first.kind == "tool changed"
+        assert report.first_divergence.kind == "tool changed"
 
     def test_a_model_that_fails_stops_it_and_says_why(self, store: Store, session: Session) -> None:
         report = session.replay_sync(model=ScriptedModel([ask(("look", 41)), "Lost."]))
-        assert "no more lines" in report.stopped
+        assert "no more lines" in report.stop_reason
         assert replayed(store, report).row.status == "interrupted"
 
 
@@ -726,11 +729,11 @@ class TestDry:
         model = ScriptedModel([ask(("look", 7)), "Lost.", ask(("refund", 7))])
         report = session.replay_sync(model=model, tools=desk.tools(), mode="dry")
         assert desk.did == [("look", 7)]
-        assert (report.reads, report.refused, report.effects) == ({"look": 1}, ("refund",), {})
+        assert (report.reads, report.missed_calls, report.effects) == ({"look": 1}, ("refund",), {})
 
     def test_what_was_recorded_is_not_read_again(self, session: Session, desk: Desk) -> None:
         model = ScriptedModel([ask(("look", 41)), "Lost.", "No."])
-        assert session.replay_sync(model=model, tools=desk.tools(), mode="dry").recorded == 1
+        assert session.replay_sync(model=model, tools=desk.tools(), mode="dry").recorded_results == 1
         assert desk.did == []
 
     def test_a_dry_run_answers_for_its_tool(self, store: Store, session: Session, desk: Desk) -> None:
@@ -766,7 +769,7 @@ class TestDry:
             return "seen"
 
         report = session.replay_sync(model=ScriptedModel([ask(("peek", 1))]), tools=[peek], mode="dry")
-        assert report.refused == ("peek",)
+        assert report.missed_calls == ("peek",)
         assert did == []
 
     def test_a_tool_the_session_does_not_allow_does_not_run(self, store: Store, desk: Desk) -> None:
@@ -782,7 +785,7 @@ class TestLive:
         report = session.replay_sync(live=["look"], tools=desk.tools())
         assert report.mode == "live"
         assert desk.did == [("look", 41)]
-        assert (report.reads, report.recorded, report.effects_sent) == ({"look": 1}, 1, 0)
+        assert (report.reads, report.recorded_results, report.effects_sent) == ({"look": 1}, 1, 0)
 
     def test_effects_are_counted(self, session: Session, desk: Desk) -> None:
         report = session.replay_sync(live=["refund"], tools=desk.tools())
@@ -797,8 +800,8 @@ class TestLive:
 
         report = session.replay_sync(live=["look"], tools=[look])
         assert [row.kind for row in report.rows] == ["result changed", "same"]
-        assert report.first.came == "delivered"
-        assert report.stopped is None
+        assert report.first_divergence.actual == "delivered"
+        assert report.stop_reason is None
 
     def test_a_recorded_approval_counts_and_nothing_waits_for_another(self, store: Store, desk: Desk) -> None:
         session = store.start()
@@ -810,7 +813,7 @@ class TestLive:
         assert session.replay_sync(live=["refund"], tools=tools).effects == {"refund": 1}
         other = ScriptedModel([ask(("refund", 2)), "Done."])
         report = session.replay_sync(live=["refund"], tools=tools, model=other)
-        assert (report.effects, report.refused) == ({}, ("refund",))
+        assert (report.effects, report.missed_calls) == ({}, ("refund",))
         assert desk.did == [("refund", 1), ("refund", 1)]
 
     def test_one_cancelled_while_it_ran_may_have_taken_effect(self, store: Store, session: Session) -> None:
@@ -891,7 +894,7 @@ class TestTasks:
 
     def test_a_task_that_was_not_recorded_is_refused(self, store: Store, parent: Session) -> None:
         report = parent.replay_sync(live=["research"], tools=[self.tool("dig into")])
-        assert "not recorded" in report.first.came
+        assert "not recorded" in report.first_divergence.actual
         assert len(list(store.all_sessions(relation="task"))) == 1
 
 
@@ -908,8 +911,8 @@ class TestUsage:
         report = session.replay_sync(model=ScriptedModel(["b"]))
         (call,) = replayed(store, report).model_calls()
         assert call.bucket == "replay"
-        assert session.usage() == spent == report.before
-        assert replayed(store, report).usage() == report.after
+        assert session.usage() == spent == report.usage_before
+        assert replayed(store, report).usage() == report.usage_after
 
     def test_usage_is_conserved(self, store: Store, session: Session) -> None:
         made = 4  # of the source
@@ -932,14 +935,14 @@ class TestUsage:
 class TestLimits:
     def test_they_hold(self, store: Store, session: Session) -> None:
         report = session.replay_sync(model=ScriptedModel(["a"] * 9), limits=Limits(turns=1))
-        assert "turns" in report.stopped
+        assert "turns" in report.stop_reason
         assert report.turns == 2
         assert len(replayed(store, report).transcript()) == 2
 
     def test_a_turn_that_calls_too_often_is_stopped(self, store: Store, session: Session) -> None:
         model = ScriptedModel(lambda request: ask(("look", 41)))
         report = session.replay_sync(model=model, limits=Limits(rounds=3), on_miss="tell")
-        assert "3 times" in report.stopped
+        assert "3 times" in report.stop_reason
         assert len(model.requests) == 3
 
     def test_cancelling_leaves_a_valid_replay(self, store: Store, session: Session) -> None:
@@ -989,7 +992,7 @@ class TestReport:
     def test_it_is_json_and_comes_back(self, session: Session) -> None:
         for how in ({}, {"model": ScriptedModel([ask(("look", 42))])}):
             report = session.replay_sync(**how)
-            assert msgspec.json.decode(msgspec.json.encode(report), type=Replayed) == report
+            assert msgspec.json.decode(msgspec.json.encode(report), type=ReplayReport) == report
 
     def test_the_same_replay_has_the_same_report(self, session: Session) -> None:
         one, other = (
@@ -1029,7 +1032,7 @@ def burn(**_: Any) -> Any:
     st.integers(0, 9),
 )
 def test_whatever_another_model_does_nothing_happens(
-    script: list[Turn], other: list[Turn], mode: Any, on_miss: Any, from_: int
+    script: list[Turn], other: list[Turn], mode: Any, on_miss: Any, start: int
 ) -> None:
     """A model that does not care what was recorded: a valid replay, a source nobody touched, and no effect."""
     said = [line for number, turn in enumerate(other) for line in answers(turn, number)]
@@ -1045,7 +1048,7 @@ def test_whatever_another_model_does_nothing_happens(
             tools=burning,
             mode=mode,
             on_miss=on_miss,
-            from_=min(from_, session.leaf.seq),
+            start=min(start, session.leaf.seq),
             limits=Limits(rounds=6),
         )
         made = store.session(report.replay)
@@ -1056,7 +1059,7 @@ def test_whatever_another_model_does_nothing_happens(
         assert session.usage() == spent
         assert sum(not call.failed for call in made.model_calls()) == len(model.requests)
         assert {call.bucket for call in made.model_calls()} <= {"replay"}
-        assert msgspec.json.decode(msgspec.json.encode(report), type=Replayed) == report
+        assert msgspec.json.decode(msgspec.json.encode(report), type=ReplayReport) == report
         assert report.lines()
         assert report.markdown()
 
@@ -1068,5 +1071,5 @@ def test_recorded_tools_are_never_run(store: Store, tool: bough.Tool) -> None:
     burning = msgspec.structs.replace(tool, function=burn)
     model = ScriptedModel([assistant(ToolCall("z", tool.name, {"n": n})) for n in (1, 2)])
     report = session.replay_sync(model=model, tools=[burning])
-    assert report.refused == (tool.name,)
-    assert report.recorded == 1
+    assert report.missed_calls == (tool.name,)
+    assert report.recorded_results == 1

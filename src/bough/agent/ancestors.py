@@ -12,16 +12,16 @@ from ..errors import NotFound
 from ..log.log import Log
 from ..stores.base import SessionRow, StoreBackend
 
-DEEPEST = 4
+MAX_TASK_DEPTH = 4
 
 
-def above(log: Log) -> list[Log]:
+def ancestors(log: Log) -> list[Log]:
     """The sessions it is a task of: its parent first, the one that is no task last."""
     row = log.store.session(log.session_id)
     return [Log(log.store, parent, log.runtime) for parent in _rows_above(log.store, row)]
 
 
-def in_trash(log: Log, task: SessionRow) -> str | None:
+def topmost_trashed(log: Log, task: SessionRow) -> str | None:
     """The topmost session in the trash between a task and `log`: to restore it brings back those below it."""
     line = [task, *_rows_above(log.store, task)]
     between = takewhile(lambda row: row.session_id != log.session_id, line)
@@ -30,7 +30,7 @@ def in_trash(log: Log, task: SessionRow) -> str | None:
 
 
 def _rows_above(store: StoreBackend, row: SessionRow) -> Iterator[SessionRow]:
-    for _ in range(DEEPEST + 1):  # a ring that somebody forged has an end too
+    for _ in range(MAX_TASK_DEPTH + 1):  # a ring that somebody forged has an end too
         if row.relation != "task" or row.parent_session is None:
             return
         try:

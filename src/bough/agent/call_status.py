@@ -15,57 +15,57 @@ from ..core.turns import OpenCall
 from ..errors import NotFound
 from ..log.log import Log
 from ..stores.base import Fact
-from .ancestors import in_trash
-from .approvals import Asked
+from .ancestors import topmost_trashed
+from .approvals import PendingApproval
 from .tools.tool import Tool
 
-Place = tuple[int, int]
+CallPosition = tuple[int, int]
 
 
-class Calls(Struct, frozen=True):
+class CallStatus(Struct, frozen=True):
     """Places are (seq of the answer, index of the call in it)."""
 
-    started: frozenset[Place] = frozenset()
-    asked: frozenset[Place] = frozenset()
-    approved: frozenset[Place] = frozenset()
-    denied: frozenset[Place] = frozenset()
-    below: Mapping[Place, tuple[Asked, ...]] = {}
+    started: frozenset[CallPosition] = frozenset()
+    approval_requested: frozenset[CallPosition] = frozenset()
+    approved: frozenset[CallPosition] = frozenset()
+    denied: frozenset[CallPosition] = frozenset()
+    task_approvals: Mapping[CallPosition, tuple[PendingApproval, ...]] = {}
     """What the tasks of a call wait for."""
-    in_trash: Mapping[Place, str] = {}
+    trashed_tasks: Mapping[CallPosition, str] = {}
     """Calls that have a task which lies in the trash, and what brings it back when it is restored."""
-    answered_below: frozenset[Place] = frozenset()
+    decided_tasks: frozenset[CallPosition] = frozenset()
     """Calls that have a task which was given a word and has not gone on yet."""
     tasks: tuple[str, ...] = ()
     """The sessions of the tasks that the batch has started."""
 
     @property
-    def settled(self) -> frozenset[Place]:
+    def decided(self) -> frozenset[CallPosition]:
         """Those on which a person has nothing to say any more."""
         return self.started | self.approved | self.denied
 
     def is_waiting(self, call: OpenCall, tools: Mapping[str, Tool]) -> bool:
         """Whether a person must say yes or no first, to it or to what its tasks want."""
         tool, place = tools.get(call.call.name), (call.seq, call.index)
-        if place in self.in_trash or (place in self.below and place not in self.answered_below):
+        if place in self.trashed_tasks or (place in self.task_approvals and place not in self.decided_tasks):
             return True
-        if place in self.settled:
+        if place in self.decided:
             return False
-        return place in self.asked or (tool is not None and tool.approval)
+        return place in self.approval_requested or (tool is not None and tool.approval)
 
-    def to_ask(self, waiting: Sequence[OpenCall], tools: Mapping[str, Tool]) -> list[OpenCall]:
-        known = self.asked.union(self.below, self.in_trash)
+    def needing_request(self, waiting: Sequence[OpenCall], tools: Mapping[str, Tool]) -> list[OpenCall]:
+        known = self.approval_requested.union(self.task_approvals, self.trashed_tasks)
         return [c for c in waiting if self.is_waiting(c, tools) and (c.seq, c.index) not in known]
 
-    def about(self, waiting: Sequence[OpenCall], session_id: str) -> Iterator[Asked]:
+    def pending_approvals(self, waiting: Sequence[OpenCall], session_id: str) -> Iterator[PendingApproval]:
         """What a person is asked about, of these calls and of their tasks, in call order."""
         for call in waiting:
             place = (call.seq, call.index)
-            yield from self.below.get(place, ())
-            if place in self.asked - self.settled:
-                yield Asked(call.seq, call.index, call.call, session_id)
+            yield from self.task_approvals.get(place, ())
+            if place in self.approval_requested - self.decided:
+                yield PendingApproval(call.seq, call.index, call.call, session_id)
 
 
-def read_calls(log: Log) -> Calls:
+def read_call_status(log: Log) -> CallStatus:
     """From the facts since the answer that made the calls; older ones concern other batches."""
     known, waits = _told(log)
     if not waits:
@@ -73,12 +73,12 @@ def read_calls(log: Log) -> Calls:
     return _below(log, known, waits)
 
 
-def _told(log: Log) -> tuple[Calls, list[Fact]]:
+def _told(log: Log) -> tuple[CallStatus, list[Fact]]:
     """What its own journal tells, and the facts about tasks that wait, oldest first."""
     waiting = log.cursor.open_calls
     if not waiting:
-        return Calls(), []
-    found: dict[str, set[Place]] = {
+        return CallStatus(), []
+    found: dict[str, set[CallPosition]] = {
         kind: set() for kind in ("calls_started", "approval_asked", "approved", "denied")
     }
     waits: list[Fact] = []
@@ -95,46 +95,46 @@ def _told(log: Log) -> tuple[Calls, list[Fact]]:
         elif fact.kind == "appended" and fact.data["first"] <= waiting[0].seq <= fact.data["last"]:
             break
     started, asked, approved, denied = (frozenset(places) for places in found.values())
-    return Calls(started, asked, approved, denied, tasks=tuple(reversed(tasks))), waits[::-1]
+    return CallStatus(started, asked, approved, denied, tasks=tuple(reversed(tasks))), waits[::-1]
 
 
-def _below(log: Log, known: Calls, waits: Iterable[Fact]) -> Calls:
+def _below(log: Log, known: CallStatus, waits: Iterable[Fact]) -> CallStatus:
     """Of what tasks were waiting for: what still waits, what can go on because there was a word, what is in the trash."""
-    below: dict[Place, tuple[Asked, ...]] = {}
-    trashed: dict[Place, str] = {}
-    answered: set[Place] = set()
+    below: dict[CallPosition, tuple[PendingApproval, ...]] = {}
+    trashed: dict[CallPosition, str] = {}
+    answered: set[CallPosition] = set()
     for fact in waits:
         place, asked = (fact.data["seq"], fact.data["index"]), fact.data["asked"]
         try:
             row = log.store.session(fact.data["session"])
         except NotFound:
             continue
-        lies = in_trash(log, row)
+        lies = topmost_trashed(log, row)
         for call, in_task in _open_in(Log(log.store, row, log.runtime)):
             if (call.seq, call.index) != (asked["seq"], asked["index"]):
                 continue
             if lies is not None:
                 trashed[place] = lies
-            elif (call.seq, call.index) in in_task.settled:
+            elif (call.seq, call.index) in in_task.decided:
                 answered.add(place)
             else:
-                waiting = Asked(call.seq, call.index, call.call, row.session_id)
+                waiting = PendingApproval(call.seq, call.index, call.call, row.session_id)
                 below[place] = (*below.get(place, ()), waiting)
-    return replace(known, below=below, in_trash=trashed, answered_below=frozenset(answered))
+    return replace(known, task_approvals=below, trashed_tasks=trashed, decided_tasks=frozenset(answered))
 
 
-def _open_in(task: Log) -> Iterator[tuple[OpenCall, Calls]]:
+def _open_in(task: Log) -> Iterator[tuple[OpenCall, CallStatus]]:
     known, _ = _told(task)  # of what it was named for; journals that name each other would have no end
     yield from ((call, known) for call in task.cursor.open_calls)
 
 
-def asked_about(log: Log) -> list[Asked]:
+def pending_approvals(log: Log) -> list[PendingApproval]:
     """The calls that wait for a person, here and in the tasks of open calls, as they are now."""
     log.refresh()
-    return list(read_calls(log).about(log.cursor.open_calls, log.session_id))
+    return list(read_call_status(log).pending_approvals(log.cursor.open_calls, log.session_id))
 
 
-def is_awaited(log: Log) -> bool:
+def is_awaited_by_worker(log: Log) -> bool:
     """Whether it is a worker's task that waits for words here: `waiting` told its queue, and nobody has gone on since."""
     for fact in reversed(log.store.journal(log.session_id)):
         if fact.kind in ("waiting", "turn_started", "turn_resumed"):

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-Type = Literal[
+EventType = Literal[
     "session:started",
     "session:turn_started",
     "session:delta",
@@ -28,7 +28,7 @@ Type = Literal[
 class Event(Struct, frozen=True, omit_defaults=True):
     """What a run tells while it goes on: `session:…` for what is durable, deltas for what is only live."""
 
-    type: Type
+    type: EventType
     data: dict[str, Any] = {}
-    n: int | None = None
+    journal_number: int | None = None
     """The journal number behind which it is durable; None: live only."""

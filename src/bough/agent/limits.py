@@ -16,16 +16,16 @@ from ..errors import InvalidArgument
 from ..models.model import Model
 from ..stores.base import SessionRow
 
-MOST = 50
+DEFAULT_LIMIT = 50
 """Turns of a session, and model calls of a turn, where nobody says how many."""
 
 
 class Limits(Struct, frozen=True, kw_only=True):
     """How much a session may take: turns, model calls, money, context. Looked at before anything is sent."""
 
-    turns: int = MOST
+    turns: int = DEFAULT_LIMIT
     """Hard cap on the turns of a session; 0 means the default."""
-    rounds: int = MOST
+    rounds: int = DEFAULT_LIMIT
     """Model calls within one turn."""
     max_cost_microcents: int | None = None
     on_exceed: Literal["stop", "warn"] = "stop"
@@ -54,7 +54,7 @@ def _check_count(name: str, value: object) -> None:
         raise InvalidArgument(name, value, "a whole number from 0 on")
 
 
-def narrowed(limits: Limits, settings: Mapping[str, Any] | None) -> Limits:
+def narrow(limits: Limits, settings: Mapping[str, Any] | None) -> Limits:
     """What holds in a session whose settings set limits too: of each the smaller one, never more than was given.
 
     Names that are none of ours are the host's own.
@@ -66,14 +66,14 @@ def narrowed(limits: Limits, settings: Mapping[str, Any] | None) -> Limits:
             continue
         _check_count(f"the session's limit {name}", asked)
         if name in ("turns", "rounds"):
-            asked, given = asked or MOST, given or MOST
+            asked, given = asked or DEFAULT_LIMIT, given or DEFAULT_LIMIT
         found[name] = asked if given is None else min(asked, given)
     if (settings or {}).get("on_exceed") == "stop":
         found["on_exceed"] = "stop"
     return replace(limits, **found)
 
 
-def trimmed(context: Context, most: int | None) -> Context:
+def trim(context: Context, most: int | None) -> Context:
     """The newest whole turns of a context, so many messages at the most. A turn that is longer is given whole."""
     if most is None:
         return context
@@ -82,33 +82,33 @@ def trimmed(context: Context, most: int | None) -> Context:
     return fit(context, Budget(messages=max(most, least))).context
 
 
-class Reached(Struct, frozen=True):
+class LimitHit(Struct, frozen=True):
     code: str
-    what: str
+    message: str
     is_warning: bool = False
 
 
-def reached(
+def check_limits(
     limits: Limits, row: SessionRow, *, is_new_turn: bool, spent: Totals = Totals(), rounds: int = 0
-) -> Reached | None:
+) -> LimitHit | None:
     """Which limit stands in the way of the next model call, if any. `spent` is what it and its tasks have cost."""
-    cap = limits.turns or MOST
+    cap = limits.turns or DEFAULT_LIMIT
     if is_new_turn and row.turns >= cap:
         had = f"{cap} turn{'' if cap == 1 else 's'}"
-        return Reached("turn_limit", f"the session has had its {had}; fork it or raise Limits(turns=)")
-    if rounds >= (limits.rounds or MOST):
-        return Reached("turn_limit", f"the turn has called the model {rounds} times; raise Limits(rounds=)")
+        return LimitHit("turn_limit", f"the session has had its {had}; fork it or raise Limits(turns=)")
+    if rounds >= (limits.rounds or DEFAULT_LIMIT):
+        return LimitHit("turn_limit", f"the turn has called the model {rounds} times; raise Limits(rounds=)")
     cost = limits.max_cost_microcents
     if cost is not None and spent.cost_microcents >= cost:
         what = (
             f"{spent.cost_microcents:,} of {cost:,} microcents are spent; raise Limits(max_cost_microcents=)"
         )
-        return Reached("cost_limit", what, limits.on_exceed == "warn")
+        return LimitHit("cost_limit", what, limits.on_exceed == "warn")
     unpriced = spent.unpriced_calls - spent.unknown_calls  # a call that has just been announced is unknown
     if cost is not None and unpriced:
         what = (
             f"calls without a price so far: {unpriced}; the cap of {cost:,} microcents does not count them. "
             "pip install 'bough[prices]' knows the usual models, rates=Rates(…) tells of others"
         )
-        return Reached("cost_unknown", what, is_warning=True)
+        return LimitHit("cost_unknown", what, is_warning=True)
     return None

@@ -21,17 +21,17 @@ from ..log import ledger
 from ..log.log import Log
 from ..models.model import Model
 from ..stores.base import SessionRow
-from .call_status import Calls, read_calls
+from .call_status import CallStatus, read_call_status
 from .cancellation import run_uncancelled
 from .compaction import Sizes, compact
 from .events import Event
 from .lease import keep, take
-from .limits import Limits, Reached, narrowed, reached
+from .limits import LimitHit, Limits, check_limits, narrow
 from .model_call import Asking
-from .start_facts import STARTED, about_run, about_session, about_turn, was_one_shot
+from .start_facts import FIRST_FACT, is_one_shot_turn, runner_data, session_data, turn_start_data
 from .tasks import cancel_tasks
 from .tool_batch import run_batch, settle_open, stopped_result
-from .tools.tool import Tool, words
+from .tools.tool import Tool, error_text
 
 CANCELLED = "(cancelled)"
 
@@ -71,7 +71,7 @@ class Loop(Asking):
         """The whole turn, event by event; without content the turn that is open goes on."""
         content = None if content is None else to_user_message(content)
         self.check(await self.run_blocking(self.log.refresh))
-        self.limits = narrowed(self.limits, (await self.read_settings()).limits)
+        self.limits = narrow(self.limits, (await self.read_settings()).limits)
         stop = await self._reached(is_new_turn=True) if content is not None else None
         if stop is not None and not stop.is_warning:
             yield self._refused(stop)
@@ -129,16 +129,16 @@ class Loop(Asking):
         if isinstance(error, StaleLeaf):
             await self.run_blocking(self.log.refresh)
         if self.log.cursor.turn:
-            await self._failed_turn(words(error))
+            await self._failed_turn(error_text(error))
 
     async def _failed_turn(self, why: str) -> None:
         row = {"status": "failed", "error": why.encode("utf-8", "replace").decode().replace("\0", "")}
         await self.record("turn_ended", data={"turn": self.log.cursor.turn, **row}, row=row)
 
-    async def _reached(self, *, is_new_turn: bool, rounds: int = 0) -> Reached | None:
+    async def _reached(self, *, is_new_turn: bool, rounds: int = 0) -> LimitHit | None:
         row = await self.run_blocking(self.log.store.session, self.log.session_id)
         spent = await self._cost()
-        stop = reached(self.limits, row, is_new_turn=is_new_turn, spent=spent, rounds=rounds)
+        stop = check_limits(self.limits, row, is_new_turn=is_new_turn, spent=spent, rounds=rounds)
         if self.parent is None or (stop is not None and not stop.is_warning):
             return stop
         return await self.parent._reached(is_new_turn=False) or stop
@@ -176,30 +176,32 @@ class Loop(Asking):
             if not self.log.cursor.turn:
                 yield Event("session:turn_completed", {"stop_reason": "nothing to resume"})
                 return
-            self.is_one_shot = await self.run_blocking(was_one_shot, self.log)
+            self.is_one_shot = await self.run_blocking(is_one_shot_turn, self.log)
             going = {"status": "running", "completed_at": None}
-            about = {"turn": self.log.cursor.turn, **about_run(self.models, self.allowed(), self.limits)}
+            about = {"turn": self.log.cursor.turn, **runner_data(self.models, self.allowed(), self.limits)}
             await self.record("turn_resumed", data=about, row=going, only_at_leaf=True)
             said = await self.run_blocking(self.log.store.draft, self.log.session_id)
             if said is not None:
                 await self.append(Draft(assistant(said), finish="interrupted"))
         else:
             await settle_open(self)
-            about = await self.run_blocking(about_turn, self.log, self.models, self.allowed(), self.limits)
+            about = await self.run_blocking(
+                turn_start_data, self.log, self.models, self.allowed(), self.limits
+            )
             self.is_one_shot = self.is_one_shot and takes is None
             about |= {"one_shot": True} if self.is_one_shot else {}
             draft = Draft(to_user_message(content))
             started = await self.append(draft, row={"status": "running"}, data=about, takes=takes)
             if self._is_first:
                 self._is_first = False
-                yield Event("session:started", await self.run_blocking(about_session, self.log), STARTED)
+                yield Event("session:started", await self.run_blocking(session_data, self.log), FIRST_FACT)
             yield Event("session:turn_started", {"seq": started.leaf.seq}, self.n)
         async for event in self._steps():
             yield event
 
     async def _steps(self) -> AsyncIterator[Event]:
         while True:
-            calls = await self.run_blocking(read_calls, self.log)
+            calls = await self.run_blocking(read_call_status, self.log)
             match next_action(self.path, calls.started):
                 case CallModel():
                     stop = await self._reached(is_new_turn=False, rounds=self.log.cursor.step)
@@ -207,7 +209,7 @@ class Loop(Asking):
                         yield await self._stopped(stop)
                         return
                     if stop is not None:
-                        yield Event("session:limit_passed", {"code": stop.code, "message": stop.what})
+                        yield Event("session:limit_passed", {"code": stop.code, "message": stop.message})
                     if not self._compacted and self._is_too_long():
                         self._compacted = True
                         compacted = await compact(self)
@@ -229,18 +231,20 @@ class Loop(Asking):
                     yield Event("session:turn_completed", {"stop_reason": why}, self.n)
                     return
 
-    async def _must_wait(self) -> Calls | None:
+    async def _must_wait(self) -> CallStatus | None:
         """What is known, if all that is open waits for a person; a word may have come while siblings ran."""
         waiting = self.log.cursor.open_calls
         if not waiting:
             return None
-        calls = await self.run_blocking(read_calls, self.log)
+        calls = await self.run_blocking(read_call_status, self.log)
         return calls if all(calls.is_waiting(call, self.tools) for call in waiting) else None
 
-    def _refuse_trashed(self, calls: Calls) -> None:
+    def _refuse_trashed(self, calls: CallStatus) -> None:
         """Who resumes what no word can help must hear why: it waits for a task that lies in the trash."""
-        if calls.in_trash and not any(calls.about(self.log.cursor.open_calls, self.log.session_id)):
-            raise TaskTrashed(self.log.session_id, next(iter(calls.in_trash.values())))
+        if calls.trashed_tasks and not any(
+            calls.pending_approvals(self.log.cursor.open_calls, self.log.session_id)
+        ):
+            raise TaskTrashed(self.log.session_id, next(iter(calls.trashed_tasks.values())))
 
     def _is_too_long(self) -> bool:
         """Whether the next call would be given more than it should."""
@@ -290,18 +294,18 @@ class Loop(Asking):
 
     # -- ends --------------------------------------------------------------------------------------
 
-    async def _stopped(self, stop: Reached) -> Event:
+    async def _stopped(self, stop: LimitHit) -> Event:
         """A turn ended by a limit has a public closing answer, so that nobody waits for one."""
         if self._call_id is not None:  # announced, and then not made
             call = replace(self._ledger(self.models[0], Usage(0, 0, 0, 0), answered=False), price=None)
             self._call_id = None
             await self.record("call_dropped", calls=[call], replaces_call=True)
-        closing = Draft(assistant(f"(stopped: {stop.what})"), finish="error")
-        await self.append(closing, data={"error": stop.what})
+        closing = Draft(assistant(f"(stopped: {stop.message})"), finish="error")
+        await self.append(closing, data={"error": stop.message})
         return self._refused(stop, self.n)
 
-    def _refused(self, stop: Reached, n: int | None = None) -> Event:
-        error = {"code": stop.code, "message": stop.what}
+    def _refused(self, stop: LimitHit, n: int | None = None) -> Event:
+        error = {"code": stop.code, "message": stop.message}
         return Event("session:turn_completed", {"stop_reason": "error", "error": error}, n)
 
     async def _gave_up(self, error: ModelError) -> Event:
@@ -313,7 +317,7 @@ class Loop(Asking):
         """Close what is open with words, so that the session stays valid and goes on with the next input."""
         if not self.log.cursor.turn:
             return
-        calls = await self.run_blocking(read_calls, self.log)
+        calls = await self.run_blocking(read_call_status, self.log)
         await cancel_tasks(self, calls.tasks)
         drafts = [Draft(stopped_result(self, call, calls.started)) for call in self.log.cursor.open_calls]
         said: str | None = self._said.text if self._said is not None else None

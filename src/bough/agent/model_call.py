@@ -24,8 +24,8 @@ from ..wire import Answer
 from .async_bridge import Crossing
 from .cancellation import cancel_all, run_uncancelled
 from .events import Event
-from .limits import Limits, trimmed
-from .stream_buffer import FLUSH_MICROSECONDS, Said
+from .limits import Limits, trim
+from .stream_buffer import FLUSH_MICROSECONDS, StreamBuffer
 from .tool_batch import with_own_ids
 from .tools.tool import Tool
 
@@ -36,7 +36,7 @@ class Asking(Crossing):
     def __init__(self, log: Log, models: Sequence[Model], tools: Mapping[str, Tool], limits: Limits) -> None:
         super().__init__(log, models)
         self.tools, self.limits = tools, limits
-        self._said: Said | None = None
+        self._said: StreamBuffer | None = None
         self._spent: Usage | None = None  # what a call had cost that gave no answer
         self.mine: set[int] = set()  # answers of this run: their tools were not started by a process before
 
@@ -49,13 +49,13 @@ class Asking(Crossing):
 
     def context(self) -> Context:
         """What a model is given now."""
-        return trimmed(contexts.build_context(self.path), self.limits.max_messages)
+        return trim(contexts.build_context(self.path), self.limits.max_messages)
 
     async def _ask_once(self, model: Model) -> AsyncIterator[Event]:
         """One call of one model, to its answer. Whatever ends it, what was shown of it is kept."""
         if self._call_id is None:
             await self._start_call(model)
-        self._said = said = Said(self.log.runtime.redactor)
+        self._said = said = StreamBuffer(self.log.runtime.redactor)
         try:
             answer: Answer | None = None
             async with aclosing(self._streamed(model, said)) as pieces:
@@ -74,7 +74,7 @@ class Asking(Crossing):
                 await run_uncancelled(self.run_blocking(self._save, said.saved(self.log.runtime.now())))
             raise
 
-    async def _streamed(self, model: Model, said: Said) -> AsyncGenerator[Event | Answer, None]:
+    async def _streamed(self, model: Model, said: StreamBuffer) -> AsyncGenerator[Event | Answer, None]:
         """What may be shown as it comes, and the answer; what was shown is durable soon."""
         specs = tuple(tool.spec for tool in self.allowed().values())
         saving = asyncio.ensure_future(self._save_in_time(said))
@@ -130,7 +130,7 @@ class Asking(Crossing):
         log = self.log
         log.store.save_draft(log.session_id, log.leaf, text, self._fence, log.runtime.now())
 
-    async def _save_in_time(self, said: Said) -> None:
+    async def _save_in_time(self, said: StreamBuffer) -> None:
         """Also when the stream says no more, what was shown is durable soon."""
         while True:
             await asyncio.sleep(FLUSH_MICROSECONDS / 1_000_000)

@@ -13,20 +13,20 @@ from ..core.entries import Entry
 from ..core.tree import Leaf
 from ..log.log import Log
 from ..stores.message_limits import message_limits
-from .limits import trimmed
+from .limits import trim
 
-Most = Mapping[Leaf, int]
+MessageLimits = Mapping[Leaf, int]
 """By the place of a turn's input: how many messages its calls were given at the most. The others: all."""
 
 
-def given(path: Sequence[Entry], most: Most) -> Context:
+def prompt_context(path: Sequence[Entry], most: MessageLimits) -> Context:
     """What a model was given behind the last entry of a whole path, or would be by the turn it belongs to."""
     turn = path[-1].turn if path else 0
     asked = Leaf(path[turn - 1].branch, turn) if turn else Leaf(0, 0)
-    return trimmed(contexts.build_context(path), most.get(asked))
+    return trim(contexts.build_context(path), most.get(asked))
 
 
-def most_on_tree(log: Log) -> dict[Leaf, int]:
+def message_limits(log: Log) -> dict[Leaf, int]:
     """Of the session, and of the turns it stands on, whoever ran them."""
     found = message_limits(log.store.journal(log.session_id))
     branches = log.store.branches(log.session_id)

@@ -10,24 +10,24 @@ from ..log.log import Log
 from ..models.model import Model
 from .limits import Limits
 
-STARTED = 1
+FIRST_FACT = 1
 """The number of a journal's first fact: that the session was started."""
 
 
-def about_turn(
+def turn_start_data(
     log: Log, models: Sequence[Model], tool_names: Iterable[str], limits: Limits
 ) -> dict[str, Any]:
     """By whoever runs it. What is not known is left out."""
-    return {**_about_row(log), **about_run(models, tool_names, limits)}
+    return {**_about_row(log), **runner_data(models, tool_names, limits)}
 
 
-def about_sent(log: Log) -> dict[str, Any]:
+def queued_turn_data(log: Log) -> dict[str, Any]:
     """By whoever has somebody else run it: the session's own model and tools; who takes it up tells of his."""
     row = log.store.session(log.session_id)
     return _known(**_about_row(log), model=row.model, tool_names=list(row.tool_names))
 
 
-def about_run(models: Sequence[Model], tool_names: Iterable[str], limits: Limits) -> dict[str, Any]:
+def runner_data(models: Sequence[Model], tool_names: Iterable[str], limits: Limits) -> dict[str, Any]:
     """What is told by a process that goes on with a turn: it may have another model and other tools."""
     model = models[0].model if models else None
     return _known(model=model, tool_names=list(tool_names), max_messages=limits.max_messages)
@@ -47,7 +47,7 @@ def _known(**found: Any) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value not in (None, {}, [])}
 
 
-def about_session(log: Log) -> dict[str, Any]:
+def session_data(log: Log) -> dict[str, Any]:
     """Who it is and the workspace it runs against, as they were given. What is not known is left out."""
     row, detail = log.store.session_with_detail(log.session_id)
     workspace = detail.workspace
@@ -61,7 +61,7 @@ def about_session(log: Log) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def was_one_shot(log: Log) -> bool:
+def is_one_shot_turn(log: Log) -> bool:
     """Whether the turn that is open was sent as the only one."""
     for fact in reversed(log.store.journal(log.session_id)):
         if fact.kind == "turn_started":

@@ -9,7 +9,7 @@ FLUSH_CHARACTERS = 400
 FLUSH_MICROSECONDS = 500_000
 
 
-class Said:
+class StreamBuffer:
     def __init__(self, redactor: Redactor) -> None:
         self._text, self._reasoning = _Flow(redactor), _Flow(redactor)
         self._saved = 0

@@ -19,9 +19,9 @@ from ..errors import InvalidOperation, NotFound, SessionRunning, SessionTrashed
 from ..log.log import Log
 from ..models.model import Model
 from ..stores.base import NewSession, SessionRow
-from .ancestors import DEEPEST, above
-from .approvals import TaskWaits
-from .call_status import asked_about
+from .ancestors import MAX_TASK_DEPTH, ancestors
+from .approvals import TaskNeedsApproval
+from .call_status import pending_approvals
 from .limits import Limits
 from .tools.tool import Tool
 
@@ -57,9 +57,9 @@ async def run_task(
                 parent.warnings.append(event)
         if not log.cursor.open_calls:
             break
-        asked = await parent.run_blocking(asked_about, log)
+        asked = await parent.run_blocking(pending_approvals, log)
         if asked:
-            raise TaskWaits(asked)
+            raise TaskNeedsApproval(asked)
         is_new = False  # the word came in this moment
     return await parent.run_blocking(_answer, log, why)
 
@@ -117,9 +117,11 @@ def _find_or_start(log: Log, key: str, agent: str | None, seeds: Sequence[Messag
         return log.store.session(child_id)
     except NotFound:
         pass
-    depth = len(above(log))
-    if depth >= DEEPEST:
-        raise InvalidOperation(f"tasks may be nested {DEEPEST} deep; this one would be number {depth + 1}")
+    depth = len(ancestors(log))
+    if depth >= MAX_TASK_DEPTH:
+        raise InvalidOperation(
+            f"tasks may be nested {MAX_TASK_DEPTH} deep; this one would be number {depth + 1}"
+        )
     # Recorded in the parent before it exists: a child can be missing, but never unknown.
     log.record("task_started", data={"child": child_id, "seq": log.leaf.seq, "task": _named(log, key)})
     source, now = log.store.session(log.session_id), log.runtime.now()

@@ -16,12 +16,12 @@ from ..core.drafts import Draft
 from ..core.messages import Message, Part, ToolCall, assistant, tool_result
 from ..core.turns import OpenCall
 from ..errors import BoughError, Fenced, SessionTrashed, StaleLeaf
-from .approvals import Asked, TaskWaits
-from .call_status import Calls, Place, read_calls
+from .approvals import PendingApproval, TaskNeedsApproval
+from .call_status import CallPosition, CallStatus, read_call_status
 from .cancellation import cancel_all, run_uncancelled
 from .events import Event
 from .tasks import cancel_tasks, run_task, task_id
-from .tools.tool import Happened, NeverHappened, Tool, ToolContext, failed
+from .tools.tool import Happened, NeverHappened, Tool, ToolContext, error_result
 
 if TYPE_CHECKING:
     from .loop import Loop
@@ -39,9 +39,9 @@ CANNOT_WAIT = (
 
 
 async def run_batch(
-    loop: Loop, waiting: Sequence[OpenCall], started: frozenset[Place], calls: Calls
+    loop: Loop, waiting: Sequence[OpenCall], started: frozenset[CallPosition], calls: CallStatus
 ) -> AsyncIterator[Event]:
-    for call in calls.to_ask(waiting, loop.tools):
+    for call in calls.needing_request(waiting, loop.tools):
         await loop.record("approval_asked", data={"seq": call.seq, "index": call.index}, only_at_leaf=True)
         yield Event("session:approval_requested", told(call), loop.n)
     running = [
@@ -49,7 +49,7 @@ async def run_batch(
         for call in waiting
         if not calls.is_waiting(call, loop.tools)
     ]
-    kept: set[Place] = set()
+    kept: set[CallPosition] = set()
     try:
         for landed in asyncio.as_completed(running):
             call, result = await landed
@@ -60,7 +60,7 @@ async def run_batch(
                 yield await _keep(loop, call, result)
                 continue
             for one in result:
-                if one not in calls.below.get((call.seq, call.index), ()):
+                if one not in calls.task_approvals.get((call.seq, call.index), ()):
                     yield await _keep_asked(loop, call, one)
     except asyncio.CancelledError:
         await run_uncancelled(_keep_finished(loop, running, kept))
@@ -76,13 +76,13 @@ async def _keep(loop: Loop, call: OpenCall, result: Message) -> Event:
     except (Fenced, StaleLeaf, SessionTrashed):
         raise
     except BoughError as error:
-        result = failed(call.call, f"{call.call.name} returned what cannot be kept: {error}")
+        result = error_result(call.call, f"{call.call.name} returned what cannot be kept: {error}")
         await loop.append(Draft(result))
     outcome = {"error": result.results[0].error, "outcome": result.results[0].outcome}
     return Event("session:tool_result", {**told(call), **outcome}, loop.n)
 
 
-async def _keep_asked(loop: Loop, call: OpenCall, asked: Asked) -> Event:
+async def _keep_asked(loop: Loop, call: OpenCall, asked: PendingApproval) -> Event:
     """Make durable what the call waits for, by the session and the call that the person is asked about."""
     loop.mine.discard(call.seq)  # from now on it is as if a process before had started it
     waits = {"seq": call.seq, "index": call.index, "session": asked.session_id, "asked": told(asked)}
@@ -91,7 +91,7 @@ async def _keep_asked(loop: Loop, call: OpenCall, asked: Asked) -> Event:
     return Event("session:approval_requested", about, loop.n)
 
 
-async def _keep_finished(loop: Loop, running: Sequence[asyncio.Future[Any]], kept: set[Place]) -> None:
+async def _keep_finished(loop: Loop, running: Sequence[asyncio.Future[Any]], kept: set[CallPosition]) -> None:
     """Cancelled: what had finished by then keeps its result."""
     for task in running:
         if task.done() and not task.cancelled() and task.exception() is None:
@@ -101,12 +101,12 @@ async def _keep_finished(loop: Loop, running: Sequence[asyncio.Future[Any]], kep
 
 
 async def _settle(
-    loop: Loop, call: OpenCall, was_started: bool, calls: Calls
-) -> tuple[OpenCall, Message | list[Asked]]:
+    loop: Loop, call: OpenCall, was_started: bool, calls: CallStatus
+) -> tuple[OpenCall, Message | list[PendingApproval]]:
     """The result of one call: run it, or say what became of it before a crash. Or what its tasks wait for."""
     tool = loop.allowed().get(call.call.name)
     if tool is None:
-        return call, failed(call.call, NO_TOOL)
+        return call, error_result(call.call, NO_TOOL)
     if (refusal := tool.refusal(call.call)) is not None:
         return call, refusal
     if (call.seq, call.index) in calls.denied and not was_started:
@@ -114,7 +114,7 @@ async def _settle(
     key = await loop.run_blocking(loop.log.idempotency_key, call.seq, call.index)
     context = ToolContext(key, loop.log.session_id, call.call, loop.log.state, partial(run_task, loop))
     if was_started and call.seq not in loop.mine and tool.effect == "unsafe":
-        settled = await tool.settle(context)
+        settled = await tool.check_outcome(context)
         if isinstance(settled, Happened):
             return call, tool.result(context, settled.value)
         if not isinstance(settled, NeverHappened):
@@ -125,11 +125,11 @@ async def _settle(
     return call, await _run(loop, tool, context)
 
 
-async def _run(loop: Loop, tool: Tool, context: ToolContext) -> Message | list[Asked]:
+async def _run(loop: Loop, tool: Tool, context: ToolContext) -> Message | list[PendingApproval]:
     try:
         return await tool.run(context)
-    except (TaskWaits, BaseExceptionGroup):
-        asked = context.asked
+    except (TaskNeedsApproval, BaseExceptionGroup):
+        asked = context.pending_approvals
         if not asked:
             raise
     if tool.effect != "unsafe" or tool.verify is not None:
@@ -147,7 +147,7 @@ async def _run(loop: Loop, tool: Tool, context: ToolContext) -> Message | list[A
 
 async def settle_open(loop: Loop) -> None:
     """A new input while a broken turn is open: what it had said and called is closed with words first."""
-    calls = await loop.run_blocking(read_calls, loop.log)
+    calls = await loop.run_blocking(read_call_status, loop.log)
     drafts = [
         Draft(tool_result(call.call.id, LEFT, error=True, outcome="unknown"))
         if (call.seq, call.index) in calls.started
@@ -164,7 +164,7 @@ async def settle_open(loop: Loop) -> None:
         await loop.append(Draft(assistant(said), finish="interrupted"))
 
 
-def stopped_result(loop: Loop, call: OpenCall, started: frozenset[Place]) -> Message:
+def stopped_result(loop: Loop, call: OpenCall, started: frozenset[CallPosition]) -> Message:
     """The result of a call that was cancelled. A thread cannot be stopped, so an unsafe one may still take effect."""
     if (call.seq, call.index) not in started:
         return tool_result(call.call.id, NOT_RUN, error=True, outcome="interrupted")

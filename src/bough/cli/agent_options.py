@@ -23,7 +23,7 @@ from ..agent.tools.tool import Tool
 from ..core.context import fold_settings
 from ..core.messages import system as system_message
 from ..log.workspace import Workspace
-from ..models.availability import able
+from ..models.availability import available_models
 from ..models.model import Model
 from ..models.prices import MICROCENTS_PER_DOLLAR
 from ..session import Session
@@ -138,7 +138,7 @@ def agent_for(asked: Asked, session: Session | None) -> Agent:
     names = asked.models or _own_models(session) or _environment()
     if not names:
         raise Refused(NO_MODEL)
-    models = able(names)
+    models = available_models(names)
     cost = None if asked.max_cost is None else _microcents(asked.max_cost)
     limits = Limits(turns=asked.max_turns or 50, max_cost_microcents=cost)
     return Agent(asked, names, models, load_tools(asked.tools), limits, _workspace(asked))

@@ -17,7 +17,7 @@ from typing import Any, Self, cast
 
 from msgspec import Struct
 
-from ..agent.approvals import Asked
+from ..agent.approvals import PendingApproval
 from ..agent.events import Event
 from ..core.messages import Message
 from ..core.turns import OpenCall
@@ -129,12 +129,12 @@ def carry_out(
         run = session.resume(**how)
 
 
-def waiting_calls(session: Session) -> tuple[Asked, ...]:
+def waiting_calls(session: Session) -> tuple[PendingApproval, ...]:
     """The calls that wait for a person, those of its tasks too; each knows its session."""
     return tuple(session.pending_approvals())
 
 
-def _decided(session: Session, waiting: tuple[Asked, ...], ask: Ask) -> bool:
+def _decided(session: Session, waiting: tuple[PendingApproval, ...], ask: Ask) -> bool:
     """Whether every one of them has its answer now."""
     for call in waiting:
         word = ask(call)

@@ -61,7 +61,7 @@ class Run:
                 await asyncio.wait([self._task])
 
 
-def start(
+def start_run(
     log: Log,
     content: str | Message | None,
     *,
@@ -70,11 +70,11 @@ def start(
     limits: Limits | None = None,
     one_shot: bool = False,
 ) -> Run:
-    loop = Loop(log, known_models(model), known_tools(tools), limits or Limits(), is_one_shot=one_shot)
+    loop = Loop(log, resolve_models(model), tools_by_name(tools), limits or Limits(), is_one_shot=one_shot)
     return Run(loop, content)
 
 
-def known_tools(tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:
+def tools_by_name(tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:
     """Tools by their names; plain functions are made tools."""
     known: dict[str, Tool] = {}
     for given in tools:
@@ -85,7 +85,7 @@ def known_tools(tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:
     return known
 
 
-def known_models(model: ModelLike) -> list[Model]:
+def resolve_models(model: ModelLike) -> list[Model]:
     """The chain of models; those given by name are found."""
     chain = [model] if isinstance(model, str) or not isinstance(model, Sequence) else list(model)
     if not chain:
@@ -96,9 +96,11 @@ def known_models(model: ModelLike) -> list[Model]:
 def _model(given: Model | str) -> Model:
     if not isinstance(given, str):
         return given
-    from ..models.names import named  # loaded late: most programs hand in one model, and tests a scripted one
+    from ..models.names import (
+        model_by_name,  # loaded late: most programs hand in one model, and tests a scripted one
+    )
 
-    return named(given)
+    return model_by_name(given)
 
 
 def collect(run: Run) -> list[Event]:

@@ -13,12 +13,12 @@ from importlib.util import find_spec
 from ..errors import ModelUnavailable
 from .clients.base import Client
 from .model import Model
-from .names import named
+from .names import model_by_name
 
 
-def able(names: Iterable[str]) -> list[Model]:
+def available_models(names: Iterable[str]) -> list[Model]:
     """The models of a chain; refused if none of them could answer."""
-    chain = [(name, named(name)) for name in names]
+    chain = [(name, model_by_name(name)) for name in names]
     refused = [_refusal(name, model) for name, model in chain]
     if refused and all(refused):
         raise next(filter(None, refused))

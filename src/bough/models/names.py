@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import ModelUnavailable
 from .model import Model
-from .scripted import from_file
+from .scripted import load_script
 
 if TYPE_CHECKING:
     from .clients.base import Client
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _URL = re.compile(r"@(?=https?://)")
 
 
-def named(name: str) -> Model:
+def model_by_name(name: str) -> Model:
     """`provider:model`, or `provider:model@http://host/path` for a server of one's own."""
     prefix, _, rest = name.partition(":")
     make = _MAKERS.get(prefix)
@@ -41,5 +41,5 @@ _MAKERS: dict[str, Callable[[str], Model]] = {
     "openai": _client("openai_responses", "OpenAIModel"),
     "openai-chat": _client("openai_chat", "OpenAIChatModel"),
     "gemini": _client("gemini", "GeminiModel"),
-    "scripted": from_file,
+    "scripted": load_script,
 }

@@ -41,7 +41,9 @@ class Slow(Struct, frozen=True):
     answer: str | Message = ""
 
 
-Line = str | Message | Answer | Broken | Slow | ModelError | Callable[[Request], "str | Message | Answer"]
+ScriptLine = (
+    str | Message | Answer | Broken | Slow | ModelError | Callable[[Request], "str | Message | Answer"]
+)
 
 
 class ScriptedModel:
@@ -51,7 +53,7 @@ class ScriptedModel:
 
     def __init__(
         self,
-        script: Iterable[Line] | Callable[[Request], Line],
+        script: Iterable[ScriptLine] | Callable[[Request], ScriptLine],
         *,
         model: str = "scripted",
         rates: Rates | None = None,
@@ -79,7 +81,7 @@ class ScriptedModel:
             yield Delta(part + " ")
         yield answer
 
-    def _next(self, request: Request) -> Line:
+    def _next(self, request: Request) -> ScriptLine:
         if self._script is not None:
             return self._script(request)
         if not self._lines:
@@ -87,7 +89,7 @@ class ScriptedModel:
         line = self._lines.pop(0)
         return line(request) if callable(line) else line
 
-    def _answer(self, line: Line, request: Request) -> Answer:
+    def _answer(self, line: ScriptLine, request: Request) -> Answer:
         if isinstance(line, Answer):
             return line
         message = assistant(line) if isinstance(line, str) else line
@@ -100,7 +102,7 @@ class ScriptedModel:
         return replace(answer, finish="tool_use") if message.calls else answer
 
 
-def from_file(place: str) -> ScriptedModel:
+def load_script(path: str) -> ScriptedModel:
     """A script from a JSON or YAML file: a list of texts, or of `{text, calls: [{id, name, arguments}]}`.
 
     Or `{lines: […], rates: {input, output}}`: then it costs so many dollars per million tokens.
@@ -108,18 +110,18 @@ def from_file(place: str) -> ScriptedModel:
     Which line comes next is told by how many answers the history holds, so that a new process goes on where the
     last one stopped.
     """
-    script = _script(place)
+    script = _script(path)
     lines = [_line(line) for line in script.lines]
 
-    def line(request: Request) -> Line:
+    def line(request: Request) -> ScriptLine:
         said = sum(item.message.role == "assistant" for item in request.context.items)
         if said >= len(lines):
             raise ModelError(
-                f"scripted:{place}", f"its script has {len(lines)} lines", "add one per model call"
+                f"scripted:{path}", f"its script has {len(lines)} lines", "add one per model call"
             )
         return lines[said]
 
-    return ScriptedModel(line, model=f"scripted:{place}", rates=script.rates)
+    return ScriptedModel(line, model=f"scripted:{path}", rates=script.rates)
 
 
 def _script(place: str) -> _Script:

@@ -29,10 +29,10 @@ from .turn_reader import Read, read, told_message
 if TYPE_CHECKING:
     from ..session import Session
 
-    Place: TypeAlias = Session | tuple[Session, int | Leaf]
+    DiffTarget: TypeAlias = Session | tuple[Session, int | Leaf]
 
 
-class Side(Struct, frozen=True):
+class DiffSide(Struct, frozen=True):
     session_id: str
     seq: int
     models: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class Side(Struct, frozen=True):
     """What the turns of the table cost."""
 
 
-class Setup(Struct, frozen=True):
+class SetupChange(Struct, frozen=True):
     """Something around the turns that differs: prompt, model, tools or limits."""
 
     name: str
@@ -49,7 +49,7 @@ class Setup(Struct, frozen=True):
     b: str
 
 
-class Row(Struct, frozen=True):
+class DiffRow(Struct, frozen=True):
     """One turn of the table."""
 
     kind: Kind
@@ -65,14 +65,14 @@ class Row(Struct, frozen=True):
 class Diff(Struct, frozen=True):
     """What two sessions, or two branches, differ in, turn by turn."""
 
-    a: Side
-    b: Side
+    a: DiffSide
+    b: DiffSide
     shared: int
     """So many entries are the very same."""
     shared_turns: int
     """So many turns lie in them whole; they are not in the table."""
-    rows: tuple[Row, ...] = ()
-    setup: tuple[Setup, ...] = ()
+    rows: tuple[DiffRow, ...] = ()
+    setup: tuple[SetupChange, ...] = ()
     is_state_same: bool = True
 
     @property
@@ -80,12 +80,12 @@ class Diff(Struct, frozen=True):
         return self.is_state_same and all(row.kind == "same" for row in self.rows)
 
     @property
-    def first(self) -> Divergence | None:
+    def first_divergence(self) -> Divergence | None:
         """The first divergence, be it one word."""
         return next((found for row in self.rows for found in row.differences), None)
 
     @property
-    def first_act(self) -> Divergence | None:
+    def first_action_divergence(self) -> Divergence | None:
         """The first divergence that is more than wording."""
         found = (found for row in self.rows for found in row.differences)
         return next((one for one in found if one.kind != "reworded"), None)
@@ -101,7 +101,7 @@ class Diff(Struct, frozen=True):
         return diff_markdown(self)
 
 
-class Line(Struct, frozen=True):
+class ComparedPath(Struct, frozen=True):
     """One side as it was read: the path, and what each of its turns cost."""
 
     session_id: str
@@ -109,29 +109,29 @@ class Line(Struct, frozen=True):
     costs: Mapping[int, Totals]
 
 
-def diff(a: Place, b: Place) -> Diff:
+def diff(a: DiffTarget, b: DiffTarget) -> Diff:
     """Compare two sessions at their leaves, or any two places: `(session, seq)`, `(session, Leaf(branch, seq))`."""
     return compare(_line(a), _line(b))
 
 
-def _line(place: Place) -> Line:
+def _line(place: DiffTarget) -> ComparedPath:
     session, at = (
         place if isinstance(place, tuple) and len(place) == 2 else (place, getattr(place, "leaf", None))
     )
     log = getattr(session, "log", None)
     if not isinstance(log, Log) or not (type(at) is int or isinstance(at, Leaf)):
         raise InvalidArgument("a place", place, "a session, (session, seq) or (session, Leaf(branch, seq))")
-    return line(log, log.leaf_at(at) if isinstance(at, int) else at)
+    return read_compared_path(log, log.leaf_at(at) if isinstance(at, int) else at)
 
 
-def line(log: Log, leaf: Leaf) -> Line:
+def read_compared_path(log: Log, leaf: Leaf) -> ComparedPath:
     row = log.store.session(log.session_id)
     there = log if leaf == log.leaf else Log(log.store, replace(row, leaf=leaf), log.runtime)
     path = there.path().entries
-    return Line(log.session_id, path, ledger.by_turn(there, path))
+    return ComparedPath(log.session_id, path, ledger.by_turn(there, path))
 
 
-def compare(a: Line, b: Line, *, kept: int | None = None) -> Diff:
+def compare(a: ComparedPath, b: ComparedPath, *, kept: int | None = None) -> Diff:
     """With `kept` what comes behind that seq is in the table even if it came out the very same."""
     shared = shared_prefix(a.path, b.path)
     turns_a, turns_b = read(a.path), read(b.path)
@@ -167,10 +167,12 @@ def _whole(a: Sequence[Read], b: Sequence[Read], shared: int, end_a: int, end_b:
     return count
 
 
-def _row(one: Read | None, other: Read | None, found: Sequence[Divergence], a: Line, b: Line) -> Row:
+def _row(
+    one: Read | None, other: Read | None, found: Sequence[Divergence], a: ComparedPath, b: ComparedPath
+) -> DiffRow:
     asked = one or other
     assert asked is not None
-    return Row(
+    return DiffRow(
         heaviest(found),
         told_message(asked.input),
         None if one is None else one.turn,
@@ -181,15 +183,15 @@ def _row(one: Read | None, other: Read | None, found: Sequence[Divergence], a: L
     )
 
 
-def _side(line: Line, turns: Sequence[Read], costs: Sequence[Totals]) -> Side:
+def _side(line: ComparedPath, turns: Sequence[Read], costs: Sequence[Totals]) -> DiffSide:
     models = dict.fromkeys(step.model for turn in turns for step in turn.steps if step.model)
     spent = total([])
     for cost in costs:
         spent = add(spent, cost)
-    return Side(line.session_id, line.path[-1].seq if line.path else 0, tuple(models), spent)
+    return DiffSide(line.session_id, line.path[-1].seq if line.path else 0, tuple(models), spent)
 
 
-def _setup(a: Sequence[Entry], b: Sequence[Entry]) -> tuple[Setup, ...]:
+def _setup(a: Sequence[Entry], b: Sequence[Entry]) -> tuple[SetupChange, ...]:
     one, other = contexts.build_context(a), contexts.build_context(b)
     pairs = [
         ("prompt", "\n\n".join(one.system), "\n\n".join(other.system)),
@@ -197,7 +199,7 @@ def _setup(a: Sequence[Entry], b: Sequence[Entry]) -> tuple[Setup, ...]:
         ("tools", ", ".join(one.settings.tools or ()), ", ".join(other.settings.tools or ())),
         ("limits", str(one.settings.limits or ""), str(other.settings.limits or "")),
     ]
-    return tuple(Setup(name, x, y) for name, x, y in pairs if x != y)
+    return tuple(SetupChange(name, x, y) for name, x, y in pairs if x != y)
 
 
 def _models(

@@ -18,7 +18,7 @@ from ..agent.limits import Limits
 from ..agent.tools.tool import Tool
 from ..core.entries import Entry, Settings
 from ..core.usage import Totals, total
-from ..engines.local import ModelLike, known_models, known_tools
+from ..engines.local import ModelLike, resolve_models, tools_by_name
 from ..errors import InvalidReplay
 from ..log import fork as forking
 from ..log import ledger
@@ -26,27 +26,27 @@ from ..log.changes import Cut
 from ..log.log import Log
 from ..models.model import Model
 from ..models.recorded import RecordedModel
-from .diff import Line, compare, line
+from .diff import ComparedPath, compare, read_compared_path
 from .fingerprint import fingerprint
 from .host_entries import Feed
 from .incremental_path import Carried
 from .recording import RecordedTurn, Recording
 from .replay_loop import Rehearsal, Staging
-from .report import Replayed
+from .report import ReplayReport
 from .tool_answers import Answers, Mode, OnMiss, told_tools
 
 MODES = ("strict", "recorded", "dry", "live")
 ON_MISS = ("stop", "next", "tell")
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class ReplayPlan(Struct, frozen=True, kw_only=True):
     """How to replay. docs/replay.md tells each."""
 
     model: ModelLike | None = None
     prompt: str | None = None
     prompt_patch: str | None = None
     tools: str | Iterable[Tool | Callable[..., Any]] = "recorded"
-    from_: int | None = None
+    start: int | None = None
     mode: Mode | None = None
     live: Sequence[str] = ()
     on_miss: OnMiss = "stop"
@@ -58,21 +58,21 @@ class Plan(Struct, frozen=True, kw_only=True):
         return any(given is not None for given in (self.model, self.prompt, self.prompt_patch))
 
 
-async def replay(source: Log, plan: Plan) -> Replayed:
+async def replay(source: Log, plan: ReplayPlan) -> ReplayReport:
     """Execute it and compare."""
     return await Replay(source, plan).run()
 
 
 class Replay:
-    def __init__(self, source: Log, plan: Plan) -> None:
+    def __init__(self, source: Log, plan: ReplayPlan) -> None:
         self.source, self.plan = source, plan
         self.mode: Mode = plan.mode or ("live" if plan.live else "recorded" if plan.is_changed else "strict")
-        self.tools = {} if isinstance(plan.tools, str) else known_tools(plan.tools)
+        self.tools = {} if isinstance(plan.tools, str) else tools_by_name(plan.tools)
         _check(plan, self.mode, self.tools)
-        self.models = [] if plan.model is None else known_models(plan.model)
+        self.models = [] if plan.model is None else resolve_models(plan.model)
         self.stopped: str | None = None
 
-    async def run(self) -> Replayed:
+    async def run(self) -> ReplayReport:
         before = await asyncio.to_thread(fingerprint, self.source)
         path = (await asyncio.to_thread(self.source.path)).entries
         cut, until = await asyncio.to_thread(self._cut)
@@ -91,7 +91,7 @@ class Replay:
         """What is kept, never less than the seeds, and how far the source is replayed."""
         seeds = self.source.seed_count_on(self.source.ranges())
         until = self.source.cut(self.source.leaf.seq).at
-        asked = seeds if self.plan.from_ is None else self.plan.from_
+        asked = seeds if self.plan.start is None else self.plan.start
         return Cut(self.source.cut(max(asked, seeds)).at, asked), until
 
     def _staging(self, recording: Recording, overrides: Settings, carried: Carried) -> Staging:
@@ -152,12 +152,15 @@ class Replay:
 
     # -- reporting ---------------------------------------------------------------------------------
 
-    def _report(self, log: Log, staging: Staging, cut: Cut, fed: int, before: str) -> Replayed:
+    def _report(self, log: Log, staging: Staging, cut: Cut, fed: int, before: str) -> ReplayReport:
         recording, answers = staging.recording, staging.answers
-        then, now = line(self.source, self.source.leaf_at(recording.until)), line(log, log.leaf)
+        then, now = (
+            read_compared_path(self.source, self.source.leaf_at(recording.until)),
+            read_compared_path(log, log.leaf),
+        )
         found = compare(then, now, kept=cut.at)
         ids = [side.path[-1].entry_id if side.path else b"" for side in (then, now)]
-        return Replayed(
+        return ReplayReport(
             source=self.source.session_id,
             replay=log.session_id,
             mode=self.mode,
@@ -168,20 +171,20 @@ class Replay:
             diff=found,
             is_identical=ids[0] == ids[1],
             turns=fed,
-            of=len(recording.turns),
-            recorded=answers.recorded,
+            total_turns=len(recording.turns),
+            recorded_results=answers.recorded,
             dry_runs=dict(answers.dry_runs),
             reads=dict(answers.reads),
             effects=dict(answers.effects),
-            refused=tuple(answers.misses),
-            before=self._cost_before(then, cut, recording.turns[:fed]),
-            after=total(log.store.calls(log.session_id)),
+            missed_calls=tuple(answers.misses),
+            usage_before=self._cost_before(then, cut, recording.turns[:fed]),
+            usage_after=total(log.store.calls(log.session_id)),
             source_before=before,
             source_after=fingerprint(self.source),
-            stopped=self.stopped,
+            stop_reason=self.stopped,
         )
 
-    def _cost_before(self, then: Line, cut: Cut, turns: Sequence[RecordedTurn]) -> Totals:
+    def _cost_before(self, then: ComparedPath, cut: Cut, turns: Sequence[RecordedTurn]) -> Totals:
         """What the turns that were fed had cost, behind the cut."""
         turn_of = {entry.seq: entry.turn for entry in then.path}
         wanted = {turn.turn for turn in turns}
@@ -197,7 +200,7 @@ def _name(models: Sequence[Model]) -> str | None:
     return models[0].model if models else None
 
 
-def _check(plan: Plan, mode: Mode, tools: dict[str, Tool]) -> None:
+def _check(plan: ReplayPlan, mode: Mode, tools: dict[str, Tool]) -> None:
     if mode not in MODES:
         raise InvalidReplay(f"mode {mode!r} is unknown", f"modes are {', '.join(MODES)}")
     if plan.on_miss not in ON_MISS:
@@ -213,8 +216,10 @@ def _check(plan: Plan, mode: Mode, tools: dict[str, Tool]) -> None:
         raise InvalidReplay(
             "recorded answers cannot follow another prompt", "name who answers: model=… (--model)"
         )
-    if plan.from_ is not None and plan.from_ < 0:
-        raise InvalidReplay(f"from_={plan.from_} is no place", "0 keeps nothing but the seeds")
+    if plan.start is not None and plan.start < 0:
+        raise InvalidReplay(
+            f"start={plan.start} is invalid", "use 0 to keep only the seeds, or the seq of an entry"
+        )
     if plan.live and mode != "live":
         raise InvalidReplay(f"in mode {mode} no tool runs live", "use mode live (--mode live)")
     if mode == "live" and not plan.live:

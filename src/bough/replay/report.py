@@ -7,12 +7,12 @@ from msgspec.structs import astuple
 
 from ..core.usage import Totals
 from ..log.changes import Cut
-from .diff import Diff, Row
+from .diff import Diff, DiffRow
 from .tool_answers import Mode
 from .turn_comparison import Divergence
 
 
-class Replayed(Struct, frozen=True, kw_only=True):
+class ReplayReport(Struct, frozen=True, kw_only=True):
     """A replay and what came of it: where it lies, what it differs in, what it cost."""
 
     source: str
@@ -31,50 +31,52 @@ class Replayed(Struct, frozen=True, kw_only=True):
     """The replay ends in the very same entry id: every entry is the same, bytes and all."""
     turns: int
     """Inputs that were fed, of all there were."""
-    of: int
-    recorded: int
+    total_turns: int
+    recorded_results: int
     """Calls answered from the recording."""
     dry_runs: dict[str, int]
     reads: dict[str, int]
     """Runs of `read` tools for real."""
     effects: dict[str, int]
     """Runs of other tools for real: none but in mode live, and there of the named ones only."""
-    refused: tuple[str, ...]
+    missed_calls: tuple[str, ...]
     """Calls nobody answered: nothing was done."""
-    before: Totals
+    usage_before: Totals
     """What the replayed turns cost when they were recorded."""
-    after: Totals
+    usage_after: Totals
     """What the replay cost."""
     source_before: str
     source_after: str
     """Fingerprints of the source."""
-    stopped: str | None = None
+    stop_reason: str | None = None
     """Why it ended before the last input; None: it did not."""
 
     @property
     def is_same(self) -> bool:
-        return self.stopped is None and self.diff.is_same
+        return self.stop_reason is None and self.diff.is_same
 
     @property
     def is_source_unchanged(self) -> bool:
         return self.source_before == self.source_after
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[DiffRow, ...]:
         return self.diff.rows
 
     @property
-    def first(self) -> Divergence | None:
-        return self.diff.first
+    def first_divergence(self) -> Divergence | None:
+        return self.diff.first_divergence
 
     @property
     def effects_sent(self) -> int:
         return sum(self.effects.values())
 
     @property
-    def difference(self) -> dict[str, int]:
+    def usage_change(self) -> dict[str, int]:
         """What the replay cost more (or less) than the recording, field by field."""
-        pairs = zip(Totals.__struct_fields__, astuple(self.after), astuple(self.before), strict=True)
+        pairs = zip(
+            Totals.__struct_fields__, astuple(self.usage_after), astuple(self.usage_before), strict=True
+        )
         return {name: now - then for name, now, then in pairs}
 
     def lines(self) -> list[str]:

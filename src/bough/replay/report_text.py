@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..core.usage import Totals, format_cost
-from .diff import Diff, Row
-from .report import Replayed
+from .diff import Diff, DiffRow
+from .report import ReplayReport
 from .turn_comparison import Divergence
 
 SHORT = 60
@@ -28,31 +28,31 @@ def diff_lines(diff: Diff) -> list[str]:
     return lines
 
 
-def replayed_lines(replayed: Replayed) -> list[str]:
+def replayed_lines(replayed: ReplayReport) -> list[str]:
     """What was done, then the diff of source and replay in its short form."""
     cut = replayed.cut
     moved = "" if not cut.has_moved else f" (asked for {cut.requested}, moved to a legal place)"
     lines = [
         f"{replayed.source} -> {replayed.replay}, mode {replayed.mode}",
-        f"kept 1..{cut.at}{moved}, fed {replayed.turns} of {replayed.of} inputs",
+        f"kept 1..{cut.at}{moved}, fed {replayed.turns} of {replayed.total_turns} inputs",
         f"model {_names(replayed.model_before)} -> {_names(replayed.model_after)}",
     ]
     lines += [_row_line(row) for row in replayed.rows]
     lines += _first_lines(replayed.diff)
     lines += _doings(replayed)
-    if replayed.stopped is not None:
-        lines.append(f"stopped: {_short(replayed.stopped, LONG)}")
+    if replayed.stop_reason is not None:
+        lines.append(f"stopped: {_short(replayed.stop_reason, LONG)}")
     lines.append("same" if replayed.is_same else "different")
     return lines
 
 
-def _doings(replayed: Replayed) -> list[str]:
-    before, after = replayed.before, replayed.after
+def _doings(replayed: ReplayReport) -> list[str]:
+    before, after = replayed.usage_before, replayed.usage_after
     unchanged = "unchanged" if replayed.is_source_unchanged else "CHANGED while it was replayed"
     return [
         f"effects sent: {replayed.effects_sent}{_counts(replayed.effects)}",
-        f"calls: {replayed.recorded} recorded, {sum(replayed.dry_runs.values())} dry run{_counts(replayed.dry_runs)}, "
-        f"{sum(replayed.reads.values())} read for real{_counts(replayed.reads)}, {len(replayed.refused)} refused",
+        f"calls: {replayed.recorded_results} recorded, {sum(replayed.dry_runs.values())} dry run{_counts(replayed.dry_runs)}, "
+        f"{sum(replayed.reads.values())} read for real{_counts(replayed.reads)}, {len(replayed.missed_calls)} refused",
         f"tokens {_tokens(before, after)}, cost {_cost(before, after)}",
         f"source {unchanged} ({replayed.source_after[:12]})",
     ]
@@ -67,17 +67,17 @@ def diff_markdown(diff: Diff) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def replayed_markdown(replayed: Replayed) -> str:
+def replayed_markdown(replayed: ReplayReport) -> str:
     title = f"# Replay of `{replayed.source}` in `{replayed.replay}`, mode {replayed.mode}"
     facts = "\n".join(f"- {_cell(line)}" for line in _doings(replayed))
     verdict = f"**{'Same' if replayed.is_same else 'Different'}.**"
-    if replayed.stopped is not None:
-        verdict += f" Stopped: {_cell(replayed.stopped)}."
+    if replayed.stop_reason is not None:
+        verdict += f" Stopped: {_cell(replayed.stop_reason)}."
     parts = [title, _markdown_table(replayed.rows), _markdown_first(replayed.diff), facts, verdict]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _markdown_table(rows: Sequence[Row]) -> str:
+def _markdown_table(rows: Sequence[DiffRow]) -> str:
     if not rows:
         return ""
     head = ["| a | b | input | | tokens | cost |", "|---|---|---|---|---|---|"]
@@ -90,12 +90,12 @@ def _markdown_table(rows: Sequence[Row]) -> str:
 
 
 def _markdown_first(diff: Diff) -> str:
-    first = diff.first
+    first = diff.first_divergence
     if first is None:
         return ""
-    lines = [f"First divergence: {_where(first)}, {first.kind} ({_cell(first.what)})", ""]
+    lines = [f"First divergence: {_where(first)}, {first.kind} ({_cell(first.subject)})", ""]
     pieces = {"both": "{}", "a": "~~{}~~", "b": "**{}**"}
-    words = first.words() if max(len(first.expected), len(first.came)) <= LONG else []
+    words = first.word_diff() if max(len(first.expected), len(first.actual)) <= LONG else []
     if words:
         told = (pieces[word.side].format(_cell(word.text.strip())) for word in words if word.text.strip())
         return "\n".join([*lines, "> " + " ".join(told)])
@@ -103,25 +103,25 @@ def _markdown_first(diff: Diff) -> str:
         [
             *lines,
             f"- expected: {_cell(_short(first.expected, LONG))}",
-            f"- came: {_cell(_short(first.came, LONG))}",
+            f"- actual: {_cell(_short(first.actual, LONG))}",
         ]
     )
 
 
 def _first_lines(diff: Diff) -> list[str]:
-    found = [("first divergence", diff.first)]
-    if diff.first_act is not None and diff.first_act != diff.first:
-        found.append(("first that is more than words", diff.first_act))
+    found = [("first divergence", diff.first_divergence)]
+    if diff.first_action_divergence is not None and diff.first_action_divergence != diff.first_divergence:
+        found.append(("first that is more than words", diff.first_action_divergence))
     lines = []
     for name, one in found:
         if one is not None:
-            lines.append(f"{name}: {_where(one)}, {one.kind} ({one.what})")
+            lines.append(f"{name}: {_where(one)}, {one.kind} ({one.subject})")
             lines.append(f"  expected {_short(one.expected, LONG) or '(nothing)'}")
-            lines.append(f"  came     {_short(one.came, LONG) or '(nothing)'}")
+            lines.append(f"  actual   {_short(one.actual, LONG) or '(nothing)'}")
     return lines
 
 
-def _row_line(row: Row) -> str:
+def _row_line(row: DiffRow) -> str:
     turns = f"{_number(row.turn_a):>4} {_number(row.turn_b):>4}"
     return f"{turns}  {row.kind:<17}  {_short(row.input):<{SHORT}}  {_tokens(row.a, row.b)}".rstrip()
 

@@ -72,7 +72,7 @@ class Answers:
             return hit.told(call)
         if self.mode == "dry" and tool is not None and tool.dry_run is not None:
             self.dry_runs[tool.name] += 1
-            return await tool.rehearse(_with(context, task))
+            return await tool.run_dry(_with(context, task))
         if self.mode == "dry" and tool is not None and tool.effect == "read" and not tool.approval:
             return await self._run(tool, context, task)
         return self._missed(call)

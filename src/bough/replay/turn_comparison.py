@@ -29,7 +29,7 @@ MOST_WORDS = 4_000  # difflib is quadratic; longer texts are told whole
 Aligned = tuple[Read | None, Read | None, list["Divergence"]]
 
 
-class Words(Struct, frozen=True):
+class TextSpan(Struct, frozen=True):
     """A stretch of text that is the same on both sides, only in a, or only in b."""
 
     side: Literal["both", "a", "b"]
@@ -40,11 +40,11 @@ class Divergence(Struct, frozen=True):
     """One thing that came otherwise than it did the other time."""
 
     kind: Kind
-    what: str
+    subject: str
     """What differs: input, turn, answer, reasoning, calls, or the name of the tool."""
     expected: str
     """In a; of a replay: as recorded."""
-    came: str
+    actual: str
     """In b."""
     turn_a: int | None = None
     turn_b: int | None = None
@@ -52,9 +52,9 @@ class Divergence(Struct, frozen=True):
     seq_a: int | None = None
     seq_b: int | None = None
 
-    def words(self) -> list[Words]:
+    def word_diff(self) -> list[TextSpan]:
         """Both texts word by word."""
-        return words(self.expected, self.came)
+        return word_diff(self.expected, self.actual)
 
 
 def heaviest(found: Sequence[Divergence]) -> Kind:
@@ -158,18 +158,18 @@ def _made(a: Made, b: Made, seqs: Seqs) -> Iterator[Found]:
         yield "result changed", name, told_result(a.result), told_result(b.result), (a.seq, b.seq)
 
 
-def words(a: str, b: str) -> list[Words]:
+def word_diff(a: str, b: str) -> list[TextSpan]:
     """Two texts word by word, blanks kept with the word behind them."""
     one, other = _split(a), _split(b)
     if max(len(one), len(other)) > MOST_WORDS:
-        return [Words("a", a), Words("b", b)]
-    found: list[Words] = []
+        return [TextSpan("a", a), TextSpan("b", b)]
+    found: list[TextSpan] = []
     for kind, i, j, k, m in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
         if kind == "equal":
-            found.append(Words("both", "".join(one[i:j])))
+            found.append(TextSpan("both", "".join(one[i:j])))
             continue
-        found.extend([Words("a", "".join(one[i:j]))] if j > i else [])
-        found.extend([Words("b", "".join(other[k:m]))] if m > k else [])
+        found.extend([TextSpan("a", "".join(one[i:j]))] if j > i else [])
+        found.extend([TextSpan("b", "".join(other[k:m]))] if m > k else [])
     return found
 
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..agent.limits import Limits
-from ..agent.prompt_window import Most, most_on_tree
+from ..agent.prompt_window import MessageLimits, message_limits
 from ..agent.tools.tool import Tool
 from ..core.tree import Branch, Leaf, reachable_seqs
 from ..core.usage import Call
@@ -85,7 +85,7 @@ class Desk:
         self._lock = Lock()
         self._trees: Recall[Tree] = Recall()
         self._calls: Recall[dict[tuple[int, int], list[Call]]] = Recall(4)
-        self._most: Recall[Most] = Recall(4)
+        self._most: Recall[MessageLimits] = Recall(4)
 
     def close(self) -> None:
         for sessions in self._owned.values():
@@ -153,10 +153,10 @@ class Desk:
         row = session.row
         return self._calls.of((row.session_id, row.facts), lambda: _calls(session))
 
-    def most_messages(self, session: Session) -> Most:
+    def most_messages(self, session: Session) -> MessageLimits:
         """How many messages a model was given at the most, by the turns of which that was said."""
         row = session.row
-        return self._most.of((row.session_id, row.facts), lambda: most_on_tree(session.log))
+        return self._most.of((row.session_id, row.facts), lambda: message_limits(session.log))
 
 
 def _tree(session: Session) -> Tree:

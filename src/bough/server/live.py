@@ -91,8 +91,8 @@ class Live:
 
     def tell(self, session_id: str, event: Event) -> None:
         """One event of a run."""
-        if event.n is not None:
-            self._numbers[session_id] = event.n
+        if event.journal_number is not None:
+            self._numbers[session_id] = event.journal_number
         if event.type == "session:delta":
             self._add(session_id, event.data)
             self._pass_on(session_id, "delta", dict(event.data))

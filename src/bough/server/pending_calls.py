@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..agent.ancestors import above
-from ..agent.call_status import Calls, Place, read_calls
+from ..agent.ancestors import ancestors
+from ..agent.call_status import CallPosition, CallStatus, read_call_status
 from ..core.turns import OpenCall
 from ..session import Session
 from .json_views import plain
@@ -18,7 +18,7 @@ from .truncate import cut_any
 MOST = 200
 
 
-def open_calls(session: Session, known: Calls) -> list[Json]:
+def open_calls(session: Session, known: CallStatus) -> list[Json]:
     """The calls without results, and how far each is."""
     row = session.row
     is_driven = row.status == "running" and row.holder is not None
@@ -28,32 +28,32 @@ def open_calls(session: Session, known: Calls) -> list[Json]:
     ]
 
 
-def waiting(session: Session, known: Calls) -> list[Json]:
+def waiting(session: Session, known: CallStatus) -> list[Json]:
     """What a person is asked about: its own calls, and those of tasks, which name the call that had started them."""
     found: list[Json] = []
     for call in session.open_tool_calls:
         place = (call.seq, call.index)
         task_of = {"seq": call.seq, "index": call.index}
-        for asked in known.below.get(place, ()):
+        for asked in known.task_approvals.get(place, ()):
             found.append({"session_id": asked.session_id, **_told(asked), "task_of": task_of})
-        if place in known.asked - known.settled:
+        if place in known.approval_requested - known.decided:
             found.append({"session_id": session.session_id, **_told(call), "task_of": None})
     return found[:MOST]
 
 
-def _state(known: Calls, place: Place, is_driven: bool) -> str:
-    if place in known.in_trash:
+def _state(known: CallStatus, place: CallPosition, is_driven: bool) -> str:
+    if place in known.trashed_tasks:
         return "task_in_trash"
-    if place in known.below:
+    if place in known.task_approvals:
         return "waits_for_task"
     if place in known.started:
-        left = "task_decided" if place in known.answered_below else "unknown"
+        left = "task_decided" if place in known.decided_tasks else "unknown"
         return "running" if is_driven else left
     if place in known.denied:
         return "denied"
     if place in known.approved:
         return "approved"
-    return "waits_for_approval" if place in known.asked else "not_started"
+    return "waits_for_approval" if place in known.approval_requested else "not_started"
 
 
 def _told(call: OpenCall) -> Json:
@@ -71,8 +71,8 @@ def _told(call: OpenCall) -> Json:
 def goes_on(session: Session) -> Session:
     """Who is resumed after a word: a task by the session that waits for it, the topmost if there are several."""
     found = session
-    for parent in above(session.log):
-        if found.session_id not in read_calls(parent).tasks:
+    for parent in ancestors(session.log):
+        if found.session_id not in read_call_status(parent).tasks:
             break  # it was left behind, and nobody would hear of its answer
         found = Session(parent)
     return found

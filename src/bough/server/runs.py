@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 
-from ..agent.call_status import is_awaited
+from ..agent.call_status import is_awaited_by_worker
 from ..agent.events import Event
 from ..core.context import fold_settings
 from ..engines.local import ModelLike, Run
 from ..errors import BoughError, ModelUnavailable, SessionRunning
-from ..models.availability import able
+from ..models.availability import available_models
 from ..session import Session
 from .context import Agent, Desk
 from .problems import problem_of
@@ -50,7 +50,7 @@ class Drivers:
         A run that was about to rest when the word came does not: it is waited for, and then resumed. A worker whose
         task slept has been woken by the word, and has the tools.
         """
-        if await asyncio.to_thread(is_awaited, session.log):
+        if await asyncio.to_thread(is_awaited_by_worker, session.log):
             return False
         run = self._runs.get(session.session_id)
         if run is not None:
@@ -128,7 +128,7 @@ def _models(agent: Agent, session: Session, asked: str | None) -> ModelLike:
     name = asked or settled
     if name is not None:
         known = agent.named(name)
-        return able([known]) if isinstance(known, str) else known
+        return available_models([known]) if isinstance(known, str) else known
     if agent.models:
         return list(agent.models)
     row = session.row
@@ -136,4 +136,4 @@ def _models(agent: Agent, session: Session, asked: str | None) -> ModelLike:
         raise ModelUnavailable(
             session.session_id, "no model is named", "start bough serve with --model, or name one"
         )
-    return able([row.model])
+    return available_models([row.model])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bough.agent.tools.files import SHOWN, Files, capped
+from bough.agent.tools.files import MAX_SHOWN_BYTES, Files, truncate
 from bough.agent.tools.scope import Scope, Tier
 from bough.errors import InvalidArgument, OutOfScope
 from bough.log.workspace import Workspace
@@ -525,7 +525,7 @@ class TestGrep:
 
 class TestSpill:
     def test_short_output_is_not_spilled(self, kept: Kept) -> None:
-        assert capped("x" * SHOWN, kept) == "x" * SHOWN
+        assert truncate("x" * MAX_SHOWN_BYTES, kept) == "x" * MAX_SHOWN_BYTES
         assert not kept.blobs
 
     def test_every_byte_of_a_long_output_can_be_paged_through(self, root: Path, kept: Kept) -> None:
@@ -533,7 +533,7 @@ class TestSpill:
         (root / "long").write_text(text)
         files = tools(root, kept)
         said = files.read_file("long", limit=10_000)
-        assert len(said.encode()) < SHOWN + 200
+        assert len(said.encode()) < MAX_SHOWN_BYTES + 200
         assert "read_spill('blob-1'" in said
         whole, offset = "", 0
         while offset < len(kept.blobs["blob-1"]):
@@ -544,7 +544,7 @@ class TestSpill:
         assert [line.partition("\t")[2] for line in whole.splitlines()] == text.splitlines()
 
     def test_head_and_tail_are_shown_and_no_character_is_cut(self, kept: Kept) -> None:
-        said = capped("€" * 10_000 + "end", kept, head=100, tail=100)
+        said = truncate("€" * 10_000 + "end", kept, head=100, tail=100)
         assert "�" not in said
         assert said.endswith("end")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from bough.agent.tools.http import Web, refusal
+from bough.agent.tools.http import HttpTools, refusal
 from bough.errors import InvalidArgument, OutOfScope
 
 Seen = list[tuple[str, str, dict[str, str], bytes]]
@@ -92,8 +92,8 @@ def started() -> Iterator[Server]:
     thread.join()
 
 
-def web(*servers: Server, timeout: float = 10.0, largest: int = 100_000) -> Web:
-    return Web(keep, frozenset(server.at for server in servers), no_network, timeout, largest)
+def web(*servers: Server, timeout: float = 10.0, largest: int = 100_000) -> HttpTools:
+    return HttpTools(keep, frozenset(server.at for server in servers), no_network, timeout, largest)
 
 
 class TestAddress:
@@ -151,7 +151,7 @@ class TestAddress:
         assert refusal(address) is not None
         for addresses in ([address], ["93.184.216.34", address], [address, "93.184.216.34"]):
             with pytest.raises(OutOfScope):
-                Web(keep, resolver=lambda host, port, found=addresses: found).fetch(
+                HttpTools(keep, resolver=lambda host, port, found=addresses: found).fetch(
                     "GET", "http://x.example/"
                 )
 
@@ -161,7 +161,7 @@ class TestAddress:
 
     def test_a_name_without_any_is_refused(self) -> None:
         with pytest.raises(OutOfScope, match="no address"):
-            Web(keep, resolver=lambda host, port: []).fetch("GET", "http://x.example/")
+            HttpTools(keep, resolver=lambda host, port: []).fetch("GET", "http://x.example/")
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ class TestAddress:
 )
 def test_a_url_that_is_none_or_leads_inwards_is_refused_before_anything_is_resolved(url: str) -> None:
     with pytest.raises(OutOfScope) as refused:
-        Web(keep, resolver=no_network).http_request("GET", url)
+        HttpTools(keep, resolver=no_network).http_request("GET", url)
     assert "hunter2" not in str(refused.value)
 
 
@@ -229,7 +229,7 @@ class TestRebinding:
             return ["127.0.0.1"] if len(asked) == 1 else ["10.0.0.1"]
 
         port = server.server_address[1]
-        answer = Web(keep, frozenset({"name.example"}), turncoat).fetch(
+        answer = HttpTools(keep, frozenset({"name.example"}), turncoat).fetch(
             "GET", f"http://NAME.example.:{port}/"
         )
         assert answer.body == b"hello"
@@ -238,7 +238,7 @@ class TestRebinding:
 
     def test_the_next_address_is_tried_when_one_does_not_answer(self, server: Server) -> None:
         server.routes["/"] = serving(b"hello")
-        found = Web(keep, frozenset({"x.example"}), lambda host, port: ["127.0.0.2", "127.0.0.1"])
+        found = HttpTools(keep, frozenset({"x.example"}), lambda host, port: ["127.0.0.2", "127.0.0.1"])
         assert found.fetch("GET", f"http://x.example:{server.server_address[1]}/").body == b"hello"
 
 
@@ -258,7 +258,7 @@ class TestRedirect:
     )
     def test_is_checked_like_the_first(self, server: Server, where: str) -> None:
         server.routes["/"] = serving(status=302, location=where)
-        client = Web(keep, frozenset({server.at}), lambda host, port: ["192.168.0.1"])
+        client = HttpTools(keep, frozenset({server.at}), lambda host, port: ["192.168.0.1"])
         with pytest.raises(OutOfScope):
             client.fetch("GET", f"http://{server.at}/")
 
@@ -318,7 +318,7 @@ class TestRequest:
     @pytest.mark.parametrize("method", ["get", "CONNECT", "TRACE", "GET / HTTP/1.1\r\nX: y", ""])
     def test_other_methods_are_refused(self, method: str) -> None:
         with pytest.raises(InvalidArgument):
-            Web(keep, resolver=no_network).http_request(method, "http://x.example/")
+            HttpTools(keep, resolver=no_network).http_request(method, "http://x.example/")
 
     @pytest.mark.parametrize(
         ("name", "value"),
@@ -341,7 +341,7 @@ class TestRequest:
     )
     def test_headers_that_steer_the_connection_are_refused(self, name: str, value: str) -> None:
         with pytest.raises(InvalidArgument):
-            Web(keep, resolver=no_network).http_request("GET", "http://x.example/", {name: value})
+            HttpTools(keep, resolver=no_network).http_request("GET", "http://x.example/", {name: value})
 
     def test_sends_method_path_headers_and_body(self, server: Server) -> None:
         server.routes["/a?b=c"] = serving(b"ok")
@@ -456,8 +456,8 @@ class TestTls:
         server.routes["/"] = serving(b"secret")
         return server, cert
 
-    def client(self, host: str, tls: ssl.SSLContext | None) -> Web:
-        return Web(keep, frozenset({host}), lambda host, port: ["127.0.0.1"], 10.0, tls=tls)
+    def client(self, host: str, tls: ssl.SSLContext | None) -> HttpTools:
+        return HttpTools(keep, frozenset({host}), lambda host, port: ["127.0.0.1"], 10.0, tls=tls)
 
     def test_the_certificate_must_be_for_the_name_not_the_address(self, secure: tuple[Server, Path]) -> None:
         server, cert = secure

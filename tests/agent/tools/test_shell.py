@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bough.agent.tools.scope import Scope, Tier
-from bough.agent.tools.shell import Ran, Shell, check, environment, needs_approval, secret_values
+from bough.agent.tools.shell import CommandResult, Shell, check, environment, needs_approval, secret_values
 from bough.errors import InvalidArgument, OutOfScope
 
 ALLOWED = frozenset({"git status", "git log", "git commit", "pytest", "cat", "sh", "python3"})
@@ -39,7 +39,7 @@ def shell(root: Path, tier: Tier = "project", timeout: float = 20.0) -> tuple[Sh
     return Shell(Scope(root, tier, ALLOWED), spill, ENVIRON, timeout), kept
 
 
-def ran(root: Path, argv: list[str], tier: Tier = "project", timeout: float = 20.0) -> Ran:
+def ran(root: Path, argv: list[str], tier: Tier = "project", timeout: float = 20.0) -> CommandResult:
     return asyncio.run(shell(root, tier, timeout)[0].run(argv))
 
 

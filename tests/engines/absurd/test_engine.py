@@ -17,7 +17,7 @@ import pytest
 
 import bough
 from bough import Limits, ScriptedModel, Session, Slow, ToolCall, ToolContext, assistant, errors, system, user
-from bough.agent.call_status import is_awaited
+from bough.agent.call_status import is_awaited_by_worker
 from bough.core.drafts import ExtraFact
 from bough.core.usage import calls_on_path
 from bough.engines.absurd import schema as absurd_schema
@@ -479,7 +479,9 @@ class TestApproval:
         assert task(installed, queue)[0] == "pending"
         with working(installed, queue, agent):
             until(answered(session, "Paid."))
-        assert not is_awaited(session.log), "it waits no more: the next word here is not the worker's"
+        assert not is_awaited_by_worker(session.log), (
+            "it waits no more: the next word here is not the worker's"
+        )
 
     def test_a_cancel_of_a_task_that_sleeps_reaches_the_child_that_waits(
         self, installed: Database, queue: str, store: bough.Store

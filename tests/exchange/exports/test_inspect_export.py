@@ -21,7 +21,7 @@ from bough import (
     tool_result,
     user,
 )
-from bough.agent.prompt_window import given as context_given
+from bough.agent.prompt_window import prompt_context as context_given
 from bough.core.drafts import Draft
 from bough.core.redact import Redactor
 from bough.core.usage import Price, Totals, Usage

@@ -25,7 +25,7 @@ Spill = Callable[[bytes, str], str]
 """Keeps bytes of a media type, returns the handle under which they are found again."""
 Unspill = Callable[[str], bytes]
 
-SHOWN = 16_000
+MAX_SHOWN_BYTES = 16_000
 """Bytes of one output that a model sees; the rest is spilled."""
 _LARGEST = 16 * 1024 * 1024
 _SEARCHED_FILE = 2 * 1024 * 1024
@@ -73,7 +73,7 @@ class Files:
             return f"{path} is empty"
         if end < len(lines):
             numbered.append(f"[lines {offset}–{end} of {len(lines)}; go on with offset={end + 1}]")
-        return capped("\n".join(numbered), self._spill)
+        return truncate("\n".join(numbered), self._spill)
 
     def write_file(self, path: str, text: str) -> str:
         """Write a whole file, made with its folders if missing. Either all of it is there or nothing."""
@@ -110,7 +110,7 @@ class Files:
         depth. Links are not followed; .git, node_modules and the like only if the glob names them."""
         walk = _Walk(self._scope, folder, pattern)
         names = [shown for shown, _ in walk.files()]
-        return capped("\n".join([*names, *walk.remarks(len(names))]), self._spill)
+        return truncate("\n".join([*names, *walk.remarks(len(names))]), self._spill)
 
     def grep(self, pattern: str, glob: str = "**/*", folder: str = ".") -> str:
         """Search lines by a regular expression (Python's; `(?i)` to ignore case) in files of a glob."""
@@ -124,14 +124,14 @@ class Files:
         lines = [f"{names[at]}:{number}: {line.rstrip()}" for at, number, line in hits[:_HITS]]
         if len(hits) > _HITS:
             lines.append(f"[only the first {_HITS} hits; narrow the pattern or the glob]")
-        return capped("\n".join([*lines, *walk.remarks(len(lines))]), self._spill)
+        return truncate("\n".join([*lines, *walk.remarks(len(lines))]), self._spill)
 
-    def read_spill(self, handle: str, offset: int = 0, limit: int = SHOWN) -> str:
+    def read_spill(self, handle: str, offset: int = 0, limit: int = MAX_SHOWN_BYTES) -> str:
         """Read on in a long output by its handle, from byte `offset`, at most `limit` bytes."""
         _at_least("offset", offset, 0)
         _at_least("limit", limit, 4)
         data = self._unspill(handle)
-        end = _boundary(data, min(offset + min(limit, SHOWN), len(data)))
+        end = _boundary(data, min(offset + min(limit, MAX_SHOWN_BYTES), len(data)))
         if offset and offset >= len(data):
             raise InvalidArgument("offset", offset, f"a byte of {handle}, which has {len(data)}")
         tail = "" if end >= len(data) else f"; go on with offset={end}"
@@ -230,7 +230,7 @@ class _Walk:
         return _matches(below.split("/"), self._globs)
 
 
-def capped(text: str, spill: Spill, head: int = SHOWN, tail: int = 0) -> str:
+def truncate(text: str, spill: Spill, head: int = MAX_SHOWN_BYTES, tail: int = 0) -> str:
     """The text if it is short; else its first and last bytes, and the handle of the whole."""
     data = text.encode("utf-8", "replace")
     if len(data) <= head + tail:

@@ -21,7 +21,7 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 from msgspec import Struct
 
 from ...errors import InvalidArgument, OutOfScope
-from .files import Spill, capped, text_of
+from .files import Spill, text_of, truncate
 
 Resolver = Callable[[str, int], list[str]]
 """Host and port to addresses, as text."""
@@ -53,7 +53,7 @@ _NOT_PUBLIC = tuple(
 )
 
 
-class Answer(Struct, frozen=True):
+class HttpResponse(Struct, frozen=True):
     url: str
     """Where it came from, after redirects."""
     status: int
@@ -79,7 +79,7 @@ class _Target(Struct, frozen=True):
         return self.scheme, self.host, self.port
 
 
-class Web:
+class HttpTools:
     """`hosts` names who may be reached wherever they are, as `host` or `host:port`, in lower case."""
 
     def __init__(
@@ -102,7 +102,7 @@ class Web:
 
     def fetch(
         self, method: str, url: str, headers: Mapping[str, str] = {}, body: bytes | None = None
-    ) -> Answer:
+    ) -> HttpResponse:
         """The answer as data; OutOfScope if it, or any redirect on the way, is not for us to reach."""
         if method not in _METHODS:
             raise InvalidArgument("method", method, ", ".join(_METHODS))
@@ -142,7 +142,7 @@ class Web:
 
     def _exchange(
         self, method: str, target: _Target, headers: Mapping[str, str], body: bytes | None, ends_at: float
-    ) -> Answer:
+    ) -> HttpResponse:
         connection = _Connection(target, ends_at, self._tls)
         # Timeouts of a socket count from byte to byte; a server that trickles is cut off by the clock.
         watch = threading.Timer(max(ends_at - time.monotonic(), 0), connection.cut)
@@ -158,7 +158,9 @@ class Web:
                 raise ConnectionError(f"{_bare(target.url)} broke off, {found.length:,} bytes were to come")
             fields = tuple((name.lower(), value) for name, value in found.getheaders())
             is_whole = len(data) <= self._largest
-            return Answer(target.url, found.status, found.reason, fields, data[: self._largest], is_whole)
+            return HttpResponse(
+                target.url, found.status, found.reason, fields, data[: self._largest], is_whole
+            )
         except (OSError, ValueError, http.client.HTTPException) as error:
             if connection.is_late or isinstance(error, TimeoutError):
                 raise TimeoutError(f"{_bare(target.url)} took longer than {self._timeout:g} s") from None
@@ -169,7 +171,7 @@ class Web:
             watch.cancel()
             connection.close()
 
-    def _told(self, answer: Answer) -> str:
+    def _told(self, answer: HttpResponse) -> str:
         """As a model is told. Cookies are credentials: they are left out."""
         fields = dict(answer.headers)
         lines = [f"{answer.status} {answer.reason} {_bare(answer.url)}"]
@@ -180,7 +182,7 @@ class Web:
         if (b"\0" in answer.body and "utf-16" not in mime.lower()) or fields.get("content-encoding"):
             handle = self._spill(answer.body, mime.partition(";")[0].strip())
             return "\n".join([*lines, f"[{len(answer.body):,} bytes that are no text, kept as {handle}]"])
-        return capped("\n".join([*lines, "", _text(answer.body, mime)]), self._spill)
+        return truncate("\n".join([*lines, "", _text(answer.body, mime)]), self._spill)
 
 
 class _Connection(http.client.HTTPConnection):

@@ -20,7 +20,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from ...errors import InvalidArgument, OutOfScope
-from .files import SHOWN, Spill, capped, text_of
+from .files import MAX_SHOWN_BYTES, Spill, text_of, truncate
 from .scope import Scope
 
 _KEPT = 8 * 1024 * 1024
@@ -59,7 +59,7 @@ _GIT_QUIET = re.compile(
 _GIT_INSIDE = re.compile(r"(?<![\w./+-])(?:[\w./-]*/)?git(?=\s|$)")
 
 
-class Ran(Struct, frozen=True):
+class CommandResult(Struct, frozen=True):
     argv: tuple[str, ...]
     exit_code: int | None
     """None: it was stopped when its time was up. Negative: the signal that ended it."""
@@ -86,32 +86,37 @@ class Shell:
         self._scope, self._spill, self._timeout = scope, spill, timeout
         self._environ = dict(environ)
 
-    async def run(self, argv: list[str], timeout: float | None = None) -> Ran:
+    async def run(self, argv: list[str], timeout: float | None = None) -> CommandResult:
         """Run a program with arguments in the workspace's folder. No shell reads them: no `|`, `>`, `*`."""
         if needs_approval(argv):
             raise OutOfScope(_line(argv), "it makes or may make a commit, which wants a person's approval")
         return await self.run_approved(argv, timeout)
 
-    async def run_approved(self, argv: list[str], timeout: float | None = None) -> Ran:
+    async def run_approved(self, argv: list[str], timeout: float | None = None) -> CommandResult:
         """As `run`, for a command that was approved; what the tier forbids stays forbidden."""
         check(self._scope, argv)
         return await self._run(tuple(argv), timeout)
 
-    async def run_script(self, script: str, timeout: float | None = None) -> Ran:
+    async def run_script(self, script: str, timeout: float | None = None) -> CommandResult:
         """Run a line of shell. At tier full only."""
         if self._scope.tier != "full":
             raise OutOfScope(script, f"the tier is {self._scope.tier}, a line of shell wants full")
         return await self.run(["/bin/sh", "-c", script], timeout)
 
-    async def _run(self, argv: tuple[str, ...], timeout: float | None) -> Ran:
+    async def _run(self, argv: tuple[str, ...], timeout: float | None) -> CommandResult:
         seconds = self._timeout if timeout is None else min(timeout, self._timeout)
         if not seconds > 0:
             raise InvalidArgument("timeout", timeout, "seconds, more than none")
         environ = environment(self._scope, self._environ)
         exit_code, data, lost = await _finish(argv, self._scope.root, environ, seconds)
         text = text_of(data) + (f"\n[{lost:,} more bytes were not kept]" if lost else "")
-        output = capped(text.rstrip("\n"), self._spill, head=SHOWN // 4, tail=SHOWN - SHOWN // 4)
-        return Ran(argv, exit_code, output, seconds)
+        output = truncate(
+            text.rstrip("\n"),
+            self._spill,
+            head=MAX_SHOWN_BYTES // 4,
+            tail=MAX_SHOWN_BYTES - MAX_SHOWN_BYTES // 4,
+        )
+        return CommandResult(argv, exit_code, output, seconds)
 
 
 def check(scope: Scope, argv: Sequence[str]) -> None:

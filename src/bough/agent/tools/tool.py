@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from ...core.messages import Message, ToolCall, tool_result
 from ...errors import InvalidTool, InvalidValue
 from ...models.model import ToolSpec
-from ..approvals import Asked, TaskWaits
+from ..approvals import PendingApproval, TaskNeedsApproval
 
 Effect = Literal["read", "idempotent", "unsafe"]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -71,7 +71,7 @@ class ToolContext:
         self._tasks[key] = task = asyncio.ensure_future(self._run_task(key, text, **how))
         try:
             return await task
-        except TaskWaits:
+        except TaskNeedsApproval:
             # One that still runs is not stopped because its sibling waits: whoever gathers them would do that.
             await asyncio.wait(self._tasks.values())
             raise
@@ -82,10 +82,10 @@ class ToolContext:
         return list(self._tasks)
 
     @property
-    def asked(self) -> list[Asked]:
+    def pending_approvals(self) -> list[PendingApproval]:
         """What its tasks wait for."""
         ended = [task.exception() for task in self._tasks.values() if task.done() and not task.cancelled()]
-        return [call for error in ended if isinstance(error, TaskWaits) for call in error.asked]
+        return [call for error in ended if isinstance(error, TaskNeedsApproval) for call in error.approvals]
 
     def update(self, **changes: Any) -> None:
         """Change the session's state; recorded with the result."""
@@ -114,7 +114,7 @@ class Tool(Struct, frozen=True):
 
     def refusal(self, call: ToolCall) -> Message | None:
         """The result of a call that is not to be run at all: its defaults are not what was asked for."""
-        return None if call.malformed is None else failed(call, MALFORMED)
+        return None if call.malformed is None else error_result(call, MALFORMED)
 
     async def run(self, context: ToolContext) -> Message:
         """The result as a message. Whatever the tool does, there is one: an error is a result too."""
@@ -128,16 +128,16 @@ class Tool(Struct, frozen=True):
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            return failed(context.call, words(error))  # raised by the tool itself
+            return error_result(context.call, error_text(error))  # raised by the tool itself
         except TimeoutError as error:
             if self.timeout is None:
-                return failed(context.call, words(error))
+                return error_result(context.call, error_text(error))
             context.is_cancelled = True
             return self._late(context.call)
         except Exception as error:  # noqa: BLE001 - a tool may raise anything; the session must not break
-            return failed(context.call, words(error))
+            return error_result(context.call, error_text(error))
 
-    async def rehearse(self, context: ToolContext) -> Message:
+    async def run_dry(self, context: ToolContext) -> Message:
         """What it would have done, by its `dry_run`; nothing is done."""
         assert self.dry_run is not None
         message = await replace(self, function=self.dry_run, effect="read").run(context)
@@ -150,9 +150,9 @@ class Tool(Struct, frozen=True):
             return tool_result(
                 call.id, f"{why}; whether it took effect is unknown", error=True, outcome="unknown"
             )
-        return failed(call, f"{why} and was stopped")
+        return error_result(call, f"{why} and was stopped")
 
-    async def settle(self, context: ToolContext) -> Happened | NeverHappened | None:
+    async def check_outcome(self, context: ToolContext) -> Happened | NeverHappened | None:
         """What became of a call that was started before a crash; None: nobody knows."""
         if self.verify is None:
             return None
@@ -172,7 +172,7 @@ class Tool(Struct, frozen=True):
                 details=context.details or None,
             )
         except InvalidValue as error:
-            return failed(context.call, f"{self.name} returned what cannot be kept: {error}")
+            return error_result(context.call, f"{self.name} returned what cannot be kept: {error}")
 
     async def _call(self, function: Callable[..., Any], context: ToolContext) -> Any:
         given = msgspec.structs.asdict(msgspec.convert(context.call.arguments, self.arguments))
@@ -192,14 +192,14 @@ def _without_stop(function: Callable[..., Any], given: dict[str, Any]) -> Any:
         raise RuntimeError(f"StopIteration: {error}") from None
 
 
-def words(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001 - an error that cannot even say what it is
         return type(error).__name__
 
 
-def failed(call: ToolCall, why: str) -> Message:
+def error_result(call: ToolCall, why: str) -> Message:
     text = why.encode("utf-8", "replace").decode()
     return tool_result(call.id, text, error=True)
 

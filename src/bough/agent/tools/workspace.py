@@ -18,7 +18,7 @@ from ...errors import OutOfScope
 from ...log.log import Log
 from ...log.workspace import Workspace
 from .files import Files
-from .http import Web
+from .http import HttpTools
 from .scope import Scope
 from .shell import Shell
 from .tool import Effect, Happened, NeverHappened, Tool, ToolContext, tool
@@ -82,7 +82,7 @@ def workspace_tools(
             name="shell_approved",
             approval=True,
         ),
-        made("unsafe", lambda spills: Web(spills.keep, hosts=frozenset(hosts)).http_request),
+        made("unsafe", lambda spills: HttpTools(spills.keep, hosts=frozenset(hosts)).http_request),
     ]
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from ...core.tree_text import describe_entry
 from ...core.usage import format_cost
 from ...errors import InvalidPosition
-from ...models.names import named
+from ...models.names import model_by_name
 from ..commands.export import file_name
 from ..rendering.error_text import Refused
 from ..rendering.output import bold, dim, safe, tokens, width
@@ -119,7 +119,7 @@ def _model(chat: Chat, rest: str) -> None:
         click.echo("  " + ", then ".join(chat.agent.names))
         return
     names = tuple(rest.split())
-    models = [named(name) for name in names]
+    models = [model_by_name(name) for name in names]
     chat.session.log.raise_if_leased()
     chat.session.set(model=names[0])
     chat.agent = replace(chat.agent, names=names, models=models)

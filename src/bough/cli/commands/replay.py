@@ -12,7 +12,7 @@ import click
 
 from ...errors import IdConflict
 from ...exchange.bundle.write import atomic_file
-from ...models.availability import able
+from ...models.availability import available_models
 from ...session import Session
 from ..load_tools import load_tools
 from ..reference import bundle_file, find, reference
@@ -33,7 +33,7 @@ from ..text_argument import spoken
     "--prompt-patch", metavar="TEXT|@FILE", callback=spoken, help="Said in addition to the system prompt."
 )
 @click.option(
-    "--from", "from_", type=click.IntRange(0), metavar="N", help="Keep entries 1 to N; default: the seeds."
+    "--from", "start", type=click.IntRange(0), metavar="N", help="Keep entries 1 to N; default: the seeds."
 )
 @click.option(
     "--mode",
@@ -76,11 +76,11 @@ def replay(
     bough replay ses_3f --model openai:MODEL --prompt-patch "Never refund by yourself."
     bough replay ses_3f@7 --model openai:MODEL --mode dry --tools shop.py
     """
-    answering = able(models)
+    answering = available_models(models)
     how |= {"tools": load_tools(sources)} if sources else {}
     with opened(output) as file:
         session, seq = _source(place, reference)
-        how["from_"] = seq if how["from_"] is None else how["from_"]
+        how["start"] = seq if how["start"] is None else how["start"]
         with bar("replay", unit="turns") as step:
             report = session.replay_sync(model=answering or None, progress=step, **how)
         written(report, format_, file)
@@ -138,17 +138,17 @@ def written(report: Any, format_: str | None, file: BinaryIO | None) -> None:
         file.write(text.encode() + b"\n")
 
 
-_COLOURS = {"  expected ": "red", "  came ": "green"}
+_COLOURS = {"  expected ": "red", "  actual ": "green"}
 
 
 def _coloured(line: str) -> str:
-    """What was and what came instead, as a diff shows them."""
+    """What was and what it became, as a diff shows them."""
     return next((click.style(line, fg=_COLOURS[head]) for head in _COLOURS if line.startswith(head)), line)
 
 
 def data(report: Any) -> dict[str, Any]:
     """The report and what it derives."""
-    first = report.first
+    first = report.first_divergence
     return {
         "same": report.is_same,
         "first_divergence": None if first is None else plain(first),

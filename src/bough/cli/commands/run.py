@@ -6,9 +6,9 @@ import sys
 
 import click
 
-from ...agent.ancestors import above
-from ...agent.approvals import Asked as AskedCall
-from ...agent.call_status import is_awaited, read_calls
+from ...agent.ancestors import ancestors
+from ...agent.approvals import PendingApproval as AskedCall
+from ...agent.call_status import is_awaited_by_worker, read_call_status
 from ...core.turns import OpenCall
 from ...core.usage import Totals, difference, format_cost
 from ...error_messages import tell
@@ -154,7 +154,7 @@ def approve(place: Here, reference: str, deny: bool, number: int | None, yes: bo
                 "" if call.session_id == session.session_id else f"  (asked by its task {call.session_id})"
             )
             click.echo(f"{n}. {spelled_out(call.call)}{where}")
-    lost = read_calls(session.log).in_trash
+    lost = read_call_status(session.log).trashed_tasks
     for task in dict.fromkeys(lost.values()):
         complain(tell(TaskTrashed(session.session_id, task)).text)
     if not chosen:
@@ -172,8 +172,8 @@ def approve(place: Here, reference: str, deny: bool, number: int | None, yes: bo
 
 def _then(session: Session) -> str:
     """How it goes on: a task with the session that started it."""
-    top = [session.log, *above(session.log)][-1]
-    if is_awaited(top):  # it was woken by the word
+    top = [session.log, *ancestors(session.log)][-1]
+    if is_awaited_by_worker(top):  # it was woken by the word
         return "its worker goes on"
     return f"go on with: bough resume {top.session_id}{started_with(Session(top))}"
 

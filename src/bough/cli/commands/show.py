@@ -296,24 +296,30 @@ def _open(session: Session) -> Iterator[str]:
     """Calls without results: what may have happened is said as plainly as what has not."""
     if not session.open_tool_calls:
         return
-    from ...agent.call_status import read_calls  # loaded late: few sessions are in the middle of something
+    from ...agent.call_status import (
+        read_call_status,  # loaded late: few sessions are in the middle of something
+    )
 
-    known = read_calls(session.log)
+    known = read_call_status(session.log)
     for call in session.open_tool_calls:
         place = (call.seq, call.index)
-        mark = "waits for approval" if place in known.asked - known.approved - known.denied else "not started"
-        if place in known.in_trash:
-            mark = f"waits for its task {known.in_trash[place]}, which is in the trash"
-        elif place in known.below:
-            mark = f"waits for approval in its task {known.below[place][0].session_id}"
-        elif place in known.answered_below:
+        mark = (
+            "waits for approval"
+            if place in known.approval_requested - known.approved - known.denied
+            else "not started"
+        )
+        if place in known.trashed_tasks:
+            mark = f"waits for its task {known.trashed_tasks[place]}, which is in the trash"
+        elif place in known.task_approvals:
+            mark = f"waits for approval in its task {known.task_approvals[place][0].session_id}"
+        elif place in known.decided_tasks:
             mark = "its task has a word, and goes on with this session"
         elif place in known.started:
             mark = "outcome unknown: it was started, and nobody heard how it ended"
         yield f"      {click.style('?', fg='red', bold=True)} {bold(call.call.name)} {click.style(f'[{mark}]', fg='red')}"
-    first = "".join(f"bough restore {task}, then " for task in dict.fromkeys(known.in_trash.values()))
+    first = "".join(f"bough restore {task}, then " for task in dict.fromkeys(known.trashed_tasks.values()))
     first += (
-        f"bough approve {session.session_id}, then " if known.in_trash or session.pending_approvals() else ""
+        f"bough approve {session.session_id}, then " if known.trashed_tasks or session.pending_approvals() else ""
     )
     say(f"{first}bough resume {session.session_id} --tools … goes on")
 

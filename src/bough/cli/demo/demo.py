@@ -294,7 +294,7 @@ def replayed(stage: Stage, session: Session) -> None:
     effects = sum(report["effects"].values())
     stage.claim("effects sent", effects, effects == 0)
     stage.claim("payments in the bank's book", payments(stage), payments(stage) == paid)
-    before, after = (msgspec.convert(report[side], Totals) for side in ("before", "after"))
+    before, after = (msgspec.convert(report[side], Totals) for side in ("usage_before", "usage_after"))
     stage.claim("cost of these turns", f"{format_cost(before)} → {format_cost(after)}", before != after)
     unchanged = report["source_before"] == report["source_after"]
     stage.claim(
@@ -309,4 +309,4 @@ def replayed(stage: Stage, session: Session) -> None:
 def divergence(first: dict[str, Any]) -> str:
     if not first:
         return "none"
-    return clipped(f"entry {first['seq_a']}, {first['expected']} became “{first['came']}”", 150)
+    return clipped(f"entry {first['seq_a']}, {first['expected']} became “{first['actual']}”", 150)

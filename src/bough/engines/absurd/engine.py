@@ -12,8 +12,8 @@ from typing import Any
 from absurd_sdk import Absurd
 from msgspec import Struct
 
-from ...agent.limits import Limits, reached
-from ...agent.start_facts import about_sent
+from ...agent.limits import Limits, check_limits
+from ...agent.start_facts import queued_turn_data
 from ...agent.tools.tool import Tool
 from ...agent.tools.workspace import workspace_tools
 from ...core.drafts import Draft, ExtraFact
@@ -25,7 +25,7 @@ from ...models.model import Model
 from ...stores.base import SessionRow
 from ...stores.postgres.connections import Connection, Connections
 from ...stores.postgres.store import PostgresStore
-from ..local import ModelLike, known_models, known_tools
+from ..local import ModelLike, resolve_models, tools_by_name
 from . import schema as absurd_schema
 from .shared_transaction import EngineConnections
 
@@ -48,16 +48,16 @@ class Agent(Struct, frozen=True):
     """What its shell may run."""
 
     def models(self) -> list[Model]:
-        return known_models(self.model)
+        return resolve_models(self.model)
 
     def tools_by_name(self) -> dict[str, Tool]:
-        return known_tools(self.tools)
+        return tools_by_name(self.tools)
 
     def tools_for(self, log: Log) -> dict[str, Tool]:
         """With those of its workspace, which keep what is too long to show with the session."""
         if self.workspace is None:
             return self.tools_by_name()
-        return known_tools([*self.tools, *workspace_tools(log, self.workspace, commands=self.commands)])
+        return tools_by_name([*self.tools, *workspace_tools(log, self.workspace, commands=self.commands)])
 
 
 class TaskParams(Struct, frozen=True):
@@ -121,15 +121,15 @@ def send(
     key = key or log.runtime.new_id("")
     _check_can_send(log, content)
     if content is not None:
-        stop = reached(limits or Limits(), row, is_new_turn=True)
+        stop = check_limits(limits or Limits(), row, is_new_turn=True)
         if stop is not None:
-            raise LimitReached(row.session_id, stop.what)
+            raise LimitReached(row.session_id, stop.message)
     joint, spawning = _spawning_log(log, row, queue, agent, key)
     if content is None:
         joint.record("enqueued", data={"queue": queue}, only_at_leaf=True, key=key)
     else:
         draft = Draft(user(content) if isinstance(content, str) else content)
-        about = about_sent(log) | ({"one_shot": True} if one_shot else {})
+        about = queued_turn_data(log) | ({"one_shot": True} if one_shot else {})
         joint.append([draft], key=key, data=about, facts=[ExtraFact("enqueued", {"queue": queue})])
     return spawning.enqueued_task(log.refresh().leaf.seq)
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...agent.events import Event
-from ...agent.limits import Limits, Reached, reached
+from ...agent.limits import LimitHit, Limits, check_limits
 from ...agent.loop import Loop
 from ...agent.tools.tool import Tool
 from ...core.drafts import Draft, EntryBatch
@@ -177,11 +177,11 @@ class ClaimedLoop(Loop):
         self._call_id = self.log.runtime.new_id("")
         return replace(self._ledger(self.models[0], None, answered=False), failed=False)
 
-    async def _reached(self, *, is_new_turn: bool, rounds: int = 0) -> Reached | None:
+    async def _reached(self, *, is_new_turn: bool, rounds: int = 0) -> LimitHit | None:
         """Within a turn only money needs to be asked for."""
         if is_new_turn or self.limits.max_cost_microcents is not None:
             return await super()._reached(is_new_turn=is_new_turn, rounds=rounds)
-        return reached(self.limits, self._row, is_new_turn=False, rounds=rounds)
+        return check_limits(self.limits, self._row, is_new_turn=False, rounds=rounds)
 
     def check(self, row: SessionRow) -> None:
         super().check(row)

@@ -26,8 +26,8 @@ from absurd_sdk import CancelledTask, ClaimedTask, FailedTask, SuspendTask, Task
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...agent.call_status import read_calls
-from ...agent.tools.tool import Tool, words
+from ...agent.call_status import read_call_status
+from ...agent.tools.tool import Tool, error_text
 from ...core.redact import Redactor
 from ...errors import (
     BoughError,
@@ -147,7 +147,7 @@ class Worker:
         try:
             work(*given)
         except (psycopg.Error, BoughError) as error:
-            self.report(f"{words(error)}; it goes on")
+            self.report(f"{error_text(error)}; it goes on")
 
     def store(self, space: str) -> PostgresStore:
         """The tenant's; all of them share one pool."""
@@ -239,7 +239,7 @@ class Slot:
             try:
                 client.work_batch(self._name, worker.lease, 1)
             except (psycopg.Error, BoughError) as error:
-                worker.report(f"{words(error)}; it goes on")
+                worker.report(f"{error_text(error)}; it goes on")
                 worker.stopping.wait(POLL_SECONDS)
 
     def _run_task(self, client: Client, line: ConnectionHandle, params: Any, context: TaskContext) -> Any:
@@ -259,7 +259,7 @@ class Slot:
         except Exception as error:  # noqa: BLE001 - Absurd keeps it as the run's failure and tries again
             if claim.is_lost:  # whatever broke, it is not ours to tell
                 raise FailedTask from None
-            worker.report(f"task {claim.task_id}: {words(error)}")
+            worker.report(f"task {claim.task_id}: {error_text(error)}")
             raise self._task_failure(params, error) from None
         finally:
             worker.claims.discard(claim)
@@ -267,7 +267,7 @@ class Slot:
 
     def _task_failure(self, params: Any, error: Exception) -> TurnFailed:
         """In words that Absurd can keep: hidden what is secret, nothing that JSON refuses."""
-        why = self._worker.runtime.redactor.redact_text(words(error))
+        why = self._worker.runtime.redactor.redact_text(error_text(error))
         return TurnFailed(str(params["session"]), why.encode("utf-8", "replace").decode().replace("\0", ""))
 
 
@@ -353,7 +353,7 @@ class TaskRun:
         said = sum(fact.kind in SIGNALS for fact in facts)
         if is_cancel_requested(facts, log.cursor.turn):
             return True
-        calls = read_calls(log)
+        calls = read_call_status(log)
         if not any(calls.is_waiting(call, tools) for call in log.cursor.open_calls):
             return False
         self._claim.context.await_event(signal_event(log.session_id, said + 1))

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from ... import wire
-from ...agent.prompt_window import Most, given
+from ...agent.prompt_window import MessageLimits, prompt_context
 from ...core.context import Context
 from ...core.entries import Entry
 from ...core.fit import BYTES_PER_TOKEN, MEDIA_TOKENS, measure
@@ -98,7 +98,7 @@ class _Tree(Struct, frozen=True):
     dump: SessionExport
     entries: dict[tuple[int, int], Entry]
     calls: dict[tuple[int, int], Call]
-    most: Most
+    most: MessageLimits
 
     def path(self, leaf: Leaf) -> Iterator[Entry]:
         branches = {branch.branch: branch for branch in self.dump.branches}
@@ -170,7 +170,7 @@ def _rendered(tree: _Tree, answer: Entry, call: Call | None, pool: _Pool, room: 
     if room.work < 0:
         return None
     path = list(tree.path(behind))
-    speaking, context = wire.find_provider(provider_of(call)), given(path, tree.most)
+    speaking, context = wire.find_provider(provider_of(call)), prompt_context(path, tree.most)
     full: dict[str, Any] = speaking.project(context, lambda _: None)
     messages = [ENCODE(message) for message in full.pop(speaking.history)]
     rest = ENCODE(full)

@@ -12,7 +12,7 @@ from typing import Any
 from ...wire.shapes import Request as History
 from ...wire.shapes import to_dict
 from ..model import Delta, Request, ToolSpec
-from .base import SECONDS, Client, Door
+from .base import SECONDS, Client, VendorConnection
 
 MAX_TOKENS = 8192
 """Anthropic wants a limit; this is ours if nobody sets one."""
@@ -30,7 +30,9 @@ class AnthropicModel(Client):
     def _sdk_errors(self, sdk: Any) -> tuple[type[Exception], ...]:
         return (sdk.AnthropicError,)
 
-    async def _ask(self, door: Door, history: History, request: Request) -> AsyncGenerator[object, None]:
+    async def _ask(
+        self, door: VendorConnection, history: History, request: Request
+    ) -> AsyncGenerator[object, None]:
         fields = {"max_tokens": request.max_tokens or MAX_TOKENS, **history, **self.options}
         if request.tools:
             fields["tools"] = [_tool(tool) for tool in request.tools]

@@ -61,7 +61,7 @@ _STATUS_OF = {
 """In the middle of a stream a vendor names the kind of its trouble, for the status is long sent."""
 
 
-class Door(Struct, frozen=True):
+class VendorConnection(Struct, frozen=True):
     """Where a vendor is reached, and by which of its libraries."""
 
     sdk: Any
@@ -83,7 +83,7 @@ def _tls(http: Any) -> Any:
     return http.create_ssl_context()
 
 
-class Trouble(Exception):
+class StreamFailure(Exception):
     """An error that came as an event of a stream, in the vendor's JSON, where its SDK lets it pass."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
@@ -91,7 +91,7 @@ class Trouble(Exception):
         self.body = body
 
 
-class Fault(Struct, frozen=True):
+class VendorFault(Struct, frozen=True):
     """What a vendor said of its trouble."""
 
     words: str
@@ -144,14 +144,16 @@ class Client(ABC):
         raise trouble
 
     @abstractmethod
-    def _ask(self, door: Door, history: History, request: Request) -> AsyncGenerator[object, None]:
+    def _ask(
+        self, door: VendorConnection, history: History, request: Request
+    ) -> AsyncGenerator[object, None]:
         """Deltas, the first of them (it may be empty) once the vendor has opened its mouth; then the whole reply."""
 
     @abstractmethod
     def _sdk_errors(self, sdk: Any) -> tuple[type[Exception], ...]:
         """What the SDK raises when the vendor refuses or cannot be reached."""
 
-    def _door(self) -> Door:
+    def _door(self) -> VendorConnection:
         try:
             sdk, http = import_module(self.package), import_module("httpx2")
         except ImportError:
@@ -164,13 +166,13 @@ class Client(ABC):
         if not key and not self._base_url:
             hint = f"set {' or '.join(self.key_variables)} in the environment"
             raise ModelUnavailable(self._name, "no API key was found", hint)
-        return Door(sdk, http, key or NO_KEY, base_url)
+        return VendorConnection(sdk, http, key or NO_KEY, base_url)
 
     @property
     def _name(self) -> str:
         return f"{self.provider}:{self.model}"
 
-    def _faults(self, door: Door) -> tuple[type[Exception], ...]:
+    def _faults(self, door: VendorConnection) -> tuple[type[Exception], ...]:
         """What an SDK lets through: its own errors, its transport's, and whatever garbage makes it stumble over."""
         stumbles = (
             UnrecognizedReply,
@@ -182,9 +184,9 @@ class Client(ABC):
             OSError,
         )
         transport = (door.http.HTTPError, door.http.StreamError, door.http.InvalidURL)
-        return (Trouble, *self._sdk_errors(door.sdk), *transport, *stumbles)
+        return (StreamFailure, *self._sdk_errors(door.sdk), *transport, *stumbles)
 
-    def _told(self, error: Exception, door: Door, has_begun: bool) -> ModelError:
+    def _told(self, error: Exception, door: VendorConnection, has_begun: bool) -> ModelError:
         fault = _fault(error)
         words = _short(fault.words if door.key == NO_KEY else fault.words.replace(door.key, "[key]"))
         if fault.status is not None:
@@ -228,7 +230,7 @@ def _status_of(*kinds: object) -> int | None:
     return None
 
 
-def _fault(error: Exception) -> Fault:
+def _fault(error: Exception) -> VendorFault:
     """The three SDKs keep a vendor's words under different names, in the vendor's own JSON."""
     body = getattr(error, "body", None) or getattr(error, "details", None)
     inner = body.get("error", body) if isinstance(body, Mapping) else {}
@@ -239,7 +241,7 @@ def _fault(error: Exception) -> Fault:
     if isinstance(code := inner.get("code"), str) and code not in words[0]:
         words.append(f"[{code}]")
     status = status or _status_of(getattr(error, "code", None))
-    return Fault(" ".join(words), status, _after(error, inner))
+    return VendorFault(" ".join(words), status, _after(error, inner))
 
 
 def _after(error: Exception, inner: Mapping[str, Any]) -> float | None:

@@ -12,7 +12,7 @@ from typing import Any
 from ...wire.shapes import Request as History
 from ...wire.shapes import to_dict
 from ..model import Delta, Request, ToolSpec
-from .base import SECONDS, Client, Door
+from .base import SECONDS, Client, VendorConnection
 
 
 class GeminiModel(Client):
@@ -26,7 +26,9 @@ class GeminiModel(Client):
         kinds = vars(sdk.errors).values()  # they have no common root
         return tuple(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Exception))
 
-    async def _ask(self, door: Door, history: History, request: Request) -> AsyncGenerator[object, None]:
+    async def _ask(
+        self, door: VendorConnection, history: History, request: Request
+    ) -> AsyncGenerator[object, None]:
         building = _Building()
         async with _heard(door) as http:
             client = door.sdk.Client(vertexai=False, api_key=door.key, http_options=_http_options(door, http))
@@ -52,7 +54,7 @@ class GeminiModel(Client):
 
 
 @asynccontextmanager
-async def _heard(door: Door) -> AsyncIterator[Any]:
+async def _heard(door: VendorConnection) -> AsyncIterator[Any]:
     """An HTTP client that closes what it opened, for the SDK leaves a stream open that it stumbles over."""
     opened: list[Any] = []
 
@@ -68,7 +70,7 @@ async def _heard(door: Door) -> AsyncIterator[Any]:
                 await response.aclose()
 
 
-def _http_options(door: Door, http: Any) -> dict[str, Any]:
+def _http_options(door: VendorConnection, http: Any) -> dict[str, Any]:
     return {
         "base_url": door.base_url,
         "httpx_async_client": http,  # with a client of our own it leaves aiohttp alone

@@ -12,7 +12,7 @@ from typing import Any
 from ...wire.shapes import Request as History
 from ...wire.shapes import to_dict
 from ..model import Delta, Request, ToolSpec
-from .base import SECONDS, Client, Door
+from .base import SECONDS, Client, VendorConnection
 
 _SPOKEN = ("content", "refusal", "reasoning_content", "reasoning")
 
@@ -27,7 +27,9 @@ class OpenAIChatModel(Client):
     def _sdk_errors(self, sdk: Any) -> tuple[type[Exception], ...]:
         return (sdk.OpenAIError,)
 
-    async def _ask(self, door: Door, history: History, request: Request) -> AsyncGenerator[object, None]:
+    async def _ask(
+        self, door: VendorConnection, history: History, request: Request
+    ) -> AsyncGenerator[object, None]:
         fields: dict[str, Any] = {**history, "stream_options": {"include_usage": True}, **self.options}
         if request.tools:
             fields["tools"] = [_tool(tool) for tool in request.tools]

@@ -12,7 +12,7 @@ from typing import Any
 from ...wire.shapes import Request as History
 from ...wire.shapes import to_dict
 from ..model import Delta, Request, ToolSpec
-from .base import SECONDS, Client, Door, Trouble
+from .base import SECONDS, Client, StreamFailure, VendorConnection
 
 _SEALED = "reasoning.encrypted_content"
 _UNSEALED = "Encrypted content is not supported"
@@ -31,7 +31,9 @@ class OpenAIModel(Client):
     def _sdk_errors(self, sdk: Any) -> tuple[type[Exception], ...]:
         return (sdk.OpenAIError,)
 
-    async def _ask(self, door: Door, history: History, request: Request) -> AsyncGenerator[object, None]:
+    async def _ask(
+        self, door: VendorConnection, history: History, request: Request
+    ) -> AsyncGenerator[object, None]:
         fields: dict[str, Any] = {**history, "store": False, "include": [_SEALED], **self.options}
         if request.tools:
             fields["tools"] = [_tool(tool) for tool in request.tools]
@@ -66,9 +68,9 @@ def _take(event: dict[str, Any]) -> object:
     if kind in _DONE:
         return event["response"]
     if kind == "response.failed":
-        raise Trouble(event["response"].get("error") or {})
+        raise StreamFailure(event["response"].get("error") or {})
     if kind == "error":
-        raise Trouble(event)
+        raise StreamFailure(event)
     return Delta()
 
 

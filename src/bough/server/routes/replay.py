@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from ...core.tree import Leaf
 from ...errors import InvalidArgument
-from ...replay.diff import Diff, Row
+from ...replay.diff import Diff, DiffRow
 from ...replay.diff import diff as compare
 from ...session import Session
 from ..auth import Who
@@ -25,10 +25,10 @@ from ..truncate import Page, cut_any
 from .events import HEARTBEAT, STREAM_HEADERS, encoded
 
 
-class Replaying(Struct, forbid_unknown_fields=True, rename={"from_": "from"}):
+class Replaying(Struct, forbid_unknown_fields=True):
     """All of it may be left out: then the recorded answers are given again."""
 
-    from_: int | None = None
+    start: int | None = None
     model: str | list[str] | None = None
     prompt: str | None = None
     prompt_patch: str | None = None
@@ -49,13 +49,13 @@ async def replay(request: Asked, session_id: FromPath[str], data: JSONBody[Repla
             prompt=data.prompt,
             prompt_patch=data.prompt_patch,
             tools=tools or "recorded",
-            from_=data.from_,
+            start=data.start,
             mode=data.mode,
             on_miss=data.on_miss,
             limits=desk.agent.limits,
             progress=progress,
         )
-        first = None if report.first is None else plain(report.first)
+        first = None if report.first_divergence is None else plain(report.first_divergence)
         told, _ = cut_any(
             {"same": report.is_same, "first_divergence": first, **plain(report)}, 300_000, 8_000
         )
@@ -140,7 +140,7 @@ def _told(found: Diff, first: int, limit: int) -> DiffRead:
     for row in found.rows:
         counts[row.kind] = counts.get(row.kind, 0) + 1
     around, _ = cut_any(
-        [plain(found.setup), plain(found.a), plain(found.b), plain(found.first)], 120_000, 8_000
+        [plain(found.setup), plain(found.a), plain(found.b), plain(found.first_divergence)], 120_000, 8_000
     )
     setup, a, b, divergence = around
     return DiffRead(
@@ -161,7 +161,7 @@ def _told(found: Diff, first: int, limit: int) -> DiffRead:
     )
 
 
-def _first_row(rows: tuple[Row, ...]) -> int | None:
+def _first_row(rows: tuple[DiffRow, ...]) -> int | None:
     return next((n for n, row in enumerate(rows) if row.kind != "same"), None)
 
 

@@ -10,7 +10,7 @@ from litestar.params import FromPath, QueryParameter
 from msgspec import Struct
 
 from ... import wire
-from ...agent.prompt_window import Most, given
+from ...agent.prompt_window import MessageLimits, prompt_context
 from ...core.entries import Entry
 from ...core.usage import Call
 from ...errors import InvalidArgument
@@ -55,7 +55,7 @@ def seen(
     asking = _asking(desk, session)
     speaking = wire.find_provider(provider or provider_of(asking.call))
     most = desk.most_messages(session)
-    context = given(asking.path, most)
+    context = prompt_context(asking.path, most)
     full = speaking.project(context, session.read_blob)
     shown, begin, cut = _shown(full, speaking.history, first, limit)
     return Seen(
@@ -111,11 +111,11 @@ def _shown(full: Json, history: str, first: int | None, limit: int) -> tuple[Jso
 
 
 def _difference(
-    session: Session, asking: Asking, most: Most, speaking: wire.Provider, now: Json
+    session: Session, asking: Asking, most: MessageLimits, speaking: wire.Provider, now: Json
 ) -> Json | None:
     if asking.before is None:
         return None
-    earlier = given(asking.path[: asking.before.after_seq], most)
+    earlier = prompt_context(asking.path[: asking.before.after_seq], most)
     found = wire.first_difference(speaking.project(earlier, session.read_blob), now)
     if found is None:
         return None

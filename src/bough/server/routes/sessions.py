@@ -12,7 +12,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from ... import __version__
-from ...agent.call_status import read_calls
+from ...agent.call_status import read_call_status
 from ...core.context import fold_settings
 from ...core.messages import system
 from ...core.search import parse_query
@@ -216,7 +216,7 @@ def read(request: Asked, session_id: FromPath[str]) -> SessionRead:
         return SessionRead(session=public_row(view))
     settings, _ = cut_any(plain(fold_settings(store.non_message_entries(session_id))), 60_000)
     related = store.sessions(SessionQuery(parent_session=session_id, limit=RELATED))
-    known = read_calls(session.log)
+    known = read_call_status(session.log)
     return SessionRead(
         session=_small(view),
         settings={

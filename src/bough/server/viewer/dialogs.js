@@ -90,7 +90,7 @@ export function compactDialog(id, leaf, done) {
 export function replayDialog(id, seq, models) {
   dialog("Replay from here", [
     h("p.muted", "The recorded inputs are executed again on a fork of their own. Nothing outside is touched."),
-    field("Keep entries up to", h("input", { name: "from", type: "number", min: 0, value: seq })), modelField(models,
+    field("Keep entries up to", h("input", { name: "start", type: "number", min: 0, value: seq })), modelField(models,
       "none: the recorded answers"),
     field("Prompt", h("textarea", { name: "prompt", rows: 3, placeholder: "the prompt as it was" })),
     field("Added to the prompt", h("textarea", { name: "prompt_patch", rows: 2 })),
@@ -99,8 +99,8 @@ export function replayDialog(id, seq, models) {
       ["strict", "strict: recorded answers and results"]]
       .map(([value, words]) => h("option", { value }, words)))),
   ], "Replay", async (values, { box, foot }) => {
-    const { from, ...rest } = values;
-    const { job } = await change("POST", sessionPath(id, "/replays"), { ...filled(rest), from: Number(from) });
+    const { start, ...rest } = values;
+    const { job } = await change("POST", sessionPath(id, "/replays"), { ...filled(rest), start: Number(start) });
     progress(id, job, box, foot);
     return true;
   });
@@ -135,7 +135,7 @@ function ended(id, job, words, box) {
     words.textContent = job.problem?.detail ?? `The replay was ${job.status}.`;
     return [close];
   }
-  const { replay, same, after, stopped } = job.report;
+  const { replay, same, usage_after: after, stop_reason: stopped } = job.report;
   words.textContent = [same ? "It came out the same." : "It came out differently.",
     stopped && `It stopped: ${shown(stopped)}.`, `It cost ${money(after.cost_microcents)}.`].filter(Boolean).join(" ");
   const leave = () => box.close();

@@ -158,9 +158,9 @@ function price(a, b) {
 }
 
 function difference(one) {
-  return h("div.difference", h("div.label", h("strong", one.kind), ` ${shown(one.what)}`,
+  return h("div.difference", h("div.label", h("strong", one.kind), ` ${shown(one.subject)}`,
     one.step ? `, step ${one.step}` : "",
-    one.seq_a && `, a ${one.seq_a}`, one.seq_b && `, b ${one.seq_b}`), marks(one.expected, one.came));
+    one.seq_a && `, a ${one.seq_a}`, one.seq_b && `, b ${one.seq_b}`), marks(one.expected, one.actual));
 }
 
 /** Both texts in two columns, the words that differ marked. */

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ....agent.prompt_window import Most
+from ....agent.prompt_window import MessageLimits
 from ....core.entries import Entry
 from ....core.usage import Call, total
 from ....stores.base import SessionRow
@@ -32,7 +32,7 @@ _STATUS = {
 
 
 def inspect_log(
-    row: SessionRow, path: Sequence[Entry], calls: Sequence[Call], moments: Timeline, most: Most
+    row: SessionRow, path: Sequence[Entry], calls: Sequence[Call], moments: Timeline, most: MessageLimits
 ) -> dict[str, Any]:
     """The log of one sample: the path to where the session stands."""
     status = _STATUS.get(row.status, "success")
@@ -86,7 +86,7 @@ def _id(kind: str, row: SessionRow) -> str:
 
 
 def _sample(
-    row: SessionRow, path: Sequence[Entry], calls: Sequence[Call], moments: Timeline, most: Most
+    row: SessionRow, path: Sequence[Entry], calls: Sequence[Call], moments: Timeline, most: MessageLimits
 ) -> dict[str, Any]:
     chats = chat_messages(row.session_id, path)
     inputs = Inputs(row.session_id, path, chats, most)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ....agent.prompt_window import Most, given
+from ....agent.prompt_window import MessageLimits, prompt_context
 from ....core.entries import Entry, Note
 from ....core.messages import Media, Message, Reasoning, Text, ToolCall, ToolResult
 from ....wire.media import media_stub
@@ -116,7 +116,7 @@ class Inputs:
     """
 
     def __init__(
-        self, session_id: str, path: Sequence[Entry], told: dict[int, list[Chat]], most: Most
+        self, session_id: str, path: Sequence[Entry], told: dict[int, list[Chat]], most: MessageLimits
     ) -> None:
         self.pool: list[Chat] = []
         self._session_id, self._path, self._told, self._most = session_id, path, told, most
@@ -137,7 +137,7 @@ class Inputs:
         return list(self._ranges)
 
     def _build(self, seq: int) -> None:
-        context = given(self._path[:seq], self._most)
+        context = prompt_context(self._path[:seq], self._most)
         self._ranges = []
         for text in context.system:
             self._add(self._put(("system", text), [self._alone("system", text)]))
