@@ -319,7 +319,9 @@ def _open(session: Session) -> Iterator[str]:
         yield f"      {click.style('?', fg='red', bold=True)} {bold(call.call.name)} {click.style(f'[{mark}]', fg='red')}"
     first = "".join(f"bough restore {task}, then " for task in dict.fromkeys(known.trashed_tasks.values()))
     first += (
-        f"bough approve {session.session_id}, then " if known.trashed_tasks or session.pending_approvals() else ""
+        f"bough approve {session.session_id}, then "
+        if known.trashed_tasks or session.pending_approvals()
+        else ""
     )
     say(f"{first}bough resume {session.session_id} --tools … goes on")
 
