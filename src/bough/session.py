@@ -288,9 +288,9 @@ class Session(Runs, Replays, Exports):
 
     def explain(self, provider: str, sent: dict[str, Any] | None = None) -> Difference | None:
         """The first difference to what was last sent (or to `sent`); None: the cache stays warm."""
-        from .agent.prompt_window import message_limits, prompt_context  # late: few ask
+        from .agent.prompt_window import prompt_context, tree_message_limits  # late: few ask
 
-        path, most = self.path(), message_limits(self.log)
+        path, most = self.path(), tree_message_limits(self.log)
         calls = [call.after_seq for call in self.model_calls("path") if call.purpose == "answer"]
         project = wire.find_provider(provider).project
         if sent is None and not calls:

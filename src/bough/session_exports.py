@@ -94,7 +94,7 @@ class Exports:
         """An evaluation log of Inspect, as JSON: the path as one sample, to look at and to score."""
         import msgspec
 
-        from .agent.prompt_window import message_limits
+        from .agent.prompt_window import tree_message_limits
         from .exchange.exports.inspect.log import inspect_log, until
         from .exchange.exports.timeline import build_timeline
         from .log.ledger import model_calls
@@ -104,7 +104,10 @@ class Exports:
         told = build_timeline(log.store.journal(log.session_id), on_path, self._redactor(redact))
         if row.leaf != log.leaf:
             row, told = until(path, row, told)
-        return msgspec.json.encode(inspect_log(row, path, on_path, told, message_limits(log))).decode() + "\n"
+        return (
+            msgspec.json.encode(inspect_log(row, path, on_path, told, tree_message_limits(log))).decode()
+            + "\n"
+        )
 
     def spans(self, *, content: bool = False, children: bool = True, redact: bool = True) -> Iterator[str]:
         """Spans of OpenTelemetry, as lines of OTLP JSON: all the session did itself, with its tasks.

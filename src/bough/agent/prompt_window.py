@@ -26,7 +26,7 @@ def prompt_context(path: Sequence[Entry], most: MessageLimits) -> Context:
     return trim(contexts.build_context(path), most.get(asked))
 
 
-def message_limits(log: Log) -> dict[Leaf, int]:
+def tree_message_limits(log: Log) -> dict[Leaf, int]:
     """Of the session, and of the turns it stands on, whoever ran them."""
     found = message_limits(log.store.journal(log.session_id))
     branches = log.store.branches(log.session_id)

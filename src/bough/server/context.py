@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..agent.limits import Limits
-from ..agent.prompt_window import MessageLimits, message_limits
+from ..agent.prompt_window import MessageLimits, tree_message_limits
 from ..agent.tools.tool import Tool
 from ..core.tree import Branch, Leaf, reachable_seqs
 from ..core.usage import Call
@@ -156,7 +156,7 @@ class Desk:
     def most_messages(self, session: Session) -> MessageLimits:
         """How many messages a model was given at the most, by the turns of which that was said."""
         row = session.row
-        return self._most.of((row.session_id, row.facts), lambda: message_limits(session.log))
+        return self._most.of((row.session_id, row.facts), lambda: tree_message_limits(session.log))
 
 
 def _tree(session: Session) -> Tree:

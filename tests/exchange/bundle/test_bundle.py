@@ -34,7 +34,7 @@ from bough import (
     tool_result,
     user,
 )
-from bough.agent.prompt_window import message_limits
+from bough.agent.prompt_window import tree_message_limits
 from bough.core.redact import Redactor
 from bough.errors import (
     BoughError,
@@ -90,7 +90,7 @@ def rehashed(lines: list[bytes]) -> bytes:
 
 def given_most(session: Session) -> list[tuple[int, int | None]]:
     """How many messages the calls of each turn of the path were given at the most, whoever ran it."""
-    most = message_limits(session.log)
+    most = tree_message_limits(session.log)
     inputs = [entry for entry in session.path() if entry.turn == entry.seq]
     return [(entry.seq, most.get(Leaf(entry.branch, entry.seq))) for entry in inputs]
 
