@@ -23,12 +23,12 @@ class Served:
 
     def __init__(self, place: Path) -> None:
         from bough.server import app
-        from bough.server.auth import Rules
-        from bough.server.context import Desk
+        from bough.server.auth import AccessSettings
+        from bough.server.context import ServerContext
 
         self.store = bough.open(place, synchronous="normal")
-        self._listener = app.listening("127.0.0.1", 0)
-        self._server = app.server(Desk(self.store, Rules()))
+        self._listener = app.open_listener("127.0.0.1", 0)
+        self._server = app.create_server(ServerContext(self.store, AccessSettings()))
         self._thread = threading.Thread(target=self._server.run, args=([self._listener],))
         self._thread.start()
         while not self._server.started:

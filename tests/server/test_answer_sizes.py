@@ -11,7 +11,7 @@ import bough
 from bench.large import large_session, many_sessions
 from bough import Text, ToolCall, assistant, tool_result, user
 from bough.core.entries import Note
-from bough.server.truncate import MOST, Scissors, cut_any, cut_entry, size
+from bough.server.truncate import MOST, Truncator, json_size, truncate_entry, truncate_value
 from support.random_logs import SOAK
 from support.server import LocalServer
 
@@ -138,7 +138,7 @@ class TestHostile:
             assert whole["seq"] == 1
             with server.watch(f"{base}/events", after=0) as stream:
                 stream.wait(lambda: len(stream.facts()) == session.row.facts)
-                assert all(size(data) <= MOST for _, _, data in stream.events)
+                assert all(json_size(data) <= MOST for _, _, data in stream.events)
 
     def test_a_long_batch_is_told_in_part(self) -> None:
         with bough.open("memory:") as store, LocalServer(store) as server:
@@ -153,18 +153,18 @@ class TestHostile:
 class TestCutting:
     def test_what_is_short_stays_as_it_is(self) -> None:
         value = {"a": ["b", 1, None, True, 1.5], "c": {"d": "e"}}
-        scissors = Scissors()
+        scissors = Truncator()
         assert (scissors.cut(value), scissors.left) == (value, 0)
 
     def test_a_cut_tells_how_much_is_missing(self) -> None:
-        scissors = Scissors(string=3)
+        scissors = Truncator(string=3)
         assert (scissors.cut(["abcdef", "xy"]), scissors.left) == (["abc", "xy"], 3)
-        told, left = cut_any("x" * 50_000)
+        told, left = truncate_value("x" * 50_000)
         assert len(told) + left == 50_000
 
     def test_every_part_of_a_message_keeps_its_beginning(self) -> None:
         parts = [{"type": "text", "text": "t" * 20_000} for _ in range(10)]
-        entry = cut_entry({"payload": {"role": "user", "parts": parts}})
+        entry = truncate_entry({"payload": {"role": "user", "parts": parts}})
         told = entry["payload"]["parts"]
         assert len(told) == 10
         assert all(part["text"] for part in told)

@@ -15,7 +15,7 @@ import pytest
 import bough
 from bough import ToolCall, assistant, user
 from bough.models.scripted import ScriptedModel, Slow
-from bough.server.context import Agent
+from bough.server.context import ServerAgent
 from bough.store import Store
 from support.server import CHANGE_HEADERS, LocalServer, wait_until
 from tests.server.test_api_reads import of, server, talked
@@ -109,7 +109,7 @@ DELEGATES = assistant(ToolCall("d1", "delegate", {"order": 1}), ToolCall("d2", "
 
 class TestRunning:
     def test_an_input_is_durable_when_send_answers_and_is_answered(self, store: Store) -> None:
-        with LocalServer(store, Agent((ScriptedModel(["Hello."]),))) as server:
+        with LocalServer(store, ServerAgent((ScriptedModel(["Hello."]),))) as server:
             session = store.start()
             sent = server.post(f"{of(session)}/send", {"text": "hi"}, 202)
             assert session.log.store.path(session.session_id).entries[0].message == user("hi")
@@ -141,7 +141,7 @@ class TestRunning:
         assert session.row.leaf == before
 
     def test_a_run_is_cancelled_and_stays_valid(self, store: Store) -> None:
-        with LocalServer(store, Agent((ScriptedModel([Slow(30, "late"), "next"]),))) as server:
+        with LocalServer(store, ServerAgent((ScriptedModel([Slow(30, "late"), "next"]),))) as server:
             session = store.start()
             server.post(f"{of(session)}/send", {"text": "hi"}, 202)
             assert server.get(of(session))["is_running_here"]
@@ -154,13 +154,13 @@ class TestRunning:
 
     def test_what_runs_when_the_server_ends_is_closed_in_the_log(self, store: Store) -> None:
         session = store.start()
-        with LocalServer(store, Agent((ScriptedModel([Slow(30, "late")]),))) as server:
+        with LocalServer(store, ServerAgent((ScriptedModel([Slow(30, "late")]),))) as server:
             server.post(f"{of(session)}/send", {"text": "hi"}, 202)
         assert store.session(session.session_id).row.status == "cancelled"
 
     def test_a_call_that_waits_is_approved_or_denied_once(self, store: Store) -> None:
         calls = assistant(ToolCall("c1", "refund", {"order": 1}), ToolCall("c2", "refund", {"order": 2}))
-        with LocalServer(store, Agent((ScriptedModel([calls, "Done."]),), (refund,))) as server:
+        with LocalServer(store, ServerAgent((ScriptedModel([calls, "Done."]),), (refund,))) as server:
             session = store.start()
             server.post(f"{of(session)}/send", {"text": "refund both"}, 202)
             wait_until(
@@ -190,7 +190,7 @@ class TestRunning:
     def test_a_call_that_waits_in_a_task_is_told_and_approved_wherever_one_stands_and_the_parent_goes_on(
         self, store: Store, asked_at: str
     ) -> None:
-        with LocalServer(store, Agent((say_next(DELEGATES, "Done."),), (delegate,))) as server:
+        with LocalServer(store, ServerAgent((say_next(DELEGATES, "Done."),), (delegate,))) as server:
             session = store.start()
             server.post(f"{of(session)}/send", {"text": "refund both"}, 202)
             wait_until(lambda: len(server.get(of(session))["waiting"]) == 2)
@@ -220,7 +220,7 @@ class TestRunning:
             assert server.get(of(session))["waiting"] == []
 
     def test_a_word_to_the_call_above_is_refused_and_says_what_to_name(self, store: Store) -> None:
-        with LocalServer(store, Agent((say_next(DELEGATES, "Done."),), (delegate,))) as server:
+        with LocalServer(store, ServerAgent((say_next(DELEGATES, "Done."),), (delegate,))) as server:
             session = store.start()
             server.post(f"{of(session)}/send", {"text": "refund both"}, 202)
             wait_until(lambda: len(server.get(of(session))["waiting"]) == 2)
@@ -232,7 +232,7 @@ class TestRunning:
             assert server.post(f"{of(session)}/approve", named, 409)["code"] == "not_waiting"
 
     def test_a_task_in_the_trash_is_told_and_resume_says_what_helps(self, store: Store) -> None:
-        with LocalServer(store, Agent((say_next(DELEGATES, "Done."),), (delegate,))) as server:
+        with LocalServer(store, ServerAgent((say_next(DELEGATES, "Done."),), (delegate,))) as server:
             session = store.start()
             server.post(f"{of(session)}/send", {"text": "refund both"}, 202)
             wait_until(lambda: len(server.get(of(session))["waiting"]) == 2)
@@ -247,7 +247,7 @@ class TestRunning:
             assert any(f"bough restore {child}" in refused["next"] for child in children)
 
     def test_a_task_with_a_word_goes_on_with_resume_and_is_not_unknown(self, store: Store) -> None:
-        with LocalServer(store, Agent((say_next(DELEGATES, "Done."),), (delegate,))) as server:
+        with LocalServer(store, ServerAgent((say_next(DELEGATES, "Done."),), (delegate,))) as server:
             session = store.start()
             server.post(f"{of(session)}/send", {"text": "refund both"}, 202)
             wait_until(lambda: len(server.get(of(session))["waiting"]) == 2)
@@ -269,7 +269,7 @@ class TestRunning:
             return str(ended.wait(20))
 
         calls = assistant(ToolCall("c1", "delegate", {"order": 1}), ToolCall("c2", "dig"))
-        with LocalServer(store, Agent((say_next(calls, "Done."),), (delegate, dig))) as server:
+        with LocalServer(store, ServerAgent((say_next(calls, "Done."),), (delegate, dig))) as server:
             session = store.start()
             server.post(f"{of(session)}/send", {"text": "both"}, 202)
             wait_until(lambda: len(server.get(of(session))["waiting"]) == 1)
@@ -287,7 +287,7 @@ class TestRunning:
     def test_a_word_given_the_moment_it_is_asked_for_is_never_lost(self, store: Store, name: str) -> None:
         """A run that is about to rest when the word comes has looked for it already."""
         calls = assistant(ToolCall("c1", name, {"order": 1}))
-        with LocalServer(store, Agent((say_next(calls, "Done."),), (refund, delegate))) as server:
+        with LocalServer(store, ServerAgent((say_next(calls, "Done."),), (refund, delegate))) as server:
             for _ in range(8):
                 session = store.start()
                 server.post(f"{of(session)}/send", {"text": "refund it"}, 202)
@@ -299,7 +299,7 @@ class TestRunning:
 
     def test_a_limit_is_told_and_its_input_is_not_stored(self, store: Store) -> None:
         limits = bough.Limits(turns=1)
-        with LocalServer(store, Agent((ScriptedModel(["a", "b"]),), (), limits)) as server:
+        with LocalServer(store, ServerAgent((ScriptedModel(["a", "b"]),), (), limits)) as server:
             session = store.start()
             server.post(f"{of(session)}/send", {"text": "one"}, 202)
             wait_until(lambda: store.session(session.session_id).leaf.seq == 2)
@@ -310,7 +310,7 @@ class TestRunning:
     def test_a_replay_is_not_driven_on(self, store: Store) -> None:
         session = talked(store)
         report = asyncio.run(session.replay())
-        with LocalServer(store, Agent((ScriptedModel(["a"]),))) as server:
+        with LocalServer(store, ServerAgent((ScriptedModel(["a"]),))) as server:
             assert (
                 server.post(f"/api/sessions/{report.replay}/send", {"text": "x"}, 409)["code"]
                 == "session_is_replay"
@@ -408,7 +408,7 @@ class TestExchange:
                 assert (reply.status_code, reply.json()["code"]) == (403, "export_disabled")
 
     def test_a_bundle_larger_than_allowed_is_refused(self, store: Store) -> None:
-        with LocalServer(store, max_import=1_000) as server:
+        with LocalServer(store, max_import_bytes=1_000) as server:
             headers = {"x-bough": "1", "content-type": "application/octet-stream"}
             reply = server.client.post("/api/import", content=(b"x" * 600 for _ in range(3)), headers=headers)
             assert (reply.status_code, reply.json()["code"]) == (413, "too_large")
@@ -433,7 +433,7 @@ class TestOpenApi:
         )
         with (
             bough.open("memory:") as store,
-            LocalServer(store, Agent((ScriptedModel(lambda _: "ok"),))) as server,
+            LocalServer(store, ServerAgent((ScriptedModel(lambda _: "ok"),))) as server,
         ):
             store.start(session_id="0").append([user("hi"), assistant("ho")])  # the first id that is tried
             done = subprocess.run(

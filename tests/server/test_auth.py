@@ -18,7 +18,7 @@ import pytest
 import bough
 from bough import user
 from bough.errors import TokenRequired
-from bough.server.auth import Rules, host_name
+from bough.server.auth import AccessSettings, host_name
 from bough.store import Store
 from bough.stores.memory.store import MemoryStore
 from support.runtime import deterministic_runtime
@@ -46,10 +46,10 @@ class TestTheDoor:
     def test_a_host_others_can_reach_wants_a_token(self) -> None:
         for host in ("0.0.0.0", "::", "192.0.2.1", "agents.example"):
             with pytest.raises(TokenRequired, match="--token"):
-                Rules(host=host)
-            Rules(host=host, token="x")
+                AccessSettings(host=host)
+            AccessSettings(host=host, token="x")
         with pytest.raises(TokenRequired):
-            Rules(clients={"ann": "x"})
+            AccessSettings(client_tokens={"ann": "x"})
 
     @pytest.mark.parametrize("empty", ["", " "])
     @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
@@ -58,11 +58,11 @@ class TestTheDoor:
         told = (
             {"token": empty},
             {"token": "x", "internal_token": empty},
-            {"token": "x", "clients": {"ann": empty}},
+            {"token": "x", "client_tokens": {"ann": empty}},
         )
         for tokens in told:
             with pytest.raises(TokenRequired, match="empty"):
-                Rules(host=host, **tokens)
+                AccessSettings(host=host, **tokens)
 
     @pytest.mark.parametrize(
         "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "localhost.evil"]
@@ -76,10 +76,10 @@ class TestTheDoor:
         assert server.client.get("/api", headers={"host": host}).status_code == 200
 
     def test_a_server_for_all_addresses_takes_addresses_and_the_names_it_was_told(self) -> None:
-        rules = Rules(host="0.0.0.0", token="x", allowed_hosts=("agents.example",))
-        assert rules.knows("10.0.0.7:8377")
-        assert rules.knows("agents.example")
-        assert not rules.knows("evil.example")
+        rules = AccessSettings(host="0.0.0.0", token="x", allowed_hosts=("agents.example",))
+        assert rules.allows_host("10.0.0.7:8377")
+        assert rules.allows_host("agents.example")
+        assert not rules.allows_host("evil.example")
         assert host_name("[fe80::1]:80") == "fe80::1"
 
     def test_without_the_token_nothing_is_told(self, plain: Store) -> None:
@@ -156,7 +156,7 @@ class TestSizes:
         assert (reply.status_code, reply.json()["code"]) == (413, "too_large")
 
     def test_a_body_that_stops_coming_is_not_waited_for(self, plain: Store) -> None:
-        with LocalServer(plain, body_seconds=0.2) as server:
+        with LocalServer(plain, body_timeout=0.2) as server:
             wire = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
             wire.putrequest("POST", "/api/sessions")
             for name, value in {**CHANGE_HEADERS, "content-length": "100"}.items():

@@ -16,8 +16,8 @@ from bough import ToolCall, assistant, user
 from bough.agent.events import Event
 from bough.models.model import Delta, Request
 from bough.models.scripted import ScriptedModel
-from bough.server.context import Agent
-from bough.server.live import MOST_WAITING, Live, Piece
+from bough.server.context import ServerAgent
+from bough.server.live import MOST_WAITING, LiveEvent, LiveHub
 from bough.server.routes import events
 from bough.store import Store
 from bough.wire import Answer
@@ -55,8 +55,8 @@ def look(n: int) -> int:
     return n
 
 
-def talking(store: Store, **rules: object) -> LocalServer:
-    return LocalServer(store, Agent((Talker(),), (look,)), **rules)
+def talking(store: Store, **access: object) -> LocalServer:
+    return LocalServer(store, ServerAgent((Talker(),), (look,)), **access)
 
 
 def has_ended(stream: Stream) -> bool:
@@ -200,7 +200,7 @@ class TestPieces:
 
     def test_who_comes_late_is_told_what_was_said_so_far(self, store: Store) -> None:
         session = store.start()
-        agent = Agent((Talker(rounds=0, pause=0.03),))
+        agent = ServerAgent((Talker(rounds=0, pause=0.03),))
         with LocalServer(store, agent) as server:
             address = f"/api/sessions/{session.session_id}/events"
             with server.watch(address) as early:
@@ -235,7 +235,7 @@ class TestPieces:
 
         session = store.start()
         with (
-            LocalServer(store, Agent((ScriptedModel(broken),))) as server,
+            LocalServer(store, ServerAgent((ScriptedModel(broken),))) as server,
             server.watch(f"/api/sessions/{session.session_id}/events") as stream,
         ):
             server.post(f"/api/sessions/{session.session_id}/send", {"text": "go"}, 202)
@@ -245,16 +245,16 @@ class TestPieces:
             assert "/some/path" not in json.dumps(failed)
 
     def test_who_cannot_keep_up_gets_the_draft_and_never_half(self) -> None:
-        async def fall_behind() -> tuple[bool, Piece | None, dict[str, str] | None]:
-            live = Live()
+        async def fall_behind() -> tuple[bool, LiveEvent | None, dict[str, str] | None]:
+            live = LiveHub()
             watcher = live.watch("ses")
             for n in range(MOST_WAITING + 10):
-                live.tell("ses", Event("session:delta", {"text": f"{n} ", "reasoning": ""}))
+                live.publish("ses", Event("session:delta", {"text": f"{n} ", "reasoning": ""}))
             piece = await watcher.next(0.01)
-            return watcher.has_missed, piece, live.draft("ses")
+            return watcher.has_lost_events, piece, live.draft("ses")
 
-        has_missed, piece, draft = asyncio.run(fall_behind())
-        assert has_missed
+        has_lost_events, piece, draft = asyncio.run(fall_behind())
+        assert has_lost_events
         assert piece is not None
         assert draft is not None
         assert draft["text"].split() == [str(n) for n in range(MOST_WAITING + 10)]

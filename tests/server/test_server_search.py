@@ -12,7 +12,7 @@ import pytest
 import bough
 from bough import user
 from bough.server import session_filter as matching
-from bough.server.search_indexer import Indexed, Indexing
+from bough.server.search_indexer import IndexingStatus, SearchIndexer
 from bough.store import Store
 from bough.stores.search_types import IndexProgress
 from bough.stores.sqlite.store import SqliteStore
@@ -36,7 +36,7 @@ class TestSearch:
             with LocalServer(sessions) as server:
                 found = server.get("/api/search", q="whale")
                 assert (found["hits"], found["behind"]) == ([], 5)
-                assert found["indexing"] == {"done": 0, "of": 5}
+                assert found["indexing"] == {"done": 0, "total": 5}
                 other.execute("rollback")
                 wait_until(lambda: len(server.get("/api/search", q="whale")["hits"]) == 5)
             other.close()
@@ -68,20 +68,20 @@ class TestIndexing:
                 progress(n, 1_000 - n)
             return 1_000
 
-        async def run() -> Indexed | None:
-            indexing = Indexing(index)
+        async def run() -> IndexingStatus | None:
+            indexing = SearchIndexer(index)
             await asyncio.gather(*(indexing.catch_up(1_000, 0.01) for _ in range(5)))
             step.release()
-            while indexing.now == Indexed(0, 1_000):
+            while indexing.progress == IndexingStatus(0, 1_000):
                 await asyncio.sleep(0.001)
-            now, ending = indexing.now, asyncio.create_task(indexing.close())
+            now, ending = indexing.progress, asyncio.create_task(indexing.close())
             await asyncio.sleep(0)
             step.release()
             await ending
-            assert indexing.now is None
+            assert indexing.progress is None
             return now
 
-        assert asyncio.run(run()) == Indexed(1, 1_000)
+        assert asyncio.run(run()) == IndexingStatus(1, 1_000)
         assert len(begun) == 1
 
 

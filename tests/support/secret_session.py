@@ -7,7 +7,7 @@ from bough import ToolCall, assistant, system, tool_result, user
 from bough.store import Store
 
 SERVICE, ANN, BOB = "service-secret", "ann-secret", "bob-secret"
-TOKENS = {"token": SERVICE, "clients": {"ann": ANN, "bob": BOB}}
+TOKENS = {"token": SERVICE, "client_tokens": {"ann": ANN, "bob": BOB}}
 SECRET = "CANARY-7f3a"
 
 

@@ -19,8 +19,8 @@ from bough import assistant
 from bough.core.usage import Usage
 from bough.models.model import Delta, Request
 from bough.server import app
-from bough.server.auth import Rules
-from bough.server.context import Agent, Desk
+from bough.server.auth import AccessSettings
+from bough.server.context import ServerAgent, ServerContext
 from bough.store import Store
 from bough.stores.memory.store import MemoryStore
 from bough.wire import Answer
@@ -29,13 +29,13 @@ CHANGE_HEADERS = {"x-bough": "1", "content-type": "application/json"}
 
 
 class LocalServer:
-    def __init__(self, sessions: Store, agent: Agent = Agent(), **rules: Any) -> None:
+    def __init__(self, sessions: Store, agent: ServerAgent = ServerAgent(), **access: Any) -> None:
         self.sessions = sessions
-        self.desk = Desk(sessions, Rules(**rules), agent, self._store_of)
-        self._listener = app.listening("127.0.0.1", 0)
+        self.context = ServerContext(sessions, AccessSettings(**access), agent, self._store_of)
+        self._listener = app.open_listener("127.0.0.1", 0)
         self.port = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self._server = app.server(self.desk)
+        self._server = app.create_server(self.context)
         self._thread = threading.Thread(target=self._server.run, args=([self._listener],))
         self.client = httpx.Client(base_url=self.url, timeout=30)
 
@@ -56,7 +56,7 @@ class LocalServer:
         self._server.should_exit = True
         self._thread.join(20)
         assert not self._thread.is_alive(), "the server does not end"
-        self.desk.close()
+        self.context.close()
         self._listener.close()
 
     # -- asking ------------------------------------------------------------------------------------

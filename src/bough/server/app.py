@@ -27,8 +27,8 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme, Tag
 
 from .. import __version__
-from .auth import Gate, Who
-from .context import Desk
+from .auth import AuthMiddleware, Caller
+from .context import ServerContext
 from .jobs import Jobs
 from .problems import MEDIA_TYPE, Problem, Refusal, handled
 from .routes import blobs, events, labels, pages, sessions, usage
@@ -40,8 +40,8 @@ from .routes import request_view as seen
 from .routes import run as running
 from .routes import search as searching
 from .routes import tree as trees
-from .runs import Drivers
-from .search_indexer import Indexing
+from .runs import ActiveRuns
+from .search_indexer import SearchIndexer
 
 ROOMS = (
     sessions,
@@ -119,7 +119,9 @@ def _takes(handler: HTTPRouteHandler) -> frozenset[str]:
     return frozenset(name for function in functions for name in signature(function).parameters)
 
 
-def read_all(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+def refuse_unknown_parameters(
+    connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
+) -> None:
     """A filter that is mistyped is told and not passed over, or all would be taken for what was asked for."""
     takes = handler.opt.get("takes", frozenset())
     odd = next((name for name in connection.query_params if name not in takes), None)
@@ -132,35 +134,35 @@ def read_all(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteH
         )
 
 
-def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+def refuse_clients(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
     """A client reaches what says so, and nothing else."""
-    who: Who | None = connection.scope["state"].get("who")
-    if who is not None and who.is_client and not handler.opt.get("client"):
+    caller: Caller | None = connection.scope["state"].get("caller")
+    if caller is not None and caller.is_client and not handler.opt.get("client"):
         raise Refusal(403, "service_only", "this is not for clients", "ask with a token of the service")
 
 
-def _state(desk: Desk) -> State:
+def _state(context: ServerContext) -> State:
     return State(
         {
-            "desk": desk,
-            "drivers": Drivers(desk),
+            "context": context,
+            "runs": ActiveRuns(context),
             "jobs": Jobs(),
-            "indexing": Indexing(desk.sessions.index),
+            "indexing": SearchIndexer(context.store.index),
             "viewer": pages.viewer_files(),
         }
     )
 
 
-def litestar(desk: Desk) -> Litestar:
+def create_litestar(context: ServerContext) -> Litestar:
     """The application without its gate."""
     tokens = SecurityScheme(type="http", scheme="bearer", description="A token of the service or a client")
     return Litestar(
         handlers(),
-        guards=[guard, read_all],
+        guards=[refuse_clients, refuse_unknown_parameters],
         exception_handlers={Exception: handled, 404: handled},
-        request_max_body_size=desk.rules.max_body,
+        request_max_body_size=context.access.max_body_bytes,
         logging_config=None,
-        state=_state(desk),
+        state=_state(context),
         openapi_config=OpenAPIConfig(
             title="Bough",
             version=__version__,
@@ -174,17 +176,17 @@ def litestar(desk: Desk) -> Litestar:
     )
 
 
-def built(desk: Desk) -> Gate:
+def create_app(context: ServerContext) -> AuthMiddleware:
     """The whole application, for an ASGI server."""
-    return Gate(litestar(desk), desk.rules)
+    return AuthMiddleware(create_litestar(context), context.access)
 
 
 class Server(uvicorn.Server):
     """Ends what is going on before it waits for connections: a stream would never end by itself."""
 
-    def __init__(self, config: uvicorn.Config, app: Litestar, desk: Desk) -> None:
+    def __init__(self, config: uvicorn.Config, app: Litestar, context: ServerContext) -> None:
         super().__init__(config)
-        self._app, self._desk = app, desk
+        self._app, self._context = app, context
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -203,16 +205,16 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         state = self._app.state
-        await asyncio.gather(state.drivers.close(), state.jobs.close(), state.indexing.close())
-        self._desk.live.is_closing.set()
+        await asyncio.gather(state.runs.close(), state.jobs.close(), state.indexing.close())
+        self._context.live.is_closing.set()
         await super().shutdown(sockets)
 
 
-def server(desk: Desk) -> Server:
+def create_server(context: ServerContext) -> Server:
     """A server that is not running yet; `serve` and tests run it."""
-    app = litestar(desk)
+    app = create_litestar(context)
     config = uvicorn.Config(
-        Gate(app, desk.rules),
+        AuthMiddleware(app, context.access),
         lifespan="on",
         log_config=None,
         access_log=False,
@@ -224,10 +226,10 @@ def server(desk: Desk) -> Server:
         timeout_graceful_shutdown=10,
         limit_concurrency=1_000,
     )
-    return Server(config, app, desk)
+    return Server(config, app, context)
 
 
-def listening(host: str, port: int) -> socket.socket:
+def open_listener(host: str, port: int) -> socket.socket:
     """A socket that listens: port 0 takes any that is free, and a port in use is told before anything starts."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(*found[:3])  # with its protocol, or asyncio leaves Nagle on: 40 ms per answer
@@ -241,11 +243,11 @@ def listening(host: str, port: int) -> socket.socket:
     return listener
 
 
-def serve(desk: Desk, listener: socket.socket, ready: Callable[[], None] | None = None) -> None:
+def serve(context: ServerContext, listener: socket.socket, ready: Callable[[], None] | None = None) -> None:
     """Serve until interrupted. `ready` is told once, when requests are answered."""
 
     async def run() -> None:
-        made = server(desk)
+        made = create_server(context)
         task = asyncio.create_task(made.serve([listener]))
         while not made.started and not task.done():
             await asyncio.sleep(0.01)

@@ -36,7 +36,7 @@ HEADERS = {
 }
 
 
-class Who(Struct, frozen=True):
+class Caller(Struct, frozen=True):
     """Whoever holds the token that came with the request."""
 
     level: Literal["service", "client"] = "service"
@@ -47,47 +47,49 @@ class Who(Struct, frozen=True):
         return self.level == "client"
 
 
-class Rules(Struct, frozen=True, kw_only=True):
+class AccessSettings(Struct, frozen=True, kw_only=True):
     """What the server was told of its door."""
 
     host: str = "127.0.0.1"
     token: str | None = None
-    clients: dict[str, str] = {}
+    client_tokens: dict[str, str] = {}
     """Tokens by their owners."""
     internal_token: str | None = None
     allowed_hosts: tuple[str, ...] = ()
-    max_body: int = 1_000_000
-    max_import: int = 256_000_000
-    body_seconds: float = 30.0
+    max_body_bytes: int = 1_000_000
+    max_import_bytes: int = 256_000_000
+    body_timeout: float = 30.0
     """The longest pause within a body."""
 
     def __post_init__(self) -> None:
         told = [
-            token for token in (self.token, self.internal_token, *self.clients.values()) if token is not None
+            token
+            for token in (self.token, self.internal_token, *self.client_tokens.values())
+            if token is not None
         ]
         if any(not token.strip() for token in told):
             raise TokenRequired(self.host, "an empty token is none", "give it a value, or leave it out")
         if not is_loopback(self.host) and self.token is None:
             raise TokenRequired(self.host)
-        if self.token is None and self.clients:
+        if self.token is None and self.client_tokens:
             raise TokenRequired(self.host, "client tokens mean little while everybody else needs none")
 
-    def who(self, token: str | None) -> Who | None:
+    def caller(self, token: str | None) -> Caller | None:
         """Every token is compared, whichever fits, so that time tells nothing."""
         if self.token is None:
-            return Who()
+            return Caller()
         given = (token or "").encode("utf-8", "surrogateescape")
-        found = Who() if hmac.compare_digest(given, self.token.encode()) else None
-        for owner, secret in self.clients.items():
+        found = Caller() if hmac.compare_digest(given, self.token.encode()) else None
+        for owner, secret in self.client_tokens.items():
             if hmac.compare_digest(given, secret.encode()):
-                found = found or Who("client", owner)
+                found = found or Caller("client", owner)
         return found
 
-    def is_internal(self, token: str | None) -> bool:
+    def is_internal_token(self, token: str | None) -> bool:
         given = (token or "").encode("utf-8", "surrogateescape")
         return self.internal_token is not None and hmac.compare_digest(given, self.internal_token.encode())
 
-    def knows(self, host: str) -> bool:
+    def allows_host(self, host: str) -> bool:
         """Whether a request may name this host: a page elsewhere can make a browser send its own name here."""
         name = host_name(host)
         if name in self.allowed_hosts or name == self.host.lower():
@@ -116,11 +118,11 @@ def host_name(host: str) -> str:
     return host.rpartition(":")[0].lower() if host.count(":") == 1 else host.lower()
 
 
-class Gate:
+class AuthMiddleware:
     """The door: what does not pass is answered here."""
 
-    def __init__(self, app: ASGIApp, rules: Rules) -> None:
-        self.app, self.rules = app, rules
+    def __init__(self, app: ASGIApp, access: AccessSettings) -> None:
+        self.app, self.access = app, access
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -128,19 +130,19 @@ class Gate:
             return
         if scope["type"] != "http":
             return  # no web sockets here
-        guarded = _Sent(send, is_api=scope["path"].startswith("/api"))
+        guarded = _HeaderSender(send, is_api=scope["path"].startswith("/api"))
         headers = {
             name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
         }
         try:
             self._admit(scope, headers)
         except Refusal as refusal:
-            await _refuse(guarded, refusal)
+            await _send_problem(guarded, refusal)
             return
-        await self.app(scope, _patient(receive, self.rules.body_seconds), guarded)
+        await self.app(scope, _with_timeout(receive, self.access.body_timeout), guarded)
 
     def _admit(self, scope: Any, headers: dict[str, str]) -> None:
-        if not self.rules.knows(headers.get("host", "")):
+        if not self.access.allows_host(headers.get("host", "")):
             raise Refusal(
                 400,
                 "bad_host",
@@ -150,24 +152,24 @@ class Gate:
         path = scope["path"]
         self._check_size(path, headers)
         if scope["method"] not in ("GET", "HEAD", "OPTIONS"):
-            check_site(headers)
-            check_type(path, headers)
+            check_same_site(headers)
+            check_content_type(path, headers)
         if path == "/api" or (path.startswith("/api/") and path not in OPEN):
-            who = self.rules.who(token_in(headers))
-            if who is None:
+            caller = self.access.caller(request_token(headers))
+            if caller is None:
                 raise Refusal(
                     401, "no_token", "this needs a token", "send Authorization: Bearer TOKEN, or log in"
                 )
-            scope.setdefault("state", {})["who"] = who
+            scope.setdefault("state", {})["caller"] = caller
 
     def _check_size(self, path: str, headers: dict[str, str]) -> None:
         length = headers.get("content-length", "0")
-        most = self.rules.max_import if path == IMPORT else self.rules.max_body
+        most = self.access.max_import_bytes if path == IMPORT else self.access.max_body_bytes
         if not length.isdigit() or int(length) > most:
             raise Refusal(413, "too_large", f"the body is larger than {most:,} bytes")
 
 
-def check_site(headers: dict[str, str]) -> None:
+def check_same_site(headers: dict[str, str]) -> None:
     """A page of another site can neither set this header nor have our origin."""
     origin, host = headers.get("origin"), headers.get("host", "")
     is_same = origin is not None and origin.partition("://")[2].lower() == host.lower()
@@ -178,17 +180,17 @@ def check_site(headers: dict[str, str]) -> None:
         raise Refusal(403, "cross_site", "a request that changes something says X-Bough: 1")
 
 
-def check_type(path: str, headers: dict[str, str]) -> None:
-    wanted = "application/octet-stream" if path == IMPORT else "application/json"
+def check_content_type(path: str, headers: dict[str, str]) -> None:
+    expected = "application/octet-stream" if path == IMPORT else "application/json"
     given = headers.get("content-type", "").partition(";")[0].strip().lower()
     has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
-    if given != wanted and (has_body or given):
+    if given != expected and (has_body or given):
         raise Refusal(
-            415, "wrong_content_type", f"the body is to be {wanted}", f"send Content-Type: {wanted}"
+            415, "wrong_content_type", f"the body is to be {expected}", f"send Content-Type: {expected}"
         )
 
 
-def token_in(headers: dict[str, str]) -> str | None:
+def request_token(headers: dict[str, str]) -> str | None:
     scheme, _, token = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         return token.strip()
@@ -199,7 +201,7 @@ def token_in(headers: dict[str, str]) -> str | None:
     return None if cookie is None else cookie.value
 
 
-class _Sent:
+class _HeaderSender:
     """Adds what every answer carries."""
 
     def __init__(self, send: Send, *, is_api: bool) -> None:
@@ -216,7 +218,7 @@ class _Sent:
         await self._send(message)
 
 
-def _patient(receive: Receive, seconds: float) -> Receive:
+def _with_timeout(receive: Receive, seconds: float) -> Receive:
     """A body that stops coming is not waited for. Behind its end, only a hang-up is awaited, however long."""
     is_whole = False
 
@@ -234,7 +236,7 @@ def _patient(receive: Receive, seconds: float) -> Receive:
     return wait
 
 
-async def _refuse(send: _Sent, refusal: Refusal) -> None:
+async def _send_problem(send: _HeaderSender, refusal: Refusal) -> None:
     problem = refusal.problem
     headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", str(len(problem.body)).encode())]
     if problem.status == 401:

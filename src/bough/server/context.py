@@ -29,16 +29,16 @@ from ..models.model import Model
 from ..session import Session
 from ..store import Store
 from ..stores.base import SessionRow
-from .auth import Rules, Who
-from .live import Live
-from .lru_cache import Recall
+from .auth import AccessSettings, Caller
+from .live import LiveHub
+from .lru_cache import LruCache
 
 P = ParamSpec("P")
 R = TypeVar("R")
 _PLACE = re.compile(r"(?:(\d{1,18}):)?(\d{1,10})")
 
 
-class Agent(Struct, frozen=True):
+class ServerAgent(Struct, frozen=True):
     """Who answers what is sent to this server, and with which tools."""
 
     models: tuple[Model, ...] = ()
@@ -53,74 +53,74 @@ class Agent(Struct, frozen=True):
             return list(self.tools)
         return [*self.tools, *session.workspace_tools(self.workspace, commands=self.commands)]
 
-    def named(self, name: str) -> Model | str:
+    def find_model(self, name: str) -> Model | str:
         """One of its models by its name, else the name: it may be found by that."""
         known = (model for model in self.models if name in (model.model, f"{model.provider}:{model.model}"))
         return next(known, name)
 
 
-class Tree(Struct, frozen=True):
+class BranchTree(Struct, frozen=True):
     """A session's branches, and how far each belongs to it."""
 
     branches: dict[int, Branch]
     reach: dict[int, int]
 
-    def holds(self, leaf: Leaf) -> bool:
+    def contains(self, leaf: Leaf) -> bool:
         branch = self.branches.get(leaf.branch)
         return branch is not None and branch.parent_seq <= leaf.seq <= self.reach.get(leaf.branch, -1)
 
 
-class Desk:
+class ServerContext:
     def __init__(
         self,
-        sessions: Store,
-        rules: Rules,
-        agent: Agent = Agent(),
-        open_for: Callable[[str], Store] | None = None,
+        store: Store,
+        access: AccessSettings,
+        agent: ServerAgent = ServerAgent(),
+        open_for_owner: Callable[[str], Store] | None = None,
     ) -> None:
-        self.sessions, self.rules, self.agent = sessions, rules, agent
-        self.live = Live()
-        self._open_for = open_for
-        self._owned: dict[str, Store] = {}
+        self.store, self.access, self.agent = store, access, agent
+        self.live = LiveHub()
+        self._open_for_owner = open_for_owner
+        self._owner_stores: dict[str, Store] = {}
         self._lock = Lock()
-        self._trees: Recall[Tree] = Recall()
-        self._calls: Recall[dict[tuple[int, int], list[Call]]] = Recall(4)
-        self._most: Recall[MessageLimits] = Recall(4)
+        self._trees: LruCache[BranchTree] = LruCache()
+        self._calls: LruCache[dict[tuple[int, int], list[Call]]] = LruCache(4)
+        self._prompt_limits: LruCache[MessageLimits] = LruCache(4)
 
     def close(self) -> None:
-        for sessions in self._owned.values():
+        for sessions in self._owner_stores.values():
             sessions.close()
 
     # -- whose sessions ----------------------------------------------------------------------------
 
-    def sessions_of(self, who: Who) -> Store:
+    def store_of(self, caller: Caller) -> Store:
         """The store as this one may see it; for a client, opened for its owner and nobody else."""
-        if not who.is_client or who.owner is None:
-            return self.sessions
+        if not caller.is_client or caller.owner is None:
+            return self.store
         with self._lock:
-            if who.owner not in self._owned:
-                if self._open_for is None:
-                    raise NotFound(who.owner)
-                self._owned[who.owner] = self._open_for(who.owner)
-            return self._owned[who.owner]
+            if caller.owner not in self._owner_stores:
+                if self._open_for_owner is None:
+                    raise NotFound(caller.owner)
+                self._owner_stores[caller.owner] = self._open_for_owner(caller.owner)
+            return self._owner_stores[caller.owner]
 
-    def session(self, who: Who, session_id: str) -> Session:
+    def session(self, caller: Caller, session_id: str) -> Session:
         """A handle at its leaf. For a client what is trashed or a replay is not there."""
-        found = self.sessions_of(who).session(session_id)
-        if who.is_client:
+        found = self.store_of(caller).session(session_id)
+        if caller.is_client:
             row = found.row
-            if row.trashed_at is not None or row.relation == "replay" or row.owner != who.owner:
+            if row.trashed_at is not None or row.relation == "replay" or row.owner != caller.owner:
                 raise NotFound(session_id)
         return found
 
     # -- places ------------------------------------------------------------------------------------
 
-    def tree(self, session: Session, row: SessionRow | None = None) -> Tree:
+    def tree(self, session: Session, row: SessionRow | None = None) -> BranchTree:
         """Its branches change only with its facts, so their number names them."""
         row = row or session.row
-        return self._trees.of((row.session_id, row.facts), lambda: _tree(session))
+        return self._trees.get((row.session_id, row.facts), lambda: _load_tree(session))
 
-    def place(self, session: Session, text: str | None) -> Leaf:
+    def position(self, session: Session, text: str | None) -> Leaf:
         """`3:7`, or `7` on the present path, as a place of this session's tree; `InvalidPosition` for any other."""
         if text is None:
             return session.leaf
@@ -131,41 +131,41 @@ class Desk:
         if branch is None:
             return session.log.leaf_at(int(seq))
         leaf = Leaf(int(branch), int(seq))
-        if not self.tree(session).holds(leaf):
+        if not self.tree(session).contains(leaf):
             raise InvalidPosition(text, 0, session.leaf.seq)
         return leaf
 
-    def at(self, session: Session, text: str | None) -> Session:
+    def session_at(self, session: Session, text: str | None) -> Session:
         """A handle that stands at that place; the session itself is not moved."""
         if text is None:
             return session
-        log, leaf = session.log, self.place(session, text)
+        log, leaf = session.log, self.position(session, text)
         return Session(Log(log.store, replace(session.row, leaf=leaf), log.runtime))
 
-    def unmoved(self, session: Session, leaf: str | None) -> Session:
+    def require_leaf(self, session: Session, leaf: str | None) -> Session:
         """The session, if it stands where the caller believes."""
         if leaf is not None and str(session.leaf) != leaf:
-            raise StaleLeaf(session.session_id, self.place(session, leaf), session.leaf)
+            raise StaleLeaf(session.session_id, self.position(session, leaf), session.leaf)
         return session
 
-    def calls_by_place(self, session: Session) -> dict[tuple[int, int], list[Call]]:
+    def calls_by_entry(self, session: Session) -> dict[tuple[int, int], list[Call]]:
         """The model calls by the entry that answers them, or behind which they were made."""
         row = session.row
-        return self._calls.of((row.session_id, row.facts), lambda: _calls(session))
+        return self._calls.get((row.session_id, row.facts), lambda: _load_calls(session))
 
-    def most_messages(self, session: Session) -> MessageLimits:
+    def prompt_limits(self, session: Session) -> MessageLimits:
         """How many messages a model was given at the most, by the turns of which that was said."""
         row = session.row
-        return self._most.of((row.session_id, row.facts), lambda: tree_message_limits(session.log))
+        return self._prompt_limits.get((row.session_id, row.facts), lambda: tree_message_limits(session.log))
 
 
-def _tree(session: Session) -> Tree:
+def _load_tree(session: Session) -> BranchTree:
     branches = {branch.branch: branch for branch in session.branches()}
     own = [Leaf(b.branch, b.tail) for b in branches.values() if b.session_id == session.session_id]
-    return Tree(branches, reachable_seqs(branches, own))
+    return BranchTree(branches, reachable_seqs(branches, own))
 
 
-def _calls(session: Session) -> dict[tuple[int, int], list[Call]]:
+def _load_calls(session: Session) -> dict[tuple[int, int], list[Call]]:
     store, found = session.log.store, dict[tuple[int, int], list[Call]]()
     for call in (*store.inherited_calls(session.session_id), *store.calls(session.session_id)):
         seq = call.after_seq if call.answer_seq is None else call.answer_seq
@@ -173,10 +173,10 @@ def _calls(session: Session) -> dict[tuple[int, int], list[Call]]:
     return found
 
 
-Asked = Request[Any, Any, Any]
+ApiRequest = Request[Any, Any, Any]
 
 
-def threaded(handler: Callable[P, R]) -> Callable[P, Awaitable[R]]:
+def in_thread(handler: Callable[P, R]) -> Callable[P, Awaitable[R]]:
     """The crossing from the event loop to the store, for a handler that only reads or writes there."""
 
     @wraps(handler)
@@ -186,12 +186,12 @@ def threaded(handler: Callable[P, R]) -> Callable[P, Awaitable[R]]:
     return crossed
 
 
-def asked_by(request: Asked) -> tuple[Desk, Who]:
+def context_and_caller(request: ApiRequest) -> tuple[ServerContext, Caller]:
     """The desk, and who stands before it."""
-    desk: Desk = request.app.state.desk
-    who: Who = request.scope["state"]["who"]
-    return desk, who
+    context: ServerContext = request.app.state.context
+    caller: Caller = request.scope["state"]["caller"]
+    return context, caller
 
 
-def names(models: Sequence[Model]) -> list[str]:
+def model_names(models: Sequence[Model]) -> list[str]:
     return [model.model for model in models]

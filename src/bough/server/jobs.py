@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from .problems import Refusal, problem_of
 
-MOST_KEPT = 100
+MAX_JOBS = 100
 Status = Literal["running", "done", "failed", "cancelled"]
 Progress = Callable[[int, int], None]
 
@@ -23,7 +23,7 @@ class Job(Struct, kw_only=True):
     session_id: str
     status: Status = "running"
     done: int = 0
-    of: int = 0
+    total: int = 0
     report: dict[str, Any] | None = None
     problem: dict[str, Any] | None = None
 
@@ -41,7 +41,7 @@ class Jobs:
     def start(self, kind: str, session_id: str, work: Callable[[Progress], Awaitable[dict[str, Any]]]) -> Job:
         job = Job(job_id=f"job_{secrets.token_hex(8)}", kind=kind, session_id=session_id)
         self._jobs[job.job_id] = job
-        for old in list(self._jobs)[: max(0, len(self._jobs) - MOST_KEPT)]:
+        for old in list(self._jobs)[: max(0, len(self._jobs) - MAX_JOBS)]:
             if old not in self._tasks:
                 del self._jobs[old]
         task = asyncio.create_task(self._carry_out(job, work))
@@ -51,7 +51,7 @@ class Jobs:
 
     def find(self, job_id: str) -> Job:
         if job_id not in self._jobs:
-            raise Refusal(404, "no_job", f"no job {job_id[:60]!r}; the newest {MOST_KEPT} are kept")
+            raise Refusal(404, "no_job", f"no job {job_id[:60]!r}; the newest {MAX_JOBS} are kept")
         return self._jobs[job_id]
 
     def cancel(self, job_id: str) -> Job:
@@ -68,7 +68,7 @@ class Jobs:
         if tasks:
             await asyncio.wait(tasks, timeout=10)
 
-    async def changed(self, seconds: float) -> None:
+    async def wait_for_change(self, seconds: float) -> None:
         """Wait until some job has moved, or for so long."""
         async with self._changed:
             try:
@@ -78,7 +78,7 @@ class Jobs:
 
     async def _carry_out(self, job: Job, work: Callable[[Progress], Awaitable[dict[str, Any]]]) -> None:
         def progress(done: int, of: int) -> None:
-            job.done, job.of = done, of
+            job.done, job.total = done, of
             asyncio.get_running_loop().create_task(self._tell())
 
         try:

@@ -19,13 +19,13 @@ _SHOWN = 2 * LINE
 PUBLIC_ROW = ("id", "heading", "title", "agent", "status", "turns", "started_at", "updated_at", "facts")
 
 
-def plain(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     """A value as JSON holds it."""
     return msgspec.to_builtins(value)
 
 
 def row_view(row: SessionRow, heading: str) -> dict[str, Any]:
-    data: dict[str, Any] = plain(row)
+    data: dict[str, Any] = to_json(row)
     return {"id": data.pop("session_id"), "heading": heading, **data}
 
 
@@ -64,7 +64,7 @@ def entry_view(entry: Entry) -> dict[str, Any]:
         "at": entry.at,
         "model": entry.model,
         "finish": entry.finish,
-        "payload": plain(entry.payload),
+        "payload": to_json(entry.payload),
     }
 
 
@@ -84,7 +84,7 @@ def call_view(call: Call) -> dict[str, Any]:
         "bucket": call.bucket,
         "after_seq": call.after_seq,
         "answer_seq": call.answer_seq,
-        "usage": plain(call.usage),
+        "usage": to_json(call.usage),
         "cost_microcents": None if call.price is None else call.price.microcents,
         "failed": call.failed,
         "at": call.at,
@@ -103,7 +103,7 @@ def line_view(entry: Entry) -> dict[str, Any]:
         "kind": entry.kind,
         "role": entry.role,
         "line": one_line(describe_entry(_shortened(entry))),
-        "marks": marks(entry),
+        "marks": entry_flags(entry),
         "internal": entry.internal,
         "at": entry.at,
     }
@@ -130,7 +130,7 @@ def _short(part: Any) -> Any:
 _FINISHES = {"cancelled": "cancelled", "interrupted": "interrupted", "error": "error", "length": "cut_off"}
 
 
-def marks(entry: Entry) -> list[str]:
+def entry_flags(entry: Entry) -> list[str]:
     """What is to be seen of an entry at a glance."""
     found = ["input"] if entry.turn and entry.turn == entry.seq else []
     message = entry.message

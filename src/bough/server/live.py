@@ -18,7 +18,7 @@ from ..agent.events import Event
 MOST_WAITING = 256
 
 
-class Piece(Struct, frozen=True):
+class LiveEvent(Struct, frozen=True):
     """Something live, and the number of the latest fact when it was told."""
 
     event: str
@@ -26,27 +26,27 @@ class Piece(Struct, frozen=True):
     n: int
 
 
-class Draft(Struct):
+class AnswerDraft(Struct):
     text: str = ""
     reasoning: str = ""
 
 
-class Watcher:
+class LiveWatcher:
     """One connection's share of a session's pieces. Belongs to the event loop."""
 
     def __init__(self) -> None:
-        self._pieces: deque[Piece] = deque()
+        self._pieces: deque[LiveEvent] = deque()
         self._has_news = asyncio.Event()
-        self.has_missed = False
+        self.has_lost_events = False
 
-    def tell(self, piece: Piece) -> None:
+    def put(self, piece: LiveEvent) -> None:
         if len(self._pieces) >= MOST_WAITING:
-            self.has_missed = True
+            self.has_lost_events = True
             self._pieces.clear()
         self._pieces.append(piece)
         self._has_news.set()
 
-    async def next(self, seconds: float) -> Piece | None:
+    async def next(self, seconds: float) -> LiveEvent | None:
         """The oldest piece; None if none came in time."""
         if not self._pieces:
             self._has_news.clear()
@@ -56,24 +56,24 @@ class Watcher:
 
     def skip_deltas(self) -> None:
         """Drop those that wait: the draft told instead has them, or its answer is there already."""
-        self.has_missed = False
+        self.has_lost_events = False
         self._pieces = deque(piece for piece in self._pieces if piece.event != "delta")
 
 
-class Live:
+class LiveHub:
     def __init__(self) -> None:
         self.is_closing = asyncio.Event()
         """Set when the server ends: streams end with it."""
-        self._watchers: dict[str, list[Watcher]] = {}
-        self._drafts: dict[str, Draft] = {}
+        self._watchers: dict[str, list[LiveWatcher]] = {}
+        self._drafts: dict[str, AnswerDraft] = {}
         self._numbers: dict[str, int] = {}
 
-    def watch(self, session_id: str) -> Watcher:
-        watcher = Watcher()
+    def watch(self, session_id: str) -> LiveWatcher:
+        watcher = LiveWatcher()
         self._watchers.setdefault(session_id, []).append(watcher)
         return watcher
 
-    def leave(self, session_id: str, watcher: Watcher) -> None:
+    def unwatch(self, session_id: str, watcher: LiveWatcher) -> None:
         watching = self._watchers.get(session_id, [])
         if watcher in watching:
             watching.remove(watcher)
@@ -85,11 +85,11 @@ class Live:
         found = self._drafts.get(session_id)
         return None if found is None else {"text": found.text, "reasoning": found.reasoning}
 
-    def number(self, session_id: str) -> int:
+    def last_fact(self, session_id: str) -> int:
         """The latest fact a run of this server has told: what its draft follows."""
         return self._numbers.get(session_id, 0)
 
-    def tell(self, session_id: str, event: Event) -> None:
+    def publish(self, session_id: str, event: Event) -> None:
         """One event of a run."""
         if event.journal_number is not None:
             self._numbers[session_id] = event.journal_number
@@ -102,7 +102,7 @@ class Live:
         told = {"type": event.type.removeprefix("session:"), "data": event.data}
         self._pass_on(session_id, "run", told)
 
-    def ended(self, session_id: str, problem: dict[str, Any] | None) -> None:
+    def end_run(self, session_id: str, problem: dict[str, Any] | None) -> None:
         """A run is over; with a problem if it broke."""
         self._drafts.pop(session_id, None)
         if problem is not None:
@@ -110,11 +110,11 @@ class Live:
         self._numbers.pop(session_id, None)
 
     def _add(self, session_id: str, data: dict[str, Any]) -> None:
-        draft = self._drafts.setdefault(session_id, Draft())
+        draft = self._drafts.setdefault(session_id, AnswerDraft())
         draft.text += data.get("text", "")
         draft.reasoning += data.get("reasoning", "")
 
     def _pass_on(self, session_id: str, event: str, data: dict[str, Any]) -> None:
-        piece = Piece(event, data, self._numbers.get(session_id, 0))
+        piece = LiveEvent(event, data, self._numbers.get(session_id, 0))
         for watcher in self._watchers.get(session_id, ()):
-            watcher.tell(piece)
+            watcher.put(piece)

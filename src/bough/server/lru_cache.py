@@ -10,13 +10,13 @@ from typing import Generic, TypeVar
 V = TypeVar("V")
 
 
-class Recall(Generic[V]):
+class LruCache(Generic[V]):
     def __init__(self, most: int = 16) -> None:
         self._most = most
         self._known: OrderedDict[Hashable, V] = OrderedDict()
         self._lock = Lock()
 
-    def of(self, key: Hashable, make: Callable[[], V]) -> V:
+    def get(self, key: Hashable, make: Callable[[], V]) -> V:
         """Made at most once while it is remembered; two who ask at the same moment may both make it."""
         with self._lock:
             if key in self._known:

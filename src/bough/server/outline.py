@@ -12,9 +12,9 @@ from ..core.entries import Compaction, Entry
 from ..core.messages import Message
 from ..core.usage import Call, total
 from ..session import Session
-from .json_views import plain
-from .path_window import read
-from .truncate import Page, one_line
+from .json_views import to_json
+from .path_window import read_entries
+from .truncate import SizedPage, one_line
 
 STEP = 200
 MOST_LOOKED_AT = 4_000
@@ -26,38 +26,38 @@ def turns_before(
     session: Session, end: int, limit: int, calls: Calls
 ) -> tuple[list[dict[str, Any]], int | None]:
     """The turns that end at or before `end`, newest first, and where the next page begins."""
-    page, turn, looked = Page(), list[Entry](), 0
+    page, turn, looked = SizedPage(), list[Entry](), 0
     while end > 0:
         begin = max(1, end - STEP + 1)
-        for entry in reversed(read(session, begin, end)):
+        for entry in reversed(read_entries(session, begin, end)):
             looked += 1
             turn.append(entry)
             if entry.turn == entry.seq:
-                if not page.takes(summed_up(turn[::-1], calls)):
-                    return page.things, entry.seq + len(turn)
+                if not page.add(turn_summary(turn[::-1], calls)):
+                    return page.items, entry.seq + len(turn)
                 turn = []
-                if len(page.things) == limit:
-                    return page.things, entry.seq if entry.seq > 1 else None
+                if len(page.items) == limit:
+                    return page.items, entry.seq if entry.seq > 1 else None
             elif looked >= MOST_LOOKED_AT:
                 return _ended_early(session, page, turn[::-1], calls)
         end = begin - 1
-    return page.things, None
+    return page.items, None
 
 
 def _ended_early(
-    session: Session, page: Page, turn: Sequence[Entry], calls: Calls
+    session: Session, page: SizedPage, turn: Sequence[Entry], calls: Calls
 ) -> tuple[list[dict[str, Any]], int | None]:
     """A turn longer than one request looks at: its input, and what was seen of its end."""
     start = turn[0].turn
     if not start:
-        return page.things, turn[0].seq
-    told = summed_up([*read(session, start, start), *turn], calls)
-    if not page.takes({**told, "is_partial": True}):
-        return page.things, turn[-1].seq + 1
-    return page.things, start if start > 1 else None
+        return page.items, turn[0].seq
+    told = turn_summary([*read_entries(session, start, start), *turn], calls)
+    if not page.add({**told, "is_partial": True}):
+        return page.items, turn[-1].seq + 1
+    return page.items, start if start > 1 else None
 
 
-def summed_up(turn: Sequence[Entry], calls: Calls) -> dict[str, Any]:
+def turn_summary(turn: Sequence[Entry], calls: Calls) -> dict[str, Any]:
     """A turn, from its input to its end."""
     own = [entry for entry in turn if entry.turn == turn[0].turn]
     answers = [entry for entry in own if entry.role == "assistant"]
@@ -68,17 +68,17 @@ def summed_up(turn: Sequence[Entry], calls: Calls) -> dict[str, Any]:
         "last": turn[-1].seq,
         "input": one_line(turn[0].message.text if turn[0].message else ""),
         "answer": one_line(said),
-        "status": status(own),
+        "status": turn_status(own),
         "steps": len(answers),
         "at": turn[0].at,
         "model": answers[-1].model if answers else None,
         "tools": _tools(own),
-        "usage": plain(total(made)),
+        "usage": to_json(total(made)),
         "marks": ["compacted"] if any(isinstance(e.payload, Compaction) for e in turn) else [],
     }
 
 
-def status(turn: Sequence[Entry]) -> str:
+def turn_status(turn: Sequence[Entry]) -> str:
     """How it ended, if it did."""
     last = next((entry for entry in reversed(turn) if entry.message is not None), None)
     if last is None or last.message is None:

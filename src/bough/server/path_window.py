@@ -13,7 +13,7 @@ from msgspec import Struct
 from ..core.entries import Entry
 from ..session import Session
 from .json_views import entry_view, public_entry
-from .truncate import PAGE, Page, cut_entry
+from .truncate import PAGE, SizedPage, truncate_entry
 
 STEP, PUBLIC_STEP = 50, 500
 MOST_LOOKED_AT = 5_000
@@ -22,48 +22,48 @@ PUBLIC_TEXT = 200_000
 View = Callable[[Entry], dict[str, Any]]
 
 
-class Window(Struct, frozen=True):
+class EntryWindow(Struct, frozen=True):
     entries: list[dict[str, Any]]
     first: int
     last: int
     """What it covers; `last` < `first`: nothing."""
 
 
-class Walk(Struct, frozen=True):
+class PathReader(Struct, frozen=True):
     """One way of reading along the path to a session's leaf."""
 
     session: Session
     view: View
     is_public: bool = False
 
-    def forward(self, first: int, limit: int, room: int = PAGE) -> Window:
+    def forward(self, first: int, limit: int, room: int = PAGE) -> EntryWindow:
         """From `first` on, oldest first."""
-        page, covered = Page(room), first - 1
+        page, covered = SizedPage(room), first - 1
         for entries, end in self._ahead(first):
             for entry in entries:
-                if len(page.things) == limit or not page.takes(self.view(entry)):
-                    return Window(page.things, first, entry.seq - 1)
+                if len(page.items) == limit or not page.add(self.view(entry)):
+                    return EntryWindow(page.items, first, entry.seq - 1)
             covered = end
-            if len(page.things) == limit:
+            if len(page.items) == limit:
                 break
-        return Window(page.things, first, covered)
+        return EntryWindow(page.items, first, covered)
 
-    def backward(self, last: int, limit: int, room: int = PAGE) -> Window:
+    def backward(self, last: int, limit: int, room: int = PAGE) -> EntryWindow:
         """Up to `last`; told oldest first, but the newest are taken first."""
-        page, covered = Page(room), last + 1
+        page, covered = SizedPage(room), last + 1
         for entries, begin in self._behind(last):
             for entry in reversed(entries):
-                if len(page.things) == limit or not page.takes(self.view(entry)):
-                    return Window(page.things[::-1], entry.seq + 1, last)
+                if len(page.items) == limit or not page.add(self.view(entry)):
+                    return EntryWindow(page.items[::-1], entry.seq + 1, last)
             covered = begin
-            if len(page.things) == limit:
+            if len(page.items) == limit:
                 break
-        return Window(page.things[::-1], covered, last)
+        return EntryWindow(page.items[::-1], covered, last)
 
-    def around(self, seq: int, limit: int) -> Window:
+    def around(self, seq: int, limit: int) -> EntryWindow:
         behind = self.forward(seq, limit - limit // 2, PAGE // 2)
         before = self.backward(seq - 1, limit // 2, PAGE // 2)
-        return Window([*before.entries, *behind.entries], before.first, behind.last)
+        return EntryWindow([*before.entries, *behind.entries], before.first, behind.last)
 
     def _ahead(self, first: int) -> Iterator[tuple[list[Entry], int]]:
         step, end = self._step, self.session.leaf.seq
@@ -82,18 +82,18 @@ class Walk(Struct, frozen=True):
         return PUBLIC_STEP if self.is_public else STEP
 
     def _read(self, first: int, last: int) -> list[Entry]:
-        return read(self.session, first, last, public=self.is_public)
+        return read_entries(self.session, first, last, public=self.is_public)
 
 
-def read(session: Session, first: int, last: int, *, public: bool = False) -> list[Entry]:
+def read_entries(session: Session, first: int, last: int, *, public: bool = False) -> list[Entry]:
     """The entries of the path to the handle's leaf between two seqs."""
     log = session.log
     return log.store.path(log.session_id, leaf=log.leaf, first=first, last=last, public=public).entries
 
 
-def short(entry: Entry) -> dict[str, Any]:
-    return cut_entry(entry_view(entry))
+def truncated_entry(entry: Entry) -> dict[str, Any]:
+    return truncate_entry(entry_view(entry))
 
 
-def for_client(entry: Entry) -> dict[str, Any]:
+def client_entry(entry: Entry) -> dict[str, Any]:
     return public_entry(entry, PUBLIC_TEXT)

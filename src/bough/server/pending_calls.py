@@ -11,14 +11,14 @@ from ..agent.ancestors import ancestors
 from ..agent.call_status import CallPosition, CallStatus, read_call_status
 from ..core.turns import OpenCall
 from ..session import Session
-from .json_views import plain
+from .json_views import to_json
 from .schemas import Json
-from .truncate import cut_any
+from .truncate import truncate_value
 
 MOST = 200
 
 
-def open_calls(session: Session, known: CallStatus) -> list[Json]:
+def open_call_views(session: Session, known: CallStatus) -> list[Json]:
     """The calls without results, and how far each is."""
     row = session.row
     is_driven = row.status == "running" and row.holder is not None
@@ -28,7 +28,7 @@ def open_calls(session: Session, known: CallStatus) -> list[Json]:
     ]
 
 
-def waiting(session: Session, known: CallStatus) -> list[Json]:
+def pending_approvals(session: Session, known: CallStatus) -> list[Json]:
     """What a person is asked about: its own calls, and those of tasks, which name the call that had started them."""
     found: list[Json] = []
     for call in session.open_tool_calls:
@@ -57,7 +57,7 @@ def _state(known: CallStatus, place: CallPosition, is_driven: bool) -> str:
 
 
 def _told(call: OpenCall) -> Json:
-    arguments, cut = cut_any(plain(call.call.arguments), 20_000)
+    arguments, cut = truncate_value(to_json(call.call.arguments), 20_000)
     told: dict[str, Any] = {
         "seq": call.seq,
         "index": call.index,
@@ -68,7 +68,7 @@ def _told(call: OpenCall) -> Json:
     return {**told, "cut": cut} if cut else told
 
 
-def goes_on(session: Session) -> Session:
+def session_to_resume(session: Session) -> Session:
     """Who is resumed after a word: a task by the session that waits for it, the topmost if there are several."""
     found = session
     for parent in ancestors(session.log):

@@ -18,19 +18,19 @@ from ..engines.local import ModelLike, Run
 from ..errors import BoughError, ModelUnavailable, SessionRunning
 from ..models.availability import available_models
 from ..session import Session
-from .context import Agent, Desk
+from .context import ServerAgent, ServerContext
 from .problems import problem_of
 
 SOON = 0.5  # seconds a resumed turn is given to fail at once, for it says nothing when it begins well
 
 
-class Drivers:
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+class ActiveRuns:
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
         self._runs: dict[str, Run] = {}
         self._tasks: dict[Run, asyncio.Task[None]] = {}
 
-    def is_driving(self, session_id: str) -> bool:
+    def is_running(self, session_id: str) -> bool:
         return session_id in self._runs
 
     async def send(self, session: Session, text: str, model: str | None) -> Event | None:
@@ -44,7 +44,7 @@ class Drivers:
         await asyncio.to_thread(session.log.raise_if_leased)
         await self._drive(session, session.resume(**how), SOON)
 
-    async def go_on(self, session: Session) -> bool:
+    async def resume_after_approval(self, session: Session) -> bool:
         """Resume it after a word of a person; False if whoever drives it takes the word up himself.
 
         A run that was about to rest when the word came does not: it is waited for, and then resumed. A worker whose
@@ -78,7 +78,7 @@ class Drivers:
             await asyncio.wait(self._tasks.values(), timeout=10)
 
     async def _how(self, session: Session, model: str | None) -> dict[str, Any]:
-        agent = self._desk.agent
+        agent = self._context.agent
         models = await asyncio.to_thread(_models, agent, session, model)
         how: dict[str, Any] = {"model": models, "tools": agent.tools_of(session)}
         return how if agent.limits is None else {**how, "limits": agent.limits}
@@ -102,7 +102,7 @@ class Drivers:
         problem: dict[str, Any] | None = None
         try:
             async for event in run:
-                self._desk.live.tell(name, event)
+                self._context.live.publish(name, event)
                 if not first.done():
                     first.set_result(event)
         except Exception as error:  # noqa: BLE001 – a model or tool may raise anything; the log has it already
@@ -112,12 +112,12 @@ class Drivers:
                 problem = msgspec.to_builtins(problem_of(error))
         finally:
             self._runs.pop(name, None)
-            self._desk.live.ended(name, problem)
+            self._context.live.end_run(name, problem)
             if not first.done():
                 first.set_result(None)
 
 
-def _models(agent: Agent, session: Session, asked: str | None) -> ModelLike:
+def _models(agent: ServerAgent, session: Session, asked: str | None) -> ModelLike:
     """Named in the request, else set for this session, else those of the server, else the one it was started with.
 
     One that is no model of the server's own is refused if it lacks its package or key: before the input is stored.
@@ -127,7 +127,7 @@ def _models(agent: Agent, session: Session, asked: str | None) -> ModelLike:
     ).model
     name = asked or settled
     if name is not None:
-        known = agent.named(name)
+        known = agent.find_model(name)
         return available_models([known]) if isinstance(known, str) else known
     if agent.models:
         return list(agent.models)

@@ -7,22 +7,24 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from .json_views import SCHEMA_VERSION
-from .search_indexer import Indexed
+from .search_indexer import IndexingStatus
 
 Json = dict[str, Any]
-Place = Annotated[str, Meta(description="branch:seq", examples=["1:7"])]
-Row = Annotated[Json, Meta(description="A session's row: id, heading, title, status, leaf, totals, …")]
+Position = Annotated[str, Meta(description="branch:seq", examples=["1:7"])]
+SessionJson = Annotated[
+    Json, Meta(description="A session's row: id, heading, title, status, leaf, totals, …")
+]
 EntryJson = Annotated[
     Json, Meta(description="An entry: branch, seq, kind, role, payload, …; `cut` tells what was left out")
 ]
 TotalsJson = Annotated[Json, Meta(description="Sums of model calls: calls, tokens, cost_microcents, …")]
 
 
-class Answer(Struct, kw_only=True):
+class ApiResponse(Struct, kw_only=True):
     schema_version: int = SCHEMA_VERSION
 
 
-class About(Answer, kw_only=True):
+class ServerInfo(ApiResponse, kw_only=True):
     """The server, and what whoever asks may do."""
 
     name: str = "bough"
@@ -37,19 +39,19 @@ class About(Answer, kw_only=True):
     providers: list[str]
 
 
-class LoggedIn(Answer, kw_only=True):
+class LoginInfo(ApiResponse, kw_only=True):
     level: str | None
     owner: str | None = None
 
 
-class SessionList(Answer, kw_only=True):
-    sessions: list[Row]
+class SessionList(ApiResponse, kw_only=True):
+    sessions: list[SessionJson]
     next: Annotated[str | None, Meta(description="Hand it in as `page` to read on; null: the last page")] = (
         None
     )
 
 
-class Facets(Answer, kw_only=True):
+class Facets(ApiResponse, kw_only=True):
     total: int
     facets: Annotated[
         dict[str, dict[str, int]],
@@ -60,14 +62,14 @@ class Facets(Answer, kw_only=True):
     ]
 
 
-class OneSession(Answer, kw_only=True):
-    session: Row
+class SessionResult(ApiResponse, kw_only=True):
+    session: SessionJson
 
 
-class SessionRead(Answer, kw_only=True):
+class SessionDetail(ApiResponse, kw_only=True):
     """A session and what is to be done with it. A client gets its row only."""
 
-    session: Row
+    session: SessionJson
     settings: Json | UnsetType = UNSET
     next_action: Annotated[str, Meta(description="CallModel, RunTools or Rest")] | UnsetType = UNSET
     open_calls: (
@@ -88,21 +90,21 @@ class SessionRead(Answer, kw_only=True):
     draft: str | UnsetType | None = UNSET
     is_running_here: bool | UnsetType = UNSET
     parent: Json | UnsetType | None = UNSET
-    related: list[Row] | UnsetType = UNSET
+    related: list[SessionJson] | UnsetType = UNSET
     related_next: str | UnsetType | None = UNSET
 
 
-class Trashed(Answer, kw_only=True):
+class TrashResult(ApiResponse, kw_only=True):
     trashed: list[str]
 
 
-class Restored(Answer, kw_only=True):
+class RestoreResult(ApiResponse, kw_only=True):
     restored: list[str]
 
 
-class PathWindow(Answer, kw_only=True):
+class PathWindow(ApiResponse, kw_only=True):
     session_id: str
-    leaf: Place
+    leaf: Position
     of: Annotated[int, Meta(description="How many entries the path has")]
     first: Annotated[int, Meta(description="The first seq this answer covers")]
     last: int
@@ -111,21 +113,21 @@ class PathWindow(Answer, kw_only=True):
     entries: list[EntryJson]
 
 
-class OneEntry(Answer, kw_only=True):
+class EntryDetail(ApiResponse, kw_only=True):
     entry: EntryJson
     reference: Annotated[str, Meta(examples=["ses_3f@1:7"])]
     on_path: bool
     call: Json | None
 
 
-class TurnList(Answer, kw_only=True):
-    leaf: Place
+class TurnList(ApiResponse, kw_only=True):
+    leaf: Position
     turns: list[Json]
     next: int | None
 
 
-class Branches(Answer, kw_only=True):
-    leaf: Place
+class BranchList(ApiResponse, kw_only=True):
+    leaf: Position
     columns: list[str]
     branches: Annotated[
         list[list[int | None]], Meta(description="One row per branch, as `columns` names them")
@@ -134,28 +136,28 @@ class Branches(Answer, kw_only=True):
     related: list[Json]
 
 
-class LabelList(Answer, kw_only=True):
+class LabelList(ApiResponse, kw_only=True):
     labels: Annotated[list[Json], Meta(description="place and label, the newest last")]
     of: int
 
 
-class OneLabel(Answer, kw_only=True):
-    place: Place
+class LabelResult(ApiResponse, kw_only=True):
+    place: Position
     label: str | None
 
 
-class Outline(Answer, kw_only=True):
+class Outline(ApiResponse, kw_only=True):
     first: int
     last: int
     has_after: bool
     lines: list[Json]
 
 
-class Seen(Answer, kw_only=True):
+class RequestView(ApiResponse, kw_only=True):
     """What the model was given."""
 
-    at: Place
-    behind: Place
+    at: Position
+    behind: Position
     provider: str
     model: str | None
     request: Json
@@ -165,62 +167,62 @@ class Seen(Answer, kw_only=True):
     cut: int
     tokens: list[Json]
     call: Json | None
-    before: Place | None
+    before: Position | None
     difference: Json | None
 
 
-class StateRead(Answer, kw_only=True):
-    leaf: Place
+class StateSnapshot(ApiResponse, kw_only=True):
+    leaf: Position
     state: Json
     cut: int
 
 
-class Journal(Answer, kw_only=True):
+class JournalPage(ApiResponse, kw_only=True):
     facts: list[Json]
     of: int
 
 
-class Sent(Answer, kw_only=True):
+class SendResult(ApiResponse, kw_only=True):
     facts: Annotated[int, Meta(description="Watch the events behind this number")]
     queued: int | None = None
 
 
-class Cancelled(Answer, kw_only=True):
+class CancelResult(ApiResponse, kw_only=True):
     cancelled: bool
 
 
-class Approved(Answer, kw_only=True):
+class ApprovalResult(ApiResponse, kw_only=True):
     waiting: Annotated[int, Meta(description="Calls that still wait for a person, here and in tasks")]
     resumed: Annotated[
         bool, Meta(description="false: something waits, or whoever drives it takes the word up himself")
     ]
 
 
-class Forked(Answer, kw_only=True):
-    session: Row
+class ForkResult(ApiResponse, kw_only=True):
+    session: SessionJson
     cut: Json
 
 
-class Moved(Answer, kw_only=True):
-    leaf: Place
+class MoveResult(ApiResponse, kw_only=True):
+    leaf: Position
     cut: Json | None = None
 
 
-class Compacted(Answer, kw_only=True):
-    leaf: Place
+class CompactResult(ApiResponse, kw_only=True):
+    leaf: Position
     compaction: Json
 
 
-class Uncompacted(Answer, kw_only=True):
-    leaf: Place
+class UncompactResult(ApiResponse, kw_only=True):
+    leaf: Position
     cancels: int
 
 
-class OneJob(Answer, kw_only=True):
+class JobResult(ApiResponse, kw_only=True):
     job: Json
 
 
-class DiffRead(Answer, kw_only=True):
+class DiffPage(ApiResponse, kw_only=True):
     same: bool
     shared: int
     shared_turns: int
@@ -237,7 +239,7 @@ class DiffRead(Answer, kw_only=True):
     rows: list[Json]
 
 
-class SessionUsage(Answer, kw_only=True):
+class SessionUsage(ApiResponse, kw_only=True):
     view: str
     total: TotalsJson
     models: list[Json]
@@ -245,7 +247,7 @@ class SessionUsage(Answer, kw_only=True):
     buckets: list[Json]
 
 
-class SpaceUsage(Answer, kw_only=True):
+class SpaceUsage(ApiResponse, kw_only=True):
     total: TotalsJson
     days: list[Json]
     models: list[Json]
@@ -254,7 +256,7 @@ class SpaceUsage(Answer, kw_only=True):
     rows: list[Json]
 
 
-class Storage(Answer, kw_only=True):
+class Storage(ApiResponse, kw_only=True):
     entries: int
     bytes: int
     branches: int
@@ -268,17 +270,17 @@ class SpaceStorage(Storage, kw_only=True):
     next: str | None
 
 
-class Hits(Answer, kw_only=True):
+class SearchResults(ApiResponse, kw_only=True):
     hits: list[Json]
     next: str | None
     behind: Annotated[int, Meta(description="Sessions with something that is not in the index yet")]
     indexing: Annotated[
-        Indexed | None, Meta(description="How far the index is; null: nothing is being indexed")
+        IndexingStatus | None, Meta(description="How far the index is; null: nothing is being indexed")
     ]
     trouble: Annotated[str | None, Meta(description="Why the index cannot be brought up to date")]
 
 
-class Imported(Answer, kw_only=True):
+class ImportResult(ApiResponse, kw_only=True):
     session_id: str
     added: list[str]
     known: list[str]

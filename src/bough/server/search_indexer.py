@@ -15,36 +15,36 @@ from ..errors import BoughError
 from ..stores.search_types import IndexProgress
 
 
-class Indexed(Struct, frozen=True):
+class IndexingStatus(Struct, frozen=True):
     """How many of the sessions that lacked something when it began are whole by now."""
 
     done: int
-    of: int
+    total: int
 
 
 class _Ended(Exception):
     """The server ends; what is indexed by now stays so."""
 
 
-class Indexing:
+class SearchIndexer:
     def __init__(self, index: Callable[[IndexProgress], int]) -> None:
         self._index = index
         self._task: asyncio.Task[None] | None = None
         self._is_ending = Event()
         self._of = self._left = 0
-        self.trouble: str | None = None
+        self.error: str | None = None
         """Why it could not go on; None: nothing is in the way."""
 
     @property
-    def now(self) -> Indexed | None:
+    def progress(self) -> IndexingStatus | None:
         """How far it is; None while nothing is being indexed."""
-        return None if self._task is None else Indexed(self._of - self._left, self._of)
+        return None if self._task is None else IndexingStatus(self._of - self._left, self._of)
 
     async def catch_up(self, behind: int, patience: float) -> None:
         """See that it goes on, and wait for its end, but no longer than so many seconds."""
         if self._task is None:
             self._of = self._left = behind
-            self.trouble = None
+            self.error = None
             self._task = asyncio.create_task(self._run())
         await asyncio.wait([self._task], timeout=patience)
 
@@ -60,7 +60,7 @@ class Indexing:
         except _Ended:
             return
         except BoughError as error:  # a full disk, a lost connection: what is indexed can be searched
-            self.trouble = str(error)
+            self.error = str(error)
         finally:
             self._task = None
 

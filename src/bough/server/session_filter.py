@@ -18,33 +18,33 @@ UNTITLED = (
 )
 
 
-class Listed(Struct, frozen=True):
+class SessionRows(Struct, frozen=True):
     rows: list[tuple[SessionRow, str]]
     """Each with its heading."""
     next: str | None
 
 
-def listed(store: StoreBackend, wanted: SessionQuery, words: str) -> Listed:
+def find_sessions(store: StoreBackend, query: SessionQuery, words: str) -> SessionRows:
     """A page of what is wanted, and if there are words, of those that have all of them in their headings."""
     sought = words.casefold().split()
     if sought:
-        return _looked_through(store, wanted, sought)
-    page = store.sessions(wanted)
-    return Listed([(row, heading(store, row)) for row in page.sessions], page.next)
+        return _looked_through(store, query, sought)
+    page = store.sessions(query)
+    return SessionRows([(row, heading(store, row)) for row in page.sessions], page.next)
 
 
-def _looked_through(store: StoreBackend, wanted: SessionQuery, sought: list[str]) -> Listed:
-    found, before, work = list[tuple[SessionRow, str]](), wanted.before, 0
+def _looked_through(store: StoreBackend, query: SessionQuery, sought: list[str]) -> SessionRows:
+    found, before, work = list[tuple[SessionRow, str]](), query.before, 0
     while True:
-        step = replace(wanted, before=before, limit=STEP)
+        step = replace(query, before=before, limit=STEP)
         page = store.sessions(step)
         for n, row in enumerate(page.sessions, 1):
             named = heading(store, row)
             work += 1 if row.title else UNTITLED
             if all(word in named.casefold() for word in sought):
                 found.append((row, named))
-            if len(found) == wanted.limit or work >= MOST_WORK:
-                return Listed(found, store.sessions(replace(step, limit=n)).next)
+            if len(found) == query.limit or work >= MOST_WORK:
+                return SessionRows(found, store.sessions(replace(step, limit=n)).next)
         if page.next is None:
-            return Listed(found, None)
+            return SessionRows(found, None)
         before = page.next

@@ -19,7 +19,7 @@ STRING, ROOM = 4_000, 16_000
 _LEAST = 1_000  # a part behind a long one still shows its beginning
 
 
-class Scissors:
+class Truncator:
     """Cuts one value: `left` tells how many characters were left out."""
 
     def __init__(self, string: int = STRING, room: int = ROOM) -> None:
@@ -46,7 +46,7 @@ class Scissors:
         found = []
         for at, value in enumerate(values):
             if self.room <= 0:
-                self.left += size(values[at:])
+                self.left += json_size(values[at:])
                 break
             self.room -= 2
             found.append(self.cut(value))
@@ -56,25 +56,25 @@ class Scissors:
         found: dict[str, Any] = {}
         for name, value in values.items():
             if self.room <= 0 and found:
-                self.left += len(name) + size(value)
+                self.left += len(name) + json_size(value)
                 continue
             self.room -= 4 + len(name)
             found[name] = self.cut(value)
         return found
 
 
-def size(value: Any) -> int:
+def json_size(value: Any) -> int:
     return len(msgspec.json.encode(value))
 
 
-def cut_parts(parts: list[Any], string: int, room: int) -> tuple[list[Any], int]:
+def truncate_parts(parts: list[Any], string: int, room: int) -> tuple[list[Any], int]:
     """The parts of a message, each with its own `cut`; and how much was left out of all of them."""
     found: list[Any] = []
     left = 0
     for at, part in enumerate(parts):
         if room <= 0 and at > 50:
-            return found, left + size(parts[at:])
-        scissors = Scissors(string, max(room, _LEAST))
+            return found, left + json_size(parts[at:])
+        scissors = Truncator(string, max(room, _LEAST))
         shorter = scissors.cut(part)
         room -= max(room, _LEAST) - scissors.room
         left += scissors.left
@@ -82,51 +82,51 @@ def cut_parts(parts: list[Any], string: int, room: int) -> tuple[list[Any], int]
     return found, left
 
 
-def cut_entry(entry: dict[str, Any], string: int = STRING, room: int = ROOM) -> dict[str, Any]:
+def truncate_entry(entry: dict[str, Any], string: int = STRING, room: int = ROOM) -> dict[str, Any]:
     """An entry whose long strings end early; `cut` says by how much."""
     payload = entry["payload"]
     if isinstance(payload.get("parts"), list | tuple):
-        parts, left = cut_parts(list(payload["parts"]), string, room)
-        rest = Scissors(string, room)
+        parts, left = truncate_parts(list(payload["parts"]), string, room)
+        rest = Truncator(string, room)
         others = rest.cut({name: value for name, value in payload.items() if name != "parts"})
         shorter, left = {**others, "parts": parts}, left + rest.left
     else:
-        scissors = Scissors(string, room)
+        scissors = Truncator(string, room)
         shorter, left = scissors.cut(payload), scissors.left
     return {**entry, "payload": shorter, **({"cut": left} if left else {})}
 
 
-def cut_whole(entry: dict[str, Any]) -> dict[str, Any]:
+def truncate_to_page(entry: dict[str, Any]) -> dict[str, Any]:
     """As much of one entry as an answer can hold. Escaped characters are long, so it is measured."""
     room = PAGE
-    while size(shorter := cut_entry(entry, room, room)) > PAGE:
+    while json_size(shorter := truncate_entry(entry, room, room)) > PAGE:
         room //= 2
     return shorter
 
 
-def cut_any(value: Any, room: int = PAGE // 2, string: int = 20_000) -> tuple[Any, int]:
+def truncate_value(value: Any, room: int = PAGE // 2, string: int = 20_000) -> tuple[Any, int]:
     """Any value, small enough for an answer of its own."""
     while True:
-        scissors = Scissors(string, room)
+        scissors = Truncator(string, room)
         shorter = scissors.cut(value)
-        if size(shorter) <= PAGE:
+        if json_size(shorter) <= PAGE:
             return shorter, scissors.left
         room //= 2
 
 
-class Page:
+class SizedPage:
     """Fills up with things until the next one would make it too large."""
 
     def __init__(self, most: int = PAGE) -> None:
         self.room = most
-        self.things: list[Any] = []
+        self.items: list[Any] = []
 
-    def takes(self, thing: Any) -> bool:
+    def add(self, thing: Any) -> bool:
         """Whether there was room for it. The first one always has: it was cut to be small."""
-        self.room -= size(thing) + 1
-        if self.room < 0 and self.things:
+        self.room -= json_size(thing) + 1
+        if self.room < 0 and self.items:
             return False
-        self.things.append(thing)
+        self.items.append(thing)
         return True
 
 

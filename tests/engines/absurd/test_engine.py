@@ -28,7 +28,7 @@ from bough.engines.absurd.task_store import TaskStore
 from bough.engines.absurd.worker import Worker
 from bough.log.workspace import Workspace
 from bough.models.model import Request
-from bough.server.context import Agent as Driving
+from bough.server.context import ServerAgent as Driving
 from bough.stores.postgres.pool import Pool
 from bough.stores.postgres.statement import Statement, run_statement
 from bough.stores.postgres.store import PostgresStore

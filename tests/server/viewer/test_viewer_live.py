@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 
 import bough
 from bough import assistant
-from bough.server.context import Agent
+from bough.server.context import ServerAgent
 from support import sample_store
 from support.browser import NetworkProxy, ServerProcess, ViewerPage, browser, run_in_thread, viewer
 from support.server import LocalServer, ManualModel, wait_until
@@ -32,7 +32,7 @@ def prompter() -> ManualModel:
 def server(tmp_path: Path, prompter: ManualModel) -> Iterator[LocalServer]:
     with (
         bough.open(tmp_path / "agent.db") as store,
-        LocalServer(store, Agent(models=(prompter,))) as found,
+        LocalServer(store, ServerAgent(models=(prompter,))) as found,
     ):
         store.start("talker", [bough.system("You talk.")], session_id="ses_talk", title="Talk")
         yield found

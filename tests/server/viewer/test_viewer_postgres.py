@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 import bough
-from bough.server.context import Agent
+from bough.server.context import ServerAgent
 from bough.store import Store
 from support import sample_store
 from support.browser import ViewerPage, browser, run_in_thread, viewer
@@ -36,7 +36,7 @@ def prompter() -> ManualModel:
 @pytest.fixture(scope="module")
 def server(store: Store, prompter: ManualModel) -> Iterator[LocalServer]:
     paid = model_by_answer_count("", "It is **paid**.", model="payer")
-    with LocalServer(store, Agent(models=(paid, prompter), tools=(look_up, refund, pay_out))) as found:
+    with LocalServer(store, ServerAgent(models=(paid, prompter), tools=(look_up, refund, pay_out))) as found:
         yield found
 
 

@@ -69,18 +69,18 @@ def serve(
     On loopback whoever can reach it may do everything; elsewhere --token is wanted. With --model and --tools what
     is sent is answered here. docs/http.md tells the API.
     """
-    app, rules = _loaded(), _rules(host, door)
+    app, access = _loaded(), _access(host, door)
     sessions = place.new_sessions()
-    desk = app.Desk(sessions, rules, _agent(asked), lambda owner: _owned(place, sessions, owner))
+    context = app.ServerContext(sessions, access, _agent(asked), lambda owner: _owned(place, sessions, owner))
     try:
-        listener = app.listening(host, port)
+        listener = app.open_listener(host, port)
     except OSError as error:
         is_the_host = isinstance(error, gaierror) or error.errno == EADDRNOTAVAIL
         other = "--host" if is_the_host else "--port"
         raise Refused(
             f"cannot listen on {host}:{port}: {error.strerror}; name another with {other}"
         ) from None
-    address = _address(host, listener.getsockname()[1], page, rules.token)
+    address = _address(host, listener.getsockname()[1], page, access.token)
     wants_page = is_terminal() and sys.stdout.isatty() if opens is None else opens
 
     def ready() -> None:
@@ -90,9 +90,9 @@ def serve(
             webbrowser.open(address)
 
     try:
-        app.serve(desk, listener, ready)
+        app.serve(context, listener, ready)
     finally:
-        desk.close()
+        context.close()
     say("ended")
 
 
@@ -105,29 +105,29 @@ def _loaded() -> Any:
     return app
 
 
-def _rules(host: str, door: dict[str, Any]) -> Any:
-    from ...server.auth import Rules
+def _access(host: str, door: dict[str, Any]) -> Any:
+    from ...server.auth import AccessSettings
 
-    return Rules(
+    return AccessSettings(
         host=host,
         token=door["token"],
-        clients=door["clients"],
+        client_tokens=door["clients"],
         internal_token=door["internal_token"],
         allowed_hosts=tuple(name.lower() for name in door["hosts"]),
-        max_import=door["max_import"] * 1_000_000,
+        max_import_bytes=door["max_import"] * 1_000_000,
     )
 
 
 def _agent(asked: Asked) -> Any:
     """Who answers what is sent; without --model and $BOUGH_MODEL each session's own model does."""
-    from ...server.context import Agent
+    from ...server.context import ServerAgent
 
     if not asked.models and not os.environ.get("BOUGH_MODEL"):
         if asked.workspace or asked.max_cost or asked.max_turns:
             raise Refused("--workspace, --max-cost and --max-turns are the agent's; name its --model")
-        return Agent(tools=tuple(load_tools(asked.tools)))
+        return ServerAgent(tools=tuple(load_tools(asked.tools)))
     made = agent_for(asked, None)
-    return Agent(tuple(made.models), tuple(made.own_tools), made.limits, made.workspace, asked.allow)
+    return ServerAgent(tuple(made.models), tuple(made.own_tools), made.limits, made.workspace, asked.allow)
 
 
 def _owned(place: Here, sessions: Store, owner: str) -> Store:

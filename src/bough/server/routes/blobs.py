@@ -8,7 +8,7 @@ from litestar import Response, get
 from litestar.params import FromPath
 
 from ...errors import MissingBlob
-from ..context import Asked, asked_by, threaded
+from ..context import ApiRequest, context_and_caller, in_thread
 
 SHOWN = frozenset(
     ["image/png", "image/jpeg", "image/gif", "image/webp", "image/avif", "text/plain", "application/pdf"]
@@ -17,11 +17,11 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 @get("/api/blobs/{digest:str}", tags=["blobs"])
-@threaded
-def blob(request: Asked, digest: FromPath[str]) -> Response[bytes]:
+@in_thread
+def blob(request: ApiRequest, digest: FromPath[str]) -> Response[bytes]:
     """The bytes behind a media handle. HTML, SVG and whatever else might run are only to be saved."""
-    desk, _ = asked_by(request)
-    found = desk.sessions.backend.blob(digest) if _HASH.fullmatch(digest) else None
+    context, _ = context_and_caller(request)
+    found = context.store.backend.blob(digest) if _HASH.fullmatch(digest) else None
     if found is None:
         raise MissingBlob(digest[:80])
     mime = found.mime.partition(";")[0].strip().lower()

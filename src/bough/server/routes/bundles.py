@@ -12,17 +12,17 @@ from litestar import Response, get, post
 from litestar.params import FromPath, HeaderParameter, QueryParameter
 from litestar.response import Stream
 
-from ..auth import Who
-from ..context import Asked, Desk, asked_by
+from ..auth import Caller
+from ..context import ApiRequest, ServerContext, context_and_caller
 from ..problems import Refusal
-from ..schemas import Imported
+from ..schemas import ImportResult
 
 CHUNK = 256 * 1024
 
 
 @get("/api/sessions/{session_id:str}/bundle", tags=["exchange"], media_type="application/octet-stream")
 async def bundle(
-    request: Asked,
+    request: ApiRequest,
     session_id: FromPath[str],
     blobs: Annotated[bool, QueryParameter(description="The media too")] = False,
     children: Annotated[bool, QueryParameter(description="Its tasks too")] = True,
@@ -30,29 +30,31 @@ async def bundle(
     internal_token: Annotated[str | None, HeaderParameter(name="X-Internal-Token")] = None,
 ) -> Stream:
     """A session as a bundle, the same bytes every time."""
-    desk, who = asked_by(request)
-    _check(desk, internal_token)
-    file = await asyncio.to_thread(_written, desk, who, session_id, blobs, children, redact)
+    context, caller = context_and_caller(request)
+    _check(context, internal_token)
+    file = await asyncio.to_thread(_written, context, caller, session_id, blobs, children, redact)
     name = re.sub(r"[^0-9A-Za-z_-]", "_", session_id)[:80]
     headers = {"content-disposition": f'attachment; filename="{name}.bough"'}
     return Stream(_chunks(file), media_type="application/octet-stream", headers=headers)
 
 
-def _check(desk: Desk, token: str | None) -> None:
-    if desk.rules.internal_token is None:
+def _check(context: ServerContext, token: str | None) -> None:
+    if context.access.internal_token is None:
         raise Refusal(
             403,
             "export_disabled",
             "this server exports nothing",
             "start bough serve with --internal-token, or $BOUGH_INTERNAL_TOKEN",
         )
-    if not desk.rules.is_internal(token):
+    if not context.access.is_internal_token(token):
         raise Refusal(403, "bad_internal_token", "X-Internal-Token is not the one that is set")
 
 
-def _written(desk: Desk, who: Who, session_id: str, blobs: bool, children: bool, redact: bool) -> IO[bytes]:
+def _written(
+    context: ServerContext, caller: Caller, session_id: str, blobs: bool, children: bool, redact: bool
+) -> IO[bytes]:
     """Whole before the first byte is sent, so that what goes wrong is still told as a problem."""
-    session = desk.session(who, session_id)
+    session = context.session(caller, session_id)
     file = TemporaryFile()  # noqa: SIM115 – closed by whoever sends it
     try:
         session.export(file, blobs=blobs, children=children, redact=redact)
@@ -71,15 +73,15 @@ def _chunks(file: IO[bytes]) -> Iterator[bytes]:
 
 @post("/api/import", request_max_body_size=None, tags=["exchange"])
 async def import_(
-    request: Asked,
+    request: ApiRequest,
     new_id: Annotated[bool, QueryParameter(description="Beside what has its id here")] = False,
-) -> Response[Imported]:
+) -> Response[ImportResult]:
     """Take a bundle in, all of it or nothing; twice adds nothing. The body is the file."""
-    desk, _ = asked_by(request)
+    context, _ = context_and_caller(request)
     with TemporaryFile() as file:
-        await _received(request.stream(), file, desk.rules.max_import)
-        found = await asyncio.to_thread(desk.sessions.import_bundle, file, new_id=new_id)
-    told = Imported(
+        await _received(request.stream(), file, context.access.max_import_bytes)
+        found = await asyncio.to_thread(context.store.import_bundle, file, new_id=new_id)
+    told = ImportResult(
         session_id=found.session_id,
         added=list(found.added),
         known=list(found.existing),

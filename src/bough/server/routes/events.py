@@ -21,13 +21,13 @@ from ...core.tree import Leaf
 from ...errors import BoughError, InvalidArgument
 from ...session import Session
 from ...stores.base import Fact, SessionRow
-from ..auth import Who
-from ..context import Asked, Desk, asked_by
-from ..json_views import plain
-from ..live import Piece, Watcher
-from ..path_window import for_client, short
+from ..auth import Caller
+from ..context import ApiRequest, ServerContext, context_and_caller
+from ..json_views import to_json
+from ..live import LiveEvent, LiveWatcher
+from ..path_window import client_entry, truncated_entry
 from ..problems import problem_of
-from ..truncate import Page, cut_any
+from ..truncate import SizedPage, truncate_value
 
 PAUSE = 0.1  # seconds between two looks at what other processes wrote: one indexed read each
 HEARTBEAT = 10.0
@@ -43,18 +43,20 @@ STREAM_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
     media_type="text/event-stream",
 )
 async def events(
-    request: Asked,
+    request: ApiRequest,
     session_id: FromPath[str],
     after: Annotated[int | None, QueryParameter(ge=0, le=2**31, description="Begin behind this fact")] = None,
     last_event_id: Annotated[str | None, HeaderParameter(name="Last-Event-ID")] = None,
 ) -> Stream:
     """Every fact of a session as it happens, and its answers as they are written."""
-    desk, who = asked_by(request)
-    session = await asyncio.to_thread(desk.session, who, session_id)
+    context, caller = context_and_caller(request)
+    session = await asyncio.to_thread(context.session, caller, session_id)
     row = await asyncio.to_thread(lambda: session.row)
     seen = _begin(after, last_event_id, row.facts)
     return Stream(
-        Watching(desk, who, session, seen).stream(), media_type="text/event-stream", headers=STREAM_HEADERS
+        EventStream(context, caller, session, seen).stream(),
+        media_type="text/event-stream",
+        headers=STREAM_HEADERS,
     )
 
 
@@ -66,39 +68,39 @@ def _begin(after: int | None, last: str | None, facts: int) -> int:
     return facts if after is None else after
 
 
-def encoded(event: str, data: Any, n: int | None = None) -> bytes:
+def sse_event(event: str, data: Any, n: int | None = None) -> bytes:
     """One server-sent event. JSON has no bare line breaks, so one data line holds it."""
     head = b"" if n is None else b"id: %d\n" % n
     return head + b"event: %s\ndata: %s\n\n" % (event.encode(), msgspec.json.encode(data))
 
 
-class Watching:
+class EventStream:
     """One stream of one session."""
 
-    def __init__(self, desk: Desk, who: Who, session: Session, seen: int) -> None:
-        self.desk, self.who, self.session, self.seen = desk, who, session, seen
+    def __init__(self, context: ServerContext, caller: Caller, session: Session, seen: int) -> None:
+        self.context, self.caller, self.session, self.seen = context, caller, session, seen
         self._draft: str | None = None  # of a run elsewhere, as last told
 
     async def stream(self) -> AsyncIterator[bytes]:
-        live, name = self.desk.live, self.session.session_id
+        live, name = self.context.live, self.session.session_id
         watcher = live.watch(name)
         try:
             yield b"retry: 1000\n\n"
             async for told in self._caught_up():
                 yield told
-            if not self.who.is_client and live.draft(name) is not None:
+            if not self.caller.is_client and live.draft(name) is not None:
                 async for told in self._whole_draft(watcher):
                     yield told
             async for told in self._on(watcher):
                 yield told
         except BoughError as error:  # purged meanwhile, or the store is gone: say so and end
-            yield encoded("problem", msgspec.to_builtins(problem_of(error)))
+            yield sse_event("problem", msgspec.to_builtins(problem_of(error)))
         finally:
-            live.leave(name, watcher)
+            live.unwatch(name, watcher)
 
-    async def _on(self, watcher: Watcher) -> AsyncIterator[bytes]:
+    async def _on(self, watcher: LiveWatcher) -> AsyncIterator[bytes]:
         quiet = 0.0
-        while not self.desk.live.is_closing.is_set():
+        while not self.context.live.is_closing.is_set():
             piece, told = await watcher.next(PAUSE), False
             async for event in self._piece(watcher, piece) if piece else self._news():
                 told = True
@@ -108,27 +110,27 @@ class Watching:
                 quiet = 0.0
                 yield b": still here\n\n"
 
-    async def _piece(self, watcher: Watcher, piece: Piece) -> AsyncIterator[bytes]:
+    async def _piece(self, watcher: LiveWatcher, piece: LiveEvent) -> AsyncIterator[bytes]:
         """First the facts it follows, then it; if something newer was told already, the draft as it is now."""
         if piece.n > self.seen:
             async for told in self._caught_up(piece.n):
                 yield told
-        if self.who.is_client:
+        if self.caller.is_client:
             return
-        if piece.event == "delta" and (watcher.has_missed or piece.n < self.seen):
+        if piece.event == "delta" and (watcher.has_lost_events or piece.n < self.seen):
             async for told in self._whole_draft(watcher):
                 yield told
             return
-        yield encoded(piece.event, piece.data)
+        yield sse_event(piece.event, piece.data)
 
-    async def _whole_draft(self, watcher: Watcher) -> AsyncIterator[bytes]:
+    async def _whole_draft(self, watcher: LiveWatcher) -> AsyncIterator[bytes]:
         """The facts the draft follows, then the draft; between looking and telling nothing else can happen."""
-        live, name = self.desk.live, self.session.session_id
-        while live.number(name) > self.seen:
+        live, name = self.context.live, self.session.session_id
+        while live.last_fact(name) > self.seen:
             async for told in self._caught_up():
                 yield told
         watcher.skip_deltas()
-        yield encoded("draft", live.draft(name) or {"text": "", "reasoning": ""})
+        yield sse_event("draft", live.draft(name) or {"text": "", "reasoning": ""})
 
     async def _news(self) -> AsyncIterator[bytes]:
         """What others wrote, and what they are writing."""
@@ -136,12 +138,12 @@ class Watching:
         if row.facts > self.seen:
             async for told in self._caught_up():
                 yield told
-        if self.who.is_client or self.desk.live.draft(row.session_id) is not None:
+        if self.caller.is_client or self.context.live.draft(row.session_id) is not None:
             return
         draft = await self._elsewhere(row)
         if draft != self._draft:
             self._draft = draft
-            yield encoded("draft", {"text": draft or "", "reasoning": ""})
+            yield sse_event("draft", {"text": draft or "", "reasoning": ""})
 
     async def _elsewhere(self, row: SessionRow) -> str | None:
         if row.status != "running":
@@ -154,7 +156,7 @@ class Watching:
         end = row.facts if until is None else min(until, row.facts)
         if end - self.seen > MOST_MISSED or self.seen > row.facts:
             self.seen = row.facts
-            yield encoded("resync", {"facts": row.facts}, row.facts)
+            yield sse_event("resync", {"facts": row.facts}, row.facts)
             return
         while self.seen < end:
             for n, told in await asyncio.to_thread(self._facts, end):
@@ -164,22 +166,22 @@ class Watching:
     def _facts(self, end: int) -> list[tuple[int, bytes]]:
         row = self.session.row
         facts = self.session.journal(self.seen, min(BATCH, end - self.seen))
-        return [(fact.number, encoded("fact", self._told(fact, row), fact.number)) for fact in facts]
+        return [(fact.number, sse_event("fact", self._told(fact, row), fact.number)) for fact in facts]
 
     def _told(self, fact: Fact, row: SessionRow) -> dict[str, Any]:
-        entries = appended(self.session, fact)
-        if self.who.is_client:
-            return hidden(fact, entries)
-        data, _ = cut_any(plain(fact.data), 8_000, 2_000)
-        page, left = Page(700_000), 0
+        entries = appended_entries(self.session, fact)
+        if self.caller.is_client:
+            return client_fact(fact, entries)
+        data, _ = truncate_value(to_json(fact.data), 8_000, 2_000)
+        page, left = SizedPage(700_000), 0
         for entry in entries:
-            left += not (left == 0 and page.takes(short(entry)))
+            left += not (left == 0 and page.add(truncated_entry(entry)))
         about = {
             "status": row.status,
-            "leaf": plain(row.leaf),
+            "leaf": to_json(row.leaf),
             "turns": row.turns,
             "facts": row.facts,
-            "totals": plain(row.totals),
+            "totals": to_json(row.totals),
             "title": row.title,
         }
         told = {
@@ -187,21 +189,21 @@ class Watching:
             "kind": fact.kind,
             "at": fact.at,
             "data": data,
-            "entries": page.things,
+            "entries": page.items,
             "session": about,
         }
         return {**told, "entries_left": left} if left else told
 
 
-def hidden(fact: Fact, entries: list[Entry]) -> dict[str, Any]:
+def client_fact(fact: Fact, entries: list[Entry]) -> dict[str, Any]:
     """What a client is told of a fact: what was said in public, or only that there was something."""
-    public = [for_client(entry) for entry in entries if not entry.internal]
+    public = [client_entry(entry) for entry in entries if not entry.internal]
     if not public:
         return {"n": fact.number, "kind": "hidden", "at": fact.at}
     return {"n": fact.number, "kind": "appended", "at": fact.at, "entries": public}
 
 
-def appended(session: Session, fact: Fact) -> list[Entry]:
+def appended_entries(session: Session, fact: Fact) -> list[Entry]:
     """The entries a fact appended: none for a title, a status, a move."""
     first, last, branch = (fact.data.get(name) for name in ("first", "last", "branch"))
     if first is None or last is None or branch is None:

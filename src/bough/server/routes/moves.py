@@ -8,14 +8,14 @@ from msgspec import Struct
 
 from ...core.tree import Leaf
 from ...session import Session
-from ..context import Asked, asked_by, threaded
-from ..json_views import plain
-from ..schemas import Compacted, Forked, Moved, Uncompacted
-from ..truncate import cut_any
-from .sessions import one
+from ..context import ApiRequest, context_and_caller, in_thread
+from ..json_views import to_json
+from ..schemas import CompactResult, ForkResult, MoveResult, UncompactResult
+from ..truncate import truncate_value
+from .sessions import session_result
 
 
-class Forking(Struct, forbid_unknown_fields=True):
+class ForkBody(Struct, forbid_unknown_fields=True):
     at: str | None = None
     model: str | None = None
     prompt: str | None = None
@@ -25,11 +25,11 @@ class Forking(Struct, forbid_unknown_fields=True):
 
 
 @post("/api/sessions/{session_id:str}/fork", tags=["moving"])
-@threaded
-def fork(request: Asked, session_id: FromPath[str], data: JSONBody[Forking]) -> Response[Forked]:
+@in_thread
+def fork(request: ApiRequest, session_id: FromPath[str], data: JSONBody[ForkBody]) -> Response[ForkResult]:
     """A new session from any place of this one; no entry is copied."""
-    desk, who = asked_by(request)
-    made = desk.at(desk.session(who, session_id), data.at).fork(
+    context, caller = context_and_caller(request)
+    made = context.session_at(context.session(caller, session_id), data.at).fork(
         model=data.model,
         prompt=data.prompt,
         prompt_patch=data.prompt_patch,
@@ -37,24 +37,28 @@ def fork(request: Asked, session_id: FromPath[str], data: JSONBody[Forking]) -> 
         title=data.title,
     )
     headers = {"location": f"/api/sessions/{made.session_id}"}
-    return Response(Forked(session=one(made).session, cut=plain(made.cut)), status_code=201, headers=headers)
+    return Response(
+        ForkResult(session=session_result(made).session, cut=to_json(made.cut)),
+        status_code=201,
+        headers=headers,
+    )
 
 
-class Rewinding(Struct, forbid_unknown_fields=True):
+class RewindBody(Struct, forbid_unknown_fields=True):
     to: str
     summary: str | None = None
     leaf: str | None = None
 
 
 @post("/api/sessions/{session_id:str}/rewind", status_code=200, tags=["moving"])
-@threaded
-def rewind(request: Asked, session_id: FromPath[str], data: JSONBody[Rewinding]) -> Moved:
+@in_thread
+def rewind(request: ApiRequest, session_id: FromPath[str], data: JSONBody[RewindBody]) -> MoveResult:
     """Move the leaf to any place of the tree; nothing is lost."""
-    desk, who = asked_by(request)
-    session = desk.unmoved(desk.session(who, session_id), data.leaf)
-    to = desk.place(session, data.to)
+    context, caller = context_and_caller(request)
+    session = context.require_leaf(context.session(caller, session_id), data.leaf)
+    to = context.position(session, data.to)
     if _is_on_path(session, to):
-        return _moved(session, plain(session.rewind(to.seq, summary=data.summary)))
+        return _moved(session, to_json(session.rewind(to.seq, summary=data.summary)))
     stands = session.checkout(to)
     return _moved(session, {"at": stands.seq, "asked": to.seq})
 
@@ -65,63 +69,63 @@ def _is_on_path(session: Session, to: Leaf) -> bool:
     )
 
 
-def _moved(session: Session, cut: dict[str, int] | None) -> Moved:
-    return Moved(leaf=str(session.leaf), cut=cut)
+def _moved(session: Session, cut: dict[str, int] | None) -> MoveResult:
+    return MoveResult(leaf=str(session.leaf), cut=cut)
 
 
-class Standing(Struct, forbid_unknown_fields=True):
+class LeafBody(Struct, forbid_unknown_fields=True):
     leaf: str | None = None
 
 
 @post("/api/sessions/{session_id:str}/undo", status_code=200, tags=["moving"])
-@threaded
-def undo(request: Asked, session_id: FromPath[str], data: JSONBody[Standing]) -> Moved:
+@in_thread
+def undo(request: ApiRequest, session_id: FromPath[str], data: JSONBody[LeafBody]) -> MoveResult:
     """Rewind to before the latest input."""
-    desk, who = asked_by(request)
-    session = desk.unmoved(desk.session(who, session_id), data.leaf)
-    return _moved(session, plain(session.undo()))
+    context, caller = context_and_caller(request)
+    session = context.require_leaf(context.session(caller, session_id), data.leaf)
+    return _moved(session, to_json(session.undo()))
 
 
 @post("/api/sessions/{session_id:str}/redo", status_code=200, tags=["moving"])
-@threaded
-def redo(request: Asked, session_id: FromPath[str], data: JSONBody[Standing]) -> Moved:
+@in_thread
+def redo(request: ApiRequest, session_id: FromPath[str], data: JSONBody[LeafBody]) -> MoveResult:
     """Go back to where the last rewind came from."""
-    desk, who = asked_by(request)
-    session = desk.unmoved(desk.session(who, session_id), data.leaf)
+    context, caller = context_and_caller(request)
+    session = context.require_leaf(context.session(caller, session_id), data.leaf)
     session.redo()
     return _moved(session, None)
 
 
-class Compacting(Struct, forbid_unknown_fields=True):
+class CompactBody(Struct, forbid_unknown_fields=True):
     summary: str | None = None
     keep_from: int | None = None
     leaf: str | None = None
 
 
 @post("/api/sessions/{session_id:str}/compact", status_code=200, tags=["moving"])
-@threaded
-def compact(request: Asked, session_id: FromPath[str], data: JSONBody[Compacting]) -> Compacted:
+@in_thread
+def compact(request: ApiRequest, session_id: FromPath[str], data: JSONBody[CompactBody]) -> CompactResult:
     """Let a summary stand for what lies before the newest turn, or before `keep_from`."""
-    desk, who = asked_by(request)
-    session = desk.unmoved(desk.session(who, session_id), data.leaf)
+    context, caller = context_and_caller(request)
+    session = context.require_leaf(context.session(caller, session_id), data.leaf)
     session.log.raise_if_leased()
     made = session.compact(data.summary, first_kept=data.keep_from)
-    told, _ = cut_any(plain(made))
-    return Compacted(leaf=str(session.leaf), compaction=told)
+    told, _ = truncate_value(to_json(made))
+    return CompactResult(leaf=str(session.leaf), compaction=told)
 
 
 @post("/api/sessions/{session_id:str}/uncompact", status_code=200, tags=["moving"])
-@threaded
-def uncompact(request: Asked, session_id: FromPath[str], data: JSONBody[Standing]) -> Uncompacted:
+@in_thread
+def uncompact(request: ApiRequest, session_id: FromPath[str], data: JSONBody[LeafBody]) -> UncompactResult:
     """Cancel the latest compaction: the exact earlier context is back."""
-    desk, who = asked_by(request)
-    session = desk.unmoved(desk.session(who, session_id), data.leaf)
+    context, caller = context_and_caller(request)
+    session = context.require_leaf(context.session(caller, session_id), data.leaf)
     session.log.raise_if_leased()
     cancelled = session.uncompact()
-    return Uncompacted(leaf=str(session.leaf), cancels=cancelled.cancels)
+    return UncompactResult(leaf=str(session.leaf), cancels=cancelled.cancels)
 
 
-class Setting(Struct, forbid_unknown_fields=True):
+class SettingsBody(Struct, forbid_unknown_fields=True):
     model: str | None = None
     prompt: str | None = None
     prompt_patch: str | None = None
@@ -130,11 +134,11 @@ class Setting(Struct, forbid_unknown_fields=True):
 
 
 @post("/api/sessions/{session_id:str}/settings", status_code=200, tags=["moving"])
-@threaded
-def settings(request: Asked, session_id: FromPath[str], data: JSONBody[Setting]) -> Moved:
+@in_thread
+def settings(request: ApiRequest, session_id: FromPath[str], data: JSONBody[SettingsBody]) -> MoveResult:
     """What holds from here on: model, prompt, tools."""
-    desk, who = asked_by(request)
-    session = desk.unmoved(desk.session(who, session_id), data.leaf)
+    context, caller = context_and_caller(request)
+    session = context.require_leaf(context.session(caller, session_id), data.leaf)
     session.log.raise_if_leased()
     tools = None if data.tools is None else tuple(data.tools)
     session.set(model=data.model, prompt=data.prompt, prompt_patch=data.prompt_patch, tools=tools)

@@ -13,9 +13,9 @@ from litestar.datastructures import Cookie
 from litestar.params import FromPath, JSONBody
 from msgspec import Struct
 
-from ..auth import COOKIE, Rules
+from ..auth import COOKIE, AccessSettings
 from ..problems import Refusal
-from ..schemas import LoggedIn
+from ..schemas import LoginInfo
 
 INDEX = "index.html"
 # Litestar adds the charset to text.
@@ -33,26 +33,26 @@ TYPES = {
 }
 
 
-class File(Struct, frozen=True):
+class ViewerFile(Struct, frozen=True):
     data: bytes
     media_type: str
     tag: str
 
 
-def viewer_files() -> dict[str, File]:
+def viewer_files() -> dict[str, ViewerFile]:
     """Every file of the viewer, by its path below it."""
     root = files("bough.server").joinpath("viewer")
     return dict(_below(root, "")) if root.is_dir() else {}
 
 
-def _below(folder: Traversable, prefix: str) -> Iterator[tuple[str, File]]:
+def _below(folder: Traversable, prefix: str) -> Iterator[tuple[str, ViewerFile]]:
     for one in folder.iterdir():
         ending = one.name.rpartition(".")[2]
         if one.is_dir():
             yield from _below(one, f"{prefix}{one.name}/")
         elif ending in TYPES:
             data = one.read_bytes()
-            yield f"{prefix}{one.name}", File(data, TYPES[ending], f'"{sha256(data).hexdigest()[:20]}"')
+            yield f"{prefix}{one.name}", ViewerFile(data, TYPES[ending], f'"{sha256(data).hexdigest()[:20]}"')
 
 
 @get(["/", "/{page:path}"], sync_to_thread=False, include_in_schema=False)
@@ -70,7 +70,7 @@ def asset(request: Request[Any, Any, Any], name: FromPath[str]) -> Response[byte
 
 
 def _served(request: Request[Any, Any, Any], name: str) -> Response[bytes]:
-    found: File | None = request.app.state.viewer.get(name)
+    found: ViewerFile | None = request.app.state.viewer.get(name)
     if found is None:
         raise Refusal(404, "no_page", "there is nothing at this address")
     headers = {"etag": found.tag, "cache-control": "no-cache"}
@@ -84,26 +84,26 @@ def openapi(request: Request[Any, Any, Any]) -> Response[dict[str, Any]]:
     return Response(request.app.openapi_schema.to_schema(), media_type="application/json")
 
 
-class Login(Struct, forbid_unknown_fields=True):
+class LoginBody(Struct, forbid_unknown_fields=True):
     token: str
 
 
 @post("/api/login", sync_to_thread=False, status_code=200, tags=["server"], opt={"client": True})
-def login(request: Request[Any, Any, Any], data: JSONBody[Login]) -> Response[LoggedIn]:
+def login(request: Request[Any, Any, Any], data: JSONBody[LoginBody]) -> Response[LoginInfo]:
     """Keep a token in a cookie that scripts cannot read and other sites cannot use."""
-    rules: Rules = request.app.state.desk.rules
-    who = rules.who(data.token)
-    if who is None:
+    access: AccessSettings = request.app.state.context.access
+    caller = access.caller(data.token)
+    if caller is None:
         raise Refusal(401, "no_token", "that is not a token of this server")
     cookie = Cookie(key=COOKIE, value=data.token, httponly=True, samesite="strict", path="/")
-    return Response(LoggedIn(level=who.level, owner=who.owner), cookies=[cookie])
+    return Response(LoginInfo(level=caller.level, owner=caller.owner), cookies=[cookie])
 
 
 @delete("/api/login", sync_to_thread=False, status_code=200, tags=["server"], opt={"client": True})
-def logout() -> Response[LoggedIn]:
+def logout() -> Response[LoginInfo]:
     """Forget the cookie."""
     cookie = Cookie(key=COOKIE, value="", httponly=True, samesite="strict", path="/", max_age=0)
-    return Response(LoggedIn(level=None), cookies=[cookie])
+    return Response(LoginInfo(level=None), cookies=[cookie])
 
 
 HANDLERS = [page, asset, openapi, login, logout]

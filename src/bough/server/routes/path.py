@@ -10,20 +10,20 @@ from litestar.params import FromPath, QueryParameter
 
 from ...core.entries import Entry
 from ...errors import InvalidArgument, InvalidPosition
-from ..context import Asked, asked_by, threaded
-from ..json_views import call_view, entry_view, plain
+from ..context import ApiRequest, context_and_caller, in_thread
+from ..json_views import call_view, entry_view, to_json
 from ..outline import turns_before
-from ..path_window import Walk, Window, for_client, read, short
-from ..schemas import Journal, OneEntry, PathWindow, StateRead, TurnList
-from ..truncate import Page, cut_any, cut_whole
+from ..path_window import EntryWindow, PathReader, client_entry, read_entries, truncated_entry
+from ..schemas import EntryDetail, JournalPage, PathWindow, StateSnapshot, TurnList
+from ..truncate import SizedPage, truncate_to_page, truncate_value
 
 LeafParam = Annotated[str | None, QueryParameter(description="branch:seq; default: where the session stands")]
 
 
 @get("/api/sessions/{session_id:str}/path", opt={"client": True}, tags=["entries"])
-@threaded
+@in_thread
 def path(
-    request: Asked,
+    request: ApiRequest,
     session_id: FromPath[str],
     leaf: LeafParam = None,
     first: Annotated[int | None, QueryParameter(ge=1, le=2**32, description="From this seq on")] = None,
@@ -38,13 +38,13 @@ def path(
     public: Annotated[bool, QueryParameter(description="The transcript only")] = False,
 ) -> PathWindow:
     """One window of a path: the entries from, up to or around a place, or the newest."""
-    desk, who = asked_by(request)
+    context, caller = context_and_caller(request)
     if sum([first is not None, last is not None, around is not None, newest]) > 1:
         raise InvalidArgument("first, last, around, newest", "several", "one of them")
-    session = desk.session(who, session_id)
-    session = session if who.is_client else desk.at(session, leaf)
-    is_public = public or who.is_client
-    walk = Walk(session, for_client if who.is_client else short, is_public)
+    session = context.session(caller, session_id)
+    session = session if caller.is_client else context.session_at(session, leaf)
+    is_public = public or caller.is_client
+    walk = PathReader(session, client_entry if caller.is_client else truncated_entry, is_public)
     end = session.leaf.seq
     if first is not None:
         found = walk.forward(first, limit)
@@ -55,7 +55,7 @@ def path(
     return _told(session_id, str(session.leaf), end, found)
 
 
-def _told(session_id: str, leaf: str, end: int, found: Window) -> PathWindow:
+def _told(session_id: str, leaf: str, end: int, found: EntryWindow) -> PathWindow:
     return PathWindow(
         session_id=session_id,
         leaf=leaf,
@@ -69,38 +69,38 @@ def _told(session_id: str, leaf: str, end: int, found: Window) -> PathWindow:
 
 
 @get("/api/sessions/{session_id:str}/entries/{place:str}", tags=["entries"])
-@threaded
-def entry(request: Asked, session_id: FromPath[str], place: FromPath[str]) -> OneEntry:
+@in_thread
+def entry(request: ApiRequest, session_id: FromPath[str], place: FromPath[str]) -> EntryDetail:
     """One entry, whole as far as 1 MB goes, and the model call that it answers."""
-    desk, who = asked_by(request)
-    session = desk.session(who, session_id)
+    context, caller = context_and_caller(request)
+    session = context.session(caller, session_id)
     found = _entry(request, session_id, place)
-    calls = desk.calls_by_place(session).get((found.branch, found.seq), [])
+    calls = context.calls_by_entry(session).get((found.branch, found.seq), [])
     answered = next((call for call in calls if call.answer_seq == found.seq), None)
     on_path = any(
         part.branch == found.branch and part.first <= found.seq <= part.last for part in session.log.ranges()
     )
-    return OneEntry(
-        entry=cut_whole(entry_view(found)),
+    return EntryDetail(
+        entry=truncate_to_page(entry_view(found)),
         reference=f"{session_id}@{found.branch}:{found.seq}",
         on_path=on_path,
         call=None if answered is None else call_view(answered),
     )
 
 
-def _entry(request: Asked, session_id: str, place: str) -> Entry:
-    desk, who = asked_by(request)
-    there = desk.at(desk.session(who, session_id), place)
+def _entry(request: ApiRequest, session_id: str, place: str) -> Entry:
+    context, caller = context_and_caller(request)
+    there = context.session_at(context.session(caller, session_id), place)
     seq = there.leaf.seq
-    found = read(there, seq, seq) if seq else []
+    found = read_entries(there, seq, seq) if seq else []
     if not found:
         raise InvalidPosition(place, 1, there.leaf.seq)
     return found[0]
 
 
 @get("/api/sessions/{session_id:str}/entries/{place:str}/raw", tags=["entries"])
-@threaded
-def raw(request: Asked, session_id: FromPath[str], place: FromPath[str]) -> Response[bytes]:
+@in_thread
+def raw(request: ApiRequest, session_id: FromPath[str], place: FromPath[str]) -> Response[bytes]:
     """The JSON of one entry, however long, to be saved."""
     found = _entry(request, session_id, place)
     body = msgspec.json.encode(entry_view(found))
@@ -109,49 +109,49 @@ def raw(request: Asked, session_id: FromPath[str], place: FromPath[str]) -> Resp
 
 
 @get("/api/sessions/{session_id:str}/turns", tags=["entries"])
-@threaded
+@in_thread
 def turns(
-    request: Asked,
+    request: ApiRequest,
     session_id: FromPath[str],
     leaf: LeafParam = None,
     before: Annotated[int | None, QueryParameter(ge=1, le=2**32, description="The `next` of a page")] = None,
     limit: Annotated[int, QueryParameter(ge=1, le=200)] = 50,
 ) -> TurnList:
     """The outline of a path, turn by turn, newest first."""
-    desk, who = asked_by(request)
-    session = desk.at(desk.session(who, session_id), leaf)
+    context, caller = context_and_caller(request)
+    session = context.session_at(context.session(caller, session_id), leaf)
     end = session.leaf.seq if before is None else min(before - 1, session.leaf.seq)
-    found, following = turns_before(session, end, limit, desk.calls_by_place(session))
+    found, following = turns_before(session, end, limit, context.calls_by_entry(session))
     return TurnList(leaf=str(session.leaf), turns=found, next=following)
 
 
 @get("/api/sessions/{session_id:str}/state", tags=["entries"])
-@threaded
-def state(request: Asked, session_id: FromPath[str], leaf: LeafParam = None) -> StateRead:
+@in_thread
+def state(request: ApiRequest, session_id: FromPath[str], leaf: LeafParam = None) -> StateSnapshot:
     """The session's state at a place: the fold of what its tools and notes recorded."""
-    desk, who = asked_by(request)
-    session = desk.at(desk.session(who, session_id), leaf)
-    told, cut = cut_any(session.state)
-    return StateRead(leaf=str(session.leaf), state=told, cut=cut)
+    context, caller = context_and_caller(request)
+    session = context.session_at(context.session(caller, session_id), leaf)
+    told, cut = truncate_value(session.state)
+    return StateSnapshot(leaf=str(session.leaf), state=told, cut=cut)
 
 
 @get("/api/sessions/{session_id:str}/journal", tags=["events"])
-@threaded
+@in_thread
 def journal(
-    request: Asked,
+    request: ApiRequest,
     session_id: FromPath[str],
     after: Annotated[int, QueryParameter(ge=0, le=2**31)] = 0,
     limit: Annotated[int, QueryParameter(ge=1, le=500)] = 100,
-) -> Journal:
+) -> JournalPage:
     """The numbered facts of a session, behind a number."""
-    desk, who = asked_by(request)
-    session = desk.session(who, session_id)
-    page = Page()
+    context, caller = context_and_caller(request)
+    session = context.session(caller, session_id)
+    page = SizedPage()
     for fact in session.journal(after, limit):
-        data, _ = cut_any(plain(fact.data), 8_000, 2_000)
-        if not page.takes({"n": fact.number, "kind": fact.kind, "at": fact.at, "data": data}):
+        data, _ = truncate_value(to_json(fact.data), 8_000, 2_000)
+        if not page.add({"n": fact.number, "kind": fact.kind, "at": fact.at, "data": data}):
             break
-    return Journal(facts=page.things, of=session.row.facts)
+    return JournalPage(facts=page.items, of=session.row.facts)
 
 
 HANDLERS = [path, entry, raw, turns, state, journal]

@@ -17,13 +17,13 @@ from ...errors import InvalidArgument
 from ...exchange.exports.requests import provider_of, token_shares
 from ...session import Session
 from ...wire.explain import Missing
-from ..context import Asked, Desk, asked_by, threaded
-from ..json_views import call_view, plain
-from ..schemas import Json, Seen
-from ..truncate import Page, cut_any
+from ..context import ApiRequest, ServerContext, context_and_caller, in_thread
+from ..json_views import call_view, to_json
+from ..schemas import Json, RequestView
+from ..truncate import SizedPage, truncate_value
 
 
-class Asking(Struct, frozen=True):
+class RecordedCall(Struct, frozen=True):
     """One model call: the path it was made behind, and the one before it."""
 
     path: Sequence[Entry]
@@ -36,9 +36,9 @@ class Asking(Struct, frozen=True):
 
 
 @get("/api/sessions/{session_id:str}/seen", tags=["what the model saw"])
-@threaded
-def seen(
-    request: Asked,
+@in_thread
+def read_request(
+    request: ApiRequest,
     session_id: FromPath[str],
     at: Annotated[str | None, QueryParameter(description="The answer's place; default: the leaf")] = None,
     provider: Annotated[
@@ -48,37 +48,37 @@ def seen(
         int | None, QueryParameter(ge=0, description="The first message told; default: the newest")
     ] = None,
     limit: Annotated[int, QueryParameter(ge=1, le=200)] = 50,
-) -> Seen:
+) -> RequestView:
     """The exact request a model was given for the answer at a place, or would be given behind it."""
-    desk, who = asked_by(request)
-    session = desk.at(desk.session(who, session_id), at)
-    asking = _asking(desk, session)
+    context, caller = context_and_caller(request)
+    session = context.session_at(context.session(caller, session_id), at)
+    asking = _asking(context, session)
     speaking = wire.find_provider(provider or provider_of(asking.call))
-    most = desk.most_messages(session)
-    context = prompt_context(asking.path, most)
-    full = speaking.project(context, session.read_blob)
+    most = context.prompt_limits(session)
+    prompt = prompt_context(asking.path, most)
+    full = speaking.project(prompt, session.read_blob)
     shown, begin, cut = _shown(full, speaking.history, first, limit)
-    return Seen(
+    return RequestView(
         at=str(session.leaf),
         behind=str(session.log.leaf_at(asking.seq)),
         provider=speaking.name,
-        model=asking.call.model if asking.call else context.settings.model or session.row.model,
+        model=asking.call.model if asking.call else prompt.settings.model or session.row.model,
         request=shown,
         history=speaking.history,
         of=len(full[speaking.history]),
         first=begin,
         cut=cut,
-        tokens=[{"part": part, "tokens": count} for part, count in token_shares(context)],
+        tokens=[{"part": part, "tokens": count} for part, count in token_shares(prompt)],
         call=None if asking.call is None else call_view(asking.call),
         before=None if asking.before is None else str(session.log.leaf_at(asking.before.after_seq)),
         difference=_difference(session, asking, most, speaking, full),
     )
 
 
-def _asking(desk: Desk, session: Session) -> Asking:
+def _asking(context: ServerContext, session: Session) -> RecordedCall:
     """The call an answer came from, and the one before it on the same path."""
     path = session.path()
-    calls = desk.calls_by_place(session)
+    calls = context.calls_by_entry(session)
     on_path = [
         call
         for entry in path
@@ -88,7 +88,7 @@ def _asking(desk: Desk, session: Session) -> Asking:
     is_answer = bool(path) and path[-1].role == "assistant"
     own = on_path.pop() if is_answer and on_path and on_path[-1].answer_seq == path[-1].seq else None
     end = own.after_seq if own is not None else len(path) - is_answer
-    return Asking(path[:end], own, on_path[-1] if on_path else None)
+    return RecordedCall(path[:end], own, on_path[-1] if on_path else None)
 
 
 def _shown(full: Json, history: str, first: int | None, limit: int) -> tuple[Json, int, int]:
@@ -97,21 +97,23 @@ def _shown(full: Json, history: str, first: int | None, limit: int) -> tuple[Jso
     begin = max(0, len(messages) - limit) if first is None else first
     if begin > len(messages):
         raise InvalidArgument("first", first, f"a number up to {len(messages)}")
-    around, left = cut_any({name: value for name, value in full.items() if name != history}, 200_000, 100_000)
-    page = Page(500_000)
+    around, left = truncate_value(
+        {name: value for name, value in full.items() if name != history}, 200_000, 100_000
+    )
+    page = SizedPage(500_000)
     window = messages[begin : begin + limit]
     for message in reversed(window) if first is None else window:
-        shorter, cut = cut_any(message, 60_000)
-        if not page.takes(shorter):
+        shorter, cut = truncate_value(message, 60_000)
+        if not page.add(shorter):
             break
         left += cut
-    told = page.things[::-1] if first is None else page.things
+    told = page.items[::-1] if first is None else page.items
     begin = begin if first is not None else len(messages) - len(told)
     return {**around, history: told}, begin, left
 
 
 def _difference(
-    session: Session, asking: Asking, most: MessageLimits, speaking: wire.Provider, now: Json
+    session: Session, asking: RecordedCall, most: MessageLimits, speaking: wire.Provider, now: Json
 ) -> Json | None:
     if asking.before is None:
         return None
@@ -120,8 +122,8 @@ def _difference(
     if found is None:
         return None
     sides = [None if isinstance(side, Missing) else side for side in (found.before, found.after)]
-    (before, after), _ = cut_any(sides, 60_000)
-    return {"path": found.path, "before": plain(before), "after": plain(after)}
+    (before, after), _ = truncate_value(sides, 60_000)
+    return {"path": found.path, "before": to_json(before), "after": to_json(after)}
 
 
-HANDLERS = [seen]
+HANDLERS = [read_request]

@@ -11,14 +11,14 @@ from msgspec import Meta, Struct
 
 from ...errors import InvalidMessage, SessionRunning
 from ...session import Session
-from ..context import Asked, asked_by
-from ..pending_calls import goes_on
+from ..context import ApiRequest, context_and_caller
+from ..pending_calls import session_to_resume
 from ..problems import Refusal
-from ..runs import Drivers
-from ..schemas import Approved, Cancelled, Sent
+from ..runs import ActiveRuns
+from ..schemas import ApprovalResult, CancelResult, SendResult
 
 
-class Sending(Struct, forbid_unknown_fields=True):
+class SendBody(Struct, forbid_unknown_fields=True):
     text: Annotated[str, Meta(max_length=500_000)]
     queue: bool = False
     """If the session is busy, keep the input until its turn is over."""
@@ -26,48 +26,48 @@ class Sending(Struct, forbid_unknown_fields=True):
 
 
 @post("/api/sessions/{session_id:str}/send", status_code=202, opt={"client": True}, tags=["running"])
-async def send(request: Asked, session_id: FromPath[str], data: JSONBody[Sending]) -> Sent:
+async def send(request: ApiRequest, session_id: FromPath[str], data: JSONBody[SendBody]) -> SendResult:
     """Send an input. It is durable when this answers; watch the events for what becomes of it."""
-    desk, who = asked_by(request)
-    session = await asyncio.to_thread(desk.session, who, session_id)
+    context, caller = context_and_caller(request)
+    session = await asyncio.to_thread(context.session, caller, session_id)
     if not data.text.strip():
         raise InvalidMessage("the input is empty; say something")
-    drivers: Drivers = request.app.state.drivers
+    runs: ActiveRuns = request.app.state.runs
     try:
         await asyncio.to_thread(session.log.raise_if_leased)
         before = await asyncio.to_thread(lambda: session.row.facts)
-        event = await drivers.send(session, data.text, None if who.is_client else data.model)
+        event = await runs.send(session, data.text, None if caller.is_client else data.model)
     except SessionRunning:
         if not data.queue:
             raise
         number = await asyncio.to_thread(session.enqueue, data.text)
         facts = await asyncio.to_thread(lambda: session.row.facts)
-        return Sent(facts=facts, queued=number)
+        return SendResult(facts=facts, queued=number)
     if event is not None and event.type == "session:turn_completed" and "error" in event.data:
         error = event.data["error"]
         raise Refusal(409, error["code"], error["message"])
-    return Sent(facts=before)
+    return SendResult(facts=before)
 
 
-class Resuming(Struct, forbid_unknown_fields=True):
+class ResumeBody(Struct, forbid_unknown_fields=True):
     model: str | None = None
     rollback: bool = False
     """Leave the unfinished turn behind instead."""
 
 
 @post("/api/sessions/{session_id:str}/resume", status_code=202, tags=["running"])
-async def resume(request: Asked, session_id: FromPath[str], data: JSONBody[Resuming]) -> Sent:
+async def resume(request: ApiRequest, session_id: FromPath[str], data: JSONBody[ResumeBody]) -> SendResult:
     """Go on with a turn that was cut off, or with input that waits."""
-    desk, who = asked_by(request)
-    session = await asyncio.to_thread(desk.session, who, session_id)
+    context, caller = context_and_caller(request)
+    session = await asyncio.to_thread(context.session, caller, session_id)
     row = await asyncio.to_thread(lambda: session.row)
     if not await asyncio.to_thread(_has_work, session):
         raise Refusal(409, "nothing_open", f"nothing is open in {session_id}", "send an input")
     if data.rollback:
         await asyncio.to_thread(session.rollback)
     else:
-        await request.app.state.drivers.resume(session, data.model)
-    return Sent(facts=row.facts)
+        await request.app.state.runs.resume(session, data.model)
+    return SendResult(facts=row.facts)
 
 
 def _has_work(session: Session) -> bool:
@@ -75,14 +75,14 @@ def _has_work(session: Session) -> bool:
 
 
 @post("/api/sessions/{session_id:str}/cancel", status_code=200, tags=["running"])
-async def cancel(request: Asked, session_id: FromPath[str]) -> Cancelled:
+async def cancel(request: ApiRequest, session_id: FromPath[str]) -> CancelResult:
     """Abort the run of this session in this server; the session stays valid."""
-    desk, who = asked_by(request)
-    await asyncio.to_thread(desk.session, who, session_id)
-    return Cancelled(cancelled=request.app.state.drivers.cancel(session_id))
+    context, caller = context_and_caller(request)
+    await asyncio.to_thread(context.session, caller, session_id)
+    return CancelResult(cancelled=request.app.state.runs.cancel(session_id))
 
 
-class Approving(Struct, forbid_unknown_fields=True):
+class ApproveBody(Struct, forbid_unknown_fields=True):
     """Names one call by the seq of the answer that made it and its index there."""
 
     seq: int
@@ -94,19 +94,23 @@ class Approving(Struct, forbid_unknown_fields=True):
 
 
 @post("/api/sessions/{session_id:str}/approve", status_code=200, tags=["running"])
-async def approve(request: Asked, session_id: FromPath[str], data: JSONBody[Approving]) -> Approved:
+async def approve(
+    request: ApiRequest, session_id: FromPath[str], data: JSONBody[ApproveBody]
+) -> ApprovalResult:
     """Allow or deny a tool call that waits for a person, here or in a task; when none waits any more the turn goes on.
 
     A task goes on with the session that had started it: what it answers is heard there.
     """
-    desk, who = asked_by(request)
-    session = await asyncio.to_thread(desk.session, who, session_id)
+    context, caller = context_and_caller(request)
+    session = await asyncio.to_thread(context.session, caller, session_id)
     top, left = await asyncio.to_thread(_approve, session, data)
-    drivers: Drivers = request.app.state.drivers
-    return Approved(waiting=left, resumed=data.resume and not left and await drivers.go_on(top))
+    runs: ActiveRuns = request.app.state.runs
+    return ApprovalResult(
+        waiting=left, resumed=data.resume and not left and await runs.resume_after_approval(top)
+    )
 
 
-def _approve(session: Session, data: Approving) -> tuple[Session, int]:
+def _approve(session: Session, data: ApproveBody) -> tuple[Session, int]:
     """Settle one call; which session goes on with it, and how many calls still wait there."""
     named = (data.session_id or session.session_id, data.seq, data.index)
     chosen = [
@@ -116,7 +120,7 @@ def _approve(session: Session, data: Approving) -> tuple[Session, int]:
         said = f"call {data.index} of answer {data.seq} of {named[0]} does not wait for a person"
         raise Refusal(409, "not_waiting", said, "read the session anew: `waiting` tells what can be named")
     session.approve(chosen[0], allow=data.allow)
-    top = goes_on(session)
+    top = session_to_resume(session)
     return top, len(top.pending_approvals())
 
 

@@ -10,38 +10,38 @@ from litestar import get
 from litestar.params import FromQuery, QueryParameter
 
 from ...stores.search_types import SearchHit
-from ..context import Asked, asked_by
-from ..json_views import plain
-from ..schemas import Hits
-from ..search_indexer import Indexing
+from ..context import ApiRequest, context_and_caller
+from ..json_views import to_json
+from ..schemas import SearchResults
+from ..search_indexer import SearchIndexer
 
 PATIENCE = 0.3  # seconds a search waits for what is new: mostly enough, and nobody feels it when it is not
 
 
 @get("/api/search", tags=["search"])
 async def search(
-    request: Asked,
+    request: ApiRequest,
     q: Annotated[
         str, QueryParameter(description='Words, "phrases", prefix*, -without, role:tool agent:support …')
     ],
     limit: Annotated[int, QueryParameter(ge=1, le=200)] = 20,
     page: Annotated[str | None, QueryParameter(description="The `next` of a page")] = None,
     trashed: FromQuery[bool] = False,
-) -> Hits:
+) -> SearchResults:
     """Every message, tool input and tool output that matches. What is new is indexed; much of it takes a while, which `indexing` tells."""
-    desk, _ = asked_by(request)
-    indexing: Indexing = request.app.state.indexing
-    ask = partial(desk.sessions.search, q, limit=limit, before=page, trashed=trashed, catch_up=False)
+    context, _ = context_and_caller(request)
+    indexing: SearchIndexer = request.app.state.indexing
+    ask = partial(context.store.search, q, limit=limit, before=page, trashed=trashed, catch_up=False)
     found = await to_thread.run_sync(ask)
     if found.unindexed_sessions:
         await indexing.catch_up(found.unindexed_sessions, PATIENCE)
         found = await to_thread.run_sync(ask)
-    return Hits(
-        hits=[{"reference": reference(hit), **plain(hit)} for hit in found.hits],
+    return SearchResults(
+        hits=[{"reference": reference(hit), **to_json(hit)} for hit in found.hits],
         next=found.next,
         behind=found.unindexed_sessions,
-        indexing=indexing.now if found.unindexed_sessions else None,
-        trouble=indexing.trouble if found.unindexed_sessions else None,
+        indexing=indexing.progress if found.unindexed_sessions else None,
+        trouble=indexing.error if found.unindexed_sessions else None,
     )
 
 

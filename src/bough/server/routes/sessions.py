@@ -22,12 +22,21 @@ from ...session import Session
 from ...stores.base import SessionQuery, SessionRow, StoreBackend
 from ...stores.counts import CountColumn
 from ...wire import PROVIDERS
-from ..context import Asked, asked_by, names, threaded
-from ..json_views import heading, plain, public_row, row_view
-from ..pending_calls import open_calls, waiting
-from ..schemas import About, Facets, Json, OneSession, Restored, SessionList, SessionRead, Trashed
-from ..session_filter import listed
-from ..truncate import Page, cut_any
+from ..context import ApiRequest, context_and_caller, in_thread, model_names
+from ..json_views import heading, public_row, row_view, to_json
+from ..pending_calls import open_call_views, pending_approvals
+from ..schemas import (
+    Facets,
+    Json,
+    RestoreResult,
+    ServerInfo,
+    SessionDetail,
+    SessionList,
+    SessionResult,
+    TrashResult,
+)
+from ..session_filter import find_sessions
+from ..truncate import SizedPage, truncate_value
 
 RELATED = 100
 COLUMNS: tuple[CountColumn, ...] = ("status", "agent", "model", "relation")
@@ -35,8 +44,8 @@ _MOST_VALUES = 100
 _MOMENT = re.compile(r"[0-9A-Za-z:.+-]{1,40}")
 
 
-def read_query(
-    request: Asked,
+def session_query(
+    request: ApiRequest,
     status: Annotated[str | None, QueryParameter(description="idle, running, waiting, …")] = None,
     owner: FromQuery[str | None] = None,
     agent: FromQuery[str | None] = None,
@@ -56,7 +65,7 @@ def read_query(
     all: Annotated[bool, QueryParameter(description="Tasks and replays too")] = False,
 ) -> SessionQuery:
     """What of the sessions is asked for, as `bough ls` takes it."""
-    now = asked_by(request)[0].sessions.runtime.now()
+    now = context_and_caller(request)[0].store.runtime.now()
     name, equals, value = (tag or "").partition("=")
     if tag is not None and not (name and equals):
         raise InvalidArgument("tag", tag, "name=value")
@@ -70,14 +79,14 @@ def read_query(
         relation=relation,
         parent_session=parent,
         title=title,
-        started_from=moment("after", after, now),
-        started_before=moment("before", before, now),
+        started_from=parse_time("after", after, now),
+        started_before=parse_time("before", before, now),
         trashed=trashed,
         include_children=all or bool(relation) or bool(parent),
     )
 
 
-def moment(name: str, text: str | None, now: int) -> int | None:
+def parse_time(name: str, text: str | None, now: int) -> int | None:
     """A time as the search takes it: a day, a time, or how long ago."""
     if text is None:
         return None
@@ -92,35 +101,35 @@ def moment(name: str, text: str | None, now: int) -> int | None:
 
 
 @get("/api", opt={"client": True}, tags=["server"])
-@threaded
-def about(request: Asked) -> About:
+@in_thread
+def server_info(request: ApiRequest) -> ServerInfo:
     """The server, and what you may do here."""
-    desk, who = asked_by(request)
-    agent = desk.agent
+    context, caller = context_and_caller(request)
+    agent = context.agent
     tools = [{"name": t.name, "effect": t.effect, "approval": t.approval} for t in agent.tools]
-    return About(
+    return ServerInfo(
         version=__version__,
-        level=who.level,
-        owner=who.owner,
-        space=desk.sessions.backend.space,
-        models=[] if who.is_client else names(agent.models),
-        tools=[] if who.is_client else tools,
-        can_send=bool(agent.models) or not who.is_client,
-        can_export=desk.rules.internal_token is not None and not who.is_client,
+        level=caller.level,
+        owner=caller.owner,
+        space=context.store.backend.space,
+        models=[] if caller.is_client else model_names(agent.models),
+        tools=[] if caller.is_client else tools,
+        can_send=bool(agent.models) or not caller.is_client,
+        can_export=context.access.internal_token is not None and not caller.is_client,
         providers=list(PROVIDERS),
     )
 
 
 @get(
     "/api/sessions",
-    dependencies={"wanted": Provide(read_query, sync_to_thread=False)},
+    dependencies={"session_filter": Provide(session_query, sync_to_thread=False)},
     opt={"client": True},
     tags=["sessions"],
 )
-@threaded
+@in_thread
 def list_sessions(
-    request: Asked,
-    wanted: NamedDependency[SessionQuery],
+    request: ApiRequest,
+    session_filter: NamedDependency[SessionQuery],
     words: Annotated[
         str, QueryParameter(max_length=200, description="All of them in the title, or else the first input")
     ] = "",
@@ -128,50 +137,52 @@ def list_sessions(
     page: Annotated[str | None, QueryParameter(description="The `next` of a page")] = None,
 ) -> SessionList:
     """Sessions, newest first. A client sees its own, in few words."""
-    desk, who = asked_by(request)
-    store = desk.sessions_of(who).backend
-    if who.is_client:
+    context, caller = context_and_caller(request)
+    store = context.store_of(caller).backend
+    if caller.is_client:
         # Only by what it is told: a filter by anything else would tell it too.
         kept = ("status", "agent", "title", "started_from", "started_before")
-        wanted = SessionQuery(include_children=False, **{name: getattr(wanted, name) for name in kept})
-    wanted = replace(wanted, limit=limit, before=page)
-    found, fitting = listed(store, wanted, words), Page()
+        session_filter = SessionQuery(
+            include_children=False, **{name: getattr(session_filter, name) for name in kept}
+        )
+    session_filter = replace(session_filter, limit=limit, before=page)
+    found, fitting = find_sessions(store, session_filter, words), SizedPage()
     for row, named in found.rows:
         view = row_view(row, named)
-        if not fitting.takes(public_row(view) if who.is_client else _small(view)):
-            shorter = listed(store, replace(wanted, limit=len(fitting.things)), words)
-            return SessionList(sessions=fitting.things, next=shorter.next)
-    return SessionList(sessions=fitting.things, next=found.next)
+        if not fitting.add(public_row(view) if caller.is_client else _truncated_row(view)):
+            shorter = find_sessions(store, replace(session_filter, limit=len(fitting.items)), words)
+            return SessionList(sessions=fitting.items, next=shorter.next)
+    return SessionList(sessions=fitting.items, next=found.next)
 
 
-def _small(view: Json) -> Json:
+def _truncated_row(view: Json) -> Json:
     """Tags and errors may be long; a list tells their beginning."""
-    shorter, _ = cut_any(view, 8_000, 2_000)
+    shorter, _ = truncate_value(view, 8_000, 2_000)
     return dict(shorter)
 
 
 @get(
     "/api/facets",
-    dependencies={"wanted": Provide(read_query, sync_to_thread=False)},
+    dependencies={"session_filter": Provide(session_query, sync_to_thread=False)},
     tags=["sessions"],
 )
-@threaded
-def facets(request: Asked, wanted: NamedDependency[SessionQuery]) -> Facets:
+@in_thread
+def facets(request: ApiRequest, session_filter: NamedDependency[SessionQuery]) -> Facets:
     """How many sessions match, and of those how many by status, agent, model and relation."""
-    desk, _ = asked_by(request)
-    store = desk.sessions.backend
-    totals = {column: store.count(replace(wanted, **{column: None}), column) for column in COLUMNS}
+    context, _ = context_and_caller(request)
+    store = context.store.backend
+    totals = {column: store.count(replace(session_filter, **{column: None}), column) for column in COLUMNS}
     counts: dict[str, dict[str, int]] = {
         column: dict(sorted(found.items(), key=lambda pair: (-pair[1], pair[0]))[:_MOST_VALUES])
         for column, found in totals.items()
     }
     # A column that is not filtered has counted them all.
-    free = next((column for column in COLUMNS if getattr(wanted, column) is None), None)
-    every = store.count(wanted, "status") if free is None else totals[free]
+    free = next((column for column in COLUMNS if getattr(session_filter, column) is None), None)
+    every = store.count(session_filter, "status") if free is None else totals[free]
     return Facets(total=sum(every.values()), facets=counts)
 
 
-class NewSession(Struct, forbid_unknown_fields=True):
+class StartBody(Struct, forbid_unknown_fields=True):
     """All of it may be left out."""
 
     agent: str | None = None
@@ -185,40 +196,40 @@ class NewSession(Struct, forbid_unknown_fields=True):
 
 
 @post("/api/sessions", tags=["sessions"])
-@threaded
-def start(request: Asked, data: JSONBody[NewSession]) -> Response[OneSession]:
+@in_thread
+def start_session(request: ApiRequest, data: JSONBody[StartBody]) -> Response[SessionResult]:
     """Start a session. With a `session_id` it is idempotent."""
-    desk, _ = asked_by(request)
+    context, _ = context_and_caller(request)
     seeds = [system(data.prompt)] if data.prompt else []
     given = {"title": data.title, "tags": data.tags, "model": data.model, "owner": data.owner}
     about = {name: value for name, value in given.items() if value}
-    made = desk.sessions.start(
+    made = context.store.start(
         data.agent, seeds, session_id=data.session_id, conversation_id=data.conversation_id, **about
     )
     headers = {"location": f"/api/sessions/{made.session_id}"}
-    return Response(one(made), status_code=201, headers=headers)
+    return Response(session_result(made), status_code=201, headers=headers)
 
 
-def one(session: Session) -> OneSession:
+def session_result(session: Session) -> SessionResult:
     row = session.row
-    return OneSession(session=_small(row_view(row, heading(session.log.store, row))))
+    return SessionResult(session=_truncated_row(row_view(row, heading(session.log.store, row))))
 
 
 @get("/api/sessions/{session_id:str}", opt={"client": True}, tags=["sessions"])
-@threaded
-def read(request: Asked, session_id: FromPath[str]) -> SessionRead:
+@in_thread
+def read_session(request: ApiRequest, session_id: FromPath[str]) -> SessionDetail:
     """A session: its row, what holds at its leaf, what is to be done next, and what it is related to."""
-    desk, who = asked_by(request)
-    session = desk.session(who, session_id)
+    context, caller = context_and_caller(request)
+    session = context.session(caller, session_id)
     store, row = session.log.store, session.row
     view = row_view(row, heading(store, row))
-    if who.is_client:
-        return SessionRead(session=public_row(view))
-    settings, _ = cut_any(plain(fold_settings(store.non_message_entries(session_id))), 60_000)
+    if caller.is_client:
+        return SessionDetail(session=public_row(view))
+    settings, _ = truncate_value(to_json(fold_settings(store.non_message_entries(session_id))), 60_000)
     related = store.sessions(SessionQuery(parent_session=session_id, limit=RELATED))
     known = read_call_status(session.log)
-    return SessionRead(
-        session=_small(view),
+    return SessionDetail(
+        session=_truncated_row(view),
         settings={
             "model": None,
             "prompt": None,
@@ -227,14 +238,14 @@ def read(request: Asked, session_id: FromPath[str]) -> SessionRead:
             "limits": None,
             **settings,
         },
-        next_action=next_step(session),
-        open_calls=open_calls(session, known),
-        waiting=waiting(session, known),
+        next_action=next_action(session),
+        open_calls=open_call_views(session, known),
+        waiting=pending_approvals(session, known),
         queued=len(store.inbox(session_id)),
         draft=store.draft(session_id),
-        is_running_here=request.app.state.drivers.is_driving(session_id),
+        is_running_here=request.app.state.runs.is_running(session_id),
         parent=_parent(store, row),
-        related=[_small(row_view(one, heading(store, one))) for one in related.sessions],
+        related=[_truncated_row(row_view(one, heading(store, one))) for one in related.sessions],
         related_next=related.next,
     )
 
@@ -246,10 +257,10 @@ def _parent(store: StoreBackend, row: SessionRow) -> Json | None:
         found = store.session(row.parent_session)
     except NotFound:
         return {"id": row.parent_session, "is_gone": True}
-    return _small(row_view(found, heading(store, found)))
+    return _truncated_row(row_view(found, heading(store, found)))
 
 
-def next_step(session: Session) -> str:
+def next_action(session: Session) -> str:
     """From the few entries a cursor is made of, not from the whole path."""
     cursor = session.log.cursor
     if cursor.open_calls:
@@ -257,7 +268,7 @@ def next_step(session: Session) -> str:
     return CallModel.__name__ if cursor.turn else Rest.__name__
 
 
-class Renaming(Struct, forbid_unknown_fields=True):
+class UpdateBody(Struct, forbid_unknown_fields=True):
     """What is left out stays; null removes."""
 
     title: str | UnsetType | None = UNSET
@@ -265,32 +276,43 @@ class Renaming(Struct, forbid_unknown_fields=True):
 
 
 @patch("/api/sessions/{session_id:str}", tags=["sessions"])
-@threaded
-def rename(request: Asked, session_id: FromPath[str], data: JSONBody[Renaming]) -> OneSession:
+@in_thread
+def update_session(
+    request: ApiRequest, session_id: FromPath[str], data: JSONBody[UpdateBody]
+) -> SessionResult:
     """Name or tag a session."""
-    desk, who = asked_by(request)
-    session = desk.session(who, session_id)
+    context, caller = context_and_caller(request)
+    session = context.session(caller, session_id)
     if data.title is not UNSET:
         session.title(data.title or None)
     if data.tags is not UNSET:
         session.tag(**data.tags)
-    return one(session)
+    return session_result(session)
 
 
 @delete("/api/sessions/{session_id:str}", status_code=200, tags=["sessions"])
-@threaded
-def trash(request: Asked, session_id: FromPath[str]) -> Trashed:
+@in_thread
+def trash_session(request: ApiRequest, session_id: FromPath[str]) -> TrashResult:
     """Put a session and its tasks into the trash; `restore` brings them back."""
-    desk, _ = asked_by(request)
-    return Trashed(trashed=desk.sessions.delete(session_id))
+    context, _ = context_and_caller(request)
+    return TrashResult(trashed=context.store.delete(session_id))
 
 
 @post("/api/sessions/{session_id:str}/restore", status_code=200, tags=["sessions"])
-@threaded
-def restore(request: Asked, session_id: FromPath[str]) -> Restored:
+@in_thread
+def restore_session(request: ApiRequest, session_id: FromPath[str]) -> RestoreResult:
     """Bring a session back from the trash."""
-    desk, _ = asked_by(request)
-    return Restored(restored=desk.sessions.restore(session_id))
+    context, _ = context_and_caller(request)
+    return RestoreResult(restored=context.store.restore(session_id))
 
 
-HANDLERS = [about, list_sessions, facets, start, read, rename, trash, restore]
+HANDLERS = [
+    server_info,
+    list_sessions,
+    facets,
+    start_session,
+    read_session,
+    update_session,
+    trash_session,
+    restore_session,
+]

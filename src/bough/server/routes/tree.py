@@ -12,11 +12,11 @@ from ...core.tree import Leaf
 from ...errors import InvalidArgument, InvalidPosition
 from ...session import Session
 from ...stores.base import SessionQuery
-from ..context import Asked, Desk, asked_by, threaded
+from ..context import ApiRequest, ServerContext, context_and_caller, in_thread
 from ..json_views import heading, line_view
-from ..path_window import read
-from ..schemas import Branches, Outline
-from ..truncate import Page
+from ..path_window import read_entries
+from ..schemas import BranchList, Outline
+from ..truncate import SizedPage
 
 LINES, PLACES, RELATED = 500, 200, 500
 MOST_LOOKED_AT, STEP = 5_000, 250
@@ -24,19 +24,19 @@ KINDS = ("inputs", "messages", "all")
 
 
 @get("/api/sessions/{session_id:str}/branches", tags=["tree"])
-@threaded
-def branches(request: Asked, session_id: FromPath[str]) -> Branches:
+@in_thread
+def branches(request: ApiRequest, session_id: FromPath[str]) -> BranchList:
     """Every branch of the session's tree, and the present path as ranges of them."""
-    desk, who = asked_by(request)
-    session = desk.session(who, session_id)
-    tree, store = desk.tree(session), session.log.store
+    context, caller = context_and_caller(request)
+    session = context.session(caller, session_id)
+    tree, store = context.tree(session), session.log.store
     rows: list[list[int | None]] = [
         [one.branch, one.parent, one.parent_seq, tree.reach[one.branch], int(one.session_id == session_id)]
         for one in tree.branches.values()
         if one.branch in tree.reach
     ]
     related = store.sessions(SessionQuery(parent_session=session_id, limit=RELATED)).sessions
-    return Branches(
+    return BranchList(
         leaf=str(session.leaf),
         columns=["branch", "parent", "parent_seq", "tail", "own"],
         branches=rows,
@@ -55,9 +55,9 @@ def branches(request: Asked, session_id: FromPath[str]) -> Branches:
 
 
 @get("/api/sessions/{session_id:str}/outline", tags=["tree"])
-@threaded
+@in_thread
 def outline(
-    request: Asked,
+    request: ApiRequest,
     session_id: FromPath[str],
     branch: Annotated[int | None, QueryParameter(ge=1, le=2**31, description="Its own entries")] = None,
     leaf: Annotated[str | None, QueryParameter(description="Or those of the path to this place")] = None,
@@ -68,37 +68,37 @@ def outline(
     limit: Annotated[int, QueryParameter(ge=1, le=LINES)] = LINES,
 ) -> Outline:
     """Entries in a line each: of a branch, of a path, or of single places."""
-    desk, who = asked_by(request)
-    session = desk.session(who, session_id)
+    context, caller = context_and_caller(request)
+    session = context.session(caller, session_id)
     if kinds not in KINDS:
         raise InvalidArgument("kinds", kinds, ", ".join(KINDS))
     if places is not None:
-        return _single(desk, session, places.split(","))
+        return _single(context, session, places.split(","))
     if branch is not None:
-        tree = desk.tree(session)
+        tree = context.tree(session)
         if branch not in tree.reach:
             raise InvalidPosition(branch, 0, session.leaf.seq)
         first = max(first, tree.branches[branch].parent_seq + 1)
-        there = desk.at(session, f"{branch}:{tree.reach[branch]}")
+        there = context.session_at(session, f"{branch}:{tree.reach[branch]}")
     else:
-        there = desk.at(session, leaf)
+        there = context.session_at(session, leaf)
     return _lines(there, first, there.leaf.seq if last is None else min(last, there.leaf.seq), kinds, limit)
 
 
 def _lines(there: Session, first: int, last: int, kinds: str, limit: int) -> Outline:
-    page, covered = Page(), first - 1
+    page, covered = SizedPage(), first - 1
     for begin in range(first, min(last, first + MOST_LOOKED_AT - 1) + 1, STEP):
         stop = min(begin + STEP - 1, last)
-        for entry in read(there, begin, stop):
-            if not is_meant(entry, kinds):
+        for entry in read_entries(there, begin, stop):
+            if not is_listed(entry, kinds):
                 continue
-            if len(page.things) == limit or not page.takes(line_view(entry)):
-                return Outline(first=first, last=entry.seq - 1, has_after=True, lines=page.things)
+            if len(page.items) == limit or not page.add(line_view(entry)):
+                return Outline(first=first, last=entry.seq - 1, has_after=True, lines=page.items)
         covered = stop
-    return Outline(first=first, last=covered, has_after=covered < last, lines=page.things)
+    return Outline(first=first, last=covered, has_after=covered < last, lines=page.items)
 
 
-def is_meant(entry: Entry, kinds: str) -> bool:
+def is_listed(entry: Entry, kinds: str) -> bool:
     if kinds == "inputs":
         return bool(entry.turn) and entry.turn == entry.seq
     message = entry.message
@@ -106,17 +106,17 @@ def is_meant(entry: Entry, kinds: str) -> bool:
     return kinds == "all" or has_words
 
 
-def _single(desk: Desk, session: Session, places: list[str]) -> Outline:
+def _single(context: ServerContext, session: Session, places: list[str]) -> Outline:
     """Those of the places that there are, in the order asked for."""
     if len(places) > PLACES:
         raise InvalidArgument("places", len(places), f"at most {PLACES} places")
-    tree, page = desk.tree(session), Page()
+    tree, page = context.tree(session), SizedPage()
     for place in places:
         leaf = _parsed(place)
-        if leaf.seq and tree.holds(leaf):
-            there = desk.at(session, str(leaf))
-            page.takes(line_view(read(there, leaf.seq, leaf.seq)[0]))
-    return Outline(first=0, last=0, has_after=False, lines=page.things)
+        if leaf.seq and tree.contains(leaf):
+            there = context.session_at(session, str(leaf))
+            page.add(line_view(read_entries(there, leaf.seq, leaf.seq)[0]))
+    return Outline(first=0, last=0, has_after=False, lines=page.items)
 
 
 def _parsed(place: str) -> Leaf:

@@ -14,31 +14,31 @@ from ...core.usage import Call, Totals, add, total
 from ...errors import NotFound
 from ...stores.base import SessionQuery, SessionRow
 from ...stores.counts import DailyUsage, StorageSize
-from ..context import Asked, asked_by, threaded
-from ..json_views import heading, plain
+from ..context import ApiRequest, context_and_caller, in_thread
+from ..json_views import heading, to_json
 from ..schemas import Json, SessionUsage, SpaceStorage, SpaceUsage, Storage
-from .sessions import moment
+from .sessions import parse_time
 
 MOST_NAMES, MOST_ROWS, LARGEST = 200, 2_000, 25
 
 
 @get("/api/sessions/{session_id:str}/usage", tags=["usage"])
-@threaded
+@in_thread
 def session_usage(
-    request: Asked,
+    request: ApiRequest,
     session_id: FromPath[str],
     view: Annotated[str, QueryParameter(description="own, path or tree")] = "own",
     since: Annotated[str | None, QueryParameter(description="Behind this place of the path")] = None,
     leaf: Annotated[str | None, QueryParameter(description="Of the path to this place")] = None,
 ) -> SessionUsage:
     """What a session cost: its own calls, those of its path, or those of its tasks too."""
-    desk, who = asked_by(request)
-    session = desk.at(desk.session(who, session_id), leaf)
-    behind = None if since is None else desk.place(session, since)
+    context, caller = context_and_caller(request)
+    session = context.session_at(context.session(caller, session_id), leaf)
+    behind = None if since is None else context.position(session, since)
     calls = session.model_calls(view, behind)
     return SessionUsage(
         view=view,
-        total=plain(total(calls)),
+        total=to_json(total(calls)),
         models=_by(calls, lambda call: call.model or ""),
         purposes=_by(calls, lambda call: call.purpose),
         buckets=_by(calls, lambda call: call.bucket),
@@ -53,27 +53,27 @@ def _by(calls: Iterable[Call], name: Callable[[Call], str]) -> list[Json]:
 
 
 @get("/api/usage", tags=["usage"])
-@threaded
+@in_thread
 def space_usage(
-    request: Asked,
+    request: ApiRequest,
     since: Annotated[str | None, QueryParameter(description="2026-11-01, or 7d")] = None,
 ) -> SpaceUsage:
     """What all sessions cost, trashed ones too, by day (UTC), model, agent and bucket."""
-    desk, _ = asked_by(request)
-    floor = moment("since", since, desk.sessions.runtime.now()) or 0
-    spent = desk.sessions.backend.daily_usage(max(floor, 0))
+    context, _ = context_and_caller(request)
+    floor = parse_time("since", since, context.store.runtime.now()) or 0
+    spent = context.store.backend.daily_usage(max(floor, 0))
     rows = [
         {
             "day": day(one.day),
             "model": one.model or "",
             "agent": one.agent or "",
             "bucket": one.bucket,
-            "totals": plain(one.totals),
+            "totals": to_json(one.totals),
         }
         for one in spent[-MOST_ROWS:]
     ]
     return SpaceUsage(
-        total=plain(_summed(spent)),
+        total=to_json(_summed(spent)),
         days=_sums(spent, lambda one: day(one.day), by_name=True),
         models=_sums(spent, lambda one: one.model or ""),
         agents=_sums(spent, lambda one: one.agent or ""),
@@ -100,29 +100,29 @@ def _sums(
     for one in spent:
         groups[name(one)] = add(groups.get(name(one), Totals()), one.totals)
     if by_name:
-        return [{"name": key, "totals": plain(groups[key])} for key in sorted(groups)[-1_000:]]
+        return [{"name": key, "totals": to_json(groups[key])} for key in sorted(groups)[-1_000:]]
     return _named(groups)
 
 
 def _named(groups: dict[str, Totals]) -> list[Json]:
-    """Most expensive first."""
+    """MessageLimits expensive first."""
     order = sorted(groups, key=lambda key: (-groups[key].cost_microcents, -groups[key].calls, key))
-    return [{"name": key, "totals": plain(groups[key])} for key in order[:MOST_NAMES]]
+    return [{"name": key, "totals": to_json(groups[key])} for key in order[:MOST_NAMES]]
 
 
 @get("/api/sessions/{session_id:str}/storage", tags=["usage"])
-@threaded
-def storage(request: Asked, session_id: FromPath[str]) -> Storage:
+@in_thread
+def storage(request: ApiRequest, session_id: FromPath[str]) -> Storage:
     """What a session's own branches hold, in entries and bytes."""
-    desk, who = asked_by(request)
-    session = desk.session(who, session_id)
-    return Storage(**plain(session.log.store.storage_size(session_id)))
+    context, caller = context_and_caller(request)
+    session = context.session(caller, session_id)
+    return Storage(**to_json(session.log.store.storage_size(session_id)))
 
 
 @get("/api/storage", tags=["usage"])
-@threaded
+@in_thread
 def space_storage(
-    request: Asked,
+    request: ApiRequest,
     trashed: Annotated[bool, QueryParameter(description="What lies in the trash instead")] = False,
     limit: Annotated[int, QueryParameter(ge=1, le=1_000, description="Sessions to look at")] = 500,
     page: Annotated[str | None, QueryParameter(description="The `next` of a page")] = None,
@@ -130,8 +130,8 @@ def space_storage(
     """What all sessions hold, a page of them at a time: their sums, and the largest of them.
 
     A blob that several sessions name is kept once and counted for each."""
-    desk, _ = asked_by(request)
-    store, sums = desk.sessions.backend, StorageSize()
+    context, _ = context_and_caller(request)
+    store, sums = context.store.backend, StorageSize()
     found = store.sessions(SessionQuery(trashed=trashed, limit=limit, before=page))
     sizes: list[tuple[SessionRow, StorageSize]] = []
     for row in found.sessions:
@@ -144,9 +144,9 @@ def space_storage(
     sizes.sort(key=lambda pair: -(pair[1].bytes + pair[1].blob_bytes))
     return SpaceStorage(
         sessions=len(sizes),
-        **plain(sums),
+        **to_json(sums),
         largest=[
-            {"id": row.session_id, "heading": heading(store, row), **plain(held)}
+            {"id": row.session_id, "heading": heading(store, row), **to_json(held)}
             for row, held in sizes[:LARGEST]
         ],
         next=found.next,

@@ -117,9 +117,9 @@ function progress(id, job, box, foot) {
   const source = new EventSource(address(`/jobs/${job.id}/events`));
   box.addEventListener("close", () => source.close());
   source.addEventListener("progress", (event) => {
-    const { done, of } = JSON.parse(event.data);
-    Object.assign(bar, { max: of || 1, value: done });
-    words.textContent = `Turn ${done} of ${of}`;
+    const { done, total } = JSON.parse(event.data);
+    Object.assign(bar, { max: total || 1, value: done });
+    words.textContent = `Turn ${done} of ${total}`;
   });
   source.addEventListener("end", (event) => {
     source.close();

@@ -69,7 +69,7 @@ class Search {
   }
 
   #said({ behind, indexing, trouble }) {
-    if (indexing) return `Indexing ${indexing.done.toLocaleString("en")} of ${many(indexing.of, "session")}; this is what is found by now.`;
+    if (indexing) return `Indexing ${indexing.done.toLocaleString("en")} of ${many(indexing.total, "session")}; this is what is found by now.`;
     if (behind) return trouble ?? `${many(behind, "session")} have something that is not in the index yet.`;
     return this.hits.childElementCount ? "" : "Nothing found.";
   }
