@@ -22,8 +22,7 @@ from google.adk.sessions.base_session_service import GetSessionConfig
 from google.genai import types
 
 import bough
-from bough.adapters.adk.service import BoughSessionService, session_name
-from bough.adapters.adk.write import write
+from bough.adapters.adk.service import BoughSessionService, append_event, bough_session_id
 from bough.errors import InvalidText, NotJson
 from bough.store import Store
 
@@ -78,7 +77,7 @@ class Service:
         return self.run(self.service.get_user_state(app_name=app, user_id=user))
 
     def bough(self, session: Session) -> bough.Session:
-        return self.run(self.service.opened(session))
+        return self.run(self.service.bough_session(session))
 
 
 @pytest.fixture
@@ -302,7 +301,7 @@ class TestState:
         session = service.create("a", user__n=1)
         event = Event(author=ANN, actions=EventActions(state_delta={"user:n": 2, "app:n": 3}))
         below = service.bough(session)
-        write(below, below.leaf, event, {})  # all that a process does before it is killed
+        append_event(below, below.leaf, event, {})  # all that a process does before it is killed
         assert service.user_state() == {"n": 1}
         after = Service(service.service.store)
         assert after.load("a").state == {"user:n": 2, "app:n": 3}
@@ -455,5 +454,5 @@ class TestTenants:
 
     def test_the_command_line_finds_it_by_the_id_adk_gave_it(self, service: Service) -> None:
         made = service.create()
-        assert session_name((APP, ANN, made.id)).startswith(f"{made.id}~")
-        assert service.bough(made).session_id == session_name((APP, ANN, made.id))
+        assert bough_session_id((APP, ANN, made.id)).startswith(f"{made.id}~")
+        assert service.bough(made).session_id == bough_session_id((APP, ANN, made.id))

@@ -21,7 +21,7 @@ from test_adk import APP, Service, says
 
 import bough
 from bough import ToolCall, assistant, tool_result, user
-from bough.adapters.adk.events import CUT_OFF
+from bough.adapters import UNKNOWN_RESULT
 from bough.adapters.adk.service import BoughSessionService
 from bough.core.messages import Reasoning, Text
 from bough.store import Store
@@ -459,7 +459,7 @@ class TestLaws:
         came_back(service, session, says("q"), model(call("c")), says("never mind"), says("fine", "helper"))
         _, _, closed, asked, _ = messages(service, session)
         assert [(r.content, r.outcome, r.error) for r in closed.results] == [
-            ((Text(CUT_OFF),), "unknown", True)
+            ((Text(UNKNOWN_RESULT),), "unknown", True)
         ]
         assert asked.text == "never mind"
 
@@ -478,7 +478,7 @@ class TestLaws:
         )
         *_, late, _ = messages(service, session)
         assert late.role == "user"
-        assert "ask, a tool call that was answered before" in late.text
+        assert "ask, a tool call that was already answered" in late.text
         assert late.text.endswith('{"status":"approved"}')
 
     def test_a_result_that_comes_again_from_an_agent_brings_its_call(

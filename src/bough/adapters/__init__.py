@@ -11,6 +11,10 @@ from ..session import Session
 from ..store import Store
 
 V = TypeVar("V")
+UNKNOWN_RESULT = (
+    "[no result was recorded before the conversation continued: this call may or may not have run]"
+)
+MISSING_MEDIA = "[media whose bytes are not in this store]"
 
 
 @contextmanager

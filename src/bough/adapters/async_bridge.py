@@ -1,6 +1,6 @@
-"""The way of a framework's coroutines to the log, which is not asynchronous: threads of its own, and a known outcome.
+"""Runs the log's blocking calls for a framework's coroutines, on threads that belong to the adapter.
 
-Not the framework's threads: tools that block must not keep a result from becoming durable.
+Not on the framework's own threads: a tool that blocks them must not keep a result from becoming durable.
 """
 
 from __future__ import annotations
@@ -14,21 +14,23 @@ from typing import Any, TypeVar
 R = TypeVar("R")
 
 
-class Crossing:
-    """`threads=1` does one piece of work after the other, in the order it was asked for."""
+class AsyncBridge:
+    """With `threads=1`, calls run one after the other in the order in which they were made."""
 
-    def __init__(self, threads: int = 1) -> None:
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="bough-adapter")
+    def __init__(self, threads: int | None = 1) -> None:
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="bough-adapter")
 
-    async def __call__(self, work: Callable[..., R], *given: Any) -> R:
-        """Whoever is cancelled meanwhile hears of it when the outcome is known."""
-        done = asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *given))
+    async def run(self, function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
+        """Run the function to its end. A cancellation meanwhile is raised when the outcome is known."""
+        future = asyncio.get_running_loop().run_in_executor(
+            self._executor, partial(function, *args, **kwargs)
+        )
         cancelled: asyncio.CancelledError | None = None
-        while not done.done():
+        while not future.done():
             try:
-                await asyncio.wait({done})
+                await asyncio.wait({future})
             except asyncio.CancelledError as error:
                 cancelled = error
         if cancelled is not None:
-            raise cancelled from done.exception()
-        return done.result()
+            raise cancelled from future.exception()
+        return future.result()

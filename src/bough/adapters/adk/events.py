@@ -1,70 +1,95 @@
-"""An event of Google's ADK as entries of a path.
+"""Google ADK's events as entries of a path, and entries as events equal to the ones that were appended.
 
-The content becomes messages by the wire format of Gemini, which is ADK's own; the rest of the event lies beside the last
-of them as `details["adk"]`, without what the entry tells already. Where a rendering of the messages is not the content
-that came in, the difference is kept too. Signatures are evidence and never lie in details. Pure: knows no session, no
-store and no thread. The way back is `adk_reading`.
+The content becomes messages by Gemini's wire format, which is ADK's own. The rest of the event is stored in
+`details["adk"]` of the last message (or in the data of a note), without what the entry already holds. If rendering the
+messages does not give back the original content, the difference is stored too. Signatures are stored as evidence, never
+in details. Bytes are named by their digest and filled in last, so contents are rendered and compared without reading
+any. Pure: knows no session, store or thread; blobs are read through a function.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+import base64
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol, cast
 
 from google.adk.events.event import Event
-from msgspec import Struct
+from google.genai.types import Content
+from msgspec import DecodeError, Struct
 from msgspec.structs import replace
 
-from ...core.codec import to_json
+from ...core.codec import from_json, to_json
 from ...core.drafts import Draft
 from ...core.entries import Entry, Evidence, Note, Payload
-from ...core.media import extract_blobs
-from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResult
-from ...core.state import State
+from ...core.media import digest, extract_blobs
+from ...core.messages import Attachment, Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
+from ...core.state import State, state_updates
 from ...core.turns import Cursor, advance
 from ...errors import InvalidOperation, UnrecognizedReply
+from ...wire import Blobs
 from ...wire.gemini import request as gemini
 from ...wire.shapes import parse_base64
-from ..json_edits import edits
-from .read import NAME, USER, USUAL, Json, by_digest, by_digests, digests, record_of, rendered
+from .. import MISSING_MEDIA, UNKNOWN_RESULT
+from ..json_diff import apply_edits, diff
 
-ASKS = "adk_request_"
-"""How the calls begin by which ADK itself asks a person: for an approval, for a credential."""
-OWN_ID = "adk-"
-"""How the ids begin that ADK gives to calls its model gave none. It takes them off again before a model sees them."""
-CUT_OFF = "[no result was recorded before the conversation went on: this call may or may not have happened]"
-LATE = "The result of {}, a tool call that was answered before or stands in a note:"
+Json = dict[str, Any]
+
+KEY = "adk"
+"""The key in `details`, and in a note's data, under which this adapter stores its record of an event."""
+USER = "user"
+REQUEST_PREFIX = "adk_request_"
+"""Prefix of the calls by which ADK itself asks a person for an approval or a credential."""
+GENERATED_ID_PREFIX = "adk-"
+"""Prefix of the ids ADK gives to calls whose model gave none. ADK removes them before a model sees them."""
+LATE_RESULT = "The result of {}, a tool call that was already answered or is recorded in a note:"
+STANDARD_BASE64 = str.maketrans("-_", "+/")
+"""pydantic writes bytes in the URL-safe alphabet."""
+BLOB_PREFIX = "bough-blob:"
+"""What the log writes in place of the bytes of a data: URL in JSON."""
+
+_BLOB = re.compile(BLOB_PREFIX + r"([0-9a-f]{64});([\w.+-]+/[\w.+-]+);\d+")
+_PART_KINDS = ("text", "function_call", "function_response", "inline_data", "file_data")
 
 
-class Before(Protocol):
-    """What lies before an event, read only if it is asked for."""
+def record_of(entry: Entry) -> Json | None:
+    """Return what this adapter stored in an entry; None if the entry is not this adapter's."""
+    payload = entry.payload
+    data = payload.details if isinstance(payload, Message) else None
+    data = payload.data if isinstance(payload, Note) else data
+    record = (data or {}).get(KEY)
+    return record if isinstance(record, dict) else None
+
+
+# -- an event as entries ---------------------------------------------------------------------------
+
+
+class History(Protocol):
+    """The path before an event, read only when needed."""
 
     def call(self, call_id: str) -> ToolCall | None:
-        """The latest call of an id."""
+        """Return the latest call with this id."""
 
-    def asker(self) -> Json:
-        """The event whose calls are open."""
+    def calling_event(self) -> Json:
+        """Return the event whose calls are open."""
 
-    def noted(self) -> Sequence[Json]:
-        """The events that became notes since."""
-
-
-_READ = ("text", "function_call", "function_response", "inline_data", "file_data")
+    def noted_events(self) -> Sequence[Json]:
+        """Return the events since then that were stored as notes."""
 
 
-class Placed(Struct, frozen=True):
-    """An event on its way into the log."""
+class EventDrafts(Struct, frozen=True):
+    """The drafts of the entries that one event becomes."""
 
     drafts: tuple[Draft, ...]
-    answer: int | None = None
-    """Which of them is a model's answer."""
+    answer_index: int | None = None
+    """Which draft is a model's answer, if any."""
 
 
-class Said(Struct, frozen=True):
-    """The content of an event, read."""
+class ParsedContent(Struct, frozen=True):
+    """The content of an event as messages."""
 
     content: Json | None = None
-    """As it came, without signatures."""
+    """The original, without signatures."""
     messages: tuple[Message, ...] = ()
     proofs: dict[str, Json] = {}
     """What Gemini wants back with the parts of the only message."""
@@ -72,255 +97,462 @@ class Said(Struct, frozen=True):
     """By the index of the part in the content."""
 
     @property
-    def names(self) -> list[str | None]:
-        """The tools it brings results of."""
+    def tool_names(self) -> list[str | None]:
+        """The names of the tools whose results it contains."""
         parts = (self.content or {}).get("parts") or ()
         return [part["function_response"].get("name") for part in parts if "function_response" in part]
 
     def evidence(self, messages: Sequence[Message]) -> Evidence | None:
-        """What is kept for its issuer; where the parts do not tell whose a signature is, by the content's own count."""
+        """Return proofs by message part; signatures that no part accounts for, by index in the content."""
         proofs = self.proofs if messages == self.messages else {}
-        signed = {index: proof["signature"] for index, proof in proofs.items() if "signature" in proof}
-        counted = {} if signed == self.signatures else {NAME: dict(self.signatures)}
-        return Evidence(gemini.NAME, {**proofs, **counted}) if proofs or counted else None
+        by_part = {index: proof["signature"] for index, proof in proofs.items() if "signature" in proof}
+        by_content = {} if by_part == self.signatures else {KEY: dict(self.signatures)}
+        return Evidence(gemini.NAME, {**proofs, **by_content}) if proofs or by_content else None
 
 
-def place(event: Event, cursor: Cursor, patch: State, before: Before) -> Placed:
-    """The entries an event becomes behind `cursor`. `patch` is what it does to the session's own state.
+def event_drafts(event: Event, cursor: Cursor, patch: State, history: History) -> EventDrafts:
+    """Return the entries an event becomes after `cursor`. `patch` is its change of the session's own state.
 
-    What became a note because calls waited is shown as messages as soon as these are closed.
+    Events that became notes because calls were open are shown as messages as soon as those calls are closed.
     """
-    record = dumped(event)
-    said = read(record.pop("content", None), is_users=event.author == USER)
-    messages = _standing(event, said, cursor, before)
-    record |= _beside(said, messages)
-    if patch:  # the entry tells it, unless it is something else
+    record = event_json(event)
+    parsed = parse_content(record.pop("content", None), is_users=event.author == USER)
+    messages = _allowed_messages(event, parsed, cursor, history)
+    record |= _content_record(parsed, messages)
+    if patch:  # the entry holds it, unless the event's delta differs from it
         actions = record.pop("actions", {})
         delta = actions.pop("state_delta", {})
         actions |= {} if delta == patch else {"state_delta": delta}
         record |= {"actions": actions} if actions else {}
-    closing = _closing(cursor, messages)
-    ahead = [*closing, *_shown(event, _behind(cursor, closing), before)] if closing else []
-    answer = len(ahead) if len(messages) == 1 and messages[0].role == "assistant" else None
-    about = _told_by_entry(record) if answer is not None else {}
-    first, *others = _recorded(messages, record, patch)
-    others += (
-        _shown(event, _behind(cursor, [first, *others]), before) if cursor.open_calls and not closing else []
-    )
-    own = Draft(first, **about, evidence=said.evidence(messages))
-    return Placed((*map(Draft, ahead), own, *map(Draft, others)), answer)
+    closing = _closing_results(cursor, messages)
+    before = [*closing, *_shown_notes(event, _advance(cursor, closing), history)] if closing else []
+    answer = model = finish = None
+    if len(messages) == 1 and messages[0].role == "assistant":
+        answer = len(before)
+        model, finish = record.pop("model_version", None), record.pop("finish_reason", None)
+    first, *others = _payloads(messages, record, patch)
+    if cursor.open_calls and not closing:
+        others += _shown_notes(event, _advance(cursor, [first, *others]), history)
+    own = Draft(first, model, finish, parsed.evidence(messages))
+    return EventDrafts((*map(Draft, before), own, *map(Draft, others)), answer)
 
 
-def _told_by_entry(record: Json) -> Json:
-    return {"model": record.pop("model_version", None), "finish": record.pop("finish_reason", None)}
-
-
-def dumped(event: Event) -> Json:
-    """The event as JSON, without what it has by default."""
+def event_json(event: Event) -> Json:
+    """Return the event as JSON, without default values."""
     record: Json = event.model_dump(mode="json", exclude_defaults=True)
     actions = {key: value for key, value in record.pop("actions", {}).items() if value is not None}
     record = {key: value for key, value in record.items() if value is not None}
     return record | {"actions": actions} if actions else record
 
 
-# -- reading a content -----------------------------------------------------------------------------
-
-
-def read(content: Json | None, *, is_users: bool) -> Said:
-    """A content in our words. What Gemini's wire format has no words for is told as JSON."""
-    parts: list[Json] = [dict(part) for part in (content or {}).get("parts") or ()]
-    signatures: dict[str, str] = {}
-    for index, part in enumerate(parts):
-        if "thought_signature" in part:
-            part["thought_signature"] = part["thought_signature"].translate(USUAL)
-            signatures[str(index)] = part["thought_signature"]
-    if content is None or not parts:
-        return Said(content)
-    messages, proofs = _read_parts(parts, is_users=is_users)
-    if len(messages) == 1 and len(messages[0].parts) == len(parts):
-        for index, ours in enumerate(messages[0].parts):  # the wire format does not send a thought: ADK does
-            if isinstance(ours, Reasoning) and str(index) in signatures:
-                proofs[str(index)] = {"signature": signatures[str(index)]}
-    bare = [{key: part[key] for key in part if key != "thought_signature"} for part in parts]
-    return Said({**content, "parts": bare}, messages, proofs, signatures)
-
-
-def _read_parts(parts: Sequence[Json], *, is_users: bool) -> tuple[tuple[Message, ...], dict[str, Json]]:
-    readable = [_readable(part) for part in parts]
-    try:
-        if is_users or any("function_response" in part for part in readable):
-            return _read_given(readable, is_users=is_users), {}
-        answer = gemini.parse_reply({"role": "model", "parts": readable})
-    except UnrecognizedReply:
-        return (Message("user" if is_users else "assistant", tuple(_told(part) for part in parts)),), {}
-    proofs = answer.evidence.parts if answer.evidence is not None else {}
-    kept = {index: _without_own_id(proof) for index, proof in proofs.items()}
-    return (answer.message,), {index: proof for index, proof in kept.items() if proof}
-
-
-def _read_given(parts: Sequence[Json], *, is_users: bool) -> tuple[Message, ...]:
-    """What is given to a model: the results of its calls in one message, then what a person says."""
-    found = gemini.parse_messages([{"role": USER, "parts": parts}])
-    results = tuple(result for message in found for result in message.results)
-    words = tuple(message for message in found if message.role == USER)
-    if results and words and not is_users:
-        raise UnrecognizedReply("an agent's words beside the results of its calls")
-    return (Message("tool", results), *words) if results else words
-
-
-def _readable(part: Json) -> Json:
-    """The part if Gemini's wire format reads it, else as text."""
-    response = part.get("function_response")
-    if response is not None:
-        return {"function_response": {"response": {}, **response}}
-    blob = part.get("inline_data")
-    is_read = (
-        bool(blob.get("data") and blob.get("mime_type"))
-        if blob is not None
-        else any(part.get(kind) is not None for kind in _READ)
-    )
-    return part if is_read else {"text": _words(part)}
-
-
-def _told(part: Json) -> Text | Attachment:
-    blob = part.get("inline_data")
-    if blob is not None and blob.get("data") and blob.get("mime_type"):
-        return parse_base64(blob["data"].translate(USUAL), blob["mime_type"], blob.get("display_name"))
-    return Text(part["text"] if part.get("text") else _words(part))
-
-
-def _words(part: Json) -> str:
-    bare = by_digest(
-        {key: value for key, value in part.items() if key not in ("thought", "thought_signature")}
-    )
-    return to_json(bare, "part of a content").decode()
-
-
-def _without_own_id(proof: Json) -> Json:
-    """An id of ADK's making is not Gemini's, and is not sent to it."""
-    return {key: value for key, value in proof.items() if key != "id" or not value.startswith(OWN_ID)}
-
-
-# -- where it may stand ----------------------------------------------------------------------------
-
-
-def _standing(event: Event, said: Said, cursor: Cursor, before: Before) -> tuple[Message, ...]:
-    """The messages that may stand behind `cursor`; none if the event is to be a note there.
-
-    A person is heard at once, and so is the agent that asked for what is open: it has gone on without. What another
-    says meanwhile is kept as a note. A result that comes again, or whose call is such a note, brings its call along.
-    """
-    messages = said.messages
-    if _fits(cursor, messages):
-        return messages
-    if messages[0].role == "tool":
-        return _late(said) if event.author == USER else _asked_again(said, cursor, before)
-    return messages if event.author == USER or _goes_on(event, before.asker()) else ()
-
-
-def _late(said: Said) -> tuple[Message, ...]:
-    """Results from outside whose calls are closed, as what a person says."""
-    told: list[Part] = []
-    for result, name in zip(said.messages[0].results, said.names, strict=True):
-        told += [Text(LATE.format(name)), *result.content]
-    words = [part for message in said.messages[1:] for part in message.parts]
-    return (Message("user", (*told, *words)),)
-
-
-def _asked_again(said: Said, cursor: Cursor, before: Before) -> tuple[Message, ...]:
-    """Results with their calls."""
-    if cursor.open_calls:
-        return ()
-    pairs = zip(said.messages[0].results, said.names, strict=True)
-    calls = [before.call(result.call_id) or ToolCall(result.call_id, name or "") for result, name in pairs]
-    return (Message("assistant", tuple(calls)), *said.messages)
-
-
-def _goes_on(event: Event, asker: Json) -> bool:
-    """Whether the same agent speaks again; what it asks of a person before a tool may run comes before the result."""
-    is_same = (event.author, event.branch) == (asker.get("author"), asker.get("branch"))
-    return is_same and not any((call.name or "").startswith(ASKS) for call in event.get_function_calls())
-
-
-def _fits(cursor: Cursor, messages: Sequence[Message]) -> bool:
-    try:
-        for message in messages:
-            cursor = advance(cursor, message).cursor
-    except InvalidOperation:
-        return False
-    return True
-
-
-def _closing(cursor: Cursor, messages: Sequence[Message]) -> list[Payload]:
-    """An explicit result for every open call, where something else is to follow."""
-    if not messages or _fits(cursor, messages):
-        return []
-    results = [ToolResult(call.call.id, (Text(CUT_OFF),), True, "unknown") for call in cursor.open_calls]
-    return [Message("tool", tuple(results), details={NAME: {"closes": True}})]
-
-
-def _behind(cursor: Cursor, payloads: Sequence[Payload]) -> Cursor:
-    for payload in payloads:
-        cursor = advance(cursor, payload).cursor
-    return cursor
-
-
-def _shown(event: Event, cursor: Cursor, before: Before) -> list[Payload]:
-    """Events that are notes, as messages. One that asks for something is shown with its results, when they come."""
-    found: list[Payload] = []
-    for record in before.noted() if not cursor.open_calls else ():
-        said = read(record["content"], is_users=False)
-        if said.messages and not any(message.calls for message in said.messages):
-            details = {NAME: {"shows": record["id"], "timestamp": event.timestamp}}
-            is_result = said.messages[0].role == "tool"
-            messages = _asked_again(said, cursor, before) if is_result else said.messages
-            found += [replace(message, details=details) for message in messages]
-    return found
-
-
-def notes(entries: Iterable[Entry]) -> list[Json]:
-    """The events among these that are notes and have something to say."""
-    records = [record_of(entry) for entry in entries if isinstance(entry.payload, Note)]
-    return [record for record in records if record is not None and record.get("content")]
-
-
-def recalled(entries: Iterable[Entry], call_id: str) -> ToolCall | None:
-    """The latest call of that id, in a message or in an event that is a note."""
-    for entry in entries:
-        for call in entry.message.calls if entry.message is not None else ():
-            if call.id == call_id:
-                return call
-        for part in ((record_of(entry) or {}).get("content") or {}).get("parts") or ():
-            found = part.get("function_call") or {}
-            if found.get("id") == call_id:
-                return ToolCall(call_id, found.get("name") or "", found.get("args") or {})
-    return None
-
-
-# -- what lies beside ------------------------------------------------------------------------------
-
-
-def _beside(said: Said, messages: Sequence[Message]) -> Json:
-    """What has to be known to make the content again."""
-    if said.content is None:
-        return {}
-    lifted = [extract_blobs(message) for message in messages]
-    named = by_digests(said.content)
-    if not messages or not digests(named) <= {name for _, found in lifted for name in found}:
-        return {"content": said.content}  # a note, or words, name no blobs: then it is held whole
-    names = {"names": said.names} if said.names else {}
-    made = edits(rendered([message for message, _ in lifted], said.names), named)
-    return {**names, "edits": made} if made else names
-
-
-def _recorded(messages: Sequence[Message], record: Json, patch: State) -> list[Payload]:
-    """The payloads of the event; the last one holds the record, and a tool's result its update of the state."""
+def _payloads(messages: Sequence[Message], record: Json, patch: State) -> list[Payload]:
+    """Return the payloads of the event: the last one holds the record, and a tool's result its state update."""
     *before, last = messages or (None,)
     if patch and last is not None and last.role == "tool":
         *others, result = last.results
         last = replace(last, parts=(*others, replace(result, details={"state": patch})))
     if last is None or (patch and last.role != "tool"):
-        record = {**record, "n": len(messages) + 1} if messages else record
-        return [*messages, Note({NAME: record}, patch or None)]
-    record = {**record, "n": len(messages)} if before else record
-    return [*before, replace(last, details={NAME: record})]
+        record = {**record, "entry_count": len(messages) + 1} if messages else record
+        return [*messages, Note({KEY: record}, patch or None)]
+    record = {**record, "entry_count": len(messages)} if before else record
+    return [*before, replace(last, details={KEY: record})]
+
+
+def _content_record(parsed: ParsedContent, messages: Sequence[Message]) -> Json:
+    """Return what is needed, beside the messages, to restore the content."""
+    if parsed.content is None:
+        return {}
+    lifted = [extract_blobs(message) for message in messages]
+    content = with_digests(parsed.content)
+    if not messages or not _digests(content) <= {name for _, blobs in lifted for name in blobs}:
+        return {"content": parsed.content}  # neither a note nor text can refer to blobs: store all of it
+    names = {"tool_names": parsed.tool_names} if parsed.tool_names else {}
+    edits = diff(render_content([message for message, _ in lifted], parsed.tool_names), content)
+    return {**names, "edits": edits} if edits else names
+
+
+# -- parsing a content -----------------------------------------------------------------------------
+
+
+def parse_content(content: Json | None, *, is_users: bool) -> ParsedContent:
+    """Parse a content into messages. Parts that Gemini's wire format cannot express become JSON text."""
+    parts: list[Json] = [dict(part) for part in (content or {}).get("parts") or ()]
+    signatures: dict[str, str] = {}
+    for index, part in enumerate(parts):
+        if "thought_signature" in part:
+            part["thought_signature"] = part["thought_signature"].translate(STANDARD_BASE64)
+            signatures[str(index)] = part["thought_signature"]
+    if content is None or not parts:
+        return ParsedContent(content)
+    messages, proofs = _parse_parts(parts, is_users=is_users)
+    if len(messages) == 1 and len(messages[0].parts) == len(parts):
+        for index, parsed_part in enumerate(
+            messages[0].parts
+        ):  # the wire format does not send thoughts; ADK does
+            if isinstance(parsed_part, Reasoning) and str(index) in signatures:
+                proofs[str(index)] = {"signature": signatures[str(index)]}
+    bare = [{key: part[key] for key in part if key != "thought_signature"} for part in parts]
+    return ParsedContent({**content, "parts": bare}, messages, proofs, signatures)
+
+
+def _parse_parts(parts: Sequence[Json], *, is_users: bool) -> tuple[tuple[Message, ...], dict[str, Json]]:
+    readable = [_readable_part(part) for part in parts]
+    try:
+        if is_users or any("function_response" in part for part in readable):
+            return _parse_input(readable, is_users=is_users), {}
+        answer = gemini.parse_reply({"role": "model", "parts": readable})
+    except UnrecognizedReply:
+        return (Message("user" if is_users else "assistant", tuple(_plain_part(part) for part in parts)),), {}
+    proofs = answer.evidence.parts if answer.evidence is not None else {}
+    own_proofs = {index: _without_generated_id(proof) for index, proof in proofs.items()}
+    return (answer.message,), {index: proof for index, proof in own_proofs.items() if proof}
+
+
+def _parse_input(parts: Sequence[Json], *, is_users: bool) -> tuple[Message, ...]:
+    """Parse what a model is given: the results of its calls in one message, then the user's text."""
+    messages = gemini.parse_messages([{"role": USER, "parts": parts}])
+    results = tuple(result for message in messages for result in message.results)
+    inputs = tuple(message for message in messages if message.role == USER)
+    if results and inputs and not is_users:
+        raise UnrecognizedReply("an agent's text beside the results of its calls")
+    return (Message("tool", results), *inputs) if results else inputs
+
+
+def _readable_part(part: Json) -> Json:
+    """Return the part if Gemini's wire format can read it, else the part as text."""
+    response = part.get("function_response")
+    if response is not None:
+        return {"function_response": {"response": {}, **response}}
+    blob = part.get("inline_data")
+    if blob is not None:
+        is_readable = bool(blob.get("data") and blob.get("mime_type"))
+    else:
+        is_readable = any(part.get(kind) is not None for kind in _PART_KINDS)
+    return part if is_readable else {"text": _part_text(part)}
+
+
+def _plain_part(part: Json) -> Text | Attachment:
+    blob = part.get("inline_data")
+    if blob is not None and blob.get("data") and blob.get("mime_type"):
+        return parse_base64(
+            blob["data"].translate(STANDARD_BASE64), blob["mime_type"], blob.get("display_name")
+        )
+    return Text(part["text"] if part.get("text") else _part_text(part))
+
+
+def _part_text(part: Json) -> str:
+    bare = {key: value for key, value in part.items() if key not in ("thought", "thought_signature")}
+    return to_json(_part_with_digest(bare), "part of a content").decode()
+
+
+def _without_generated_id(proof: Json) -> Json:
+    """Remove an id that ADK generated: it is not Gemini's and must not be sent to it."""
+    return {
+        key: value for key, value in proof.items() if key != "id" or not value.startswith(GENERATED_ID_PREFIX)
+    }
+
+
+# -- what the order of the log allows --------------------------------------------------------------
+
+
+def _allowed_messages(
+    event: Event, parsed: ParsedContent, cursor: Cursor, history: History
+) -> tuple[Message, ...]:
+    """Return the messages that may follow `cursor`; none if the event must become a note.
+
+    A user's input is always accepted, and so is the agent whose calls are open: it continued without their results.
+    What another agent says meanwhile becomes a note. A result that comes again, or whose call is in such a note, is
+    stored together with its call.
+    """
+    messages = parsed.messages
+    if _fits(cursor, messages):
+        return messages
+    if messages[0].role == "tool":
+        return _late_results(parsed) if event.author == USER else _with_calls(parsed, cursor, history)
+    return messages if event.author == USER or _continues(event, history.calling_event()) else ()
+
+
+def _late_results(parsed: ParsedContent) -> tuple[Message, ...]:
+    """Return results from outside, whose calls are closed, as a user's message."""
+    parts: list[Part] = []
+    for result, name in zip(parsed.messages[0].results, parsed.tool_names, strict=True):
+        parts += [Text(LATE_RESULT.format(name)), *result.content]
+    rest = [part for message in parsed.messages[1:] for part in message.parts]
+    return (Message("user", (*parts, *rest)),)
+
+
+def _with_calls(parsed: ParsedContent, cursor: Cursor, history: History) -> tuple[Message, ...]:
+    """Return results after a message that repeats their calls."""
+    if cursor.open_calls:
+        return ()
+    pairs = zip(parsed.messages[0].results, parsed.tool_names, strict=True)
+    calls = [history.call(result.call_id) or ToolCall(result.call_id, name or "") for result, name in pairs]
+    return (Message("assistant", tuple(calls)), *parsed.messages)
+
+
+def _continues(event: Event, calling_event: Json) -> bool:
+    """Whether the same agent speaks again. What ADK asks a person before a tool runs comes before the result."""
+    is_same = (event.author, event.branch) == (calling_event.get("author"), calling_event.get("branch"))
+    return is_same and not any(
+        (call.name or "").startswith(REQUEST_PREFIX) for call in event.get_function_calls()
+    )
+
+
+def _fits(cursor: Cursor, messages: Sequence[Message]) -> bool:
+    try:
+        _advance(cursor, messages)
+    except InvalidOperation:
+        return False
+    return True
+
+
+def _advance(cursor: Cursor, payloads: Sequence[Payload]) -> Cursor:
+    for payload in payloads:
+        cursor = advance(cursor, payload).cursor
+    return cursor
+
+
+def _closing_results(cursor: Cursor, messages: Sequence[Message]) -> list[Payload]:
+    """Return an explicit result for every open call, if `messages` could not follow otherwise."""
+    if not messages or _fits(cursor, messages):
+        return []
+    results = [
+        ToolResult(call.call.id, (Text(UNKNOWN_RESULT),), True, "unknown") for call in cursor.open_calls
+    ]
+    return [Message("tool", tuple(results), details={KEY: {"closes": True}})]
+
+
+def _shown_notes(event: Event, cursor: Cursor, history: History) -> list[Payload]:
+    """Return noted events as messages. One with calls is shown with its results, when they come."""
+    messages: list[Payload] = []
+    for record in history.noted_events() if not cursor.open_calls else ():
+        parsed = parse_content(record["content"], is_users=False)
+        if parsed.messages and not any(message.calls for message in parsed.messages):
+            details = {KEY: {"shows": record["id"], "timestamp": event.timestamp}}
+            is_result = parsed.messages[0].role == "tool"
+            shown = _with_calls(parsed, cursor, history) if is_result else parsed.messages
+            messages += [replace(message, details=details) for message in shown]
+    return messages
+
+
+def noted_events(entries: Iterable[Entry]) -> list[Json]:
+    """Return the events among these entries that are notes with a content."""
+    records = [record_of(entry) for entry in entries if isinstance(entry.payload, Note)]
+    return [record for record in records if record is not None and record.get("content")]
+
+
+def find_call(entries: Iterable[Entry], call_id: str) -> ToolCall | None:
+    """Return the first call with this id, in a message or in a noted event."""
+    for entry in entries:
+        for call in entry.message.calls if entry.message is not None else ():
+            if call.id == call_id:
+                return call
+        for part in ((record_of(entry) or {}).get("content") or {}).get("parts") or ():
+            noted = part.get("function_call") or {}
+            if noted.get("id") == call_id:
+                return ToolCall(call_id, noted.get("name") or "", noted.get("args") or {})
+    return None
+
+
+# -- entries as events -----------------------------------------------------------------------------
+
+
+def events(entries: Iterable[Entry], blobs: Blobs) -> Iterator[Event]:
+    """Yield the events of a path, or of the end of one, oldest first.
+
+    Messages that others wrote on the path (`bough chat`, a loop of your own) are events too, so the next run knows them.
+    """
+    pending: list[Entry] = []
+    for entry in entries:
+        record = record_of(entry)
+        if record is None:
+            pending.append(entry)
+        elif "id" in record:
+            own = record.get("entry_count", 1) - 1
+            if own <= len(pending):  # else it begins before the first entry that was read
+                yield from _foreign_events(pending[: len(pending) - own], blobs)
+                yield _event(record, [*pending[len(pending) - own :], entry], blobs)
+            pending = []
+    yield from _foreign_events(pending, blobs)
+
+
+def last_timestamp(entries: Sequence[Entry]) -> float | None:
+    """Return the time of the latest event among these entries, in seconds."""
+    for entry in reversed(entries):
+        record = record_of(entry)
+        if record is None and entry.message is not None:
+            return entry.at / 1e6
+        if record is not None and "timestamp" in record:
+            return float(record["timestamp"])
+    return None
+
+
+def _event(record: Json, entries: Sequence[Entry], blobs: Blobs) -> Event:
+    own_keys = ("entry_count", "tool_names", "edits")
+    fields: Json = {key: value for key, value in record.items() if key not in own_keys}
+    patches = [patch for entry in entries for patch in state_updates(entry.payload)]
+    if patches and "state_delta" not in fields.get("actions", {}):
+        fields["actions"] = {**fields.get("actions", {}), "state_delta": patches[0]}
+    messages = [entry.message for entry in entries if entry.message is not None]
+    if messages and "content" not in record:
+        fields["content"] = _restored_content(record, messages)
+    for entry in entries:
+        fields |= {} if entry.model is None else {"model_version": entry.model}
+        fields |= {} if entry.finish is None else {"finish_reason": entry.finish}
+    if BLOB_PREFIX in str(fields):  # one search instead of a walk: few events hold any
+        fields = inline_blobs(fields, blobs)
+    if messages and "content" not in record:
+        fields["content"] = _content_with_bytes(fields["content"], blobs)
+    signatures = _signatures(entries)
+    if signatures:
+        fields["content"] = _signed_content(fields["content"], signatures)
+    return Event.model_validate(fields)
+
+
+def _restored_content(record: Json, messages: Sequence[Message]) -> Json:
+    content = render_content(messages, record.get("tool_names", ()))
+    try:
+        return cast(Json, apply_edits(content, record.get("edits", [])))
+    except (LookupError, TypeError):  # a secret was redacted where the difference was: show what is left
+        return content
+
+
+def _signatures(entries: Sequence[Entry]) -> dict[str, str]:
+    for entry in entries:
+        if entry.evidence is not None and entry.evidence.issuer == gemini.NAME:
+            parts = entry.evidence.parts
+            by_part = {index: proof["signature"] for index, proof in parts.items() if "signature" in proof}
+            return parts.get(KEY) or by_part
+    return {}
+
+
+def _signed_content(content: Json, signatures: Json) -> Json:
+    parts = [dict(part) for part in content["parts"]]
+    for index, part in enumerate(parts):
+        if str(index) in signatures:
+            part["thought_signature"] = base64.b64decode(signatures[str(index)])
+    return {**content, "parts": parts}
+
+
+def _foreign_events(entries: Sequence[Entry], blobs: Blobs) -> Iterator[Event]:
+    """Yield others' messages as events with stable ids. System prompts and other entries have no event."""
+    names: dict[str, str] = {}
+    for entry in entries:
+        message = entry.message
+        if message is None or message.role == "system":
+            continue
+        names |= {call.id: call.name for call in message.calls}
+        tool_names: list[Any] = [names.get(result.call_id, "unknown") for result in message.results]
+        content = _content_with_bytes(render_content([message], tool_names), blobs)
+        yield Event(
+            id=entry.entry_id.hex(),
+            invocation_id=f"bough-{entry.turn}",
+            author=USER if message.role == "user" else "bough",
+            timestamp=entry.at / 1e6,
+            model_version=entry.model,
+            content=Content.model_validate(content),
+        )
+
+
+# -- rendering a content ---------------------------------------------------------------------------
+
+
+def render_content(messages: Sequence[Message], tool_names: Sequence[str | None]) -> Json:
+    """Return the content these messages most likely came from, as google.genai writes it in JSON."""
+    names = iter(tool_names)
+    parts = [_render_part(part, names) for message in messages for part in message.parts]
+    return {"parts": parts, "role": "model" if messages[-1].role == "assistant" else "user"}
+
+
+def _render_part(part: Part, tool_names: Iterator[str | None]) -> Json:
+    match part:
+        case Text(text=text):
+            return {"text": text}
+        case Reasoning(text=text):
+            return {"text": text, "thought": True}
+        case ToolCall():
+            return {"function_call": {"id": part.id, "args": part.arguments, "name": part.name}}
+        case ToolResult():
+            name = next(tool_names, None)
+            return {"function_response": {"id": part.call_id, "name": name, "response": _response(part)}}
+        case Media(name=name):
+            display_name = {} if name is None else {"display_name": name}
+            return {"inline_data": {"data": part.hash, "mime_type": part.mime} | display_name}
+        case Attachment():
+            raise TypeError("attachment bytes must be lifted into blobs before rendering")
+
+
+def _response(result: ToolResult) -> Json:
+    """Return what the wire format made text of: a dict unchanged, anything else under its usual key."""
+    text = "".join(piece.text for piece in result.content if isinstance(piece, Text))
+    try:
+        value = from_json(text)
+    except (DecodeError, UnicodeEncodeError, RecursionError):
+        value = text
+    if isinstance(value, dict) and not result.error:
+        return value
+    return {"error" if result.error else "output": value}
+
+
+def with_digests(content: Json) -> Json:
+    """Return a content with digests in place of bytes."""
+    if not content.get("parts"):
+        return content
+    return {**content, "parts": [_part_with_digest(part) for part in content["parts"]]}
+
+
+def _part_with_digest(part: Json) -> Json:
+    """Replace the bytes of a part, and of the parts of a function response, by their digests."""
+    if (part.get("inline_data") or {}).get("data"):
+        data = base64.urlsafe_b64decode(part["inline_data"]["data"])
+        return {**part, "inline_data": {**part["inline_data"], "data": digest(data)}}
+    if (part.get("function_response") or {}).get("parts"):
+        response = part["function_response"]
+        parts = [_part_with_digest(inner) for inner in response["parts"]]
+        return {**part, "function_response": {**response, "parts": parts}}
+    return part
+
+
+def _digests(content: Json) -> set[str]:
+    """Return the digests in a content."""
+    parts = content.get("parts") or ()
+    inner = [piece for part in parts for piece in (part.get("function_response") or {}).get("parts") or ()]
+    digests = {(part.get("inline_data") or {}).get("data") for part in (*parts, *inner)}
+    return {name for name in digests if name}
+
+
+def _content_with_bytes(content: Json, blobs: Blobs) -> Json:
+    """Return a content with its bytes, for pydantic to read."""
+    if not content.get("parts"):
+        return content
+    return {**content, "parts": [_part_with_bytes(part, blobs) for part in content["parts"]]}
+
+
+def _part_with_bytes(part: Json, blobs: Blobs) -> Json:
+    if "inline_data" in part and part["inline_data"].get("data"):
+        data = blobs(part["inline_data"]["data"])
+        if data is None:
+            return {"text": MISSING_MEDIA}
+        return {**part, "inline_data": {**part["inline_data"], "data": data}}
+    if "function_response" in part and part["function_response"].get("parts"):
+        response = part["function_response"]
+        inner = [_part_with_bytes(piece, blobs) for piece in response["parts"]]
+        parts = [piece for piece in inner if "text" not in piece]
+        return {**part, "function_response": {**response, "parts": parts}}
+    return dict(part)
+
+
+def inline_blobs(value: Any, blobs: Blobs) -> Any:
+    """Return JSON with its data: URLs restored, whose bytes the log keeps as blobs."""
+    if isinstance(value, dict):
+        return {key: inline_blobs(item, blobs) for key, item in value.items()}
+    if isinstance(value, list):
+        return [inline_blobs(item, blobs) for item in value]
+    if isinstance(value, str) and BLOB_PREFIX in value:
+        return _BLOB.sub(lambda match: _data_url(match, blobs), value)
+    return value
+
+
+def _data_url(match: re.Match[str], blobs: Blobs) -> str:
+    data = blobs(match[1])
+    return match[0] if data is None else f"data:{match[2]};base64,{base64.b64encode(data).decode()}"

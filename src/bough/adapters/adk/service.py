@@ -1,16 +1,15 @@
 """Bough as the session service of Google's ADK: `Runner(…, session_service=BoughSessionService(bough.open("agent.db")))`.
 
-Knows ADK's interface and which Bough session an ADK session is. Does not know how an event becomes entries
-(`adk_events`) and entries events (`adk_reading`), nor how state is kept (`adk_state`). Everything that waits for a store
-runs on threads of its own.
+Knows ADK's interface, which Bough session an ADK session is, and how an event is appended to it. Does not know how
+events become entries (`events`) or how state is stored (`state`). Every call to the store runs on the adapter's threads.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 from google.adk.errors import StaleSessionError
 from google.adk.errors.already_exists_error import AlreadyExistsError
@@ -26,40 +25,66 @@ from google.adk.sessions.base_session_service import (
 from pydantic_core import to_jsonable_python
 
 from ...core.codec import check_text, from_json
-from ...core.entries import Note
-from ...core.state import State, fold_state
+from ...core.drafts import ExtraFact
+from ...core.entries import Entry, Note
+from ...core.messages import Message, ToolCall
+from ...core.state import State, fold_state, merge_state
 from ...core.tree import Leaf
+from ...core.usage import Call, Usage
 from ...errors import IdTaken, NotFound, SessionTrashed, StaleLeaf
 from ...log.log import Log
+from ...models.prices import price
 from ...session import Session
 from ...store import Store
 from ...stores.base import PathSnapshot, SessionRow
+from ...wire.gemini import request as gemini
 from .. import require_store
-from ..async_bridge import Crossing
-from .read import NAME, events, inlined, record_of, told_at
-from .state import Handles, Held, Shared, merged, name_of, patch_of, scopes, shown
-from .write import write
+from ..async_bridge import AsyncBridge
+from .events import (
+    KEY,
+    EventDrafts,
+    Json,
+    event_drafts,
+    events,
+    find_call,
+    inline_blobs,
+    last_timestamp,
+    noted_events,
+    record_of,
+)
+from .state import (
+    HandleCache,
+    SessionHandle,
+    SharedStates,
+    decode_state,
+    derived_session_id,
+    join_scopes,
+    merge_patch,
+    needs_current,
+    split_scopes,
+    state_patch,
+)
 
 THREADS = 8
 """Sessions that write at the same time share a commit of the store."""
-Name = tuple[str, str, str]
+SessionName = tuple[str, str, str]
 """An app, a user of it, and ADK's id of a session."""
 
 
 class BoughSessionService(BaseSessionService):
-    """ADK's sessions in a store of Bough's. The store belongs to whoever opened it, and is not closed here.
+    """ADK's sessions in a Bough store. The caller opens the store and closes it.
 
-    A session that somebody else has written to since it was loaded is stale, by where it stands and not by the clock:
+    A session is stale if another process has written to it since it was loaded, judged by its leaf and not by the clock:
     `append_event` raises `StaleSessionError` and nothing is written.
     """
 
     def __init__(self, store: Store) -> None:
         self.store = require_store(store, "BoughSessionService")
-        self._shared = Shared(store)
-        self._handles: Handles[Name] = Handles()
-        self._cross = Crossing(THREADS)
+        self._shared = SharedStates(store)
+        self._handles: HandleCache[SessionName] = HandleCache()
+        self._bridge = AsyncBridge(THREADS)
 
-    # -- what ADK asks for -------------------------------------------------------------------------
+    # -- ADK's interface ---------------------------------------------------------------------------
 
     async def create_session(
         self,
@@ -69,53 +94,53 @@ class BoughSessionService(BaseSessionService):
         state: dict[str, Any] | None = None,
         session_id: str | None = None,
     ) -> AdkSession:
-        """A new session, durable on return; `AlreadyExistsError` if there is one of that id."""
+        """Create a session, durable on return; `AlreadyExistsError` if the id is in use."""
         name = app_name, user_id, (session_id or "").strip() or platform_uuid.new_uuid()
-        given = to_jsonable_python(state or {}, serialize_unknown=True)
-        return await self._cross(self._create, name, given)
+        initial = to_jsonable_python(state or {}, serialize_unknown=True)
+        return await self._bridge.run(self._create, name, initial)
 
     async def get_session(
         self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
     ) -> AdkSession | None:
-        """The session with its events, or the latest of them; None if there is none."""
-        return await self._cross(self._load, (app_name, user_id, session_id.strip()), config)
+        """Return the session with its events, or the latest of them; None if it does not exist."""
+        return await self._bridge.run(self._load, (app_name, user_id, session_id.strip()), config)
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
-        """The sessions of an app, or of one user of it, without events; the one that was active last at the end."""
-        return ListSessionsResponse(sessions=await self._cross(self._list, app_name, user_id))
+        """Return the sessions of an app, or of one user, without events; the most recently active one last."""
+        return ListSessionsResponse(sessions=await self._bridge.run(self._list, app_name, user_id))
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
-        """Into Bough's trash, from which `store.restore` brings it back."""
-        await self._cross(self._delete, (app_name, user_id, session_id.strip()))
+        """Move the session to the trash; `store.restore` brings it back."""
+        await self._bridge.run(self._delete, (app_name, user_id, session_id.strip()))
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
-        """What a user's sessions share, without the prefix."""
-        return await self._cross(self._shared.read, (app_name, user_id))
+        """Return the state that a user's sessions share, without the prefix."""
+        return await self._bridge.run(self._shared.read, (app_name, user_id))
 
     async def append_event(self, session: AdkSession, event: Event) -> Event:
-        """Durable on return, and in `session.events`. A partial event is neither."""
+        """Append an event, durable on return, and add it to `session.events`. A partial event is ignored."""
         if event.partial:
             return event
-        return await self._cross(self._append, session, event)
+        return await self._bridge.run(self._append, session, event)
 
-    # -- more than ADK asks for --------------------------------------------------------------------
+    # -- beyond ADK's interface --------------------------------------------------------------------
 
-    async def opened(self, session: AdkSession) -> Session:
-        """The Bough session below: look at it, fork it, export it. `SessionNotFoundError` if it is gone."""
+    async def bough_session(self, session: AdkSession) -> Session:
+        """Return the Bough session, to inspect, fork or export; `SessionNotFoundError` if it was deleted."""
         name = session.app_name, session.user_id, session.id
-        return await self._cross(lambda: self.store.session(self._held(name).session.session_id))
+        return await self._bridge.run(lambda: self.store.session(self._handle(name).session.session_id))
 
-    # -- finding, on a thread ----------------------------------------------------------------------
+    # -- finding a session -------------------------------------------------------------------------
 
-    def _find(self, name: Name) -> Session | None:
-        """By the id ADK knows; else it was deleted once and made again; else a fork, by the id Bough gave it."""
+    def _find(self, name: SessionName) -> Session | None:
+        """Find by the derived id; then a session created again after a delete; then a fork, by its Bough id."""
         app, _, session_id = name
-        asked = (
-            partial(self._rows, session_name(name)),
+        lookups = (
+            partial(self._rows, bough_session_id(name)),
             partial(self.store.all_sessions, agent=app, conversation_id=session_id),
             partial(self._rows, session_id),
         )
-        for rows in asked:
+        for rows in lookups:
             for row in rows():
                 if row.trashed_at is None and self._name(row) == name:
                     return Session(Log(self.store.backend, row, self.store.runtime))
@@ -127,77 +152,81 @@ class BoughSessionService(BaseSessionService):
         except NotFound:
             return []
 
-    def _name(self, row: SessionRow) -> Name | None:
-        """What ADK calls it; None if it is no session of ADK's."""
+    def _name(self, row: SessionRow) -> SessionName | None:
+        """Return a session's name in ADK; None if it is not one of ADK's."""
         if row.agent is None or "adk_state" in row.tags:
             return None
         if "adk_user" in row.tags and row.relation is None:
             return row.agent, row.tags["adk_user"], row.conversation_id
-        # Of a fork or a copy only the path tells whose it is.
+        # The user of a fork or a copy is recorded only on its path.
         seeds = self.store.backend.path(row.session_id, first=1, last=1).entries
         seed = record_of(seeds[0]) if seeds else None
         return (row.agent, seed["user"], row.session_id) if seed is not None and "user" in seed else None
 
-    def _held(self, name: Name) -> Held:
-        held = self._handles.get(name)
-        if held is None:
+    def _handle(self, name: SessionName) -> SessionHandle:
+        handle = self._handles.get(name)
+        if handle is None:
             session = self._find(name)
             if session is None:
                 raise SessionNotFoundError(f"Session {name[2]} not found.")
-            held = self._handles.keep(name, session)
-        return held
+            handle = self._handles.add(name, session)
+        return handle
 
     # -- creating, listing, deleting ---------------------------------------------------------------
 
-    def _create(self, name: Name, given: State) -> AdkSession:
-        app, user, session_id = name
-        for_app, for_user, own = scopes(given)
-        made = self.store.runtime.new_id("")
-        shared = {key: value for key, value in given.items() if key.startswith(("app:", "user:"))}
-        seed = Note({NAME: {"app": app, "user": user, "made": made} | ({"state": shared} if shared else {})})
-        about: dict[str, Any] = {
-            "conversation_id": session_id,
-            "owner": self.store.backend.owner or user or None,
-            "tags": {"adk_user": user},
-            "state": patch_of({}, own),
-        }
+    def _create(self, name: SessionName, initial: State) -> AdkSession:
         if self._find(name) is not None:
-            raise AlreadyExistsError(f"Session with id {session_id} already exists.")
-        session = self._started(name, seed, about)
-        self._share(name, for_app, for_user, f"{session.session_id}/{made}")
+            raise AlreadyExistsError(f"Session with id {name[2]} already exists.")
+        app_state, user_state, own = split_scopes(initial)
+        creation_id = self.store.runtime.new_id("")
+        session = self._start(name, creation_id, initial, own)
+        self._share(name, app_state, user_state, f"{session.session_id}/{creation_id}")
         self._handles.pop(name, None)
-        self._handles.keep(name, session).settled = made
+        self._handles.add(name, session).shared_through = creation_id
         created = self._load(name, None)
         assert created is not None
         return created
 
-    def _started(self, name: Name, seed: Note, about: dict[str, Any]) -> Session:
-        """The first name that is free: those before it lie in the trash, which keeps what it has."""
-        for nth in count(1):
-            session_id = session_name(name, nth)
+    def _start(self, name: SessionName, creation_id: str, initial: State, own: State) -> Session:
+        """Start under the first free id; ids before it belong to sessions in the trash."""
+        app, user, session_id = name
+        shared = {key: value for key, value in initial.items() if key.startswith(("app:", "user:"))}
+        record = {"app": app, "user": user, "creation_id": creation_id}
+        seed = Note({KEY: record | ({"state": shared} if shared else {})})
+        for number in count(1):
+            bough_id = bough_session_id(name, number)
             try:
-                return self.store.start(name[0], [seed], session_id=session_id, **about)
+                return self.store.start(
+                    app,
+                    [seed],
+                    session_id=bough_id,
+                    conversation_id=session_id,
+                    owner=self.store.backend.owner or user or None,
+                    tags={"adk_user": user},
+                    state=state_patch({}, own),
+                )
             except IdTaken:
-                if any(row.trashed_at is None for row in self._rows(session_id)):
-                    raise AlreadyExistsError(f"Session with id {name[2]} already exists.") from None
-        raise AssertionError("numbers do not end")
+                if any(row.trashed_at is None for row in self._rows(bough_id)):
+                    raise AlreadyExistsError(f"Session with id {session_id} already exists.") from None
+        raise AssertionError("count() does not end")
 
     def _list(self, app: str, user: str | None) -> list[AdkSession]:
         owner = user or None if self.store.backend.owner is None else None
-        found = []
-        users: dict[str, State] = {}
-        for_app = self._shared.read((app, None))
+        sessions = []
+        user_states: dict[str, State] = {}
+        app_state = self._shared.read((app, None))
         for row in self.store.all_sessions(agent=app, owner=owner, limit=200):
             name = self._name(row)
             if name is None or user not in (None, name[1]):
                 continue
-            if name[1] not in users:
-                users[name[1]] = self._shared.read((app, name[1]))
-            reading = self.store.backend.path(row.session_id, newest=2, detail=True)
-            found.append(_session(name, reading, merged(for_app, users[name[1]], self._state(reading)), []))
-        return sorted(found, key=lambda one: (one.last_update_time, one.user_id, one.id))
+            if name[1] not in user_states:
+                user_states[name[1]] = self._shared.read((app, name[1]))
+            snapshot = self.store.backend.path(row.session_id, newest=2, detail=True)
+            state = join_scopes(app_state, user_states[name[1]], self._state(snapshot))
+            sessions.append(_adk_session(name, snapshot, state, []))
+        return sorted(sessions, key=lambda session: (session.last_update_time, session.user_id, session.id))
 
-    def _delete(self, name: Name) -> None:
+    def _delete(self, name: SessionName) -> None:
         session = self._find(name)
         if session is not None:
             self.store.delete(session.session_id)
@@ -205,133 +234,253 @@ class BoughSessionService(BaseSessionService):
 
     # -- loading -----------------------------------------------------------------------------------
 
-    def _load(self, name: Name, config: GetSessionConfig | None) -> AdkSession | None:
-        most = None if config is None else config.num_recent_events
-        current = self._current(name, most)
+    def _load(self, name: SessionName, config: GetSessionConfig | None) -> AdkSession | None:
+        limit = None if config is None else config.num_recent_events
+        current = self._current(name, limit)
         if current is None:
             return None
-        held, reading, found = current
-        self._settle(name, held, reading, found)
+        handle, snapshot, latest = current
+        self._finish_sharing(name, handle, snapshot, latest)
         if config is not None and config.after_timestamp is not None:
-            found = [event for event in found if event.timestamp >= config.after_timestamp]
-        found = found if most is None else found[max(0, len(found) - most) :]
-        for_app = self._shared.read((name[0], None))
-        for_user = self._shared.read(name[:2])
-        return _session(name, reading, merged(for_app, for_user, self._state(reading)), found)
+            latest = [event for event in latest if event.timestamp >= config.after_timestamp]
+        latest = latest if limit is None else latest[max(0, len(latest) - limit) :]
+        app_state = self._shared.read((name[0], None))
+        user_state = self._shared.read(name[:2])
+        return _adk_session(name, snapshot, join_scopes(app_state, user_state, self._state(snapshot)), latest)
 
-    def _current(self, name: Name, most: int | None) -> tuple[Held, PathSnapshot, list[Event]] | None:
-        """A handle on the session and what it holds now. One that was kept may be of a session that is gone."""
+    def _current(
+        self, name: SessionName, limit: int | None
+    ) -> tuple[SessionHandle, PathSnapshot, list[Event]] | None:
+        """Return a handle on the session and its present content. A cached handle may be of a deleted session."""
         while True:
-            known = self._handles.get(name)
-            session = self._find(name) if known is None else known.session
+            cached = self._handles.get(name)
+            session = self._find(name) if cached is None else cached.session
             if session is None:
                 return None
             with suppress(NotFound):
-                reading, found = self._read(session, most)
-                if reading.row.trashed_at is None:
-                    return known or self._handles.keep(name, session), reading, found
+                snapshot, latest = self._read(session, limit)
+                if snapshot.row.trashed_at is None:
+                    return cached or self._handles.add(name, session), snapshot, latest
             self._handles.pop(name, None)
 
-    def _read(self, session: Session, most: int | None) -> tuple[PathSnapshot, list[Event]]:
-        """The session as it stands, and at least the `most` latest events of it, if it has as many."""
-        newest = None if most is None else 2 * most + 4
+    def _read(self, session: Session, limit: int | None) -> tuple[PathSnapshot, list[Event]]:
+        """Read the session, with at least its `limit` latest events if it has as many."""
+        newest = None if limit is None else 2 * limit + 4
         while True:
-            reading = self.store.backend.path(session.session_id, newest=newest, detail=True)
-            found = list(events(reading.entries, self._blob))
-            if newest is None or len(reading.entries) < newest or len(found) > (most or 0):
-                return reading, found
+            snapshot = self.store.backend.path(session.session_id, newest=newest, detail=True)
+            latest = list(events(snapshot.entries, self._blob))
+            if newest is None or len(snapshot.entries) < newest or len(latest) > (limit or 0):
+                return snapshot, latest
             newest = 4 * newest
 
-    def _state(self, reading: PathSnapshot) -> State:
-        cached = None if reading.detail is None else reading.detail.state
+    def _state(self, snapshot: PathSnapshot) -> State:
+        cached = None if snapshot.detail is None else snapshot.detail.state
         if cached is not None:
             state = from_json(cached)
-        elif reading.entries and reading.entries[0].seq == 1:
-            state = fold_state(reading.entries)
-        else:  # after a rewind or a fork it is not cached
-            state = self.store.session(reading.row.session_id).state
-        return shown(inlined(state, self._blob))
+        elif snapshot.entries and snapshot.entries[0].seq == 1:
+            state = fold_state(snapshot.entries)
+        else:  # not cached after a rewind or a fork
+            state = self.store.session(snapshot.row.session_id).state
+        return decode_state(inline_blobs(state, self._blob))
 
     def _blob(self, digest: str) -> bytes | None:
-        found = self.store.backend.blob(digest)
-        return None if found is None else found.data
+        blob = self.store.backend.blob(digest)
+        return None if blob is None else blob.data
 
     # -- appending ---------------------------------------------------------------------------------
 
     def _append(self, session: AdkSession, event: Event) -> Event:
         name = session.app_name, session.user_id, session.id
-        held = self._held(name)
-        with held.lock:  # two that share `session` follow each other; two copies of it are two writers
-            if any(one.id == event.id and one == event for one in reversed(session.events)):
-                return event  # handed in again
+        handle = self._handle(name)
+        with handle.lock:  # users of one `session` object follow each other; two copies of it are two writers
+            if any(known.id == event.id and known == event for known in reversed(session.events)):
+                return event  # appended before
             self._apply_temp_state(session, event)
             event = self._trim_temp_delta_state(event)
             delta = to_jsonable_python(event.actions.state_delta, serialize_unknown=True)
-            app, user, own = scopes(delta)
-            leaf, is_new = self._written(held, session, event, own)
-            self._share(name, app, user, f"{held.session.session_id}/{event.id}", is_new=is_new)
-            held.settled = event.id
+            app_delta, user_delta, own = split_scopes(delta)
+            leaf, is_new = self._write(handle, session, event, own)
+            change_key = f"{handle.session.session_id}/{event.id}"
+            self._share(name, app_delta, user_delta, change_key, is_new=is_new)
+            handle.shared_through = event.id
             session._storage_update_marker = str(leaf)
             session.last_update_time = event.timestamp
             return self._commit_event_to_session(session, event)
 
-    def _written(self, held: Held, session: AdkSession, event: Event, delta: State) -> tuple[Leaf, bool]:
-        """Behind the place it was loaded at. Where the session stands now, and whether it was written now."""
+    def _write(
+        self, handle: SessionHandle, session: AdkSession, event: Event, delta: State
+    ) -> tuple[Leaf, bool]:
+        """Append after the leaf the session was loaded at. Return the new leaf, and whether it was written now."""
         try:
-            return write(held.session, self._loaded_at(held, session), event, delta)
+            return append_event(handle.session, self._loaded_leaf(handle, session), event, delta)
         except StaleLeaf as stale:
             raise StaleSessionError(
                 "The session has been modified in storage since it was loaded, and nothing was appended. "
-                f"Load it again with get_session, look at what is new, then decide. ({stale})"
+                f"Load it again with get_session and check the new events before you retry. ({stale})"
             ) from stale
         except (NotFound, SessionTrashed) as gone:
             self._handles.pop((session.app_name, session.user_id, session.id), None)
             raise SessionNotFoundError(f"Session {session.id} not found.") from gone
 
-    def _loaded_at(self, held: Held, session: AdkSession) -> Leaf:
-        """Where it stood when it was loaded. One that nobody loaded is told by its latest event."""
+    def _loaded_leaf(self, handle: SessionHandle, session: AdkSession) -> Leaf:
+        """Return the leaf a session was loaded at. One that was not loaded here is judged by its latest event."""
         branch, _, seq = (session._storage_update_marker or "").partition(":")
         if branch.isdecimal() and seq.isdecimal():
             return Leaf(int(branch), int(seq))
-        reading, found = self._read(held.session, 1)
-        last = found[-1].id if found else None
-        if last == (session.events[-1].id if session.events else None):
-            return reading.row.leaf
-        raise StaleLeaf(held.session.session_id, Leaf(0, 0), reading.row.leaf)
+        snapshot, latest = self._read(handle.session, 1)
+        last_id = latest[-1].id if latest else None
+        if last_id == (session.events[-1].id if session.events else None):
+            return snapshot.row.leaf
+        raise StaleLeaf(handle.session.session_id, Leaf(0, 0), snapshot.row.leaf)
 
-    def _share(self, name: Name, app: State, user: State, change: str, *, is_new: bool = True) -> None:
-        if app:
-            self._shared.write((name[0], None), app, change, is_new=is_new)
-        if user:
-            self._shared.write(name[:2], user, change, is_new=is_new)
+    def _share(
+        self,
+        name: SessionName,
+        app_delta: State,
+        user_delta: State,
+        change_key: str,
+        *,
+        is_new: bool = True,
+    ) -> None:
+        if app_delta:
+            self._shared.write((name[0], None), app_delta, change_key, is_new=is_new)
+        if user_delta:
+            self._shared.write(name[:2], user_delta, change_key, is_new=is_new)
 
-    def _settle(self, name: Name, held: Held, reading: PathSnapshot, found: list[Event]) -> None:
-        """What the latest event changes for others is written after it: a process may have died in between."""
-        seed = next((record_of(entry) for entry in reading.entries[:1]), None) or {}
-        latest: str | None = found[-1].id if found else seed.get("made")
-        delta = found[-1].actions.state_delta if found else seed.get("state", {})
-        app, user, _ = scopes(delta)
-        if latest is None or held.settled == latest:
+    def _finish_sharing(
+        self, name: SessionName, handle: SessionHandle, snapshot: PathSnapshot, latest: list[Event]
+    ) -> None:
+        """Write the latest event's changes of shared state, if the process that appended it died before that."""
+        seed = next((record_of(entry) for entry in snapshot.entries[:1]), None) or {}
+        event_id: str | None = latest[-1].id if latest else seed.get("creation_id")
+        delta = latest[-1].actions.state_delta if latest else seed.get("state", {})
+        app_delta, user_delta, _ = split_scopes(delta)
+        if event_id is None or handle.shared_through == event_id:
             return
-        if app or user:
-            self._share(name, app, user, f"{reading.row.session_id}/{latest}", is_new=False)
-        held.settled = latest
+        if app_delta or user_delta:
+            change_key = f"{snapshot.row.session_id}/{event_id}"
+            self._share(name, app_delta, user_delta, change_key, is_new=False)
+        handle.shared_through = event_id
 
 
-def session_name(name: Name, nth: int = 1) -> str:
-    """The id in Bough. More than one session may have had a name in ADK: those in the trash keep theirs."""
-    for what, part in zip(("app_name", "user_id", "session_id"), name, strict=True):
-        check_text(part, what)
-    return name_of(name[2], "session", *name, *([nth] if nth > 1 else []))
+def bough_session_id(name: SessionName, number: int = 1) -> str:
+    """Return the id in Bough. `number` counts the sessions of that name: those in the trash keep their ids."""
+    for field, part in zip(("app_name", "user_id", "session_id"), name, strict=True):
+        check_text(part, field)
+    return derived_session_id(name[2], "session", *name, *([number] if number > 1 else []))
 
 
-def _session(name: Name, reading: PathSnapshot, state: State, found: list[Event]) -> AdkSession:
-    row, last = reading.row, told_at(reading.entries)
-    if last is None:
-        last = (row.updated_at if row.leaf.seq > row.seed_count else row.started_at) / 1e6
+def _adk_session(name: SessionName, snapshot: PathSnapshot, state: State, latest: list[Event]) -> AdkSession:
+    row, updated = snapshot.row, last_timestamp(snapshot.entries)
+    if updated is None:
+        updated = (row.updated_at if row.leaf.seq > row.seed_count else row.started_at) / 1e6
     app, user, session_id = name
     session = AdkSession(
-        app_name=app, user_id=user, id=session_id, state=state, events=found, last_update_time=last
+        app_name=app, user_id=user, id=session_id, state=state, events=latest, last_update_time=updated
     )
     session._storage_update_marker = str(row.leaf)
     return session
+
+
+# -- appending one event to a Bough session --------------------------------------------------------
+
+
+def append_event(session: Session, after: Leaf, event: Event, delta: State) -> tuple[Leaf, bool]:
+    """Append an event after the leaf `after`, with `delta`, its change of the session's own state. Durable on return.
+
+    Return the new leaf, and whether the event was written now: a caller that did not get the reply may call again.
+    `StaleLeaf` if the session's leaf has moved for another reason.
+    """
+    log = session.log
+    if log.leaf != after:
+        log.refresh()
+    if log.leaf != after:
+        return _leaf_of_change(session, after, event.id), False
+    patch = state_patch(session.state if needs_current(delta) else {}, delta)
+    if event.actions.rewind_before_invocation_id:
+        patch = _rewind(session, event.actions.rewind_before_invocation_id, patch)
+        after = log.leaf
+    drafts = event_drafts(event, log.cursor, patch, SessionHistory(session))
+    appended = log.append(
+        drafts.drafts,
+        after=after,
+        key=event.id,
+        calls=_model_calls(event, drafts, log),
+        facts=_started_calls(drafts, log),
+    )
+    return appended.leaf, True
+
+
+class SessionHistory:
+    """The path before an event that is being appended. Usually none of it is read."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def call(self, call_id: str) -> ToolCall | None:
+        return find_call(reversed(self._session.path()), call_id)
+
+    def calling_event(self) -> Json:
+        return record_of(self._since_calls[0]) or {}
+
+    def noted_events(self) -> list[Json]:
+        is_last = self._session.open_tool_calls[0].seq == self._session.leaf.seq
+        return [] if is_last else noted_events(self._since_calls)
+
+    @cached_property
+    def _since_calls(self) -> list[Entry]:
+        return self._session.path(since=self._session.open_tool_calls[0].seq - 1)
+
+
+def _leaf_of_change(session: Session, leaf: Leaf, key: str) -> Leaf:
+    """Return the leaf after the change with this key; `StaleLeaf` if there is none."""
+    for fact in reversed(session.journal()):
+        if fact.key == key:
+            return Leaf(fact.data["branch"], fact.data["last"])
+    raise StaleLeaf(session.session_id, leaf, session.leaf)
+
+
+def _rewind(session: Session, invocation_id: str, patch: State) -> State:
+    """Move the leaf before an invocation; return the patch that gives the state there the values ADK wants."""
+    wanted = merge_state(session.state, patch)
+    for entry in session.path():
+        record = record_of(entry) or {}
+        if record.get("invocation_id") == invocation_id:
+            session.rewind(entry.seq - record.get("entry_count", 1))
+            break
+    return cast(State, merge_patch(session.state, wanted))
+
+
+def _started_calls(drafts: EventDrafts, log: Log) -> list[ExtraFact]:
+    """ADK runs tools as soon as it has stored the answer with their calls: after a crash they may have run."""
+    index = drafts.answer_index
+    answer = None if index is None else drafts.drafts[index].payload
+    if index is None or not isinstance(answer, Message) or not answer.calls:
+        return []
+    seq = log.leaf.seq + index + 1
+    return [ExtraFact("calls_started", {"seq": seq, "indexes": list(range(len(answer.calls)))})]
+
+
+def _model_calls(event: Event, drafts: EventDrafts, log: Log) -> list[Call]:
+    """Return the model call that produced an event, if ADK reports its usage."""
+    if event.usage_metadata is None:
+        return []
+    reply = {"candidates": [{}], "usage_metadata": event.usage_metadata}
+    usage = gemini.parse_reply(reply).usage or Usage()
+    model = event.model_version
+    provider = gemini.NAME if model is not None and gemini.NAME in model else None
+    after = log.leaf.seq + (drafts.answer_index or 0)
+    return [
+        Call(
+            call_id=log.runtime.new_id(""),
+            branch=0,
+            after_seq=after,
+            answer_seq=None if drafts.answer_index is None else after + 1,
+            at=log.runtime.now(),
+            usage=usage,
+            provider=provider,
+            model=model,
+            price=price(usage, provider, model),
+            failed=event.error_code is not None,
+        )
+    ]

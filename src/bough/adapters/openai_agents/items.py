@@ -34,7 +34,7 @@ from ...core.messages import (
 from ...errors import UnrecognizedReply
 from ...wire import Blobs, find_provider
 from ...wire.shapes import content_blocks, to_dict
-from ..json_edits import edited, edits
+from ..json_diff import apply_edits, diff
 
 Item = dict[str, Any]
 Rest = dict[str, Any]
@@ -62,7 +62,7 @@ class Piece(Struct, frozen=True):
 
     def rest(self) -> Rest:
         bare = {key: value for key, value in self.item.items() if key not in self.sealed()}
-        made = edits(_render(self.role, self.parts, self.form, _no_blob), bare)
+        made = diff(_render(self.role, self.parts, self.form, _no_blob), bare)
         has_own_count = self.role in ("assistant", "tool") and len(self.parts) != 1
         found = {
             "form": self.form,
@@ -317,7 +317,7 @@ def _items(message: Message, evidence: Evidence | None, blobs: Blobs) -> list[It
         last = len(message.parts) if is_one else first + rest.get("parts", 1)
         item = _render(message.role, message.parts[first:last], rest.get("form"), blobs)
         item |= _sealed(proofs.get(str(first), {})) if last > first else {}
-        items.append(edited(item, rest["edits"]) if "edits" in rest else item)
+        items.append(apply_edits(item, rest["edits"]) if "edits" in rest else item)
         first = last
     return items
 

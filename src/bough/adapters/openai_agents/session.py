@@ -26,7 +26,7 @@ from ...models.prices import price
 from ...session import Session
 from ...store import Store
 from .. import require_store
-from ..async_bridge import Crossing
+from ..async_bridge import AsyncBridge
 from .items import CUT_OFF, Item, Plan, is_ahead, told
 
 if TYPE_CHECKING:
@@ -59,57 +59,57 @@ class BoughSession:
         self.session_settings = coerce_session_settings(settings)
         self._source = require_store(store, "BoughSession", or_session=True)
         self._about = {"title": session_id, **about}
-        self._cross = Crossing()
+        self._bridge = AsyncBridge()
         self._ahead = Ahead()
 
     async def opened(self) -> Session:
         """The Bough session below: fork, redo, compact, export it. The handle is shared with this object."""
-        return await self._cross(lambda: self._session)
+        return await self._bridge.run(lambda: self._session)
 
     # -- the SDK's protocol ------------------------------------------------------------------------
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """The latest `limit` items, or those the settings say, or all, oldest first, as they were handed in."""
         most = resolve_session_limit(limit, self.session_settings)
-        return cast(list[TResponseInputItem], await self._cross(self._read, most))
+        return cast(list[TResponseInputItem], await self._bridge.run(self._read, most))
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """All of them, durable on return, or none."""
-        await self._cross(self._add, list(items))
+        await self._bridge.run(self._add, list(items))
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Take the latest item back: the leaf moves, nothing is deleted."""
-        return cast(TResponseInputItem | None, await self._cross(self._pop))
+        return cast(TResponseInputItem | None, await self._bridge.run(self._pop))
 
     async def clear_session(self) -> None:
         """Back to the start: everything stays in the tree, and `redo` brings it back."""
-        await self._cross(self._clear)
+        await self._bridge.run(self._clear)
 
     # -- more than the protocol --------------------------------------------------------------------
 
     async def close_batch(self, why: str = CUT_OFF) -> int:
         """Give the calls a killed run left open a result that says so, before the next run; returns how many."""
-        return await self._cross(self._close_batch, why)
+        return await self._bridge.run(self._close_batch, why)
 
     async def store_run_usage(self, result: RunResultBase) -> None:
         """What a run's model calls cost, into the ledger: once per run, for runs without `BoughHooks`."""
         used = [_usage(response) for response in result.raw_responses]
         model = model_of(result.last_agent)
-        await self._cross(self._record, [(usage, *model) for usage in used])
+        await self._bridge.run(self._record, [(usage, *model) for usage in used])
 
     async def answered(self, agent: Agent[Any], response: ModelResponse) -> None:
         """A model's answer at the moment it came. Calls are durable before they run; a last answer when it is added."""
         items = [cast(Item, item) for item in response.to_input_items()]
         asking = {tool.name for tool in agent.tools if getattr(tool, "needs_approval", False)}
-        await self._cross(self._write_ahead, items, (_usage(response), *model_of(agent)), asking)
+        await self._bridge.run(self._write_ahead, items, (_usage(response), *model_of(agent)), asking)
 
     async def started(self, call_id: str) -> None:
         """A call that had to wait for a person begins to run: from here on it may have happened."""
-        await self._cross(self._start, call_id)
+        await self._bridge.run(self._start, call_id)
 
     async def returned(self, item: Item) -> None:
         """A tool's result at the moment it landed."""
-        await self._cross(self._land, item)
+        await self._bridge.run(self._land, item)
 
     # -- on the thread -----------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from pydantic_ai.tools import DeferredToolRequests
 from ...session import Session
 from ...store import Store
 from .. import require_store
-from ..async_bridge import Crossing
+from ..async_bridge import AsyncBridge
 from .conversations import Conversations
 
 
@@ -46,17 +46,17 @@ class BoughConversationStore(ConversationStore):
 
     def __init__(self, store: Store, **about: Any) -> None:
         self._conversations = Conversations(require_store(store, "BoughConversationStore"), about)
-        self._cross = Crossing(threads=4)
+        self._bridge = AsyncBridge(threads=4)
 
     # -- the framework's contract ------------------------------------------------------------------
 
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
-        return await self._cross(self._conversations.record, conversation_id)
+        return await self._bridge.run(self._conversations.record, conversation_id)
 
     async def read_records(
         self, *, scope: str | None = None, limit: int | None = None
     ) -> Sequence[ConversationRecord]:
-        return await self._cross(self._conversations.records, scope, limit)
+        return await self._bridge.run(self._conversations.records, scope, limit)
 
     async def write_record(
         self,
@@ -65,25 +65,25 @@ class BoughConversationStore(ConversationStore):
         new_entries: Sequence[ConversationEntry] = (),
         expected_revision: str | None,
     ) -> None:
-        await self._cross(self._conversations.write, record, list(new_entries), expected_revision)
+        await self._bridge.run(self._conversations.write, record, list(new_entries), expected_revision)
 
     async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
-        await self._cross(self._conversations.delete, conversation_id, expected_revision)
+        await self._bridge.run(self._conversations.delete, conversation_id, expected_revision)
 
     async def read_entry(self, entry_id: str) -> ConversationEntry:
         return (await self.read_history(entry_id, limit=1))[0]
 
     async def read_history(self, head_id: str | None, *, limit: int | None = None) -> list[ConversationEntry]:
-        return [] if head_id is None else await self._cross(self._conversations.history, head_id, limit)
+        return [] if head_id is None else await self._bridge.run(self._conversations.history, head_id, limit)
 
     async def opened(self, conversation_id: str) -> Session | None:
         """The Bough session of a conversation: show, search, compact or export it."""
-        return await self._cross(self._conversations.find, conversation_id)
+        return await self._bridge.run(self._conversations.find, conversation_id)
 
     async def land(self, conversation_id: str, part: ToolReturnPart[Any]) -> None:
         """A tool's result at the moment it came; its request, with all that belongs to it, is saved later."""
         dumped = ModelMessagesTypeAdapter.dump_python([ModelRequest([part])], mode="json")
-        await self._cross(self._conversations.land, conversation_id, dumped[0]["parts"][0])
+        await self._bridge.run(self._conversations.land, conversation_id, dumped[0]["parts"][0])
 
 
 class BoughSteps(AbstractCapability[Any]):

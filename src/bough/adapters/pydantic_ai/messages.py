@@ -19,7 +19,7 @@ from ...core.drafts import Draft
 from ...core.entries import Entry, Evidence, Note, Payload, Settings
 from ...core.messages import Message, Text, ToolResult
 from ...wire import Blobs
-from ..json_edits import edited, edits
+from ..json_diff import apply_edits, diff
 from .parts import TEMPLATES, Dumped, no_blob, read_request, read_said, render_request, render_said
 
 NAME = "pydantic_ai"
@@ -70,7 +70,7 @@ class Plan:
                 self._request(part)
                 parts.append(part)
         self._instruct(first, message.get("instructions"))
-        made = edits(_requested(parts, [], self._prompt), message)
+        made = diff(_requested(parts, [], self._prompt), message)
         self._close_message(first, {"rest": made, "id": name} if made else {"id": name})
 
     def _landed(self, message: Dumped) -> list[Dumped]:
@@ -125,7 +125,7 @@ class Plan:
             self._waiting.remove(call_id)
         else:
             self._close_batch()
-        made = edits(render_request(role, content, form, no_blob), part)
+        made = diff(render_request(role, content, form, no_blob), part)
         self.drafts.append(Draft(Message(role, content, details=_details(form=form, edits=made))))
 
     def _answer(self, message: Dumped, name: str) -> None:
@@ -136,12 +136,12 @@ class Plan:
             {key: part[key] for key in SEALED if part.get(key) is not None} for part in message["parts"]
         ]
         rests = [
-            _rest(form, edits(render_said(part, form, no_blob), {**dumped, **dict.fromkeys(seal)}))
+            _rest(form, diff(render_said(part, form, no_blob), {**dumped, **dict.fromkeys(seal)}))
             for (part, form), dumped, seal in zip(pieces, message["parts"], sealed, strict=True)
         ]
         model, finish = message.get("model_name"), message.get("finish_reason")
         base = _bare(TEMPLATES["response"]) | {"model_name": model, "finish_reason": finish}
-        details = _details(parts=rests if any(rests) else None, rest=edits(base, _bare(message)), id=name)
+        details = _details(parts=rests if any(rests) else None, rest=diff(base, _bare(message)), id=name)
         proofs = {str(index): seal for index, seal in enumerate(sealed) if seal}
         answer = Message("assistant", tuple(part for part, _ in pieces), details=details)
         evidence = Evidence(issuer or NAME, proofs) if proofs else None
@@ -266,7 +266,7 @@ def _placed(message: Dumped, entry: Entry) -> Placed:
 
 def _requested(parts: list[Dumped], rest: list[Any], prompt: str | None) -> Dumped:
     base = {**TEMPLATES["request"], "parts": parts, "instructions": prompt}
-    asked: Dumped = edited(base, rest)
+    asked: Dumped = apply_edits(base, rest)
     return asked
 
 
@@ -275,21 +275,21 @@ def _responded(message: Message, kept: Dumped, entry: Entry, blobs: Blobs) -> Du
     rests = kept.get("parts") or [{}] * len(message.parts)
     parts = []
     for index, (part, rest) in enumerate(zip(message.parts, rests, strict=True)):
-        dumped = edited(render_said(part, rest.get("form"), blobs), rest.get("edits", []))
+        dumped = apply_edits(render_said(part, rest.get("form"), blobs), rest.get("edits", []))
         proof = proofs.get(str(index), {})
         parts.append(dumped | {key: proof[key] for key in SEALED if key in proof})
     base = _bare(TEMPLATES["response"]) | {"model_name": entry.model, "finish_reason": entry.finish}
     base["timestamp"] = _time(entry)
     if not kept:  # of another's making: its words for a finish are not the framework's
         base["finish_reason"] = None
-    return {"parts": parts, **edited(base, kept.get("rest", []))}
+    return {"parts": parts, **apply_edits(base, kept.get("rest", []))}
 
 
 def _parts_of(message: Message, kept: Dumped, entry: Entry, blobs: Blobs) -> list[Dumped]:
     form, made = kept.get("form"), kept.get("edits", [])
     split = [(part,) for part in message.parts] if message.role == "tool" else [message.parts]
     rendered = [render_request(message.role, one, form, blobs) | {"timestamp": _time(entry)} for one in split]
-    return [edited(one, made) for one in rendered]
+    return [apply_edits(one, made) for one in rendered]
 
 
 def _time(entry: Entry) -> str:
