@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bough import Session, assistant, user
-from bough.cli.chat.line_input import whole
-from bough.cli.rendering.turn_screen import Blocks
+from bough.cli.chat.line_input import read_input
+from bough.cli.rendering.turn_screen import MarkdownBlocks
 from support import cli_process
 from support.terminal import BOUGH, PROMPT, Start, Terminal, bough, environment, start_interpreter
 from tests.cli.test_run_commands import AGENT, MODEL, TOOLS, calls, opened, script, texts, wait_for
@@ -370,7 +370,7 @@ class TestPiped:
 
 class TestBlocks:
     def test_a_block_is_whole_when_the_next_begins(self) -> None:
-        blocks = Blocks()
+        blocks = MarkdownBlocks()
         assert blocks.add("one\ntwo\n\n") == []
         assert blocks.add("three\n") == ["one\ntwo"]
         assert blocks.rest() == ["three"]
@@ -392,7 +392,7 @@ class TestBlocks:
 
 
 def cut(*pieces: str) -> list[str]:
-    blocks = Blocks()
+    blocks = MarkdownBlocks()
     return [*(block for piece in pieces for block in blocks.add(piece)), *blocks.rest()]
 
 
@@ -416,7 +416,7 @@ class TestWhole:
                 raise EOFError
             return left.pop(0)
 
-        assert whole(line) == text
+        assert read_input(line) == text
         assert not left
 
     def test_the_end_of_everything_is_no_input(self) -> None:
@@ -424,4 +424,4 @@ class TestWhole:
             raise EOFError
 
         with pytest.raises(EOFError):
-            whole(line)
+            read_input(line)

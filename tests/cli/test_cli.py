@@ -13,7 +13,7 @@ import pytest
 import bough as library
 from bough.cli.main import VERBS
 from bough.cli.main import bough as group
-from bough.cli.rendering.error_text import explain
+from bough.cli.rendering.error_text import describe_error
 from bough.errors import TokenRequired
 from support.cli_store import write_store
 from support.terminal import BOUGH, Terminal, bough, environment
@@ -236,7 +236,7 @@ class TestExitCodes:
             "import nosuch",
         ):
             assert bough(*line.split(), store=shelf).code == 2, line
-        said = explain(TokenRequired("0.0.0.0"))
+        said = describe_error(TokenRequired("0.0.0.0"))
         assert said is not None
         assert said.code == 2
 

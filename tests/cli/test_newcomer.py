@@ -10,7 +10,7 @@ import pytest
 
 import bough as library
 from bough import assistant, system, user
-from bough.cli.rendering.output import ago
+from bough.cli.rendering.output import format_age
 from support.cli_store import write_store
 from support.terminal import CommandResult, Terminal, bough
 
@@ -232,10 +232,10 @@ class TestSuggestions:
         assert bough("replay", bough(*words, store=shelf).out.strip(), store=shelf).code == 0
 
     def test_a_page_too_large_names_the_options_that_make_it_smaller(self) -> None:
-        from bough.cli.rendering.error_text import explain
+        from bough.cli.rendering.error_text import describe_error
         from bough.errors import PageTooLarge
 
-        said = explain(PageTooLarge(50_000_000))
+        said = describe_error(PageTooLarge(50_000_000))
         assert said is not None
         assert "--no-children" in said.text
         assert "blobs=False" not in said.text
@@ -360,7 +360,7 @@ class TestTimes:
     )
     def test_a_time_is_told_as_people_say_it_until_it_is_long_ago(self, seconds: int, said: str) -> None:
         now = int(datetime(2026, 11, 1).timestamp() * 1e6)
-        assert ago(now - seconds * 1_000_000, now) == said
+        assert format_age(now - seconds * 1_000_000, now) == said
 
     def test_a_list_says_how_long_ago_at_a_terminal_and_when_in_a_pipe(self, shelf: Path) -> None:
         with Terminal("ls", store=shelf) as terminal:

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 from functools import wraps
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from math import isfinite
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
@@ -19,7 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from ..agent.limits import Limits
-from ..agent.tools.tool import Tool
+from ..agent.tools.tool import Tool, tool
 from ..core.context import fold_settings
 from ..core.messages import system as system_message
 from ..log.workspace import Workspace
@@ -28,10 +32,9 @@ from ..models.model import Model
 from ..models.prices import MICROCENTS_PER_DOLLAR
 from ..session import Session
 from ..store import Store
-from .load_tools import load_tools
-from .rendering.error_text import Refused
-from .rendering.output import say
-from .text_argument import spoken
+from .rendering.error_text import CommandError
+from .rendering.output import notify
+from .text_argument import text_or_file
 
 NO_MODEL = """\
 no model is named. Name one with --model NAME, or set BOUGH_MODEL:
@@ -43,7 +46,7 @@ no model is named. Name one with --model NAME, or set BOUGH_MODEL:
 Several --model are a fallback chain."""
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class AgentOptions(Struct, frozen=True, kw_only=True):
     """What the command line said of the agent."""
 
     models: tuple[str, ...] = ()
@@ -63,7 +66,7 @@ class Asked(Struct, frozen=True, kw_only=True):
 class Agent(Struct, frozen=True):
     """Who answers, and what it may use."""
 
-    asked: Asked
+    options: AgentOptions
     names: tuple[str, ...]
     models: list[Model]
     own_tools: list[Tool]
@@ -74,7 +77,7 @@ class Agent(Struct, frozen=True):
         """Those of the files named, and the workspace's, which keep their long output in this session."""
         if self.workspace is None:
             return self.own_tools
-        return [*self.own_tools, *session.workspace_tools(self.workspace, commands=self.asked.allow)]
+        return [*self.own_tools, *session.workspace_tools(self.workspace, commands=self.options.allow)]
 
     def how(self, session: Session) -> dict[str, Any]:
         """What `send` and `resume` take."""
@@ -82,74 +85,74 @@ class Agent(Struct, frozen=True):
 
     def about(self) -> dict[str, Any]:
         """What a new session's row says of it. The spec tells people later how it was started."""
-        asked = self.asked
+        options = self.options
         spec = {
-            "name": asked.agent,
-            "prompt": asked.system,
+            "name": options.agent,
+            "prompt": options.system,
             "models": list(self.names),
-            "tools": list(asked.tools),
-            "workspace": asked.workspace,
+            "tools": list(options.tools),
+            "workspace": options.workspace,
         }
         return {
             "model": self.names[0],
-            "title": asked.title,
-            "tags": asked.tags,
+            "title": options.title,
+            "tags": options.tags,
             "tool_names": [tool.name for tool in self.own_tools],
             "workspace": self.workspace,
             "spec": {name: value for name, value in spec.items() if value},
         }
 
-    def start(self, sessions: Store) -> Session:
+    def start(self, store: Store) -> Session:
         """A new session, or the latest of the conversation that was named."""
-        asked = self.asked
-        seeds = [system_message(asked.system)] if asked.system else []
-        if asked.conversation is not None:
-            return sessions.latest_or_start(asked.conversation, asked.agent, seeds, **self.about())
-        return sessions.start(asked.agent, seeds, **self.about())
+        options = self.options
+        seeds = [system_message(options.system)] if options.system else []
+        if options.conversation is not None:
+            return store.latest_or_start(options.conversation, options.agent, seeds, **self.about())
+        return store.start(options.agent, seeds, **self.about())
 
     def again(self, session: Session) -> str:
         """The options that bring the same agent to the session once more, as they are typed behind its name."""
-        asked = self.asked
+        options = self.options
         given = {
             "--model": () if self.names == _own_models(session) else self.names,
-            "--tools": asked.tools,
-            "--workspace": (asked.workspace,),
-            "--scope": (asked.scope,),
-            "--allow": asked.allow,
-            "--max-cost": (asked.max_cost,),
-            "--max-turns": (asked.max_turns,),
+            "--tools": options.tools,
+            "--workspace": (options.workspace,),
+            "--scope": (options.scope,),
+            "--allow": options.allow,
+            "--max-cost": (options.max_cost,),
+            "--max-turns": (options.max_turns,),
         }
         words = [word for flag, values in given.items() for one in values if one for word in (flag, f"{one}")]
         return "".join(f" {shlex.quote(word)}" for word in words)
 
-    def settle_prompt(self, session: Session) -> None:
+    def update_prompt(self, session: Session) -> None:
         """--system on a session that is there already holds from here on, as an entry of it."""
-        prompt = self.asked.system
+        prompt = self.options.system
         if prompt is None or "\n\n".join(session.context().system) == prompt:
             return
         session.log.raise_if_leased()
         session.set(prompt=prompt)
 
 
-def agent_for(asked: Asked, session: Session | None) -> Agent:
+def agent_for(options: AgentOptions, session: Session | None) -> Agent:
     """Everything that can be refused is refused here, before anything is made."""
-    if asked.workspace is None and (asked.scope or asked.allow):
-        raise Refused("--scope and --allow say what a workspace may do; name it with --workspace DIR")
-    names = asked.models or _own_models(session) or _environment()
+    if options.workspace is None and (options.scope or options.allow):
+        raise CommandError("--scope and --allow say what a workspace may do; name it with --workspace DIR")
+    names = options.models or _own_models(session) or _environment()
     if not names:
-        raise Refused(NO_MODEL)
+        raise CommandError(NO_MODEL)
     models = available_models(names)
-    cost = None if asked.max_cost is None else _microcents(asked.max_cost)
-    limits = Limits(turns=asked.max_turns or 50, max_cost_microcents=cost)
-    return Agent(asked, names, models, load_tools(asked.tools), limits, _workspace(asked))
+    cost = None if options.max_cost is None else _microcents(options.max_cost)
+    limits = Limits(turns=options.max_turns or 50, max_cost_microcents=cost)
+    return Agent(options, names, models, load_tools(options.tools), limits, _workspace(options))
 
 
 def _microcents(dollars: float) -> int:
     if not isfinite(dollars):
-        raise Refused(f"--max-cost {dollars} is no amount of money; leave it out for no cap")
+        raise CommandError(f"--max-cost {dollars} is no amount of money; leave it out for no cap")
     microcents = round(dollars * MICROCENTS_PER_DOLLAR)
     if not microcents:
-        raise Refused(
+        raise CommandError(
             f"--max-cost {dollars:g} would allow no call at all; raise it, or leave it out for no cap"
         )
     return microcents
@@ -159,9 +162,9 @@ def _own_models(session: Session | None) -> tuple[str, ...]:
     """What the session's settings name, else the chain it was started with, else its row."""
     if session is None:
         return ()
-    settled = fold_settings(session.path()).model
-    if settled is not None:
-        return (settled,)
+    on_result = fold_settings(session.path()).model
+    if on_result is not None:
+        return (on_result,)
     row, spec = session.row, _spec(session)
     chain = tuple(spec.get("models", ()))
     return chain if chain[:1] == (row.model,) else (row.model,) if row.model else ()
@@ -172,11 +175,11 @@ def _environment() -> tuple[str, ...]:
     return (name,) if name else ()
 
 
-def _workspace(asked: Asked) -> Workspace | None:
-    if asked.workspace is None:
+def _workspace(options: AgentOptions) -> Workspace | None:
+    if options.workspace is None:
         return None
     return Workspace.detect(
-        working_dir=str(Path(asked.workspace).resolve()), fs_scope_tier=asked.scope or "sandboxed"
+        working_dir=str(Path(options.workspace).resolve()), fs_scope_tier=options.scope or "sandboxed"
     )
 
 
@@ -186,34 +189,108 @@ def _spec(session: Session) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def refuse_without(session: Session, tools: list[Tool]) -> None:
+def require_tools(session: Session, tools: list[Tool]) -> None:
     """A call that waits is not answered with "no such tool" because an option was forgotten."""
     missing = sorted({call.call.name for call in session.open_tool_calls} - {tool.name for tool in tools})
     if missing:
-        raise Refused(
+        raise CommandError(
             f"session {session.session_id} waits for {', '.join(missing)}, and no such tool is given{_hint(session)}; "
             f"name it with --tools FILE.py or --workspace DIR, or leave the turn behind: "
             f"bough resume {session.session_id} --rollback"
         )
 
 
-def say_lost(session: Session, tools: list[Tool]) -> None:
+def warn_missing_tools(session: Session, tools: list[Tool]) -> None:
     lost = sorted(set(session.row.tool_names) - {tool.name for tool in tools})
     if lost:
-        say(f"without {', '.join(lost)}, which this session had{_hint(session)}")
+        notify(f"without {', '.join(lost)}, which this session had{_hint(session)}")
 
 
 def _hint(session: Session) -> str:
-    was = started_with(session)
+    was = original_flags(session)
     return f" (it was started with{was})" if was else ""
 
 
-def started_with(session: Session) -> str:
+def original_flags(session: Session) -> str:
     """Its tools and workspace, as they are typed behind its name."""
     spec = _spec(session)
     was = [("--tools", source) for source in spec.get("tools", ())]
     was += [("--workspace", spec["workspace"])] if spec.get("workspace") else []
     return "".join(f" {flag} {shlex.quote(value)}" for flag, value in was)
+
+
+# -- tools from files and modules ------------------------------------------------------------------------
+
+
+def load_tools(sources: Iterable[str]) -> list[Tool]:
+    """Every tool of `FILE.py`, `package.module`, or of one name in it (`FILE.py:name`), each once."""
+    found: dict[int, Tool] = {}
+    for source in sources:
+        place, _, name = source.partition(":")
+        module = load_module("--tools", source, place)
+        tools = _tools_named(source, module, name) if name else _every(module)
+        if not tools:
+            raise CommandError(
+                f"there is no tool in {source}; decorate functions with @bough.tool, or list them as `tools`"
+            )
+        found |= {id(one): one for one in tools}
+    return list(found.values())
+
+
+def load_module(option: str, source: str, place: str) -> ModuleType:
+    """The module of `FILE.py` or `package.module`, as the option named it."""
+    is_file = place.endswith(".py") or not all(part.isidentifier() for part in place.split("."))
+    if is_file and Path(place).is_dir():
+        raise CommandError(f"{option} {source}: {place} is a folder; name a file in it, or a module")
+    if is_file and not Path(place).is_file():
+        raise CommandError(f"{option} {source}: there is no file {place}")
+    try:
+        return _from_file(Path(place)) if is_file else _imported(place)
+    except Exception as error:  # somebody's own code may raise anything
+        raise CommandError(
+            f"{option} {source} could not be loaded: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _from_file(place: Path) -> ModuleType:
+    name = f"bough_tools_{place.stem}"
+    _find_in(place.resolve().parent)  # as a script finds its neighbours
+    spec = spec_from_file_location(name, place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _imported(name: str) -> ModuleType:
+    _find_in(Path.cwd())
+    return import_module(name)
+
+
+def _find_in(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _tools_named(source: str, module: ModuleType, name: str) -> list[Tool]:
+    value = getattr(module, name, None)
+    if value is None:
+        raise CommandError(f"--tools {source}: it has no {name!r}")
+    return [tool(value)] if callable(value) and not isinstance(value, Tool) else _tools_of(value)
+
+
+def _every(module: ModuleType) -> list[Tool]:
+    values = vars(module)
+    listed = _tools_of(values["tools"]) if isinstance(values.get("tools"), list | tuple) else []
+    return [*(value for value in values.values() if isinstance(value, Tool)), *listed]
+
+
+def _tools_of(value: Any) -> list[Tool]:
+    if isinstance(value, Tool):
+        return [value]
+    several = value if isinstance(value, list | tuple) else ()
+    return [one if isinstance(one, Tool) else tool(one) for one in several]
 
 
 # -- options -------------------------------------------------------------------------------------------
@@ -256,7 +333,7 @@ _AGENT = (
     ),
 )
 _START = (
-    click.option("--system", callback=spoken, metavar="TEXT|@FILE", help="The system prompt."),
+    click.option("--system", callback=text_or_file, metavar="TEXT|@FILE", help="The system prompt."),
     click.option("--agent", metavar="NAME", help="The agent's name, for bough ls --agent."),
     click.option("--title", help="The session's title."),
     click.option("--tag", "tags", multiple=True, callback=_tags, metavar="NAME=VALUE"),
@@ -279,8 +356,8 @@ def start_options(verb: Callable[..., Any]) -> Callable[..., Any]:
 def _taking(verb: Callable[..., Any], options: tuple[Any, ...]) -> Callable[..., Any]:
     @wraps(verb)
     def parsed(*args: Any, **given: Any) -> Any:
-        about = {name: given.pop(name) for name in Asked.__struct_fields__ if name in given}
-        return verb(*args, asked=Asked(**about), **given)
+        about = {name: given.pop(name) for name in AgentOptions.__struct_fields__ if name in given}
+        return verb(*args, options=AgentOptions(**about), **given)
 
     taking: Callable[..., Any] = parsed
     for option in reversed(options):

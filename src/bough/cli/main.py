@@ -17,7 +17,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from .. import __version__
-from .store_option import Here
+from .store_option import StoreLocation
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Start here": {
@@ -55,7 +55,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Compare": {
         "replay": ("commands.replay", "Re-execute a session without effects, with another model or prompt."),
-        "diff": ("commands.diff", "Compare two sessions or places turn by turn."),
+        "diff": ("commands.replay", "Compare two sessions or places turn by turn."),
     },
     "Exchange": {
         "export": ("commands.export", "Write a session as a bundle, web page, Markdown, or for other tools."),
@@ -75,7 +75,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
 }
 PAGED = {"ls", "show", "log", "tree", "search", "usage", "context", "diff"}
-_MEANT = {
+_SYNONYMS = {
     "branch": "tree",
     "branches": "tree",
     "cat": "show",
@@ -127,8 +127,8 @@ class Verbs(click.Group):
 
             near = get_close_matches(args[0], VERBS, 1)
             guess = f" Did you mean {near[0]!r}?" if near else " bough --help lists the verbs."
-            if args[0] in _MEANT:
-                guess = f" Here it is bough {_MEANT[args[0]]}."
+            if args[0] in _SYNONYMS:
+                guess = f" Here it is bough {_SYNONYMS[args[0]]}."
             ctx.fail(f"there is no verb {args[0]!r}.{guess}")
         return super().resolve_command(ctx, args)
 
@@ -184,8 +184,8 @@ def bough(
     """
     if os.environ.get("NO_COLOR"):
         ctx.color = False
-    ctx.obj = Here(store, space, owner)
-    ctx.obj.unlock(key_file)
+    ctx.obj = StoreLocation(store, space, owner)
+    ctx.obj.register_key_file(key_file)
     ctx.call_on_close(ctx.obj.close)
     if ctx.invoked_subcommand in PAGED:
         from .rendering.pager import paged
@@ -230,12 +230,12 @@ def outcome(arguments: list[str]) -> int:
             return 0
         raise
     except Exception as error:
-        from .rendering.error_text import complain, explain
+        from .rendering.error_text import describe_error, print_error
 
-        said = explain(error)
+        said = describe_error(error)
         if said is None:
             raise
-        complain(said.text)
+        print_error(said.text)
         return said.code
     return code if isinstance(code, int) else 0
 

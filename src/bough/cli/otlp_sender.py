@@ -17,19 +17,19 @@ from urllib.request import HTTPRedirectHandler, OpenerDirector, Request, build_o
 import msgspec
 from msgspec import Struct
 
-from .rendering.error_text import PROBLEM, Refused
+from .rendering.error_text import FAILURE, CommandError
 
 PATH = "/v1/traces"
 HEADERS = "OTEL_EXPORTER_OTLP_HEADERS"
 """The variable that every exporter of OpenTelemetry reads: NAME=VALUE,… with keys that are nobody's business."""
-PATIENCE = 30
-MOST_SAID = 64 * 1024
+TIMEOUT = 30
+MAX_REPLY = 64 * 1024
 
 
-class Unsent(Refused):
+class SendFailed(CommandError):
     """The collector did not take it."""
 
-    exit_code = PROBLEM
+    exit_code = FAILURE
 
 
 class Sent(Struct, frozen=True):
@@ -47,13 +47,13 @@ class Reply(Struct, frozen=True, rename="camel"):
     partial_success: Partial = Partial()
 
 
-class _Stay(HTTPRedirectHandler):
+class _NoRedirect(HTTPRedirectHandler):
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 def send(lines: Iterable[str], to: str) -> Sent:
-    url, headers, opener = address(to), _headers(), build_opener(_Stay)
+    url, headers, opener = address(to), _headers(), build_opener(_NoRedirect)
     requests = spans = 0
     for line in lines:
         body = line.encode()
@@ -61,7 +61,7 @@ def send(lines: Iterable[str], to: str) -> Sent:
         partial = reply.partial_success
         if partial.rejected_spans not in ("", "0", 0):
             said = partial.error_message or "it does not say why"
-            raise Unsent(f"{url} took the others and rejected {partial.rejected_spans} spans: {said}")
+            raise SendFailed(f"{url} took the others and rejected {partial.rejected_spans} spans: {said}")
         requests += 1
         spans += line.count('"spanId":"')  # within a text the quotes are escaped
     return Sent(url, requests, spans)
@@ -76,7 +76,7 @@ def address(to: str) -> str:
     except ValueError:
         is_good = False
     if not is_good or not to.isprintable() or " " in to or parts.query or parts.fragment:
-        raise Refused(f"{to!r} is no address of a collector; it takes one such as http://localhost:4318")
+        raise CommandError(f"{to!r} is no address of a collector; it takes one such as http://localhost:4318")
     return to if parts.path.rstrip("/").endswith(PATH) else to.rstrip("/") + PATH
 
 
@@ -92,7 +92,7 @@ def _headers() -> dict[str, str]:
             or " " in name
             or not value.isprintable()
         ):
-            raise Refused(f"{HEADERS} is not understood; it takes NAME=VALUE, several parted by commas")
+            raise CommandError(f"{HEADERS} is not understood; it takes NAME=VALUE, several parted by commas")
         found[name] = value
     return found
 
@@ -101,19 +101,19 @@ def _post(opener: OpenerDirector, request: Request, done: int) -> Reply:
     url = request.full_url
     before = f" ({done} requests were taken before)" if done else ""
     try:
-        with opener.open(request, timeout=PATIENCE) as answer:
-            said = answer.read(MOST_SAID)
+        with opener.open(request, timeout=TIMEOUT) as answer:
+            said = answer.read(MAX_REPLY)
     except HTTPError as error:
         with error:
             words = error.read(200).decode("utf-8", "replace").strip()
-        raise Unsent(
+        raise SendFailed(
             f"{url} refused the spans: {error.code} {error.reason}{': ' + words if words else ''}{before}; look at the "
             f"address, and at {HEADERS} if it wants a key"
         ) from None
     except (URLError, HTTPException, OSError) as error:
         cause = getattr(error, "reason", None) or error
         why = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
-        raise Unsent(
+        raise SendFailed(
             f"nobody takes spans at {url}: {why}{before}; start a collector there, or write them to a file with -o FILE"
         ) from None
     try:

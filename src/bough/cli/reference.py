@@ -23,16 +23,16 @@ from ..log.log import Log
 from ..session import Session
 from ..store import Store
 from ..stores.base import SessionRow
-from .rendering.error_text import Refused
-from .rendering.output import clipped
-from .store_option import Here
+from .rendering.error_text import CommandError
+from .rendering.output import clip
+from .store_option import StoreLocation
 
 NEWEST = ("latest", "@", "")
 """Names of the newest session; the last is what stands before the @ of @7."""
 _AT = re.compile(r"^(?P<name>.*)@(?:(?P<branch>\d+):)?(?P<seq>\d+)$", re.DOTALL)
 
 
-class Place(Struct, frozen=True):
+class Position(Struct, frozen=True):
     session: Session
     leaf: Leaf | None
     """The place that was named with @; None: the session's own leaf."""
@@ -41,7 +41,7 @@ class Place(Struct, frozen=True):
     def seq(self) -> int | None:
         return None if self.leaf is None else self.leaf.seq
 
-    def standing(self) -> Session:
+    def session_at(self) -> Session:
         """A handle that stands at the place named; looking never moves the leaf."""
         if self.leaf is None:
             return self.session
@@ -54,65 +54,65 @@ class Place(Struct, frozen=True):
         session, leaf = self.session, self.leaf
         return leaf is None or (leaf.seq <= session.leaf.seq and session.log.leaf_at(leaf.seq) == leaf)
 
-    def moved(self, summary: str | None = None) -> Cut:
+    def move_leaf(self, summary: str | None = None) -> Cut:
         """Move the leaf to the place named: back along the path, or over to the branch that holds it."""
         assert self.leaf is not None
         if self.is_on_path:
             return self.session.rewind(self.leaf.seq, summary=summary)
         if summary is not None:
-            raise Refused(
+            raise CommandError(
                 "--summary tells of what a rewind leaves behind; another branch is gone to without one"
             )
         return Cut(self.session.checkout(self.leaf).seq, self.leaf.seq)
 
 
-def find(here: Here, reference: str, *, trashed: bool = False) -> Place:
+def resolve(location: StoreLocation, reference: str, *, trashed: bool = False) -> Position:
     """The place a reference names, in this store or in a bundle file."""
-    name, branch, seq = _parted(reference)
-    bundle, _ = bundle_file(here, reference, trashed=trashed)
+    name, branch, seq = _split_reference(reference)
+    bundle, _ = bundle_file(location, reference, trashed=trashed)
     if bundle is not None:
-        sessions = here.aside()
-        session = sessions.session(sessions.import_bundle(bundle).session_id)
+        store = location.open_memory()
+        session = store.session(store.import_bundle(bundle).session_id)
     else:
-        sessions = here.sessions()
-        session = sessions.session(_named(sessions, name, trashed=trashed))
+        store = location.open()
+        session = store.session(_session_id(store, name, trashed=trashed))
     if seq is None:
-        return Place(session, None)
-    leaf = session.log.leaf_at(seq) if branch is None else _held(session, name, branch, seq)
-    return Place(session, leaf)
+        return Position(session, None)
+    leaf = session.log.leaf_at(seq) if branch is None else _leaf_on_branch(session, name, branch, seq)
+    return Position(session, leaf)
 
 
-def find_kept(here: Here, reference: str, *, trashed: bool = False) -> Place:
+def resolve_stored(location: StoreLocation, reference: str, *, trashed: bool = False) -> Position:
     """For verbs that change something: what a bundle file holds is only looked at, and a change of it would not last."""
-    bundle, _ = bundle_file(here, reference, trashed=trashed)
+    bundle, _ = bundle_file(location, reference, trashed=trashed)
     if bundle is not None:
-        raise Refused(
+        raise CommandError(
             f"{reference} is a bundle file; take it in first: bough import {shlex.quote(str(bundle))}"
         )
-    return find(here, reference, trashed=trashed)
+    return resolve(location, reference, trashed=trashed)
 
 
-def find_whole(here: Here, reference: str) -> Place:
+def resolve_session(location: StoreLocation, reference: str) -> Position:
     """For verbs that take a session as a whole: a place in it is refused, for it would be passed over."""
-    return _whole(find(here, reference), reference)
+    return _whole(resolve(location, reference), reference)
 
 
-def find_kept_whole(here: Here, reference: str, *, trashed: bool = False) -> Place:
+def resolve_stored_session(location: StoreLocation, reference: str, *, trashed: bool = False) -> Position:
     """Both: a whole session of this store."""
-    return _whole(find_kept(here, reference, trashed=trashed), reference)
+    return _whole(resolve_stored(location, reference, trashed=trashed), reference)
 
 
-def _whole(found: Place, reference: str) -> Place:
+def _whole(found: Position, reference: str) -> Position:
     if found.leaf is not None:
-        name = _parted(reference)[0] or "latest"
-        raise Refused(
+        name = _split_reference(reference)[0] or "latest"
+        raise CommandError(
             f"{reference} names an entry, and this verb takes the whole session: say {name}. "
             f"bough rewind {reference} moves its leaf there, bough fork {reference} makes a session that ends there"
         )
     return found
 
 
-def _parted(reference: str) -> tuple[str, int | None, int | None]:
+def _split_reference(reference: str) -> tuple[str, int | None, int | None]:
     """Name, branch and seq."""
     match = _AT.match(reference)
     if match is None:
@@ -120,92 +120,96 @@ def _parted(reference: str) -> tuple[str, int | None, int | None]:
     return match["name"], int(match["branch"]) if match["branch"] else None, int(match["seq"])
 
 
-def bundle_file(here: Here, reference: str, *, trashed: bool = False) -> tuple[Path | None, int | None]:
+def bundle_file(
+    location: StoreLocation, reference: str, *, trashed: bool = False
+) -> tuple[Path | None, int | None]:
     """The file a reference names, if it names one, and the seq in it. A bare word is a session's before a file's."""
     if not reference:
-        raise Refused("the reference is empty; say latest, or an id that bough ls lists")
-    name, _, seq = _parted(reference)
+        raise CommandError("the reference is empty; say latest, or an id that bough ls lists")
+    name, _, seq = _split_reference(reference)
     place = Path(name)
     if name.endswith(".bough") and not place.exists():
-        raise Refused(f"there is no file {name}")
+        raise CommandError(f"there is no file {name}")
     if not name or not place.is_file():
         return None, seq
     is_path = name.endswith(".bough") or "/" in name
-    return (place if is_path or not _names_session(here, name, trashed=trashed) else None), seq
+    return (place if is_path or not _is_session_name(location, name, trashed=trashed) else None), seq
 
 
-def _names_session(here: Here, name: str, *, trashed: bool) -> bool:
+def _is_session_name(location: StoreLocation, name: str, *, trashed: bool) -> bool:
     if name in NEWEST:
         return True
-    return here.is_there and _known(here.sessions(), name, trashed=trashed) is not None
+    return location.exists and _match(location.open(), name, trashed=trashed) is not None
 
 
-def _held(session: Session, name: str, branch: int, seq: int) -> Leaf:
+def _leaf_on_branch(session: Session, name: str, branch: int, seq: int) -> Leaf:
     found = next((one for one in session.branches() if one.branch == branch), None)
     if found is not None and found.parent_seq < seq <= found.tail:
         return Leaf(branch, seq)
     holds = "there is no such branch in this session"
     if found is not None:
         holds = f"branch {branch} holds the entries {found.parent_seq + 1} to {found.tail}"
-    raise Refused(f"{branch}:{seq} is no place: {holds}; bough log {name or 'latest'} --all lists them all")
+    raise CommandError(
+        f"{branch}:{seq} is no place: {holds}; bough log {name or 'latest'} --all lists them all"
+    )
 
 
-def _named(sessions: Store, name: str, *, trashed: bool) -> str:
+def _session_id(store: Store, name: str, *, trashed: bool) -> str:
     if name in NEWEST:
-        rows = sessions.sessions(include_children=False, trashed=trashed, limit=1).sessions
+        rows = store.sessions(include_children=False, trashed=trashed, limit=1).sessions
         if not rows and trashed:
-            raise Refused("the trash is empty; bough rm REFERENCE puts a session there")
+            raise CommandError("the trash is empty; bough rm REFERENCE puts a session there")
         if not rows:
-            raise Refused("there is no session yet; bough chat starts one")
+            raise CommandError("there is no session yet; bough chat starts one")
         return rows[0].session_id
-    found = _known(sessions, name, trashed=trashed)
+    found = _match(store, name, trashed=trashed)
     if found is None and trashed:
-        raise Refused(f"no session {name!r} in the trash; bough ls --trashed lists what is")
+        raise CommandError(f"no session {name!r} in the trash; bough ls --trashed lists what is")
     if found is None:
         raise NotFound(name)
     return found
 
 
-def _known(sessions: Store, name: str, *, trashed: bool) -> str | None:
+def _match(store: Store, name: str, *, trashed: bool) -> str | None:
     """The one session of this id, prefix or title; several are refused."""
     # A replay bears the title of its source; who says the title means the source.
     by_title: list[dict[str, Any]] = [{"title": name, "include_children": False}, {"title": name}]
     for query in ({"id_prefix": name}, {"id_prefix": f"ses_{name}"}, *by_title):
-        rows = sessions.sessions(trashed=trashed, limit=6, **query).sessions
+        rows = store.sessions(trashed=trashed, limit=6, **query).sessions
         exact = [row for row in rows if row.session_id == name]
         if "title" in query and len(rows) > 1:  # forks bear it too
             rows = [row for row in rows if row.relation is None] or rows
         if exact or len(rows) == 1:
             return (exact or rows)[0].session_id
         if rows:
-            raise Refused(f"{name!r} may be any of these; say more of its id:\n{_some(rows)}")
+            raise CommandError(f"{name!r} may be any of these; say more of its id:\n{_candidates(rows)}")
     return None
 
 
-def _some(rows: list[SessionRow]) -> str:
-    lines = [f"  {row.session_id}  {clipped(row.title or row.agent or '', 60)}" for row in rows[:5]]
+def _candidates(rows: list[SessionRow]) -> str:
+    lines = [f"  {row.session_id}  {clip(row.title or row.agent or '', 60)}" for row in rows[:5]]
     return "\n".join([*lines, *(["  …"] if len(rows) > 5 else [])])
 
 
 def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Ids and titles for the shell, newest first. It would tear a title of several words apart: that tells of its id."""
-    found = ctx.find_object(Here) or Here(
+    found = ctx.find_object(StoreLocation) or StoreLocation(
         ctx.parent.params.get("store") if ctx.parent else None, "default", None
     )
-    if not found.is_there:
+    if not found.exists:
         return []
     try:
-        rows = found.sessions().sessions(limit=200).sessions
+        rows = found.open().sessions(limit=200).sessions
     except (BoughError, OSError):  # said across the line that is being typed it would help nobody
         return []
     named = [("latest", None), *((row.session_id, row.title) for row in rows)]
     named += [(row.title, None) for row in rows if row.title and row.title.split() == [row.title]]
     return [
-        CompletionItem(name, help=clipped(title or "", 40) or None)
+        CompletionItem(name, help=clip(title or "", 40) or None)
         for name, title in named
         if name.startswith(incomplete)
     ]
 
 
 reference = click.argument("reference", default="latest", shell_complete=complete)
-needed = click.argument("reference", shell_complete=complete)
+required_reference = click.argument("reference", shell_complete=complete)

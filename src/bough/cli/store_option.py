@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..stores import is_postgres_url
-from .rendering.error_text import Refused
+from .rendering.error_text import CommandError
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -21,15 +21,15 @@ def default_store() -> Path:
     return Path(base) / "bough" / "bough.db"
 
 
-class Here:
+class StoreLocation:
     """The store, space and owner of this command line; opened when first asked for."""
 
     def __init__(self, store: str | None, space: str, owner: str | None) -> None:
         self.url = store or os.environ.get("BOUGH_STORE") or str(default_store())
         self.space, self.owner = space, owner
-        self._opened: list[Store] = []
+        self._stores: list[Store] = []
 
-    def unlock(self, key_file: Path | None) -> None:
+    def register_key_file(self, key_file: Path | None) -> None:
         """The store is encrypted, or to be made so, with what the file's first line says."""
         if key_file is None or not self.is_file:
             return
@@ -38,7 +38,7 @@ class Here:
         try:
             lines = key_file.read_text().splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise Refused(f"the key in {key_file} cannot be read ({error})") from None
+            raise CommandError(f"the key in {key_file} cannot be read ({error})") from None
         register_key(self.url, lines[0] if lines else "")
 
     @property
@@ -46,7 +46,7 @@ class Here:
         return self.url != "memory:" and "://" not in self.url
 
     @property
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Whether there may be something to read: a file that nobody has made yet holds nothing."""
         return not self.is_file or Path(self.url).exists()
 
@@ -55,7 +55,7 @@ class Here:
         return is_postgres_url(self.url)
 
     @property
-    def where(self) -> str:
+    def display_url(self) -> str:
         """The store's name for messages: no password in it."""
         if not self.is_postgres:
             return self.url
@@ -63,41 +63,41 @@ class Here:
 
         return Address.parse(self.url).safe_url
 
-    def sessions(self) -> Store:
+    def open(self) -> Store:
         """For reading and changing what is there; says so if there is no store yet."""
-        if not self.is_there:
-            raise Refused(
+        if not self.exists:
+            raise CommandError(
                 f"there is no store at {self.url} yet; bough chat or bough run makes one, bough demo shows what it is"
             )
         return self._open()
 
-    def new_sessions(self) -> Store:
+    def open_or_create(self) -> Store:
         """For what may be the first session of all: the file, and the folder of the default one, are made."""
         if self.is_file and Path(self.url) == default_store():
             try:
                 Path(self.url).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             except OSError as error:
-                raise Refused(
+                raise CommandError(
                     f"no store can be made at {self.url} ({error.strerror}); name another with --store PATH or BOUGH_STORE"
                 ) from None
         return self._open()
 
-    def aside(self) -> Store:
+    def open_memory(self) -> Store:
         """A store in memory, for looking into a bundle."""
         from ..store import open
 
-        self._opened.append(open("memory:", space=self.space))
-        return self._opened[-1]
+        self._stores.append(open("memory:", space=self.space))
+        return self._stores[-1]
 
     def _open(self) -> Store:
         from ..store import open
 
-        self._opened.append(open(self.url, space=self.space, owner=self.owner))
-        return self._opened[-1]
+        self._stores.append(open(self.url, space=self.space, owner=self.owner))
+        return self._stores[-1]
 
     def close(self) -> None:
-        for sessions in self._opened:
-            sessions.close()
+        for store in self._stores:
+            store.close()
 
 
-here = click.make_pass_decorator(Here)
+pass_location = click.make_pass_decorator(StoreLocation)

@@ -26,9 +26,9 @@ from ..error_messages import tell
 from ..errors import NotFound, SessionTrashed, TaskTrashed
 from ..session import Session
 from .agent_options import Agent
-from .rendering.error_text import Lost
+from .rendering.error_text import TakenOver
 from .rendering.turn_events import Watcher
-from .store_option import Here
+from .store_option import StoreLocation
 
 Ask = Callable[[OpenCall], bool | None]
 """A person's word on a call: allow, deny, or None: not now."""
@@ -36,7 +36,7 @@ Ask = Callable[[OpenCall], bool | None]
 CANCELLED_CODE = 130
 
 
-class End(Struct, frozen=True):
+class TurnEnd(Struct, frozen=True):
     """How a run ended."""
 
     reason: str
@@ -52,8 +52,8 @@ class End(Struct, frozen=True):
 class Driver:
     """Runs turns one after the other; Ctrl-C cancels the turn and not the program, twice ends the program."""
 
-    def __init__(self, here: Here) -> None:
-        self._here = here
+    def __init__(self, pass_location: StoreLocation) -> None:
+        self._here = pass_location
         self._loop = asyncio.new_event_loop()
         self._has_cancelled = False
 
@@ -79,7 +79,7 @@ class Driver:
         self._loop.add_signal_handler(signal.SIGINT, interrupt)
         try:
             with watcher:
-                return self._loop.run_until_complete(_watched(run, watcher))
+                return self._loop.run_until_complete(_consume(run, watcher))
         finally:
             self._loop.remove_signal_handler(signal.SIGINT)
 
@@ -93,7 +93,7 @@ class Driver:
         return code
 
 
-async def _watched(run: Run, watcher: Watcher) -> Event | None:
+async def _consume(run: Run, watcher: Watcher) -> Event | None:
     last = None
     # Closed at once if the watcher fails: a run that nobody watches is cancelled, and says so in its log.
     async with aclosing(cast(AsyncGenerator[Event, None], run.__aiter__())) as events:
@@ -103,7 +103,7 @@ async def _watched(run: Run, watcher: Watcher) -> Event | None:
     return last
 
 
-def carry_out(
+def run_turn(
     driver: Driver,
     session: Session,
     agent: Agent,
@@ -112,7 +112,7 @@ def carry_out(
     ask: Ask | None = None,
     *,
     one_shot: bool = False,
-) -> End:
+) -> TurnEnd:
     """One input, or the turn that is open, and the approvals it needs, to its end."""
     how = agent.how(session)
     run = session.resume(**how) if content is None else session.send(content, **how, one_shot=one_shot)
@@ -122,9 +122,9 @@ def carry_out(
         except TaskTrashed:
             raise  # not this one: what it waits for
         except (NotFound, SessionTrashed) as gone:
-            raise Lost(f"taken away in the middle of the turn: {tell(gone).text}") from gone
+            raise TakenOver(f"taken away in the middle of the turn: {tell(gone).text}") from gone
         waiting = waiting_calls(session)
-        if not waiting or ask is None or not _decided(session, waiting, ask):
+        if not waiting or ask is None or not _decide(session, waiting, ask):
             return _end(last, waiting)
         run = session.resume(**how)
 
@@ -134,7 +134,7 @@ def waiting_calls(session: Session) -> tuple[PendingApproval, ...]:
     return tuple(session.pending_approvals())
 
 
-def _decided(session: Session, waiting: tuple[PendingApproval, ...], ask: Ask) -> bool:
+def _decide(session: Session, waiting: tuple[PendingApproval, ...], ask: Ask) -> bool:
     """Whether every one of them has its answer now."""
     for call in waiting:
         word = ask(call)
@@ -144,9 +144,9 @@ def _decided(session: Session, waiting: tuple[PendingApproval, ...], ask: Ask) -
     return True
 
 
-def _end(last: Event | None, waiting: tuple[OpenCall, ...]) -> End:
+def _end(last: Event | None, waiting: tuple[OpenCall, ...]) -> TurnEnd:
     if waiting:
-        return End("waiting", None, waiting)
+        return TurnEnd("waiting", None, waiting)
     if last is None:
-        return End("nothing to resume")
-    return End(str(last.data["stop_reason"]), last.data.get("error"))
+        return TurnEnd("nothing to resume")
+    return TurnEnd(str(last.data["stop_reason"]), last.data.get("error"))

@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from ..rendering.error_text import Refused
+from ..rendering.error_text import CommandError
 from ..store_option import default_store
 
-MOST_KEPT = 1_000
+MAX_HISTORY = 1_000
 QUOTES = '"""'
 
 
-def whole(line: Callable[[bool], str]) -> str:
+def read_input(line: Callable[[bool], str]) -> str:
     """One input: a line, lines that end in a backslash and the next, or all between triple quotes.
 
     `line` is told whether an input goes on. An end of file in the middle ends the input, not the program.
@@ -45,24 +45,24 @@ def _next(line: Callable[[bool], str]) -> str | None:
         return None
 
 
-class Piped:
+class PipedInput:
     """Lines from stdin, without a prompt."""
 
     def read(self) -> str:
         """The next input; EOFError at the end."""
-        return whole(self._line)
+        return read_input(self._line)
 
     def _line(self, is_more: bool) -> str:
         try:
             line = sys.stdin.readline()
         except UnicodeDecodeError:
-            raise Refused("what is piped in is not UTF-8 text; check the file it comes from") from None
+            raise CommandError("what is piped in is not UTF-8 text; check the file it comes from") from None
         if not line:
             raise EOFError
         return line.rstrip("\n")
 
 
-class Typed:
+class TerminalInput:
     """Lines from a terminal, by the stdlib's readline."""
 
     def __init__(self, words: Sequence[str], hide: Callable[[str], str]) -> None:
@@ -79,7 +79,7 @@ class Typed:
 
     def read(self) -> str:
         """The next input; EOFError for Ctrl-D, KeyboardInterrupt for Ctrl-C."""
-        text = whole(self._line)
+        text = read_input(self._line)
         if text.strip():
             self._readline.add_history(text)
             self._keep(text)
@@ -96,7 +96,7 @@ class Typed:
     def _remember(self) -> None:
         if not self._place.exists():
             return
-        lines = self._place.read_bytes().splitlines()[-MOST_KEPT:]
+        lines = self._place.read_bytes().splitlines()[-MAX_HISTORY:]
         for line in lines:
             self._readline.add_history(msgspec.json.decode(line, type=str))
 

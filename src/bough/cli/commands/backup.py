@@ -9,39 +9,39 @@ import click
 
 from ...stores.sqlite.file import FORMAT
 from ...stores.sqlite.health import format_of
-from ..rendering.error_text import Refused, check_folder
-from ..rendering.output import as_json, confirmed, say, say_json
-from ..store_option import Here, here
-from .worker import install_engine
+from ..rendering.error_text import CommandError, require_folder
+from ..rendering.output import confirm_plan, json_option, notify, print_json
+from ..store_option import StoreLocation, pass_location
+from .worker import install_absurd
 
 
 @click.command()
 @click.argument("to", required=False, type=click.Path(dir_okay=False))
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
-@as_json
-@here
-def backup(place: Here, to: str | None, force: bool, is_json: bool) -> None:
+@json_option
+@pass_location
+def backup(location: StoreLocation, to: str | None, force: bool, is_json: bool) -> None:
     """Write a whole copy of the store while others go on.
 
     TO defaults to the store's name with the time in it, beside it.
     """
-    if not place.is_file:
-        raise Refused(f"{place.where} is no file; only a SQLite store is backed up by a copy")
-    sessions = place.sessions()
-    target = Path(to or f"{place.url}.{sessions.runtime.now() // 1_000_000}.bak")
-    check_folder(target)
+    if not location.is_file:
+        raise CommandError(f"{location.display_url} is no file; only a SQLite store is backed up by a copy")
+    store = location.open()
+    target = Path(to or f"{location.url}.{store.runtime.now() // 1_000_000}.bak")
+    require_folder(target)
     if target.exists() and not force:
-        raise Refused(f"{target} is there already; --force writes over it")
-    if target.exists() and os.path.samefile(target, place.url):
-        raise Refused("a store is no backup of itself; name another file")
+        raise CommandError(f"{target} is there already; --force writes over it")
+    if target.exists() and os.path.samefile(target, location.url):
+        raise CommandError("a store is no backup of itself; name another file")
     if target.exists() and not target.is_file():
-        raise Refused(f"{target} is no file; name another path")
+        raise CommandError(f"{target} is no file; name another path")
     from ...stores.sqlite.store import SqliteStore
 
-    assert isinstance(sessions.backend, SqliteStore)
-    sessions.backend.backup(target)
+    assert isinstance(store.backend, SqliteStore)
+    store.backend.backup(target)
     if is_json:
-        say_json(backup={"path": str(target), "bytes": target.stat().st_size})
+        print_json(backup={"path": str(target), "bytes": target.stat().st_size})
     else:
         click.echo(str(target))
 
@@ -61,10 +61,10 @@ def backup(place: Here, to: str | None, force: bool, is_json: bool) -> None:
 @click.option(
     "--queue", default="default", show_default=True, metavar="NAME", help="Of --engine: the queue to make."
 )
-@as_json
-@here
+@json_option
+@pass_location
 def migrate(
-    place: Here,
+    location: StoreLocation,
     yes: bool,
     service_role: str,
     client_role: str,
@@ -78,43 +78,51 @@ def migrate(
     roles, as the role of the URL, which then owns them; backups there are the server's.
     """
     if engine is not None:
-        return install_engine(place, queue, service_role, yes=yes, is_json=is_json)
-    if place.is_postgres:
-        return _migrate_server(place, service_role, client_role, yes=yes, is_json=is_json)
-    if not place.is_file:
-        raise Refused(f"{place.where} has no format to migrate")
-    if not Path(place.url).exists():
-        place.sessions()
-    found = format_of(place.url)
+        return install_absurd(location, queue, service_role, yes=yes, is_json=is_json)
+    if location.is_postgres:
+        return _migrate_server(location, service_role, client_role, yes=yes, is_json=is_json)
+    if not location.is_file:
+        raise CommandError(f"{location.display_url} has no format to migrate")
+    if not Path(location.url).exists():
+        location.open()
+    found = format_of(location.url)
     if found < FORMAT:
-        say(f"{place.url}: format {_spoken(found)} → {_spoken(FORMAT)}, after a backup beside it")
-        if not confirmed("Migrate?", yes=yes):
+        notify(
+            f"{location.url}: format {_version_text(found)} → {_version_text(FORMAT)}, after a backup beside it"
+        )
+        if not confirm_plan("Migrate?", yes=yes):
             return 1
-    place.sessions()
+    location.open()
     if is_json:
-        say_json(backend=place.where, format_before=_spoken(found), format=_spoken(max(found, FORMAT)))
+        print_json(
+            backend=location.display_url,
+            format_before=_version_text(found),
+            format=_version_text(max(found, FORMAT)),
+        )
     elif found < FORMAT:
-        click.echo(f"{place.url} has format {_spoken(FORMAT)} now")
+        click.echo(f"{location.url} has format {_version_text(FORMAT)} now")
     else:
-        click.echo(f"{place.url} has format {_spoken(found)}; nothing to do")
+        click.echo(f"{location.url} has format {_version_text(found)}; nothing to do")
     return 0
 
 
-def _migrate_server(place: Here, service: str, client: str, *, yes: bool, is_json: bool) -> int:
+def _migrate_server(location: StoreLocation, service: str, client: str, *, yes: bool, is_json: bool) -> int:
     from ...stores.postgres.schema import migrate as migrate_schema
 
-    say(f"{place.where}: the schema bough, and the roles {service} and {client} if they are missing")
-    if not confirmed("Migrate?", yes=yes):
+    notify(
+        f"{location.display_url}: the schema bough, and the roles {service} and {client} if they are missing"
+    )
+    if not confirm_plan("Migrate?", yes=yes):
         return 1
-    done = migrate_schema(place.url, service=service, client=client)
+    done = migrate_schema(location.url, service=service, client=client)
     if is_json:
-        say_json(backend=place.where, format_before=done.before, format=done.after)
+        print_json(backend=location.display_url, format_before=done.before, format=done.after)
     elif done.before == done.after:
-        click.echo(f"{place.where} has schema {done.after}; nothing to do")
+        click.echo(f"{location.display_url} has schema {done.after}; nothing to do")
     else:
-        click.echo(f"{place.where} has schema {done.after} now")
+        click.echo(f"{location.display_url} has schema {done.after} now")
     return 0
 
 
-def _spoken(version: int) -> str:
+def _version_text(version: int) -> str:
     return f"{version // 1_000}.{version % 1_000}"

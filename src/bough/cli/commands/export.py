@@ -14,11 +14,19 @@ from msgspec.structs import replace
 from ...exchange.bundle.write import BundleExportResult, OnProgress, atomic_file
 from ...exchange.exports.path_reader import iso
 from ...session import Session
-from ..reference import find, reference
-from ..rendering.error_text import Refused, check_folder
-from ..rendering.output import is_terminal, many, one_of, plain, say, say_json, shown
-from ..rendering.progress import bar
-from ..store_option import Here, here
+from ..reference import reference, resolve
+from ..rendering.error_text import CommandError, require_folder
+from ..rendering.output import (
+    for_terminal,
+    format_options,
+    is_terminal,
+    notify,
+    plural,
+    print_json,
+    progress_bar,
+    to_json_value,
+)
+from ..store_option import StoreLocation, pass_location
 
 _ENDINGS = {
     "bundle": ".bough",
@@ -46,7 +54,7 @@ _FOR = {
 
 @click.command()
 @reference
-@one_of(
+@format_options(
     "bundle",
     bundle="Everything, for another store. The default.",
     html="One page to open without network, the bundle inside; redacted.",
@@ -72,9 +80,9 @@ _FOR = {
     "--redact/--no-redact", default=None, help="Mask secrets; what is made for sharing does so anyway."
 )
 @click.option("--json", "is_json", is_flag=True, help="Say as JSON what was written.")
-@here
+@pass_location
 def export(
-    place: Here,
+    location: StoreLocation,
     reference: str,
     format_: str,
     output: str | None,
@@ -99,16 +107,16 @@ def export(
     """
     typed = {"--blobs": blobs, "--no-children": no_children, "--content": content, "--to": to is not None}
     _refuse_mixed(format_, output, [name for name in typed if typed[name]], is_json=is_json)
-    found = find(place, reference)
+    found = resolve(location, reference)
     if found.leaf is not None and format_ in _WITHOUT_PLACE:
-        raise Refused(f"this format holds the whole session; {_instead(format_, reference)}")
+        raise CommandError(f"this format holds the whole session; {_instead(format_, reference)}")
     if format_ in _WHOLE:
         hides = format_ == "html" if redact is None else redact
         how = {"blobs": blobs, "children": not no_children, "redact": hides}
         _export_whole(found.session, format_, output, how, is_json=is_json)
         return
     how = {"content": content, "children": not no_children} if format_ == "otel" else {}
-    pieces = _pieces(found.standing(), format_, {**how, "redact": redact is not False})
+    pieces = _pieces(found.session_at(), format_, {**how, "redact": redact is not False})
     if to is not None:
         _send(pieces, to, is_json=is_json)
     else:
@@ -126,12 +134,12 @@ def _refuse_mixed(format_: str, output: str | None, typed: Sequence[str], *, is_
     for option in typed:
         if format_ not in _FOR[option]:
             those = " and ".join(f"--{name}" for name in _FOR[option])
-            raise Refused(f"{option} is for {those}; --{format_} has no use for it")
+            raise CommandError(f"{option} is for {those}; --{format_} has no use for it")
     if "--to" in typed:
         if output is not None:
-            raise Refused("-o writes the spans and --to sends them; ask for one at a time")
+            raise CommandError("-o writes the spans and --to sends them; ask for one at a time")
     elif is_json and (output == "-" or (output is None and format_ not in _WHOLE)):
-        raise Refused("--json and what is exported would both go to stdout; name a file with -o FILE")
+        raise CommandError("--json and what is exported would both go to stdout; name a file with -o FILE")
 
 
 def _send(pieces: Iterable[str], to: str, *, is_json: bool) -> None:
@@ -139,32 +147,32 @@ def _send(pieces: Iterable[str], to: str, *, is_json: bool) -> None:
 
     sent = send(pieces, to)
     if is_json:
-        say_json(**plain(sent))
+        print_json(**to_json_value(sent))
     else:
-        say(f"{sent.url}: {many(sent.spans, 'span')} in {many(sent.requests, 'request')}")
+        notify(f"{sent.url}: {plural(sent.spans, 'span')} in {plural(sent.requests, 'request')}")
 
 
 def _export_whole(
     session: Session, format_: str, output: str | None, how: dict[str, Any], *, is_json: bool
 ) -> None:
     target = _target(session, format_, output)
-    with bar("export", unit="lines") as step:
+    with progress_bar("export", unit="lines") as step:
         report = _write_whole(session, format_, target, how, lambda told: step(told.lines, None))
     if is_json:
-        say_json(path=str(target), **plain(report))
+        print_json(path=str(target), **to_json_value(report))
     else:
         _say_written(target, report, redacted=how["redact"])
 
 
 def _say_written(target: Path | BinaryIO, report: BundleExportResult, *, redacted: bool) -> None:
     where = "stdout" if target is sys.stdout.buffer else str(target)
-    say(
-        f"{where}: {many(report.counts.sessions, 'session')}, {report.counts.entries:,} entries, {report.bytes:,} bytes"
+    notify(
+        f"{where}: {plural(report.counts.sessions, 'session')}, {report.counts.entries:,} entries, {report.bytes:,} bytes"
     )
     for name, count in report.redactions.items():
-        say(f"masked {count} × {name}")
+        notify(f"masked {count} × {name}")
     if redacted and not report.redactions:
-        say("nothing in it looked like a secret")
+        notify("nothing in it looked like a secret")
 
 
 def _write_whole(
@@ -172,7 +180,9 @@ def _write_whole(
 ) -> BundleExportResult:
     """A bundle, or a page with one inside; the bytes told are the file's."""
     if how["blobs"] and how["redact"]:
-        raise Refused("nobody can look through the bytes of blobs for secrets; --blobs wants --no-redact")
+        raise CommandError(
+            "nobody can look through the bytes of blobs for secrets; --blobs wants --no-redact"
+        )
     if format_ == "bundle":
         return session.export(target, progress=tell, **how)
     shared = session.html(target, progress=tell, **how)
@@ -182,14 +192,14 @@ def _write_whole(
 def _target(session: Session, format_: str, output: str | None) -> Path | BinaryIO:
     if output == "-":
         if is_terminal() and sys.stdout.isatty() and format_ in _WHOLE:
-            raise Refused(
+            raise CommandError(
                 f"{_ENDINGS[format_]} is not for the screen; name a file with -o, or pipe it somewhere"
             )
         return sys.stdout.buffer
-    name = file_name(_stem(session, format_), _ENDINGS[format_])
+    name = export_file_name(_stem(session, format_), _ENDINGS[format_])
     if output is None:
         return Path(name)
-    check_folder(Path(output))
+    require_folder(Path(output))
     return Path(output) / name if Path(output).is_dir() else Path(output)
 
 
@@ -198,12 +208,12 @@ def _stem(session: Session, format_: str) -> str:
     if format_ != "inspect":
         return session.session_id
     row, hide = session.row, session.log.runtime.redactor.redact_text
-    when = iso(row.started_at).partition(".")[0].replace(":", "-")
+    started = iso(row.started_at).partition(".")[0].replace(":", "-")
     words = (hide(row.agent or "session")[:40], session.session_id)
-    return "_".join([when, *(re.sub(r"[^A-Za-z0-9.-]+", "-", word) for word in words)])
+    return "_".join([started, *(re.sub(r"[^A-Za-z0-9.-]+", "-", word) for word in words)])
 
 
-def file_name(session_id: str, ending: str) -> str:
+def export_file_name(session_id: str, ending: str) -> str:
     """Named after the session. An id may come from a stranger's bundle: it chooses no folder and no hidden file."""
     return re.sub(r"[^\w.-]|^\.+", "_", session_id)[:100] + ending
 
@@ -215,13 +225,13 @@ def _write_text(
     target = _target(session, format_, output or "-")
     if not isinstance(target, Path):
         for piece in pieces:
-            click.echo(shown(piece).encode(), nl=False)
+            click.echo(for_terminal(piece).encode(), nl=False)
         return
     size = 0
     with atomic_file(target) as file:
         for piece in pieces:
             size += file.write(piece.encode())
-    say_json(path=str(target), bytes=size) if is_json else say(f"{target}: {size:,} bytes")
+    print_json(path=str(target), bytes=size) if is_json else notify(f"{target}: {size:,} bytes")
 
 
 def _pieces(session: Session, format_: str, how: dict[str, bool]) -> Iterable[str]:
@@ -235,17 +245,17 @@ def _pieces(session: Session, format_: str, how: dict[str, bool]) -> Iterable[st
         case "inspect":
             return [session.inspect(**how)]
         case "finetune":
-            return [_learned(session, how)]
+            return [_finetune_text(session, how)]
         case "events":
             return session.jsonl("events", **how)
         case _:
             return session.jsonl("path", **how)
 
 
-def _learned(session: Session, how: dict[str, bool]) -> str:
+def _finetune_text(session: Session, how: dict[str, bool]) -> str:
     made = session.finetune(redact=how["redact"])
     for skipped in made.skipped:
-        say(f"skipped at {skipped.seq}: {skipped.why}")
+        notify(f"skipped at {skipped.seq}: {skipped.why}")
     if not made.text:
-        say("no turn is whole, so there is nothing to learn from")
+        notify("no turn is whole, so there is nothing to learn from")
     return made.text

@@ -12,11 +12,20 @@ from ...core.usage import format_cost
 from ...errors import NotFound
 from ...store import Store
 from ...stores.base import SessionPage, SessionRow, Status
-from ..reference import complete, find_kept_whole
-from ..rendering.error_text import Refused
-from ..rendering.output import ago, as_json, clipped, plain, say, say_json, table, when
-from ..rendering.pager import say_more, turning
-from ..store_option import Here, here
+from ..reference import complete, resolve_stored_session
+from ..rendering.error_text import CommandError
+from ..rendering.output import (
+    clip,
+    format_age,
+    format_time,
+    json_option,
+    notify,
+    print_json,
+    table,
+    to_json_value,
+)
+from ..rendering.pager import page_errors, print_next_page
+from ..store_option import StoreLocation, pass_location
 
 _NONE = "no session matches"
 _MARKS = {"fork": "⑂ fork of {}", "task": "↳ task of {}", "replay": "↻ replay of {}", "import": "⇣ imported"}
@@ -38,10 +47,10 @@ _MARKS = {"fork": "⑂ fork of {}", "task": "↳ task of {}", "replay": "↻ rep
 @click.option("--all", "is_all", is_flag=True, help="Tasks and replays too.")
 @click.option("-n", "--limit", type=click.IntRange(1, 100_000), default=30, show_default=True)
 @click.option("--page", metavar="NEXT", help="Go on where a page ended; it says how.")
-@as_json
-@here
+@json_option
+@pass_location
 def ls(
-    place: Here,
+    location: StoreLocation,
     /,
     parent: str | None,
     tag: str | None,
@@ -60,36 +69,36 @@ def ls(
     bough ls --owner ann --status failed
     bough ls --parent ses_3f --all --json
     """
-    sessions = place.sessions()
-    now = sessions.runtime.now()
-    query["parent_session"] = None if parent is None else _parent(place, sessions, parent)
+    store = location.open()
+    now = store.runtime.now()
+    query["parent_session"] = None if parent is None else _parent(location, store, parent)
     query["tag"] = None if tag is None else _pair(tag)
     query["started_from"] = None if after is None else parse_time("--after", after, now)
     query["started_before"] = None if until is None else parse_time("--before", until, now)
     query["include_children"] = is_all or bool(query["relation"]) or bool(query["parent_session"])
-    with turning(page):
-        found = sessions.sessions(before=page, **query)
+    with page_errors(page):
+        found = store.sessions(before=page, **query)
     if is_json:
-        say_json(sessions=[as_data(row) for row in found.sessions], next=found.next)
+        print_json(sessions=[as_data(row) for row in found.sessions], next=found.next)
     elif found.sessions:
         _print(found, now)
     else:
-        say(_none(sessions, query))
+        notify(_none(store, query))
 
 
-def _parent(place: Here, sessions: Store, reference: str) -> str:
+def _parent(location: StoreLocation, store: Store, reference: str) -> str:
     """The id of a session; of one that is in the trash or gone for good, whose forks live on, as it was typed."""
     try:
-        return find_kept_whole(place, reference).session.session_id
+        return resolve_stored_session(location, reference).session.session_id
     except NotFound:
-        if not sessions.sessions(parent_session=reference, limit=1).sessions:
+        if not store.sessions(parent_session=reference, limit=1).sessions:
             raise
         return reference
 
 
-def _none(sessions: Store, query: dict[str, Any]) -> str:
+def _none(store: Store, query: dict[str, Any]) -> str:
     """Why there is nothing to see."""
-    if not sessions.sessions(trashed=query["trashed"], limit=1).sessions:
+    if not store.sessions(trashed=query["trashed"], limit=1).sessions:
         return "the trash is empty" if query["trashed"] else "there is no session yet; bough chat starts one"
     is_whole = query["include_children"] or query["trashed"]
     return _NONE if is_whole else f"{_NONE}; bough ls --all lists tasks and replays too"
@@ -98,7 +107,7 @@ def _none(sessions: Store, query: dict[str, Any]) -> str:
 def _pair(tag: str) -> tuple[str, str]:
     name, equals, value = tag.partition("=")
     if not equals or not name:
-        raise Refused(
+        raise CommandError(
             f"--tag {tag} is not NAME=VALUE; bough search tag:{tag} finds sessions with any value of it"
         )
     return name, value
@@ -109,12 +118,12 @@ def _print(found: SessionPage, now: int) -> None:
     rows = [_line(row, now) for row in found.sessions]
     click.echo("\n".join(table(rows, head, spare=("MODEL", "TURNS", "COST", "ACTIVE", "STATUS"))))
     if found.next:
-        say_more(found.next)
+        print_next_page(found.next)
 
 
 def as_data(row: SessionRow) -> dict[str, Any]:
     """A session's row as JSON: its id is `id`, like everywhere people look for one."""
-    data: dict[str, Any] = plain(row)
+    data: dict[str, Any] = to_json_value(row)
     return {"id": data.pop("session_id"), **data}
 
 
@@ -123,11 +132,11 @@ def _line(row: SessionRow, now: int) -> tuple[str, ...]:
     title = " ".join(filter(None, [row.title or row.agent or "", f"({marked})" if marked else ""]))
     return (
         row.session_id[:16],
-        ago(row.updated_at, now) if sys.stdout.isatty() else when(row.updated_at),
+        format_age(row.updated_at, now) if sys.stdout.isatty() else format_time(row.updated_at),
         status(row),
         str(row.turns),
         format_cost(row.totals),
-        clipped(row.model or "", 24) if sys.stdout.isatty() else row.model or "",
+        clip(row.model or "", 24) if sys.stdout.isatty() else row.model or "",
         title,
     )
 

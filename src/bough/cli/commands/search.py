@@ -8,11 +8,21 @@ import click
 
 from ...errors import IndexBehind
 from ...stores.search_types import SearchHit
-from ..reference import find_kept_whole
-from ..rendering.output import as_json, bold, clipped, dim, plain, safe, say, say_json, when
-from ..rendering.pager import say_more, turning
-from ..rendering.progress import bar
-from ..store_option import Here, here
+from ..reference import resolve_stored_session
+from ..rendering.output import (
+    bold,
+    clip,
+    dim,
+    format_time,
+    json_option,
+    notify,
+    print_json,
+    progress_bar,
+    safe,
+    to_json_value,
+)
+from ..rendering.pager import page_errors, print_next_page
+from ..store_option import StoreLocation, pass_location
 
 _SESSION = re.compile(r"(?<!\S)session:([^\s\"]+)")
 _LEFT_OUT = re.compile(r"-(?!-|n\d+$|.$)")
@@ -33,10 +43,15 @@ class Words(click.Command):
 @click.option("-n", "--limit", type=click.IntRange(1, 1_000), default=20, show_default=True)
 @click.option("--page", metavar="NEXT", help="Go on where a page ended; it says how.")
 @click.option("--trashed", is_flag=True, help="In the trash instead.")
-@as_json
-@here
+@json_option
+@pass_location
 def search(
-    place: Here, query: tuple[str, ...], limit: int, page: str | None, trashed: bool, is_json: bool
+    location: StoreLocation,
+    query: tuple[str, ...],
+    limit: int,
+    page: str | None,
+    trashed: bool,
+    is_json: bool,
 ) -> int:
     """Search every message, tool input and tool output.
 
@@ -48,31 +63,33 @@ def search(
     bough search lost parcel after:7d
     bough search '"lost at sea"' role:tool -refund
     """
-    sessions = place.sessions()
-    typed = _SESSION.sub(lambda word: _whole_id(place, word[1], trashed=trashed), " ".join(query))
+    store = location.open()
+    typed = _SESSION.sub(lambda word: _whole_id(location, word[1], trashed=trashed), " ".join(query))
     try:
-        with bar("index", unit="entries") as step:
-            sessions.backend.index(lambda done, left: step(done, None))
+        with progress_bar("index", unit="entries") as step:
+            store.backend.index(lambda done, left: step(done, None))
     except IndexBehind as behind:  # what is indexed can be searched all the same
-        say(
+        notify(
             f"{behind.sessions:,} session(s) have text that is not indexed, and it cannot be now: {behind.why}"
         )
-    with turning(page):
-        found = sessions.search(typed, limit=limit, before=page, trashed=trashed, catch_up=False)
+    with page_errors(page):
+        found = store.search(typed, limit=limit, before=page, trashed=trashed, catch_up=False)
     if is_json:
-        say_json(hits=[{"reference": _reference(hit), **plain(hit)} for hit in found.hits], next=found.next)
+        print_json(
+            hits=[{"reference": _reference(hit), **to_json_value(hit)} for hit in found.hits], next=found.next
+        )
         return 0 if found.hits else 1
     for hit in found.hits:
         click.echo(_line(hit))
     if found.next:
-        say_more(found.next)
+        print_next_page(found.next)
     if not found.hits:
-        say("nothing is found; fewer words, a prefix* or another filter find more")
+        notify("nothing is found; fewer words, a prefix* or another filter find more")
     return 0 if found.hits else 1
 
 
-def _whole_id(place: Here, reference: str, *, trashed: bool) -> str:
-    return f"session:{find_kept_whole(place, reference, trashed=trashed).session.session_id}"
+def _whole_id(location: StoreLocation, reference: str, *, trashed: bool) -> str:
+    return f"session:{resolve_stored_session(location, reference, trashed=trashed).session.session_id}"
 
 
 def _reference(hit: SearchHit) -> str:
@@ -84,7 +101,7 @@ def _reference(hit: SearchHit) -> str:
 
 def _line(hit: SearchHit) -> str:
     what = " ".join(filter(None, [hit.role or hit.kind, hit.tool]))
-    head = f"{bold(_reference(hit))}  {dim(f'{when(hit.at)}  {clipped(what, 40)}  {clipped(hit.title or str(), 40)}')}"
+    head = f"{bold(_reference(hit))}  {dim(f'{format_time(hit.at)}  {clip(what, 40)}  {clip(hit.title or str(), 40)}')}"
     pieces, end = [], 0
     for begin, stop in hit.marks:
         pieces += [

@@ -13,11 +13,10 @@ import click
 
 from ...store import Store
 from ...store import open as open_store
-from ..agent_options import Asked, agent_for, agent_options
-from ..load_tools import load_tools
-from ..rendering.error_text import Refused
-from ..rendering.output import is_terminal, say
-from ..store_option import Here, here
+from ..agent_options import AgentOptions, agent_for, agent_options, load_tools
+from ..rendering.error_text import CommandError
+from ..rendering.output import is_terminal, notify
+from ..store_option import StoreLocation, pass_location
 
 PORT = 8377
 
@@ -60,9 +59,16 @@ def _clients(_: click.Context, parameter: click.Parameter, pairs: tuple[str, ...
     "--max-import", type=click.IntRange(1), default=256, show_default=True, help="Megabytes of a bundle."
 )
 @agent_options
-@here
+@pass_location
 def serve(
-    place: Here, /, asked: Asked, host: str, port: int, opens: bool | None, page: str, **door: Any
+    location: StoreLocation,
+    /,
+    options: AgentOptions,
+    host: str,
+    port: int,
+    opens: bool | None,
+    page: str,
+    **door: Any,
 ) -> None:
     """Serve the API and the viewer over HTTP; Ctrl-C ends it.
 
@@ -70,14 +76,14 @@ def serve(
     is sent is answered here. docs/http.md tells the API.
     """
     app, access = _loaded(), _access(host, door)
-    sessions = place.new_sessions()
-    context = app.ServerContext(sessions, access, _agent(asked), lambda owner: _owned(place, sessions, owner))
+    store = location.open_or_create()
+    context = app.ServerContext(store, access, _agent(options), lambda owner: _owned(location, store, owner))
     try:
         listener = app.open_listener(host, port)
     except OSError as error:
         is_the_host = isinstance(error, gaierror) or error.errno == EADDRNOTAVAIL
         other = "--host" if is_the_host else "--port"
-        raise Refused(
+        raise CommandError(
             f"cannot listen on {host}:{port}: {error.strerror}; name another with {other}"
         ) from None
     address = _address(host, listener.getsockname()[1], page, access.token)
@@ -85,7 +91,7 @@ def serve(
 
     def ready() -> None:
         click.echo(address)
-        say(f"serving {place.where}; Ctrl-C ends it")
+        notify(f"serving {location.display_url}; Ctrl-C ends it")
         if wants_page:
             webbrowser.open(address)
 
@@ -93,7 +99,7 @@ def serve(
         app.serve(context, listener, ready)
     finally:
         context.close()
-    say("ended")
+    notify("ended")
 
 
 def _loaded() -> Any:
@@ -101,7 +107,7 @@ def _loaded() -> Any:
     try:
         from ...server import app
     except ImportError as missing:
-        raise Refused(f"the server needs {missing.name}; pip install 'bough[server]'") from None
+        raise CommandError(f"the server needs {missing.name}; pip install 'bough[server]'") from None
     return app
 
 
@@ -118,25 +124,25 @@ def _access(host: str, door: dict[str, Any]) -> Any:
     )
 
 
-def _agent(asked: Asked) -> Any:
+def _agent(options: AgentOptions) -> Any:
     """Who answers what is sent; without --model and $BOUGH_MODEL each session's own model does."""
     from ...server.context import ServerAgent
 
-    if not asked.models and not os.environ.get("BOUGH_MODEL"):
-        if asked.workspace or asked.max_cost or asked.max_turns:
-            raise Refused("--workspace, --max-cost and --max-turns are the agent's; name its --model")
-        return ServerAgent(tools=tuple(load_tools(asked.tools)))
-    made = agent_for(asked, None)
-    return ServerAgent(tuple(made.models), tuple(made.own_tools), made.limits, made.workspace, asked.allow)
+    if not options.models and not os.environ.get("BOUGH_MODEL"):
+        if options.workspace or options.max_cost or options.max_turns:
+            raise CommandError("--workspace, --max-cost and --max-turns are the agent's; name its --model")
+        return ServerAgent(tools=tuple(load_tools(options.tools)))
+    made = agent_for(options, None)
+    return ServerAgent(tuple(made.models), tuple(made.own_tools), made.limits, made.workspace, options.allow)
 
 
-def _owned(place: Here, sessions: Store, owner: str) -> Store:
+def _owned(location: StoreLocation, store: Store, owner: str) -> Store:
     """The same store, opened for one owner."""
     from ...stores.memory.store import MemoryStore
 
-    if isinstance(sessions.backend, MemoryStore):
-        return Store(sessions.backend.for_tenant(place.space, owner), sessions.runtime)
-    return open_store(place.url, space=place.space, owner=owner)
+    if isinstance(store.backend, MemoryStore):
+        return Store(store.backend.for_tenant(location.space, owner), store.runtime)
+    return open_store(location.url, space=location.space, owner=owner)
 
 
 def _address(host: str, port: int, page: str, token: str | None) -> str:

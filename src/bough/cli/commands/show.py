@@ -13,29 +13,29 @@ from ...core.usage import format_cost, total
 from ...session import Session
 from ...stores.base import SessionQuery
 from ...wire import PROVIDERS
-from ..reference import Place, find, reference
-from ..rendering.error_text import Refused
+from ..reference import Position, reference, resolve
+from ..rendering.error_text import CommandError
 from ..rendering.output import (
-    as_json,
     bold,
-    clipped,
+    clip,
     dim,
-    encoded,
-    many,
-    plain,
+    encode_json,
+    format_time,
+    json_option,
+    notify,
+    plural,
+    print_json,
+    print_lines,
     safe,
-    say,
-    say_json,
-    say_lines,
+    to_json_value,
     tokens,
-    when,
     width,
 )
-from ..store_option import Here, here
+from ..store_option import StoreLocation, pass_location
 from .ls import as_data, status
 
 _ROLES = {"user": "cyan", "assistant": "green", "tool": "magenta", "system": "blue"}
-_MOST = 12
+MAX_RESULT_LINES = 12
 
 
 @click.command()
@@ -43,32 +43,36 @@ _MOST = 12
 @click.option("--full", is_flag=True, help="Tool results whole, and reasoning.")
 @click.option("--trace", is_flag=True, help="Internal entries too: settings, notes, summaries.")
 @click.option("-n", "--last", type=click.IntRange(1), help="Only the newest so many entries.")
-@as_json
-@here
-def show(place: Here, reference: str, full: bool, trace: bool, last: int | None, is_json: bool) -> None:
+@json_option
+@pass_location
+def show(
+    location: StoreLocation, reference: str, full: bool, trace: bool, last: int | None, is_json: bool
+) -> None:
     """Show a session's transcript, or one of its entries.
 
     REFERENCE names a session (default: the latest); with @7 its entry 7 is shown whole.
     """
-    found = find(place, reference)
+    found = resolve(location, reference)
     if found.leaf is not None and last is not None:
-        raise Refused(f"{reference} is one entry; bough log {reference} -n {last} lists the {last} up to it")
+        raise CommandError(
+            f"{reference} is one entry; bough log {reference} -n {last} lists the {last} up to it"
+        )
     if found.leaf is not None:
         _show_entry(found, is_json=is_json)
         return
     session = found.session
     path = session.path(last=last)
     if is_json:
-        say_json(
+        print_json(
             session=as_data(session.row),
             entries=[entry_data(entry) for entry in path],
-            **_waiting(session),
+            **_open_calls_data(session),
         )
         return
-    click.echo("\n".join(_head(session)))
+    click.echo("\n".join(_header_lines(session)))
     shown = (entry for entry in path if trace or entry.message is not None)
-    say_lines("\n".join(_said(entry, full=full)) for entry in shown)
-    for line in _open(session):
+    print_lines("\n".join(_entry_lines(entry, full=full)) for entry in shown)
+    for line in _open_call_lines(session):
         click.echo(line)
 
 
@@ -83,54 +87,62 @@ def show(place: Here, reference: str, full: bool, trace: bool, last: int | None,
 @click.option("--since", type=click.IntRange(0), default=0, help="Only what lies behind this entry.")
 @click.option("-n", "--last", type=click.IntRange(1), help="Only the newest so many.")
 @click.option("--json", "is_json", is_flag=True, help="Print JSON lines, one per entry.")
-@here
+@pass_location
 def log(
-    place: Here, reference: str, is_all: bool, events: bool, since: int, last: int | None, is_json: bool
+    location: StoreLocation,
+    reference: str,
+    is_all: bool,
+    events: bool,
+    since: int,
+    last: int | None,
+    is_json: bool,
 ) -> None:
     """List every entry of a session's path.
 
     With @7 the path ends at entry 7. With --all each entry is named by its branch and number, 3:7, as
     REFERENCE@3:7 takes it.
     """
-    session = find(place, reference).standing()
+    session = resolve(location, reference).session_at()
     if events and is_all:
-        raise Refused("--events tells the path; bough log --all --json lists the entries of all branches")
+        raise CommandError(
+            "--events tells the path; bough log --all --json lists the entries of all branches"
+        )
     if events:
         told = [event for event in session.events() if event.seq > since][-(last or 0) :]
-        say_lines(encoded({"schema_version": 1, **plain(event)}).decode() for event in told)
+        print_lines(encode_json({"schema_version": 1, **to_json_value(event)}).decode() for event in told)
         return
     if is_all:
         entries = [entry for entry in session.log.all_entries() if entry.seq > since][-(last or 0) :]
     else:
         entries = session.path(since=since, last=last)
     if not entries:
-        say(f"no entry lies behind {since}" if since else "there is no entry yet")
+        notify(f"no entry lies behind {since}" if since else "there is no entry yet")
     if is_json:
-        say_lines(encoded({"schema_version": 1, **entry_data(entry)}).decode() for entry in entries)
+        print_lines(encode_json({"schema_version": 1, **entry_data(entry)}).decode() for entry in entries)
     else:
-        say_lines(_listed(entries, [_place(entry, is_all=is_all) for entry in entries]))
+        print_lines(_log_lines(entries, [_entry_place(entry, is_all=is_all) for entry in entries]))
 
 
 @click.command()
 @reference
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
-@here
-def tree(place: Here, reference: str, is_json: bool) -> None:
+@pass_location
+def tree(location: StoreLocation, reference: str, is_json: bool) -> None:
     """Draw a session's tree with its leaf.
 
     What was left behind stands beside the path, under the number of its branch; ⚑ is a label. Forks and tasks made from
     it are named below.
     """
-    found = find(place, reference)
-    session = found.standing()
+    found = resolve(location, reference)
+    session = found.session_at()
     related = session.log.store.sessions(
         SessionQuery(parent_session=session.session_id, limit=1_000)
     ).sessions
     if is_json:
-        say_json(
+        print_json(
             session=as_data(session.row),
-            leaf=plain(session.leaf),
-            branches=plain(session.branches()),
+            leaf=to_json_value(session.leaf),
+            branches=to_json_value(session.branches()),
             labels={str(leaf): label for leaf, label in session.labels().items()},
             entries=[
                 {"branch": e.branch, "seq": e.seq, "kind": e.kind, "role": e.role, "id": e.entry_id.hex()}
@@ -142,7 +154,7 @@ def tree(place: Here, reference: str, is_json: bool) -> None:
     click.echo(session.tree(width=width(160)))
     for row in related:
         click.echo(
-            dim(f"  {row.relation} at {row.parent_seq}: {row.session_id}  {clipped(row.title or '', 60)}")
+            dim(f"  {row.relation} at {row.parent_seq}: {row.session_id}  {clip(row.title or '', 60)}")
         )
 
 
@@ -158,35 +170,35 @@ def tree(place: Here, reference: str, is_json: bool) -> None:
 @click.option(
     "--explain", is_flag=True, help="The first difference to what was last sent; exit code 1 if there is one."
 )
-@as_json
-@here
-def context(place: Here, reference: str, provider: str, explain: bool, is_json: bool) -> int:
+@json_option
+@pass_location
+def context(location: StoreLocation, reference: str, provider: str, explain: bool, is_json: bool) -> int:
     """What the model would be given at this place.
 
     With @7 as it was behind entry 7. --json is the exact request for that provider.
     """
-    session = find(place, reference).standing()
+    session = resolve(location, reference).session_at()
     if explain:
-        return _explained(session, provider, is_json=is_json)
+        return _print_cache_check(session, provider, is_json=is_json)
     request = session.request(provider)
     if is_json:
-        say_json(provider=provider, request=request)
+        print_json(provider=provider, request=request)
         return 0
     given = session.context()
     if not given.system and not given.items:
-        say("nothing: there is no message yet")
+        notify("nothing: there is no message yet")
     for text in given.system:
-        click.echo("\n".join(_spoken("system", Message("system", (Text(text),)), full=True)))
+        click.echo("\n".join(_message_lines("system", Message("system", (Text(text),)), full=True)))
     for item in given.items:
-        click.echo("\n".join(_spoken(item.message.role, item.message, full=True)))
+        click.echo("\n".join(_message_lines(item.message.role, item.message, full=True)))
     return 0
 
 
-def _explained(session: Session, provider: str, *, is_json: bool) -> int:
+def _print_cache_check(session: Session, provider: str, *, is_json: bool) -> int:
     """Whether the provider's cache stays warm; exit code 1 if it does not."""
     difference = session.explain(provider)
     if is_json:
-        say_json(provider=provider, difference=plain(difference))
+        print_json(provider=provider, difference=to_json_value(difference))
     elif difference is None:
         click.echo("what the last call was given comes first, byte for byte; the provider's cache stays warm")
     else:
@@ -196,75 +208,79 @@ def _explained(session: Session, provider: str, *, is_json: bool) -> int:
 
 def entry_data(entry: Entry) -> dict[str, object]:
     """An entry as JSON. Evidence stays where it is."""
-    data: dict[str, object] = plain(entry)
+    data: dict[str, object] = to_json_value(entry)
     data.pop("evidence", None)
     data["entry_id"] = entry.entry_id.hex()
     return {**data, "kind": entry.kind, "role": entry.role}
 
 
-def _waiting(session: Session) -> dict[str, object]:
+def _open_calls_data(session: Session) -> dict[str, object]:
     calls = [
         {"seq": c.seq, "index": c.index, "id": c.call.id, "name": c.call.name}
         for c in session.open_tool_calls
     ]
-    asked = [plain(call) for call in session.pending_approvals()] if calls else []
+    asked = [to_json_value(call) for call in session.pending_approvals()] if calls else []
     return {"open_calls": calls, "waiting": asked, "next_action": type(session.next_action()).__name__}
 
 
-def _head(session: Session) -> Iterator[str]:
+def _header_lines(session: Session) -> Iterator[str]:
     row = session.row
     name = row.title or row.agent
-    yield f"{bold(clipped(name, 100))}  {dim(row.session_id)}" if name else bold(row.session_id)
-    about = [status(row), row.model, many(row.turns, "turn"), format_cost(row.totals), tokens(row.totals)]
-    yield dim(" · ").join(filter(None, [*about, when(row.updated_at)]))
+    yield f"{bold(clip(name, 100))}  {dim(row.session_id)}" if name else bold(row.session_id)
+    about = [status(row), row.model, plural(row.turns, "turn"), format_cost(row.totals), tokens(row.totals)]
+    yield dim(" · ").join(filter(None, [*about, format_time(row.updated_at)]))
     if row.parent_session:
         yield dim(f"{row.relation} of {row.parent_session} at {row.parent_seq}")
     if row.error:
-        yield click.style(f"error: {clipped(row.error, 200)}", fg="red")
+        yield click.style(f"error: {clip(row.error, 200)}", fg="red")
 
 
-def _place(entry: Entry, *, is_all: bool) -> str:
+def _entry_place(entry: Entry, *, is_all: bool) -> str:
     return f"{entry.branch}:{entry.seq}" if is_all else str(entry.seq)
 
 
-def _listed(entries: Sequence[Entry], places: Sequence[str]) -> Iterator[str]:
+def _log_lines(entries: Sequence[Entry], places: Sequence[str]) -> Iterator[str]:
     """One line each; the terminal is measured once, not for every line."""
     room, columns = max(map(len, places), default=0), width(200)
     for entry, place in zip(entries, places, strict=True):
         name = entry.role or entry.kind
         text = f"{place:>{max(room, 5)}} {' ' if entry.internal else '•'} {name:<14} "
-        yield click.style(text, fg=_ROLES.get(name)) + clipped(
+        yield click.style(text, fg=_ROLES.get(name)) + clip(
             describe_entry(entry), max(20, columns - len(text))
         )
 
 
-def _said(entry: Entry, *, full: bool) -> Iterator[str]:
+def _entry_lines(entry: Entry, *, full: bool) -> Iterator[str]:
     name = entry.role or entry.kind
     if entry.message is None:
-        yield dim(f"{entry.seq:>5} {name}: {clipped(describe_entry(entry), width(200))}")
+        yield dim(f"{entry.seq:>5} {name}: {clip(describe_entry(entry), width(200))}")
         return
     model = dim(f"  {entry.model}") if entry.model else ""
-    yield from _spoken(name, entry.message, full=full, before=dim(f"{entry.seq:>5}") + " ", behind=model)
+    yield from _message_lines(
+        name, entry.message, full=full, before=dim(f"{entry.seq:>5}") + " ", behind=model
+    )
 
 
-def _spoken(name: str, message: Message, *, full: bool, before: str = "", behind: str = "") -> Iterator[str]:
+def _message_lines(
+    name: str, message: Message, *, full: bool, before: str = "", behind: str = ""
+) -> Iterator[str]:
     """A message under its role."""
     yield ""
     yield f"{before}{click.style(name, fg=_ROLES.get(name), bold=True)}{behind}"
     for part in message.parts:
-        yield from ("      " + line for line in _part(part, full=full))
+        yield from ("      " + line for line in _part_lines(part, full=full))
 
 
-def _part(part: object, *, full: bool) -> Iterator[str]:
+def _part_lines(part: object, *, full: bool) -> Iterator[str]:
     match part:
         case Text(text=text):
             yield from safe(text).splitlines()
         case Reasoning(text=text):
             yield from (dim(line) for line in (safe(text).splitlines() if full else ["(reasoning)"]) if text)
         case ToolCall(name=name, arguments=arguments):
-            yield f"{click.style('→', fg='yellow')} {bold(safe(name))} {safe(encoded(arguments).decode())}"
+            yield f"{click.style('→', fg='yellow')} {bold(safe(name))} {safe(encode_json(arguments).decode())}"
         case ToolResult() as result:
-            yield from _result(result, full=full)
+            yield from _result_lines(result, full=full)
         case Media(mime=mime, size=size, name=name):
             yield dim(f"[{name or 'media'}: {mime}, {size:,} bytes]")
 
@@ -277,13 +293,13 @@ _OUTCOMES = {
 }
 
 
-def _result(result: ToolResult, *, full: bool) -> Iterator[str]:
+def _result_lines(result: ToolResult, *, full: bool) -> Iterator[str]:
     marks = [_OUTCOMES.get(result.outcome, ""), "error" if result.error and result.outcome == "done" else ""]
     marked = "".join(click.style(f"[{mark}] ", fg="red") for mark in marks if mark)
     message = Message("tool", (result,))
     text = "\n".join(piece.text for piece in result.content if isinstance(piece, Text))
     lines = safe(text).splitlines() or [""]
-    kept = lines if full else lines[:_MOST]
+    kept = lines if full else lines[:MAX_RESULT_LINES]
     yield f"← {marked}{kept[0]}"
     yield from (f"  {line}" for line in kept[1:])
     if len(kept) < len(lines):
@@ -292,7 +308,7 @@ def _result(result: ToolResult, *, full: bool) -> Iterator[str]:
         yield dim(f"  [{media.mime}, {media.size:,} bytes]")
 
 
-def _open(session: Session) -> Iterator[str]:
+def _open_call_lines(session: Session) -> Iterator[str]:
     """Calls without results: what may have happened is said as plainly as what has not."""
     if not session.open_tool_calls:
         return
@@ -323,20 +339,22 @@ def _open(session: Session) -> Iterator[str]:
         if known.trashed_tasks or session.pending_approvals()
         else ""
     )
-    say(f"{first}bough resume {session.session_id} --tools … goes on")
+    notify(f"{first}bough resume {session.session_id} --tools … goes on")
 
 
-def _show_entry(found: Place, *, is_json: bool) -> None:
-    session = found.standing()
+def _show_entry(found: Position, *, is_json: bool) -> None:
+    session = found.session_at()
     if not session.leaf.seq:
-        raise Refused("0 is the place before the first entry; bough log lists the entries")
+        raise CommandError("0 is the place before the first entry; bough log lists the entries")
     (entry,) = session.path(last=1)
     calls = [call for call in session.model_calls("path") if call.answer_seq == entry.seq]
     if is_json:
-        say_json(entry=entry_data(entry), usage=plain(total(calls)) if calls else None)
+        print_json(entry=entry_data(entry), usage=to_json_value(total(calls)) if calls else None)
         return
-    click.echo("\n".join(_said(entry, full=True)))
+    click.echo("\n".join(_entry_lines(entry, full=True)))
     spent = f" · {format_cost(total(calls))} · {tokens(total(calls))}" if calls else ""
     click.echo(
-        dim(f"      {entry.entry_id.hex()} · turn {entry.turn} · step {entry.step} · {when(entry.at)}{spent}")
+        dim(
+            f"      {entry.entry_id.hex()} · turn {entry.turn} · step {entry.step} · {format_time(entry.at)}{spent}"
+        )
     )

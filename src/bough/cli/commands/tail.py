@@ -13,9 +13,9 @@ from ...core.tree import Leaf
 from ...core.usage import MAX_COUNT
 from ...session import Session
 from ...stores.base import Fact
-from ..reference import find_whole, reference
-from ..rendering.output import encoded, iso
-from ..store_option import Here, here
+from ..reference import reference, resolve_session
+from ..rendering.output import encode_json, iso
+from ..store_option import StoreLocation, pass_location
 from .show import entry_data
 
 PAUSE = 0.1  # seconds between two looks: nobody watching notices, and a look is one indexed read
@@ -28,17 +28,17 @@ PAUSE = 0.1  # seconds between two looks: nobody watching notices, and a look is
     "-n", "--last", type=click.IntRange(0), default=20, show_default=True, help="How many to begin with."
 )
 @click.option("--from", "after", type=click.IntRange(0), help="Begin behind this fact's number instead.")
-@here
-def tail(place: Here, reference: str, follow: bool, last: int, after: int | None) -> None:
+@pass_location
+def tail(location: StoreLocation, reference: str, follow: bool, last: int, after: int | None) -> None:
     """Print a session's facts as JSON lines; -f goes on as they come.
 
     Each line has the fact's number `n`, without gaps, and the entries it appended. Who missed some asks again
     with --from.
     """
-    session = find_whole(place, reference).session
+    session = resolve_session(location, reference).session
     seen = max(0, session.row.facts - last) if after is None else min(after, MAX_COUNT)
     for fact in _facts(session, seen, follow=follow):
-        click.echo(encoded(_line(session, fact)))
+        click.echo(encode_json(_line(session, fact)))
         sys.stdout.flush()  # whoever reads a pipe wants it now
 
 

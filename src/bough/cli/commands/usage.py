@@ -12,10 +12,10 @@ from ...core.usage import Call, Totals, format_cost, total
 from ...session import Session
 from ...store import Store
 from ...stores.base import SessionRow
-from ..reference import complete, find
-from ..rendering.error_text import Refused
-from ..rendering.output import as_json, clipped, plain, say_json, table
-from ..store_option import Here, here
+from ..reference import complete, resolve
+from ..rendering.error_text import CommandError
+from ..rendering.output import clip, json_option, print_json, table, to_json_value
+from ..store_option import StoreLocation, pass_location
 
 Spent = tuple[SessionRow, Call]
 _KEYS: dict[str, Callable[[Spent], str]] = {
@@ -37,10 +37,15 @@ _KEYS: dict[str, Callable[[Spent], str]] = {
 )
 @click.option("--since", metavar="SEQ|TIME", help="Behind an entry of the path, or since a time.")
 @click.option("--by", type=click.Choice(list(_KEYS)), help="One line per day, model, agent, …")
-@as_json
-@here
+@json_option
+@pass_location
 def usage(
-    place: Here, reference: str | None, view: str | None, since: str | None, by: str | None, is_json: bool
+    location: StoreLocation,
+    reference: str | None,
+    view: str | None,
+    since: str | None,
+    by: str | None,
+    is_json: bool,
 ) -> None:
     """What was spent: by session, day, model or agent.
 
@@ -51,17 +56,18 @@ def usage(
     bough usage latest --view tree
     """
     if reference is None and view is not None:
-        raise Refused(f"--view is of one session; name it: bough usage latest --view {view}")
+        raise CommandError(f"--view is of one session; name it: bough usage latest --view {view}")
     if reference is not None:
-        spent = _of_one(find(place, reference).standing(), view or "own", since)
+        spent = _of_one(resolve(location, reference).session_at(), view or "own", since)
     else:
-        sessions = place.sessions()
-        floor = 0 if since is None else parse_time("--since", since, sessions.runtime.now())
-        spent = [one for one in _of_all(sessions) if one[1].at >= floor]
+        store = location.open()
+        floor = 0 if since is None else parse_time("--since", since, store.runtime.now())
+        spent = [one for one in _of_all(store) if one[1].at >= floor]
     groups = _grouped(spent, by)
     if is_json:
-        say_json(
-            usage=[{"name": name, **plain(sums)} for name, sums in groups.items()], total=plain(_sum(spent))
+        print_json(
+            usage=[{"name": name, **to_json_value(sums)} for name, sums in groups.items()],
+            total=to_json_value(_sum(spent)),
         )
         return
     rows = [_line(name, sums) for name, sums in groups.items()]
@@ -79,11 +85,11 @@ def _of_one(session: Session, view: str, since: str | None) -> list[Spent]:
     return [(row, call) for call in session.model_calls(view) if call.at >= floor]
 
 
-def _of_all(sessions: Store) -> Iterable[Spent]:
+def _of_all(store: Store) -> Iterable[Spent]:
     for trashed in (False, True):
-        for row in sessions.all_sessions(trashed=trashed, limit=500):
+        for row in store.all_sessions(trashed=trashed, limit=500):
             if row.totals.calls:
-                yield from ((row, call) for call in sessions.backend.calls(row.session_id))
+                yield from ((row, call) for call in store.backend.calls(row.session_id))
 
 
 def _grouped(spent: list[Spent], by: str | None) -> dict[str, Totals]:
@@ -102,7 +108,7 @@ def _sum(spent: Iterable[Spent]) -> Totals:
 def _line(name: str, sums: Totals) -> tuple[str, ...]:
     unknown = f" ({sums.unknown_calls} unknown)" if sums.unknown_calls else ""
     return (
-        clipped(name, 60),
+        clip(name, 60),
         f"{sums.calls:,}{unknown}",
         f"{sums.input_tokens:,}",
         f"{sums.cache_read_tokens:,}",

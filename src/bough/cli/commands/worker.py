@@ -18,19 +18,18 @@ from ...core.messages import system
 from ...core.time_text import parse_duration
 from ...errors import PostgresRequired, SessionRunning
 from ...session import Session
-from ..agent_options import Asked
-from ..load_tools import loaded
-from ..rendering.error_text import PROBLEM, Refused
-from ..rendering.output import confirmed, many, plain, say, say_json
-from ..run_source import Source, find_driven, refuse_naming
-from ..store_option import Here, here
+from ..agent_options import AgentOptions, load_module
+from ..rendering.error_text import FAILURE, CommandError
+from ..rendering.output import confirm_plan, notify, plural, print_json, to_json_value
+from ..run_source import Source, reject_naming_options, resolve_runnable
+from ..store_option import StoreLocation, pass_location
 
 if TYPE_CHECKING:
     from ...engines.absurd.engine import Agent, EnqueuedTask
 
 ENGINES = "local, absurd or absurd:QUEUE"
 NOT_INSTALLED = "{} is not installed; pip install 'bough[absurd]' brings it"
-THE_WORKERS = ("models", "tools", "workspace", "scope", "allow", "max_cost")
+WORKER_OPTIONS = ("models", "tools", "workspace", "scope", "allow", "max_cost")
 
 engine_option = click.option(
     "--engine",
@@ -40,11 +39,11 @@ engine_option = click.option(
 )
 
 
-def queue_of(engine: str) -> str | None:
+def parse_engine(engine: str) -> str | None:
     """The queue, or None for the local engine."""
     name, _, queue = engine.partition(":")
     if name not in ("local", "absurd") or (name == "local" and queue):
-        raise Refused(f"there is no engine {engine!r}; {ENGINES}")
+        raise CommandError(f"there is no engine {engine!r}; {ENGINES}")
     return None if name == "local" else queue or "default"
 
 
@@ -67,30 +66,30 @@ def queue_of(engine: str) -> str | None:
 @click.option(
     "--grace", default="60s", show_default=True, help="How long a step may take once it is told to stop."
 )
-@here
+@pass_location
 def worker(
-    place: Here, sources: tuple[str, ...], queue: str, concurrency: int, lease: str, grace: str
+    location: StoreLocation, sources: tuple[str, ...], queue: str, concurrency: int, lease: str, grace: str
 ) -> int:
     """Run the tasks of a queue; any number of workers, on any number of machines.
 
     Needs PostgreSQL, and bough migrate --engine absurd once. Ctrl-C or SIGTERM: every task ends its step and is given
     back; a second one ends at once. A worker may be killed at any moment: what was durable is not done again.
     """
-    _refuse_elsewhere(place)
+    _refuse_elsewhere(location)
     agents = load_agents(sources)
     try:
         from ...engines.absurd.worker import Worker
     except ModuleNotFoundError as error:
-        raise Refused(NOT_INSTALLED.format(error.name)) from None
+        raise CommandError(NOT_INSTALLED.format(error.name)) from None
     seconds = parse_duration("lease", lease) // 1_000_000
-    working = Worker(place.url, agents, queue=queue, concurrency=concurrency, lease=seconds, report=say)
+    working = Worker(location.url, agents, queue=queue, concurrency=concurrency, lease=seconds, report=notify)
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: _stop(working))
     named = ", ".join(agent.name for agent in agents)
-    say(f"{working.name} takes tasks of {queue!r} for {named}, {concurrency} at once; Ctrl-C stops it")
+    notify(f"{working.name} takes tasks of {queue!r} for {named}, {concurrency} at once; Ctrl-C stops it")
     left = working.run(parse_duration("grace", grace) / 1_000_000)
     if left:
-        say(f"{many(left, 'task')} left in a step; others take over when the lease ends")
+        notify(f"{plural(left, 'task')} left in a step; others take over when the lease ends")
         os._exit(0)  # Python would wait for the threads of tools, perhaps for hours
     return 0
 
@@ -98,7 +97,7 @@ def worker(
 def _stop(working: Any) -> None:
     if working.stopping.is_set():
         os._exit(130)
-    say("stopping: every task ends its step first; once more ends at once")
+    notify("stopping: every task ends its step first; once more ends at once")
     working.stop()
 
 
@@ -106,91 +105,104 @@ def load_agents(sources: Iterable[str]) -> list[Agent]:
     try:
         from ...engines.absurd.engine import Agent
     except ModuleNotFoundError as error:
-        raise Refused(NOT_INSTALLED.format(error.name)) from None
+        raise CommandError(NOT_INSTALLED.format(error.name)) from None
     found: dict[str, Agent] = {}
     for source in sources:
-        values = vars(loaded("--agents", source, source))
+        values = vars(load_module("--agents", source, source))
         listed = values.get("agents")
         several = listed if isinstance(listed, list | tuple) else ()
         agents = [one for one in (*values.values(), *several) if isinstance(one, Agent)]
         if not agents:
-            raise Refused(
+            raise CommandError(
                 f"there is no agent in {source}; write bough.engines.absurd.Agent(NAME, model=…, tools=[…])"
             )
         for agent in agents:
             if found.setdefault(agent.name, agent) is not agent:
-                raise Refused(f"--agents {source}: there are two agents called {agent.name!r}")
+                raise CommandError(f"--agents {source}: there are two agents called {agent.name!r}")
     return list(found.values())
 
 
-def send_off(
-    place: Here, source: Source, asked: Asked, content: str | None, queue: str, *, waits: bool, is_json: bool
+def enqueue_run(
+    location: StoreLocation,
+    source: Source,
+    options: AgentOptions,
+    content: str | None,
+    queue: str,
+    *,
+    waits: bool,
+    is_json: bool,
 ) -> int:
     """Make the input, or the turn that is open, a task of the queue."""
-    _refuse_elsewhere(place)
-    given = [name for name in THE_WORKERS if getattr(asked, name)]
+    _refuse_elsewhere(location)
+    given = [name for name in WORKER_OPTIONS if getattr(options, name)]
     if given:
-        raise Refused(
+        raise CommandError(
             f"--engine absurd: the worker's agent decides on {', '.join(given)}; name it with --agent"
         )
-    if source.copied is not None or source.overwritten is not None:
-        raise Refused("--engine absurd goes on where a session stands; bough fork or bough rewind it first")
-    session = _session(place, source, asked)
-    sent = _sent(session, content, queue, asked, waits=waits)
+    if source.copy_from is not None or source.overwrite_from is not None:
+        raise CommandError(
+            "--engine absurd goes on where a session stands; bough fork or bough rewind it first"
+        )
+    session = _session(location, source, options)
+    sent = _sent(session, content, queue, options, waits=waits)
     if is_json:
-        say_json(sent=plain(sent))
+        print_json(sent=to_json_value(sent))
     else:
         click.echo(sent.session_id)
-        say(f"task {sent.task_id} of queue {queue!r}; bough tail -f {sent.session_id} follows it")
+        notify(f"task {sent.task_id} of queue {queue!r}; bough tail -f {sent.session_id} follows it")
     return 0
 
 
-def _session(place: Here, source: Source, asked: Asked) -> Session:
-    if source.resumed is not None:
-        refuse_naming(asked, "title", "tags", "system")
-        return find_driven(place, source.resumed)
-    if asked.agent is None:
-        raise Refused("--engine absurd needs --agent NAME: one that a worker was given with --agents")
-    sessions = place.new_sessions()
-    seeds = [system(asked.system)] if asked.system else []
-    about: dict[str, Any] = {"title": asked.title, "tags": asked.tags}
-    if asked.conversation is not None:
-        return sessions.latest_or_start(asked.conversation, asked.agent, seeds, **about)
-    return sessions.start(asked.agent, seeds, **about)
+def _session(location: StoreLocation, source: Source, options: AgentOptions) -> Session:
+    if source.resume_from is not None:
+        reject_naming_options(options, "title", "tags", "system")
+        return resolve_runnable(location, source.resume_from)
+    if options.agent is None:
+        raise CommandError("--engine absurd needs --agent NAME: one that a worker was given with --agents")
+    store = location.open_or_create()
+    seeds = [system(options.system)] if options.system else []
+    about: dict[str, Any] = {"title": options.title, "tags": options.tags}
+    if options.conversation is not None:
+        return store.latest_or_start(options.conversation, options.agent, seeds, **about)
+    return store.start(options.agent, seeds, **about)
 
 
-def _sent(session: Session, content: str | None, queue: str, asked: Asked, *, waits: bool) -> EnqueuedTask:
+def _sent(
+    session: Session, content: str | None, queue: str, options: AgentOptions, *, waits: bool
+) -> EnqueuedTask:
     if content is None:
-        return session.resume(engine="absurd", queue=queue, agent=asked.agent)
+        return session.resume(engine="absurd", queue=queue, agent=options.agent)
     try:
-        limits = Limits(turns=asked.max_turns or 50)
-        how: dict[str, Any] = {"queue": queue, "agent": asked.agent, "limits": limits}
+        limits = Limits(turns=options.max_turns or 50)
+        how: dict[str, Any] = {"queue": queue, "agent": options.agent, "limits": limits}
         return session.send(content, engine="absurd", **how, one_shot=True)
     except SessionRunning:
         if not waits:
             raise
-    return session.enqueue(content, engine="absurd", queue=queue, agent=asked.agent)
+    return session.enqueue(content, engine="absurd", queue=queue, agent=options.agent)
 
 
-def install_engine(place: Here, queue: str, service: str, *, yes: bool, is_json: bool) -> int:
+def install_absurd(location: StoreLocation, queue: str, service: str, *, yes: bool, is_json: bool) -> int:
     """Absurd's schema and the queue, beside our own."""
-    _refuse_elsewhere(place)
+    _refuse_elsewhere(location)
     try:
         from ...engines.absurd import schema as absurd_schema
     except ModuleNotFoundError as error:
-        raise Refused(NOT_INSTALLED.format(error.name)) from None
-    say(f"{place.where}: the schema absurd, its queue {queue!r}, and the right of {service} to use them")
-    if not confirmed("Migrate?", yes=yes):
-        return PROBLEM
-    done = absurd_schema.install(place.url, queue, service=service)
+        raise CommandError(NOT_INSTALLED.format(error.name)) from None
+    notify(
+        f"{location.display_url}: the schema absurd, its queue {queue!r}, and the right of {service} to use them"
+    )
+    if not confirm_plan("Migrate?", yes=yes):
+        return FAILURE
+    done = absurd_schema.install(location.url, queue, service=service)
     if is_json:
-        say_json(engine="absurd", version_before=done.before, version=done.after, queue=done.queue)
+        print_json(engine="absurd", version_before=done.before, version=done.after, queue=done.queue)
     else:
         was = "was there" if done.before == done.after else "installed"
         click.echo(f"Absurd {done.after} {was}; queue {queue!r} is ready")
     return 0
 
 
-def _refuse_elsewhere(place: Here) -> None:
-    if not place.is_postgres:
-        raise PostgresRequired("absurd", place.where)
+def _refuse_elsewhere(location: StoreLocation) -> None:
+    if not location.is_postgres:
+        raise PostgresRequired("absurd", location.display_url)

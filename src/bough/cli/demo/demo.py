@@ -29,7 +29,7 @@ from ...session import Session
 from ...store import Store
 from ...store import open as open_store
 from ...wire import PROVIDERS, find_provider, render
-from ..rendering.output import bold, clipped, dim, say_json, width
+from ..rendering.output import bold, clip, dim, print_json, width
 
 AGENT = (
     "--model",
@@ -41,8 +41,8 @@ AGENT = (
     "--title",
     "Order 41",
 )
-ASKED = "Where is my order 41? I want my money back."
-MOST_LINES = 24
+QUESTION = "Where is my order 41? I want my money back."
+MAX_LINES = 24
 
 
 @click.command()
@@ -59,55 +59,59 @@ def demo(keep: bool, folder: Path | None, opens: bool, is_json: bool) -> int:
 
     It is resumed without a second refund, forked, replayed with a stricter prompt, and compared.
     """
-    place = _folder(folder)
-    began = time.monotonic()
+    target = _folder(folder)
+    started_at = time.monotonic()
     try:
-        stage = Stage(place, is_quiet=is_json)
-        with open_store(place / "demo.db") as sessions:
-            play(stage, sessions)
-        stage.claim(
+        presenter = Presenter(target, is_quiet=is_json)
+        with open_store(target / "demo.db") as store:
+            run_demo(presenter, store)
+        presenter.claim(
             "all of this in under a minute",
-            f"{time.monotonic() - began:.1f} s",
-            time.monotonic() - began < 60,
+            f"{time.monotonic() - started_at:.1f} s",
+            time.monotonic() - started_at < 60,
         )
-        stage.end(place if keep or folder else None)
+        presenter.end(target if keep or folder else None)
         if opens:
-            _open(place, stage.page)
+            _open(target, presenter.page)
     finally:
         if not keep and not folder:
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(target, ignore_errors=True)
     if is_json:
-        say_json(held=stage.has_held, claims=stage.claims, folder=str(place) if keep or folder else None)
-    return 0 if stage.has_held else 1
+        print_json(
+            passed=presenter.all_passed,
+            claims=presenter.claims,
+            folder=str(target) if keep or folder else None,
+        )
+    return 0 if presenter.all_passed else 1
 
 
 def _folder(folder: Path | None) -> Path:
-    place = folder or Path(tempfile.mkdtemp(prefix="bough-demo-"))
-    place.mkdir(parents=True, exist_ok=True)
-    if any(place.iterdir()):
-        raise click.UsageError(f"{place} is not empty; name a new folder")
+    target = folder or Path(tempfile.mkdtemp(prefix="bough-demo-"))
+    target.mkdir(parents=True, exist_ok=True)
+    if any(target.iterdir()):
+        raise click.UsageError(f"{target} is not empty; name a new folder")
     with as_file(files("bough.cli.demo").joinpath("shop")) as shop:
         for file in ("shop.py", "support.json", "careful.json", "prompt.txt", "stricter.txt"):
-            shutil.copy(shop / file, place / file)
-    return place
+            shutil.copy(shop / file, target / file)
+    return target
 
 
-def _open(place: Path, page: str) -> None:
+def _open(target: Path, page: str) -> None:
     """The viewer on the demo's store, until Ctrl-C: which is the server's to hear, and ours to wait for."""
-    heard = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    previous_handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         subprocess.run(
             [sys.executable, "-m", "bough.cli.main", "serve", "--port", "0", "--page", page, *AGENT[:4]],
-            cwd=place,
-            env={**os.environ, "BOUGH_STORE": str(place / "demo.db")},
+            cwd=target,
+            env={**os.environ, "BOUGH_STORE": str(target / "demo.db")},
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler) and None,
             check=False,
         )
     finally:
-        signal.signal(signal.SIGINT, heard)
+        signal.signal(signal.SIGINT, previous_handler)
 
 
-class Stage:
+class Presenter:
     """Runs commands in plain sight and keeps what was claimed and measured."""
 
     def __init__(self, folder: Path, *, is_quiet: bool) -> None:
@@ -115,28 +119,30 @@ class Stage:
         self.claims: list[dict[str, Any]] = []
         self.page = "/"
         """What the viewer is to show of it."""
-        self._acts = 0
+        self._headings = 0
 
     @property
-    def has_held(self) -> bool:
-        return all(claim["held"] for claim in self.claims)
+    def all_passed(self) -> bool:
+        return all(claim["passed"] for claim in self.claims)
 
     def show(self, text: str = "") -> None:
         if not self.is_quiet:
             click.echo(text)
 
-    def act(self, title: str) -> None:
-        self._acts += 1
-        self.show(f"\n{bold(f'{self._acts}  {title}')}")
+    def heading(self, title: str) -> None:
+        self._headings += 1
+        self.show(f"\n{bold(f'{self._headings}  {title}')}")
 
     def run(
-        self, *arguments: str, shown: Callable[[str], bool] = lambda line: True, **env: str
+        self, *arguments: str, keep_line: Callable[[str], bool] = lambda line: True, **env: str
     ) -> tuple[int, str]:
         """One command of the command line; what it said is shown, shortened, and returned whole."""
-        asked = " ".join([*(f"{k}={v}" for k, v in env.items()), "bough", *map(shlex.quote, arguments)])
-        for number, line in enumerate(textwrap.wrap(asked, width() - 8, break_on_hyphens=False)):
+        command_line = " ".join(
+            [*(f"{k}={v}" for k, v in env.items()), "bough", *map(shlex.quote, arguments)]
+        )
+        for number, line in enumerate(textwrap.wrap(command_line, width() - 8, break_on_hyphens=False)):
             self.show(f"   {click.style('$', fg='green') if number == 0 else ' '} {line}")
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-m", "bough.cli.main", *arguments],
             cwd=self.folder,
             env={
@@ -151,26 +157,26 @@ class Stage:
             text=True,
             check=False,
         )
-        lines = [line for line in done.stdout.splitlines() if line.strip() and shown(line)]
-        for line in lines[:MOST_LINES]:
-            self.show(dim(f"     {cut(line)}"))
-        if len(lines) > MOST_LINES:
-            self.show(dim(f"     … {len(lines) - MOST_LINES} more lines"))
-        return done.returncode, done.stdout
+        lines = [line for line in process.stdout.splitlines() if line.strip() and keep_line(line)]
+        for line in lines[:MAX_LINES]:
+            self.show(dim(f"     {clip_line(line)}"))
+        if len(lines) > MAX_LINES:
+            self.show(dim(f"     … {len(lines) - MAX_LINES} more lines"))
+        return process.returncode, process.stdout
 
     def data(self, *arguments: str) -> tuple[int, Any]:
         """A command with --json, its lines not shown."""
-        code, said = self.run(*arguments, "--json", shown=lambda line: False)
-        return code, json.loads(said[said.index("{") : said.rindex("}") + 1])
+        code, output = self.run(*arguments, "--json", keep_line=lambda line: False)
+        return code, json.loads(output[output.index("{") : output.rindex("}") + 1])
 
-    def claim(self, what: str, measured: object, held: bool) -> None:
-        self.claims.append({"claim": what, "measured": str(measured), "held": held})
-        mark = click.style("✓", fg="green") if held else click.style("✗", fg="red")
-        self.show(f"   {mark} {what}: {bold(clipped(str(measured), max(20, width() - len(what) - 8)))}")
+    def claim(self, what: str, measured: object, passed: bool) -> None:
+        self.claims.append({"claim": what, "measured": str(measured), "passed": passed})
+        mark = click.style("✓", fg="green") if passed else click.style("✗", fg="red")
+        self.show(f"   {mark} {what}: {bold(clip(str(measured), max(20, width() - len(what) - 8)))}")
 
     def end(self, kept: Path | None) -> None:
-        held = sum(claim["held"] for claim in self.claims)
-        self.show(f"\n{bold(f'{held} of {len(self.claims)} claims held')}")
+        passed = sum(claim["passed"] for claim in self.claims)
+        self.show(f"\n{bold(f'{passed} of {len(self.claims)} claims hold')}")
         if kept is None:
             self.show("   bough demo --open shows the replay's diff in the browser")
             self.show("   bough demo --keep leaves the store and the agent's files, to play with")
@@ -186,98 +192,104 @@ class Stage:
             self.show(f"     {line}")
 
 
-def cut(line: str) -> str:
+def clip_line(line: str) -> str:
     """What runs over the edge of the terminal goes."""
     room = width() - 6
     return line if len(line) <= room else line[: room - 1] + "…"
 
 
-def short(session_id: str) -> str:
+def short_id(session_id: str) -> str:
     """As people write it: any prefix that is unique will do."""
     return session_id[:12]
 
 
-def play(stage: Stage, sessions: Store) -> None:
-    killed(stage)
-    session = sessions.session(sessions.sessions(limit=1).sessions[0].session_id)
-    before = prefix(session, session.leaf.seq)
-    seen(stage, session)
-    resumed(stage, session, before)
-    forked(stage, sessions, session)
-    replayed(stage, session)
-    stage.act("The tree, with its leaf")
-    stage.run("tree", short(session.session_id))
+def run_demo(presenter: Presenter, store: Store) -> None:
+    kill_inside_refund(presenter)
+    session = store.session(store.sessions(limit=1).sessions[0].session_id)
+    before = rendered_prefix(session, session.leaf.seq)
+    show_durable_entries(presenter, session)
+    resume(presenter, session, before)
+    fork(presenter, store, session)
+    replay(presenter, session)
+    presenter.heading("The tree, with its leaf")
+    presenter.run("tree", short_id(session.session_id))
 
 
-def payments(stage: Stage) -> int:
-    book = stage.folder / "bank.txt"
+def payments(presenter: Presenter) -> int:
+    book = presenter.folder / "bank.txt"
     return len(book.read_text().splitlines()) if book.exists() else 0
 
 
-def killed(stage: Stage) -> None:
-    stage.act("A support agent refunds an order; its process gets kill -9 inside refund()")
-    code, _ = stage.run("run", ASKED, *AGENT, DIE_INSIDE_REFUND="1")
+def kill_inside_refund(presenter: Presenter) -> None:
+    presenter.heading("A support agent refunds an order; its process gets kill -9 inside refund()")
+    code, _ = presenter.run("run", QUESTION, *AGENT, DIE_INSIDE_REFUND="1")
     died = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    stage.claim("how the process ended", died, died == "SIGKILL")
-    stage.claim("payments in the bank's book", payments(stage), payments(stage) == 1)
+    presenter.claim("how the process ended", died, died == "SIGKILL")
+    presenter.claim("payments in the bank's book", payments(presenter), payments(presenter) == 1)
 
 
-def seen(stage: Stage, session: Session) -> None:
-    stage.act("What is durable, in a new process")
-    _, said = stage.run(
-        "show", short(session.session_id), shown=lambda line: not line.startswith("bough resume")
+def show_durable_entries(presenter: Presenter, session: Session) -> None:
+    presenter.heading("What is durable, in a new process")
+    _, output = presenter.run(
+        "show", short_id(session.session_id), keep_line=lambda line: not line.startswith("bough resume")
     )
-    stage.claim("entries kept", session.leaf.seq, session.leaf.seq == 5)
-    marked = "outcome unknown" in said
-    stage.claim("the call is shown as", "outcome unknown" if marked else "something else", marked)
+    presenter.claim("entries kept", session.leaf.seq, session.leaf.seq == 5)
+    marked = "outcome unknown" in output
+    presenter.claim("the call is shown as", "outcome unknown" if marked else "something else", marked)
 
 
-def resumed(stage: Stage, session: Session, before: dict[str, bytes]) -> None:
-    stage.act("Resume: refund() has a verify function, which asks the bank")
-    code, _ = stage.run("resume", short(session.session_id), "--tools", "shop.py")
-    stage.claim("exit code", code, code == 0)
-    stage.claim("payments in the bank's book", payments(stage), payments(stage) == 1)
+def resume(presenter: Presenter, session: Session, before: dict[str, bytes]) -> None:
+    presenter.heading("Resume: refund() has a verify function, which asks the bank")
+    code, _ = presenter.run("resume", short_id(session.session_id), "--tools", "shop.py")
+    presenter.claim("exit code", code, code == 0)
+    presenter.claim("payments in the bank's book", payments(presenter), payments(presenter) == 1)
     session.refresh()
-    refused = {name: find_provider(name).violations(session.request(name)) for name in PROVIDERS}
-    sound = [name for name, found in refused.items() if not found]
-    stage.claim("providers whose rules the history keeps", ", ".join(sound), len(sound) == len(PROVIDERS))
-    after = prefix(session, 5)
+    violations = {name: find_provider(name).violations(session.request(name)) for name in PROVIDERS}
+    accepted = [name for name, problems in violations.items() if not problems]
+    presenter.claim(
+        "providers whose rules the history keeps", ", ".join(accepted), len(accepted) == len(PROVIDERS)
+    )
+    after = rendered_prefix(session, 5)
     same = sum(after[name] == before[name] for name in PROVIDERS)
-    stage.claim(
+    presenter.claim(
         "providers given the same bytes as before the crash, for the first 5 entries",
         f"{same} of {len(PROVIDERS)}",
         same == len(PROVIDERS),
     )
     problems = session.verify()
-    stage.claim("problems found by verify", len(problems), not problems)
-    stage.run("run", "--resume", short(session.session_id), "When will I see it?", "--tools", "shop.py")
+    presenter.claim("problems found by verify", len(problems), not problems)
+    presenter.run(
+        "run", "--resume", short_id(session.session_id), "When will I see it?", "--tools", "shop.py"
+    )
     session.refresh()
 
 
-def prefix(session: Session, seq: int) -> dict[str, bytes]:
+def rendered_prefix(session: Session, seq: int) -> dict[str, bytes]:
     """What each provider would be given behind entry `seq`, as bytes."""
-    from ..reference import Place
+    from ..reference import Position
 
-    there = Place(session, session.log.leaf_at(seq)).standing()
-    return {name: render(there.request(name)) for name in PROVIDERS}
+    at_entry = Position(session, session.log.leaf_at(seq)).session_at()
+    return {name: render(at_entry.request(name)) for name in PROVIDERS}
 
 
-def forked(stage: Stage, sessions: Store, session: Session) -> None:
-    stage.act("Fork: another line of the story; no entry is copied")
+def fork(presenter: Presenter, store: Store, session: Session) -> None:
+    presenter.heading("Fork: another line of the story; no entry is copied")
     own = len(session.entries())
-    _, said = stage.run("fork", f"{short(session.session_id)}@7", "--title", "Order 41, another line")
-    made = said.split()[-1]
-    stage.run("log", short(made), "-n", "2")
-    fork = sessions.session(made)
-    stage.claim("entries copied", len(fork.entries()), not fork.entries())
-    stage.claim("entries both share", fork.leaf.seq, fork.leaf.seq == 7)
-    stage.claim("entries of the source", len(session.entries()), len(session.entries()) == own)
+    _, output = presenter.run(
+        "fork", f"{short_id(session.session_id)}@7", "--title", "Order 41, another line"
+    )
+    fork_id = output.split()[-1]
+    presenter.run("log", short_id(fork_id), "-n", "2")
+    forked = store.session(fork_id)
+    presenter.claim("entries copied", len(forked.entries()), not forked.entries())
+    presenter.claim("entries both share", forked.leaf.seq, forked.leaf.seq == 7)
+    presenter.claim("entries of the source", len(session.entries()), len(session.entries()) == own)
 
 
-def replayed(stage: Stage, session: Session) -> None:
-    stage.act("Replay: the same inputs, a stricter prompt, another model, no effects")
-    paid = payments(stage)
-    how = [
+def replay(presenter: Presenter, session: Session) -> None:
+    presenter.heading("Replay: the same inputs, a stricter prompt, another model, no effects")
+    paid = payments(presenter)
+    flags = [
         "--model",
         "scripted:careful.json",
         "--prompt",
@@ -287,26 +299,26 @@ def replayed(stage: Stage, session: Session) -> None:
         "--tools",
         "shop.py",
     ]
-    code, report = stage.data("replay", short(session.session_id), *how)
+    code, report = presenter.data("replay", short_id(session.session_id), *flags)
     first = report["first_divergence"] or {}
-    stage.claim("exit code (1: different)", code, code == 1)
-    stage.claim("first divergence", divergence(first), "refund" in first.get("expected", ""))
+    presenter.claim("exit code (1: different)", code, code == 1)
+    presenter.claim("first divergence", divergence_text(first), "refund" in first.get("expected", ""))
     effects = sum(report["effects"].values())
-    stage.claim("effects sent", effects, effects == 0)
-    stage.claim("payments in the bank's book", payments(stage), payments(stage) == paid)
+    presenter.claim("effects sent", effects, effects == 0)
+    presenter.claim("payments in the bank's book", payments(presenter), payments(presenter) == paid)
     before, after = (msgspec.convert(report[side], Totals) for side in ("usage_before", "usage_after"))
-    stage.claim("cost of these turns", f"{format_cost(before)} → {format_cost(after)}", before != after)
+    presenter.claim("cost of these turns", f"{format_cost(before)} → {format_cost(after)}", before != after)
     unchanged = report["source_before"] == report["source_after"]
-    stage.claim(
+    presenter.claim(
         "hash of the source, before = after",
         f"{report['source_before'][:12]} = {report['source_after'][:12]}",
         unchanged,
     )
-    stage.page = f"/diff?a={session.session_id}&b={report['replay']}"
-    stage.run("diff", short(session.session_id), short(report["replay"]))
+    presenter.page = f"/diff?a={session.session_id}&b={report['replay']}"
+    presenter.run("diff", short_id(session.session_id), short_id(report["replay"]))
 
 
-def divergence(first: dict[str, Any]) -> str:
+def divergence_text(first: dict[str, Any]) -> str:
     if not first:
         return "none"
-    return clipped(f"entry {first['seq_a']}, {first['expected']} became “{first['actual']}”", 150)
+    return clip(f"entry {first['seq_a']}, {first['expected']} became “{first['actual']}”", 150)

@@ -13,25 +13,25 @@ import click
 from ... import errors
 from ...error_messages import tell
 
-PROBLEM, USAGE, HELD = 1, 2, 3
+FAILURE, USAGE, CONFLICT = 1, 2, 3
 
 
-class Refused(click.ClickException):
+class CommandError(click.ClickException):
     """What was asked for makes no sense here; the usage text would not help."""
 
     exit_code = USAGE
 
     def show(self, file: Any = None) -> None:
-        complain(self.message)
+        print_error(self.message)
 
 
-class Lost(Refused):
+class TakenOver(CommandError):
     """Somebody else got in between; what was done until then is done."""
 
-    exit_code = HELD
+    exit_code = CONFLICT
 
 
-def complain(text: str) -> None:
+def print_error(text: str) -> None:
     """An error to the person. It may hold what a stranger wrote, and is said where click no longer minds NO_COLOR."""
     from .output import safe  # late: `bough --help` needs none of it
 
@@ -39,10 +39,10 @@ def complain(text: str) -> None:
     click.echo(f"{click.style('bough:', fg='red')} {safe(text)}", err=True, color=color)
 
 
-def check_folder(target: Path) -> None:
+def require_folder(target: Path) -> None:
     """Before the work: what cannot be written for want of a folder would be lost."""
     if not target.parent.is_dir():
-        raise Refused(f"{target} cannot be written: there is no folder {target.parent}")
+        raise CommandError(f"{target} cannot be written: there is no folder {target.parent}")
 
 
 class Said(NamedTuple):
@@ -52,9 +52,9 @@ class Said(NamedTuple):
 
 _CODES: dict[type[errors.BoughError], int] = {
     errors.NotFound: USAGE,
-    errors.StaleLeaf: HELD,
-    errors.Fenced: HELD,
-    errors.SessionRunning: HELD,
+    errors.StaleLeaf: CONFLICT,
+    errors.Fenced: CONFLICT,
+    errors.SessionRunning: CONFLICT,
     errors.SessionTrashed: USAGE,
     errors.NotTrashed: USAGE,
     errors.InvalidPosition: USAGE,
@@ -104,28 +104,28 @@ _LIMITS = {
 }
 
 
-def end_words(message: str, session_id: str) -> str:
+def stop_message(message: str, session_id: str) -> str:
     """Why a turn ended, with the options that raise a limit where the loop names its own."""
     for python, typed in _LIMITS.items():
         message = message.replace(python, typed.format(session_id))
     return message
 
 
-def explain(error: BaseException) -> Said | None:
+def describe_error(error: BaseException) -> Said | None:
     """What to print and how to exit; None if the error is none of ours."""
     if isinstance(error, click.ClickException):
         return Said(error.format_message(), error.exit_code)
     if isinstance(error, errors.BoughError):
         known = next((kind for kind in type(error).__mro__ if kind in _CODES), None)
-        locked = HELD if "was locked by" in str(error) else PROBLEM
+        locked = CONFLICT if "was locked by" in str(error) else FAILURE
         own = _OWN.get(type(error))
         return Said(
             tell(error).text if own is None else own(error), locked if known is None else _CODES[known]
         )
     if isinstance(error, OSError) and error.filename is not None:
-        return Said(f"{error.filename}: {error.strerror}", PROBLEM)
+        return Said(f"{error.filename}: {error.strerror}", FAILURE)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
-        return Said(f"what is printed cannot be written ({error.strerror}); send it elsewhere", PROBLEM)
+        return Said(f"what is printed cannot be written ({error.strerror}); send it elsewhere", FAILURE)
     if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
         return Said(
             f"{error.object!r} is not UTF-8 text; type it again, or check your terminal's locale", USAGE

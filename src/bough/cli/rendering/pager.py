@@ -20,13 +20,13 @@ import click
 from click.core import ParameterSource
 
 from ...errors import InvalidArgument
-from .output import say
+from .output import notify
 
 LESS = "FRX"
 """Ends by itself if all fits, shows colours, leaves what was read on the screen."""
 
 
-class Paged:
+class PagedOutput:
     """Stands in for stdout at a terminal: what fits is kept until the end, what does not goes to the pager."""
 
     encoding, errors = "utf-8", "backslashreplace"
@@ -81,7 +81,7 @@ class Paged:
         held, self._held = "".join(self._held), []
         self.write(held)
 
-    def remark(self, text: str) -> int:
+    def write_notice(self, text: str) -> int:
         """What is said to stderr: behind what was printed before it, and not across the page that is read."""
         if self._pager is None:
             self._release()
@@ -111,18 +111,18 @@ class Paged:
 class _Talk:
     """Stands in for stderr as long as stdout is paged."""
 
-    def __init__(self, talk: IO[str], paged: Paged) -> None:
+    def __init__(self, talk: IO[str], paged: PagedOutput) -> None:
         self._talk, self._paged = talk, paged
 
     def write(self, text: str) -> int:
-        return self._paged.remark(text)
+        return self._paged.write_notice(text)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._talk, name)
 
 
 class _Bytes(io.RawIOBase):
-    def __init__(self, paged: Paged) -> None:
+    def __init__(self, paged: PagedOutput) -> None:
         self._paged = paged
 
     def writable(self) -> bool:
@@ -143,7 +143,7 @@ def pager() -> str | None:
     if shutil.which(command.split()[0]) is None:
         if name is None:
             return None
-        say(f"{name}={command} cannot be started; shown without it")
+        notify(f"{name}={command} cannot be started; shown without it")
         return None
     return command
 
@@ -156,7 +156,7 @@ def paged(*, wanted: bool) -> Iterator[None]:
         yield
         return
     out, talk = sys.stdout, sys.stderr
-    paged = Paged(out, talk, command)
+    paged = PagedOutput(out, talk, command)
     sys.stdout, sys.stderr = cast(TextIO, paged), cast(TextIO, _Talk(talk, paged))
     try:
         yield
@@ -169,7 +169,7 @@ def paged(*, wanted: bool) -> Iterator[None]:
 
 
 @contextmanager
-def turning(page: str | None) -> Iterator[None]:
+def page_errors(page: str | None) -> Iterator[None]:
     """A cursor that makes no sense is refused by the name it has here."""
     try:
         yield
@@ -179,11 +179,11 @@ def turning(page: str | None) -> Iterator[None]:
         raise InvalidArgument("--page", page, "what the page before said behind `more:`") from None
 
 
-def say_more(following: str) -> None:
+def print_next_page(following: str) -> None:
     """The same command for the next page, as a shell takes it."""
     ctx = click.get_current_context()
     words = ["bough", *_given(ctx.find_root()), str(ctx.info_name), "--page", following, *_given(ctx)]
-    say(f"more: {shlex.join(words)}")
+    notify(f"more: {shlex.join(words)}")
 
 
 def _given(ctx: click.Context) -> list[str]:
@@ -194,7 +194,7 @@ def _given(ctx: click.Context) -> list[str]:
         name = str(param.name)
         if name == "page" or ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
             continue
-        value = ctx.obj.where if name == "store" else ctx.params[name]
+        value = ctx.obj.display_url if name == "store" else ctx.params[name]
         if isinstance(param, click.Option):
             options += [param.opts[0]] if param.is_flag else [param.opts[0], str(value)]
         else:

@@ -16,7 +16,7 @@ from ...agent.events import Event
 from ...core.codec import to_json
 from ...core.messages import Message, Outcome, Text, ToolCall, ToolResult, assistant
 from ...session import Session
-from .output import SCHEMA_VERSION, clipped, dim, encoded, safe, say, width
+from .output import SCHEMA_VERSION, clip, dim, encode_json, notify, safe, width
 
 MARKS: dict[Outcome, str] = {
     "done": "✓",
@@ -26,28 +26,32 @@ MARKS: dict[Outcome, str] = {
     "dry_run": "~",
 }
 
-MOST_SPELLED = 4_000
+MAX_ARGUMENT_LENGTH = 4_000
 
 
 def mark(result: ToolResult) -> str:
     return "✗" if result.error and result.outcome == "done" else MARKS[result.outcome]
 
 
-def called(call: ToolCall) -> str:
+def call_text(call: ToolCall) -> str:
     """A call in one line, as it would be written."""
     if call.malformed is not None:
-        return clipped(f"{call.name}(not JSON: {call.malformed})", 200)
+        return clip(f"{call.name}(not JSON: {call.malformed})", 200)
     given = (f"{name}={to_json(value, name).decode()}" for name, value in call.arguments.items())
-    return clipped(f"{call.name}({', '.join(given)})", 200)
+    return clip(f"{call.name}({', '.join(given)})", 200)
 
 
-def spelled_out(call: ToolCall) -> str:
+def call_details(call: ToolCall) -> str:
     """A call for whoever must allow it: every argument on a line of its own, and nothing of it hidden by a narrow line."""
     lines = [f"{safe(call.name)}" if call.malformed is None else f"{safe(call.name)}: {safe(call.malformed)}"]
     for name, value in call.arguments.items():
         text = value if isinstance(value, str) else to_json(value, name).decode()
-        more = f"\n… and {len(text) - MOST_SPELLED:,} more characters" if len(text) > MOST_SPELLED else ""
-        lines.append(f"  {safe(name)}: {safe(text[:MOST_SPELLED] + more)}".replace("\n", "\n    "))
+        more = (
+            f"\n… and {len(text) - MAX_ARGUMENT_LENGTH:,} more characters"
+            if len(text) > MAX_ARGUMENT_LENGTH
+            else ""
+        )
+        lines.append(f"  {safe(name)}: {safe(text[:MAX_ARGUMENT_LENGTH] + more)}".replace("\n", "\n    "))
     return "\n".join(lines)
 
 
@@ -55,7 +59,7 @@ def preview(result: ToolResult) -> str:
     """The beginning of a result, in one line."""
     parts = (part.text if isinstance(part, Text) else f"[{part.mime}]" for part in result.content)
     told = "" if result.outcome == "done" else f"{result.outcome}: "
-    return clipped(told + " ".join(parts), 300)
+    return clip(told + " ".join(parts), 300)
 
 
 class Watcher:
@@ -76,23 +80,23 @@ class Watcher:
         data = event.data
         match event.type:
             case "session:delta":
-                self.streamed(data["text"])
+                self.on_delta(data["text"])
             case "session:answer":
                 message = self._message(data["seq"])
                 self.has_answered = self.has_answered or not message.calls
-                self.answered(message)
+                self.on_answer(message)
             case "session:tool_result":
-                self.settled(*self._settled(data["seq"], data["index"], data["call_id"]))
+                self.on_result(*self._settled(data["seq"], data["index"], data["call_id"]))
             case "session:retry":
-                self.remarked(f"{data['model']}: {data['why']}; again in {data['seconds']:g} s")
+                self.on_notice(f"{data['model']}: {data['why']}; again in {data['seconds']:g} s")
             case "session:compacted":
-                self.remarked(
+                self.on_notice(
                     f"the history was too long: a summary stands for all before {data['first_kept']}"
                 )
             case "session:limit_passed" | "session:warning":
-                self.remarked(data["message"])
+                self.on_notice(data["message"])
             case "session:turn_completed" if data["stop_reason"] == "answered" and not self.has_answered:
-                self.answered(self._recovered())
+                self.on_answer(self._recovered())
 
     def _message(self, seq: int) -> Message:
         message = self.session.path(since=seq - 1)[0].message
@@ -111,16 +115,16 @@ class Watcher:
         said = self.session.transcript()[-1].message
         return assistant(f"{said.text if said else ''} (interrupted)")
 
-    def streamed(self, text: str) -> None: ...
+    def on_delta(self, text: str) -> None: ...
 
-    def answered(self, message: Message) -> None: ...
+    def on_answer(self, message: Message) -> None: ...
 
-    def settled(self, call: ToolCall, result: ToolResult) -> None: ...
+    def on_result(self, call: ToolCall, result: ToolResult) -> None: ...
 
-    def remarked(self, text: str) -> None: ...
+    def on_notice(self, text: str) -> None: ...
 
 
-class Plain(Watcher):
+class PlainWatcher(Watcher):
     """The answer on stdout, everything else on stderr.
 
     A terminal sees it as it comes. A pipe gets the final answer and nothing else, so that `$(bough run …)` is it.
@@ -131,40 +135,40 @@ class Plain(Watcher):
         self._is_terminal = sys.stdout.isatty()
         self._streamed = ""
 
-    def streamed(self, text: str) -> None:
+    def on_delta(self, text: str) -> None:
         if self._is_terminal:
             shown = safe(text) if self._streamed else safe(text).lstrip()
             self._streamed += shown
             click.echo(shown, nl=False)
 
-    def answered(self, message: Message) -> None:
-        text, streamed = message.text, self._streamed
+    def on_answer(self, message: Message) -> None:
+        text, on_delta = message.text, self._streamed
         self._streamed = ""
         if self._is_terminal:
-            click.echo("" if streamed else safe(text), nl=bool(text))
+            click.echo("" if on_delta else safe(text), nl=bool(text))
         elif not message.calls:
             click.echo(_encodable(text), color=True)  # as it is: a pipe gets data
         elif text:
-            say(dim(safe(text)))
+            notify(dim(safe(text)))
 
-    def settled(self, call: ToolCall, result: ToolResult) -> None:
-        line = f"{mark(result)} {called(call)} → {preview(result)}"
-        say(dim("  " + clipped(line, width() - 2)))
+    def on_result(self, call: ToolCall, result: ToolResult) -> None:
+        line = f"{mark(result)} {call_text(call)} → {preview(result)}"
+        notify(dim("  " + clip(line, width() - 2)))
 
-    def remarked(self, text: str) -> None:
+    def on_notice(self, text: str) -> None:
         if self._streamed:
             click.echo()
             self._streamed = ""
-        say(dim(f"  {safe(text)}"))
+        notify(dim(f"  {safe(text)}"))
 
 
-class JsonLines(Watcher):
+class JsonWatcher(Watcher):
     """Every event as a line of JSON on stdout, deltas too."""
 
     def watch(self, event: Event) -> None:
         super().watch(event)
         told = msgspec.to_builtins(event)
-        click.echo(encoded({"schema_version": SCHEMA_VERSION, **told}))
+        click.echo(encode_json({"schema_version": SCHEMA_VERSION, **told}))
 
 
 def _encodable(text: str) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 from ...core.messages import Message, ToolCall, ToolResult
 from ...session import Session
 from .output import safe
-from .turn_events import Watcher, called, mark, preview
+from .turn_events import Watcher, call_text, mark, preview
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -26,7 +26,7 @@ _ITEM = re.compile(r"^ {0,3}([-*+]|\d{1,9}[.)])\s")
 _STYLES = {"✓": "green", "✗": "red", "?": "yellow", "⊘": "yellow", "‖": "yellow", "~": "cyan"}
 
 
-class Blocks:
+class MarkdownBlocks:
     """Cuts Markdown that arrives in pieces into blocks that can be shown by themselves."""
 
     def __init__(self) -> None:
@@ -70,13 +70,13 @@ class Blocks:
         return not (_ITEM.match(first) and _ITEM.match(line))
 
 
-class Screen(Watcher):
+class TerminalWatcher(Watcher):
     """One turn in a terminal."""
 
     def __init__(self, session: Session, console: Console) -> None:
         super().__init__(session)
         self._console = console
-        self._blocks = Blocks()
+        self._blocks = MarkdownBlocks()
         self._said = ""
         self._running: dict[str, str] = {}
         self._is_below_tools = False
@@ -94,24 +94,24 @@ class Screen(Watcher):
         self._status.stop()
         self._status = None
 
-    def streamed(self, text: str) -> None:
+    def on_delta(self, text: str) -> None:
         self._said += text
         self._print(*self._blocks.add(safe(text)))
         self._show(self._blocks.tail or "thinking")
 
-    def answered(self, message: Message) -> None:
+    def on_answer(self, message: Message) -> None:
         self._print(*(self._blocks.rest() if self._said.strip() else [safe(message.text)]))
         self._said = ""
-        self._running = {call.id: called(call) for call in message.calls}
+        self._running = {call.id: call_text(call) for call in message.calls}
         self._show(", ".join(self._running.values()))
 
-    def settled(self, call: ToolCall, result: ToolResult) -> None:
+    def on_result(self, call: ToolCall, result: ToolResult) -> None:
         self._console.print(tool_line(call, result, self._console.width), no_wrap=True, crop=True)
         self._is_below_tools = True
         self._running.pop(call.id, None)
         self._show(", ".join(self._running.values()) or "thinking")
 
-    def remarked(self, text: str) -> None:
+    def on_notice(self, text: str) -> None:
         self._print(*self._blocks.rest())
         self._said = ""
         self._console.print(f"  {safe(text)}", style="dim", markup=False)
@@ -121,7 +121,7 @@ class Screen(Watcher):
             if self._is_below_tools:
                 self._console.print()
                 self._is_below_tools = False
-            self._console.print(rendered(block, self._console))
+            self._console.print(render_markdown(block, self._console))
             self._console.print()
 
     def _show(self, what: str) -> None:
@@ -144,13 +144,13 @@ def tool_line(call: ToolCall, result: ToolResult, width: int) -> object:
 
     sign = mark(result)
     line = Text.assemble(
-        ("  " + sign + " ", _STYLES[sign]), called(call), ("  " + preview(result), "dim"), no_wrap=True
+        ("  " + sign + " ", _STYLES[sign]), call_text(call), ("  " + preview(result), "dim"), no_wrap=True
     )
     line.truncate(width, overflow="ellipsis")
     return line
 
 
-def rendered(text: str, console: Console) -> SegmentLines:
+def render_markdown(text: str, console: Console) -> SegmentLines:
     """Text as Markdown, without the empty lines rich puts before and after some kinds of block."""
     from rich.segment import SegmentLines
 
