@@ -85,7 +85,7 @@ class TestReplay:
 
     def test_it_begins_at_any_place(self, shelf: Path) -> None:
         _, report = replayed(shelf, "--from", "7")
-        assert report["cut"] == {"at": 7, "asked": 7}
+        assert report["cut"] == {"at": 7, "requested": 7}
         done = bough("replay", "ses_case@7", "--json", store=shelf)
         assert done.json["cut"]["at"] == 7
 

@@ -240,7 +240,7 @@ class TestContext:
             store.session("ses_case").set(prompt="Be brief.")
         cold = bough("context", "ses_case", "--explain", "--json", store=shelf)
         assert cold.code == 1
-        assert "Be brief." in str(cold.json["difference"]["now"])
+        assert "Be brief." in str(cold.json["difference"]["after"])
 
     def test_people_read_it_and_an_unknown_provider_is_refused(self, shelf: Path) -> None:
         said = bough("context", "ses_case@4", store=shelf).out

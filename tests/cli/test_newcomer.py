@@ -204,7 +204,7 @@ class TestSuggestions:
         ],
     )
     def test_an_error_speaks_the_words_of_the_command_line(self, shelf: Path, line: str, flag: str) -> None:
-        said = bough(*line.format(backend=shelf).split(), store=shelf, OPENAI_API_KEY="k")
+        said = bough(*line.format(store=shelf).split(), store=shelf, OPENAI_API_KEY="k")
         assert said.code in (1, 2)
         assert flag in said.err
         for python in ("session.", "source.", "live=", "tools=", "before=", "blobs="):

@@ -77,7 +77,7 @@ import bough
 def vanish() -> str:
     """What another program might do at any moment."""
     with bough.open("agent.db") as other:
-        other.store.trash(other.sessions().sessions[0].session_id, 1)
+        other.backend.trash(other.sessions().sessions[0].session_id, 1)
     return "gone"
 '''
 
