@@ -485,7 +485,7 @@ ODD: dict[str, Line] = {
     "reminders of every kind": {"type": "attachment", "uuid": "odd", "rendered": [{"content": 7}, "x", {}]},
     "keys of ours": user_of([{**text("x"), "held": 1}], details={"claude": {"n": [7]}}),
     "a title": {"type": "custom-title", "customTitle": "a\x00b \ud800"},
-    "a summary without words": user_of(" ", isCompactSummary=True),
+    "a blank summary": user_of(" ", isCompactSummary=True),
 }
 
 jsons = st.recursive(

@@ -1,4 +1,7 @@
-"""Files of JSON lines, as most tools write them: found, read line by line, what is broken counted and passed over."""
+"""Read the JSON Lines files of other tools, and the times, texts and token counts in them.
+
+Unreadable lines are counted in a `LossReport` and skipped.
+"""
 
 from __future__ import annotations
 
@@ -17,65 +20,65 @@ from .records import LossReport
 
 INVALID_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 UNEXPECTED_SHAPE = (BoughError, TypeError, AttributeError, KeyError, ValueError)
-"""What reading raises if a value is not of the shape it claims: `wire` trusts the types an SDK gave."""
-_USUAL = str.maketrans("-_", "+/")
-_HALF = re.compile(
+"""What a parser raises for a value of the wrong shape: `wire` relies on the types of an SDK."""
+_STANDARD_BASE64 = str.maketrans("-_", "+/")
+_LONE_SURROGATE = re.compile(
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
 
 
-def find_files(place: str, tool: str, pattern: str = "*.jsonl") -> Iterator[Path]:
-    """The file itself, or every file of that name below a folder, in the order of their names."""
-    where = Path(place).expanduser()
-    if where.is_file():
-        yield where
+def find_files(source: str, tool: str, pattern: str = "*.jsonl") -> Iterator[Path]:
+    """Yield the file itself, or the files below a folder that match `pattern`, sorted by path."""
+    path = Path(source).expanduser()
+    if path.is_file():
+        yield path
         return
-    if not where.is_dir():
-        raise InvalidSource(place, tool, "there is no such file or folder")
-    found = sorted(where.rglob(pattern))
-    if not found:
-        raise InvalidSource(place, tool, f"the folder holds no {pattern}")
-    yield from found
+    if not path.is_dir():
+        raise InvalidSource(source, tool, "there is no such file or folder")
+    paths = sorted(path.rglob(pattern))
+    if not paths:
+        raise InvalidSource(source, tool, f"the folder has no {pattern}")
+    yield from paths
 
 
 def read_objects(path: Path, losses: LossReport) -> Iterator[dict[str, Any]]:
-    """The objects of a file. A line cut in half, as a crash leaves it, costs itself and no more."""
+    """Yield the JSON objects of a file. A line that a crash cut in half is counted and skipped."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 if not line.strip():
                     continue
                 try:
-                    found = decode_json(line, losses, f"{path.name}:{number}")
+                    value = decode_json(line, losses, f"{path.name}:{number}")
                 except INVALID_JSON:
-                    losses.add("a line that is no JSON", f"{path.name}:{number}")
+                    losses.add("a line that is not JSON", f"{path.name}:{number}")
                     continue
-                if isinstance(found, dict):
-                    yield found
+                if isinstance(value, dict):
+                    yield value
                 else:
-                    losses.add("a line that is no object", f"{path.name}:{number}")
-    except OSError as error:  # of this file; the next may be fine
+                    losses.add("a line that is not a JSON object", f"{path.name}:{number}")
+    except OSError as error:  # the next file may be readable
         losses.add("a file that cannot be read", f"{path.name}: {error.strerror}")
 
 
-def decode_json(text: bytes, losses: LossReport, where: str) -> object:
-    """JSON as tools write it: JavaScript that cuts a text in the middle of an emoji leaves half a character."""
+def decode_json(text: bytes, losses: LossReport, location: str) -> object:
+    """Decode JSON, replacing lone surrogates: JavaScript leaves one when it cuts a string inside an emoji."""
     try:
         return msgspec.json.decode(text)
     except INVALID_JSON:
-        whole = text.decode("utf-8", "replace").encode()
-        mended = _HALF.sub(lambda half: rb"\ufffd" if half[1] else half[0], whole)
-        if mended == text:
+        valid_utf8 = text.decode("utf-8", "replace").encode()
+        repaired = _LONE_SURROGATE.sub(lambda match: rb"\ufffd" if match[1] else match[0], valid_utf8)
+        if repaired == text:
             raise
-        found: object = msgspec.json.decode(mended)
-        losses.add("half a character; a sign stands in its place", where)
-        return found
+        value: object = msgspec.json.decode(repaired)
+        losses.add("half a character, replaced by U+FFFD", location)
+        return value
 
 
 def parse_time(time: object) -> int | None:
-    """Microseconds since 1970 from what tools write: an ISO text, seconds or milliseconds; None if it is neither.
+    """Return microseconds since 1970 for an ISO time, seconds or milliseconds; None for anything else.
 
-    A text without a zone is UTC: databases write such ones.
+    A time without a zone is UTC, as databases write it.
     """
     if isinstance(time, bool) or time is None:
         return None
@@ -83,30 +86,39 @@ def parse_time(time: object) -> int | None:
         if isinstance(time, int | float):
             seconds = time / 1_000 if time > 100_000_000_000 else time
             return round(seconds * 1_000_000) if 0 <= seconds < 10**11 else None
-        found = datetime.fromisoformat(str(time))
-        stamp = (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        date = datetime.fromisoformat(str(time))
+        stamp = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
         return round(stamp * 1_000_000) if stamp >= 0 else None
     except (ValueError, OverflowError):
         return None
 
 
 def text_or_none(value: object) -> str | None:
-    """A text that says something; None if it is anything else."""
+    """Return the value if it is a string that is not blank, else None."""
     return value if isinstance(value, str) and value.strip() else None
 
 
 def token_counts(usage: object, names: tuple[str, ...]) -> tuple[int, ...] | None:
-    """Tokens by name, 0 where none are told; None if what is told is no count."""
+    """Return the token counts under these names, 0 where one is missing; None if one is not a valid count."""
     if not isinstance(usage, dict):
         return None
-    found = [usage.get(name, 0) for name in names]
-    return tuple(found) if all(type(one) is int and 0 <= one <= MAX_COUNT for one in found) else None
+    counts = [usage.get(name, 0) for name in names]
+    return tuple(counts) if all(type(count) is int and 0 <= count <= MAX_COUNT for count in counts) else None
 
 
 def gemini_signature(value: object) -> str | None:
-    """A signature as Gemini takes it back: base64 in its usual alphabet; None if it is anything else."""
+    """Return a Gemini signature in standard base64, as the API expects it; None if it is not base64."""
     try:
-        said = value.translate(_USUAL) if isinstance(value, str) else ""
-        return said if base64.b64decode(said, validate=True) else None
+        signature = value.translate(_STANDARD_BASE64) if isinstance(value, str) else ""
+        return signature if base64.b64decode(signature, validate=True) else None
     except ValueError:
         return None
+
+
+def json_object(value: object) -> dict[str, Any]:
+    """Return the value, or the JSON text it is, as a dict; empty if it is not a JSON object."""
+    try:
+        parsed = msgspec.json.decode(value) if isinstance(value, str | bytes) else value
+    except (*INVALID_JSON, UnicodeEncodeError):
+        return {}
+    return parsed if isinstance(parsed, dict) else {}

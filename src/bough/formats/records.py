@@ -1,6 +1,6 @@
-"""A session as another tool told it: entries in its order, each perhaps behind another than the one before.
+"""Sessions and entries read from another tool, and a report of what could not be converted.
 
-Pure values; knows no tool and no store. What a tool keeps and we cannot hold is counted here, by what it was.
+Pure values: this module knows no tool and no store.
 """
 
 from __future__ import annotations
@@ -17,69 +17,69 @@ from ..errors.root import shorten
 
 EXAMPLES = 3
 START = ""
-"""The key of the place behind the seeds."""
+"""The key of the position after the seeds, before the first entry."""
 
 
 class Loss(Struct):
-    """What could not be taken over as it was: how often, and where for instance."""
+    """How often one kind of content could not be converted as it was, with a few examples."""
 
     count: int = 0
     examples: list[str] = field(default_factory=list)
 
 
 class LossReport(dict[str, Loss]):
-    """By what it was, in words that a person reads."""
+    """Losses by a description for people."""
 
     def add(self, description: str, example: str = "", count: int = 1) -> None:
-        lost = self.setdefault(description, Loss())
-        lost.count += count
-        if example and len(lost.examples) < EXAMPLES:
-            lost.examples.append(shorten(example))
+        loss = self.setdefault(description, Loss())
+        loss.count += count
+        if example and len(loss.examples) < EXAMPLES:
+            loss.examples.append(shorten(example))
 
     def merge(self, other: LossReport) -> None:
-        for what, lost in other.items():
-            self.add(what, count=lost.count)
-            for example in lost.examples:
-                self.add(what, example, 0)
+        for description, loss in other.items():
+            self.add(description, count=loss.count)
+            for example in loss.examples:
+                self.add(description, example, 0)
 
     @property
     def counts(self) -> dict[str, int]:
-        return {what: lost.count for what, lost in self.items()}
+        return {description: loss.count for description, loss in self.items()}
 
 
 class EntryRecord(Struct, frozen=True):
-    """One entry, and what is known of its making."""
+    """One entry, and what the tool recorded about the model call that made it."""
 
     payload: Payload
     key: str | None = None
-    """What it is called there, if others are told to follow it."""
+    """A key that later records may name in `after` or `refers_to`."""
     after: str | None = None
-    """The key of what it follows; None: what was told before it."""
+    """The key of the entry it follows; None: the previous record."""
     refers_to: str | None = None
-    """The key of an entry it speaks of: the first a compaction keeps, the last of a branch that was left."""
+    """The key of another entry: the first one a compaction keeps, or the last one of the branch a summary describes."""
     at: int | None = None
-    """Microseconds since 1970; None: as what was told before it."""
+    """Microseconds since 1970; None: the same as the previous record."""
     model: str | None = None
     provider: str | None = None
     finish: str | None = None
     evidence: Evidence | None = None
     usage: Usage | None = None
-    """Of the model call it is the answer of."""
+    """What the model call that produced this entry used."""
 
 
 class SessionRecord(Struct, frozen=True):
-    """One session of another tool."""
+    """One session of another tool: its entries in the order they were written, as a tree."""
 
     tool: str
     source: str
-    """Its name there: with the tool's it makes the id it has here, so that taking it in twice adds nothing."""
+    """Its id in the tool. The session id is derived from it, so importing the same session twice adds nothing."""
     entries: tuple[EntryRecord, ...]
     seeds: tuple[Message, ...] = ()
-    """What the model saw before the first input."""
+    """Messages before the first input, such as the system prompt."""
     leaf: str | None = None
-    """The key of where it stands; None: at what was told last."""
+    """The key of the current leaf; None: the last entry."""
     labels: dict[str, str] = {}
-    """Names that were given to places, by their keys."""
+    """Labels by the key of the entry they name."""
     title: str | None = None
     agent: str | None = None
     started_at: int | None = None
@@ -87,7 +87,7 @@ class SessionRecord(Struct, frozen=True):
     tags: dict[str, str] = {}
     losses: LossReport = field(default_factory=LossReport)
     tasks: tuple[SessionRecord, ...] = ()
-    """Sessions it started."""
+    """Sub-agent sessions it started."""
 
     @property
     def session_id(self) -> str:
@@ -95,8 +95,8 @@ class SessionRecord(Struct, frozen=True):
 
 
 def patches(state: State, values: State) -> list[State]:
-    """The updates that give the state these values, each whole: an object that would merge is taken away first."""
-    gone = {
+    """Return the state updates that set exactly these values. An object that would merge is deleted first."""
+    deletions = {
         name: None for name, value in values.items() if merge_state(state, {name: value}).get(name) != value
     }
-    return [patch for patch in (gone, values) if patch and merge_state(state, patch) != state]
+    return [patch for patch in (deletions, values) if patch and merge_state(state, patch) != state]

@@ -1,18 +1,17 @@
-"""Items of OpenAI's Responses API as tools keep them: one by one, with kinds that no request of ours has.
+"""Read items of OpenAI's Responses API as tools keep them: one by one, including types Bough never requests.
 
-Knows which items a model made and which it was given, and puts what it made in a row together as one answer, with the
-evidence OpenAI wants back. Does not know files, times or models.
+Consecutive items the model produced become one answer, with the evidence OpenAI expects back. This module does not know
+files, times or models.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct
-
 from ..core.codec import to_json
 from ..core.entries import Evidence
 from ..core.messages import Message, Part, ToolCall
+from ..wire import Answer
 from ..wire.openai_responses.request import NAME, parse_messages, parse_reply
 from ..wire.shapes import parse_base64, parse_tool_call
 from .jsonl import UNEXPECTED_SHAPE
@@ -20,35 +19,28 @@ from .records import LossReport
 
 Item = dict[str, Any]
 
-CALLS = {
+CALL_ARGUMENTS = {
     "custom_tool_call": "input",
     "tool_search_call": "arguments",
     "local_shell_call": "action",
     "shell_call": "action",
     "apply_patch_call": "operation",
 }
-"""Calls beside a function's, and where each says what it wants."""
-GIVEN = {"function_call_output", "tool_search_output", *(f"{kind}_output" for kind in CALLS)}
-HOSTED = {
-    "web_search_call": "a search the provider made itself",
-    "file_search_call": "a search the provider made itself",
-    "code_interpreter_call": "code the provider ran itself",
+"""Tool calls besides `function_call`, and the field that holds the arguments of each."""
+OUTPUT_TYPES = {"function_call_output", "tool_search_output", *(f"{kind}_output" for kind in CALL_ARGUMENTS)}
+HOSTED_TOOLS = {
+    "web_search_call": "a search the provider ran",
+    "file_search_call": "a search the provider ran",
+    "code_interpreter_call": "code the provider ran",
     "computer_call": "a computer the provider used",
-    "mcp_call": "a call the provider made itself",
-    "mcp_list_tools": "a list of tools the provider fetched",
-    "mcp_approval_request": "a call the provider asked leave for",
+    "mcp_call": "an MCP call the provider made",
+    "mcp_list_tools": "a list of MCP tools the provider fetched",
+    "mcp_approval_request": "an MCP call the provider asked approval for",
 }
 
 
-class Said(Struct, frozen=True):
-    """An answer that is complete as far as it was told."""
-
-    message: Message
-    evidence: Evidence | None
-
-
 class AnswerBuilder:
-    """The answer that grows while items of the model go by."""
+    """Collects consecutive items of the model into one answer."""
 
     def __init__(self, losses: LossReport) -> None:
         self.losses = losses
@@ -56,93 +48,95 @@ class AnswerBuilder:
         self._proofs: dict[str, dict[str, Any]] = {}
 
     def add(self, item: Item) -> bool:
-        """Whether the model made it; then it is part of the answer, or counted as lost."""
+        """Add an item, or count it as lost; return False if the model did not produce it."""
         kind = item.get("type", "message")
         if not isinstance(kind, str):
             return False
-        if kind in HOSTED or kind == "image_generation_call" or kind in CALLS:
-            self._add_other(kind, item)
+        if kind in HOSTED_TOOLS or kind == "image_generation_call" or kind in CALL_ARGUMENTS:
+            self._add_tool_item(kind, item)
             return True
         if kind not in ("reasoning", "function_call") and item.get("role") != "assistant":
             return False
         try:
             self._add_item(item)
         except UNEXPECTED_SHAPE as error:
-            self.losses.add("a part of an answer of no shape we know", str(error))
+            self.losses.add("a part of an answer of unknown shape", str(error))
         return True
 
-    def finish(self) -> Said | None:
-        """What there is of an answer; the next item begins another."""
+    def finish(self) -> Answer | None:
+        """Return the answer so far, if any, and start the next one."""
         parts, proofs = tuple(self._parts), self._proofs
         self._parts, self._proofs = [], {}
         if not parts:
             return None
-        return Said(Message("assistant", parts), Evidence(NAME, proofs) if proofs else None)
+        return Answer(Message("assistant", parts), evidence=Evidence(NAME, proofs) if proofs else None)
 
     def _add_item(self, item: Item) -> None:
-        found = parse_reply(item)
-        proofs = {} if found.evidence is None else found.evidence.parts
-        sealed = item.get("encrypted_content") if item.get("type") == "reasoning" else None
-        if isinstance(sealed, str) and sealed and not proofs:  # Codex long wrote no ids
-            proofs = {"0": {"encrypted_content": sealed}}
-            self.losses.add("encrypted reasoning without its id: it is kept, and not shown to OpenAI again")
-        for index, part in enumerate(found.message.parts):
+        answer = parse_reply(item)
+        proofs = {} if answer.evidence is None else answer.evidence.parts
+        encrypted = item.get("encrypted_content") if item.get("type") == "reasoning" else None
+        if isinstance(encrypted, str) and encrypted and not proofs:  # older versions of Codex wrote no ids
+            proofs = {"0": {"encrypted_content": encrypted}}
+            self.losses.add("encrypted reasoning without its id: it is kept, but not sent to OpenAI again")
+        for index, part in enumerate(answer.message.parts):
             proof = proofs.get(str(index), {})
             if proof and all(isinstance(value, str) for value in proof.values()):
                 self._proofs[str(len(self._parts))] = proof
             self._parts.append(part)
 
-    def _add_other(self, kind: str, item: Item) -> None:
-        if kind in CALLS:
-            call = _other_call(kind, item)
+    def _add_tool_item(self, kind: str, item: Item) -> None:
+        if kind in CALL_ARGUMENTS:
+            call = _read_call(kind, item)
             if call is None:
-                self.losses.add("a call without an id or a name", kind)
+                self.losses.add("a tool call without an id or a name", kind)
             else:
                 self._parts.append(call)
         elif kind == "image_generation_call" and isinstance(item.get("result"), str):
             try:
                 self._parts.append(parse_base64(item["result"], "image/png"))
             except UNEXPECTED_SHAPE as error:
-                self.losses.add("a picture that cannot be read", str(error))
+                self.losses.add("an image that cannot be read", str(error))
         else:
-            self.losses.add(HOSTED.get(kind, "a picture that cannot be read"), str(item.get("id") or kind))
+            self.losses.add(
+                HOSTED_TOOLS.get(kind, "an image that cannot be read"), str(item.get("id") or kind)
+            )
 
 
 def read_input_item(item: Item, losses: LossReport) -> list[Message]:
-    """What the model was given: inputs, instructions, results. Nothing, and counted, if it is none of them."""
+    """Convert an input, an instruction or a tool result; anything else is counted as lost."""
     kind = item.get("type", "message")
     try:
-        if isinstance(kind, str) and kind in GIVEN:
-            return [_result(kind, item)]
+        if isinstance(kind, str) and kind in OUTPUT_TYPES:
+            return [_read_output(kind, item)]
         if kind == "message":
             return parse_messages([item])
-        losses.add("an item of a kind we do not know", str(kind))
+        losses.add("an item of unknown type", str(kind))
     except UNEXPECTED_SHAPE as error:
-        losses.add("a message of no shape we know", str(error))
+        losses.add("a message of unknown shape", str(error))
     return []
 
 
-def _result(kind: str, item: Item) -> Message:
-    """A result; what is neither text nor parts we know is kept as JSON text."""
+def _read_output(kind: str, item: Item) -> Message:
+    """Convert a tool result; output that is neither text nor known parts is kept as JSON text."""
     output = item.get("tools" if kind == "tool_search_output" else "output")
-    plain = {"type": "function_call_output", "call_id": item.get("call_id"), "output": output}
+    result = {"type": "function_call_output", "call_id": item.get("call_id"), "output": output}
     try:
-        return parse_messages([plain])[0]
+        return parse_messages([result])[0]
     except UNEXPECTED_SHAPE:
-        return parse_messages([{**plain, "output": _text(output)}])[0]
+        return parse_messages([{**result, "output": _to_text(output)}])[0]
 
 
-def _other_call(kind: str, item: Item) -> ToolCall | None:
+def _read_call(kind: str, item: Item) -> ToolCall | None:
     call_id = item.get("call_id") or (item.get("id") if kind == "local_shell_call" else None)
     name = item.get("name") if kind == "custom_tool_call" else kind.removesuffix("_call")
     if not isinstance(call_id, str) or not isinstance(name, str):
         return None
-    asked = item.get(CALLS[kind])
-    # Free text where others have JSON.
-    return parse_tool_call(call_id, name, {"input": asked} if kind == "custom_tool_call" else asked)
+    arguments = item.get(CALL_ARGUMENTS[kind])
+    # A custom tool takes free text instead of JSON.
+    return parse_tool_call(call_id, name, {"input": arguments} if kind == "custom_tool_call" else arguments)
 
 
-def _text(value: object) -> str:
+def _to_text(value: object) -> str:
     try:
         return to_json(value, "output").decode()
     except UNEXPECTED_SHAPE:

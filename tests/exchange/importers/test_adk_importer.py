@@ -164,7 +164,7 @@ class TestASession:
         session, report = import_one(store, "adk", write_sqlite(tmp_path / "a.db", rows))
         assert texts(store) == ["Hi", "Ho"]
         assert (session.usage().input_tokens, session.state["mood"]) == (3, "calm")
-        assert list(report.losses) == ["what an event did, kept as a pickle"]
+        assert list(report.losses) == ["the actions of an event, stored as a pickle"]
 
 
 class TestWhatEventsDo:
@@ -206,10 +206,10 @@ class TestWhatEventsDo:
         rows = [{**SESSION, "state": {**SESSION["state"], "odd": {"a": None}}}, *SAMPLE[1:], *more]
         _, report = import_one(store, "adk", write_sqlite(tmp_path / "a.db", rows))
         assert {what: loss.count for what, loss in report.losses.items()} == {
-            "an agent's own view of the history; told in one line": 1,
-            "an artifact, which lies elsewhere": 1,
-            "an event of no shape we know": 1,
-            "a value of the state that holds null": 1,
+            "the separate history of an agent branch; imported into one path": 1,
+            "an artifact, which is stored elsewhere": 1,
+            "an event of unknown shape": 1,
+            "a state value that is null": 1,
         }
 
 

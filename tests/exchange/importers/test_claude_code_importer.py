@@ -78,7 +78,7 @@ class TestSession:
             ToolCall("toolu_2", "Read", {"path": "a"}),
         )
         assert [said(session, seq).results[0].content for seq in (4, 5)] == [(Text("a b"),), (Text("x = 1"),)]
-        assert lost(report) == {"a line of the tool's own bookkeeping": 2}
+        assert lost(report) == {"a bookkeeping line of the tool": 2}
 
     def test_it_has_the_title_the_folder_and_the_times_of_the_source(self, tmp_path: Path) -> None:
         session = read(shop_transcript(), tmp_path)
@@ -182,7 +182,7 @@ class TestAnswer:
         )
         session, report = taken(made.write(tmp_path / "s.jsonl"))
         assert said(session, 2).parts == (Text("I search."),)
-        assert lost(report) == {"a block of no shape we know": 1}
+        assert lost(report) == {"a block of unknown shape": 1}
 
 
 class TestInput:
@@ -203,7 +203,7 @@ class TestInput:
         picture, reference = said(session, 3).results[0].content
         assert isinstance(picture, Media)
         assert reference == Text('{"type":"tool_reference","tool_name":"Grep"}')
-        assert lost(report) == {"a piece of a result that is no text and no picture; kept as JSON": 1}
+        assert lost(report) == {"a piece of a tool result that is neither text nor an image; kept as JSON": 1}
 
     def test_what_the_tool_says_in_the_users_place_is_the_systems(self, tmp_path: Path) -> None:
         made = Transcript()
@@ -253,7 +253,7 @@ class TestInput:
         made.user("never mind")
         session, report = taken(made.write(tmp_path / "s.jsonl"))
         assert said(session, 3).results[0].outcome == "interrupted"
-        assert lost(report) == {"a call without a result; one was added that says so": 1}
+        assert lost(report) == {"a tool call without a result; an error result was added": 1}
 
 
 class TestTree:
@@ -289,7 +289,7 @@ class TestTree:
         made.user("on", parent="gone")
         session, report = taken(made.write(tmp_path / "s.jsonl"))
         assert roles(session) == ["user", "user"]
-        assert lost(report) == {"what it follows is not there; taken as following the one before": 1}
+        assert lost(report) == {"a missing parent; the entry follows the previous one instead": 1}
 
     def test_where_no_line_says_what_it_follows_each_follows_the_last(self, tmp_path: Path) -> None:
         made = Transcript()
@@ -346,7 +346,7 @@ class TestCompaction:
         made = shop_transcript()
         made.line("system", subtype="microcompact_boundary")
         _, report = taken(made.write(tmp_path / "s.jsonl"))
-        assert lost(report)["results that were taken from the model's sight, and stay in it here"] == 1
+        assert lost(report)["tool results the tool removed from the context; they stay in it here"] == 1
 
 
 def agent(session_id: str) -> Transcript:
@@ -488,7 +488,7 @@ class TestSource:
         assert done.code == 0
         assert "claude-code-s  8 entries  Fixing the shop" in done.out
         assert (
-            "lost 2 × a line of the tool's own bookkeeping (queue-operation, file-history-snapshot)"
+            "lost 2 × a bookkeeping line of the tool (queue-operation, file-history-snapshot)"
             in done.err
         )
         assert not store.exists()
@@ -593,7 +593,7 @@ class TestHostile:
         made.user("cut \ud83d here \x00")
         session, report = taken(made.write(tmp_path / "s.jsonl"))
         assert said(session, 10).text == "cut \ufffd here \x00"
-        assert lost(report)["half a character; a sign stands in its place"] == 1
+        assert lost(report)["half a character, replaced by U+FFFD"] == 1
 
     def test_a_broken_file_loses_no_other(self, tmp_path: Path) -> None:
         shop_transcript().write(tmp_path / "good.jsonl")
@@ -605,4 +605,4 @@ class TestHostile:
             ("claude-code-bad", 0),
             ("claude-code-good", 8),
         ]
-        assert lost(reports[0])["a line that is no JSON"] > 0
+        assert lost(reports[0])["a line that is not JSON"] > 0

@@ -231,10 +231,10 @@ class TestARollout:
         (tmp_path / "rollout-2.jsonl.zst").write_bytes(b"(\xb5/\xfd")
         _, report = import_one(store, "codex", tmp_path)
         assert {what: loss.count for what, loss in report.losses.items()} == {
-            "a line of a kind we do not know": 1,
-            "an item of a kind we do not know": 1,
-            "a search the provider made itself": 1,
-            "a session Codex has compressed; unpack it with zstd -d and import it again": 1,
+            "a line of unknown type": 1,
+            "an item of unknown type": 1,
+            "a search the provider ran": 1,
+            "a compressed session; decompress it with zstd -d and import it again": 1,
         }
 
 

@@ -117,9 +117,9 @@ class TestTakingIn:
 
     def test_of_nothing_is_refused_and_what_was_lost_is_told(self, store: Store) -> None:
         losses = LossReport()
-        losses.add("a line that is no JSON")
+        losses.add("a line that is not JSON")
         report = takes(store, SessionRecord("chat", "empty", (), losses=losses))
-        assert "nothing that can be read" in (report.error or "")
+        assert "no messages" in (report.error or "")
         assert [lost.count for lost in report.losses.values()] == [1]
         assert store.sessions().sessions == []
 
@@ -415,7 +415,7 @@ class TestTheCommand:
     def test_takes_in_a_folder_and_says_what_was_lost(self, logs: Path, tmp_path: Path) -> None:
         done = bough("import", "--from", "chat", str(logs), store=tmp_path / "s.db")
         assert done.code == 1, done.err
-        assert "chat-broken  refused: it holds nothing that can be read" in done.out
+        assert "chat-broken  refused: it contains no messages" in done.out
         assert [line.split("  ")[0] for line in done.out.splitlines()] == [
             "chat-broken",
             "chat-one",

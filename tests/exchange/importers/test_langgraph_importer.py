@@ -192,8 +192,8 @@ class TestAThread:
         _, report = import_one(store, "langgraph", write_sqlite(tmp_path / "a.db", [*rows, pickled]))
         assert {what: loss.count for what, loss in report.losses.items()} == {
             "a checkpoint that cannot be read": 1,
-            "a message of a kind we do not know": 1,
-            "a part of a message of no shape we know": 1,
+            "a message of unknown type": 1,
+            "a part of a message of unknown shape": 1,
         }
 
 

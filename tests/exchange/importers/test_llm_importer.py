@@ -174,11 +174,11 @@ class TestAThread:
         told = {**turn("r4", "m4", "m5", (1, 1)), "options_json": {"temperature": 1}, "schema_id": "s"}
         _, report = import_one(store, "llm", write_sqlite(tmp_path / "logs.db", [*TREE, *strange, told]))
         assert {what: loss.count for what, loss in report.losses.items()} == {
-            "a part of a kind we do not know": 1,
-            "a call the provider made itself": 1,
-            "usage of an answer that is told elsewhere": 1,
-            "options of a model call": 1,
-            "a schema an answer had to follow": 1,
+            "a part of unknown type": 1,
+            "a tool call the provider ran": 1,
+            "usage of an answer that already has one": 1,
+            "the options of a model call": 1,
+            "the output schema of an answer": 1,
         }
 
     def test_a_ring_of_parents_ends(self, store: Store, tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ class TestAnOlderConversation:
         assert path[2].calls == (ToolCall("x", "look", {"order": 41}),)
         assert (session.usage().calls, session.usage().input_tokens) == (2, 20)
         assert {what: lost.count for what, lost in report.losses.items()} == {
-            "an attachment that lies elsewhere; where is kept": 1
+            "an attachment stored elsewhere; only its location is kept": 1
         }
 
     def test_another_prompt_is_told_where_it_began(self, store: Store, tmp_path: Path) -> None:

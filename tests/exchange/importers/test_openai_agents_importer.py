@@ -142,9 +142,9 @@ class TestAPlainSession:
             store, "openai-agents", write_sqlite(tmp_path / "a.db", [*PLAIN, *rows(strange, first=20)])
         )
         assert {what: lost.count for what, lost in report.losses.items()} == {
-            "an item the session's owner has encrypted": 1,
-            "a search the provider made itself": 1,
-            "an item of a kind we do not know": 1,
+            "an item encrypted by the application": 1,
+            "a search the provider ran": 1,
+            "an item of unknown type": 1,
         }
 
 
@@ -164,7 +164,7 @@ class TestBranches:
             15,
         )
         assert session.usage("path").input_tokens == 80
-        assert list(report.losses) == ["how a turn's tokens spread over its model calls"]
+        assert list(report.losses) == ["how a turn's tokens are distributed over its model calls"]
 
     def test_one_made_since_grows(self, store: Store, tmp_path: Path) -> None:
         import_one(store, "openai-agents", write_sqlite(tmp_path / "a.db", PLAIN))

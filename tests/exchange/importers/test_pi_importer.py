@@ -208,9 +208,9 @@ class TestASession:
         ]
         _, report = import_one(store, "pi", write_jsonl(tmp_path / "s.jsonl", [*LINE, *strange]))
         assert {what: loss.count for what, loss in report.losses.items()} == {
-            "an entry of a kind we do not know": 1,
-            "a message of a role we do not know": 1,
-            "a part of a message of no shape we know": 1,
+            "an entry of unknown type": 1,
+            "a message of unknown role": 1,
+            "a part of a message of unknown shape": 1,
             "a change of the thinking level": 1,
         }
 

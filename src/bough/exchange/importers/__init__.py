@@ -1,7 +1,6 @@
-"""Sessions out of other tools: read there, never written; told as entries; taken in like a bundle, with a report of what was lost.
+"""Import sessions from other tools. The sources are only read, and what could not be converted is reported.
 
-`TOOLS` says which are known. A tool's module has `sessions(place)`, which tells every session of a place as a `Foreign`,
-and is loaded when it is asked for.
+`IMPORTERS` lists the known tools. Each has a module with `read_sessions(source)`, loaded when it is needed.
 """
 
 from __future__ import annotations
@@ -17,37 +16,41 @@ from ...formats.records import SessionRecord
 
 
 class Importer(Struct, frozen=True):
-    """Another program that keeps sessions."""
+    """A tool whose sessions can be imported."""
 
     name: str
     source: str
-    """What a place of it is, for people."""
+    """What to name as its source, for people."""
     module: str
     default_paths: tuple[str, ...] = ()
-    """Where it keeps them unless told otherwise; the first that is there."""
+    """Where the tool keeps its sessions by default; the first that exists is used."""
 
     @property
     def default_path(self) -> str | None:
-        places = (Path(home).expanduser() for home in self.default_paths)
-        return next((str(place) for place in places if place.exists()), None)
+        paths = (Path(path).expanduser() for path in self.default_paths)
+        return next((str(path) for path in paths if path.exists()), None)
 
-    def sessions(self, place: str) -> Iterator[SessionRecord]:
-        told: Callable[[str], Iterator[SessionRecord]] = import_module(f".{self.module}", __name__).sessions
-        return told(place)
+    def sessions(self, source: str) -> Iterator[SessionRecord]:
+        read: Callable[[str], Iterator[SessionRecord]] = import_module(
+            f".{self.module}", __name__
+        ).read_sessions
+        return read(source)
 
 
 IMPORTERS = {
-    tool.name: tool
-    for tool in (
+    importer.name: importer
+    for importer in (
         Importer("adk", "a SQLite file of ADK's sessions", "adk"),
-        Importer("chat", "JSON lines of messages, or of conversations as fine-tuning takes them", "chat"),
+        Importer(
+            "chat", "a JSON Lines file of messages, or of conversations in a fine-tuning format", "chat"
+        ),
         Importer(
             "claude-code",
-            "its folder of projects, or one .jsonl of it",
+            "its projects folder, or one .jsonl file in it",
             "claude_code",
             ("~/.claude/projects",),
         ),
-        Importer("codex", "a rollout-….jsonl, or a folder of them", "codex", ("~/.codex/sessions",)),
+        Importer("codex", "a rollout-….jsonl file, or a folder of them", "codex", ("~/.codex/sessions",)),
         Importer("langgraph", "a SQLite file of LangGraph's SqliteSaver", "langgraph"),
         Importer(
             "llm",
@@ -59,24 +62,21 @@ IMPORTERS = {
                 "~/AppData/Roaming/io.datasette.llm",
             ),
         ),
-        Importer("openai-agents", "a SQLite file of OpenAI Agents' sessions", "openai_agents"),
-        Importer("pi", "its folder of sessions, or one .jsonl of it", "pi", ("~/.pi/agent/sessions",)),
+        Importer("openai-agents", "a SQLite file of OpenAI Agents sessions", "openai_agents"),
+        Importer("pi", "its sessions folder, or one .jsonl file in it", "pi", ("~/.pi/agent/sessions",)),
         Importer("redis", "redis://[user:password@]host[:port][/db][?match=PATTERN]", "redis"),
     )
 }
 
 
-def read_sessions(name: str, place: str | None = None) -> Iterator[SessionRecord]:
-    """The sessions a tool keeps at a place; without one, where it keeps them by itself."""
-    tool = IMPORTERS.get(name)
-    if tool is None:
-        raise UnknownImporter(name, list(IMPORTERS))
-    where = place or tool.default_path
-    if where is None:
-        looked = (
-            f"nothing is at {' or '.join(tool.default_paths)}"
-            if tool.default_paths
-            else "it has no place of its own"
-        )
-        raise InvalidSource(None, name, f"{looked}; name {tool.source}")
-    return tool.sessions(where)
+def read_sessions(tool: str, source: str | None = None) -> Iterator[SessionRecord]:
+    """Read the sessions of a tool from `source`, or from its default location."""
+    importer = IMPORTERS.get(tool)
+    if importer is None:
+        raise UnknownImporter(tool, list(IMPORTERS))
+    location = source or importer.default_path
+    if location is None:
+        paths = " or ".join(importer.default_paths)
+        reason = f"nothing is at {paths}" if paths else "it has no default location"
+        raise InvalidSource(None, tool, f"{reason}; name {importer.source}")
+    return importer.sessions(location)

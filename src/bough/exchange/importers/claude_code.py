@@ -43,14 +43,14 @@ NAME = "claude-code"
 BESIDE = "agent-*.jsonl"
 BELOW = "subagents"
 INNER = "subagent"
-KEPT_FOR_ITSELF = "a line of the tool's own bookkeeping"
+KEPT_FOR_ITSELF = "a bookkeeping line of the tool"
 
 
-def sessions(place: str) -> Iterator[SessionRecord]:
+def read_sessions(source: str) -> Iterator[SessionRecord]:
     """Every session of a folder with the sub-agents it started; a sub-agent whose session is gone stands alone."""
     beside: dict[Path, dict[str, list[Path]]] = {}
-    is_asked_for = Path(place).expanduser().is_file()
-    for path in find_files(place, NAME):
+    is_asked_for = Path(source).expanduser().is_file()
+    for path in find_files(source, NAME):
         main = _main_of(path)
         if main is not None and main.is_file() and not is_asked_for:
             continue  # it comes with its session
@@ -113,7 +113,7 @@ def _metadata(path: Path, losses: LossReport) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (*INVALID_JSON, OSError):
-        losses.add("what was known of a sub-agent beside its words", place.name)
+        losses.add("the metadata of a sub-agent", place.name)
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -231,11 +231,11 @@ class Tree:
         if kind == "attachment":
             return self._attached(line, uid)
         if kind == "system" and line.get("subtype") == "microcompact_boundary":
-            self.losses.add("results that were taken from the model's sight, and stay in it here")
+            self.losses.add("tool results the tool removed from the context; they stay in it here")
         elif kind in BOOKKEEPING:
             self._pass_over(KEPT_FOR_ITSELF, kind)
         elif kind not in TITLES:
-            self._pass_over("a line of a kind we do not know", kind)
+            self._pass_over("a line of unknown type", kind)
         return None
 
     def _pass_over(self, what: str, kind: str) -> None:
@@ -264,7 +264,7 @@ class Tree:
     def _summary(self, line: TranscriptLine, uid: str) -> Unit | None:
         compaction = read_compaction(line, self._boundary)
         if compaction is None:
-            self.losses.add("a summary without words", uid)
+            self.losses.add("a blank summary", uid)
             return None
         unit = self._begun(line, uid)
         unit.rest.append((compaction, unit.at))
@@ -293,7 +293,7 @@ class Tree:
             found = line.get("attachment")
             kind = str(found.get("type")) if isinstance(found, dict) else "none"
             if not prompt:
-                self._pass_over("an attachment that says nothing to the model, or not in words we know", kind)
+                self._pass_over("an attachment of unknown type, or without content for the model", kind)
             return None
         unit = self._begun(line, uid)
         unit.rest.append((payload, unit.at))

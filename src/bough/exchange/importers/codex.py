@@ -53,9 +53,9 @@ Counted = tuple[int, ...]
 Children = Mapping[Path, Iterable[Path]]
 
 
-def sessions(place: str) -> Iterator[SessionRecord]:
-    """Each with the sub-agents it started, if they are at the same place."""
-    heads = {path: _head(path) for path in find_files(place, "codex", "rollout-*.jsonl")}
+def read_sessions(source: str) -> Iterator[SessionRecord]:
+    """Each with the sub-agents it started, if they are at the same source."""
+    heads = {path: _head(path) for path in find_files(source, "codex", "rollout-*.jsonl")}
     by_thread = {_thread(path, head): path for path, head in heads.items()}
     children: dict[Path, list[Path]] = {}
     for path, head in heads.items():
@@ -63,7 +63,7 @@ def sessions(place: str) -> Iterator[SessionRecord]:
         if parent is not None and parent != path:
             children.setdefault(parent, []).append(path)
     started = {child for below in children.values() for child in below}
-    packed, titles = _packed(place), _titles(next(iter(heads)))
+    packed, titles = _packed(source), _titles(next(iter(heads)))
     seen: set[Path] = set()
     for path in (*(path for path in heads if path not in started), *heads):  # a ring of parents has no root
         if path not in seen:
@@ -116,7 +116,7 @@ def _packed(place: str) -> LossReport:
     losses = LossReport()
     where = Path(place).expanduser()
     for path in where.rglob("rollout-*.jsonl.zst") if where.is_dir() else ():
-        losses.add("a session Codex has compressed; unpack it with zstd -d and import it again", path.name)
+        losses.add("a compressed session; decompress it with zstd -d and import it again", path.name)
     return losses
 
 
@@ -149,7 +149,7 @@ class Rollout:
         head = self.head or {}
         tags = {"cwd": text_or_none(head.get("cwd")), "forked_from": text_or_none(head.get("forked_from_id"))}
         if isinstance(head.get("history_base"), dict):
-            self.losses.add("a beginning that lies in another rollout", self.path.name)
+            self.losses.add("the beginning, which is in another rollout file", self.path.name)
         thread = _thread(self.path, head)
         return SessionRecord(
             "codex",
@@ -193,16 +193,16 @@ class Rollout:
         elif kind == "response_item" or ("payload" not in line and kind is not None):
             self._read_item(payload, at)
         elif kind not in SHOWN and "record_type" not in line:
-            self.losses.add("a line of a kind we do not know", kind or self.path.name)
+            self.losses.add("a line of unknown type", kind or self.path.name)
 
     def _read_item(self, item: Line, at: int | None) -> None:
         kind = item.get("type", "message")
         if kind in ("compaction", "compaction_summary", "context_compaction"):
-            self.losses.add("a summary only OpenAI can read; the whole history is kept in view instead")
+            self.losses.add("an encrypted summary; the context keeps the full history instead")
         elif kind == "agent_message":
             self._hear(item.get("author"), _texts(item.get("content")), at)
         elif kind == "ghost_snapshot":
-            self.losses.add("a snapshot of the files, which lies in git")
+            self.losses.add("a snapshot of the files, which is in git")
         elif self._answering.add(item):
             self._said_at = at
         else:
@@ -240,7 +240,7 @@ class Rollout:
         if isinstance(said, str) and said.strip():
             self._hear_message(user(f"From {author}:\n\n{said}" if isinstance(author, str) else said), at)
         else:
-            self.losses.add("a message between agents only OpenAI can read")
+            self.losses.add("an encrypted message between agents")
 
     def _read_event(self, event: Line, at: int | None) -> None:
         kind = event.get("type")
@@ -256,7 +256,7 @@ class Rollout:
         self._close()
         total = token_counts(info.get("total_token_usage"), TOKENS)
         if total is None:
-            self.losses.add("usage that is no number")
+            self.losses.add("usage that is not a count of tokens")
             return
         grown = tuple(new - old for new, old in zip(total, self._total, strict=True))
         if min(grown) < 0:  # another process began to count anew
@@ -267,7 +267,7 @@ class Rollout:
 
     def _pay(self, usage: Usage, at: int | None) -> None:
         if self._unpaid is None:
-            self._add(Note({"codex": "a model call that left no answer"}), at, usage=usage)
+            self._add(Note({"codex": "a model call without an answer"}), at, usage=usage)
         else:
             self.told[self._unpaid] = replace(self.told[self._unpaid], usage=usage)
             self._unpaid = None
@@ -289,7 +289,7 @@ class Rollout:
         if isinstance(kept, list):
             items = [item for item in kept if isinstance(item, dict)]
             if any("compaction" in str(item.get("type")) for item in items):
-                self.losses.add("a summary only OpenAI can read; the whole history is kept in view instead")
+                self.losses.add("an encrypted summary; the context keeps the full history instead")
                 return
             heard = [
                 message

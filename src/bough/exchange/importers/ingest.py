@@ -41,7 +41,7 @@ from ...stores.memory.store import MemoryStore
 from ..copy import import_dumps
 from .incremental import FINAL, grow
 
-NOTHING = "it holds nothing that can be read as a message; nothing was taken in"
+NOTHING = "it contains no messages; nothing was imported"
 NO_RESULT = "The session this was imported from holds no result of this call."
 
 
@@ -205,7 +205,7 @@ class SessionBuilder:
         if told.after is not None:
             self._stand_behind(told.after)
         if results and not self._are_awaited(results):
-            self.losses.add("a result without its call, or a second one", results[0].call_id)
+            self.losses.add("a tool result without an open call", results[0].call_id)
             return
         if not results and not isinstance(told.payload, Note):
             self._close()
@@ -218,7 +218,7 @@ class SessionBuilder:
     def _stand_behind(self, key: str) -> None:
         place = self.places.get(key)
         if place is None:
-            self.losses.add("what it follows is not there; taken as following the one before", key)
+            self.losses.add("a missing parent; the entry follows the previous one instead", key)
         elif place != self.log.leaf:
             self._close()
             self.log.move(place)
@@ -228,12 +228,12 @@ class SessionBuilder:
         if told.usage is not None and _is_counted(told.usage):
             calls.append(self._call(told, told.usage))
         elif told.usage is not None:
-            self.losses.add("usage that is no number")
+            self.losses.add("usage that is not a count of tokens")
         draft = Draft(self._named(told), told.model, told.finish, told.evidence)
         try:
             self.log.append([draft], calls=calls)
         except (InvalidMessage, InvalidValue) as error:
-            self.losses.add("a message that cannot be kept", str(error))
+            self.losses.add("an invalid message", str(error))
 
     def _call(self, told: EntryRecord, usage: Usage) -> Call:
         """The ledger's row. What is no answer, a summary for instance, was paid for too."""
@@ -273,7 +273,7 @@ class SessionBuilder:
             try:
                 label(self.log, self.places.get(key, Leaf(0, 0)), words)
             except (InvalidPosition, InvalidValue) as error:
-                self.losses.add("a label that cannot be kept", str(error))
+                self.losses.add("an invalid label", str(error))
 
     def _close(self) -> None:
         """What was never answered is told so: no provider takes a history with a call left open."""
@@ -281,7 +281,7 @@ class SessionBuilder:
         if waiting:
             missing = (tool_result(c.call.id, NO_RESULT, error=True, outcome="interrupted") for c in waiting)
             self.log.append([Draft(message) for message in missing])
-            what = "a call without a result; one was added that says so"
+            what = "a tool call without a result; an error result was added"
             self.losses.add(what, waiting[0].call.id, len(waiting))
 
     def _end(self) -> None:

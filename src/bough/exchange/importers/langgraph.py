@@ -1,8 +1,8 @@
-"""LangGraph: a SQLite file of `SqliteSaver`, a whole state in every checkpoint.
+"""Import LangGraph: a SQLite file of `SqliteSaver`, where every checkpoint holds the whole state.
 
-Knows how its serializer packs values (msgpack with extensions, JSON before) and reads them without it: an object becomes
-its fields, and nothing is ever constructed. Checkpoints whose messages begin alike share them; where they part is a branch.
-A pickle is not opened.
+The serializer's values (msgpack with extensions, JSON in older versions) are read without its classes: an object becomes
+its fields, nothing is constructed, and pickles are not opened. Checkpoints that begin with the same messages share
+them; where they differ, a branch starts.
 """
 
 from __future__ import annotations
@@ -20,77 +20,83 @@ from ...errors import InvalidValue
 from ...formats import langchain
 from ...formats.jsonl import INVALID_JSON, UNEXPECTED_SHAPE, parse_time
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord, patches
-from .sqlite_files import Row, Tables, tables
+from .sqlite_files import Row, Tables, open_tables
 
 MESSAGES = "messages"
-ARRAY = 6
-"""The extension for arrays of numbers; all others hold (module, class, fields, …), or a value alone."""
-SNAPSHOT = 7
-OWN = ("__", "branch:", "to:")
-"""How the channels of LangGraph's own begin."""
+ARRAY_EXTENSION = 6
+"""Holds arrays of numbers. All others but the snapshot hold (module, class, fields, …)."""
+SNAPSHOT_EXTENSION = 7
+INTERNAL_CHANNELS = ("__", "branch:", "to:")
+"""The prefixes of LangGraph's own channels."""
 
 
-def sessions(place: str) -> Iterator[SessionRecord]:
-    with tables(place, "langgraph", "checkpoints") as found:
-        names: dict[str, dict[str, None]] = {}
-        for row in found.rows("checkpoints"):
-            thread, space = row.get("thread_id"), row.get("checkpoint_ns")
+def read_sessions(source: str) -> Iterator[SessionRecord]:
+    with open_tables(source, "langgraph", "checkpoints") as tables:
+        namespaces: dict[str, dict[str, None]] = {}
+        for row in tables.rows("checkpoints"):
+            thread, namespace = row.get("thread_id"), row.get("checkpoint_ns")
             if isinstance(thread, str):
-                names.setdefault(thread, {})[space if isinstance(space, str) else ""] = None
-        for thread, spaces in names.items():
-            read = {space: Reading(found, thread, space) for space in spaces}
-            tasks = tuple(r.foreign() for space, r in read.items() if space and r.told)
-            root = read.get("") or Reading(found, thread, "")
-            if root.told or tasks:
-                yield msgspec.structs.replace(root.foreign(), tasks=tasks)
+                namespaces.setdefault(thread, {})[namespace if isinstance(namespace, str) else ""] = None
+        for thread, names in namespaces.items():
+            threads = {name: LangGraphThread(tables, thread, name) for name in names}
+            tasks = tuple(part.record() for name, part in threads.items() if name and part.entries)
+            root = threads.get("") or LangGraphThread(tables, thread, "")
+            if root.entries or tasks:
+                yield msgspec.structs.replace(root.record(), tasks=tasks)
 
 
-def unpacked(kind: object, data: object) -> Any:
-    """A value the serializer wrote; `ValueError` for one that only Python could read."""
+def unpack(kind: object, data: object) -> Any:
+    """Decode a value of the serializer; `ValueError` for one only Python can read."""
     if kind == "msgpack" and isinstance(data, bytes):
-        return msgspec.msgpack.decode(data, ext_hook=_extension)
+        return msgspec.msgpack.decode(data, ext_hook=_read_extension)
     if kind == "json" and isinstance(data, str | bytes):
         return msgspec.json.decode(data)
     if kind in ("null", "empty"):
         return None
-    raise ValueError(f"a value kept as {kind}")
+    raise ValueError(f"a value stored as {kind}")
 
 
-def _extension(code: int, data: memoryview) -> Any:
-    if code == ARRAY:
+def _read_extension(code: int, data: memoryview) -> Any:
+    if code == ARRAY_EXTENSION:
         return None
-    found = msgspec.msgpack.decode(data, ext_hook=_extension)
-    if code == SNAPSHOT:
-        return found
-    return found[2] if isinstance(found, list) and len(found) > 2 else None
+    value = msgspec.msgpack.decode(data, ext_hook=_read_extension)
+    if code == SNAPSHOT_EXTENSION:
+        return value
+    return value[2] if isinstance(value, list) and len(value) > 2 else None
 
 
-class Reading:
-    """One thread, or a subgraph's own part of it."""
+class LangGraphThread:
+    """Reads the checkpoints of one thread, or of a subgraph's namespace in it."""
 
-    def __init__(self, found: Tables, thread: str, space: str) -> None:
-        self.thread, self.space = thread, space
+    def __init__(self, tables: Tables, thread: str, namespace: str) -> None:
+        self.thread, self.namespace = thread, namespace
         self.losses = LossReport()
-        self.told: dict[str, EntryRecord] = {}
+        self.entries: dict[str, EntryRecord] = {}
         self.leaf = START
         self.started_at: int | None = None
         self._keys: dict[tuple[str, bytes], str] = {}
+        """By the key of the previous message and the digest of a message: its key."""
         self._tails = {START: START}
-        """By the key of a message that of the last entry behind it that is none."""
+        """By the key of a message: the key of the last state change after it, or its own."""
         self._states: dict[str, State] = {START: {}}
-        where = "thread_id = ? and checkpoint_ns = ?"
-        for row in found.rows("checkpoints", where, thread, space, order="checkpoint_id"):
-            self._read(row)
+        condition = "thread_id = ? and checkpoint_ns = ?"
+        for row in tables.rows("checkpoints", condition, thread, namespace, order="checkpoint_id"):
+            self._add_checkpoint(row)
 
-    def foreign(self) -> SessionRecord:
-        name = f"{self.thread}:{self.space}" if self.space else self.thread
-        agent = self.space.rpartition("|")[2].partition(":")[0] or None
-        where = {"leaf": self.leaf, "started_at": self.started_at, "losses": self.losses, "agent": agent}
-        return SessionRecord("langgraph", name, tuple(self.told.values()), **where)  # type: ignore[arg-type]
+    def record(self) -> SessionRecord:
+        return SessionRecord(
+            "langgraph",
+            f"{self.thread}:{self.namespace}" if self.namespace else self.thread,
+            tuple(self.entries.values()),
+            leaf=self.leaf,
+            agent=self.namespace.rpartition("|")[2].partition(":")[0] or None,
+            started_at=self.started_at,
+            losses=self.losses,
+        )
 
-    def _read(self, row: Row) -> None:
+    def _add_checkpoint(self, row: Row) -> None:
         try:
-            checkpoint = unpacked(row.get("type"), row.get("checkpoint"))
+            checkpoint = unpack(row.get("type"), row.get("checkpoint"))
             values = checkpoint["channel_values"]
             messages = values.get(MESSAGES)
             at = parse_time(checkpoint.get("ts"))
@@ -100,52 +106,48 @@ class Reading:
         self.started_at = at if self.started_at is None else self.started_at
         tip = START
         for message in messages if isinstance(messages, list) else ():
-            tip = self._tell(message, tip, at)
-        if isinstance(values, dict) and self.told:
-            self._settle(tip, values, at)
+            tip = self._add_message(message, tip, at)
+        if isinstance(values, dict) and self.entries:
+            self._add_state(tip, values, at)
         self.leaf = self._tails[tip]
 
-    def _tell(self, message: object, tip: str, at: int | None) -> str:
-        """The key of this message behind that one; told if it was not, and passed over if it cannot be."""
-        found = langchain.message_fields(message)
-        told = None
-        content = _digest(message)
-        key = self._keys.get((tip, content))
+    def _add_message(self, message: object, tip: str, at: int | None) -> str:
+        """Return the key of this message after `tip`; the key of `tip` if the message cannot be converted."""
+        digest = sha256(msgspec.msgpack.encode(message, enc_hook=repr)).digest()
+        key = self._keys.get((tip, digest))
         if key is not None:
             return key
-        if found is None:
-            self.losses.add("a message of no shape we know", type(message).__name__)
+        fields, entry = langchain.message_fields(message), None
+        if fields is None:
+            self.losses.add("a message of unknown shape", type(message).__name__)
         else:
-            told = langchain.read_message(found, self.losses)
-        if told is None:
-            self._keys[tip, content] = tip
+            entry = langchain.read_message(fields, self.losses)
+        if entry is None:
+            self._keys[tip, digest] = tip
             return tip
-        key = self._keys[tip, content] = str(len(self._keys) + 1)
-        self.told[key] = msgspec.structs.replace(told, key=key, after=self._tails[tip], at=at)
+        key = self._keys[tip, digest] = str(len(self._keys) + 1)
+        self.entries[key] = msgspec.structs.replace(entry, key=key, after=self._tails[tip], at=at)
         self._tails[key], self._states[key] = key, self._states[tip]
         return key
 
-    def _settle(self, tip: str, values: dict[str, Any], at: int | None) -> None:
-        """The channels beside the messages are state; what changed since is told as a change."""
+    def _add_state(self, tip: str, channels: dict[str, Any], at: int | None) -> None:
+        """Add what changed in the channels besides the messages as a state change."""
         state = self._states[tip]
-        other: State = {}
-        for name, value in values.items():
-            if isinstance(name, str) and name != MESSAGES and not name.startswith(OWN) and value is not None:
+        values: State = {}
+        for name, value in channels.items():
+            is_state = isinstance(name, str) and name != MESSAGES and not name.startswith(INTERNAL_CHANNELS)
+            if is_state and value is not None:
                 try:
                     to_json(value, name)
                 except InvalidValue:
-                    self.losses.add("a channel that holds no JSON", name)
+                    self.losses.add("a channel whose value is not JSON", name)
                 else:
-                    other[name] = value
-        change = {name: value for name, value in other.items() if state.get(name) != value}
-        change |= dict.fromkeys(name for name in state if name not in other)
-        for patch in patches(state, change):
+                    values[name] = value
+        changes = {name: value for name, value in values.items() if state.get(name) != value}
+        changes |= dict.fromkeys(name for name in state if name not in values)
+        for patch in patches(state, changes):
             state = merge_state(state, patch)
-            key = f"{tip} {len(self.told)}"
-            self.told[key] = EntryRecord(Note(state=patch), key, self._tails[tip], at=at)
+            key = f"{tip} {len(self.entries)}"
+            self.entries[key] = EntryRecord(Note(state=patch), key, self._tails[tip], at=at)
             self._tails[tip] = key
         self._states[tip] = state
-
-
-def _digest(message: object) -> bytes:
-    return sha256(msgspec.msgpack.encode(message, enc_hook=repr)).digest()

@@ -20,7 +20,7 @@ from ...core.usage import MAX_COUNT, Usage
 from ...formats.jsonl import INVALID_JSON, parse_time, text_or_none
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord
 from ...wire.shapes import parse_tool_call
-from .sqlite_files import Row, Tables, tables
+from .sqlite_files import Row, Tables, open_tables
 
 FILE = "logs.db"
 EVIDENCE = {
@@ -30,9 +30,9 @@ EVIDENCE = {
 }
 
 
-def sessions(place: str) -> Iterator[SessionRecord]:
-    path = Path(place).expanduser()
-    with tables(str(path / FILE) if path.is_dir() else place, "llm", "threads", "responses") as found:
+def read_sessions(source: str) -> Iterator[SessionRecord]:
+    path = Path(source).expanduser()
+    with open_tables(str(path / FILE) if path.is_dir() else source, "llm", "threads", "responses") as found:
         threads = set()
         for row in found.rows("threads", order="id"):
             threads.add(row.get("id"))
@@ -84,7 +84,9 @@ class Parts:
         kind, content = text_or_none(row.get("type")) or "application/octet-stream", row.get("content")
         if isinstance(content, bytes) and content:
             return Attachment(content, kind)
-        self.losses.add("an attachment that lies elsewhere; where is kept", str(row.get("path") or name))
+        self.losses.add(
+            "an attachment stored elsewhere; only its location is kept", str(row.get("path") or name)
+        )
         return Text(f"[{kind}: {row.get('path') or row.get('url') or name}]")
 
 
@@ -138,7 +140,7 @@ class Thread:
         while isinstance(tip, str) and tip not in self.keys and tip not in names:
             row = self.found.row("messages", "hash = ?", tip)
             if not row:
-                self.losses.add("a message that is not there", tip)
+                self.losses.add("a missing message", tip)
                 break
             names.add(tip)
             line.append(row)
@@ -177,7 +179,7 @@ class Thread:
         kind, literal = row.get("type"), row.get("text")
         said = literal if isinstance(literal, str) else self._resolved(payload)
         if payload.get("server_executed"):
-            self.losses.add("a call the provider made itself", str(payload.get("name")))
+            self.losses.add("a tool call the provider ran", str(payload.get("name")))
         elif kind == "text":
             return [Text(said)] if said else []
         elif kind == "reasoning":
@@ -190,7 +192,7 @@ class Thread:
         elif kind == "attachment" and isinstance(payload.get("attachment"), dict):
             return [self.parts.attachment(payload["attachment"].get("id"))]
         else:
-            self.losses.add("a part of a kind we do not know", str(kind))
+            self.losses.add("a part of unknown type", str(kind))
         return []
 
     def _resolved(self, payload: Row) -> str:
@@ -217,7 +219,7 @@ class Thread:
         told, usage = self.told.get(key), _usage(turn)
         if told is None or not _is_answer(told) or told.usage is not None:
             if usage is not None:
-                self.losses.add("usage of an answer that is told elsewhere", str(turn.get("id")))
+                self.losses.add("usage of an answer that already has one", str(turn.get("id")))
             return
         self.told[key] = replace(told, usage=usage, model=_model(turn))
 
@@ -232,7 +234,7 @@ class Thread:
                 told = self.told[key]
                 self.told[key] = replace(told, usage=usage, model=_model(row), at=_answered(row) or told.at)
             elif usage is not None:
-                self.losses.add("usage of an answer that is not in the thread")
+                self.losses.add("usage of an answer missing from the thread")
 
 
 def _nth(message: Row, parts: list[Part]) -> str:
@@ -282,9 +284,9 @@ def _answered(row: Row) -> int | None:
 
 def _count_options(row: Row, losses: LossReport) -> None:
     if _json(row.get("options_json")):
-        losses.add("options of a model call", str(row["options_json"]))
+        losses.add("the options of a model call", str(row["options_json"]))
     if row.get("schema_id"):
-        losses.add("a schema an answer had to follow", str(row["schema_id"]))
+        losses.add("the output schema of an answer", str(row["schema_id"]))
 
 
 # -- before: a row for each response ---------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""OpenAI Agents: a SQLite file of its sessions, an item of the Responses API in each row.
+"""Import OpenAI Agents: a SQLite file of its sessions with one Responses API item per row.
 
-Knows the plain file and the advanced one, in which a branch lists again the rows it shares with another, and what a turn
-cost stands by itself. Which model answered is told by few rows; how a turn's tokens spread over its calls by none.
+Reads both the plain and the advanced layout. In the advanced one a branch lists again the rows it shares with another, and
+usage is stored per turn. Few rows name the model, and none says how a turn's tokens are distributed over its calls.
 """
 
 from __future__ import annotations
@@ -9,176 +9,172 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from ...core.messages import Message
 from ...core.usage import Usage
-from ...formats.jsonl import INVALID_JSON, decode_json, parse_time, text_or_none, token_counts
+from ...formats.jsonl import (
+    INVALID_JSON,
+    decode_json,
+    json_object,
+    parse_time,
+    text_or_none,
+    token_counts,
+)
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord
 from ...formats.responses_items import AnswerBuilder, Item, read_input_item
-from .sqlite_files import Row, Tables, tables
+from .sqlite_files import Row, Tables, open_tables
 
 MESSAGES, STRUCTURE, USAGE = "agent_messages", "message_structure", "turn_usage"
-SEALED = "an item the session's owner has encrypted"
 
 
-def sessions(place: str) -> Iterator[SessionRecord]:
-    with tables(place, "openai-agents", MESSAGES) as found:
-        about = {row.get("session_id"): row for row in found.rows("agent_sessions")}
-        names = dict.fromkeys(row.get("session_id") for row in found.rows(MESSAGES, order="id"))
+def read_sessions(source: str) -> Iterator[SessionRecord]:
+    with open_tables(source, "openai-agents", MESSAGES) as tables:
+        session_rows = {row.get("session_id"): row for row in tables.rows("agent_sessions")}
+        names = dict.fromkeys(row.get("session_id") for row in tables.rows(MESSAGES, order="id"))
         for name in names:
             if isinstance(name, str):
-                yield Reading(found, name).foreign(about.get(name, {}))
+                yield AgentsSession(tables, name).record(session_rows.get(name, {}))
 
 
-class Reading:
-    """One session of a file."""
+class AgentsSession:
+    """Reads one session: its items, the branches that list them, and the usage of its turns."""
 
-    def __init__(self, found: Tables, name: str) -> None:
-        self.found, self.name = found, name
+    def __init__(self, tables: Tables, name: str) -> None:
+        self.tables, self.name = tables, name
         self.losses = LossReport()
-        self.told: dict[str, EntryRecord] = {}
+        self.entries: dict[str, EntryRecord] = {}
         self._keys: dict[tuple[str, ...], str] = {}
         self.items = {
-            row["id"]: (self._item(row), parse_time(row.get("created_at")))
-            for row in found.rows(MESSAGES, "session_id = ?", name, order="id")
+            row["id"]: (self._read_item(row), parse_time(row.get("created_at")))
+            for row in tables.rows(MESSAGES, "session_id = ?", name, order="id")
             if isinstance(row.get("id"), int)
         }
         self.leaf = START
         newest = -1
         for branch, rows in self._branches().items():
-            tip, last = self._tell(branch, rows)
-            if last > newest:  # which branch is in use is nowhere kept: the one that grew last
+            tip, last = self._add_branch(branch, rows)
+            if last > newest:  # the current branch is not stored; take the one with the newest row
                 self.leaf, newest = tip, last
 
-    def foreign(self, about: Row) -> SessionRecord:
-        at = parse_time(about.get("created_at"))
-        where = {"leaf": self.leaf, "started_at": at, "losses": self.losses}
-        return SessionRecord("openai-agents", self.name, tuple(self.told.values()), **where)  # type: ignore[arg-type]
+    def record(self, row: Row) -> SessionRecord:
+        return SessionRecord(
+            "openai-agents",
+            self.name,
+            tuple(self.entries.values()),
+            leaf=self.leaf,
+            started_at=parse_time(row.get("created_at")),
+            losses=self.losses,
+        )
 
-    def key(self, after: str, *rows: int) -> str:
-        """What an entry is called that these rows make behind that one: the same on every branch that shares it."""
+    def entry_key(self, after: str, *rows: int) -> str:
+        """Return the key of the entry these rows make after another: the same on every branch that shares them."""
         return self._keys.setdefault((after, *map(str, rows)), str(len(self._keys) + 1))
 
-    def _item(self, row: Row) -> Item:
+    def _read_item(self, row: Row) -> Item:
         data = row.get("message_data")
         try:
-            found: Any = (
+            item: Any = (
                 decode_json(data.encode(), self.losses, f"row {row['id']}") if isinstance(data, str) else None
             )
         except (*INVALID_JSON, UnicodeEncodeError):
-            found = None
-        if not isinstance(found, dict):
-            self.losses.add("a row that is no item", f"row {row['id']}")
+            item = None
+        if not isinstance(item, dict):
+            self.losses.add("a row that is not a JSON object", f"row {row['id']}")
             return {}
-        return found
+        return item
 
     def _branches(self) -> dict[str, list[Row]]:
-        """By their names the rows of each, in order; one of all rows if the file knows no branches."""
+        """Return the rows of each branch in order, oldest branch first; one branch of all rows in a plain file."""
         branches: dict[str, list[Row]] = {}
         listed = set()
-        order = "sequence_number, id"
-        for row in self.found.rows(STRUCTURE, "session_id = ?", self.name, order=order):
+        for row in self.tables.rows(STRUCTURE, "session_id = ?", self.name, order="sequence_number, id"):
             listed.add(row.get("message_id"))
             branches.setdefault(str(row.get("branch_id")), []).append(row)
-        loose = [{"message_id": number, "id": number} for number in self.items if number not in listed]
-        if listed and loose:
-            self.losses.add("an item no branch lists", count=len(loose))
+        unlisted = [{"message_id": number, "id": number} for number in self.items if number not in listed]
+        if listed and unlisted:
+            self.losses.add("an item that is on no branch", count=len(unlisted))
         if not listed:
-            return {"main": loose}
-        first = {name: min(_number(row.get("id")) for row in rows) for name, rows in branches.items()}
-        return {name: branches[name] for name in sorted(branches, key=lambda name: first[name])}
+            return {"main": unlisted}
+        first_ids = {name: min(_integer(row.get("id")) for row in rows) for name, rows in branches.items()}
+        return {name: branches[name] for name in sorted(branches, key=lambda name: first_ids[name])}
 
-    def _tell(self, branch: str, rows: list[Row]) -> tuple[str, int]:
-        """Tells a branch; returns the key of its tip and when it grew last. What it shares is told already."""
-        line = Line(self)
+    def _add_branch(self, name: str, rows: list[Row]) -> tuple[str, int]:
+        """Add the entries of a branch that no earlier one added; return the key of its tip and its newest row id."""
+        branch = AgentsBranch(self)
         for row in rows:
             item, at = self.items.get(row.get("message_id"), ({}, None))
             if item:
-                line.add(item, at, _number(row.get("message_id")), row.get("user_turn_number"))
-        line.close()
-        for spent in self.found.rows(
-            USAGE, "session_id = ? and branch_id = ?", self.name, branch, order="id"
-        ):
-            self._charge(line, spent)
-        return line.tip, max((_number(row.get("id")) for row in rows), default=-1)
+                branch.add(item, at, _integer(row.get("message_id")), _integer(row.get("user_turn_number")))
+        branch.finish_answer()
+        usage_rows = self.tables.rows(USAGE, "session_id = ? and branch_id = ?", self.name, name, order="id")
+        for row in usage_rows:
+            self._add_usage(branch, row)
+        return branch.tip, max((_integer(row.get("id")) for row in rows), default=-1)
 
-    def _charge(self, line: Line, spent: Row) -> None:
-        tokens = token_counts(spent, ("input_tokens", "output_tokens"))
-        key = line.last_of_turn.get(_number(spent.get("user_turn_number")))
+    def _add_usage(self, branch: AgentsBranch, row: Row) -> None:
+        turn = row.get("user_turn_number")
+        tokens = token_counts(row, ("input_tokens", "output_tokens"))
+        key = branch.last_of_turn.get(_integer(turn))
         if tokens is None or key is None:
-            self.losses.add("usage of a turn that is not there", str(spent.get("user_turn_number")))
+            self.losses.add("usage of a missing turn", str(turn))
             return
-        if _number(spent.get("requests")) > 1:
-            self.losses.add(
-                "how a turn's tokens spread over its model calls", str(spent.get("user_turn_number"))
-            )
-        self.told[key] = replace(self.told[key], usage=Usage(tokens[0], tokens[1], _cached(spent)))
+        if _integer(row.get("requests")) > 1:
+            self.losses.add("how a turn's tokens are distributed over its model calls", str(turn))
+        details = json_object(row.get("input_tokens_details"))
+        cached = token_counts(details, ("cached_tokens",)) if details else None
+        usage = Usage(tokens[0], tokens[1], cached[0] if cached else None)
+        self.entries[key] = replace(self.entries[key], usage=usage)
 
 
-class Line:
-    """The entries of one branch, as its items go by."""
+class AgentsBranch:
+    """Converts the items of one branch, in order."""
 
-    def __init__(self, reading: Reading) -> None:
-        self.reading, self.tip = reading, START
+    def __init__(self, session: AgentsSession) -> None:
+        self.session, self.tip = session, START
         self.last_of_turn: dict[int, str] = {}
-        """By the number of a turn the key of its last answer, or of its last entry if it has none."""
-        self._answering = AnswerBuilder(reading.losses)
-        self._ids: list[int] = []
-        self._answered: tuple[int | None, int, str | None] = (None, -1, None)
+        """By turn number: the key of its last answer, or of its last entry if it has no answer."""
+        self._answer = AnswerBuilder(session.losses)
+        self._answer_rows: list[int] = []
+        self._answer_source: tuple[int | None, int, str | None] = (None, -1, None)
+        """Time, turn and model of the answer's last item."""
 
-    def add(self, item: Item, at: int | None, number: int, turn: object) -> None:
+    def add(self, item: Item, at: int | None, row_id: int, turn: int) -> None:
         if "__enc__" in item:
-            self.reading.losses.add(SEALED)
-        elif self._answering.add(item):
-            self._ids.append(number)
-            self._answered = (at, _number(turn), _model(item) or self._answered[2])
+            self.session.losses.add("an item encrypted by the application")
+        elif self._answer.add(item):
+            self._answer_rows.append(row_id)
+            self._answer_source = (at, turn, _model(item) or self._answer_source[2])
         else:
-            self.close()
-            for message in read_input_item(item, self.reading.losses):
-                self._tell(
-                    EntryRecord(message, self.reading.key(self.tip, number), self.tip, at=at), _number(turn)
-                )
+            self.finish_answer()
+            for message in read_input_item(item, self.session.losses):
+                key = self.session.entry_key(self.tip, row_id)
+                self._add_entry(EntryRecord(message, key, self.tip, at=at), key, turn)
 
-    def close(self) -> None:
-        said = self._answering.finish()
-        at, turn, model = self._answered
-        if said is not None:
-            key = self.reading.key(self.tip, *self._ids)
-            self._tell(
-                EntryRecord(said.message, key, self.tip, at=at, model=model, evidence=said.evidence),
-                turn,
-                is_answer=True,
-            )
-        self._ids, self._answered = [], (None, -1, None)
+    def finish_answer(self) -> None:
+        answer = self._answer.finish()
+        at, turn, model = self._answer_source
+        if answer is not None:
+            key = self.session.entry_key(self.tip, *self._answer_rows)
+            entry = EntryRecord(answer.message, key, self.tip, at=at, model=model, evidence=answer.evidence)
+            self._add_entry(entry, key, turn, is_answer=True)
+        self._answer_rows, self._answer_source = [], (None, -1, None)
 
-    def _tell(self, told: EntryRecord, turn: int, *, is_answer: bool = False) -> None:
-        assert told.key is not None
-        self.reading.told.setdefault(told.key, told)
-        self.tip = told.key
+    def _add_entry(self, entry: EntryRecord, key: str, turn: int, *, is_answer: bool = False) -> None:
+        self.session.entries.setdefault(key, entry)
+        self.tip = key
         if is_answer or not self._has_answer(turn):
-            self.last_of_turn[turn] = told.key
+            self.last_of_turn[turn] = key
 
     def _has_answer(self, turn: int) -> bool:
-        payload = self.reading.told[self.last_of_turn[turn]].payload if turn in self.last_of_turn else None
-        return isinstance(payload, Message) and payload.role == "assistant"
+        last = self.session.entries[self.last_of_turn[turn]].payload if turn in self.last_of_turn else None
+        return isinstance(last, Message) and last.role == "assistant"
 
 
-def _number(value: object) -> int:
+def _integer(value: object) -> int:
     return value if type(value) is int else -1
 
 
-def _cached(spent: Row) -> int | None:
-    details = spent.get("input_tokens_details")
-    try:
-        told = msgspec.json.decode(details) if isinstance(details, str) else None
-    except INVALID_JSON:
-        return None
-    found = token_counts(told, ("cached_tokens",))
-    return found[0] if found else None
-
-
 def _model(item: Item) -> str | None:
-    about = item.get("provider_data")
-    return text_or_none(about.get("model")) if isinstance(about, dict) else None
+    data = item.get("provider_data")
+    return text_or_none(data.get("model")) if isinstance(data, dict) else None

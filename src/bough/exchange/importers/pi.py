@@ -40,8 +40,8 @@ PROVIDERS = {"google": "gemini"}
 Line = dict[str, Any]
 
 
-def sessions(place: str) -> Iterator[SessionRecord]:
-    for path in find_files(place, "pi"):
+def read_sessions(source: str) -> Iterator[SessionRecord]:
+    for path in find_files(source, "pi"):
         told = File(path).foreign()
         if told is not None:
             yield told
@@ -137,7 +137,7 @@ class File:
         elif kind == "thinking_level_change":
             self.losses.add("a change of the thinking level", str(line.get("thinkingLevel")))
         else:
-            self.losses.add("an entry of a kind we do not know", str(kind))
+            self.losses.add("an entry of unknown type", str(kind))
         return None
 
     def _label(self, target: object, label: object) -> None:
@@ -161,7 +161,7 @@ class File:
             return _bash(message)
         if role in ("custom", "hookMessage"):
             return self._heard(message.get("content"))
-        self.losses.add("a message of a role we do not know", str(role))
+        self.losses.add("a message of unknown role", str(role))
         return None
 
     def _heard(self, content: object) -> EntryRecord | None:
@@ -193,9 +193,9 @@ class File:
             if kind == "toolCall" and isinstance(about["name"], str):
                 return parse_tool_call(_call_id(about["id"]), about["name"], about["arguments"])
         except UNEXPECTED_SHAPE as error:
-            self.losses.add("a part of a message of no shape we know", str(error))
+            self.losses.add("a part of a message of unknown shape", str(error))
             return None
-        self.losses.add("a part of a message of no shape we know", str(kind))
+        self.losses.add("a part of a message of unknown shape", str(kind))
         return None
 
     def _answer(self, message: Line) -> EntryRecord | None:
@@ -214,9 +214,7 @@ class File:
             parts.append(made)
         payload: Payload = Message("assistant", tuple(parts))
         if not parts:
-            payload = Note(
-                {"pi": "an answer that failed", "error": text_or_none(message.get("errorMessage"))}
-            )
+            payload = Note({"pi": "a failed answer", "error": text_or_none(message.get("errorMessage"))})
         evidence = Evidence(issuer, proofs) if issuer and proofs else None
         provider, model = self._model
         return EntryRecord(
@@ -231,7 +229,7 @@ class File:
     def _result(self, message: Line) -> EntryRecord | None:
         call_id = message.get("toolCallId")
         if not isinstance(call_id, str):
-            self.losses.add("a result that names no call", str(message.get("toolName")))
+            self.losses.add("a tool result without a call id", str(message.get("toolName")))
             return None
         details = message.get("details")
         kept = {"pi": details} if isinstance(details, dict) and details else None

@@ -32,8 +32,8 @@ PREFIX = "message_store:"
 """What LangChain puts before the name of a session."""
 
 
-def sessions(place: str) -> Iterator[SessionRecord]:
-    address = _address(place)
+def read_sessions(source: str) -> Iterator[SessionRecord]:
+    address = _address(source)
     shown = (
         f"{address.scheme}://{address.hostname}:{address.port or PORT}{address.path}"  # without the password
     )
@@ -86,7 +86,7 @@ def _of_list(items: list[object], losses: LossReport) -> list[EntryRecord]:
     if not found:
         return []
     if len(found) < len(items):
-        losses.add("an item of a list that is no message", count=len(items) - len(found))
+        losses.add("a list item that is not a message", count=len(items) - len(found))
     told = (langchain.read_message(message, losses) for message in found)
     return [one for one in told if one is not None]
 
@@ -100,15 +100,15 @@ def _of_value(value: object, losses: LossReport) -> list[EntryRecord]:
         if isinstance(message, dict) and "type" in message and "data" in message:
             told.extend(_of_list([message], losses))
         elif isinstance(message, dict):
-            told.extend(chat.told_of([message], losses))
+            told.extend(chat.read_chat_messages([message], losses))
         else:
-            losses.add("a message that is no object")
+            losses.add("a message that is not a JSON object")
     state = value.get("state")
     if told and isinstance(state, dict) and state:
         try:
             to_json(state, "state")
         except InvalidValue:
-            losses.add("a state that holds no JSON")
+            losses.add("a state that is not JSON")
         else:
             told.append(EntryRecord(Note(state=state)))
     return told

@@ -1,7 +1,7 @@
-"""SQLite files of other tools: read as they lie, never written, and nothing is made beside them.
+"""Read the SQLite files of other tools without writing to them or creating files beside them.
 
-A file whose log or journal holds something is read from a copy, log and all: SQLite would make files beside it, even to
-read. Any other is read as one that stands still, and looked at again afterwards. Knows no tool's tables.
+SQLite creates files even to read a database with a WAL or journal, so such a file is read from a copy, WAL included.
+Any other is opened as immutable and checked afterwards for changes. This module knows no tool's tables.
 """
 
 from __future__ import annotations
@@ -20,91 +20,91 @@ from ...errors import InvalidSource
 from ...stores.sqlite.file import connect_immutable
 
 Row = dict[str, Any]
-Stamp = tuple[tuple[int, int] | None, ...]
-BESIDE = ("", "-wal", "-journal")
-TRIES = 5
-WRITTEN = "it was written while it was read; try again, or copy it first"
+FileState = tuple[tuple[int, int] | None, ...]
+"""Size and modification time of the database, its WAL and its journal; None for a missing one."""
+SUFFIXES = ("", "-wal", "-journal")
+COPY_ATTEMPTS = 5
+CHANGED = "it changed while it was being read; try again, or import a copy of it"
 
 
 class Tables:
-    """An open file: which tables it has, and their rows."""
+    """The tables of an open file, and their rows."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
-        found = connection.execute("select name from sqlite_schema where type in ('table', 'view')")
-        self.names = {name for (name,) in found.fetchall()}
+        schema = connection.execute("select name from sqlite_schema where type in ('table', 'view')")
+        self.names = {name for (name,) in schema.fetchall()}
 
     def rows(self, table: str, where: str = "1", *values: object, order: str = "rowid") -> Iterator[Row]:
-        """The rows of a table, each with the columns its version has; none if there is no such table."""
+        """Yield the rows of a table with the columns its version has; none if the table does not exist."""
         if table not in self.names:
             return
         sql = f'select * from "{table}" where {where} order by {order}'
         cursor = self._connection.execute(sql, values)
-        names: list[str] = []
+        columns: list[str] = []
         for row in cursor:
-            names = names or [column[0] for column in cursor.getdescription()]
-            yield dict(zip(names, row, strict=True))
+            columns = columns or [column[0] for column in cursor.getdescription()]
+            yield dict(zip(columns, row, strict=True))
 
     def row(self, table: str, where: str, *values: object) -> Row:
-        """The first that matches; empty if none does."""
+        """Return the first row that matches; empty if none does."""
         return next(self.rows(table, where, *values), {})
 
 
 @contextlib.contextmanager
-def tables(place: str, tool: str, *needed: str) -> Iterator[Tables]:
-    """The tables of a file, at least one of those `needed` among them; `InvalidSource` if it is no such file."""
-    path = Path(place).expanduser()
+def open_tables(source: str, tool: str, *expected: str) -> Iterator[Tables]:
+    """Open a file for reading; `InvalidSource` if it has none of the `expected` tables."""
+    path = Path(source).expanduser()
     if not path.is_file():
-        raise InvalidSource(place, tool, "it is a folder" if path.is_dir() else "there is no such file")
+        raise InvalidSource(source, tool, "it is a folder" if path.is_dir() else "there is no such file")
     try:
-        with _opened(path, place, tool) as connection:
-            found = Tables(connection)
-            if not found.names.intersection(needed):
-                raise InvalidSource(place, tool, f"it has no table {' or '.join(needed)}")
-            yield found
+        with _connect(path, source, tool) as connection:
+            tables = Tables(connection)
+            if not tables.names.intersection(expected):
+                raise InvalidSource(source, tool, f"it has no table {' or '.join(expected)}")
+            yield tables
     except (apsw.Error, UnicodeDecodeError, OSError) as error:
-        raise InvalidSource(place, tool, str(error)) from None
+        raise InvalidSource(source, tool, str(error)) from None
 
 
 @contextlib.contextmanager
-def _opened(path: Path, place: str, tool: str) -> Iterator[apsw.Connection]:
-    before = _stamp(path)
-    if not any(stamp is not None and stamp[0] for stamp in before[1:]):
+def _connect(path: Path, source: str, tool: str) -> Iterator[apsw.Connection]:
+    before = _file_state(path)
+    if not any(file is not None and file[0] for file in before[1:]):
         with contextlib.closing(connect_immutable(str(path))) as connection:
             yield connection
-        if _stamp(path) != before:
-            raise InvalidSource(place, tool, WRITTEN)
+        if _file_state(path) != before:
+            raise InvalidSource(source, tool, CHANGED)
         return
     with tempfile.TemporaryDirectory() as folder:
-        copy = _copied(path, Path(folder))
+        copy = _copy(path, Path(folder))
         if copy is None:
-            raise InvalidSource(place, tool, WRITTEN)
+            raise InvalidSource(source, tool, CHANGED)
         with contextlib.closing(apsw.Connection(str(copy))) as connection:
             yield connection
 
 
-def _copied(path: Path, folder: Path) -> Path | None:
-    """The file and what lies beside it, all of one moment; None if it is written all the time."""
-    for _ in range(TRIES):
-        before = _stamp(path)
-        for suffix in BESIDE:
+def _copy(path: Path, folder: Path) -> Path | None:
+    """Copy the file with its WAL and journal, all in one state; None if they keep changing."""
+    for _ in range(COPY_ATTEMPTS):
+        before = _file_state(path)
+        for suffix in SUFFIXES:
             target = folder / f"copy{suffix}"
             target.unlink(missing_ok=True)
             with contextlib.suppress(FileNotFoundError):
                 shutil.copyfile(f"{path}{suffix}", target)
-        if _stamp(path) == before:
+        if _file_state(path) == before:
             return folder / "copy"
     return None
 
 
-def _stamp(path: Path) -> Stamp:
-    """Size and time of the file and of those beside it."""
-    found: list[tuple[int, int] | None] = []
-    for suffix in BESIDE:
+def _file_state(path: Path) -> FileState:
+    states: list[tuple[int, int] | None] = []
+    for suffix in SUFFIXES:
         try:
             stat = os.stat(f"{path}{suffix}")
         except FileNotFoundError:
-            found.append(None)
+            states.append(None)
         else:
-            found.append((stat.st_size, stat.st_mtime_ns))
-    return tuple(found)
+            states.append((stat.st_size, stat.st_mtime_ns))
+    return tuple(states)
