@@ -487,10 +487,7 @@ class TestSource:
         done = command("import", "--from", NAME, tmp_path / "source", "--dry-run", store=store)
         assert done.code == 0
         assert "claude-code-s  8 entries  Fixing the shop" in done.out
-        assert (
-            "lost 2 × a bookkeeping line of the tool (queue-operation, file-history-snapshot)"
-            in done.err
-        )
+        assert "lost 2 × a bookkeeping line of the tool (queue-operation, file-history-snapshot)" in done.err
         assert not store.exists()
 
 
