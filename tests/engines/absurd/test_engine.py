@@ -675,7 +675,7 @@ class TestClaim:
         self, claimed: tuple[Claim, ClaimedLog]
     ) -> None:
         """Given back, it said for ever that a statement was prepared already, and no step could end."""
-        line, statement = claimed[0].connections, Statement.from_positional("select 1 + %s::bigint")
+        line, statement = claimed[0].connections, Statement.parse("select 1 + %(n)s::bigint")
         used = []
 
         def interrupted() -> None:
@@ -687,7 +687,7 @@ class TestClaim:
         with pytest.raises(KeyboardInterrupt):
             interrupted()
         with line.pinned() as another:
-            assert run_statement(another, statement, (1,)) == [[b"2"]]
+            assert run_statement(another, statement, {"n": 1}) == [[b"2"]]
         assert used[0].closed
         assert line.execute("select 3") == [(3,)]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import RLock, local
 from typing import Any, Protocol, cast
 
@@ -42,8 +42,9 @@ CANCELLED, FAILED = "AB001", "AB002"
 # without a lease to renew: the heart does that. Whoever takes the claim away changes this row, so it is this task's
 # until the commit. Where it is not, nothing is written, and `hold` says why.
 HOLD = f"""
-    {SET_LOCK_TIMEOUT} and (select 1 from absurd.{{runs}} where run_id = %s::uuid and state = 'running' for no key update) is not null"""
-END_STEP = "absurd.set_task_checkpoint_state(%s, %s::uuid, %s, %s::jsonb, %s::uuid, null)"
+    {SET_LOCK_TIMEOUT} and (select 1 from absurd.{{runs}} where run_id = %(run_id)s::uuid and state = 'running' for no key update) is not null"""
+END_STEP = """absurd.set_task_checkpoint_state(
+    %(queue)s, %(task_id)s::uuid, %(step_name)s, %(checkpoint)s::jsonb, %(run_id)s::uuid, null)"""
 
 
 class ConnectionHandle:
@@ -219,12 +220,17 @@ class Claim:
             self.context.complete_step(StepHandle(STEP, self._name(), done=False), self._value)
 
     def engine_sql(self) -> EngineSql:
-        """`hold` and `end_step` as parts of the statement that stands between them."""
+        """Return `lock_run` and `write_checkpoint` as parts of the statement between them."""
         if self._value is None:
-            return EngineSql(self._held, (self.run_id,))
-        value = msgspec.json.encode(self._value).decode()
-        ending = (self.queue, self.task_id, self._name(), value, self.run_id)
-        return EngineSql(self._held, (self.run_id,), END_STEP, ending)
+            return EngineSql(self._held, values={"run_id": self.run_id})
+        values = {
+            "run_id": self.run_id,
+            "queue": self.queue,
+            "task_id": self.task_id,
+            "step_name": self._name(),
+            "checkpoint": msgspec.json.encode(self._value).decode(),
+        }
+        return EngineSql(self._held, END_STEP, values)
 
     def _name(self) -> str:
         """Of the next step's checkpoint. Known: asking Absurd for its next handle would be one more round trip."""
@@ -272,10 +278,10 @@ class ClaimedConnections(EngineConnections):
     def engine_sql(self) -> EngineSql:
         return self._claim.engine_sql()
 
-    def run_with_engine_sql(self, statement: Statement, values: Sequence[Any]) -> Rows:
+    def run_with_engine_sql(self, statement: Statement, values: Mapping[str, Any]) -> Rows:
         try:
             with self._connection() as connection:
-                return run_statement(connection, statement, values, is_prepared=self._address.is_prepared)
+                return run_statement(connection, statement, values)
         except UniqueViolation:
             raise
         except psycopg.Error as error:

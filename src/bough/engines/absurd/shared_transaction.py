@@ -6,7 +6,7 @@ Knows where in a transaction an engine has its say. Does not know any engine, an
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from psycopg.errors import InFailedSqlTransaction
@@ -64,14 +64,13 @@ class EngineConnections(Connections):
             lambda connection: connection.execute(query, bindings, binary=True).fetchall()
         )
 
-    def run_statement(self, statement: Statement, values: Sequence[Any]) -> Rows:
+    def run_statement(self, statement: Statement, values: Mapping[str, Any]) -> Rows:
         return self.run_pipeline([(statement, values)])
 
     def run_pipeline(self, steps: Sequence[Step]) -> Rows:
         def work(connection: Connection) -> Rows:
             try:
-                is_prepared = self._address.is_prepared
-                return [run_statement(connection, *step, is_prepared=is_prepared) for step in steps][-1]
+                return [run_statement(connection, *step) for step in steps][-1]
             except InFailedSqlTransaction as error:
                 raise PreparedStatementLost from error
 

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -67,12 +67,11 @@ WITHIN = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 # before anything it filters is read, so the policies find the setting in place: identity and work in one round
 # trip, without begin and commit (measured 1.3 to 1.5 times dearer). Every part of a statement that reads a table
 # on its own account must have it; where it were missing the policies would let nothing through.
-SET_SPACE = "(select set_config('bough.space', %s, true)) is not null"
+SET_SPACE = "(select set_config('bough.space', %(space)s, true)) is not null"
 # And of a transaction. It waits for no lock longer than for a server: a client that puts in an input and does not
 # commit would hold whoever puts one into the same session, and with them one connection after the other.
 IDENTITY = f"select set_config('bough.space', {{}}, true), set_config('lock_timeout', '{SERVER_TIMEOUT_SECONDS:.0f}s', true)"
 SET_LOCK_TIMEOUT = f"(select set_config('lock_timeout', '{SERVER_TIMEOUT_SECONDS:.0f}s', true)) is not null"
-SET_SPACE_NAMED = "(select set_config('bough.space', %(space)s, true)) is not null"
 
 
 class ConnectionLost(Exception):
@@ -84,14 +83,13 @@ class ConnectionLost(Exception):
 
 
 class EngineSql(Struct, frozen=True):
-    """What somebody else, an engine, has to say in the statement of a change: SQL with %s for each value."""
+    """What an engine adds to the statement of a change: SQL with %(name)s for each value."""
 
     condition: str = ""
-    """A condition, evaluated before the session is looked at; raising refuses the change."""
-    condition_values: tuple[Any, ...] = ()
+    """Evaluated before the session is read; raising refuses the change."""
     effect: str = ""
     """An expression, evaluated once if the change was written."""
-    effect_values: tuple[Any, ...] = ()
+    values: Mapping[str, Any] = {}
 
 
 NO_ENGINE_SQL = EngineSql()
@@ -148,33 +146,31 @@ class Connections:
         return self.retry(lambda: self.query_once(query, bindings))
 
     def query_once(self, query: str, bindings: Any = ()) -> list[Row]:
-        """The same without asking again; `Lost` if it broke."""
-        try:
-            with self._connection() as connection:
-                return connection.execute(query, bindings, binary=True).fetchall()
-        except UniqueViolation:
-            raise
-        except psycopg.Error as error:
-            raise store_error(self.url, error) from error
+        """The same without a second try; raises ConnectionLost if the connection breaks."""
+        with self._statement_connection() as connection:
+            return connection.execute(query, bindings, binary=True).fetchall()
 
-    def run_statement(self, statement: Statement, values: Sequence[Any]) -> Rows:
-        """A statement of the hot path. `Lost` if the connection broke."""
-        try:
-            with self._connection() as connection:
-                return run_statement(connection, statement, values, is_prepared=self._address.is_prepared)
-        except UniqueViolation:
-            raise
-        except psycopg.Error as error:
-            raise store_error(self.url, error) from error
+    def run_statement(self, statement: Statement, values: Mapping[str, Any]) -> Rows:
+        """Run a statement of the hot path; raises ConnectionLost if the connection breaks."""
+        with self._statement_connection() as connection:
+            return run_statement(connection, statement, values)
 
     def run_pipeline(self, steps: Sequence[Step]) -> Rows:
-        """Several of them as one transaction and one round trip; what the last one tells.
+        """Run several as one transaction in one round trip; return the last one's rows.
 
-        Each sees what was committed when it began, so what waits for a lock can stand before what must see it.
+        Each sees what was committed when it began, so one that waits for a lock can come before one that must see
+        what the lock's holder wrote.
         """
+        if len(steps) == 1:
+            return self.run_statement(*steps[0])
+        with self._statement_connection() as connection:
+            return run_pipeline(connection, steps)
+
+    @contextlib.contextmanager
+    def _statement_connection(self) -> Iterator[Connection]:
         try:
             with self._connection() as connection:
-                return run_pipeline(connection, steps, is_prepared=self._address.is_prepared)
+                yield connection
         except UniqueViolation:
             raise
         except psycopg.Error as error:
@@ -184,7 +180,7 @@ class Connections:
         """What must stand in the statement that is handed to `run_said`."""
         return NO_ENGINE_SQL
 
-    def run_with_engine_sql(self, statement: Statement, values: Sequence[Any]) -> Rows:
+    def run_with_engine_sql(self, statement: Statement, values: Mapping[str, Any]) -> Rows:
         """`run` for a statement that says what `said` wants said."""
         return self.run_statement(statement, values)
 

@@ -9,7 +9,7 @@ from ...core.usage import Totals
 from ...errors import InvalidArgument, NotFound
 from ..base import SessionQuery, StoreBackend
 from ..counts import DAY, CountColumn, DailyUsage, StorageSize
-from .connections import SET_SPACE_NAMED, Connection, Connections
+from .connections import SET_SPACE, Connection, Connections
 from .export_sessions import SELECT_SESSION
 from .session_query import conditions
 
@@ -21,7 +21,7 @@ select usage.at / {DAY} as day, nullif(session.agent, '') as whose, nullif(usage
        coalesce(sum(usage.cost_microcents), 0)::bigint, count(*) filter (where usage.cost_microcents is null),
        count(*) filter (where usage.input_tokens is null and usage.output_tokens is null)
 from bough.usage join bough.session on session.no = usage.session_no
-where {SET_SPACE_NAMED} and session.space = %(space)s and (%(owner)s::text is null or session.owner = %(owner)s)
+where {SET_SPACE} and session.space = %(space)s and (%(owner)s::text is null or session.owner = %(owner)s)
   and usage.at >= %(since)s
 group by 1, 2, 3, 4
 """
@@ -52,7 +52,7 @@ class PostgresCounting(StoreBackend):
             raise InvalidArgument("by", by, ", ".join(get_args(CountColumn)))
         where, bindings = conditions(query, self.owner)
         select = f"""select coalesce({by}, ''), count(*) from bough.session
-            where {SET_SPACE_NAMED} and {where} group by 1"""
+            where {SET_SPACE} and {where} group by 1"""
         return dict(self._connections.query(select, {**bindings, "space": self.space}))
 
     def daily_usage(self, since: int = 0) -> list[DailyUsage]:

@@ -28,12 +28,12 @@ from ..transfer import (
     select_inherited_calls,
     sessions_with_tasks,
 )
-from .connections import SET_SPACE_NAMED, Connection, Row
+from .connections import SET_SPACE, Connection, Row
 from .rows import CALL_COLUMNS, ENTRY_COLUMNS, FACT_COLUMNS, SESSION_COLUMNS, detail_from
 
 ROWS_AT_ONCE = 200
 
-MINE = f"{SET_SPACE_NAMED} and session.id = %(id)s and (%(owner)s::text is null or session.owner = %(owner)s)"
+MINE = f"{SET_SPACE} and session.id = %(id)s and (%(owner)s::text is null or session.owner = %(owner)s)"
 SELECT_SESSION = f"select {SESSION_COLUMNS} from bough.session where {MINE}"
 SELECT_DETAIL = "select spec, policy, workspace, state from bough.session_detail where no = %s"
 SELECT_BRANCHES = f"""
@@ -45,7 +45,7 @@ with recursive line (id) as (
 select branch.id, session.id, branch.parent, branch.parent_seq,
        coalesce((select max(entry.seq) from bough.entry where entry.branch = branch.id), branch.parent_seq)
 from line join bough.branch on branch.id = line.id left join bough.session on session.no = branch.session_no
-where {SET_SPACE_NAMED} order by branch.id
+where {SET_SPACE} order by branch.id
 """
 SELECT_STORED = f"""
 select {ENTRY_COLUMNS}, entry.role,

@@ -32,7 +32,7 @@ from ..transfer import (
 )
 from .commit import TIE_BLOB, insert_branch
 from .connections import Connection, ConnectionLost, Connections
-from .create import SHARE_LOCK, lock
+from .create import SHARE_LOCK
 from .export_sessions import Snapshot
 from .rows import (
     CALL_NAMES,
@@ -45,6 +45,7 @@ from .rows import (
     json_text,
     session_row,
 )
+from .statement import run_statement
 
 ROWS_AT_ONCE, BYTES_AT_ONCE = 500, 8 << 20
 
@@ -99,7 +100,7 @@ class PostgresDumping(StoreBackend):
         outcome: list[ImportResult] = []
 
         def work(writer: Connection) -> ImportResult:
-            lock(writer, SHARE_LOCK, self.space)
+            run_statement(writer, SHARE_LOCK, {"space": self.space})
             outcome.append(TakingIn(writer, self.space, self.owner, self.url).all_of(exports, at))
             return outcome[0]
 

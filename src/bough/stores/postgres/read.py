@@ -28,7 +28,7 @@ from ..base import (
     StoredEntry,
 )
 from ..rows import call_from, entries_from, fact_from, session_from, stored_from
-from .connections import SET_SPACE_NAMED, Connection, Connections, Row
+from .connections import SET_SPACE, Connection, Connections, Row
 from .export_sessions import MINE, SELECT_BRANCHES, SELECT_SESSION, SELECT_STORED
 from .rows import CALL_COLUMNS, ENTRY_COLUMNS, FACT_COLUMNS, SESSION_COLUMNS, detail_from
 from .session_query import conditions
@@ -47,7 +47,7 @@ with recursive me as materialized (
     from me
 ), line (id, parent, parent_seq, session_no, last) as (
     select id, parent, parent_seq, session_no, (select seq from asked) from bough.branch
-    where {SET_SPACE_NAMED} and branch.id = (select branch from asked)
+    where {SET_SPACE} and branch.id = (select branch from asked)
     union all
     select under.*, least(line.last, line.parent_seq) from line cross join lateral (
         -- Fenced, so that it is a probe for each step; joined, PostgreSQL may read the whole table for each.
@@ -68,7 +68,7 @@ select entry.* from line cross join lateral (
                         and least(line.last, (select last from asked)){{only}}
     order by entry.seq
 ) as entry
-where {SET_SPACE_NAMED}
+where {SET_SPACE}
 """
 WIDE = "".join(
     f", (select session_detail.{name} from bough.session_detail where session_detail.no = me.no)"
@@ -91,7 +91,7 @@ where {MINE} order by journal.n limit %(limit)s
 """
 SELECT_LENGTHS = f"""
 select id, facts from bough.session
-where {SET_SPACE_NAMED} and id = any(%(ids)s::text[]) and (%(owner)s::text is null or owner = %(owner)s)
+where {SET_SPACE} and id = any(%(ids)s::text[]) and (%(owner)s::text is null or owner = %(owner)s)
 """
 SELECT_CALLS = f"""
 select {CALL_COLUMNS} from bough.session left join bough.usage on usage.session_no = session.no where {MINE}
@@ -104,9 +104,9 @@ with recursive line (id) as (
     select branch.parent from line join bough.branch on branch.id = line.id where branch.parent is not null
 ), others as (
     select distinct branch.session_no from line join bough.branch on branch.id = line.id
-    where {SET_SPACE_NAMED} and branch.session_no <> (select session.no from bough.session where {MINE})
+    where {SET_SPACE} and branch.session_no <> (select session.no from bough.session where {MINE})
 )
-select {CALL_COLUMNS} from others join bough.usage using (session_no) where {SET_SPACE_NAMED} order by usage.session_no, usage.n
+select {CALL_COLUMNS} from others join bough.usage using (session_no) where {SET_SPACE} order by usage.session_no, usage.n
 """
 
 
@@ -166,7 +166,7 @@ class PostgresReading(StoreBackend):
     def sessions(self, query: SessionQuery) -> SessionPage:
         where, bindings = conditions(query, self.owner)
         rows = self._connections.query(
-            f"select {SESSION_COLUMNS} from bough.session where {SET_SPACE_NAMED} and {where} "
+            f"select {SESSION_COLUMNS} from bough.session where {SET_SPACE} and {where} "
             "order by no desc limit %(limit)s",
             {**bindings, "space": self.space, "limit": query.limit + 1},
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from ...core.codec import to_json
@@ -62,8 +63,17 @@ def detail_from(row: tuple[Any, ...]) -> SessionDetail:
     return SessionDetail(*(None if text is None else text.encode() for text in row))
 
 
-def placeholders(types: tuple[str, ...], count: int) -> str:
-    """So many rows of placeholders; the first one says the types."""
-    first = ", ".join(f"%s::{kind}" for kind in types)
-    other = ", ".join(["%s"] * len(types))
-    return ", ".join([f"({first})", *[f"({other})"] * (count - 1)])
+def insert_into(table: str, *names: str) -> str:
+    return f"insert into bough.{table} ({', '.join(names)}) values ({', '.join(['%s'] * len(names))})"
+
+
+@lru_cache(maxsize=1024)
+def named_row(prefix: str, names: tuple[str, ...], n: int) -> tuple[str, ...]:
+    """Return the names of the values of row n, in the order of its columns."""
+    return tuple(f"{prefix}_{name}_{n}" for name in names)
+
+
+def named_rows(prefix: str, names: tuple[str, ...], types: tuple[str, ...], count: int) -> str:
+    """Return `count` rows of placeholders for a `values` list."""
+    rows = [zip(named_row(prefix, names, n), types, strict=True) for n in range(count)]
+    return ", ".join("(" + ", ".join(f"%({name})s::{kind}" for name, kind in row) + ")" for row in rows)

@@ -21,10 +21,19 @@ from ...errors import Fenced, IdTaken, NotFound, SessionRunning, SessionTrashed
 from ..base import Change, CommitResult, NewSession, QueuedInput, SessionRow
 from ..purge_types import PurgeResult, UnreferencedBlobs
 from ..rows import session_from
-from . import commit_statement as step
 from . import create as creating
-from .commit import apply, find_committed, insert_blobs, lock_head
-from .connections import SET_LOCK_TIMEOUT, SET_SPACE, SET_SPACE_NAMED, ConnectionLost, Connections
+from .commit import (
+    commit_locked,
+    committed,
+    find_committed,
+    fits_statement,
+    insert_blobs,
+    lock_head,
+    shape_of,
+    statement,
+    values_of,
+)
+from .connections import SET_LOCK_TIMEOUT, SET_SPACE, ConnectionLost, Connections
 from .counts import PostgresCounting
 from .export_sessions import MINE, SELECT_SESSION
 from .import_sessions import PostgresDumping
@@ -37,7 +46,7 @@ from .url import Address
 
 SELECT_LATEST = f"""
 select {SESSION_COLUMNS} from bough.session
-where {SET_SPACE_NAMED} and space = %(space)s and conversation_id = %(conversation)s
+where {SET_SPACE} and space = %(space)s and conversation_id = %(conversation)s
   and (%(owner)s::text is null or owner = %(owner)s)
   and (relation is null or relation = 'import') and trashed_at is null
 order by no desc limit 1
@@ -54,11 +63,11 @@ left join bough.draft on draft.no = session.no and (draft.branch, draft.seq) = (
 where {MINE}
 """
 SELECT_BLOB = f"""
-select hash, mime, bytes from bough.blob where {SET_SPACE_NAMED} and space = %(space)s and hash = %(hash)s
+select hash, mime, bytes from bough.blob where {SET_SPACE} and space = %(space)s and hash = %(hash)s
 """
 SELECT_LOOSE = f"""
 select count(*), coalesce(sum(size), 0)::bigint from bough.blob
-where {SET_SPACE_NAMED} and space = %(space)s and at < %(before)s
+where {SET_SPACE} and space = %(space)s and at < %(before)s
   and not exists (select 1 from bough.blob_use where blob_no = blob.no)
 """
 DELETE_LOOSE = """
@@ -70,19 +79,22 @@ insert into bough.draft (no, space, branch, seq, fence, text, at) values (%s, %s
 on conflict (no) do update set (branch, seq, fence, text, at) =
     row(excluded.branch, excluded.seq, excluded.fence, excluded.text, excluded.at)
 """
-# What stands in its way, if anything does, is asked for afterwards.
-TAKE_LEASE = f"""
-update bough.session set holder = %s, lease_until = %s, fence = fence + (holder is distinct from %s)::integer
-where {SET_SPACE} and {SET_LOCK_TIMEOUT}{{before}} and id = %s and (%s::text is null or owner = %s) and trashed_at is null
-  and (holder is null or holder = %s or coalesce(lease_until, 0) <= %s)
+# If one of these changes nothing, what prevented it is read afterwards.
+LEASE = f"""
+update bough.session set holder = %(holder)s, lease_until = %(until)s,
+    fence = fence + (holder is distinct from %(holder)s)::integer
+where {SET_SPACE} and {SET_LOCK_TIMEOUT}{{condition}} and id = %(id)s
+  and (%(owner)s::text is null or owner = %(owner)s) and trashed_at is null
+  and (holder is null or holder = %(holder)s or coalesce(lease_until, 0) <= %(at)s)
 returning fence
 """
 RELEASE = f"""
 update bough.session set holder = null, lease_until = null
-where {SET_SPACE} and {SET_LOCK_TIMEOUT}{{before}} and id = %s and (%s::text is null or owner = %s) and fence = %s
+where {SET_SPACE} and {SET_LOCK_TIMEOUT}{{condition}} and id = %(id)s
+  and (%(owner)s::text is null or owner = %(owner)s) and fence = %(fence)s
 returning no
 """
-MOST_GROWING = 10_000
+MAX_EXTENDABLE = 10_000
 ENQUEUE = """
 insert into bough.inbox (no, n, space, owner, key, body, at)
 select %s, coalesce(max(n), 0) + 1, %s, %s, %s, %s, %s from bough.inbox where no = %s returning n
@@ -90,8 +102,8 @@ select %s, coalesce(max(n), 0) + 1, %s, %s, %s, %s, %s from bough.inbox where no
 
 
 @lru_cache(maxsize=8)
-def _led(update: str, before: str) -> Statement:
-    return Statement.from_positional(update.format(before=f" and {before}" if before else ""))
+def _lease_statement(update: str, condition: str) -> Statement:
+    return Statement.parse(update.format(condition=f" and {condition}" if condition else ""))
 
 
 class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, PostgresCounting):
@@ -101,8 +113,8 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
         address = Address.parse(url)
         self.url, self.space, self.owner = address.safe_url, space, owner
         self._connections = Connections(address, space)
-        self._growing: set[tuple[str, int] | None] = set()
-        """Sessions and branches of theirs that were seen to grow here: for good the session's own."""
+        self._extendable: set[tuple[str, int] | None] = set()
+        """Sessions and branches of theirs that this store has extended: a branch stays its session's own."""
 
     def close(self) -> None:
         self._connections.close()
@@ -122,39 +134,36 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
             return self._settle(change, lost)
 
     def _commit(self, change: Change) -> CommitResult:
-        place = None if change.after is None else (change.session_id, change.after.branch)
-        is_growing = place in self._growing
-        shape = step.shape_of(change, self.owner, is_growing=is_growing)
-        done = None if shape is None else self._step(change, shape)
+        branch = None if change.after is None else (change.session_id, change.after.branch)
+        is_known = branch in self._extendable
+        done = self._run_statement(change, is_known=is_known) if fits_statement(change) else None
         if done is None:
-            done = self._connections.transaction(lambda writer: apply(writer, change, self.space, self.owner))
+            done = self._connections.transaction(
+                lambda writer: commit_locked(writer, change, self.space, self.owner)
+            )
         if change.move_to is not None:
-            self._growing.discard((change.session_id, done.leaf.branch))
-        elif change.entries and not is_growing:
-            self._grows(change.session_id, done.leaf.branch)
+            self._extendable.discard((change.session_id, done.leaf.branch))
+        elif change.entries and not is_known:
+            if len(self._extendable) >= MAX_EXTENDABLE:
+                self._extendable.clear()
+            self._extendable.add((change.session_id, done.leaf.branch))
         return done
 
-    def _step(self, change: Change, shape: step.Shape) -> CommitResult | None:
-        """The change as one statement; None if that wrote nothing, whatever the reason."""
+    def _run_statement(self, change: Change, *, is_known: bool) -> CommitResult | None:
+        """Write the change as one statement; None if that wrote nothing, whatever the reason."""
         engine = self._connections.engine_sql()
-        values = step.bindings_of(change, self.space, self.owner, engine, is_growing=shape.is_growing)
+        shape = shape_of(change, self.owner, "extend" if is_known else "check")
+        values = values_of(change, shape, self.space, self.owner, change.move_to)
+        values.update(engine.values)
         try:
-            found = self._connections.run_with_engine_sql(
-                step.statement(shape, engine.condition, engine.effect), values
+            rows = self._connections.run_with_engine_sql(
+                statement(shape, engine.condition, engine.effect), values
             )
         except UniqueViolation:
-            if not shape.is_growing:
+            if shape.branch != "extend":
                 raise
-            return None  # somebody moved the leaf back: the branch has gone on behind it
-        if not found:
-            return None
-        branch, seq, facts = (int(number or 0) for number in found[0][:3])
-        return CommitResult(Leaf(branch, seq), facts)
-
-    def _grows(self, session_id: str, branch: int) -> None:
-        if len(self._growing) >= MOST_GROWING:
-            self._growing.clear()
-        self._growing.add((session_id, branch))
+            return None  # the leaf was moved back by another process: its branch has entries after it
+        return committed(rows)
 
     def _settle(self, change: Change, lost: ConnectionLost) -> CommitResult:
         """The answer was lost. If the key is there it happened; if not it is tried again, and the compare and swap
@@ -187,7 +196,7 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
 
     def _create(self, new: NewSession) -> tuple[SessionRow, bool]:
         try:
-            made = self._insert(new)
+            made = creating.insert(self._connections, new, self.space)
         except UniqueViolation:  # another space's, of which nothing is told, or made in this moment
             made = None
         return (made, True) if made is not None else (self._existing(new), False)
@@ -202,11 +211,6 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
         creating.check_same(new, row, [seed.entry_id for seed in seeds])
         return row
 
-    def _insert(self, new: NewSession) -> SessionRow | None:
-        if creating.is_plain(new):
-            return creating.insert_plain(self._connections, new, self.space)
-        return self._connections.transaction(lambda writer: creating.insert(writer, new, self.space))
-
     def latest_or_create(self, new: NewSession) -> tuple[SessionRow, bool]:
         """Under a lock of the conversation's own, which whoever asks for the same one waits for."""
         bindings = {"space": self.space, "owner": self.owner, "conversation": new.row.conversation_id}
@@ -220,7 +224,7 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
             there = writer.execute(SELECT_LATEST, bindings, binary=True).fetchone()
             if there is not None:
                 return session_from(there), False
-            made = creating.insert(writer, new, self.space)
+            made = creating.insert_within(writer, new, self.space)
             return (made, True) if made is not None else (self._existing(new), False)
 
         return self._connections.write(work)
@@ -258,13 +262,10 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
         return self._connections.write(work, happened)
 
     def lease(self, session_id: str, holder: str, until: int, at: int) -> int:
-        named = (session_id, self.owner, self.owner)
-        taken = self._led(TAKE_LEASE, (holder, until, holder), (*named, holder, at))
-        return (
-            taken
-            if taken is not None
-            else self._connections.write(lambda writer: self._lease(writer, session_id, holder, until, at))
-        )
+        fence = self._update_lease(LEASE, session_id, holder=holder, until=until, at=at)
+        if fence is not None:
+            return fence
+        return self._connections.write(lambda writer: self._lease(writer, session_id, holder, until, at))
 
     def _lease(self, writer: Connection, session_id: str, holder: str, until: int, at: int) -> int:
         lock_head(writer, session_id, self.owner)
@@ -280,17 +281,17 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
         return fence
 
     def release(self, session_id: str, fence: int) -> None:
-        if self._led(RELEASE, (), (session_id, self.owner, self.owner, fence)) is None:
-            # Another's by now, which is as good; or not there, or not ours to write.
+        if self._update_lease(RELEASE, session_id, fence=fence) is None:
+            # Another runner has it, which is as good; or the session is missing, or not ours to write.
             self._connections.write(lambda writer: lock_head(writer, session_id, self.owner))
 
-    def _led(self, update: str, sets: tuple[Any, ...], named: tuple[Any, ...]) -> int | None:
-        """A change of the lease as one statement; done twice it is the same. None: nothing was changed."""
+    def _update_lease(self, update: str, session_id: str, **values: Any) -> int | None:
+        """Change the lease with one statement, which may safely run twice. None: nothing was changed."""
         engine = self._connections.engine_sql()
-        statement = _led(update, engine.condition)
-        values = (*sets, self.space, *engine.condition_values, *named)
-        found = self._connections.retry(lambda: self._connections.run_with_engine_sql(statement, values))
-        return int(found[0][0] or 0) if found else None
+        lease = _lease_statement(update, engine.condition)
+        values |= {"id": session_id, "space": self.space, "owner": self.owner, **engine.values}
+        rows = self._connections.retry(lambda: self._connections.run_with_engine_sql(lease, values))
+        return int(rows[0][0] or 0) if rows else None
 
     def save_draft(self, session_id: str, leaf: Leaf, text: str, fence: int, at: int) -> None:
         def work(writer: Connection) -> None:
