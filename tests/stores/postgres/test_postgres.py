@@ -417,8 +417,8 @@ for n in range(400):
             signal.setitimer(signal.ITIMER_REAL, 0)
     except KeyboardInterrupt:
         pass
-lent = store.store._connections._lent
-with lent(), lent():
+connection = store.backend._connections._connection
+with connection(), connection():
     pass
 for _ in range(4):
     store.start().append([bough.user("x")])
@@ -430,9 +430,9 @@ print("sound")
 
 class TestConnections:
     @pytest.fixture(autouse=True)
-    def _alone(self, kept: PostgresStoreCache) -> None:
+    def _alone(self, store_cache: PostgresStoreCache) -> None:
         """The connections of the tests before are not to be counted."""
-        kept.close()
+        store_cache.close()
 
     def test_whoever_comes_alone_has_always_the_same_one(self, database: Database) -> None:
         """The server process that has the plans; two used in turns made each append dearer."""
@@ -445,7 +445,7 @@ class TestConnections:
         with (
             bough.open(f"{database.url}&connections=3") as store,
             ThreadPoolExecutor(12) as pool,
-            store.backend._connections._lent(),
+            store.backend._connections._connection(),
         ):
             made = list(pool.map(lambda n: write_all(store, 5, f"writer {n}"), range(12)))
             assert len(set(made)) == 12
@@ -457,7 +457,7 @@ class TestConnections:
         monkeypatch.setattr(postgres_connections, "SERVER_TIMEOUT_SECONDS", 0.05)
         with (
             bough.open(f"{database.url}&connections=1") as store,
-            store.backend._connections._lent(),
+            store.backend._connections._connection(),
             pytest.raises(
                 errors.StoreError, match=r"all 1 connections .* in use for 0 s; .*\?connections=N$"
             ),
@@ -468,15 +468,15 @@ class TestConnections:
         self, database: Database, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with bough.open(database.url) as store:
-            lent = store.backend._connections._lent
-            with lent(), lent(), lent():
+            connection = store.backend._connections._connection
+            with connection(), connection(), connection():
                 assert _connections(database, 3) == 3
             monkeypatch.setattr(postgres_pool, "IDLE_SECONDS", -1.0)
-            with lent():
+            with connection():
                 pass
             assert _connections(database, 2) == 2
             monkeypatch.setattr(postgres_pool, "LIFETIME_SECONDS", -1.0)
-            with lent(), lent():
+            with connection(), connection():
                 pass
             assert _connections(database, 0) == 0
             store.start()
@@ -501,7 +501,7 @@ class TestConnections:
             signal.setitimer(signal.ITIMER_REAL, 0.2)
             began = time.monotonic()
             try:
-                with pytest.raises(TimeoutError), connections.reading() as connection:
+                with pytest.raises(TimeoutError), connections.snapshot() as connection:
                     connection.execute("select pg_sleep(5)")
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
@@ -511,7 +511,7 @@ class TestConnections:
 
     def test_closing_leaves_none_behind(self, database: Database) -> None:
         store = bough.open(database.url)
-        with store.backend._connections._lent():
+        with store.backend._connections._connection():
             store.sessions()
             store.close()
         assert _connections(database, 0) == 0
@@ -720,7 +720,7 @@ def test_an_append_is_one_statement_and_leaves_no_transaction_open(database: Dat
         for n in range(20):
             session.append([user(str(n))])
         assert _transactions(database) - before <= 25
-        with store.backend._connections._lent() as connection:
+        with store.backend._connections._connection() as connection:
             row = connection.execute("select current_setting('bough.space', true)").fetchone()
         assert row in [("",), (None,)]
 
@@ -800,7 +800,7 @@ def test_a_session_is_found_by_its_id_however_many_its_space_has(database: Datab
             store.backend.journal(session.session_id)
             store.backend.draft(session.session_id)
             store.backend.lease(session.session_id, "me", until=2**50, at=1)
-        with store.backend._connections._lent() as connection:
+        with store.backend._connections._connection() as connection:
             connection.execute("select pg_stat_force_next_flush()")
     read = _sessions_read(database) - before
     assert 40 <= read < 2 * many, f"{read} rows of sessions were read for 40 statements about one"
