@@ -167,7 +167,7 @@ def on_memory() -> BoughSession:
 
 
 async def stored(session: BoughSession) -> bough.Session:
-    found = await session.opened()
+    found = await session.bough_session()
     assert found.verify() == []
     return found
 
@@ -327,7 +327,7 @@ class TestASession:
     async def test_that_is_popped_from_loses_nothing(self, store: Store) -> None:
         session = BoughSession("user-42", store)
         await session.add_items(ORDINARY)
-        left = (await session.opened()).leaf
+        left = (await session.bough_session()).leaf
         for items in (ORDINARY[:length] for length in range(len(ORDINARY) - 1, -1, -1)):
             await session.pop_item()
             assert await session.get_items() == items
@@ -433,7 +433,7 @@ class TestASession:
         writing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await writing
-        assert (await session.opened()).leaf.seq == 5
+        assert (await session.bough_session()).leaf.seq == 5
         assert await session.get_items() == ORDINARY
 
 
@@ -543,7 +543,7 @@ class TestHooks:
         seen: dict[int, list[str | None]] = {}
 
         session = BoughSession("user-42", store)
-        found = await session.opened()
+        found = await session.bough_session()
 
         @function_tool
         async def looking(order: int) -> str:
@@ -643,7 +643,7 @@ class TestHooks:
         for text in ("And?", "Well?"):
             model = ScriptedModel([[assistant_message("I cannot tell")]])
             await Runner.run(Agent("support", model=model), text, session=session, hooks=BoughHooks(session))
-        assert "may or may not have happened" in json.dumps(model.calls[0].input)
+        assert "may or may not have run" in json.dumps(model.calls[0].input)
         path = (await stored(session)).path()
         roles = ["user", "assistant", "tool", "tool", "user", "assistant", "user", "assistant"]
         assert [entry.role for entry in path] == roles
@@ -775,7 +775,7 @@ class TestAKilledProcess:
         await Runner.run(Agent("support", model=model), "And?", session=session, hooks=BoughHooks(session))
         told = model.calls[0].input
         assert [item.get("type", "input") for item in told].count("function_call_output") == 2
-        assert "may or may not have happened" in json.dumps(told)
+        assert "may or may not have run" in json.dumps(told)
         await stored(session)
 
     @on_a_loop
@@ -784,7 +784,7 @@ class TestAKilledProcess:
         for text in ("And?", "Well?"):
             model = ScriptedModel([[assistant_message("let me think")]])
             await Runner.run(Agent("support", model=model), text, session=session, hooks=BoughHooks(session))
-        assert "may or may not have happened" in json.dumps(model.calls[0].input)
+        assert "may or may not have run" in json.dumps(model.calls[0].input)
         await stored(session)
 
     def test_is_told_whole_at_the_command_line(self, killed: Path) -> None:

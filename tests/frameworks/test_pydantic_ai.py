@@ -169,7 +169,7 @@ async def loaded(store: ConversationStore, name: str = "con-1") -> Conversation:
 
 
 async def stored(store: BoughConversationStore, name: str = "con-1") -> bough.Session:
-    found = await store.opened(name)
+    found = await store.bough_session(name)
     assert found is not None
     assert found.verify() == []
     return found

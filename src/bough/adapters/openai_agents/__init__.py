@@ -1,4 +1,4 @@
-"""OpenAI"s Agents SDK: Bough as its session."""
+"""OpenAI's Agents SDK: Bough as its session."""
 
 from .. import needs_extra
 

@@ -1,8 +1,8 @@
-"""Responses items, as the OpenAI Agents SDK hands them to a session, as entries of a path, and back again.
+"""Responses items of the OpenAI Agents SDK as entries of a path, and back.
 
-What the model made in a row is one answer, because Bough's law is one batch of calls at a time. Each item is rendered
-from the parts it became; what the rendering lacks is kept beside the message as edits, and what OpenAI alone may have
-back (ids, encrypted reasoning) as evidence. Pure: knows no session, no thread and nothing of the SDK's own types.
+Consecutive items of the model become one answer, because a Bough log has one batch of open calls at a time. Each item is
+rendered from its parts; what the rendering lacks is stored beside the message as edits, and what only OpenAI may get
+back (ids, encrypted reasoning) as evidence. Pure: knows no session, no thread and none of the SDK's types.
 """
 
 from __future__ import annotations
@@ -37,120 +37,118 @@ from ...wire.shapes import content_blocks, to_dict
 from ..json_diff import apply_edits, diff
 
 Item = dict[str, Any]
-Rest = dict[str, Any]
-"""What an item is beside its parts: `form` (how it is written), `parts` (how many, if not one), `edits`."""
+Layout = dict[str, Any]
+"""How an item differs from its usual rendering: `form` (its notation), `parts` (their number, if not one), `edits`."""
 
-NAME = "openai_agents"
+KEY = "openai_agents"
 ISSUER = "openai"
-SEALED = ("id", "encrypted_content")
-NO_RESULT = "[no result was handed in before the conversation went on]"
-CUT_OFF = "[the run was cut off before this call returned: it may or may not have happened]"
-_CALL_FIELDS = {"type", "call_id", "name", *SEALED}
+EVIDENCE_FIELDS = ("id", "encrypted_content")
+NO_RESULT = "[no result was added before the conversation continued]"
+UNKNOWN_RESULT = "[the run was interrupted before this call returned: it may or may not have run]"
+_CALL_FIELDS = {"type", "call_id", "name", *EVIDENCE_FIELDS}
 
 
-class Piece(Struct, frozen=True):
-    """One item, read."""
+class ParsedItem(Struct, frozen=True):
+    """One item as parts of a message."""
 
     item: Item
     role: Role
     parts: tuple[Part, ...]
     proofs: tuple[Item, ...] = ()
-    """Of each part what OpenAI wants back with it."""
+    """For each part, what OpenAI wants back with it."""
     form: str | None = None
-    is_read: bool = True
-    """False: of a type we have no words for; it is kept whole."""
+    is_known: bool = True
+    """False for a type that no part represents: its fields are stored as edits."""
 
-    def rest(self) -> Rest:
-        bare = {key: value for key, value in self.item.items() if key not in self.sealed()}
-        made = diff(_render(self.role, self.parts, self.form, _no_blob), bare)
+    def layout(self) -> Layout:
+        bare = {key: value for key, value in self.item.items() if key not in self.evidence_fields()}
+        edits = diff(_render(self.role, self.parts, self.form, _no_blob), bare)
         has_own_count = self.role in ("assistant", "tool") and len(self.parts) != 1
-        found = {
+        fields = {
             "form": self.form,
             "parts": len(self.parts) if has_own_count else None,
-            "edits": made or None,
+            "edits": edits or None,
         }
-        return {key: value for key, value in found.items() if value is not None}
+        return {key: value for key, value in fields.items() if value is not None}
 
-    def sealed(self) -> Item:
-        """What never leaves with an export; an item without a part has no place for it."""
-        return _sealed(self.item) if self.parts else {}
+    def evidence_fields(self) -> Item:
+        """Return what must never be exported. Evidence belongs to a part, so an item without parts has none."""
+        return _evidence_fields(self.item) if self.parts else {}
 
     def evidence(self, first: int) -> dict[str, Item]:
         proofs = [dict(proof) for proof in self.proofs or ({},) * len(self.parts)]
         if proofs:
-            proofs[0] |= self.sealed()
+            proofs[0] |= self.evidence_fields()
         return {str(first + index): proof for index, proof in enumerate(proofs) if proof}
 
 
-# -- reading items ---------------------------------------------------------------------------------
+# -- parsing items ---------------------------------------------------------------------------------
 
 
-def read(value: object) -> Piece:
-    """An item as parts; whatever it is, it can be rendered again."""
+def parse_item(value: object) -> ParsedItem:
+    """Parse an item of any type so that it can be rendered again."""
     item = to_dict(value)
     kind = str(item.get("type") or "message")
     has_call_id = isinstance(item.get("call_id"), str)
     try:
         if kind.endswith("_output") and has_call_id:
-            return _read_output(kind, item)
+            return _parse_output(kind, item)
         if kind.endswith("_call") and has_call_id and kind != "function_call":
-            return _read_other_call(kind, item)
+            return _parse_other_call(kind, item)
         if kind in ("message", "function_call", "reasoning"):
-            return _read_said(item) if kind != "message" or _is_assistant(item) else _read_input(item)
+            is_input = kind == "message" and item.get("role") != "assistant"
+            return _parse_input(item) if is_input else _parse_model_item(item)
     except UnrecognizedReply:
         pass
-    return Piece(item, "assistant", (Reasoning(f"[{kind}]"),), form=kind, is_read=False)
+    return ParsedItem(item, "assistant", (Reasoning(f"[{kind}]"),), form=kind, is_known=False)
 
 
-def _is_assistant(item: Item) -> bool:
-    return item.get("role") == "assistant"
-
-
-def _read_said(item: Item) -> Piece:
-    """What the model said, thought or asked for."""
-    answer = find_provider(ISSUER).parse_reply(_understood(item))
+def _parse_model_item(item: Item) -> ParsedItem:
+    """Parse the model's text, reasoning or function call."""
+    answer = find_provider(ISSUER).parse_reply(_readable_item(item))
     parts = answer.message.parts
-    found = answer.evidence.parts if answer.evidence is not None else {}
-    proofs = tuple(found.get(str(index), {}) for index in range(len(parts)))
+    evidence = answer.evidence.parts if answer.evidence is not None else {}
+    proofs = tuple(evidence.get(str(index), {}) for index in range(len(parts)))
     form = "text" if isinstance(item.get("content"), str) else None
     if parts and isinstance(parts[0], ToolCall):
-        written = item.get("arguments")
-        is_spaced = written != _compact(parts[0]) and written == json.dumps(parts[0].arguments)
+        arguments = item.get("arguments")
+        is_spaced = arguments != _compact_json(parts[0]) and arguments == json.dumps(parts[0].arguments)
         form = "spaced" if is_spaced else None
-    return Piece(item, "assistant", parts, proofs, form)
+    return ParsedItem(item, "assistant", parts, proofs, form)
 
 
-def _read_input(item: Item) -> Piece:
-    (message,) = find_provider(ISSUER).parse_messages([_understood(item)])
-    return Piece(item, message.role, message.parts, form=_content_form(message.parts, item.get("content")))
+def _parse_input(item: Item) -> ParsedItem:
+    (message,) = find_provider(ISSUER).parse_messages([_readable_item(item)])
+    form = _content_form(message.parts, item.get("content"))
+    return ParsedItem(item, message.role, message.parts, form=form)
 
 
-def _read_output(kind: str, item: Item) -> Piece:
+def _parse_output(kind: str, item: Item) -> ParsedItem:
     if kind == "function_call_output" and isinstance(item.get("output"), str | list):
-        (message,) = find_provider(ISSUER).parse_messages([_understood(item, "output")])
+        (message,) = find_provider(ISSUER).parse_messages([_readable_item(item, "output")])
         (result,) = message.results
-        return Piece(item, "tool", message.parts, form=_content_form(result.content, item["output"]))
+        return ParsedItem(item, "tool", message.parts, form=_content_form(result.content, item["output"]))
     form = "json" if kind == "function_call_output" else kind
-    said = (Text(to_json(item["output"], "output").decode()),) if "output" in item else ()
-    return Piece(item, "tool", (ToolResult(item["call_id"], said),), form=form)
+    content = (Text(to_json(item["output"], "output").decode()),) if "output" in item else ()
+    return ParsedItem(item, "tool", (ToolResult(item["call_id"], content),), form=form)
 
 
-def _read_other_call(kind: str, item: Item) -> Piece:
-    """A call of the computer, a shell, a patch, a custom tool: named by its type, its fields the arguments."""
-    named = item.get("name")
-    name = named if isinstance(named, str) and named else kind.removesuffix("_call")
+def _parse_other_call(kind: str, item: Item) -> ParsedItem:
+    """Parse a computer, shell, patch or custom tool call: named by its type, with its fields as arguments."""
+    own_name = item.get("name")
+    name = own_name if isinstance(own_name, str) and own_name else kind.removesuffix("_call")
     arguments = {key: value for key, value in item.items() if key not in _CALL_FIELDS}
-    return Piece(item, "assistant", (ToolCall(item["call_id"], name, arguments),), form=kind)
+    return ParsedItem(item, "assistant", (ToolCall(item["call_id"], name, arguments),), form=kind)
 
 
-def _understood(item: Item, key: str = "content") -> Item:
-    """The item with words in place of what no message can hold: its type, in brackets."""
+def _readable_item(item: Item, key: str = "content") -> Item:
+    """Replace each block that no message can hold by its type in brackets."""
     if not isinstance(item.get(key), list | tuple):
         return item
-    return {**item, key: [_understood_block(block) for block in content_blocks(item[key])]}
+    return {**item, key: [_readable_block(block) for block in content_blocks(item[key])]}
 
 
-def _understood_block(block: Item) -> Item:
+def _readable_block(block: Item) -> Item:
     try:
         find_provider(ISSUER).parse_messages([{"role": "user", "content": [block]}])
     except UnrecognizedReply:
@@ -158,172 +156,176 @@ def _understood_block(block: Item) -> Item:
     return block
 
 
-def _content_form(parts: Sequence[Part], written: object) -> str | None:
-    """None if it is written as content of these parts mostly is: one text as text, all else in blocks."""
-    form = "text" if isinstance(written, str) else "blocks"
-    return None if form == _usual(parts) else form
+def _content_form(parts: Sequence[Part], content: object) -> str | None:
+    """Return the notation of a content; None if it is the usual one for these parts."""
+    form = "text" if isinstance(content, str) else "blocks"
+    return None if form == _usual_form(parts) else form
 
 
-def _usual(parts: Sequence[Part]) -> str:
+def _usual_form(parts: Sequence[Part]) -> str:
     return "text" if len(parts) == 1 and isinstance(parts[0], Text) else "blocks"
 
 
-def _sealed(item: Mapping[str, Any]) -> Item:
-    return {key: item[key] for key in SEALED if isinstance(item.get(key), str)}
+def _evidence_fields(item: Mapping[str, Any]) -> Item:
+    return {key: item[key] for key in EVIDENCE_FIELDS if isinstance(item.get(key), str)}
 
 
 # -- items as drafts -------------------------------------------------------------------------------
 
 
-class Plan:
-    """Items on their way to a path that stands where calls `waiting` are open."""
+class DraftBuilder:
+    """Turns items into drafts that may follow a path on which the calls `open_calls` are open."""
 
     def __init__(
-        self, waiting: Iterable[str] = (), *, model: str | None = None, is_ahead: bool = False
+        self, open_calls: Iterable[str] = (), *, model: str | None = None, is_ahead: bool = False
     ) -> None:
         self.drafts: list[Draft] = []
-        self.closing = NO_RESULT
+        self.closing_text = NO_RESULT
         self.hides_closing = True
-        """Whether the SDK, which did not hand these results in, is not to get them either."""
-        self._waiting = list(waiting)
+        """Whether results that close open calls are hidden from the SDK, which did not add them."""
+        self._open_calls = list(open_calls)
         self._model = model
-        self._mark: Item = {"ahead": True} if is_ahead else {}
-        self._said: list[Piece] = []
+        self._marker: Item = {"ahead": True} if is_ahead else {}
+        self._answer_items: list[ParsedItem] = []
 
     def add(self, items: Iterable[object]) -> list[Draft]:
-        for piece in map(read, items):
-            if piece.role == "assistant":
-                self._said.append(piece)
+        for parsed in map(parse_item, items):
+            if parsed.role == "assistant":
+                self._answer_items.append(parsed)
                 continue
-            self._answer()
-            if piece.role == "tool":
-                self._result(piece)
+            self._add_answer()
+            if parsed.role == "tool":
+                self._add_result(parsed)
             else:
-                self._close()
-                self._append([piece], piece.role)
-        self._answer()
+                self._close_calls()
+                self._append([parsed], parsed.role)
+        self._add_answer()
         return self.drafts
 
-    def _answer(self) -> None:
-        said, self._said = self._said, []
-        if not any(piece.is_read for piece in said):  # no answer of its own: it must not end the turn
-            self.drafts.extend(_note(piece.item) for piece in said)
+    def _add_answer(self) -> None:
+        items, self._answer_items = self._answer_items, []
+        if not any(parsed.is_known for parsed in items):  # not an answer: it must not end the turn
+            self.drafts.extend(_note(parsed.item) for parsed in items)
             return
-        self._close()
-        self._append(said, "assistant")
-        self._waiting = [part.id for piece in said for part in piece.parts if isinstance(part, ToolCall)]
+        self._close_calls()
+        self._append(items, "assistant")
+        self._open_calls = [
+            part.id for parsed in items for part in parsed.parts if isinstance(part, ToolCall)
+        ]
 
-    def _result(self, piece: Piece) -> None:
-        (result,) = piece.parts
+    def _add_result(self, parsed: ParsedItem) -> None:
+        (result,) = parsed.parts
         assert isinstance(result, ToolResult)
-        if result.call_id in self._waiting:
-            self._waiting.remove(result.call_id)
-            self._append([piece], "tool")
-        else:  # no open call has this id; kept, so that it comes back
-            self.drafts.append(_note(piece.item))
+        if result.call_id in self._open_calls:
+            self._open_calls.remove(result.call_id)
+            self._append([parsed], "tool")
+        else:  # no open call has this id; stored in a note so that the SDK gets it back
+            self.drafts.append(_note(parsed.item))
 
-    def _close(self) -> None:
-        """Only results may follow open calls: whatever was left open gets one that says so."""
-        details = {NAME: {"made": True}} if self.hides_closing else None
+    def _close_calls(self) -> None:
+        """Give every open call a result: only results may follow open calls."""
+        details = {KEY: {"hidden": True}} if self.hides_closing else None
         outcome: Outcome = "interrupted" if self.hides_closing else "unknown"
-        for call_id in self._waiting:
-            result = ToolResult(call_id, (Text(self.closing),), error=True, outcome=outcome)
+        for call_id in self._open_calls:
+            result = ToolResult(call_id, (Text(self.closing_text),), error=True, outcome=outcome)
             self.drafts.append(Draft(Message("tool", (result,), details=details)))
-        self._waiting = []
+        self._open_calls = []
 
-    def _append(self, pieces: Sequence[Piece], role: Role) -> None:
+    def _append(self, items: Sequence[ParsedItem], role: Role) -> None:
         parts: list[Part] = []
         evidence: dict[str, Item] = {}
-        for piece in pieces:
-            evidence |= piece.evidence(len(parts))
-            parts.extend(piece.parts)
-        rests = [piece.rest() for piece in pieces]
-        kept = {**({"items": rests} if any(rests) else {}), **self._mark}
-        message = Message(role, tuple(parts), details={NAME: kept} if kept else None)
+        for parsed in items:
+            evidence |= parsed.evidence(len(parts))
+            parts.extend(parsed.parts)
+        layouts = [parsed.layout() for parsed in items]
+        record = {**({"items": layouts} if any(layouts) else {}), **self._marker}
+        message = Message(role, tuple(parts), details={KEY: record} if record else None)
         model = self._model if role == "assistant" else None
         self.drafts.append(Draft(message, model, evidence=Evidence(ISSUER, evidence) if evidence else None))
 
 
 def _note(item: Item) -> Draft:
-    return Draft(Note({NAME: {"item": item}}))
+    return Draft(Note({KEY: {"item": item}}))
 
 
 # -- entries as items ------------------------------------------------------------------------------
 
 
-def told(path: Sequence[Entry], blobs: Blobs) -> list[tuple[Entry, list[Item]]]:
-    """The items a path stands for, by the entry that holds them: summaries in place of what they replaced."""
+def path_items(path: Sequence[Entry], blobs: Blobs) -> list[tuple[Entry, list[Item]]]:
+    """Return the items of a path by entry, with summaries in place of what they replaced."""
     compactions = active_compactions(path)
-    shown = {seq: summary_item(seq, compaction).message for seq, compaction in compactions}
+    summaries = {seq: summary_item(seq, compaction).message for seq, compaction in compactions}
     first_kept = compactions[-1][1].first_kept if compactions else 0
-    first = [(entry, _items(shown[entry.seq], None, blobs)) for entry in path if entry.seq in shown]
-    kept = [
-        (entry, items_of(entry, blobs))
-        for entry in path
-        if entry.seq >= first_kept and entry.seq not in shown
+    replaced = [
+        (entry, _message_items(summaries[entry.seq], None, blobs)) for entry in path if entry.seq in summaries
     ]
-    return [*first, *_in_call_order(found for found in kept if found[1])]
+    rest = [
+        (entry, entry_items(entry, blobs))
+        for entry in path
+        if entry.seq >= first_kept and entry.seq not in summaries
+    ]
+    return [*replaced, *_in_call_order(pair for pair in rest if pair[1])]
 
 
-def items_of(entry: Entry, blobs: Blobs) -> list[Item]:
-    """The items of one entry; none if it is nothing to the SDK."""
+def entry_items(entry: Entry, blobs: Blobs) -> list[Item]:
+    """Return the items of one entry; none if the SDK has nothing like it."""
     if isinstance(entry.payload, Note):
-        held = _kept(entry.payload.data)
-        return [held["item"]] if "item" in held else []
+        record = _record(entry.payload.data)
+        return [record["item"]] if "item" in record else []
     message = entry.message
     if message is None:
-        seen = context_item(entry)
-        return [] if seen is None else _items(seen.message, None, blobs)
-    return _items(message, entry.evidence, blobs)
+        context = context_item(entry)
+        return [] if context is None else _message_items(context.message, None, blobs)
+    return _message_items(message, entry.evidence, blobs)
 
 
 def is_ahead(entry: Entry) -> bool:
-    """Whether it was written as it happened, before the SDK handed it in."""
-    return entry.message is not None and bool(_kept(entry.message.details).get("ahead"))
+    """Whether the entry was written as it happened, before the SDK added it."""
+    return entry.message is not None and bool(_record(entry.message.details).get("ahead"))
 
 
-def _in_call_order(found: Iterable[tuple[Entry, list[Item]]]) -> Iterator[tuple[Entry, list[Item]]]:
-    """Results written as they landed stand in the order of time; the SDK puts them in the order of their calls."""
+def _in_call_order(pairs: Iterable[tuple[Entry, list[Item]]]) -> Iterator[tuple[Entry, list[Item]]]:
+    """Sort results that were written as they came in by the order of their calls, as the SDK does."""
     order: dict[str, int] = {}
-    landed: list[tuple[Entry, list[Item]]] = []
-    for entry, items in found:
+    results: list[tuple[Entry, list[Item]]] = []
+    for entry, items in pairs:
         message = entry.message
         if message is not None and message.role == "tool" and is_ahead(entry):
-            landed.append((entry, items))
+            results.append((entry, items))
             continue
-        yield from sorted(landed, key=lambda pair: order.get(pair[1][0].get("call_id", ""), 0))
-        landed = []
+        yield from sorted(results, key=lambda pair: order.get(pair[1][0].get("call_id", ""), 0))
+        results = []
         if message is not None and message.role == "assistant":
             order = {call.id: index for index, call in enumerate(message.calls)}
         yield entry, items
-    yield from sorted(landed, key=lambda pair: order.get(pair[1][0].get("call_id", ""), 0))
+    yield from sorted(results, key=lambda pair: order.get(pair[1][0].get("call_id", ""), 0))
 
 
-def _kept(details: Mapping[str, Any] | None) -> Item:
-    found = (details or {}).get(NAME)
-    return found if isinstance(found, dict) else {}
+def _record(details: Mapping[str, Any] | None) -> Item:
+    record = (details or {}).get(KEY)
+    return record if isinstance(record, dict) else {}
 
 
-def _items(message: Message, evidence: Evidence | None, blobs: Blobs) -> list[Item]:
-    kept = _kept(message.details)
-    if kept.get("made"):
+def _message_items(message: Message, evidence: Evidence | None, blobs: Blobs) -> list[Item]:
+    record = _record(message.details)
+    if record.get("hidden"):
         return []
-    is_one = message.role in ("user", "system")
-    rests: list[Rest] = kept.get("items") or [{}] * (1 if is_one else len(message.parts))
+    is_single = message.role in ("user", "system")
+    layouts: list[Layout] = record.get("items") or [{}] * (1 if is_single else len(message.parts))
     proofs = evidence.parts if evidence is not None and evidence.issuer == ISSUER else {}
     items: list[Item] = []
     first = 0
-    for rest in rests:
-        last = len(message.parts) if is_one else first + rest.get("parts", 1)
-        item = _render(message.role, message.parts[first:last], rest.get("form"), blobs)
-        item |= _sealed(proofs.get(str(first), {})) if last > first else {}
-        items.append(apply_edits(item, rest["edits"]) if "edits" in rest else item)
+    for layout in layouts:
+        last = len(message.parts) if is_single else first + layout.get("parts", 1)
+        item = _render(message.role, message.parts[first:last], layout.get("form"), blobs)
+        item |= _evidence_fields(proofs.get(str(first), {})) if last > first else {}
+        items.append(apply_edits(item, layout["edits"]) if "edits" in layout else item)
         first = last
     return items
 
 
 def _render(role: str, parts: Sequence[Part], form: str | None, blobs: Blobs) -> Item:
-    """An item as the SDK mostly writes it, without what is sealed."""
+    """Render an item as the SDK usually writes it, without its evidence."""
     match list(parts):
         case [ToolResult() as result]:
             return _render_output(result, form, blobs)
@@ -338,18 +340,20 @@ def _render(role: str, parts: Sequence[Part], form: str | None, blobs: Blobs) ->
             return {"content": text, "role": "assistant"}
         case []:
             return {}
-    said = [{"annotations": [], "text": _words(p), "type": "output_text", "logprobs": []} for p in parts]
-    return {"content": said, "role": "assistant", "status": "completed", "type": "message"}
+    content = [
+        {"annotations": [], "text": _text(part), "type": "output_text", "logprobs": []} for part in parts
+    ]
+    return {"content": content, "role": "assistant", "status": "completed", "type": "message"}
 
 
 def _render_call(call: ToolCall, form: str | None) -> Item:
     if form not in (None, "spaced"):
         return {"call_id": call.id, **call.arguments, "type": form}
-    written = json.dumps(call.arguments) if form else _compact(call)
-    return {"arguments": written, "call_id": call.id, "name": call.name, "type": "function_call"}
+    arguments = json.dumps(call.arguments) if form else _compact_json(call)
+    return {"arguments": arguments, "call_id": call.id, "name": call.name, "type": "function_call"}
 
 
-def _compact(call: ToolCall) -> str:
+def _compact_json(call: ToolCall) -> str:
     return call.malformed if call.malformed is not None else msgspec.json.encode(call.arguments).decode()
 
 
@@ -358,22 +362,22 @@ def _render_output(result: ToolResult, form: str | None, blobs: Blobs) -> Item:
         output = _content(result.content, form, blobs)
         return {"call_id": result.call_id, "output": output, "type": "function_call_output"}
     item = {"call_id": result.call_id, "type": "function_call_output" if form == "json" else form}
-    return {**item, "output": from_json(_words(result.content[0]))} if result.content else item
+    return {**item, "output": from_json(_text(result.content[0]))} if result.content else item
 
 
 def _content(parts: Sequence[Part], form: str | None, blobs: Blobs) -> str | list[Item]:
-    if (form or _usual(parts)) == "text":
-        return _words(parts[0])
+    if (form or _usual_form(parts)) == "text":
+        return _text(parts[0])
     return [_block(part, blobs) for part in parts]
 
 
-def _words(part: Part) -> str:
+def _text(part: Part) -> str:
     return part.text if isinstance(part, Text | Reasoning) else ""
 
 
 def _block(part: Part, blobs: Blobs) -> Item:
     if not isinstance(part, Media | Attachment):
-        return {"text": _words(part), "type": "input_text"}
+        return {"text": _text(part), "type": "input_text"}
     data = part.data if isinstance(part, Attachment) else blobs(part.hash) or b""
     url = f"data:{part.mime};base64,{b64encode(data).decode()}"
     if part.mime.startswith("image/"):
@@ -382,4 +386,4 @@ def _block(part: Part, blobs: Blobs) -> Item:
 
 
 def _no_blob(_: str) -> None:
-    """Bytes on their way in are still with their part."""
+    """Blobs are not needed for parsed items: their parts still hold the bytes."""

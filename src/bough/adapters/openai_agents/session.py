@@ -1,13 +1,13 @@
 """Bough as the session of OpenAI's Agents SDK: `Runner.run(agent, "Hi", session=BoughSession("user-42", store))`.
 
-Knows the SDK's session protocol and its hooks. Does not know how an item becomes an entry: `openai_agents_items` does.
-All of one session's work runs on a thread of its own, one piece after the other: the event loop is never held up, and
-neither are entries by tools that block the SDK's threads.
+Knows the SDK's session protocol and its hooks. Does not know how an item becomes an entry (`items`). All work of one
+session runs on one thread of its own, call after call: the event loop never waits for the store, and tools that block
+the SDK's threads do not delay entries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from agents import Agent, ItemHelpers, ModelResponse, RunContextWrapper, RunHooks, Tool, TResponseInputItem
@@ -27,21 +27,21 @@ from ...session import Session
 from ...store import Store
 from .. import require_store
 from ..async_bridge import AsyncBridge
-from .items import CUT_OFF, Item, Plan, is_ahead, told
+from .items import UNKNOWN_RESULT, DraftBuilder, Item, is_ahead, path_items
 
 if TYPE_CHECKING:
     from agents.result import RunResultBase
 
-Spent = tuple[Usage, str | None, str | None]
-"""What a call used, and whose: provider and model."""
+CallUsage = tuple[Usage, str | None, str | None]
+"""The usage of a model call, its provider and its model."""
 
 
 class BoughSession:
-    """A session of the Agents SDK whose history is a Bough session. Opened when it is first used.
+    """A session of the Agents SDK whose history is a Bough session, opened on first use.
 
-    In the sessions of a store `session_id` names a conversation: the newest session of it goes on, or one is started, and
-    further keywords (agent, title, tags, …) are for that. On a Bough session, say a fork, it is only a name. One object
-    serves one run at a time: it stands where it last read, and an append behind somebody else's raises `StaleLeaf`.
+    With a store, `session_id` is a conversation id: its newest session is continued, or one is started with the given
+    agent, title and tags. With a Bough session, for example a fork, it is only a name. One object serves one run at a
+    time: an append after another writer's raises `StaleLeaf`.
     """
 
     session_settings: SessionSettings | None
@@ -52,171 +52,178 @@ class BoughSession:
         store: Store | Session,
         *,
         session_settings: SessionSettings | dict[str, Any] | None = None,
-        **about: Any,
+        agent: str | None = None,
+        title: str | None = None,
+        tags: Mapping[str, str] | None = None,
     ) -> None:
         self.session_id = session_id
         settings = SessionSettings() if session_settings is None else session_settings
         self.session_settings = coerce_session_settings(settings)
         self._source = require_store(store, "BoughSession", or_session=True)
-        self._about = {"title": session_id, **about}
+        self._agent, self._title, self._tags = agent, title or session_id, dict(tags or {})
         self._bridge = AsyncBridge()
-        self._ahead = Ahead()
+        self._ahead = WrittenAhead()
 
-    async def opened(self) -> Session:
-        """The Bough session below: fork, redo, compact, export it. The handle is shared with this object."""
+    async def bough_session(self) -> Session:
+        """Return the Bough session, to fork, redo, compact or export. This object uses the same handle."""
         return await self._bridge.run(lambda: self._session)
 
     # -- the SDK's protocol ------------------------------------------------------------------------
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
-        """The latest `limit` items, or those the settings say, or all, oldest first, as they were handed in."""
-        most = resolve_session_limit(limit, self.session_settings)
-        return cast(list[TResponseInputItem], await self._bridge.run(self._read, most))
+        """Return the latest `limit` items (default: the settings' limit, else all), oldest first, as they were added."""
+        limit = resolve_session_limit(limit, self.session_settings)
+        return cast(list[TResponseInputItem], await self._bridge.run(self._read, limit))
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
-        """All of them, durable on return, or none."""
+        """Add all items, durable on return, or none."""
         await self._bridge.run(self._add, list(items))
 
     async def pop_item(self) -> TResponseInputItem | None:
-        """Take the latest item back: the leaf moves, nothing is deleted."""
+        """Remove and return the latest item: the leaf moves, nothing is deleted."""
         return cast(TResponseInputItem | None, await self._bridge.run(self._pop))
 
     async def clear_session(self) -> None:
-        """Back to the start: everything stays in the tree, and `redo` brings it back."""
+        """Move the leaf to the start. Everything stays in the tree, and `redo` brings it back."""
         await self._bridge.run(self._clear)
 
-    # -- more than the protocol --------------------------------------------------------------------
+    # -- beyond the protocol -----------------------------------------------------------------------
 
-    async def close_batch(self, why: str = CUT_OFF) -> int:
-        """Give the calls a killed run left open a result that says so, before the next run; returns how many."""
-        return await self._bridge.run(self._close_batch, why)
+    async def close_batch(self, text: str = UNKNOWN_RESULT) -> int:
+        """Give the calls that a killed run left open this result, before the next run; return how many."""
+        return await self._bridge.run(self._close_batch, text)
 
     async def store_run_usage(self, result: RunResultBase) -> None:
-        """What a run's model calls cost, into the ledger: once per run, for runs without `BoughHooks`."""
-        used = [_usage(response) for response in result.raw_responses]
+        """Record the usage of a run's model calls: once per run, for runs without `BoughHooks`."""
+        usages = [_usage(response) for response in result.raw_responses]
         model = model_of(result.last_agent)
-        await self._bridge.run(self._record, [(usage, *model) for usage in used])
+        await self._bridge.run(self._record_usage, [(usage, *model) for usage in usages])
 
-    async def answered(self, agent: Agent[Any], response: ModelResponse) -> None:
-        """A model's answer at the moment it came. Calls are durable before they run; a last answer when it is added."""
+    async def write_answer(self, agent: Agent[Any], response: ModelResponse) -> None:
+        """Write a model's answer when it arrives: calls are durable before they run. An answer without calls waits for
+        `add_items`."""
         items = [cast(Item, item) for item in response.to_input_items()]
-        asking = {tool.name for tool in agent.tools if getattr(tool, "needs_approval", False)}
-        await self._bridge.run(self._write_ahead, items, (_usage(response), *model_of(agent)), asking)
+        needing_approval = {tool.name for tool in agent.tools if getattr(tool, "needs_approval", False)}
+        usage = (_usage(response), *model_of(agent))
+        await self._bridge.run(self._write_answer, items, usage, needing_approval)
 
-    async def started(self, call_id: str) -> None:
-        """A call that had to wait for a person begins to run: from here on it may have happened."""
-        await self._bridge.run(self._start, call_id)
+    async def write_tool_start(self, call_id: str) -> None:
+        """Record that a call which waited for approval starts: from here on it may have run."""
+        await self._bridge.run(self._write_tool_start, call_id)
 
-    async def returned(self, item: Item) -> None:
-        """A tool's result at the moment it landed."""
-        await self._bridge.run(self._land, item)
+    async def write_tool_result(self, item: Item) -> None:
+        """Write a tool's result when it arrives."""
+        await self._bridge.run(self._write_tool_result, item)
 
     # -- on the thread -----------------------------------------------------------------------------
 
     @property
     def _session(self) -> Session:
         if not isinstance(self._source, Session):
-            self._source = self._source.latest_or_start(self.session_id, **self._about)
+            self._source = self._source.latest_or_start(
+                self.session_id, self._agent, title=self._title, tags=self._tags
+            )
         return self._source
 
-    def _read(self, most: int | None) -> list[Item]:
-        self._session.refresh()
-        if most is not None and most >= 0:
-            return self._newest(most)
-        return [item for _, items in told(self._session.path(), self._session.read_blob) for item in items]
+    def _read(self, limit: int | None) -> list[Item]:
+        session = self._session
+        session.refresh()
+        if limit is None or limit < 0:
+            return [item for _, items in path_items(session.path(), session.read_blob) for item in items]
+        return [item for _, items in self._latest(limit) for item in items][-limit:] if limit else []
 
-    def _newest(self, most: int) -> list[Item]:
-        return [item for _, items in self._shown(most) for item in items][-most:] if most else []
-
-    def _shown(self, least: int) -> list[tuple[Entry, list[Item]]]:
-        """The newest items, at least so many if there are, without reading the whole path where that can be helped."""
-        session, many = self._session, least + 1
+    def _latest(self, minimum: int) -> list[tuple[Entry, list[Item]]]:
+        """Return at least `minimum` of the latest items, if there are as many, reading the whole path only if needed."""
+        session, many = self._session, minimum + 1
         while True:
             path = session.path(last=many)
-            is_whole = len(path) < many
-            if not is_whole and any(isinstance(entry.payload, Compaction | Uncompaction) for entry in path):
-                path, is_whole = session.path(), True
-            shown = told(path, session.read_blob)
-            # Results are put in the order of their calls, which must be known: it may not begin with one.
-            if is_whole or (sum(len(items) for _, items in shown) >= least and path[0].role != "tool"):
-                return shown
+            is_complete = len(path) < many
+            if not is_complete and any(
+                isinstance(entry.payload, Compaction | Uncompaction) for entry in path
+            ):
+                path, is_complete = session.path(), True
+            pairs = path_items(path, session.read_blob)
+            # Results are sorted by their calls, which must have been read: the path may not begin with a result.
+            has_enough = sum(len(items) for _, items in pairs) >= minimum and path[0].role != "tool"
+            if is_complete or has_enough:
+                return pairs
             many *= 4
 
     def _add(self, items: Sequence[object]) -> None:
         log = self._session.log
-        rest = self._ahead.settle(log, items)
-        if rest is None:  # the SDK makes something else of what was written ahead: its word counts
+        rest = self._ahead.remaining(log, items)
+        if rest is None:  # the SDK changed what was written ahead: its version wins
             log.move(self._ahead.base)
-            self._ahead.forget()
+            self._ahead.clear()
             rest = items
         if not rest:
             return
-        drafts = self._plan().add(rest)
+        drafts = self._builder().add(rest)
         call, last = self._ahead.call, _last_answer(drafts)
         if call is None or last is None:
             log.append(drafts)
         else:
             drafts[last] = replace(drafts[last], model=call.model)
             log.append(drafts, calls=[replace(call, answer_seq=log.leaf.seq + last + 1)], replaces_call=True)
-        self._ahead.call = None  # an answer that was not in it was blocked, and is not coming
+        self._ahead.call = None  # an answer that is not among the items was blocked and will not come
 
-    def _plan(self, **how: Any) -> Plan:
-        """Calls that may have run before a process died get a result the model is told of; others one it is not."""
-        waiting = self._session.open_tool_calls
-        plan = Plan([call.call.id for call in waiting], **how)
-        if waiting and is_ahead(self._session.path(since=waiting[0].seq - 1)[0]):
-            plan.closing, plan.hides_closing = CUT_OFF, False
-        return plan
+    def _builder(self, model: str | None = None) -> DraftBuilder:
+        """Calls that may have run before a process died get a result that the model sees; others a hidden one."""
+        open_calls = self._session.open_tool_calls
+        builder = DraftBuilder([call.call.id for call in open_calls], model=model)
+        if open_calls and is_ahead(self._session.path(since=open_calls[0].seq - 1)[0]):
+            builder.closing_text, builder.hides_closing = UNKNOWN_RESULT, False
+        return builder
 
     def _pop(self) -> Item | None:
         session = self._session
         session.refresh()
-        self._ahead.forget()
-        shown = [one for one in self._shown(1) if not isinstance(one[0].payload, Compaction)]
-        if not shown:
+        self._ahead.clear()
+        pairs = [pair for pair in self._latest(1) if not isinstance(pair[0].payload, Compaction)]
+        if not pairs:
             return None
-        last = shown[-1][0]
-        *kept, popped = (item for entry, items in shown if entry.seq >= last.seq for item in items)
+        last = pairs[-1][0]
+        *rest, popped = (item for entry, items in pairs if entry.seq >= last.seq for item in items)
         session.log.move(session.log.leaf_at(last.seq - 1))
-        # What the model made in a row is one entry: the rest of it grows again, on a branch of its own.
-        if kept:
-            session.log.append(self._plan(model=last.model).add(kept))
+        # Consecutive items of the model are one entry: the rest of it is appended again, on a branch of its own.
+        if rest:
+            session.log.append(self._builder(last.model).add(rest))
         return popped
 
     def _clear(self) -> None:
         self._session.refresh()
-        self._ahead.forget()
+        self._ahead.clear()
         if self._session.leaf.seq:
             self._session.rewind(0)
 
-    def _close_batch(self, why: str) -> int:
+    def _close_batch(self, text: str) -> int:
         self._session.refresh()
-        waiting = self._session.open_tool_calls
-        self._session.close_batch(why, outcome="unknown")
-        return len(waiting)
+        open_calls = self._session.open_tool_calls
+        self._session.close_batch(text, outcome="unknown")
+        return len(open_calls)
 
-    def _record(self, spent: Sequence[Spent]) -> None:
-        calls = [self._call(one) for one in spent]
+    def _record_usage(self, usages: Sequence[CallUsage]) -> None:
+        calls = [self._call(usage) for usage in usages]
         if calls:
             self._session.log.record("call_started", calls=calls)
 
-    def _write_ahead(self, items: list[Item], spent: Spent, asking: Container[str]) -> None:
-        log, call = self._session.log, self._call(spent)
-        drafts = Plan(model=call.model, is_ahead=True).add(items)
+    def _write_answer(self, items: list[Item], usage: CallUsage, needing_approval: Container[str]) -> None:
+        log, call = self._session.log, self._call(usage)
+        drafts = DraftBuilder(model=call.model, is_ahead=True).add(items)
         last = drafts[-1].payload if drafts else None
-        asked = last.calls if isinstance(last, Message) else ()
-        if log.cursor.open_calls or not asked:
+        tool_calls = last.calls if isinstance(last, Message) else ()
+        if log.cursor.open_calls or not tool_calls:
             log.record("call_started", calls=[call])
-            # While calls are open it is a run inside of this one, which has a session of its own or none.
+            # While calls are open this is a nested run, which has its own session or none.
             self._ahead.call = None if log.cursor.open_calls else call
             return
         base, seq = log.leaf, log.leaf.seq + len(drafts)
-        at_once = [index for index, one in enumerate(asked) if one.name not in asking]
-        started = [ExtraFact("calls_started", {"seq": seq, "indexes": at_once})] if at_once else []
+        starting = [index for index, tool in enumerate(tool_calls) if tool.name not in needing_approval]
+        started = [ExtraFact("calls_started", {"seq": seq, "indexes": starting})] if starting else []
         log.append(drafts, calls=[replace(call, answer_seq=seq)], facts=started)
         self._ahead.add(base, log.leaf, items)
 
-    def _start(self, call_id: str) -> None:
+    def _write_tool_start(self, call_id: str) -> None:
         log = self._session.log
         for call in log.cursor.open_calls:
             if call.call.id == call_id:
@@ -224,15 +231,15 @@ class BoughSession:
                     "calls_started", data={"seq": call.seq, "indexes": [call.index]}, only_at_leaf=True
                 )
 
-    def _land(self, item: Item) -> None:
+    def _write_tool_result(self, item: Item) -> None:
         log = self._session.log
         if any(call.call.id == item.get("call_id") for call in log.cursor.open_calls):
             base = log.leaf
-            log.append(Plan([item["call_id"]], is_ahead=True).add([item]))
+            log.append(DraftBuilder([item["call_id"]], is_ahead=True).add([item]))
             self._ahead.add(base, log.leaf, [item])
 
-    def _call(self, spent: Spent) -> Call:
-        runtime, (usage, provider, model) = self._session.log.runtime, spent
+    def _call(self, call_usage: CallUsage) -> Call:
+        runtime, (usage, provider, model) = self._session.log.runtime, call_usage
         return Call(
             call_id=runtime.new_id(""),
             branch=0,
@@ -246,47 +253,51 @@ class BoughSession:
         )
 
 
-class Ahead:
-    """What hooks wrote before the SDK handed it in, and where the session stood before and stands since."""
+class WrittenAhead:
+    """The items that hooks wrote before the SDK added them, and the leaf before (`base`) and after them."""
 
     def __init__(self) -> None:
         self.base = self._leaf = Leaf(0, 0)
         self._items: list[Item] = []
         self.call: Call | None = None
-        """The ledger row of an answer that is not on the path yet."""
+        """The recorded model call of an answer that is not on the path yet."""
 
     def add(self, base: Leaf, leaf: Leaf, items: Sequence[Item]) -> None:
         self.base = self.base if self._items else base
         self._leaf = leaf
         self._items.extend(items)
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         self._items.clear()
 
-    def settle(self, log: Log, items: Sequence[object]) -> Sequence[object] | None:
-        """What of these items is still to be written; None if they are the same step, told in other words."""
+    def remaining(self, log: Log, items: Sequence[object]) -> Sequence[object] | None:
+        """Return the items that are not written yet; None if they are a changed version of the written step."""
         written = self._items
-        is_there = log.leaf.seq >= self._leaf.seq and log.leaf_at(self._leaf.seq) == self._leaf
-        if not is_there or not any(map(self._knows, items)):
-            # Nothing was written ahead, or by a run that failed: its calls may have happened and stay where they are.
-            self.forget()
+        is_on_path = log.leaf.seq >= self._leaf.seq and log.leaf_at(self._leaf.seq) == self._leaf
+        if not is_on_path or not any(map(self._matches, items)):
+            # Nothing was written ahead, or a failed run wrote it: its calls may have run and stay on the path.
+            self.clear()
             return items
-        known = items[: len(written)]
-        if all(item in written for item in known) and all(item in known for item in written[: len(known)]):
-            self._items = written[len(known) :]
-            return items[len(known) :]
+        same_step = items[: len(written)]
+        if all(item in written for item in same_step) and all(
+            item in same_step for item in written[: len(same_step)]
+        ):
+            self._items = written[len(same_step) :]
+            return items[len(same_step) :]
         return None
 
-    def _knows(self, item: object) -> bool:
+    def _matches(self, item: object) -> bool:
         call_id = item.get("call_id") if isinstance(item, dict) else None
-        return any(item == one or (call_id and call_id == one.get("call_id")) for one in self._items)
+        return any(
+            item == written or (call_id and call_id == written.get("call_id")) for written in self._items
+        )
 
 
 class BoughHooks(RunHooks[Any]):
-    """Every step durable as it happens: an answer before its tools run, each result as it lands, what each call cost.
+    """Make every step durable as it happens: an answer before its tools run, each result as it arrives, each usage.
 
-    `Runner.run(agent, "Hi", session=session, hooks=BoughHooks(session))`. The SDK alone hands all of a step in at once,
-    when its tools are done.
+    `Runner.run(agent, "Hi", session=session, hooks=BoughHooks(session))`. Without hooks the SDK adds all of a step at
+    once, when its tools are done.
     """
 
     def __init__(self, session: BoughSession) -> None:
@@ -295,22 +306,22 @@ class BoughHooks(RunHooks[Any]):
     async def on_llm_end(
         self, context: RunContextWrapper[Any], agent: Agent[Any], response: ModelResponse
     ) -> None:
-        await self.session.answered(agent, response)
+        await self.session.write_answer(agent, response)
 
     async def on_tool_start(self, context: RunContextWrapper[Any], agent: Any, tool: Tool) -> None:
         if isinstance(context, ToolContext) and getattr(tool, "needs_approval", False):
-            await self.session.started(context.tool_call_id)
+            await self.session.write_tool_start(context.tool_call_id)
 
     async def on_tool_end(
         self, context: RunContextWrapper[Any], agent: Any, tool: Tool, result: object
     ) -> None:
         if isinstance(context, ToolContext) and context.tool_call is not None:
             item = ItemHelpers.tool_call_output_item(context.tool_call, result)
-            await self.session.returned(cast(Item, item))
+            await self.session.write_tool_result(cast(Item, item))
 
 
 def _last_answer(drafts: Sequence[Draft]) -> int | None:
-    """The index of the last answer among them."""
+    """Return the index of the last answer."""
     for index in range(len(drafts) - 1, -1, -1):
         payload = drafts[index].payload
         if isinstance(payload, Message) and payload.role == "assistant":
@@ -319,16 +330,16 @@ def _last_answer(drafts: Sequence[Draft]) -> int | None:
 
 
 def model_of(agent: Any) -> tuple[str | None, str | None]:
-    """Provider and model as the agent names them: `gpt-5`, `litellm/anthropic/claude-…`, or a model's own name."""
-    named = agent.model if isinstance(agent.model, str) else getattr(agent.model, "model", None)
-    if not isinstance(named, str) or not named:
+    """Return provider and model of an agent: from `gpt-5`, `litellm/anthropic/claude-…`, or a model object's name."""
+    name = agent.model if isinstance(agent.model, str) else getattr(agent.model, "model", None)
+    if not isinstance(name, str) or not name:
         return None, None
-    *vendors, model = named.split("/")
+    *vendors, model = name.split("/")
     return vendors[-1] if vendors else "openai", model
 
 
 def _usage(response: ModelResponse) -> Usage:
-    used = response.usage
-    read = used.input_tokens_details.cached_tokens
-    written = getattr(used.input_tokens_details, "cache_write_tokens", None)
-    return Usage(used.input_tokens, used.output_tokens, read, written)
+    usage = response.usage
+    cache_read = usage.input_tokens_details.cached_tokens
+    cache_write = getattr(usage.input_tokens_details, "cache_write_tokens", None)
+    return Usage(usage.input_tokens, usage.output_tokens, cache_read, cache_write)

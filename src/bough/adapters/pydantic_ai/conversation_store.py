@@ -1,15 +1,20 @@
 """Bough as the conversation store of Pydantic AI: `BoughConversationStore(store)`, and `BoughSteps` to save each step.
 
-Knows the framework's store contract and its hooks. Does not know how a conversation lies in a session
-(`pydantic_ai_conversations`), nor how a message becomes entries (`pydantic_ai_messages`).
+Knows the framework's store contract, its hooks, and how conversations map to sessions. Does not know how a message becomes
+entries (`messages`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from copy import copy
+from datetime import UTC, datetime
 from typing import Any
 
+from msgspec.structs import replace
+from pydantic import TypeAdapter
 from pydantic_ai import CallToolsNode, RunContext, ToolReturn
 from pydantic_ai.agent import AgentRunResult
 from pydantic_ai.capabilities import AbstractCapability, AgentNode
@@ -29,23 +34,51 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import DeferredToolRequests
+from pydantic_ai.usage import RunUsage
 
+from ...core.context import fold_settings
+from ...core.entries import Entry
+from ...core.tree import Leaf
+from ...core.usage import Call, Usage
+from ...errors import StaleLeaf
+from ...log.changes import Cut
+from ...log.log import Log
+from ...models.prices import price
 from ...session import Session
 from ...store import Store
+from ...stores.base import SessionRow
 from .. import require_store
 from ..async_bridge import AsyncBridge
-from .conversations import Conversations
+from .messages import (
+    DraftBuilder,
+    Dumped,
+    PathMessage,
+    entry_id_of,
+    no_blob,
+    path_messages,
+    record_of,
+)
+
+SCOPE_TAG = "scope"
+CONVERSATION_RELATIONS = (None, "import", "fork")
+"""The relations of sessions that are conversations; tasks and replays are not."""
+MAX_REMEMBERED_ENTRIES = 10_000
+
+_usage_adapter = TypeAdapter(RunUsage)
+_deferred_adapter: TypeAdapter[DeferredToolRequests | None] = TypeAdapter(DeferredToolRequests | None)
 
 
 class BoughConversationStore(ConversationStore):
     """Pydantic AI's conversations as sessions of a store, in its space and for its owner.
 
-    `conversation_id` is the session's conversation and, to begin with, its title. Further keywords (agent, tags, …) are
-    for the sessions it starts. Deleting puts a session into the trash; `store.restore` brings it back.
+    `conversation_id` is the session's conversation id and its first title. `agent` and `tags` are for the sessions it
+    starts. Deleting moves a session to the trash; `store.restore` brings it back.
     """
 
-    def __init__(self, store: Store, **about: Any) -> None:
-        self._conversations = Conversations(require_store(store, "BoughConversationStore"), about)
+    def __init__(
+        self, store: Store, *, agent: str | None = None, tags: Mapping[str, str] | None = None
+    ) -> None:
+        self._conversations = Conversations(require_store(store, "BoughConversationStore"), agent, tags)
         self._bridge = AsyncBridge(threads=4)
 
     # -- the framework's contract ------------------------------------------------------------------
@@ -76,28 +109,28 @@ class BoughConversationStore(ConversationStore):
     async def read_history(self, head_id: str | None, *, limit: int | None = None) -> list[ConversationEntry]:
         return [] if head_id is None else await self._bridge.run(self._conversations.history, head_id, limit)
 
-    async def opened(self, conversation_id: str) -> Session | None:
-        """The Bough session of a conversation: show, search, compact or export it."""
+    async def bough_session(self, conversation_id: str) -> Session | None:
+        """Return the Bough session of a conversation, to show, search, compact or export."""
         return await self._bridge.run(self._conversations.find, conversation_id)
 
-    async def land(self, conversation_id: str, part: ToolReturnPart[Any]) -> None:
-        """A tool's result at the moment it came; its request, with all that belongs to it, is saved later."""
+    async def write_tool_result(self, conversation_id: str, part: ToolReturnPart[Any]) -> None:
+        """Write a tool's result when it arrives; the rest of its request is saved later."""
         dumped = ModelMessagesTypeAdapter.dump_python([ModelRequest([part])], mode="json")
-        await self._bridge.run(self._conversations.land, conversation_id, dumped[0]["parts"][0])
+        await self._bridge.run(self._conversations.write_result, conversation_id, dumped[0]["parts"][0])
 
 
 class BoughSteps(AbstractCapability[Any]):
-    """Every step durable as it happens: a request before the model is called, its answer before tools run, each result.
+    """Save every step as it happens: a request before the model is called, its answer before tools run, each result.
 
-    `Agent(…, capabilities=[BoughSteps(store)])`. A run saves itself then, the result's revision included: `store.save` is
-    not needed. `ConversationConflict` if the conversation the run was given is not what the store holds.
+    `Agent(…, capabilities=[BoughSteps(store)])`. The run saves itself, including the result's revision: `store.save` is
+    not needed. `ConversationConflict` if the run's history differs from the stored conversation.
     """
 
     def __init__(self, store: BoughConversationStore) -> None:
         self.store = store
         self._conversation = Conversation()
-        self._seen: list[ModelMessage] = []
-        """The messages of the run's history that are in it."""
+        self._known: list[ModelMessage] = []
+        """The messages of the run's history that are in the conversation."""
 
     async def for_run(self, ctx: RunContext[Any]) -> BoughSteps:
         return type(self)(self.store)
@@ -106,12 +139,12 @@ class BoughSteps(AbstractCapability[Any]):
         conversation_id = ctx.conversation_id or self._conversation.conversation_id
         stored = await self.store.load(conversation_id)
         self._conversation = stored or Conversation(conversation_id=conversation_id)
-        held, given = self._conversation.messages, ctx.messages
-        if given[: len(held)] == held:
-            held.extend(given[len(held) :])
-        elif not given or given != held[len(held) - len(given) :]:
+        saved, history = self._conversation.messages, ctx.messages
+        if history[: len(saved)] == saved:
+            saved.extend(history[len(saved) :])
+        elif not history or history != saved[len(saved) - len(history) :]:
             raise ConversationConflict(conversation_id)
-        self._seen = list(given)
+        self._known = list(history)
 
     async def before_model_request(
         self, ctx: RunContext[Any], request_context: ModelRequestContext
@@ -129,28 +162,306 @@ class BoughSteps(AbstractCapability[Any]):
     ) -> Any:
         value = result.return_value if isinstance(result, ToolReturn) else result
         part = ToolReturnPart(call.tool_name, value, call.tool_call_id)
-        await self.store.land(self._conversation.conversation_id, part)
+        await self.store.write_tool_result(self._conversation.conversation_id, part)
         return result
 
     async def after_run(self, ctx: RunContext[Any], *, result: AgentRunResult[Any]) -> AgentRunResult[Any]:
         self._add(ctx, result.all_messages())  # the last answer of a stream is in the result alone
-        await self._save(ctx, waits_for=result.conversation.deferred_tool_requests)
+        await self._save(ctx, deferred=result.conversation.deferred_tool_requests)
         assert self._conversation.revision is not None
-        # What `store.save(result)` does with it; else whoever goes on with the result would be refused.
+        # As `store.save(result)` does; without it, continuing from the result would raise a conflict.
         result._conversation_saved(self._conversation.revision)
         return result
 
-    async def _save(self, ctx: RunContext[Any], waits_for: DeferredToolRequests | None = None) -> None:
+    async def _save(self, ctx: RunContext[Any], deferred: DeferredToolRequests | None = None) -> None:
         self._add(ctx, ctx.messages)
-        kept = self._conversation
-        is_new = kept.new_message_index is None or len(kept.messages) > kept.new_message_index
-        if is_new or kept.usage != ctx.usage or kept.deferred_tool_requests != waits_for:
-            kept.usage, kept.deferred_tool_requests = copy(ctx.usage), waits_for
-            await self.store.save(kept)
+        conversation = self._conversation
+        saved_count = conversation.new_message_index
+        is_new = saved_count is None or len(conversation.messages) > saved_count
+        if is_new or conversation.usage != ctx.usage or conversation.deferred_tool_requests != deferred:
+            conversation.usage, conversation.deferred_tool_requests = copy(ctx.usage), deferred
+            await self.store.save(conversation)
 
     def _add(self, ctx: RunContext[Any], messages: Sequence[ModelMessage]) -> None:
-        """What the run has added to its history; what another capability trims of it stays stored."""
+        """Add the run's new messages; what another capability trims from its history stays stored."""
         for message in messages:
-            if message.run_id == ctx.run_id and not any(message is seen for seen in self._seen):
-                self._seen.append(message)
+            if message.run_id == ctx.run_id and not any(message is known for known in self._known):
+                self._known.append(message)
                 self._conversation.messages.append(message)
+
+
+class Conversations:
+    """The conversations of a store as blocking calls: finding, reading, writing, forking, deleting."""
+
+    def __init__(self, store: Store, agent: str | None, tags: Mapping[str, str] | None) -> None:
+        self._store, self._agent, self._tags = store, agent, dict(tags or {})
+        self._session_ids: OrderedDict[str, str] = OrderedDict()
+        """Sessions of the heads and branches that were read last: the contract refers to entries by id alone."""
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def find(self, conversation_id: str) -> Session | None:
+        for row in self._store.all_sessions(conversation_id=conversation_id):
+            if row.relation in CONVERSATION_RELATIONS:
+                return Session(Log(self._store.backend, row, self._store.runtime))
+        return None
+
+    def record(self, conversation_id: str) -> ConversationRecord | None:
+        session = self.find(conversation_id)
+        return None if session is None else self._record(session)
+
+    def records(self, scope: str | None, limit: int | None) -> list[ConversationRecord]:
+        filters = {} if scope is None else {"tag": (SCOPE_TAG, scope)}
+        rows: dict[str, SessionRow] = {}
+        for row in self._store.all_sessions(**filters):
+            if row.relation in CONVERSATION_RELATIONS:
+                rows.setdefault(row.conversation_id, row)
+        records: list[ConversationRecord] = []
+        for row in sorted(rows.values(), key=lambda row: row.updated_at, reverse=True):
+            if limit is not None and len(records) >= limit:
+                break
+            record = self._record(Session(Log(self._store.backend, row, self._store.runtime)))
+            records.extend([record] if record is not None else [])
+        return records
+
+    def _record(self, session: Session) -> ConversationRecord | None:
+        """Return the conversation's record; None if it has no message and no record yet."""
+        entry, last, last_request = self._tail(session)
+        if entry is None and last is None:
+            return None
+        has_moved = entry is None or (last_request is not None and last_request.seq > entry.seq)
+        fields = None if entry is None else record_of(entry)
+        head = None if last is None else last.entry_id
+        record = _conversation_record(session.row, head, fields or {}, session.leaf if has_moved else None)
+        self._remember(session, record)
+        return record
+
+    def _tail(self, session: Session) -> tuple[Entry | None, PathMessage | None, PathMessage | None]:
+        """Return the entry with the latest record, the last message, and the last that is not of early results only."""
+        many = 8
+        while True:
+            path = session.path(last=many)
+            recorded = [entry for entry in path if record_of(entry) is not None]
+            messages = list(path_messages(path, no_blob))
+            complete = [message for message in messages if not message.is_results_only]
+            if len(path) < many or (recorded and complete):
+                return recorded[-1] if recorded else None, _last(messages), _last(complete)
+            many *= 8
+
+    def _remember(self, session: Session, record: ConversationRecord) -> None:
+        for entry_id in (record.head_id, *record.branches):
+            if entry_id is not None:
+                self._session_ids[entry_id] = session.session_id
+        while len(self._session_ids) > MAX_REMEMBERED_ENTRIES:
+            self._session_ids.popitem(last=False)
+
+    def history(self, head: str, limit: int | None) -> list[ConversationEntry]:
+        session = self._session_of(head)
+        leaf = self._leaf_of(session, head)
+        if leaf is None:
+            raise LookupError(f"entry {head!r} is no longer in its conversation; load the conversation again")
+        stored, before = self._messages(session, leaf, limit)
+        messages = ModelMessagesTypeAdapter.validate_python([item.message for item in stored])
+        entry_ids = [before, *(item.entry_id for item in stored)]
+        return [
+            ConversationEntry(id=entry_id, parent_id=parent, message=message)
+            for parent, entry_id, message in zip(entry_ids, entry_ids[1:], messages, strict=False)
+            if entry_id is not None
+        ]
+
+    def _messages(
+        self, session: Session, leaf: Leaf, limit: int | None
+    ) -> tuple[list[PathMessage], str | None]:
+        """Return the latest messages up to a leaf, and the entry id of the one before them."""
+        store, many = session.log.store, None if limit is None else 4 * limit + 4
+        while many is not None:
+            path = store.path(session.session_id, leaf=leaf, newest=many).entries
+            if len(path) < many:
+                break
+            messages = list(path_messages(path, session.read_blob, self._prompt(session, path[0])))
+            if limit is not None and len(messages) > limit:
+                first = len(messages) - limit
+                return messages[first:], messages[first - 1].entry_id
+            many *= 4
+        messages = list(path_messages(store.path(session.session_id, leaf=leaf).entries, session.read_blob))
+        first = 0 if limit is None else max(0, len(messages) - limit)
+        return messages[first:], messages[first - 1].entry_id if first else None
+
+    def _prompt(self, session: Session, before: Entry) -> str | None:
+        leaf = Leaf(before.branch, before.seq)
+        return fold_settings(session.log.store.non_message_entries(session.session_id, leaf=leaf)).prompt
+
+    def _session_of(self, entry_id: str) -> Session:
+        session_id = self._session_ids.get(entry_id)
+        if session_id is None:
+            raise LookupError(
+                f"entry {entry_id!r} is not in a conversation that was read; load its conversation first"
+            )
+        return self._store.session(session_id)
+
+    def _leaf_of(self, session: Session, entry_id: str) -> Leaf | None:
+        """Return where in a session's tree an entry of the framework ends."""
+        tail = list(path_messages(session.path(last=8), no_blob))
+        if tail and tail[-1].entry_id == entry_id:
+            return Leaf(tail[-1].branch, tail[-1].seq)
+        for entry in (*session.path(), *session.entries()):
+            if entry_id_of(entry) == entry_id:
+                return Leaf(entry.branch, entry.seq)
+        return None
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def write(
+        self, record: ConversationRecord, new: list[ConversationEntry], expected_revision: str | None
+    ) -> None:
+        session = self.find(record.conversation_id)
+        stored = None if session is None else self._record(session)
+        if (None if stored is None else stored.revision) != expected_revision:
+            raise ConversationConflict(record.conversation_id)
+        parent = new[0].parent_id if new else record.head_id
+        try:
+            if session is None:
+                session = self._start(record, parent)
+            elif parent != (None if stored is None else stored.head_id):
+                self._move(session, record, parent)
+            self._append(session, record, new)
+        except StaleLeaf as stale:
+            raise ConversationConflict(record.conversation_id) from stale
+        self._remember(session, record)
+
+    def _start(self, record: ConversationRecord, parent: str | None) -> Session:
+        tags = self._tags | ({} if record.scope is None else {SCOPE_TAG: record.scope})
+        if parent is None:
+            title = record.conversation_id
+            return self._store.latest_or_start(title, self._agent, title=title, tags=tags)
+        source = None if record.forked_from is None else self.find(record.forked_from)
+        leaf = None if source is None else self._leaf_of(source, parent)
+        if source is None or leaf is None:  # the parent was deleted meanwhile
+            raise ConversationConflict(record.conversation_id)
+        return self._fork(source, leaf, record.conversation_id, tags)
+
+    def _fork(self, source: Session, leaf: Leaf, conversation_id: str, tags: dict[str, str]) -> Session:
+        """Fork anywhere in the source's tree, even where calls are open: the framework can continue there."""
+        store, runtime = self._store.backend, self._store.runtime
+        row, detail = store.session_with_detail(source.session_id)
+        now = runtime.now()
+        new = SessionRow(
+            session_id=runtime.new_id("ses"),
+            space=row.space,
+            owner=row.owner,
+            conversation_id=conversation_id,
+            agent=row.agent,
+            title=conversation_id,
+            tags=tags,
+            relation="fork",
+            parent_session=row.session_id,
+            model=row.model,
+            started_at=now,
+            updated_at=now,
+        )
+        log = Log(store, replace(row, leaf=leaf), runtime)
+        forked, cursor = log.fork(Cut(leaf.seq, leaf.seq), new, replace(detail, state=None), None)
+        return Session(Log(store, forked, runtime, cursor))
+
+    def _move(self, session: Session, record: ConversationRecord, parent: str | None) -> None:
+        leaf = session.log.leaf_at(0) if parent is None else self._leaf_of(session, parent)
+        if leaf is None:
+            raise ConversationConflict(record.conversation_id)
+        session.log.move(leaf)
+
+    def _append(self, session: Session, record: ConversationRecord, new: list[ConversationEntry]) -> None:
+        log = session.log
+        prompt = (
+            fold_settings(log.store.non_message_entries(session.session_id, leaf=log.leaf)).prompt
+            if new
+            else None
+        )
+        open_calls = [call.call.id for call in session.open_tool_calls]
+        builder = DraftBuilder(open_calls, prompt, self._tail(session)[1])
+        dumped = ModelMessagesTypeAdapter.dump_python([entry.message for entry in new], mode="json")
+        for entry, message in zip(new, dumped, strict=True):
+            builder.add(message, entry.id)
+        builder.add_record(_record_fields(record))
+        calls = [self._call(log, log.leaf.seq + index, message) for index, message in builder.answers]
+        log.append(builder.drafts, calls=calls)
+
+    def _call(self, log: Log, after: int, answer: Dumped) -> Call:
+        tokens, model = answer["usage"], answer.get("model_name")
+        provider = answer.get("provider_name")
+        provider = "gemini" if provider is not None and provider.startswith("google") else provider
+        usage = Usage(
+            tokens["input_tokens"],
+            tokens["output_tokens"],
+            tokens["cache_read_tokens"],
+            tokens["cache_write_tokens"],
+        )
+        return Call(
+            call_id=log.runtime.new_id(""),
+            branch=0,
+            after_seq=after,
+            answer_seq=after + 1,
+            at=log.runtime.now(),
+            usage=usage,
+            provider=provider,
+            model=model,
+            price=price(usage, provider, model),
+        )
+
+    def write_result(self, conversation_id: str, part: Dumped) -> None:
+        """Write a result if its call is open. Results of one batch may arrive at the same time."""
+        while (session := self.find(conversation_id)) is not None:
+            open_calls = [call.call.id for call in session.open_tool_calls]
+            if part["tool_call_id"] not in open_calls:
+                return
+            builder = DraftBuilder(open_calls)
+            builder.add_result(part)
+            with suppress(StaleLeaf):
+                session.log.append(builder.drafts)
+                return
+
+    def delete(self, conversation_id: str, expected_revision: str) -> None:
+        session = self.find(conversation_id)
+        stored = None if session is None else self._record(session)
+        if session is None or stored is None or stored.revision != expected_revision:
+            raise ConversationConflict(conversation_id)
+        self._store.delete(session.session_id)
+
+
+def _record_fields(record: ConversationRecord) -> Dumped:
+    """Return the fields of a record that the session does not hold."""
+    return {
+        "usage": _usage_adapter.dump_python(record.usage, mode="json", exclude_defaults=True),
+        "deferred": _deferred_adapter.dump_python(record.deferred_tool_requests, mode="json"),
+        "forked_from": record.forked_from,
+        "forked_at": record.forked_at,
+        "branches": record.branches,
+        "revision": record.revision,
+        "updated_at": record.updated_at.isoformat(),
+    }
+
+
+def _conversation_record(
+    row: SessionRow, head: str | None, fields: Dumped, moved: Leaf | None
+) -> ConversationRecord:
+    """Return a session's record. If its leaf has moved to `moved` since it was written, the revision names that leaf."""
+    updated = fields.get("updated_at")
+    return ConversationRecord(
+        conversation_id=row.conversation_id,
+        head_id=head,
+        usage=_usage_adapter.validate_python(fields.get("usage", {})),
+        deferred_tool_requests=_deferred_adapter.validate_python(fields.get("deferred"))
+        if moved is None
+        else None,
+        scope=row.tags.get(SCOPE_TAG),
+        forked_from=fields.get("forked_from"),
+        forked_at=fields.get("forked_at"),
+        branches=list(fields.get("branches", ())),
+        revision=fields["revision"] if moved is None else f"bough {moved}",
+        updated_at=datetime.fromisoformat(updated)
+        if updated
+        else datetime.fromtimestamp(row.updated_at / 1e6, UTC),
+    )
+
+
+def _last(messages: Sequence[PathMessage]) -> PathMessage | None:
+    return messages[-1] if messages else None
