@@ -92,7 +92,7 @@ class _Read:
         calls, problems = session.model_calls(), session.verify()
         self.path = lambda: entries
         self.journal = lambda: journal
-        self.calls = lambda: calls
+        self.model_calls = lambda: calls
         self.verify = lambda: problems
         self.state, self.row = state, row
 

@@ -507,7 +507,7 @@ class TestReading:
         assert [entry.seq for entry in asked.path(since=4)] == [5, 6]
         assert [entry.seq for entry in asked.path(last=2)] == [5, 6]
         assert [entry.seq for entry in asked.transcript()] == [2, 6]
-        assert len(asked.trace()) == 6
+        assert len(asked.path()) == 6
 
     def test_hydrate_gives_row_seeds_messages_state_and_totals(self, store: Store, asked: Session) -> None:
         asked.note(state={"a": 1})

@@ -576,7 +576,7 @@ WATCH_AS_NOBODY = f"""{AS_SOMEBODY}
     rows = public.query("select * from public_message")
     next(rows)
     try:
-        with store.store._connections.reading() as reader:
+        with store.backend._connections.reading() as reader:
             reader.execute("select count(*) from entry").get
             print("reading", flush=True)
             sys.stdin.readline()
@@ -593,7 +593,7 @@ TORN_AS_NOBODY = f"""{AS_SOMEBODY}
     rows = public.query("select * from public_message")
     next(rows)
     try:
-        with store.store._connections.reading() as reader:
+        with store.backend._connections.reading() as reader:
             reader.execute("select count(*) from sqlite_schema").get
             print("reading", flush=True)
             sys.stdin.readline()

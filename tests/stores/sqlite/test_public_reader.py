@@ -133,8 +133,8 @@ def test_the_api_draws_the_same_line(place: str) -> None:
         session = store.session(store.sessions().sessions[0].session_id)
         assert "SECRET" not in str([entry.message and entry.message.text for entry in session.transcript()])
         assert len(session.transcript()) == 2
-        assert len(session.trace()) == 7
-        assert "signature" not in repr(session.trace())
+        assert len(session.path()) == 7
+        assert "signature" not in repr(session.path())
 
 
 def test_what_is_not_a_store_is_said_so(tmp_path: Path) -> None:
