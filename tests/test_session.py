@@ -517,7 +517,7 @@ class TestReading:
         assert (found.state, found.totals, found.row) == ({"a": 1}, asked.usage(), asked.row)
 
     def test_the_five_event_types(self, asked: Session) -> None:
-        assert [event.type for event in asked.events()] == [
+        assert [event.type for event in asked.log_events()] == [
             "system_message",
             "user_message",
             "assistant_message",

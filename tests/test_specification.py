@@ -605,7 +605,7 @@ class TestLease:
 
 class TestTurn:
     def test_an_answer_that_was_refused_does_not_count_its_call_twice(self, session: Session) -> None:
-        with session.turn("q", calling="scripted:m") as turn:
+        with session.turn("q", model="scripted:m") as turn:
             with pytest.raises(InvalidText):
                 turn.answer(assistant("\ud800"), usage=Usage(7, 7, 0, 0))
             with pytest.raises(InvalidText):

@@ -165,11 +165,11 @@ def test_a_failed_call_is_counted_and_leaves_no_entry(session: Session) -> None:
 
 
 def test_a_call_cut_off_by_a_crash_is_counted_with_unknown_tokens(store: Store, session: Session) -> None:
-    turn = session.turn("q", calling="anthropic:claude-opus-4-5")
+    turn = session.turn("q", model="anthropic:claude-opus-4-5")
     turn.__enter__()  # and the process dies while the model thinks
     again = store.session(session.session_id)
     assert (again.usage().calls, again.usage().unknown_calls) == (1, 1)
-    with again.turn(calling="anthropic:claude-opus-4-5") as turn:
+    with again.turn(model="anthropic:claude-opus-4-5") as turn:
         turn.answer(assistant(ToolCall("a", "t")), usage=Usage(7, 1))
         turn.result("a")
         turn.answer(assistant("done"), usage=Usage(9, 1))

@@ -1,18 +1,23 @@
-"""A handle on one session: every verb of the glossary, each a line that calls the room that knows.
+"""A handle on one session: every verb of the glossary, each a few lines that call the package that does the work.
 
-A handle stands at the leaf it last saw: what it reads is the path to that leaf, what it appends follows
-it. If somebody else moved the leaf an append raises `StaleLeaf`; `refresh()` catches up. Handles may be
-shared between threads; docs/durability.md says how to use them from asyncio.
+A handle has a position: the leaf it last saw. Reads follow the path to that leaf; appends extend it. If another
+writer moved the leaf, an append raises `StaleLeaf` and writes nothing; `refresh()` reloads the current leaf. Handles
+may be shared between threads; docs/durability.md explains their use with asyncio.
+
+Modules that only some verbs need (agents, replay, exports) are imported when those verbs are called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from msgspec.structs import replace
 
 from . import wire
-from .agent import manual_compaction as compacting
+from .agent import manual_compaction
 from .core import context as contexts
 from .core.codec import check_text
 from .core.context import Context
@@ -20,159 +25,203 @@ from .core.drafts import Draft
 from .core.entries import BranchSummary, Compaction, Entry, Note, Payload, Settings, Uncompaction
 from .core.fit import Budget, FitResult, fit
 from .core.log_events import LogEvent, log_events
-from .core.messages import Message, Outcome, tool_result
+from .core.messages import Message, Outcome, tool_result, user
+from .core.redact import Redactor
 from .core.state import State
 from .core.tree import Branch, Leaf
 from .core.tree_text import draw_tree
 from .core.turns import Action, OpenCall, next_action
 from .core.usage import Call, Totals, total
-from .errors import InvalidOperation, InvalidPosition, InvalidSummary, NotFound
-from .log import fork as forking
+from .errors import (
+    InvalidArgument,
+    InvalidSummary,
+    InvalidOperation,
+    InvalidPosition,
+    NotFound,
+    StaleLeaf,
+    StoreError,
+    TaskTrashed,
+)
 from .log import labels, ledger
 from .log.changes import AppendResult, Cut
+from .log.fork import fork
 from .log.hydrate import HydratedSession, hydrate
 from .log.log import Log
 from .log.verify import Problem, verify
-from .session_exports import Exports
-from .session_replays import Replays
-from .session_runs import Runs
 from .stores.base import Fact, SessionQuery, SessionRow, Status
 from .turn import Turn
 from .wire.explain import Difference, first_difference
 
 if TYPE_CHECKING:
+    from .agent.approvals import PendingApproval
+    from .agent.events import Event
+    from .agent.limits import Limits
+    from .agent.tools.tool import Tool
+    from .engines.absurd.engine import EnqueuedTask
+    from .engines.local import ModelLike, Run
     from .exchange.bundle.transfer import PathOrFile
     from .exchange.bundle.write import BundleExportResult, OnProgress
+    from .exchange.exports.finetune import FineTuning
+    from .exchange.exports.html import HtmlExportResult
+    from .log.workspace import Workspace
+    from .replay.report import ReplayReport
+    from .replay.tool_answers import Mode, OnMiss
+
+    Tools = Iterable[Tool | Callable[..., Any]]
 
 Appendable = Payload | dict[str, Any]
+UsageView = Literal["own", "path", "tree"]
 
 
-class Session(Runs, Replays, Exports):
-    """A handle on one session. It stands at the leaf it last saw: what it reads is the path to that leaf, what it
-    appends follows it, and if the session has moved meanwhile the append is refused (`StaleLeaf`).
+class Session:
+    """A handle on one session, positioned at the leaf it last saw.
+
+    Reads follow the path to that leaf and appends extend it. If the session has moved since, an append raises
+    `StaleLeaf` and writes nothing.
     """
 
     def __init__(self, log: Log, cut: Cut | None = None) -> None:
         self.log = log
-        super().__init__()
         self.cut = cut
-        """Of a fork: the place asked for and the legal place it came to."""
+        """For a fork: the requested position and the legal one it was moved to."""
+        self._run: Run | None = None
 
     @property
     def session_id(self) -> str:
-        """What `store.session` takes."""
+        """The id that `store.session()` takes."""
         return self.log.session_id
 
     @property
     def leaf(self) -> Leaf:
-        """Where this handle stands; `refresh` catches up with the session."""
+        """The position of this handle; `refresh()` reloads it."""
         return self.log.leaf
 
     @property
     def row(self) -> SessionRow:
-        """The row as it is now; the handle stays where it stands."""
+        """The session's current row. Reading it does not move this handle."""
         return self.log.store.session(self.session_id)
 
     def __repr__(self) -> str:
         return f"Session({self.session_id} at {self.leaf})"
 
     def refresh(self) -> SessionRow:
-        """Stand where the session stands now."""
+        """Reload the current leaf."""
         return self.log.refresh()
 
-    # -- writing -----------------------------------------------------------------------------------
+    # -- write -------------------------------------------------------------------------------------
 
     def append(
         self, items: Iterable[Appendable], *, after: Leaf | None = None, key: str | None = None
     ) -> AppendResult:
-        """All of it behind the leaf, durable on return, or nothing. The primitive below `turn`."""
-        coming = drafts(items)
-        if any(isinstance(draft.payload, Settings) and draft.payload.tools is not None for draft in coming):
-            held = self.log.store.non_message_entries(
-                self.session_id, leaf=self.leaf if after is None else after
-            )
-            contexts.check_tools_allowed(held, (draft.payload for draft in coming))
-        return self.log.append(coming, after=after, key=key)
+        """Append all items after the leaf, or none of them; durable on return. The primitive below `turn`."""
+        drafts = as_drafts(items, "items")
+        if any(isinstance(draft.payload, Settings) and draft.payload.tools is not None for draft in drafts):
+            settings = self.log.store.non_message_entries(self.session_id, leaf=self.leaf if after is None else after)
+            contexts.check_tools_allowed(settings, (draft.payload for draft in drafts))
+        return self.log.append(drafts, after=after, key=key)
 
     def turn(
         self,
         content: str | Message | dict[str, Any] | None = None,
         *,
         key: str | None = None,
-        calling: str | None = None,
-        **started: Any,
+        model: str | None = None,
+        trigger: str | None = None,
+        context_window: int | None = None,
+        policy: dict[str, Any] | None = None,
+        tool_names: Sequence[str] | None = None,
     ) -> Turn:
-        """One input and everything appended in answer to it. Without input: go on with the turn that is open.
+        """Open a turn of your own loop: `with session.turn("…") as turn`. Without content, continue the open turn.
 
-        `calling="anthropic:model"` records the start of each model call with the commit before it, so that
-        a call cut off by a crash is counted. Further keywords (trigger, model, …) go into `turn_started`.
+        With `model="anthropic:claude-…"` the start of each model call is recorded in the commit before it, so a call
+        cut off by a crash is counted. The other keywords are recorded in the turn's `turn_started` fact.
         """
-        return Turn(self.log, content, key=key, calling=calling, started=started)
+        described = {
+            "model": model,
+            "trigger": trigger,
+            "context_window": context_window,
+            "policy": policy,
+            "tool_names": None if tool_names is None else list(tool_names),
+        }
+        started = {name: value for name, value in described.items() if value is not None}
+        return Turn(self.log, content, key=key, model=model, started=started)
 
     def note(
         self, data: dict[str, Any] | None = None, *, state: dict[str, Any] | None = None
     ) -> AppendResult:
-        """The host's own data on the path, never shown to a model; `state` is merged into the session's state."""
+        """Append data of the host, never shown to a model; `state` is merged into the session's state."""
         return self.append([Note(data or {}, state)])
 
-    def set(self, **settings: Any) -> AppendResult:
-        """What holds from here on: model, prompt, prompt_patch, tools (narrowed only: `ToolsNotAllowed`), limits."""
-        return self.append([Settings(**settings)])
+    def set(
+        self,
+        *,
+        model: str | None = None,
+        prompt: str | None = None,
+        prompt_patch: str | None = None,
+        tools: Sequence[str] | None = None,
+        limits: dict[str, Any] | None = None,
+    ) -> AppendResult:
+        """Change the settings from here on. Tools can be narrowed only (`ToolsNotAllowed`)."""
+        if isinstance(tools, str):
+            raise InvalidArgument("tools", tools, "a list of tool names")
+        names = None if tools is None else tuple(tools)
+        return self.append([Settings(model, prompt, prompt_patch, names, limits)])
 
     def close_batch(self, why: str, *, outcome: Outcome = "interrupted") -> AppendResult | None:
-        """Give every open call an explicit result, so that something else may follow."""
-        waiting = self.open_tool_calls
-        if not waiting:
+        """Give every open tool call an explicit result, so that other entries may follow."""
+        calls = self.open_tool_calls
+        if not calls:
             return None
-        return self.append([tool_result(c.call.id, why, error=True, outcome=outcome) for c in waiting])
+        return self.append([tool_result(c.call.id, why, error=True, outcome=outcome) for c in calls])
 
     def title(self, title: str | None) -> None:
-        """Name the session; None takes the name away."""
+        """Set the title; None removes it."""
         check_text(title, "title")
         self.log.record("titled", data={"title": title}, row={"title": title})
 
     def tag(self, /, **tags: str | None) -> dict[str, str]:
-        """Set tags; None removes one. Returns all of them."""
+        """Set tags; None removes one. Returns all tags."""
         for name, value in tags.items():
             check_text(name, "tag")
             check_text(value, f"tag {name}")
         self.log.record("tagged", data={"tags": tags}, tags=tags)
         return self.row.tags
 
-    def label(self, at: int | Leaf, words: str | None) -> str | None:
-        """Name a place of the tree, by its seq on the path or by branch; None takes the name away."""
-        return labels.label(self.log, self.log.leaf_at(at) if isinstance(at, int) else at, words)
+    def label(self, at: int | Leaf, text: str | None) -> str | None:
+        """Label an entry, by its seq on the path or by its leaf; None removes the label."""
+        return labels.label(self.log, self.log.leaf_at(at) if isinstance(at, int) else at, text)
 
     def labels(self) -> dict[Leaf, str]:
-        """The names of places, the one given last at the end."""
+        """The labels of the session's tree, the newest last."""
         return labels.labels(self.log)
 
     def end(self, status: Status = "completed", error: str | None = None) -> None:
-        """Say that it is over, and how. It may be sent to again all the same."""
+        """Mark the session as ended. It accepts the next input all the same."""
         now = self.log.runtime.now()
         check_text(error, "error")
         row = {"status": status, "error": error, "completed_at": now, "holder": None, "lease_until": None}
         self.log.record("ended", data={"status": status, "error": error}, row=row)
 
     def interrupt(self) -> None:
-        """Mark a session whose runner is gone: it may be moved again, and the next turn goes on."""
+        """Mark a session whose runner died as interrupted: it can be moved again, and the next turn continues it."""
         row = {"status": "interrupted", "holder": None, "lease_until": None}
         self.log.record("interrupted", data={"holder": self.row.holder}, row=row)
 
-    # -- moving ------------------------------------------------------------------------------------
+    # -- move --------------------------------------------------------------------------------------
 
     def rewind(self, to: int, *, summary: str | None = None) -> Cut:
-        """Move the leaf back to `to`, or to the nearest legal place before it. Everything stays.
+        """Move the leaf back to `to`, or to the nearest legal position before it. Nothing is deleted.
 
-        With `summary` what the branch left behind had found is told to the model in the new one.
+        With `summary` the new branch starts with a summary of the one left behind, shown to the model.
         """
         cut = self.log.cut(to)
-        left = None
+        branch_summary = None
         if summary is not None:
             if not summary.strip():
                 raise InvalidSummary("the summary of the branch is empty")
-            left = BranchSummary(summary, self.leaf.seq, self.log.cursor.entry_id.hex())
-        self.log.move(self.log.leaf_at(cut.at), summary=left, data={"asked": to} if cut.has_moved else None)
+            branch_summary = BranchSummary(summary, self.leaf.seq, self.log.cursor.entry_id.hex())
+        data = {"asked": to} if cut.has_moved else None
+        self.log.move(self.log.leaf_at(cut.at), summary=branch_summary, data=data)
         return cut
 
     def undo(self) -> Cut:
@@ -183,12 +232,17 @@ class Session(Runs, Replays, Exports):
         return self.rewind(inputs[-1] - 1)
 
     def redo(self) -> Leaf:
-        """Back to the branch the last rewind left behind."""
+        """Return to the branch that the last rewind left."""
         return self.log.redo()
 
     def checkout(self, leaf: Leaf) -> Leaf:
-        """Go to any place of this session's tree."""
+        """Move to any position in this session's tree."""
         return self.log.checkout(leaf)
+
+    def rollback(self) -> Leaf | None:
+        """Rewind an unanswered turn, as if its input had not been sent; None if no turn is open."""
+        turn = self.log.cursor.turn
+        return self.log.move(self.log.leaf_at(turn - 1)) if turn else None
 
     def fork(
         self,
@@ -200,30 +254,28 @@ class Session(Runs, Replays, Exports):
         tools: Sequence[str] | None = None,
         title: str | None = None,
     ) -> Session:
-        """A new session from a place of this path, in O(1); the source is untouched.
+        """Start a new session from a position on this path, in O(1), without touching the source.
 
-        It holds the agent as frozen, the policy and the workspace of its source. `tools` narrows what holds there.
+        The fork keeps the source's frozen agent, policy and workspace. `tools` narrows those allowed at that position.
         """
+        if isinstance(tools, str):
+            raise InvalidArgument("tools", tools, "a list of tool names")
         cut = self.log.cut(self.leaf.seq if at is None else at)
         settings = Settings(model, prompt, prompt_patch, None if tools is None else tuple(tools))
-        return Session(forking.fork(self.log, cut, settings, title=title), cut)
+        return Session(fork(self.log, cut, settings, title=title), cut)
 
-    # -- reading -----------------------------------------------------------------------------------
+    # -- read --------------------------------------------------------------------------------------
 
     def path(self, since: int = 0, last: int | None = None) -> list[Entry]:
-        """The entries root → leaf; those after seq `since`, or the last n."""
+        """The entries from root to leaf; only those after seq `since`, or only the last n."""
         return self.log.path(since=since, last=last).entries
-
-    def trace(self) -> list[Entry]:
-        """Every entry of the path."""
-        return self.path()
 
     def transcript(self) -> list[Entry]:
         """The public entries of the path: inputs and final answers."""
         return self.log.path(public=True).entries
 
-    def events(self) -> list[LogEvent]:
-        """The messages of the path as events: one for each message, each call and each result."""
+    def log_events(self) -> list[LogEvent]:
+        """The path as an event log: one event per message, tool call and tool result."""
         return list(log_events(self.path()))
 
     def entries(self) -> list[Entry]:
@@ -231,17 +283,15 @@ class Session(Runs, Replays, Exports):
         return [stored.entry.to_entry(stored.branch) for stored in self.log.store.entries(self.session_id)]
 
     def branches(self) -> list[Branch]:
-        """Its own branches and the ones they hang on, oldest first."""
+        """The session's branches and the ones they grew from, oldest first."""
         return self.log.store.branches(self.session_id)
 
     def tree(self, *, width: int = 100) -> str:
-        """The whole tree as text, the leaf marked."""
-        return draw_tree(
-            self.log.all_entries(), self.branches(), self.leaf, width=width, labels=self.labels()
-        )
+        """The whole tree as text, with the leaf marked."""
+        return draw_tree(self.log.all_entries(), self.branches(), self.leaf, width=width, labels=self.labels())
 
     def journal(self, after: int = 0, limit: int | None = None) -> list[Fact]:
-        """The numbered facts of the session: started, appended, moved, …; those after number `after`."""
+        """The session's numbered facts (started, appended, moved, …) after number `after`."""
         return self.log.store.journal(self.session_id, after, limit)
 
     @property
@@ -251,57 +301,91 @@ class Session(Runs, Replays, Exports):
 
     @property
     def open_tool_calls(self) -> tuple[OpenCall, ...]:
-        """The calls that wait for results, in call order."""
+        """The tool calls without a result, in call order."""
         return self.log.cursor.open_calls
 
     def idempotency_key(self, call: OpenCall) -> str:
-        """The idempotency key of a call: the same in every process, before and after a crash."""
+        """The idempotency key of a tool call: the same in every process, before and after a crash."""
         return self.log.idempotency_key(call.seq, call.index)
 
     def next_action(self) -> Action:
-        """What is to be done at this leaf: call the model, run tools, or rest."""
+        """What to do at this leaf: call the model, run tools, or rest."""
         return next_action(self.path())
 
     def hydrate(self) -> HydratedSession:
-        """Row, seeds, messages, state and totals in one read, at the leaf where the session stands now."""
+        """Read row, seeds, messages, state and totals at the session's current leaf, in one read."""
         return hydrate(self.log)
+
+    def children(self) -> list[Session]:
+        """The task sessions of this one that exist in the store."""
+        query = SessionQuery(parent_session=self.session_id, relation="task", limit=1_000)
+        rows = self.log.store.sessions(query).sessions
+        return [Session(Log(self.log.store, row, self.log.runtime)) for row in rows]
+
+    def parent(self) -> Session | None:
+        """The session this one was forked from, replays, or is a task of; None if there is none in the store."""
+        row = self.row
+        if row.parent_session is None:
+            return None
+        try:
+            parent_row = self.log.store.session(row.parent_session)
+        except NotFound:
+            return None
+        return Session(Log(self.log.store, parent_row, self.log.runtime))
+
+    def verify(self) -> list[Problem]:
+        """Check the session and list what is wrong with it. Changes nothing."""
+        return verify(self.log.store, self.session_id)
 
     # -- what a model sees -------------------------------------------------------------------------
 
-    def context(self) -> Context:
-        """The messages a model would be given at this leaf, in no provider's form."""
-        return contexts.build_context(self.path())
+    def context(self, at: int | None = None) -> Context:
+        """The messages a model would be given at this leaf, or at entry `at` of the path, in no provider's form."""
+        if at is None:
+            return contexts.build_context(self.path())
+        if type(at) is not int or not 0 <= at <= self.leaf.seq:
+            raise InvalidPosition(at, 0, self.leaf.seq)
+        return contexts.build_context(self.log.store.path(self.session_id, leaf=self.leaf, last=at).entries if at else [])
 
     def fit(self, budget: Budget) -> FitResult:
-        """The context cut to whole turns, newest first; says what it dropped."""
+        """The context cut to whole turns, newest first, with a report of what was dropped."""
         return fit(self.context(), budget)
 
-    def request(self, provider: str, budget: Budget | None = None) -> dict[str, Any]:
-        """The history as that provider's request takes it: for Anthropic `system` and `messages`."""
-        context = self.context() if budget is None else self.fit(budget).context
+    def request(
+        self, provider: str, budget: Budget | None = None, *, at: int | None = None
+    ) -> dict[str, Any]:
+        """The history in the provider's request format: for Anthropic `system` and `messages`."""
+        context = self.context(at)
+        context = context if budget is None else fit(context, budget).context
         return wire.find_provider(provider).project(context, self.read_blob)
 
-    def messages(self, provider: str, budget: Budget | None = None) -> list[dict[str, Any]]:
-        """Always a history the provider accepts, the same bytes on every host."""
-        found: list[dict[str, Any]] = self.request(provider, budget)[wire.find_provider(provider).history]
-        return found
+    def messages(
+        self, provider: str, budget: Budget | None = None, *, at: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Only the messages of `request()`: always a history the provider accepts, byte-equal on every host.
+
+        Anthropic, Gemini and OpenAI's Responses take the system prompt elsewhere: `request()` has it.
+        """
+        messages: list[dict[str, Any]] = self.request(provider, budget, at=at)[wire.find_provider(provider).history]
+        return messages
 
     def explain(self, provider: str, sent: dict[str, Any] | None = None) -> Difference | None:
-        """The first difference to what was last sent (or to `sent`); None: the cache stays warm."""
-        from .agent.prompt_window import prompt_context, tree_message_limits  # late: few ask
+        """The first difference from the request sent last (or from `sent`); None if the provider's cache stays warm."""
+        from .agent.prompt_window import prompt_context, tree_message_limits
 
         path, most = self.path(), tree_message_limits(self.log)
-        calls = [call.after_seq for call in self.model_calls("path") if call.purpose == "answer"]
+        answered = [call.after_seq for call in self.model_calls("path") if call.purpose == "answer"]
         project = wire.find_provider(provider).project
-        if sent is None and not calls:
-            return None
-        was = project(prompt_context(path[: max(calls)], most), self.read_blob) if sent is None else sent
-        return first_difference(was, project(prompt_context(path, most), self.read_blob))
+        if sent is None:
+            if not answered:
+                return None
+            sent = project(prompt_context(path[: max(answered)], most), self.read_blob)
+        return first_difference(sent, project(prompt_context(path, most), self.read_blob))
 
     def read_blob(self, digest: str) -> bytes | None:
-        """The bytes behind a media handle, by its hash; None if they are not here."""
-        found = self.log.store.blob(digest)
-        return None if found is None else found.data
+        """The bytes behind a media handle, by hash; None if they are missing."""
+        blob = self.log.store.blob(digest)
+        return None if blob is None else blob.data
 
     def compact(
         self,
@@ -309,46 +393,344 @@ class Session(Runs, Replays, Exports):
         *,
         first_kept: int | None = None,
         replaces_earlier: bool = False,
-        **files: Any,
+        files_read: Sequence[str] | None = None,
+        files_changed: Sequence[str] | None = None,
     ) -> Compaction:
-        """From here on the model sees the summary in place of what lies before `first_kept`.
+        """Show the model a summary in place of everything before `first_kept` (default: the newest turn).
 
-        Default: the newest turn is kept. Nothing is deleted; `uncompact` brings the old context back.
-        `replaces_earlier=True` says the summary already tells what an earlier one told; else both are shown. Without a summary
-        one is made without a model, which tells what earlier ones told and which files were read and changed.
+        Nothing is deleted; `uncompact` restores the earlier context. `replaces_earlier=True` says that the summary
+        covers what earlier summaries said; otherwise all are shown. Without a summary one is written without a model.
         """
-        compaction = compacting.compaction(
-            self.log, summary, first_kept, replaces_earlier=replaces_earlier, **files
+        compaction = manual_compaction.compaction(
+            self.log,
+            summary,
+            first_kept,
+            replaces_earlier=replaces_earlier,
+            files_read=files_read,
+            files_changed=files_changed,
         )
         self.append([compaction])
         return compaction
 
     def uncompact(self) -> Uncompaction:
-        """Cancel the latest compaction: the exact earlier context is back."""
+        """Cancel the latest compaction and restore the exact earlier context."""
         active = contexts.active_compactions(self.path())
         if not active:
-            raise InvalidOperation(
-                f"no compaction is in force at {self.leaf}; session.compact(summary) makes one"
-            )
-        cancel = Uncompaction(active[-1][0])
-        self.append([cancel])
-        return cancel
+            raise InvalidOperation(f"no compaction is active at {self.leaf}; session.compact() makes one")
+        cancellation = Uncompaction(active[-1][0])
+        self.append([cancellation])
+        return cancellation
 
     # -- usage -------------------------------------------------------------------------------------
 
-    def model_calls(self, view: str = "own", since: Leaf | None = None) -> list[Call]:
-        """Ledger rows: `own` (abandoned branches too), `path` (forks: the shared part too), `tree` (with children)."""
+    def model_calls(self, view: UsageView = "own", since: Leaf | None = None) -> list[Call]:
+        """Ledger rows: `own` (abandoned branches too), `path` (a fork's shared part too) or `tree` (with tasks)."""
         return ledger.model_calls(self.log, view, since)
 
-    def usage(self, view: str = "own", since: Leaf | None = None) -> Totals:
-        """Sums of the ledger. A `since` that is not on the path gives nothing, loudly."""
+    def usage(self, view: UsageView = "own", since: Leaf | None = None) -> Totals:
+        """Sums of the ledger. Raises InvalidPosition if `since` is not on the path."""
         return total(self.model_calls(view, since))
 
     def usage_by_turn(self) -> dict[int, Totals]:
-        """What each turn of the path cost: the token columns of its visible answer."""
+        """What each turn of the path cost."""
         return ledger.by_turn(self.log)
 
-    # -- leaving -----------------------------------------------------------------------------------
+    # -- run an agent ------------------------------------------------------------------------------
+
+    @overload
+    def send(
+        self,
+        content: str | Message,
+        *,
+        model: ModelLike,
+        tools: Tools = (),
+        limits: Limits | None = None,
+        one_shot: bool = False,
+        engine: Literal["local"] = "local",
+    ) -> Run: ...
+    @overload
+    def send(
+        self,
+        content: str | Message,
+        *,
+        engine: Literal["absurd"],
+        queue: str = "default",
+        agent: str | None = None,
+        key: str | None = None,
+        limits: Limits | None = None,
+        one_shot: bool = False,
+    ) -> EnqueuedTask: ...
+    def send(
+        self,
+        content: str | Message,
+        *,
+        engine: Literal["local", "absurd"] = "local",
+        model: ModelLike | None = None,
+        tools: Tools = (),
+        limits: Limits | None = None,
+        one_shot: bool = False,
+        queue: str = "default",
+        agent: str | None = None,
+        key: str | None = None,
+    ) -> Run | EnqueuedTask:
+        """Run one turn with our loop. Iterate over the result for its events: `async for event in session.send(…)`.
+
+        `model` is a Model, a name such as "anthropic:claude-…", or a chain of them: the next is called when one stays
+        overloaded. `one_shot` marks the session completed once this input is answered. After a crash anywhere,
+        `resume` continues from what is durable.
+
+        With `engine="absurd"` a worker runs the turn, on any machine; the input and its task are durable on return.
+        `agent` names one of the worker's agents (default: the session's); `key` makes it safe to repeat.
+        """
+        if engine == "absurd":
+            sent: EnqueuedTask = _absurd().send(
+                self.log, content, queue=queue, agent=agent, key=key, limits=limits, one_shot=one_shot
+            )
+            return sent
+        return self._start_run(content, engine, model, tools, limits, one_shot=one_shot)
+
+    def send_sync(
+        self,
+        content: str | Message,
+        *,
+        model: ModelLike,
+        tools: Tools = (),
+        limits: Limits | None = None,
+        one_shot: bool = False,
+    ) -> list[Event]:
+        """`send` for scripts: run the whole turn and return its events."""
+        from .engines.local import collect
+
+        return collect(self.send(content, model=model, tools=tools, limits=limits, one_shot=one_shot))
+
+    @overload
+    def enqueue(self, content: str | Message) -> int: ...
+    @overload
+    def enqueue(
+        self,
+        content: str | Message,
+        *,
+        engine: Literal["absurd"],
+        queue: str = "default",
+        agent: str | None = None,
+    ) -> EnqueuedTask: ...
+    def enqueue(
+        self,
+        content: str | Message,
+        *,
+        engine: Literal["local", "absurd"] = "local",
+        queue: str = "default",
+        agent: str | None = None,
+    ) -> int | EnqueuedTask:
+        """Store an input durably while the session is busy; its runner takes it after the current turn.
+
+        With `engine="absurd"` a task is created in the same transaction, so a worker will run it.
+        """
+        message = user(content) if isinstance(content, str) else content
+        if engine == "absurd":
+            sent: EnqueuedTask = _absurd().enqueue(self.log, message, queue=queue, agent=agent)
+            return sent
+        return self.log.enqueue(message)
+
+    @overload
+    def resume(
+        self,
+        *,
+        model: ModelLike,
+        tools: Tools = (),
+        limits: Limits | None = None,
+        rollback: bool = False,
+        engine: Literal["local"] = "local",
+    ) -> Run: ...
+    @overload
+    def resume(
+        self, *, engine: Literal["absurd"], queue: str = "default", agent: str | None = None
+    ) -> EnqueuedTask: ...
+    def resume(
+        self,
+        *,
+        engine: Literal["local", "absurd"] = "local",
+        model: ModelLike | None = None,
+        tools: Tools = (),
+        limits: Limits | None = None,
+        rollback: bool = False,
+        queue: str = "default",
+        agent: str | None = None,
+    ) -> Run | EnqueuedTask:
+        """Continue the open turn after a crash, a failure or an approval.
+
+        `rollback=True` rewinds an unanswered turn instead, for an interactive start. With `engine="absurd"` a worker
+        continues it, for instance after a task that failed for good.
+        """
+        if engine == "absurd":
+            sent: EnqueuedTask = _absurd().send(self.log, None, queue=queue, agent=agent)
+            return sent
+        run = self._start_run(None, engine, model, tools, limits)  # first: if it cannot start, move nothing
+        if rollback:
+            self.rollback()
+        return run
+
+    def resume_sync(
+        self,
+        *,
+        model: ModelLike,
+        tools: Tools = (),
+        limits: Limits | None = None,
+        rollback: bool = False,
+    ) -> list[Event]:
+        """`resume` for scripts: run until the session rests and return the events."""
+        from .engines.local import collect
+
+        return collect(self.resume(model=model, tools=tools, limits=limits, rollback=rollback))
+
+    def _start_run(
+        self,
+        content: str | Message | None,
+        engine: str,
+        model: ModelLike | None,
+        tools: Tools,
+        limits: Limits | None,
+        *,
+        one_shot: bool = False,
+    ) -> Run:
+        if engine != "local":
+            raise InvalidArgument("engine", engine, '"local" or "absurd"')
+        if model is None:
+            raise InvalidOperation('a run needs a model: pass model="anthropic:claude-…", a Model, or a chain')
+        from .engines.local import start_run
+
+        self._run = start_run(self.log, content, model=model, tools=tools, limits=limits, one_shot=one_shot)
+        return self._run
+
+    def cancel(self) -> None:
+        """Abort what this handle's latest `send` or `resume` is doing, from any thread; does nothing if it is over.
+
+        A turn that runs as a task of the Absurd engine is aborted by its worker, from any handle, in about a second.
+        """
+        if self._run is not None:
+            self._run.cancel()
+        elif self.log.store.has_tasks:
+            from .engines.absurd.signals import request_cancel
+
+            request_cancel(self.log)
+
+    def workspace_tools(
+        self,
+        workspace: Workspace,
+        *,
+        commands: Iterable[str] = (),
+        hosts: Iterable[str] = (),
+    ) -> list[Tool]:
+        """Tools for files, grep, shell and HTTP within the workspace's scope; `commands` is the shell's allow-list,
+        `hosts` names private hosts that HTTP may reach.
+        """
+        from .agent.tools.workspace import workspace_tools
+
+        return workspace_tools(self.log, workspace, commands=commands, hosts=hosts)
+
+    def shell(self, argv: Sequence[str], workspace: Workspace, *, commands: Iterable[str] = ()) -> str:
+        """Run a command of the host, recorded like a model's tool call, and return its output."""
+        from .agent.tools.host_shell import run_shell
+
+        return run_shell(self.log, list(argv), workspace, commands)
+
+    def pending_approvals(self) -> list[PendingApproval]:
+        """The tool calls that wait for a person, in this session and its tasks; pass them to `approve`."""
+        from .agent.call_status import pending_approvals
+
+        return pending_approvals(self.log)
+
+    def approve(self, call: OpenCall, *, allow: bool = True) -> None:
+        """Answer a tool's request for approval. `resume` then runs the call once, or tells the model it was denied.
+
+        A call of a task can be approved through any handle above it; `resume` of the session that started the task
+        continues both.
+        """
+        session_id = getattr(call, "session_id", self.log.session_id)
+        log = self.log
+        if session_id != log.session_id:
+            log = Log(log.store, log.store.session(session_id), log.runtime)
+        call = OpenCall(call.seq, call.index, call.call)
+        while True:
+            log.refresh()
+            if call not in log.cursor.open_calls:
+                raise InvalidPosition(f"call {call.call.id}", 0, log.leaf.seq)
+            _refuse_unseen(log, call, allow=allow)
+            try:
+                return _decide(log, call, "approved" if allow else "denied")
+            except StaleLeaf:
+                pass  # the result of a sibling was appended just now; try again if this call is still open
+
+    # -- replay ------------------------------------------------------------------------------------
+
+    async def replay(
+        self,
+        *,
+        model: ModelLike | None = None,
+        prompt: str | None = None,
+        prompt_patch: str | None = None,
+        tools: Literal["recorded"] | Tools = "recorded",
+        start: int | None = None,
+        mode: Mode | None = None,
+        live: Sequence[str] = (),
+        on_miss: OnMiss = "stop",
+        limits: Limits | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> ReplayReport:
+        """Execute the session again on a fork, without effects, and report what changed.
+
+        Keeps the entries up to `start` (default: the seeds) and feeds every later input. Without `model` the recorded
+        answers are used. Modes: strict, recorded, dry, live (only the tools named in `live` run); see docs/replay.md.
+        """
+        from .replay.replay import ReplayPlan, replay
+
+        plan = ReplayPlan(
+            model=model,
+            prompt=prompt,
+            prompt_patch=prompt_patch,
+            tools=tools,
+            start=start,
+            mode=mode,
+            live=live,
+            on_miss=on_miss,
+            limits=limits,
+            progress=progress,
+        )
+        return await replay(self.log, plan)
+
+    def replay_sync(
+        self,
+        *,
+        model: ModelLike | None = None,
+        prompt: str | None = None,
+        prompt_patch: str | None = None,
+        tools: Literal["recorded"] | Tools = "recorded",
+        start: int | None = None,
+        mode: Mode | None = None,
+        live: Sequence[str] = (),
+        on_miss: OnMiss = "stop",
+        limits: Limits | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> ReplayReport:
+        """`replay` for scripts."""
+        import asyncio
+
+        replaying = self.replay(
+            model=model,
+            prompt=prompt,
+            prompt_patch=prompt_patch,
+            tools=tools,
+            start=start,
+            mode=mode,
+            live=live,
+            on_miss=on_miss,
+            limits=limits,
+            progress=progress,
+        )
+        return asyncio.run(replaying)
+
+    # -- export ------------------------------------------------------------------------------------
+    # No export contains evidence. Those for people are redacted unless redact=False.
 
     def export(
         self,
@@ -359,45 +741,170 @@ class Session(Runs, Replays, Exports):
         redact: bool = False,
         progress: OnProgress | None = None,
     ) -> BundleExportResult:
-        """Write the session and its tasks as a bundle, to a path or a binary file: the same bytes every time.
+        """Write the session and its tasks as a bundle, to a path or a binary file; deterministic.
 
-        `blobs` puts the media in, so that nothing else is needed. `redact` hides what is known to be secret now,
-        under another id: for showing it to others.
+        `blobs` includes the media, so that the bundle is self-contained. `redact` hides everything known to be secret
+        now, under a new session id, for sharing.
         """
-        from .exchange.bundle import transfer as bundle  # late: few sessions leave, all are opened
+        from .exchange.bundle.transfer import export
 
-        store, runtime = self.log.store, self.log.runtime
-        how = {"blobs": blobs, "children": children, "redact": redact}
-        return bundle.export(store, runtime, self.session_id, to, **how, progress=progress)
+        log = self.log
+        return export(
+            log.store, log.runtime, self.session_id, to, blobs=blobs, children=children, redact=redact, progress=progress
+        )
 
-    # -- relations and care ------------------------------------------------------------------------
+    def html(
+        self,
+        to: PathOrFile,
+        *,
+        blobs: bool = False,
+        children: bool = True,
+        redact: bool = True,
+        progress: OnProgress | None = None,
+    ) -> HtmlExportResult:
+        """Write one HTML file that opens from disk without network: the viewer and the session's bundle.
 
-    def children(self) -> list[Session]:
-        """Its task sessions; one that was recorded and is missing is passed over."""
-        query = SessionQuery(parent_session=self.session_id, relation="task", limit=1_000)
-        rows = self.log.store.sessions(query).sessions
-        return [Session(Log(self.log.store, row, self.log.runtime)) for row in rows]
+        `blobs` needs `redact=False`, because the bytes of blobs cannot be redacted.
+        """
+        from .exchange.exports.html import html
 
-    def parent(self) -> Session | None:
-        """The session it was forked from, replays, or is a task of; None if it has none, or none that is here."""
+        log = self.log
+        return html(
+            log.store, log.runtime, self.session_id, to, blobs=blobs, children=children, redact=redact, progress=progress
+        )
+
+    def markdown(self, *, lines: int = 20, redact: bool = True) -> Iterator[str]:
+        """The path as Markdown, one text per entry; tool results are cut to `lines` lines. The content is inert."""
+        from .exchange.exports.markdown import markdown
+
+        if lines < 1:
+            raise InvalidArgument("lines", lines, "a number from 1")
+        return markdown(self._row(redact), self._entries(0, redact), self.usage("path"), lines)
+
+    def jsonl(
+        self, what: Literal["path", "all", "events"] = "path", *, since: int = 0, redact: bool = True
+    ) -> Iterator[str]:
+        """One JSON object per line: the entries of the path, of all own branches, or the path as events."""
+        from .exchange.exports.jsonl import entry_lines, event_lines
+        from .exchange.exports.path_reader import redact_entries
+
+        if what == "all":
+            own = (entry for entry in self.entries() if entry.seq > since)
+            return entry_lines(self.session_id, redact_entries(own, self._redactor(redact)))
+        if what not in ("path", "events"):
+            raise InvalidArgument("what", what, "path, all or events")
+        lines = event_lines if what == "events" else entry_lines
+        return lines(self.session_id, self._entries(since, redact))
+
+    def finetune(self, *, tools: Tools = (), redact: bool = True) -> FineTuning:
+        """One line of OpenAI's chat fine-tuning format: the completed turns of the path, and what was skipped."""
+        from .exchange.exports.finetune import finetune
+
+        return finetune(list(self._entries(0, redact)), tools)
+
+    def workflow(self, *, redact: bool = True) -> str:
+        """A `.relavium.yaml` scaffold: one agent node per completed turn, with the transcript in its metadata."""
+        from .exchange.exports.workflow import frozen_agent, workflow
+        from .exchange.exports.yaml import to_yaml
+
+        agent, redactor = frozen_agent(self.log), self._redactor(redact)
+        agent = agent if redactor is None else redactor.redact_json(agent)
+        return to_yaml(workflow(self._row(redact), list(self._entries(0, redact)), agent))
+
+    def inspect(self, *, redact: bool = True) -> str:
+        """An Inspect evaluation log as JSON: the path as one sample."""
+        import msgspec
+
+        from .agent.prompt_window import tree_message_limits
+        from .exchange.exports.inspect.log import inspect_log, until
+        from .exchange.exports.timeline import build_timeline
+
+        row, path, calls = self._row(redact), list(self._entries(0, redact)), self.model_calls("path")
+        timeline = build_timeline(self.journal(), calls, self._redactor(redact))
+        if row.leaf != self.leaf:
+            row, timeline = until(path, row, timeline)
+        log = inspect_log(row, path, calls, timeline, tree_message_limits(self.log))
+        return msgspec.json.encode(log).decode() + "\n"
+
+    def spans(self, *, content: bool = False, children: bool = True, redact: bool = True) -> Iterator[str]:
+        """OpenTelemetry spans of everything the session did, with its tasks, as lines of OTLP JSON.
+
+        Each line is one request to a collector. `content` adds the text of inputs, answers and results.
+        """
+        from .exchange.exports.otel.otlp import lines
+        from .exchange.exports.otel.spans import session_span
+
+        return lines(
+            session_span(self.log, content=content, children=children, redactor=self._redactor(redact))
+        )
+
+    def _redactor(self, redact: bool) -> Redactor | None:
+        return self.log.runtime.redactor if redact else None
+
+    def _entries(self, since: int, redact: bool) -> Iterator[Entry]:
+        from .exchange.exports.path_reader import redact_entries, path_entries
+
+        return redact_entries(path_entries(self.log, since), self._redactor(redact))
+
+    def _row(self, redact: bool) -> SessionRow:
         row = self.row
-        if row.parent_session is None:
-            return None
-        try:
-            found = self.log.store.session(row.parent_session)
-        except NotFound:
-            return None
-        return Session(Log(self.log.store, found, self.log.runtime))
-
-    def verify(self) -> list[Problem]:
-        """What is wrong with this session; empty if nothing is. Changes nothing."""
-        return verify(self.log.store, self.session_id)
+        if not redact:
+            return row
+        hide = self.log.runtime.redactor.redact_json
+        return replace(row, title=hide(row.title), error=hide(row.error), agent=hide(row.agent))
 
 
-def drafts(items: Iterable[Appendable]) -> list[Draft]:
-    """Dicts of a provider's shape are read in runs: one answer may be several of them."""
-    found: list[Draft] = []
+def as_drafts(items: Iterable[Appendable], parameter: str) -> list[Draft]:
+    """Drafts of our payloads and of dicts in a provider's format. Neighbouring dicts are read together: one answer
+    may be several of them.
+    """
+    if isinstance(items, str | bytes | Message | Mapping):
+        raise InvalidArgument(parameter, items, "a list of messages: [bough.user(…)]")
+    drafts: list[Draft] = []
     for is_dict, run in groupby(items, lambda item: isinstance(item, dict)):
         group: list[Any] = list(run)
-        found.extend(map(Draft, wire.parse_messages(group) if is_dict else group))
-    return found
+        drafts.extend(map(Draft, wire.parse_messages(group) if is_dict else group))
+    return drafts
+
+
+def _refuse_unseen(log: Log, call: OpenCall, *, allow: bool) -> None:
+    """An approval applies to one call only, not to calls of its task; and a denial is final."""
+    from .agent.call_status import read_call_status
+
+    status = read_call_status(log)
+    place = call.seq, call.index
+    if allow and place in status.denied:
+        raise InvalidOperation(f"call {call.call.id} was denied, which is final; resume tells the model")
+    if place in status.trashed_tasks:
+        raise TaskTrashed(log.session_id, status.trashed_tasks[place])
+    below = status.task_approvals.get(place, ())
+    if below:
+        raise InvalidOperation(
+            f"call {call.call.id} waits for {below[0].call.name} of its task {below[0].session_id}; approve that one: "
+            "session.pending_approvals() lists the calls that session.approve() takes"
+        )
+
+
+def _decide(log: Log, call: OpenCall, kind: Literal["approved", "denied"]) -> None:
+    from .agent.ancestors import ancestors
+
+    data = {"seq": call.seq, "index": call.index}
+    decision = {"session": log.session_id, **data, "word": kind}
+    if log.store.has_tasks:
+        from .engines.absurd.signals import record_decision, record_task_decision  # a worker's task may wait for it
+
+        record_decision(log, call, kind)
+        for parent in ancestors(log):
+            record_task_decision(parent, decision)
+        return
+    log.record(kind, data=data, only_at_leaf=True)
+    for parent in ancestors(log):
+        parent.record("task_decided", data=decision)
+
+
+def _absurd() -> ModuleType:
+    try:
+        from .engines.absurd import engine
+    except ModuleNotFoundError as error:
+        raise StoreError(f"{error.name} is not installed; run: pip install 'bough[absurd]'") from None
+    return engine

@@ -33,13 +33,13 @@ class Turn:
         content: str | Message | dict[str, Any] | None,
         *,
         key: str | None,
-        calling: str | None,
+        model: str | None,
         started: dict[str, Any],
     ) -> None:
         self._log = log
         self._content = content
         self._key = key
-        self._calling = calling
+        self._model = model
         self._started = started
         self._call_id: str | None = None
         self._turn = 0
@@ -167,7 +167,7 @@ class Turn:
 
     def _append(self, drafts: list[Draft], **how: Any) -> AppendResult:
         """Append; if the model is to be called next and a call was announced, its start rides along."""
-        starts = self._start(drafts) if self._calling is not None and not how.get("calls") else None
+        starts = self._start(drafts) if self._model is not None and not how.get("calls") else None
         if starts is not None:
             how["calls"] = [starts]
         if self._closes(drafts[-1]):
@@ -187,16 +187,14 @@ class Turn:
     def _start(self, drafts: list[Draft]) -> Call | None:
         asked = drafts[-1].payload
         assert isinstance(asked, Message)
-        assert self._calling is not None
+        assert self._model is not None
         waiting = len(self._log.cursor.open_calls) - len(asked.results)
         if asked.role == "assistant" or waiting > 0 or any(result.ends_turn for result in asked.results):
             return None
         self._call_id = self._log.runtime.new_id("")
-        provider, _, model = self._calling.partition(":")
-        after = self._log.leaf.seq + 1
-        return Call(
-            self._call_id, 0, after, None, self._log.runtime.now(), provider=provider, model=model or None
-        )
+        provider, _, model = self._model.rpartition(":")
+        after, now = self._log.leaf.seq + 1, self._log.runtime.now()
+        return Call(self._call_id, 0, after, None, now, provider=provider or None, model=model)
 
 
 def _input(content: str | Message | dict[str, Any]) -> Message:

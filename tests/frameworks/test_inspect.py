@@ -102,7 +102,7 @@ class TestReading:
     def test_an_empty_session_and_one_in_mid_turn_are_read(self, tmp_path: Path) -> None:
         session = bough.open("memory:").start()
         assert only(read(session, tmp_path)).messages == []
-        session.turn("q", calling="anthropic:m").__enter__()
+        session.turn("q", model="anthropic:m").__enter__()
         log = read(session, tmp_path)
         assert log.status == "started"
         (event,) = models(only(log))

@@ -25,7 +25,7 @@ def plain(store: Store) -> Session:
     session = store.start(
         "support", [system("You help customers.")], title="Lost parcel", tags={"team": "post"}
     )
-    with session.turn("Where is order 41?", calling="anthropic:claude") as turn:
+    with session.turn("Where is order 41?", model="anthropic:claude") as turn:
         call = ToolCall("toolu_1", "find", {"order": 41, "also": [1.5, None, "größe ☃"]})
         turn.answer(assistant("Let me look.", call), usage=Usage(120, 18, 100, 0), provider="anthropic")
         turn.result("toolu_1", {"status": "lost"}, state={"order": {"id": 41, "status": "lost"}})
@@ -51,7 +51,7 @@ def tree(store: Store) -> Session:
     fork.log.append([Draft(user("Thanks")), Draft(assistant("Gladly."), "other:model", "end_turn", proof)])
     fork.uncompact()
     fork.rewind(9, summary="They thanked us.")
-    with fork.turn("Once more", calling="openai:gpt") as turn:
+    with fork.turn("Once more", model="openai:gpt") as turn:
         turn.failed("overloaded")
     child = store.start_task(fork, "searcher", [user("Search the depot")], spec={"name": "searcher"})
     child.append([user("go"), assistant("Nothing there.")])

@@ -130,7 +130,7 @@ class Machine(RuleBasedStateMachine):
         """A whole turn the level-1 way, its results in reverse order."""
 
         def do(handle: Session) -> Any:
-            with handle.turn(text, calling="anthropic:m" if calling else None) as turn:
+            with handle.turn(text, model="anthropic:m" if calling else None) as turn:
                 message = assistant(text, *(ToolCall(name, "tool", {"b": 1, "a": [text]}) for name in calls))
                 turn.answer(message, usage=usage, provider="anthropic", model="no-such-model")
                 for open_call in reversed(turn.open_tool_calls):

@@ -113,7 +113,7 @@ def _step(store: Store, session: Session, verb: str, number: int, text: str) -> 
             if number % 2:
                 store.purge(session.session_id)
         case "fail":
-            with session.turn(text, calling="anthropic:m") as turn:
+            with session.turn(text, model="anthropic:m") as turn:
                 turn.failed("broken")
         case "draft":
             fence = session.log.store.lease(session.session_id, "me", until=2**50, at=0)
@@ -125,7 +125,7 @@ def _step(store: Store, session: Session, verb: str, number: int, text: str) -> 
 
 def _turn(session: Session, number: int, text: str) -> None:
     told = {"max_messages": number} if number % 3 == 0 else {}
-    with session.turn(text, calling="anthropic:m" if number % 2 else None, branch=7, **told) as turn:
+    with session.turn(text, model="anthropic:m" if number % 2 else None, branch=7, **told) as turn:
         turn.answer(
             assistant(text, ToolCall("c", "tool", {"b": 1, "a": [text]})),
             usage=Usage(number, 2),

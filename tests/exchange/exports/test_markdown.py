@@ -70,7 +70,7 @@ def _is_ours(token: Token) -> bool:
 class TestWhatIsTold:
     def test_a_session_reads_from_its_title_to_its_cost(self, store: Store) -> None:
         session = store.start("support", [system("You help.")], title="Order 41")
-        with session.turn("Where is it?", calling="anthropic:m") as turn:
+        with session.turn("Where is it?", model="anthropic:m") as turn:
             turn.answer(assistant(ToolCall("c", "lookup", {"order": 41})), usage=Usage(10, 5))
             turn.result("c", {"status": "lost"})
             turn.answer(assistant("It is lost."), usage=Usage(20, 7))

@@ -217,7 +217,7 @@ class TestModelCalls:
 
     def test_a_call_cut_off_by_a_crash_is_told_as_unanswered(self, store: Store) -> None:
         session = store.start()
-        session.turn("q", calling="anthropic:m").__enter__()
+        session.turn("q", model="anthropic:m").__enter__()
         chat = named(spans(session.spans()), "chat m")
         assert chat["attributes"]["error.type"] == "unanswered"
         assert "gen_ai.usage.input_tokens" not in chat["attributes"]

@@ -108,7 +108,7 @@ def log(
             "--events tells the path; bough log --all --json lists the entries of all branches"
         )
     if events:
-        told = [event for event in session.events() if event.seq > since][-(last or 0) :]
+        told = [event for event in session.log_events() if event.seq > since][-(last or 0) :]
         print_lines(encode_json({"schema_version": 1, **to_json_value(event)}).decode() for event in told)
         return
     if is_all:
