@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 import bough
 from bough.core.drafts import Draft
@@ -15,7 +16,9 @@ from .workload import Step, result_of
 
 
 class Ours:
-    def __init__(self, path: Path, synchronous: str = "full", session_id: str | None = None) -> None:
+    def __init__(
+        self, path: Path, synchronous: Literal["full", "normal"] = "full", session_id: str | None = None
+    ) -> None:
         self.path = path
         self.sessions = bough.open(path, synchronous=synchronous)
         if session_id is None:

@@ -16,6 +16,7 @@ from time import perf_counter_ns, process_time_ns
 import apsw
 
 import bough
+from bough.store import SessionFilters
 from bough.stores.base import Status
 from bough.stores.rows import SESSION_COLUMNS
 
@@ -200,7 +201,7 @@ def _beside(plan: Plan) -> Figure:
     return Figure("search_append", "append a step, index present", ratio, "× without", at_most(1.05), beside)
 
 
-LISTS: dict[str, dict[str, object]] = {
+LISTS: dict[str, SessionFilters] = {
     "": {},
     "agent": {"agent": "sales"},
     "status": {"status": "failed"},
@@ -228,10 +229,10 @@ def _listed(plan: Plan, path: Path, sessions: int) -> Iterator[Figure]:
             yield Figure(
                 f"list_{name}", f"list 50 of {sessions:,}, the {name} page", ratio, "× bare", None, beside
             )
-        for name, asked in LISTS.items():
-            times = alternate({"ours": partial(store.sessions, **asked)}, rounds)
+        for name, filters in LISTS.items():
+            times = alternate({"ours": partial(store.sessions, **filters)}, rounds)
             beside = {
-                "rows": float(len(store.sessions(**asked).sessions)),
+                "rows": float(len(store.sessions(**filters).sessions)),
                 "p99 ms": ms(percentile(times["ours"], 0.99)),
             }
             yield Figure(

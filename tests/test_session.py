@@ -480,7 +480,7 @@ class TestCompact:
         assert session.compact("sum", first_kept=4).first_kept == 3
 
     def test_nothing_to_replace_is_said_so(self, session: Session) -> None:
-        with pytest.raises(InvalidSummary, match="nothing lies before"):
+        with pytest.raises(InvalidSummary, match="there is nothing before"):
             session.compact("sum")
 
     def test_uncompact_without_compaction_is_refused(self, session: Session) -> None:

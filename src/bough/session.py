@@ -34,9 +34,9 @@ from .core.turns import Action, OpenCall, next_action
 from .core.usage import Call, Totals, total
 from .errors import (
     InvalidArgument,
-    InvalidSummary,
     InvalidOperation,
     InvalidPosition,
+    InvalidSummary,
     NotFound,
     StaleLeaf,
     StoreError,
@@ -116,7 +116,9 @@ class Session:
         """Append all items after the leaf, or none of them; durable on return. The primitive below `turn`."""
         drafts = as_drafts(items, "items")
         if any(isinstance(draft.payload, Settings) and draft.payload.tools is not None for draft in drafts):
-            settings = self.log.store.non_message_entries(self.session_id, leaf=self.leaf if after is None else after)
+            settings = self.log.store.non_message_entries(
+                self.session_id, leaf=self.leaf if after is None else after
+            )
             contexts.check_tools_allowed(settings, (draft.payload for draft in drafts))
         return self.log.append(drafts, after=after, key=key)
 
@@ -288,7 +290,9 @@ class Session:
 
     def tree(self, *, width: int = 100) -> str:
         """The whole tree as text, with the leaf marked."""
-        return draw_tree(self.log.all_entries(), self.branches(), self.leaf, width=width, labels=self.labels())
+        return draw_tree(
+            self.log.all_entries(), self.branches(), self.leaf, width=width, labels=self.labels()
+        )
 
     def journal(self, after: int = 0, limit: int | None = None) -> list[Fact]:
         """The session's numbered facts (started, appended, moved, …) after number `after`."""
@@ -345,7 +349,9 @@ class Session:
             return contexts.build_context(self.path())
         if type(at) is not int or not 0 <= at <= self.leaf.seq:
             raise InvalidPosition(at, 0, self.leaf.seq)
-        return contexts.build_context(self.log.store.path(self.session_id, leaf=self.leaf, last=at).entries if at else [])
+        return contexts.build_context(
+            self.log.store.path(self.session_id, leaf=self.leaf, last=at).entries if at else []
+        )
 
     def fit(self, budget: Budget) -> FitResult:
         """The context cut to whole turns, newest first, with a report of what was dropped."""
@@ -366,7 +372,9 @@ class Session:
 
         Anthropic, Gemini and OpenAI's Responses take the system prompt elsewhere: `request()` has it.
         """
-        messages: list[dict[str, Any]] = self.request(provider, budget, at=at)[wire.find_provider(provider).history]
+        messages: list[dict[str, Any]] = self.request(provider, budget, at=at)[
+            wire.find_provider(provider).history
+        ]
         return messages
 
     def explain(self, provider: str, sent: dict[str, Any] | None = None) -> Difference | None:
@@ -750,7 +758,14 @@ class Session:
 
         log = self.log
         return export(
-            log.store, log.runtime, self.session_id, to, blobs=blobs, children=children, redact=redact, progress=progress
+            log.store,
+            log.runtime,
+            self.session_id,
+            to,
+            blobs=blobs,
+            children=children,
+            redact=redact,
+            progress=progress,
         )
 
     def html(
@@ -770,7 +785,14 @@ class Session:
 
         log = self.log
         return html(
-            log.store, log.runtime, self.session_id, to, blobs=blobs, children=children, redact=redact, progress=progress
+            log.store,
+            log.runtime,
+            self.session_id,
+            to,
+            blobs=blobs,
+            children=children,
+            redact=redact,
+            progress=progress,
         )
 
     def markdown(self, *, lines: int = 20, redact: bool = True) -> Iterator[str]:
@@ -891,7 +913,10 @@ def _decide(log: Log, call: OpenCall, kind: Literal["approved", "denied"]) -> No
     data = {"seq": call.seq, "index": call.index}
     decision = {"session": log.session_id, **data, "word": kind}
     if log.store.has_tasks:
-        from .engines.absurd.signals import record_decision, record_task_decision  # a worker's task may wait for it
+        from .engines.absurd.signals import (  # a worker's task may wait for it
+            record_decision,
+            record_task_decision,
+        )
 
         record_decision(log, call, kind)
         for parent in ancestors(log):

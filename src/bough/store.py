@@ -1,11 +1,11 @@
-"""The sessions of one store: start them, find them, care for them. `bough.open` gives one of these."""
+"""A store of sessions: start, find, move, delete and check them. `bough.open()` returns one."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
 
 from msgspec.structs import replace
 
@@ -19,12 +19,13 @@ from .core.turns import Cursor
 from .errors import NotAStore, StoreError, WrongSpace
 from .log.hydrate import HydratedSession, hydrate
 from .log.log import Log
-from .log.new_session import new_session
+from .log.new_session import SessionOptions, new_session
 from .log.runtime import Runtime, environment_secrets, real_runtime
 from .log.verify import Problem, verify
-from .session import Appendable, Session, drafts
+from .log.workspace import Workspace
+from .session import Appendable, Session, as_drafts
 from .stores import is_postgres_url
-from .stores.base import NewSession, SessionPage, SessionQuery, SessionRow, StoreBackend
+from .stores.base import NewSession, Relation, SessionPage, SessionQuery, SessionRow, Status, StoreBackend
 from .stores.purge_types import PurgeResult
 from .stores.search_types import IndexProgress, SearchPage
 
@@ -36,11 +37,32 @@ if TYPE_CHECKING:
 GRACE_MICROSECONDS = 3_600 * 1_000_000
 
 
+class SessionFilters(TypedDict, total=False):
+    """The filters of `Store.sessions`, which explains them."""
+
+    space: str | None
+    owner: str | None
+    agent: str | None
+    status: Status | None
+    model: str | None
+    conversation_id: str | None
+    relation: Relation | None
+    parent_session: str | None
+    tag: tuple[str, str] | None
+    id_prefix: str | None
+    title: str | None
+    include_children: bool
+    started_from: int | None
+    started_before: int | None
+    trashed: bool
+    limit: int
+
+
 class Store:
     """A store opened for one space and, if given, one owner. Safe to use from several threads."""
 
-    def __init__(self, store: StoreBackend, runtime: Runtime | None = None) -> None:
-        self.backend = store
+    def __init__(self, backend: StoreBackend, runtime: Runtime | None = None) -> None:
+        self.backend = backend
         self.runtime = runtime or real_runtime()
 
     def __enter__(self) -> Self:
@@ -50,13 +72,13 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Let go of the store; what was durable is safe, also without."""
+        """Close the store's connections. Nothing durable depends on it."""
         self.backend.close()
 
     def __repr__(self) -> str:
         return f"Store({self.backend.url!r}, space={self.backend.space!r})"
 
-    # -- starting ----------------------------------------------------------------------------------
+    # -- start -------------------------------------------------------------------------------------
 
     def start(
         self,
@@ -64,16 +86,48 @@ class Store:
         seeds: Iterable[Appendable] = (),
         *,
         session_id: str | None = None,
-        **about: Any,
+        conversation_id: str | None = None,
+        title: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        model: str | None = None,
+        context_window: int | None = None,
+        trigger_type: str | None = None,
+        trigger_id: str | None = None,
+        tool_names: Sequence[str] = (),
+        spec: Any = None,
+        policy: Any = None,
+        state: dict[str, Any] | None = None,
+        workspace: Workspace | None = None,
+        owner: str | None = None,
+        relation: Relation | None = None,
+        parent_session: str | None = None,
+        parent_seq: int | None = None,
     ) -> Session:
-        """A new session, durable on return. With `session_id` it is idempotent.
+        """Start a session, durable on return. With `session_id` the call is idempotent.
 
-        About it: conversation_id, title, tags, model, context_window, trigger_type, trigger_id, tool_names,
-        spec (the frozen agent), policy, state (initial), workspace, owner.
+        `seeds` are the messages a model sees before the first turn. `spec` is the agent's definition, frozen with the
+        session; `state` the initial state; `workspace` fills `{{ctx.*}}` in the seeds. `owner` defaults to the store's.
         """
-        new, cursor = self._new(agent, seeds, session_id, about)
-        row, made = self.backend.create(new)
-        return Session(Log(self.backend, row, self.runtime, cursor if made else None))
+        options: SessionOptions = {
+            "title": title,
+            "tags": tags or {},
+            "model": model,
+            "context_window": context_window,
+            "trigger_type": trigger_type,
+            "trigger_id": trigger_id,
+            "tool_names": tool_names,
+            "spec": spec,
+            "policy": policy,
+            "state": state,
+            "workspace": workspace,
+            "owner": owner,
+            "relation": relation,
+            "parent_session": parent_session,
+            "parent_seq": parent_seq,
+        }
+        new, cursor = self._new(agent, seeds, session_id, conversation_id, options)
+        row, is_new = self.backend.create(new)
+        return Session(Log(self.backend, row, self.runtime, cursor if is_new else None))
 
     def latest_or_start(
         self,
@@ -82,117 +136,167 @@ class Store:
         seeds: Iterable[Appendable] = (),
         *,
         fallback: Store | None = None,
-        **about: Any,
+        **options: Unpack[SessionOptions],
     ) -> Session:
-        """The session to go on with in this conversation, or a new one: one atomic verb.
+        """Return the newest session of a conversation, or start one, atomically. `options` as for `start`.
 
-        A conversation that is not here and is in the `fallback`, an older store, is taken in first: whole, once.
-        From then on it is ours, and the older store is not asked again.
+        A conversation found only in `fallback`, an older store, is imported first, whole and once; after that the
+        older store is not read again.
         """
         if fallback is not None:
-            from .exchange import copy as moving
+            from .exchange import copy
 
-            moving.import_conversation(fallback.backend, self.backend, self.runtime, conversation_id)
-        new, cursor = self._new(agent, seeds, None, {**about, "conversation_id": conversation_id})
-        row, made = self.backend.latest_or_create(new)
-        return Session(Log(self.backend, row, self.runtime, cursor if made else None))
+            copy.import_conversation(fallback.backend, self.backend, self.runtime, conversation_id)
+        new, cursor = self._new(agent, seeds, None, conversation_id, options)
+        row, is_new = self.backend.latest_or_create(new)
+        return Session(Log(self.backend, row, self.runtime, cursor if is_new else None))
 
     def start_task(
-        self, parent: Session, agent: str | None = None, seeds: Iterable[Appendable] = (), **about: Any
+        self,
+        parent: Session,
+        agent: str | None = None,
+        seeds: Iterable[Appendable] = (),
+        *,
+        session_id: str | None = None,
+        conversation_id: str | None = None,
+        **options: Unpack[SessionOptions],
     ) -> Session:
-        """A child session with its own log. It is recorded in the parent before it exists, so none is ever unknown."""
-        session_id = about.pop("session_id", None) or self.runtime.new_id("ses")
+        """Start a child session with its own log. The parent records it before it exists, so no child is ever unknown."""
+        session_id = session_id or self.runtime.new_id("ses")
         parent.log.record("task_started", data={"child": session_id, "seq": parent.leaf.seq})
-        about |= {"relation": "task", "parent_session": parent.session_id, "parent_seq": parent.leaf.seq}
-        return self.start(agent, seeds, session_id=session_id, **about)
+        options["relation"] = "task"
+        options["parent_session"], options["parent_seq"] = parent.session_id, parent.leaf.seq
+        new, cursor = self._new(agent, seeds, session_id, conversation_id, options)
+        row, is_new = self.backend.create(new)
+        return Session(Log(self.backend, row, self.runtime, cursor if is_new else None))
 
     def _new(
-        self, agent: str | None, seeds: Iterable[Appendable], session_id: str | None, about: dict[str, Any]
+        self,
+        agent: str | None,
+        seeds: Iterable[Appendable],
+        session_id: str | None,
+        conversation_id: str | None,
+        options: SessionOptions,
     ) -> tuple[NewSession, Cursor]:
-        about.setdefault("owner", self.backend.owner)
-        return new_session(self.runtime, self.backend.space, agent, drafts(seeds), session_id, about)
+        if options.get("owner") is None:
+            options["owner"] = self.backend.owner
+        drafts, space = as_drafts(seeds, "seeds"), self.backend.space
+        return new_session(self.runtime, space, agent, drafts, session_id, conversation_id, options)
 
-    # -- finding -----------------------------------------------------------------------------------
+    # -- find --------------------------------------------------------------------------------------
 
     def session(self, session_id: str) -> Session:
-        """A handle on a session, standing at its leaf; `NotFound` if it is absent or another tenant's."""
+        """A handle on a session at its current leaf. Raises NotFound if it is absent or another tenant's."""
         return Session(Log(self.backend, self.backend.session(session_id), self.runtime))
 
-    def sessions(self, **query: Any) -> SessionPage:
-        """A page of session rows, newest first. Hand `page.next` in as `before` to read on.
+    def sessions(
+        self,
+        *,
+        space: str | None = None,
+        owner: str | None = None,
+        agent: str | None = None,
+        status: Status | None = None,
+        model: str | None = None,
+        conversation_id: str | None = None,
+        relation: Relation | None = None,
+        parent_session: str | None = None,
+        tag: tuple[str, str] | None = None,
+        id_prefix: str | None = None,
+        title: str | None = None,
+        include_children: bool = True,
+        started_from: int | None = None,
+        started_before: int | None = None,
+        trashed: bool = False,
+        before: str | None = None,
+        limit: int = 50,
+    ) -> SessionPage:
+        """A page of session rows, newest first. Pass `page.next` as `before` to read the next page.
 
-        Filters: owner, agent, status, model, conversation_id, relation, parent_session, tag=(name, value), title,
-        started_from and started_before (microseconds), trashed. `WrongSpace` if `space` is not this store's.
+        `tag` is (name, value); times are microseconds since the epoch; `include_children=False` leaves out tasks and
+        replays. Raises WrongSpace if `space` is not the one this store was opened for.
         """
-        space = query.pop("space", None)
         if space not in (None, self.backend.space):
             raise WrongSpace(space, self.backend.space)
-        return self.backend.sessions(SessionQuery(**query))
+        query = SessionQuery(
+            owner=owner,
+            agent=agent,
+            status=status,
+            model=model,
+            conversation_id=conversation_id,
+            relation=relation,
+            parent_session=parent_session,
+            tag=tag,
+            id_prefix=id_prefix,
+            title=title,
+            include_children=include_children,
+            started_from=started_from,
+            started_before=started_before,
+            trashed=trashed,
+            before=before,
+            limit=limit,
+        )
+        return self.backend.sessions(query)
 
-    def all_sessions(self, **query: Any) -> Iterator[SessionRow]:
-        """All rows that match, page by page."""
-        before = query.pop("before", None)
+    def all_sessions(self, **filters: Unpack[SessionFilters]) -> Iterator[SessionRow]:
+        """All rows that match the filters of `sessions`, page by page."""
+        before: str | None = None
         while True:
-            page = self.sessions(before=before, **query)
+            page = self.sessions(before=before, **filters)
             yield from page.sessions
             if page.next is None:
                 return
             before = page.next
 
+    def latest(self, conversation_id: str | None = None) -> Session | None:
+        """The newest session, of one conversation or of the whole space; never a task, a fork or a replay."""
+        for row in self.all_sessions(conversation_id=conversation_id, include_children=False):
+            if row.relation in (None, "import"):
+                return Session(Log(self.backend, row, self.runtime))
+        return None
+
+    def hydrate(self, session_id: str) -> HydratedSession:
+        """Read a session's row, seeds, messages, state and totals in one read."""
+        return hydrate(Log(self.backend, self.backend.session(session_id), self.runtime))
+
     def search(
         self,
-        typed: str,
+        text: str,
         *,
         limit: int = 50,
         before: str | None = None,
         trashed: bool = False,
         catch_up: bool = True,
     ) -> SearchPage:
-        """Entries and titles that match, newest branch first: words, "phrases", prefix*, -word and filters.
+        """Search entries and titles: words, "phrases", prefix*, -word and filters; newest branch first.
 
-        Filters: role: kind: tool: model: error: agent: tag: session: before: after:. What is new is indexed
-        first; with `catch_up=False` it is not, and `page.unindexed_sessions` says how many sessions are not up to date.
+        Filters: role: kind: tool: model: error: agent: tag: session: before: after:. New entries are indexed first;
+        with `catch_up=False` they are not, and `page.behind` counts the sessions not fully indexed.
         """
-        search = replace(parse_query(typed, self.runtime.now()), limit=limit, before=before, trashed=trashed)
+        query = parse_query(text, self.runtime.now())
         if catch_up:
             self.backend.index()
-        return self.backend.search(search)
+        return self.backend.search(replace(query, limit=limit, before=before, trashed=trashed))
 
     def index(self, progress: IndexProgress | None = None) -> int:
-        """Index what is new, which a search does by itself; worth a call of its own when there is much."""
+        """Index new entries. A search does it too; call this when there are many."""
         return self.backend.index(progress)
 
-    def latest(self, conversation_id: str) -> Session | None:
-        """The newest session of a conversation; never a child, a fork or a replay."""
-        for row in self.all_sessions(conversation_id=conversation_id):
-            if row.relation in (None, "import"):
-                return Session(Log(self.backend, row, self.runtime))
-        return None
+    # -- import and copy ---------------------------------------------------------------------------
 
-    def hydrate(self, session_id: str) -> HydratedSession:
-        """Row, seeds, messages, state and totals in one read."""
-        return hydrate(Log(self.backend, self.backend.session(session_id), self.runtime))
+    def import_bundle(self, source: PathOrFile, *, new_id: bool = False, progress: OnProgress | None = None) -> BundleImportResult:
+        """Import a bundle from a path or a binary file, whole or not at all. Importing it twice adds nothing.
 
-    # -- moving ------------------------------------------------------------------------------------
-
-    def import_bundle(
-        self, source: PathOrFile, *, new_id: bool = False, progress: OnProgress | None = None
-    ) -> BundleImportResult:
-        """Take a bundle in, from a path or a binary file: all of it or nothing; twice adds nothing.
-
-        `IdConflict` if its id holds other content here; `new_id` takes it in beside, under ids of its own.
+        Raises IdClash if its id holds other content here; `new_id=True` imports it under a new id.
         """
-        from .exchange.bundle import transfer as bundle  # late, as all that moves sessions
+        from .exchange.bundle.transfer import import_bundle
 
-        return bundle.import_bundle(self.backend, self.runtime, source, new_id=new_id, progress=progress)
+        return import_bundle(self.backend, self.runtime, source, new_id=new_id, progress=progress)
 
-    def import_from(
-        self, tool: str, place: str | None = None, *, new_id: bool = False
-    ) -> Iterator[ToolImportResult]:
-        """Take in the sessions another tool keeps at a place, or where it keeps them by itself; one after the other.
+    def import_from(self, tool: str, place: str | None = None, *, new_id: bool = False) -> Iterator[ToolImportResult]:
+        """Import another tool's sessions from a place, or from where that tool keeps them, one after the other.
 
-        Each is taken in whole or not at all. Twice adds nothing, and one that has gone on since adds what it grew by.
-        What could not be taken over as it was is told with it. The source is only read.
+        Each is imported whole or not at all. Importing twice adds nothing; a session that has grown adds what is new.
+        Each result reports what could not be kept as it was. The source is only read.
         """
         from .exchange.importers import read_sessions
         from .exchange.importers.ingest import import_session
@@ -203,71 +307,72 @@ class Store:
         )
 
     def copy(self, session: Session | str, to: Store, *, new_id: bool = False) -> Session:
-        """A deep copy of a session and its tasks in another store or space; to share entries here, fork."""
-        from .exchange import copy as moving
+        """Deep copy a session and its tasks to another store or space. Within one space, `fork` copies nothing."""
+        from .exchange import copy
 
-        name = session if isinstance(session, str) else session.session_id
-        return to.session(moving.copy_session(self.backend, name, to.backend, to.runtime, new_id=new_id))
+        session_id = session if isinstance(session, str) else session.session_id
+        return to.session(copy.copy_session(self.backend, session_id, to.backend, to.runtime, new_id=new_id))
 
     # -- blobs -------------------------------------------------------------------------------------
 
     def put_blob(self, data: bytes, mime: str, name: str | None = None) -> Media:
-        """Keep bytes once, by content; returns the handle for a message."""
+        """Store bytes once, by content hash, and return the handle for a message."""
         check_text(mime, "mime type")
         self.backend.put_blob(Blob(digest(data), mime, data), self.runtime.now())
         return Media(digest(data), mime, len(data), name)
 
     def blob(self, media: Media | str) -> bytes | None:
-        """The bytes behind a handle; None if they are missing. Checked against their name."""
-        wanted = media if isinstance(media, str) else media.hash
-        found = self.backend.blob(wanted)
-        if found is not None and digest(found.data) != wanted:
-            raise StoreError(
-                f"blob {wanted} does not hold the bytes it is named after; restore it from a backup"
-            )
-        return None if found is None else found.data
+        """The bytes behind a handle, checked against their hash; None if they are missing."""
+        hash_ = media if isinstance(media, str) else media.hash
+        blob = self.backend.blob(hash_)
+        if blob is not None and digest(blob.data) != hash_:
+            raise StoreError(f"the bytes of blob {hash_} do not match its hash; restore it from a backup")
+        return None if blob is None else blob.data
 
     def gc(self, grace: int = GRACE_MICROSECONDS) -> int:
-        """Drop blobs that no entry points to and that are older than an hour; returns how many."""
+        """Delete blobs that no entry refers to and that are older than `grace` microseconds; return how many."""
         return self.backend.delete_unreferenced_blobs(self.runtime.now() - grace)
 
-    # -- care --------------------------------------------------------------------------------------
+    # -- maintain ----------------------------------------------------------------------------------
 
     def delete(self, session_id: str) -> list[str]:
-        """Into the trash, its child tasks first; `restore` brings them back. `SessionRunning` while one of them is driven."""
+        """Move a session to the trash, its tasks first; `restore` undoes it. Raises SessionRunning if one is running."""
         self.raise_if_running(self.family(session_id))
         return self.backend.trash(session_id, self.runtime.now())
 
     def restore(self, session_id: str) -> list[str]:
-        """Out of the trash, with the tasks that went there with it; returns their ids."""
+        """Restore a session from the trash, with the tasks deleted with it; return their ids."""
         return self.backend.restore(session_id)
 
     def purge(self, session_id: str, *, with_forks: bool = False) -> PurgeResult:
-        """For good, from the trash only. What a surviving fork stands on stays until that goes."""
+        """Delete a trashed session for good. Entries that a surviving fork needs stay until that fork goes."""
         self.raise_if_running(self.family(session_id, forks=with_forks))
         return self.backend.purge(session_id, with_forks=with_forks)
 
     def family(self, session_id: str, *, forks: bool = False) -> list[SessionRow]:
-        """The rows of what goes where it goes: it and the tasks it started, and theirs; with `forks` those too."""
+        """The rows of a session and all its tasks, which are deleted together; with `forks` its forks too."""
         row = self.backend.session(session_id)
-        shelves = (False, True) if forks else (row.trashed_at is not None,)
-        found = {session_id: row}
-        waiting = [session_id]
-        while waiting:  # a ring of parents is walked once
-            query = {"parent_session": waiting.pop(), "relation": None if forks else "task"}
-            for child in (child for shelf in shelves for child in self.all_sessions(trashed=shelf, **query)):
-                if child.session_id not in found:
-                    found[child.session_id] = child
-                    waiting.append(child.session_id)
-        return list(found.values())
+        trash = (False, True) if forks else (row.trashed_at is not None,)
+        rows = {session_id: row}
+        parents = [session_id]
+        while parents:  # a cycle of parents is walked once
+            parent = parents.pop()
+            for trashed in trash:
+                for child in self.all_sessions(
+                    parent_session=parent, relation=None if forks else "task", trashed=trashed
+                ):
+                    if child.session_id not in rows:
+                        rows[child.session_id] = child
+                        parents.append(child.session_id)
+        return list(rows.values())
 
     def raise_if_running(self, rows: Iterable[SessionRow]) -> None:
-        """`SessionRunning` if one of them is: what its runner does next would have nowhere to go."""
+        """Raise SessionRunning if one of the sessions is running."""
         for row in rows:
             Log(self.backend, row, self.runtime).raise_if_held(row)
 
     def verify(self) -> Iterator[Problem]:
-        """What is wrong anywhere in this store and space, session by session. Changes nothing."""
+        """Check every session of this space, the trash included, and yield what is wrong. Changes nothing."""
         for trashed in (False, True):
             for row in self.all_sessions(trashed=trashed, limit=200):
                 yield from verify(self.backend, row.session_id)
@@ -278,43 +383,46 @@ def open(
     *,
     space: str = "default",
     owner: str | None = None,
-    synchronous: str = "full",
+    synchronous: Literal["full", "normal"] = "full",
     secrets: Mapping[str, str] | Iterable[str] = (),
     key: str | None = None,
 ) -> Store:
-    """Open a store by a path, `memory:` or `postgresql://…`.
+    """Open a store by path, `memory:` or `postgresql://…`.
 
-    `secrets` (values, or names and values) never become durable: wherever they appear they are hidden, as are the
-    environment's own (by their names) and what looks like a key for certain. `synchronous="normal"` is faster and safe against a killed process, but a power cut may take the last commits.
-    `key` encrypts a file, with `apsw-sqlite3mc` in place of `apsw`; it is needed again at every opening.
+    `secrets` (values, or names and values) are redacted before anything becomes durable, as are the environment's
+    secrets and everything that has the form of a known kind of key. `synchronous="normal"` is faster and survives a
+    killed process, but a power cut may lose the last commits. `key` encrypts a file; it needs `apsw-sqlite3mc`
+    installed in place of `apsw`, and is needed at every opening.
     """
     check_text(space, "space")
     if synchronous not in ("full", "normal"):
         raise StoreError(f"synchronous={synchronous!r} is unknown; use 'full' or 'normal'")
-    where = os.fspath(url)
-    if key is not None and (where == "memory:" or "://" in where):
-        raise StoreError("key= is for files; PostgreSQL is encrypted by its server's disk and by TLS")
+    address = os.fspath(url)
+    if key is not None and (address == "memory:" or "://" in address):
+        raise StoreError("key= is for files; on PostgreSQL encrypt the server's disk and use TLS")
     runtime = real_runtime(Redactor({**environment_secrets(), **_named(secrets)}))
-    if where == "memory:":
+    if address == "memory:":
         from .stores.memory.store import MemoryStore
 
         return Store(MemoryStore(space=space, owner=owner), runtime)
-    if is_postgres_url(where):
+    if is_postgres_url(address):
         if synchronous != "full":
             raise StoreError(
                 "synchronous= is for files; set synchronous_commit on the PostgreSQL server or role"
             )
-        return Store(_postgres(where, space, owner), runtime)
-    if "://" in where:
-        raise NotAStore(where, "only paths, memory: and postgresql:// are known")
+        return Store(_postgres(address, space, owner), runtime)
+    if "://" in address:
+        raise NotAStore(address, "only paths, memory: and postgresql:// are known")
     from .stores.sqlite.store import SqliteStore
 
-    return Store(SqliteStore(where, space=space, owner=owner, synchronous=synchronous, key=key), runtime)
+    return Store(SqliteStore(address, space=space, owner=owner, synchronous=synchronous, key=key), runtime)
 
 
 def _named(secrets: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
     if isinstance(secrets, Mapping):
         return dict(secrets)
+    if isinstance(secrets, str):
+        raise StoreError("secrets is a text; pass a list of values, or a dict of names and values")
     return {f"secret {n}": value for n, value in enumerate(secrets, 1)}
 
 
@@ -322,8 +430,5 @@ def _postgres(url: str, space: str, owner: str | None) -> StoreBackend:
     try:
         from .stores.postgres.store import PostgresStore
     except ModuleNotFoundError as error:
-        raise StoreError(f"{error.name} is not installed; pip install 'bough[postgres]' brings it") from None
+        raise StoreError(f"{error.name} is not installed; run: pip install 'bough[postgres]'") from None
     return PostgresStore(url, space=space, owner=owner)
-
-
-__all__ = ["Store", "open"]

@@ -124,8 +124,7 @@ def _step(store: Store, session: Session, verb: str, number: int, text: str) -> 
 
 
 def _turn(session: Session, number: int, text: str) -> None:
-    told = {"max_messages": number} if number % 3 == 0 else {}
-    with session.turn(text, model="anthropic:m" if number % 2 else None, branch=7, **told) as turn:
+    with session.turn(text, model="anthropic:m" if number % 2 else None, policy={"branch": 7}) as turn:
         turn.answer(
             assistant(text, ToolCall("c", "tool", {"b": 1, "a": [text]})),
             usage=Usage(number, 2),

@@ -39,7 +39,9 @@ def compaction(
 def _automatic(log: Log, entries: Sequence[Entry], at: int, *, is_cut_chosen: bool) -> Compaction:
     from .compaction import summarise  # late: few sessions are compacted, all are to_entry
 
-    keeps_input = not is_cut_chosen and bool(log.cursor.turn)  # the open turn's input stays whole, as in the loop
+    keeps_input = not is_cut_chosen and bool(
+        log.cursor.turn
+    )  # the open turn's input stays whole, as in the loop
     made = summarise(entries, log.cursor if keeps_input else Cursor(turn=at + 1))
     if made is None or not (keeps_input or made.first_kept == at + 1):
         raise InvalidSummary(f"no summary would be shorter than the entries before {at + 1}")

@@ -1,12 +1,9 @@
-"""A session before it exists: its row, its seeds and what is frozen with it, checked so that every store can keep it.
-
-Pure but for the clock and the ids of the world it is given. Does not know stores; whoever made it hands it to one.
-"""
+"""Build a new session, its row and its seeds, and check that every store can keep it. Knows no store."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -17,8 +14,8 @@ from ..core.messages import Message
 from ..core.state import merge_state
 from ..core.turns import Cursor
 from ..core.usage import MAX_COUNT
-from ..errors import InvalidCount, InvalidText
-from ..stores.base import NewSession, SessionDetail, SessionRow
+from ..errors import InvalidArgument, InvalidCount, InvalidText
+from ..stores.base import NewSession, Relation, SessionDetail, SessionRow
 from .runtime import Runtime
 from .workspace import Workspace
 
@@ -29,54 +26,79 @@ TEXT_COLUMNS = (
 )
 
 
+class SessionOptions(TypedDict, total=False):
+    """What a session can be started with beside its agent and seeds. `Store.start` explains each."""
+
+    owner: str | None
+    title: str | None
+    tags: Mapping[str, str]
+    model: str | None
+    context_window: int | None
+    trigger_type: str | None
+    trigger_id: str | None
+    tool_names: Sequence[str]
+    spec: Any
+    policy: Any
+    state: dict[str, Any] | None
+    workspace: Workspace | None
+    relation: Relation | None
+    parent_session: str | None
+    parent_seq: int | None
+
+
 def new_session(
     runtime: Runtime,
     space: str,
     agent: str | None,
     seeds: Sequence[Draft],
     session_id: str | None,
-    about: dict[str, Any],
+    conversation_id: str | None,
+    options: SessionOptions,
 ) -> tuple[NewSession, Cursor]:
-    """The session, and the cursor behind its seeds. `about` it: see `Store.start`."""
-    workspace = cast(Workspace | None, about.pop("workspace", None))
+    """The session to create, and the cursor after its seeds."""
+    columns: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    workspace: Workspace | None = columns.pop("workspace", None)
     for name in ("spec", "policy", "state"):
-        check_json(about.get(name), name)
-    about = runtime.redactor.redact_json(about)
-    wide = {name: about.pop(name, None) for name in ("spec", "policy", "state")}
-    opening = list(seeds) if workspace is None else [_filled(draft, workspace) for draft in seeds]
-    if wide["state"] is not None:
-        opening.append(Draft(Note(state=wide["state"])))
+        check_json(columns.get(name), name)
+    if isinstance(columns.get("tool_names"), str):
+        raise InvalidArgument("tool_names", columns["tool_names"], "a list of names")
+    columns = runtime.redactor.redact_json(columns)
+    spec, policy, state = (columns.pop(name, None) for name in ("spec", "policy", "state"))
+    drafts = [_fill(draft, workspace) for draft in seeds]
+    if state is not None:
+        drafts.append(Draft(Note(state=state)))
     now = runtime.now()
-    written = build_entries(Cursor(), opening, now, seed=True, redactor=runtime.redactor)
-    names = about.get("tool_names", ())
-    if isinstance(names, list | tuple):
-        about["tool_names"] = tuple(names)
+    written = build_entries(Cursor(), drafts, now, seed=True, redactor=runtime.redactor)
+    if isinstance(columns.get("tool_names"), list | tuple):
+        columns["tool_names"] = tuple(columns["tool_names"])
     row = SessionRow(
         session_id=session_id or runtime.new_id("ses"),
         space=space,
-        conversation_id=about.pop("conversation_id", None) or runtime.new_id("con"),
+        conversation_id=conversation_id or runtime.new_id("con"),
         agent=agent,
         seed_count=len(written.entries),
         started_at=now,
         updated_at=now,
-        **about,
+        **columns,
     )
     check_row(row)
     detail = SessionDetail(
-        spec=None if wide["spec"] is None else to_json(wide["spec"], "spec"),
-        policy=None if wide["policy"] is None else to_json(wide["policy"], "policy"),
+        spec=None if spec is None else to_json(spec, "spec"),
+        policy=None if policy is None else to_json(policy, "policy"),
         workspace=None if workspace is None else to_json(msgspec.to_builtins(workspace), "workspace"),
-        state=None if wide["state"] is None else to_json(merge_state({}, wide["state"]), "state"),
+        state=None if state is None else to_json(merge_state({}, state), "state"),
     )
     return NewSession(row, runtime.new_id(""), detail, written.entries, written.blobs), written.cursor
 
 
-def _filled(draft: Draft, workspace: Workspace) -> Draft:
-    return Draft(workspace.fill(draft.payload)) if isinstance(draft.payload, Message) else draft
+def _fill(draft: Draft, workspace: Workspace | None) -> Draft:
+    if workspace is None or not isinstance(draft.payload, Message):
+        return draft
+    return Draft(workspace.fill(draft.payload))
 
 
 def check_row(row: SessionRow) -> None:
-    """Refuse a row that not every store could keep: types first, then text for plain columns."""
+    """Raise for a row that not every store could keep unchanged: types first, then text."""
     for name in TEXT_COLUMNS:
         check_text(getattr(row, name), name)
     decode_or_refuse(_rows, to_json(msgspec.to_builtins(row), "session"), "session")

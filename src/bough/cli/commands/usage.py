@@ -9,7 +9,7 @@ import click
 
 from ...core.time_text import parse_time
 from ...core.usage import Call, Totals, format_cost, total
-from ...session import Session
+from ...session import Session, UsageView
 from ...store import Store
 from ...stores.base import SessionRow
 from ..reference import complete, resolve
@@ -42,7 +42,7 @@ _KEYS: dict[str, Callable[[Spent], str]] = {
 def usage(
     location: StoreLocation,
     reference: str | None,
-    view: str | None,
+    view: UsageView | None,
     since: str | None,
     by: str | None,
     is_json: bool,
@@ -77,7 +77,7 @@ def usage(
     click.echo("\n".join(table(rows, head, spare=("CACHED", "INPUT", "OUTPUT", "CALLS"), is_cut=False)))
 
 
-def _of_one(session: Session, view: str, since: str | None) -> list[Spent]:
+def _of_one(session: Session, view: UsageView, since: str | None) -> list[Spent]:
     row = session.row
     if since is not None and since.isdigit():
         return [(row, call) for call in session.model_calls(view, since=session.log.leaf_at(int(since)))]

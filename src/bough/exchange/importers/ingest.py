@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from hashlib import sha256
 from itertools import count
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import astuple, replace
@@ -33,7 +32,7 @@ from ...errors import (
 from ...formats.records import START, EntryRecord, Loss, LossReport, SessionRecord
 from ...log.labels import label
 from ...log.log import Log
-from ...log.new_session import new_session
+from ...log.new_session import SessionOptions, new_session
 from ...log.runtime import Runtime
 from ...models.prices import price
 from ...stores.base import StoreBackend
@@ -160,8 +159,8 @@ class SessionBuilder:
 
     def _started(self, shelf: StoreBackend, parent: Log | None) -> Log:
         foreign = self.foreign
-        about: dict[str, Any] = {
-            "conversation_id": foreign.session_id,
+        conversation_id = foreign.session_id
+        about: SessionOptions = {
             "owner": shelf.owner,
             "title": foreign.title,
             "relation": "import",
@@ -170,15 +169,14 @@ class SessionBuilder:
         }
         if parent is not None:
             parent.record("task_started", data={"child": foreign.session_id, "seq": parent.leaf.seq})
-            about |= {
-                "conversation_id": parent.store.session(parent.session_id).conversation_id,
-                "relation": "task",
-                "parent_session": parent.session_id,
-                "parent_seq": parent.leaf.seq,
-            }
+            conversation_id = parent.store.session(parent.session_id).conversation_id
+            about["relation"] = "task"
+            about["parent_session"], about["parent_seq"] = parent.session_id, parent.leaf.seq
         seeds = [Draft(seed) for seed in foreign.seeds]
         runtime = self.clock.runtime
-        new, cursor = new_session(runtime, shelf.space, foreign.agent, seeds, foreign.session_id, about)
+        new, cursor = new_session(
+            runtime, shelf.space, foreign.agent, seeds, foreign.session_id, conversation_id, about
+        )
         row, _ = shelf.create(new)
         return Log(shelf, row, runtime, cursor)
 

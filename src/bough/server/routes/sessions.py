@@ -201,10 +201,15 @@ def start_session(request: ApiRequest, data: JSONBody[StartBody]) -> Response[Se
     """Start a session. With a `session_id` it is idempotent."""
     context, _ = context_and_caller(request)
     seeds = [system(data.prompt)] if data.prompt else []
-    given = {"title": data.title, "tags": data.tags, "model": data.model, "owner": data.owner}
-    about = {name: value for name, value in given.items() if value}
     made = context.store.start(
-        data.agent, seeds, session_id=data.session_id, conversation_id=data.conversation_id, **about
+        data.agent,
+        seeds,
+        session_id=data.session_id,
+        conversation_id=data.conversation_id,
+        title=data.title or None,
+        tags=data.tags,
+        model=data.model or None,
+        owner=data.owner or None,
     )
     headers = {"location": f"/api/sessions/{made.session_id}"}
     return Response(session_result(made), status_code=201, headers=headers)

@@ -12,6 +12,7 @@ from msgspec.structs import astuple
 
 from ...core.usage import Call, Totals, add, total
 from ...errors import NotFound
+from ...session import UsageView
 from ...stores.base import SessionQuery, SessionRow
 from ...stores.counts import DailyUsage, StorageSize
 from ..context import ApiRequest, context_and_caller, in_thread
@@ -27,7 +28,7 @@ MOST_NAMES, MOST_ROWS, LARGEST = 200, 2_000, 25
 def session_usage(
     request: ApiRequest,
     session_id: FromPath[str],
-    view: Annotated[str, QueryParameter(description="own, path or tree")] = "own",
+    view: Annotated[UsageView, QueryParameter(description="own, path or tree")] = "own",
     since: Annotated[str | None, QueryParameter(description="Behind this place of the path")] = None,
     leaf: Annotated[str | None, QueryParameter(description="Of the path to this place")] = None,
 ) -> SessionUsage:
