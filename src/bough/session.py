@@ -604,7 +604,9 @@ class Session:
         if engine != "local":
             raise InvalidArgument("engine", engine, '"local" or "absurd"')
         if model is None:
-            raise InvalidOperation('a run needs a model: pass model="anthropic:claude-…", a Model, or a chain')
+            raise InvalidOperation(
+                'a run needs a model: pass model="anthropic:claude-…", a Model, or a chain'
+            )
         from .engines.local import start_run
 
         self._run = start_run(self.log, content, model=model, tools=tools, limits=limits, one_shot=one_shot)
@@ -864,7 +866,7 @@ class Session:
         return self.log.runtime.redactor if redact else None
 
     def _entries(self, since: int, redact: bool) -> Iterator[Entry]:
-        from .exchange.exports.path_reader import redact_entries, path_entries
+        from .exchange.exports.path_reader import path_entries, redact_entries
 
         return redact_entries(path_entries(self.log, since), self._redactor(redact))
 

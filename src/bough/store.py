@@ -283,7 +283,9 @@ class Store:
 
     # -- import and copy ---------------------------------------------------------------------------
 
-    def import_bundle(self, source: PathOrFile, *, new_id: bool = False, progress: OnProgress | None = None) -> BundleImportResult:
+    def import_bundle(
+        self, source: PathOrFile, *, new_id: bool = False, progress: OnProgress | None = None
+    ) -> BundleImportResult:
         """Import a bundle from a path or a binary file, whole or not at all. Importing it twice adds nothing.
 
         Raises IdClash if its id holds other content here; `new_id=True` imports it under a new id.
@@ -292,7 +294,9 @@ class Store:
 
         return import_bundle(self.backend, self.runtime, source, new_id=new_id, progress=progress)
 
-    def import_from(self, tool: str, place: str | None = None, *, new_id: bool = False) -> Iterator[ToolImportResult]:
+    def import_from(
+        self, tool: str, place: str | None = None, *, new_id: bool = False
+    ) -> Iterator[ToolImportResult]:
         """Import another tool's sessions from a place, or from where that tool keeps them, one after the other.
 
         Each is imported whole or not at all. Importing twice adds nothing; a session that has grown adds what is new.
