@@ -541,9 +541,9 @@ class TestDamage:
             (b'"state":{"n":1,"found"', b'"state":{"n":2,"found"', "state"),
             (b'"key":', b'"other":', "other"),
             (b'"status":"idle"', b'"status":"odd"', "odd"),
-            (b'"status":"idle"', b'"status":"running"', "runs"),
+            (b'"status":"idle"', b'"status":"running"', "status is running"),
             (b'"title":"Lost', b'"title":"\\u0000', "NUL"),
-            (b'"parent":1', b'"parent":2', "hangs on"),
+            (b'"parent":1', b'"parent":2', "is not an earlier branch"),
             (b'"internal":true', b'"internal":false', "visibility"),
             (b'"at":1000', b'"at":-100', "out of range"),
         ],
@@ -622,7 +622,7 @@ class TestDamage:
             told = {**json.loads(lines[at]), "kind": kind, "id": chain_id(b"", kind, 0, 0, body).hex()}
             line = json.dumps({**told, "body": 0}).encode().replace(b'"body": 0', b'"body":' + body)
             data = rehashed([*lines[:at], line + b"\n", *lines[at + 1 :]])
-            assert "inline bytes" in str(error := refused(store, data)) or "no kind" in str(error)
+            assert "inline bytes" in str(error := refused(store, data)) or "not a valid kind" in str(error)
 
     def test_a_file_that_is_not_there_or_text_is_refused(self, store: Store, tmp_path: Path) -> None:
         with pytest.raises(InvalidBundle, match="cannot be opened"):

@@ -396,8 +396,8 @@ class TestPlaces:
         with memory_store() as store, pytest.raises(InvalidSource, match="nothing was changed"):
             list(store.import_from(tool, str(tmp_path)))
 
-    def test_a_tool_without_a_home_wants_a_place(self) -> None:
-        with memory_store() as store, pytest.raises(InvalidSource, match="name JSON lines"):
+    def test_a_tool_without_a_default_path_needs_a_source(self) -> None:
+        with memory_store() as store, pytest.raises(InvalidSource, match="name a JSON Lines file"):
             store.import_from("chat")
 
 
@@ -422,7 +422,7 @@ class TestTheCommand:
             "chat-two",
         ]
         assert "2 sessions taken in, 0 grown, 0 known already, 4 entries" in done.err
-        assert "lost 1 × a message of no shape we know" in done.err
+        assert "lost 1 × a message of unknown shape" in done.err
 
     def test_again_takes_in_nothing(self, logs: Path, tmp_path: Path) -> None:
         bough("import", "--from", "chat", str(logs), store=tmp_path / "s.db")

@@ -17,9 +17,9 @@ from msgspec import Struct
 
 from ...core.usage import MAX_COUNT, Call
 from ...errors import InvalidBundle, NewerFormat
+from ...log.integrity import IntegrityError, check_export
 from ...stores.base import Fact, StoredEntry
 from ...stores.transfer import BlobReferences, BlobStream, SessionExport, SessionExports, hash_inherited
-from .check import NotWhole, checked
 from .lines import (
     FORMAT,
     MAJOR,
@@ -242,8 +242,8 @@ def check(file: BinaryIO, where: str, tell: OnProgress | None) -> Checked:
     reader = BundleReader(file, where, "checking", tell)
     dumps, naming = reader.dumps(), BlobReferences()
     try:
-        hashes = [_drained(checked(dump), naming) for dump in dumps.sessions]
-    except NotWhole as error:
+        hashes = [_drained(check_export(dump), naming) for dump in dumps.sessions]
+    except IntegrityError as error:
         raise reader.wrong(str(error)) from None
     for _ in dumps.blobs(naming.mimes):
         pass

@@ -14,8 +14,8 @@ from typing import BinaryIO
 from msgspec import Struct, field
 
 from ...errors import StoreDamaged, StoreError, StoreFull, StoreReadOnly
+from ...log.integrity import IntegrityError, check_export
 from ...stores.transfer import PIECE_BYTES, BlobReferences, BlobStream, SessionExport, SessionExports
-from .check import NotWhole, checked
 from .lines import (
     BlobLine,
     CallLine,
@@ -83,7 +83,7 @@ class BundleWriter:
         for dump in dumps.sessions:
             try:
                 self._session(dump)
-            except NotWhole as error:
+            except IntegrityError as error:
                 why = f"session {dump.row.session_id}: {error}"
                 raise StoreDamaged(self.where, why) from None
         if header.blobs:
@@ -94,7 +94,7 @@ class BundleWriter:
         return BundleExportResult(counts, self.bytes, len(self.naming.mimes) - self.blobs)
 
     def _session(self, dump: SessionExport) -> None:
-        dump = checked(dump)
+        dump = check_export(dump)
         self.sessions += 1
         self.put(session_line(dump.row, dump.detail))
         for branch in dump.branches:

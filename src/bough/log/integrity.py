@@ -1,0 +1,406 @@
+"""The laws a session's records obey: chain, sequence numbers, tool pairs, anchors, visibility, and every cached value.
+
+`SessionWalker` checks records as they pass by and keeps none of them, so a bundle of any size is checked in constant
+memory. It is used by `verify` over a store and by bundles in both directions. It knows no file and no store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+from msgspec.structs import asdict, replace
+
+from ..core.codec import chain_id, check_json, check_text, decode, from_json
+from ..core.drafts import NewEntry
+from ..core.entries import Payload, Unknown, is_internal
+from ..core.media import ATTACHMENT_MARK, BASE64_MARK, extract_blobs
+from ..core.messages import Message
+from ..core.state import State, merge_state, state_updates
+from ..core.tree import Branch
+from ..core.turns import Cursor, advance
+from ..core.usage import MAX_COUNT, Call, Totals, add, check_call, total
+from ..errors import BoughError
+from ..stores.base import Fact, QueuedInput, SessionDetail, SessionRow, StoredEntry
+from ..stores.message_limits import MessageLimit
+from ..stores.transfer import SessionExport
+from .changes import STATUSES
+
+MAX_SEQ = 2**32 - 1
+INVALID_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What decoding untrusted JSON may raise, also for endless numbers and endless nesting."""
+
+Report = Callable[[str, str], None]
+"""Called with where a problem is and what it is. It may raise to stop at the first problem."""
+Anchor = tuple[Cursor, State]
+"""The cursor and the state after an entry."""
+
+
+class IntegrityError(Exception):
+    """The first law an exported session breaks. Callers add the file and line, or the store."""
+
+
+def check_export(export: SessionExport) -> SessionExport:
+    """Return the same export, checked while it is read: raises `IntegrityError` at the first problem.
+
+    Exports and imports both pass here, so an export never writes what an import would refuse.
+    """
+
+    def fail(where: str, problem: str) -> None:
+        raise IntegrityError(f"{where}: {problem}")
+
+    walker = SessionWalker(export.row, export.branches, fail)
+    walker.check_row()
+    walker.check_detail(export.detail)
+    walker.check_numbering()
+    walker.check_branches()
+    walker.check_inherited(export.inherited_calls, export.inherited_limits)
+
+    def entries() -> Iterator[StoredEntry]:
+        yield from walker.entries(export.entries)
+        walker.check_caches(export.detail.state)
+
+    return replace(
+        export,
+        entries=entries(),
+        calls=walker.calls(export.calls),
+        facts=walker.facts(export.facts),
+        inbox=walker.inbox(export.inbox),
+    )
+
+
+class SessionWalker:
+    """Checks the records of one session in the order branches, entries, calls, facts, inbox.
+
+    `find_anchor` returns the cursor and state at (branch, seq) on branches whose entries are not walked; without it all
+    branches and entries of the session must pass by, inherited ones too. `check_media` is called with each message.
+    """
+
+    def __init__(
+        self,
+        row: SessionRow,
+        branches: Sequence[Branch],
+        report: Report,
+        find_anchor: Callable[[int, int], Anchor | None] | None = None,
+        check_media: Callable[[str, Message, NewEntry], None] | None = None,
+    ) -> None:
+        self.row, self.report = row, report
+        self.branches = {branch.branch: branch for branch in branches}
+        self.own = {branch.branch for branch in branches if branch.session_id == row.session_id}
+        self.is_complete = find_anchor is None
+        self._find_anchor, self._check_media = find_anchor, check_media
+        self._walked = [branch for branch in branches if self.is_complete or branch.branch in self.own]
+        self._anchor_points = {(branch.parent, branch.parent_seq) for branch in self._walked}
+        self._anchor_points.add((row.leaf.branch, row.leaf.seq))
+        self._anchors: dict[tuple[int | None, int], Anchor] = {(None, 0): (Cursor(), {})}
+        self._inherited_turns: set[tuple[int, int]] = set()
+        self._answers = {number: bytearray() for number in self.own}
+        """By branch: one byte per entry, 1 where it is an answer."""
+        self._inputs = 0
+
+    # -- row and branches --------------------------------------------------------------------------
+
+    def check_row(self) -> None:
+        row = self.row
+        try:
+            for name, value in asdict(row).items():
+                texts: Iterable[object] = (value,)
+                if name in ("tags", "tool_names"):
+                    texts = [*value, *row.tags.values()]
+                for text in texts:
+                    if isinstance(text, str):
+                        check_text(text, name)
+                if isinstance(value, int):
+                    self._check_count(f"row {name}", value)
+        except BoughError as error:
+            self.report("row", str(error))
+        if not row.session_id or row.status == "running":
+            self.report("row", "it has no session id, or its status is running")
+        for name in (row.session_id, row.parent_session or "", row.conversation_id or ""):
+            if not name.isprintable():  # ids are displayed, typed and put into URLs
+                self.report("row", f"the id {name!r} has characters that cannot be printed")
+
+    def check_detail(self, detail: SessionDetail) -> None:
+        for name, text in asdict(detail).items():
+            if text is None:
+                continue
+            try:
+                check_json(from_json(text), name)
+            except (BoughError, *INVALID_JSON) as error:
+                self.report(name, str(error))
+            if b"\n" in text:
+                self.report(name, "it contains a line break")
+
+    def check_numbering(self) -> None:
+        """Check what holds for an export only: branches are numbered from 1, inherited ones first."""
+        has_own = False
+        for number, branch in enumerate(self.branches.values(), 1):
+            if branch.branch != number:
+                self.report(f"branch {branch.branch}", f"expected branch {number}")
+            if has_own and branch.branch not in self.own:
+                self.report(f"branch {number}", "it is inherited, but follows one of the session's own")
+            has_own = has_own or branch.branch in self.own
+
+    def check_branches(self) -> None:
+        for branch in self._walked:
+            self._check_branch(branch)
+        if not self.own:
+            self.report("tree", "the session has no branch of its own")
+        leaf = self.branches.get(self.row.leaf.branch)
+        if leaf is None or not leaf.parent_seq <= self.row.leaf.seq <= leaf.tail:
+            self.report("leaf", f"{self.row.leaf} is not a position in its tree")
+
+    def _check_branch(self, branch: Branch) -> None:
+        where = f"branch {branch.branch}"
+        parent = None if branch.parent is None else self.branches.get(branch.parent)
+        if not 0 <= branch.parent_seq <= branch.tail <= MAX_SEQ:
+            self.report(where, f"it starts after {branch.parent_seq} and ends at {branch.tail}")
+        if branch.parent is None:
+            if branch.parent_seq:
+                self.report(where, f"it has no parent, yet starts after entry {branch.parent_seq}")
+        elif parent is None or branch.parent >= branch.branch:
+            self.report(where, f"its parent {branch.parent} is not an earlier branch")
+        elif not parent.parent_seq <= branch.parent_seq <= parent.tail:
+            self.report(where, f"its anchor {branch.parent}:{branch.parent_seq} does not exist")
+
+    def check_inherited(self, calls: Iterable[Call], limits: Sequence[MessageLimit]) -> None:
+        for call in calls:
+            if call.branch in self.own:
+                self.report(f"call {call.call_id}", f"branch {call.branch} is not inherited")
+            self._check_call(call)
+        turns = [(limit.branch, limit.turn) for limit in limits]
+        self._inherited_turns = set(turns)
+        if turns != sorted(self._inherited_turns):
+            self.report("message limits", "they are not sorted by position, each once")
+        for limit in limits:
+            where, branch = f"turn {limit.branch}:{limit.turn}", self.branches.get(limit.branch)
+            if (
+                branch is None
+                or branch.branch in self.own
+                or not branch.parent_seq < limit.turn <= branch.tail
+            ):
+                self.report(where, "it has a message limit, but is not inherited")
+            self._check_count(where, limit.max_messages)
+
+    # -- entries -----------------------------------------------------------------------------------
+
+    def entries(self, entries: Iterable[StoredEntry]) -> Iterator[StoredEntry]:
+        """Yield the entries, checked. After a problem the rest of that branch is not checked: it would only follow."""
+        remaining = iter(self._walked)
+        branch: Branch | None = None
+        anchor: Anchor | None = None
+        for stored in entries:
+            while branch is None or (branch.branch != stored.branch and self._is_finished(branch, anchor)):
+                branch = next(remaining, None)
+                if branch is None:
+                    self.report(
+                        f"entry {stored.branch}:{stored.entry.seq}", "its branch does not exist or has ended"
+                    )
+                    return
+                anchor = self._enter(branch)
+            if anchor is not None and branch.branch == stored.branch:
+                anchor = self._step(branch, anchor, stored.entry)
+                if anchor is not None:
+                    self._pass(branch, anchor)
+            yield stored
+        while branch is None or self._is_finished(branch, anchor):
+            branch = next(remaining, None)
+            if branch is None:
+                return
+            anchor = self._enter(branch)
+
+    def _is_finished(self, branch: Branch, anchor: Anchor | None) -> bool:
+        if anchor is not None and anchor[0].seq != branch.tail:
+            self.report(
+                f"branch {branch.branch}", f"its last entry is {anchor[0].seq}, its tail is {branch.tail}"
+            )
+        return True
+
+    def _enter(self, branch: Branch) -> Anchor | None:
+        anchor = self._anchor(branch.parent, branch.parent_seq)
+        if anchor is None:
+            position = f"{branch.parent}:{branch.parent_seq}"
+            self.report(f"branch {branch.branch}", f"its anchor {position} does not exist or cannot be read")
+        else:
+            self._pass(branch, anchor)
+        return anchor
+
+    def _anchor(self, branch: int | None, seq: int) -> Anchor | None:
+        anchor = self._anchors.get((branch, seq))
+        if anchor is None and self._find_anchor is not None and branch is not None:
+            return self._find_anchor(branch, seq)
+        return anchor
+
+    def _pass(self, branch: Branch, anchor: Anchor) -> None:
+        position = (branch.branch, anchor[0].seq)
+        if position in self._anchor_points:
+            self._anchors[position] = anchor
+
+    def _step(self, branch: Branch, anchor: Anchor, entry: NewEntry) -> Anchor | None:
+        """Check one entry and return the anchor after it; None if nothing after it can be checked."""
+        cursor, state = anchor
+        where = f"entry {branch.branch}:{entry.seq}"
+        if entry.seq != cursor.seq + 1 or entry.seq > branch.tail:
+            self.report(where, f"it follows {cursor.seq} of {branch.tail}: entries were removed or added")
+            return None
+        if chain_id(cursor.entry_id, entry.kind, entry.turn, entry.step, entry.body) != entry.entry_id:
+            self.report(where, "its id does not match its content and its parent: altered or reordered")
+            return None
+        is_seed = branch.parent is None and entry.seq <= self.row.seed_count
+        try:
+            payload = self._payload(where, entry.kind, entry.body)
+            position = advance(cursor, payload, seed=is_seed)
+            check_text(entry.model, "model")
+            check_text(entry.finish, "finish")
+        except (BoughError, *INVALID_JSON) as error:
+            self.report(where, str(error))
+            return None
+        if (position.turn, position.step) != (entry.turn, entry.step):
+            expected = f"{position.turn}.{position.step}"
+            self.report(where, f"its turn is {entry.turn}.{entry.step}, by its path it is {expected}")
+        self._check_columns(where, payload, entry, is_seed=is_seed)
+        is_input = entry.turn == entry.seq
+        if (branch.branch, entry.seq) in self._inherited_turns and not is_input:
+            self.report(where, "it has a message limit, but is not the input of a turn")
+        if branch.branch in self.own:
+            self._inputs += is_input
+            self._note_answer(branch, entry)
+        for update in state_updates(payload):
+            state = merge_state(state, update)
+        return position.cursor.with_id(entry.entry_id), state
+
+    def _payload(self, where: str, kind: str, body: bytes) -> Payload:
+        check_text(kind, "kind")
+        payload = decode(kind, body)
+        if isinstance(payload, Unknown):
+            from_json(body)
+        if b"\n" in body:
+            self.report(where, "its body contains a line break")
+        if not kind.isidentifier():
+            self.report(where, f"{kind!r} is not a valid kind")
+        may_hold_bytes = ATTACHMENT_MARK in body or BASE64_MARK in body
+        if isinstance(payload, Message) and may_hold_bytes and extract_blobs(payload)[1]:
+            self.report(where, "it contains inline bytes instead of a blob handle")
+        return payload
+
+    def _check_columns(self, where: str, payload: Payload, entry: NewEntry, *, is_seed: bool) -> None:
+        """Check the columns that repeat what the body says."""
+        self._check_count(where, entry.at)
+        if not isinstance(payload, Unknown):
+            role = payload.role if isinstance(payload, Message) else None
+            if entry.internal != is_internal(payload, seed=is_seed):
+                self.report(where, "its visibility does not match its kind")
+            if entry.role != role:
+                self.report(where, f"its role column is {entry.role}, its content's role is {role}")
+        if isinstance(payload, Message) and self._check_media is not None:
+            self._check_media(where, payload, entry)
+
+    def _note_answer(self, branch: Branch, entry: NewEntry) -> None:
+        answers, offset = self._answers[branch.branch], entry.seq - branch.parent_seq
+        answers.extend(bytes(offset + 1 - len(answers)))
+        answers[offset] = entry.role == "assistant"
+
+    # -- calls, facts, inbox and caches ------------------------------------------------------------
+
+    def calls(self, calls: Iterable[Call]) -> Iterator[Call]:
+        sums = Totals()
+        for call in calls:
+            self._check_call(call)
+            if call.branch in self.own:
+                self._check_call_position(call)
+            sums = add(sums, total([call]))
+            yield call
+        if sums != self.row.totals:
+            self.report("totals", f"they are {self.row.totals}, the calls sum to {sums}")
+
+    def _check_call(self, call: Call) -> None:
+        where = f"call {call.call_id}"
+        if (
+            call.branch not in self.branches and self.is_complete
+        ):  # in a store, an inherited branch may be purged
+            self.report(where, f"branch {call.branch} does not exist")
+        try:
+            check_call(call)
+        except BoughError as error:
+            self.report(where, str(error))
+        for count in (call.after_seq, call.answer_seq or 0, call.at):
+            self._check_count(where, count)
+
+    def _check_call_position(self, call: Call) -> None:
+        branch, answers = self.branches[call.branch], self._answers[call.branch]
+        if not 0 <= call.after_seq <= branch.tail:
+            self.report(
+                f"call {call.call_id}", f"it follows {call.branch}:{call.after_seq}, which does not exist"
+            )
+        elif call.answer_seq is not None:
+            offset = call.answer_seq - branch.parent_seq
+            if not 0 < offset < len(answers) or not answers[offset]:
+                self.report(
+                    f"call {call.call_id}", f"its answer {call.branch}:{call.answer_seq} is not an answer"
+                )
+
+    def facts(self, facts: Iterable[Fact]) -> Iterator[Fact]:
+        count = 0
+        for fact in facts:
+            count += 1
+            if fact.number != count:
+                self.report("journal", f"fact {count} is missing")
+                return
+            self._check_fact(fact)
+            yield fact
+        if count != self.row.facts:
+            self.report("journal", f"it has {count} facts, the row says {self.row.facts}")
+
+    def _check_fact(self, fact: Fact) -> None:
+        where, data, branches = f"fact {fact.number}", fact.data, []
+        try:
+            check_text(fact.kind, "kind")
+            check_text(fact.key, "key")
+            check_json(data, "its data")
+            if fact.key is not None and next(iter(data), None) == "branch":
+                branches.append(data["branch"])
+            if fact.kind == "moved" and "from" in data:
+                branch, _ = data["from"]
+                branches.append(branch)
+        except (BoughError, TypeError, ValueError) as error:
+            self.report(where, str(error))
+        if self.is_complete and not all(
+            type(branch) is int and branch in self.branches for branch in branches
+        ):
+            self.report(where, "it names a branch that does not exist")
+        self._check_count(where, fact.at)
+
+    def inbox(self, inbox: Iterable[QueuedInput]) -> Iterator[QueuedInput]:
+        last = 0
+        for queued in inbox:
+            where = f"queued input {queued.number}"
+            if queued.number <= last:
+                self.report(where, f"it follows {last}")
+            last = queued.number
+            self._check_count(where, queued.number)
+            self._check_count(where, queued.at)
+            try:
+                self._payload(where, "message", queued.body)
+            except (BoughError, *INVALID_JSON) as error:
+                self.report(where, str(error))
+            yield queued
+
+    def check_caches(self, state: bytes | None) -> None:
+        """Check the columns of the row that follow from the entries, once all have passed by."""
+        row = self.row
+        if self._inputs != row.turns:
+            self.report("turns", f"the row counts {row.turns}, the log has {self._inputs} inputs")
+        anchor = self._anchor(row.leaf.branch, row.leaf.seq)
+        if anchor is None:
+            self.report("leaf", f"{row.leaf} is not an entry of its tree")
+            return
+        if state is not None and from_json(state) != anchor[1]:
+            self.report("state", "the row's state differs from the state folded from the path")
+        if row.status not in STATUSES:
+            self.report("status", f"{row.status!r} is not a status")
+        if row.status in ("running", "waiting") and not anchor[0].turn:
+            self.report("status", f"it is {row.status}, but no turn is open")
+
+    def _check_count(self, where: str, value: int) -> None:
+        if not 0 <= value <= MAX_COUNT:
+            self.report(where, f"{value} is out of range")
