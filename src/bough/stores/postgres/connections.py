@@ -1,8 +1,8 @@
-"""The connections to one PostgreSQL server: a pool, transactions with an identity, and what to do when one breaks.
+"""The connections to one PostgreSQL server: a pool, transactions bound to a space, and recovery when one breaks.
 
-Knows who may see what space, and what may be done twice: a read is asked again, a write whose answer was lost is
-settled by whoever knows its key. Does not know what is read or written. Nothing is kept in a server connection
-between two transactions, so a transaction pooler may stand in between.
+Knows what may be repeated: a read is run again, a write whose answer was lost is settled by the caller, who knows its
+key. Does not know what is read or written. No state stays in a server connection between two transactions, so a
+transaction pooler may be in between.
 """
 
 from __future__ import annotations
@@ -57,25 +57,26 @@ log = logging.getLogger("bough.postgres")
 log.addHandler(logging.NullHandler())  # a library is silent until its user asks for its log
 
 SERVER_TIMEOUT_SECONDS = 30.0
-"""How long a server may be away before those who wait for it are told."""
+"""How long a caller waits for a server that is away, and for a lock."""
 READ_COMMITTED = "begin isolation level read committed"
 SNAPSHOT = "begin isolation level repeatable read read only"
 MAX_TRIES = 10
-WITHIN = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+OPEN = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+REPEATABLE = (DeadlockDetected, SerializationFailure, ForeignKeyViolation, InvalidSqlStatementName)
 
-# The identity of a statement that stands alone. PostgreSQL makes of this condition a one-time filter, evaluated
-# before anything it filters is read, so the policies find the setting in place: identity and work in one round
-# trip, without begin and commit (measured 1.3 to 1.5 times dearer). Every part of a statement that reads a table
-# on its own account must have it; where it were missing the policies would let nothing through.
+# Binds a single statement to a space. PostgreSQL makes this condition a one-time filter, evaluated before anything it
+# filters is read, so the policies find the setting in place: one round trip, without begin and commit (measured 1.3 to
+# 1.5 times as expensive). Every part of a statement that reads a table by itself needs it; without it the policies
+# let nothing through.
 SET_SPACE = "(select set_config('bough.space', %(space)s, true)) is not null"
-# And of a transaction. It waits for no lock longer than for a server: a client that puts in an input and does not
-# commit would hold whoever puts one into the same session, and with them one connection after the other.
+# Binds a transaction, and limits its waits for locks: a client that enqueues an input and does not commit would block
+# every other writer of that session, and with them one connection after the other.
 IDENTITY = f"select set_config('bough.space', {{}}, true), set_config('lock_timeout', '{SERVER_TIMEOUT_SECONDS:.0f}s', true)"
 SET_LOCK_TIMEOUT = f"(select set_config('lock_timeout', '{SERVER_TIMEOUT_SECONDS:.0f}s', true)) is not null"
 
 
 class ConnectionLost(Exception):
-    """The connection broke: what was under way may have happened, or not."""
+    """The connection broke: what was running may have been committed, or not."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -100,7 +101,7 @@ class Connections:
         self._address, self.url = address, address.safe_url
         self._is_closed = False
         self._identity = _identity(space)
-        connection = address.connect()  # without patience: who opens is told at once
+        connection = address.connect()  # no retries: opening a store fails at once
         try:
             postgres_schema.check_schema(connection, self.url)
         except BaseException:
@@ -110,7 +111,7 @@ class Connections:
         self._pool.add(connection)
 
     def for_space(self, space: str) -> Connections:
-        """The same pool for another tenant: an engine that works for thousands has not a connection for each."""
+        """Return the same pool for another tenant; an engine serves thousands of them with few connections."""
         other = copy(self)
         other._identity = _identity(space)
         return other
@@ -129,7 +130,7 @@ class Connections:
         if self._is_closed:
             raise StoreClosed(self.url)
         if self._pid != os.getpid():
-            _INHERITED.append(self._pool)  # the parent's: not to be used, closed nor collected here
+            _INHERITED.append(self._pool)  # the parent process's: must not be used, closed or collected here
             self._open()
         with self._pool.connection(SERVER_TIMEOUT_SECONDS) as connection:
             try:
@@ -142,7 +143,7 @@ class Connections:
     # -- one statement -----------------------------------------------------------------------------
 
     def query(self, query: str, bindings: Any = ()) -> list[Row]:
-        """All rows of one statement: one snapshot, one round trip. Asked again if the connection breaks."""
+        """Return all rows of one statement: one snapshot, one round trip. Runs again if the connection breaks."""
         return self.retry(lambda: self.query_once(query, bindings))
 
     def query_once(self, query: str, bindings: Any = ()) -> list[Row]:
@@ -177,45 +178,42 @@ class Connections:
             raise store_error(self.url, error) from error
 
     def engine_sql(self) -> EngineSql:
-        """What must stand in the statement that is handed to `run_said`."""
+        """Return what must be part of the statement that is passed to `run_with_engine_sql`."""
         return NO_ENGINE_SQL
 
     def run_with_engine_sql(self, statement: Statement, values: Mapping[str, Any]) -> Rows:
-        """`run` for a statement that says what `said` wants said."""
         return self.run_statement(statement, values)
 
-    def retry(self, do: Callable[[], R]) -> R:
-        """What may be done twice is, until the server has been away for too long."""
+    def retry(self, work: Callable[[], R]) -> R:
+        """Run what may run twice until it succeeds or the server has been away for too long."""
         deadline = self.deadline()
         while True:
             try:
-                return do()
+                return work()
             except ConnectionLost as lost:
                 if time.monotonic() > deadline:
                     raise ServerUnreachable(self.url, lost.reason) from None
                 self.recover(lost, deadline)
 
     def deadline(self) -> float:
-        """Until when whoever begins to wait now is to wait."""
+        """Return until when a caller that begins to wait now should wait."""
         return time.monotonic() + SERVER_TIMEOUT_SECONDS
 
     def recover(self, lost: ConnectionLost, deadline: float) -> None:
-        """The others in the pool may have broken too: the next one lent is a new one."""
+        """Drop the idle connections, which may have broken, too; raises UnknownCommit after the deadline."""
         if time.monotonic() > deadline:
             raise UnknownCommit(self.url, lost.reason) from None
         self.log_loss(lost)
         self._pool.drop_idle()
 
     def log_loss(self, lost: ConnectionLost) -> None:
-        log.warning(
-            "%s: a connection broke (%s); a new one settles what was under way", self.url, lost.reason
-        )
+        log.warning("%s: a connection broke (%s); retrying on a new one", self.url, lost.reason)
 
     # -- several statements ------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[Connection]:
-        """A connection within one snapshot, with the identity set."""
+        """Lend a connection within one snapshot, bound to the space."""
         try:
             with self._connection() as connection, self._begin(connection, SNAPSHOT):
                 yield connection
@@ -225,57 +223,51 @@ class Connections:
             raise ServerUnreachable(self.url, lost.reason) from lost
 
     def read_snapshot(self, work: Callable[[Connection], R]) -> R:
-        """Several statements on one snapshot. Begun again if the connection breaks."""
+        """Run several statements on one snapshot; starts again if the connection breaks."""
 
-        def do() -> R:
+        def read() -> R:
             with self._connection() as connection, self._begin(connection, SNAPSHOT):
                 return work(connection)
 
         try:
-            return self.retry(do)
+            return self.retry(read)
         except psycopg.Error as error:
             raise store_error(self.url, error) from error
 
     def transaction(self, work: Callable[[Connection], R], tries: int = MAX_TRIES) -> R:
-        """Do this in a transaction; durable on return, `Lost` if the connection broke.
+        """Run this in a transaction, durable on return; raises ConnectionLost if the connection breaks.
 
-        When somebody else came between, what was read is out of date and it is done again. `UniqueViolation` is
-        the caller's to understand.
+        Runs again if another writer made what it had read out of date. The caller handles UniqueViolation.
         """
-        for tried in range(tries):
+        for attempt in range(1, tries + 1):
             try:
                 with self._connection() as connection, self._begin(connection, READ_COMMITTED):
                     return work(connection)
             except UniqueViolation:
                 raise
-            except (
-                DeadlockDetected,
-                SerializationFailure,
-                ForeignKeyViolation,
-                InvalidSqlStatementName,
-            ) as error:
-                if tried == tries - 1:
-                    raise store_error(self.url, error) from error
             except psycopg.Error as error:
-                raise store_error(self.url, error) from error
-        raise AssertionError  # the last try returned or raised
+                if not isinstance(error, REPEATABLE) or attempt == tries:
+                    raise store_error(self.url, error) from error
+        raise AssertionError  # the last attempt returned or raised
 
-    def write(self, work: Callable[[Connection], R], happened: Callable[[R], bool] | None = None) -> R:
+    def write(self, work: Callable[[Connection], R], was_committed: Callable[[R], bool] | None = None) -> R:
         """The same, and settled if the connection breaks.
 
-        It is done again, unless `happened`, asked with what had come out before the commit, says that it is there.
-        Without `happened` doing it twice must be the same as doing it once.
+        It runs again unless `was_committed`, called with the result from before the commit, finds it written.
+        Without `was_committed`, running it twice must have the effect of running it once.
         """
         deadline = self.deadline()
         while True:
-            outcome: list[R] = []
+            results: list[R] = []
             try:
-                return self.transaction(lambda connection: _kept(outcome, work(connection)))  # noqa: B023
+                return self.transaction(lambda connection: _remember(results, work(connection)))  # noqa: B023
             except ConnectionLost as lost:
                 self.recover(lost, deadline)
-                if outcome and happened is not None and happened(outcome[-1]):
-                    return outcome[-1]
-            except UniqueViolation as error:  # a number was taken in this moment: the next one
+                if results and was_committed is not None and was_committed(results[-1]):
+                    return results[-1]
+            except (
+                UniqueViolation
+            ) as error:  # another writer just took the number: the next try takes the next one
                 if time.monotonic() > deadline:
                     raise store_error(self.url, error) from error
 
@@ -286,8 +278,8 @@ class Connections:
         try:
             yield
         except BaseException:
-            if connection.pgconn.transaction_status in WITHIN:  # else it broke, or a statement is under way
-                connection.pgconn.exec_(b"rollback")  # psycopg's own lets go of every prepared statement
+            if connection.pgconn.transaction_status in OPEN:  # else it broke, or a statement is still running
+                connection.pgconn.exec_(b"rollback")  # psycopg's own drops every prepared statement
             raise
         connection.commit()
 
@@ -299,27 +291,27 @@ def _identity(space: str) -> str:
     return sql.SQL(IDENTITY).format(sql.Literal(space)).as_string(None)
 
 
-def _kept(outcome: list[R], value: R) -> R:
-    outcome.append(value)
-    return value
+def _remember(results: list[R], result: R) -> R:
+    results.append(result)
+    return result
 
 
-def store_error(where: str, error: psycopg.Error) -> StoreError:
-    """PostgreSQL's error in our words."""
+def store_error(url: str, error: psycopg.Error) -> StoreError:
+    """Translate an error of PostgreSQL."""
     match error:
         case DiskFull():
-            return StoreFull(where)
+            return StoreFull(url)
         case ReadOnlySqlTransaction():
-            return StoreReadOnly(where)
+            return StoreReadOnly(url)
         case LockNotAvailable():
             return StoreError(
-                f"{where}: somebody holds a lock for longer than {SERVER_TIMEOUT_SECONDS:.0f} s; "
-                "nothing of this change was kept, hand it in again"
+                f"{url}: another client held a lock for more than {SERVER_TIMEOUT_SECONDS:.0f} s; "
+                "nothing was written, try again"
             )
         case InsufficientPrivilege():
-            return MissingPermission(where, urlsplit(where).username or "of this login", first_line(error))
+            return MissingPermission(url, urlsplit(url).username or "of this login", first_line(error))
         case DivisionByZero():  # by how many rows were locked
-            return StoreError(f"{where}: bough.lock lacks rows that migrate made; run: bough migrate")
+            return StoreError(f"{url}: bough.lock lacks rows that migrate made; run: bough migrate")
         case UndefinedTable():
-            return MigrationNeeded(where, 0, postgres_schema.VERSION)
-    return StoreError(f"{where} refused: {first_line(error)}; nothing of this change was kept")
+            return MigrationNeeded(url, 0, postgres_schema.VERSION)
+    return StoreError(f"{url} refused: {first_line(error)}; nothing was written")

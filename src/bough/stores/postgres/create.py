@@ -99,16 +99,16 @@ def values_of(new: NewSession) -> dict[str, Any]:
     return values
 
 
-def lock(writer: Connection, query: Any, name: str) -> None:
+def lock_row(writer: Connection, query: Any, name: str) -> None:
     """Lock one of the rows of bough.lock until the end of the transaction."""
     if writer.execute(query, (name,)).fetchone() is None:
         raise StoreError("bough.lock lacks rows that migrate made; run: bough migrate")
 
 
-def insert(connections: Connections, new: NewSession, space: str) -> SessionRow | None:
+def insert_session(connections: Connections, new: NewSession, space: str) -> SessionRow | None:
     """Insert it, in one round trip if it has no blobs and few seeds. None: the id is taken in this space."""
     if new.blobs or len(new.seeds) > MAX_ROWS or any(seed.media for seed in new.seeds):
-        return connections.transaction(lambda writer: insert_within(writer, new, space))
+        return connections.transaction(lambda writer: insert_session_within(writer, new, space))
     steps = _steps(new)
     rows = connections.run_pipeline(steps)
     if not rows and new.fork_point is not None and not connections.query(POSITION_EXISTS, steps[-1][1]):
@@ -116,7 +116,7 @@ def insert(connections: Connections, new: NewSession, space: str) -> SessionRow 
     return _created_row(new, rows)
 
 
-def insert_within(writer: Connection, new: NewSession, space: str) -> SessionRow | None:
+def insert_session_within(writer: Connection, new: NewSession, space: str) -> SessionRow | None:
     """The same in the transaction that is open, whatever it brings."""
     check_blobs(writer, space, new.seeds, new.blobs)
     insert_blobs(writer, space, new.blobs, new.row.started_at)

@@ -1,27 +1,51 @@
-"""The store on a server: PostgreSQL, any number of machines, tenants kept apart by the database itself.
+"""The store on PostgreSQL: any number of machines, tenants separated by the database itself.
 
-Knows what is read, and which work is one statement and which a transaction. Leaves to `postgres_connections` what
-happens when a connection breaks, to `postgres_write` what one change does, and to `postgres_purge` what may be
-forgotten. The schema is made by `postgres_schema.migrate`, by another role than the one that works here.
+Knows which reads and writes are one statement and which need a transaction. `connections` handles a connection that
+breaks, `commit` and `create` write changes and sessions, `purge` decides what may be deleted. `schema.migrate`
+creates the schema, under another role than the one that works here.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
+import msgspec
 from psycopg.errors import UniqueViolation
 
+from ...core.codec import from_json
 from ...core.drafts import Blob
-from ...core.tree import Leaf
-from ...errors import Fenced, IdTaken, NotFound, SessionRunning, SessionTrashed
-from ..base import Change, CommitResult, NewSession, QueuedInput, SessionRow
+from ...core.entries import Entry
+from ...core.tree import Branch, Leaf, Range, contains_leaf, lineage
+from ...core.usage import Call
+from ...errors import (
+    Fenced,
+    IdTaken,
+    InvalidPosition,
+    NotFound,
+    SessionRunning,
+    SessionTrashed,
+    StoreDamaged,
+)
+from ..base import (
+    Change,
+    CommitResult,
+    Fact,
+    NewSession,
+    PathSnapshot,
+    QueuedInput,
+    SessionDetail,
+    SessionPage,
+    SessionQuery,
+    SessionRow,
+    StoredEntry,
+)
 from ..purge_types import PurgeResult, UnreferencedBlobs
-from ..rows import session_from
-from . import create as creating
+from ..rows import call_from, entries_from, fact_from, session_from, stored_from
 from .commit import (
     commit_locked,
     committed,
@@ -33,16 +57,102 @@ from .commit import (
     statement,
     values_of,
 )
-from .connections import SET_LOCK_TIMEOUT, SET_SPACE, ConnectionLost, Connections
+from .connections import SET_LOCK_TIMEOUT, SET_SPACE, ConnectionLost, Connections, Row
 from .counts import PostgresCounting
-from .export_sessions import MINE, SELECT_SESSION
+from .create import (
+    LOCK,
+    LOCK_CONVERSATION,
+    SELECT_FIRST_KEY,
+    check_same,
+    insert_session,
+    insert_session_within,
+    lock_row,
+)
+from .export_sessions import MINE, SELECT_BRANCHES, SELECT_SESSION, SELECT_STORED
 from .import_sessions import PostgresDumping
 from .purge import below, purge
-from .read import PostgresReading
-from .rows import SESSION_COLUMNS
+from .rows import CALL_COLUMNS, ENTRY_COLUMNS, FACT_COLUMNS, SESSION_COLUMNS, detail_from
 from .search import PostgresSearching
+from .session_query import conditions
 from .statement import Connection, Statement
 from .url import Address
+
+# A path is one statement, and so one snapshot and one round trip. Its first row holds, as JSON in place of a body, the
+# session's row, the branches the path crosses and, on request, the detail; the others are the entries.
+# Under a policy PostgreSQL uses an index only for values from leakproof functions, and `coalesce` does not count as
+# one: so what is requested is computed first.
+SELECT_PATH = f"""
+with recursive me as materialized (
+    select {SESSION_COLUMNS} from bough.session where {MINE}
+), requested as materialized (
+    select coalesce(%(branch)s::bigint, branch) as branch, coalesce(%(seq)s::bigint, seq) as seq,
+           greatest(%(first)s::bigint, coalesce(%(seq)s::bigint, seq) - %(newest)s::bigint + 1) as first,
+           coalesce(%(last)s::bigint, %(seq)s::bigint, seq) as last
+    from me
+), line (id, parent, parent_seq, session_no, last) as (
+    select id, parent, parent_seq, session_no, (select seq from requested) from bough.branch
+    where {SET_SPACE} and branch.id = (select branch from requested)
+    union all
+    select under.*, least(line.last, line.parent_seq) from line cross join lateral (
+        -- `offset 0` makes it one index probe per step; as a join PostgreSQL may read the whole table for each.
+        select id, parent, parent_seq, session_no from bough.branch
+        where branch.id = line.parent and branch.id < line.id offset 0 -- a forged ring ends here
+    ) as under
+)
+select null::bigint, null::bigint, null::bigint, null, null::boolean, null, null, null::bytea, null::bigint, null::bytea,
+    convert_to(json_build_array(to_json(me), (
+        select json_agg(json_build_array(id, parent, parent_seq, session_no)) from line
+    ){{detail}})::text, 'UTF8')
+from me
+union all
+select entry.* from line cross join lateral (
+    select {ENTRY_COLUMNS} from bough.entry
+    where entry.branch = line.id
+      and entry.seq between greatest(line.parent_seq + 1, (select first from requested))
+                        and least(line.last, (select last from requested)){{only}}
+    order by entry.seq
+) as entry
+where {SET_SPACE}
+"""
+DETAIL = "".join(
+    f", (select session_detail.{name} from bough.session_detail where session_detail.no = me.no)"
+    for name in ("spec", "policy", "workspace", "state")
+)
+PUBLIC_ONLY, NON_MESSAGES_ONLY = " and not entry.internal", " and entry.kind is not null"
+SELECT_DETAIL = f"""
+select spec, policy, workspace, state
+from bough.session join bough.session_detail on session_detail.no = session.no where {MINE}
+"""
+SELECT_WITH_DETAIL = f"""
+select detail.*, {SESSION_COLUMNS} from bough.session cross join lateral (
+    select spec, policy, workspace, state from bough.session_detail where session_detail.no = session.no
+) as detail where {MINE}
+"""
+SELECT_JOURNAL = f"""
+select {FACT_COLUMNS.replace("branch", "journal.branch")} from bough.session
+left join bough.journal on journal.session_no = session.no and journal.n > %(after)s
+where {MINE} order by journal.n limit %(limit)s
+"""
+SELECT_LENGTHS = f"""
+select id, facts from bough.session
+where {SET_SPACE} and id = any(%(ids)s::text[]) and (%(owner)s::text is null or owner = %(owner)s)
+"""
+SELECT_CALLS = f"""
+select {CALL_COLUMNS} from bough.session left join bough.usage on usage.session_no = session.no where {MINE}
+order by usage.n
+"""
+SELECT_INHERITED_CALLS = f"""
+with recursive line (id) as (
+    select branch.id from bough.session join bough.branch on branch.session_no = session.no where {MINE}
+    union
+    select branch.parent from line join bough.branch on branch.id = line.id where branch.parent is not null
+), others as (
+    select distinct branch.session_no from line join bough.branch on branch.id = line.id
+    where {SET_SPACE} and branch.session_no <> (select session.no from bough.session where {MINE})
+)
+select {CALL_COLUMNS} from others join bough.usage using (session_no) where {SET_SPACE} order by usage.session_no, usage.n
+"""
+
 
 SELECT_LATEST = f"""
 select {SESSION_COLUMNS} from bough.session
@@ -65,12 +175,12 @@ where {MINE}
 SELECT_BLOB = f"""
 select hash, mime, bytes from bough.blob where {SET_SPACE} and space = %(space)s and hash = %(hash)s
 """
-SELECT_LOOSE = f"""
+SELECT_UNREFERENCED = f"""
 select count(*), coalesce(sum(size), 0)::bigint from bough.blob
 where {SET_SPACE} and space = %(space)s and at < %(before)s
   and not exists (select 1 from bough.blob_use where blob_no = blob.no)
 """
-DELETE_LOOSE = """
+DELETE_UNREFERENCED = """
 delete from bough.blob where space = %s and at < %s
   and not exists (select 1 from bough.blob_use where blob_no = blob.no)
 """
@@ -106,7 +216,13 @@ def _lease_statement(update: str, condition: str) -> Statement:
     return Statement.parse(update.format(condition=f" and {condition}" if condition else ""))
 
 
-class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, PostgresCounting):
+@lru_cache
+def _path_query(detail: str, only: str) -> str:
+    """Return the same string object each time, which psycopg then finds in its cache of parsed queries."""
+    return SELECT_PATH.format(detail=detail, only=only)
+
+
+class PostgresStore(PostgresSearching, PostgresDumping, PostgresCounting):
     has_tasks = True
 
     def __init__(self, url: str, *, space: str = "default", owner: str | None = None) -> None:
@@ -119,11 +235,155 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
     def close(self) -> None:
         self._connections.close()
 
-    def with_connections(self, join: Callable[[Connections], Connections]) -> PostgresStore:
-        """This store by way of an engine's connections: what they do in a transaction commits with our change."""
-        joined = copy(self)
-        joined._connections = join(self._connections)
-        return joined
+    def with_connections(self, wrap: Callable[[Connections], Connections]) -> PostgresStore:
+        """Return this store with an engine's connections: what they do in a transaction commits with its changes."""
+        other = copy(self)
+        other._connections = wrap(self._connections)
+        return other
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def _named(self, session_id: str) -> dict[str, Any]:
+        try:
+            session_id.encode()
+        except UnicodeEncodeError:  # a lone surrogate is in no id
+            raise NotFound(session_id) from None
+        if "\0" in session_id:
+            raise NotFound(session_id)
+        return {"id": session_id, "space": self.space, "owner": self.owner}
+
+    def _session_rows(self, query: str, session_id: str, **more: Any) -> list[Row]:
+        """Return the session's rows; raises NotFound if there are none because there is no such session."""
+        rows = self._connections.query(query, {**self._named(session_id), **more})
+        if not rows:
+            self.session(session_id)
+        return rows
+
+    def _joined_rows(self, query: str, session_id: str, **more: Any) -> list[Row]:
+        """The same with a left join from the session, whose one row of nulls means no rows: one query is enough."""
+        rows = self._connections.query(query, {**self._named(session_id), **more})
+        if not rows:
+            raise NotFound(session_id)
+        return [] if rows[0][0] is None else rows
+
+    def _row(self, connection: Connection, session_id: str) -> SessionRow:
+        row = connection.execute(SELECT_SESSION, self._named(session_id), binary=True).fetchone()
+        if row is None:
+            raise NotFound(session_id)
+        return session_from(row)
+
+    def session(self, session_id: str) -> SessionRow:
+        rows = self._connections.query(SELECT_SESSION, self._named(session_id))
+        if not rows:
+            raise NotFound(session_id)
+        return session_from(rows[0])
+
+    def detail(self, session_id: str) -> SessionDetail:
+        return detail_from(self._session_rows(SELECT_DETAIL, session_id)[0])
+
+    def session_with_detail(self, session_id: str) -> tuple[SessionRow, SessionDetail]:
+        row = self._session_rows(SELECT_WITH_DETAIL, session_id)[0]
+        return session_from(row[4:]), detail_from(row[:4])
+
+    def sessions(self, query: SessionQuery) -> SessionPage:
+        where, bindings = conditions(query, self.owner)
+        rows = self._connections.query(
+            f"select {SESSION_COLUMNS} from bough.session where {SET_SPACE} and {where} "
+            "order by no desc limit %(limit)s",
+            {**bindings, "space": self.space, "limit": query.limit + 1},
+        )
+        more = len(rows) > query.limit
+        rows = rows[: query.limit]
+        return SessionPage([session_from(row) for row in rows], str(rows[-1][0]) if more else None)
+
+    def path(
+        self,
+        session_id: str,
+        *,
+        leaf: Leaf | None = None,
+        first: int = 1,
+        last: int | None = None,
+        newest: int | None = None,
+        public: bool = False,
+        detail: bool = False,
+    ) -> PathSnapshot:
+        part = {"first": first, "last": last, "newest": newest}
+        query = _path_query(DETAIL if detail else "", PUBLIC_ONLY if public else "")
+        head, entries = self._read_path(query, session_id, leaf, part)
+        columns, branches, *detail_values = from_json(head)
+        row = session_from(tuple(columns.values()))
+        self._check_leaf(columns, branches or (), leaf)
+        ranges = self._ranges(branches or (), row.leaf if leaf is None else leaf)
+        return PathSnapshot(
+            row, tuple(ranges), entries, detail_from(tuple(detail_values)) if detail else None
+        )
+
+    def non_message_entries(self, session_id: str, *, leaf: Leaf | None = None) -> list[Entry]:
+        part = {"first": 1, "last": None, "newest": None}
+        head, entries = self._read_path(_path_query("", NON_MESSAGES_ONLY), session_id, leaf, part)
+        columns, branches = from_json(head)
+        self._check_leaf(columns, branches or (), leaf)
+        return entries
+
+    def _check_leaf(
+        self, columns: dict[str, Any], branches: Sequence[Sequence[Any]], leaf: Leaf | None
+    ) -> None:
+        """Raise InvalidPosition for a leaf of another session: the policies hide those of other tenants only."""
+        is_current = leaf is None or (columns["branch"], columns["seq"]) == (leaf.branch, leaf.seq)
+        if (
+            leaf is None
+            or is_current
+            or any(n == leaf.branch and no == columns["no"] for n, _, _, no in branches)
+        ):
+            return
+        if not contains_leaf(self.branches(columns["id"]), columns["id"], leaf):
+            raise InvalidPosition(str(leaf), 0, columns["seq"])
+
+    def _read_path(
+        self, query: str, session_id: str, leaf: Leaf | None, part: dict[str, int | None]
+    ) -> tuple[bytes, list[Entry]]:
+        """Return the first row's JSON, and the entries in order."""
+        place = {"branch": None, "seq": None} if leaf is None else {"branch": leaf.branch, "seq": leaf.seq}
+        rows = self._connections.query(query, {**self._named(session_id), **part, **place})
+        heads = [n for n, row in enumerate(rows) if row[0] is None]
+        if not heads:
+            raise NotFound(session_id)
+        head: bytes = rows.pop(heads[0])[-1]
+        try:
+            entries = entries_from(rows)
+        except (msgspec.DecodeError, TypeError) as error:
+            why = f"an entry of session {session_id} cannot be read ({error}); session.verify() names it"
+            raise StoreDamaged(self.url, why) from None
+        entries.sort(key=_seq)  # the statement promises no order of branches
+        return head, entries
+
+    def _ranges(self, branches: Iterable[Sequence[Any]], leaf: Leaf) -> list[Range]:
+        try:
+            return lineage({n: Branch(n, None, parent, seq) for n, parent, seq, _ in branches}, leaf)
+        except KeyError as error:
+            why = f"branch {error} is missing on the way to {leaf}; session.verify() says more"
+            raise StoreDamaged(self.url, why) from None
+
+    def entries(self, session_id: str) -> list[StoredEntry]:
+        return [stored_from(row) for row in self._session_rows(SELECT_STORED, session_id)]
+
+    def branches(self, session_id: str) -> list[Branch]:
+        return [Branch(*row) for row in self._session_rows(SELECT_BRANCHES, session_id)]
+
+    def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[Fact]:
+        rows = self._joined_rows(SELECT_JOURNAL, session_id, after=after, limit=limit)
+        return [fact_from(row) for row in rows]
+
+    def lengths(self, session_ids: Sequence[str]) -> dict[str, int]:
+        """Return how many facts each has, without those that are missing."""
+        bindings = {"space": self.space, "owner": self.owner, "ids": list(session_ids)}
+        return dict(self._connections.query(SELECT_LENGTHS, bindings))
+
+    def calls(self, session_id: str) -> list[Call]:
+        return [call_from(row) for row in self._joined_rows(SELECT_CALLS, session_id)]
+
+    def inherited_calls(self, session_id: str) -> list[Call]:
+        return [call_from(row) for row in self._session_rows(SELECT_INHERITED_CALLS, session_id)]
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -166,17 +426,20 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
         return committed(rows)
 
     def _settle(self, change: Change, lost: ConnectionLost) -> CommitResult:
-        """The answer was lost. If the key is there it happened; if not it is tried again, and the compare and swap
-        decides should the server still have been at it."""
+        """Find out what became of a change whose answer was lost.
+
+        If its key is in the journal it was written. If not it is tried again; should the server still be writing the
+        first one, the compare and swap lets only one through.
+        """
         deadline = self._connections.deadline()
         while True:
             self._connections.recover(lost, deadline)
             try:
-                found = self._connections.transaction(
+                result = self._connections.transaction(
                     lambda writer: find_committed(writer, change, self.owner)
                 )
-                if found is not None:
-                    return found
+                if result is not None:
+                    return result
                 done = self._commit(change)
                 return CommitResult(done.leaf, done.facts + len(change.facts)) if done.is_repeat else done
             except ConnectionLost as again:
@@ -187,45 +450,45 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
             return self._create(new)
         except ConnectionLost as lost:
             self._connections.recover(lost, self._connections.deadline())
-            found = self._connections.query(
-                creating.SELECT_FIRST_KEY, {"space": self.space, "id": new.row.session_id}
-            )
-            if found and found[0][0] == new.key:
+            keys = self._connections.query(SELECT_FIRST_KEY, {"space": self.space, "id": new.row.session_id})
+            if keys and keys[0][0] == new.key:
                 return self.session(new.row.session_id), True
             return self._connections.retry(lambda: self._create(new))
 
     def _create(self, new: NewSession) -> tuple[SessionRow, bool]:
         try:
-            made = creating.insert(self._connections, new, self.space)
-        except UniqueViolation:  # another space's, of which nothing is told, or made in this moment
-            made = None
-        return (made, True) if made is not None else (self._existing(new), False)
+            row = insert_session(self._connections, new, self.space)
+        except (
+            UniqueViolation
+        ):  # another space has it, which must not show, or another process just created it
+            row = None
+        return (row, True) if row is not None else (self._existing(new), False)
 
     def _existing(self, new: NewSession) -> SessionRow:
-        """The session that has this id; it must be the same one."""
+        """Return the session that has this id; raises IdTaken if it is another one."""
         try:
             row = self.session(new.row.session_id)
         except NotFound:
             raise IdTaken(new.row.session_id) from None
         seeds = self.path(row.session_id, last=row.seed_count).entries if row.seed_count else []
-        creating.check_same(new, row, [seed.entry_id for seed in seeds])
+        check_same(new, row, [seed.entry_id for seed in seeds])
         return row
 
     def latest_or_create(self, new: NewSession) -> tuple[SessionRow, bool]:
-        """Under a lock of the conversation's own, which whoever asks for the same one waits for."""
+        """Look and create under a lock of the conversation, for which other callers with the same one wait."""
         bindings = {"space": self.space, "owner": self.owner, "conversation": new.row.conversation_id}
-        found = self._connections.query(SELECT_LATEST, bindings)
-        if found:
-            return session_from(found[0]), False
+        rows = self._connections.query(SELECT_LATEST, bindings)
+        if rows:
+            return session_from(rows[0]), False
         name = f"{self.space}\0{new.row.conversation_id}".encode().hex()
 
         def work(writer: Connection) -> tuple[SessionRow, bool]:
-            creating.lock(writer, creating.LOCK_CONVERSATION, name)
-            there = writer.execute(SELECT_LATEST, bindings, binary=True).fetchone()
-            if there is not None:
-                return session_from(there), False
-            made = creating.insert_within(writer, new, self.space)
-            return (made, True) if made is not None else (self._existing(new), False)
+            lock_row(writer, LOCK_CONVERSATION, name)
+            latest = writer.execute(SELECT_LATEST, bindings, binary=True).fetchone()
+            if latest is not None:
+                return session_from(latest), False
+            row = insert_session_within(writer, new, self.space)
+            return (row, True) if row is not None else (self._existing(new), False)
 
         return self._connections.write(work)
 
@@ -248,18 +511,18 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
             writer.execute(query, (ids, head.trashed_at))
             return ids
 
-        # Done again after it was done, it finds nothing to restore; the ids are the same.
+        # Repeated after a lost answer it restores nothing and returns the same ids.
         return self._connections.write(work)
 
     def purge(self, session_id: str, *, with_forks: bool = False) -> PurgeResult:
         def work(writer: Connection) -> PurgeResult:
-            creating.lock(writer, creating.LOCK, self.space)
+            lock_row(writer, LOCK, self.space)
             return purge(writer, lock_head(writer, session_id, self.owner), session_id, with_forks=with_forks)
 
-        def happened(_: PurgeResult) -> bool:
+        def was_committed(_: PurgeResult) -> bool:
             return not self._connections.query(SELECT_SESSION, self._named(session_id))
 
-        return self._connections.write(work, happened)
+        return self._connections.write(work, was_committed)
 
     def lease(self, session_id: str, holder: str, until: int, at: int) -> int:
         fence = self._update_lease(LEASE, session_id, holder=holder, until=until, at=at)
@@ -298,16 +561,16 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
             head = lock_head(writer, session_id, self.owner)
             if head.fence != fence:
                 raise Fenced(session_id, fence, head.fence)
-            given = (head.no, self.space, leaf.branch, leaf.seq, fence, text.encode(), at)
-            writer.execute(SAVE_DRAFT, given)
+            row = (head.no, self.space, leaf.branch, leaf.seq, fence, text.encode(), at)
+            writer.execute(SAVE_DRAFT, row)
 
         self._connections.write(work)
 
     def draft(self, session_id: str) -> str | None:
-        found = self._connections.query(SELECT_DRAFT, self._named(session_id))
-        if not found:
+        rows = self._connections.query(SELECT_DRAFT, self._named(session_id))
+        if not rows:
             raise NotFound(session_id)
-        text: bytes | None = found[0][0]
+        text: bytes | None = rows[0][0]
         return None if text is None else text.decode()
 
     def enqueue(self, session_id: str, body: bytes, at: int) -> int:
@@ -317,34 +580,36 @@ class PostgresStore(PostgresReading, PostgresSearching, PostgresDumping, Postgre
             head = lock_head(writer, session_id, self.owner)
             if head.trashed_at is not None:
                 raise SessionTrashed(session_id)
-            given = (head.no, self.space, head.owner, key, body, at, head.no)
-            found = writer.execute(ENQUEUE, given).fetchone()
-            assert found is not None
-            return int(found[0])
+            values = (head.no, self.space, head.owner, key, body, at, head.no)
+            row = writer.execute(ENQUEUE, values).fetchone()
+            assert row is not None
+            return int(row[0])
 
-        def happened(_: int) -> bool:
+        def was_committed(_: int) -> bool:
             return bool(self._connections.query(SELECT_QUEUED_KEY, {**self._named(session_id), "key": key}))
 
-        return self._connections.write(work, happened)
+        return self._connections.write(work, was_committed)
 
     def inbox(self, session_id: str) -> list[QueuedInput]:
-        found = self._hanging(SELECT_INBOX, session_id)
-        return [QueuedInput(*row) for row in found]
+        return [QueuedInput(*row) for row in self._joined_rows(SELECT_INBOX, session_id)]
 
     def put_blob(self, blob: Blob, at: int) -> None:
         self._connections.write(lambda writer: insert_blobs(writer, self.space, (blob,), at))
 
     def blob(self, digest: str) -> Blob | None:
-        found = self._connections.query(SELECT_BLOB, {"space": self.space, "hash": digest})
-        return Blob(*found[0]) if found else None
+        rows = self._connections.query(SELECT_BLOB, {"space": self.space, "hash": digest})
+        return Blob(*rows[0]) if rows else None
 
     def unreferenced_blobs(self, before: int) -> UnreferencedBlobs:
         return UnreferencedBlobs(
-            *self._connections.query(SELECT_LOOSE, {"space": self.space, "before": before})[0]
+            *self._connections.query(SELECT_UNREFERENCED, {"space": self.space, "before": before})[0]
         )
 
     def delete_unreferenced_blobs(self, before: int) -> int:
         def work(writer: Connection) -> int:
-            return writer.execute(DELETE_LOOSE, (self.space, before)).rowcount
+            return writer.execute(DELETE_UNREFERENCED, (self.space, before)).rowcount
 
         return self._connections.write(work, lambda _: not self.unreferenced_blobs(before).blobs)
+
+
+_seq = attrgetter("seq")
