@@ -64,7 +64,7 @@ class TestDenial:
             client.execute(IDENTITY)
             given = "insert into bough.public_input (session_id, text) values (%s, 'x')"
             client.execute(given, (mine.session_id,))
-            with pytest.raises(errors.StoreError, match="holds a lock"):
+            with pytest.raises(errors.StoreError, match="held a lock"):
                 mine.enqueue("the service's own")
 
     def test_a_reader_that_stays_makes_migrate_give_up_and_say_so(
