@@ -89,10 +89,10 @@ class _Read:
 
     def __init__(self, session: bough.Session) -> None:
         entries, state, journal, row = session.path(), session.state, session.journal(), session.row
-        calls, problems = session.model_calls(), session.verify()
+        model_calls, problems = session.model_calls(), session.verify()
         self.path = lambda: entries
         self.journal = lambda: journal
-        self.model_calls = lambda: calls
+        self.model_calls = lambda: model_calls
         self.verify = lambda: problems
         self.state, self.row = state, row
 

@@ -351,7 +351,11 @@ class TestReplay:
     @pytest.mark.parametrize("line", ["replay ses_case", "diff ses_case ses_other"])
     def test_a_report_that_does_not_fit_is_named_and_leaves_nothing(self, shelf: Path, line: str) -> None:
         done = bough(*line.split(), "-o", "/dev/full", store=shelf)
-        assert (done.code, "no room to write /dev/full" in done.err, "key" in done.err) == (1, True, False)
+        assert (done.code, "no space left to write /dev/full" in done.err, "key" in done.err) == (
+            1,
+            True,
+            False,
+        )
 
     def test_a_place_before_the_beginning_is_refused(self) -> None:
         session = library.open("memory:").start("a", [system("s")])

@@ -276,7 +276,7 @@ class TestAnswer:
     ) -> None:
         bad = Answer(message, Usage(10, 5, 0, 0), None, "scripted", "m", "stop")
         events = session.send_sync("q", model=ScriptedModel([bad]), limits=NOW)
-        assert events[-1].data["error"]["code"] == "ModelError"
+        assert events[-1].data["error"]["code"] == "model_error"
         assert [(call.failed, call.usage.input_tokens) for call in session.model_calls()] == [(True, 10)]
         assert session.verify() == []
         session.send_sync("again", model=ScriptedModel(["whole"]))
@@ -397,7 +397,7 @@ class TestLimits:
         events = session.send_sync("2", model=ScriptedModel(["b"]), limits=limits)
         (told,) = [event for event in events if event.type == "session:limit_passed"]
         assert told.data["code"] == "cost_unknown"
-        assert "calls without a price so far: 1;" in told.data["message"]
+        assert "1 call(s) so far have no price" in told.data["message"]
         assert "pip install 'bough[prices]'" in told.data["message"]
 
     def test_those_of_the_sessions_settings_hold(self, session: Session) -> None:
@@ -498,7 +498,7 @@ class TestCompaction:
     def test_one_that_would_be_no_shorter_is_not_made(self, session: Session) -> None:
         session.append([user("a"), assistant("b")])
         events = session.send_sync("c", model=ScriptedModel([ContextOverflow("m", "too long")]), limits=NOW)
-        assert events[-1].data["error"]["code"] == "ContextOverflow"
+        assert events[-1].data["error"]["code"] == "context_overflow"
         assert "compaction" not in [entry.kind for entry in session.path()]
 
     def test_a_models_summary_longer_than_what_it_replaces_is_refused(self, session: Session) -> None:

@@ -435,7 +435,7 @@ class TestModels:
         events = session.send_sync(
             "long " * 900, model=ScriptedModel([ContextOverflow("m", "too long")]), limits=NOW
         )
-        assert events[-1].data["error"]["code"] == "ContextOverflow"
+        assert events[-1].data["error"]["code"] == "context_overflow"
         assert session.context().items[0].message.text == "long " * 900
 
     def test_a_turn_larger_than_the_window_still_compacts_and_keeps_its_input(
@@ -451,7 +451,7 @@ class TestModels:
         session.append([user("old " * 200), assistant("answer " * 200)])
         model = ScriptedModel([ContextOverflow("m", "too long"), ContextOverflow("m", "still too long")])
         events = session.send_sync("new", model=model, limits=NOW)
-        assert events[-1].data["error"]["code"] == "ContextOverflow"
+        assert events[-1].data["error"]["code"] == "context_overflow"
 
 
 class TestLimits:

@@ -188,7 +188,7 @@ class TestReferences:
         seen = bough("show", name, store=shelf).out
         (tmp_path / name).write_text("no bundle at all")
         assert bough("show", name, home=tmp_path, store=shelf).out == seen
-        assert "cannot be taken in" in bough("show", f"./{name}", home=tmp_path, store=shelf).err
+        assert "cannot import" in bough("show", f"./{name}", home=tmp_path, store=shelf).err
 
     def test_a_bundle_of_any_name_is_looked_into_where_no_session_has_it(
         self, shelf: Path, tmp_path: Path

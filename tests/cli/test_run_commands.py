@@ -207,7 +207,8 @@ class TestRun:
         done = bough("run", "--resume", "latest", "more", "--max-turns", "1", home=home)
         assert (done.returncode, done.stdout) == (1, "")
         assert (
-            "the session has had its 1 turn; raise it with --max-turns N, or bough fork ses_" in done.stderr
+            "the session has had its 1 turn; raise it with --max-turns N, or continue in a fork: bough fork ses_"
+            in done.stderr
         )
         assert texts(only(home)) == ["hi", "One."]
 
@@ -217,7 +218,10 @@ class TestRun:
         assert bough("run", "hi", *MODEL, home=home).code == 0
         done = bough("run", "more", "--resume", "latest", "--max-cost", "0.01", home=home)
         assert done.returncode == 1
-        assert "are spent; raise it with --max-cost DOLLARS, or bough fork ses_" in done.stderr
+        assert (
+            "are spent; raise it with --max-cost DOLLARS, or start a new account with bough fork ses_"
+            in done.stderr
+        )
 
     def test_events_come_as_json_lines_and_the_last_one_sums_up(self, home: Path) -> None:
         script(home, calls("look_up"), "It is lost.")

@@ -126,7 +126,7 @@ def test_endless_nesting_is_refused() -> None:
 
 @pytest.mark.parametrize("value", [5, b"x", ["x"]])
 def test_what_is_not_text_is_refused_where_text_belongs(value: Any) -> None:
-    with pytest.raises(NotText, match=re.escape(f"title is {value!r}; it takes text")):
+    with pytest.raises(NotText, match=re.escape(f"title is {value!r}; expected text")):
         check_text(value, "title")
 
 

@@ -30,9 +30,9 @@ class TestMoving:
         forked = server.post(
             f"{of(session)}/fork", {"at": "4", "prompt": "Be strict.", "title": "strict"}, 201
         )
-        assert (forked["cut"], forked["session"]["parent_seq"]) == ({"at": 4, "asked": 4}, 4)
+        assert (forked["cut"], forked["session"]["parent_seq"]) == ({"at": 4, "requested": 4}, 4)
         cut = server.post(f"{of(session)}/fork", {"at": "3"}, 201)["cut"]
-        assert cut == {"at": 2, "asked": 3}
+        assert cut == {"at": 2, "requested": 3}
         moved = server.post(f"{of(session)}/rewind", {"to": "5", "leaf": str(leaf)})
         assert moved["leaf"] == f"{leaf.branch}:5"
         stale = server.post(f"{of(session)}/rewind", {"to": "2", "leaf": str(leaf)}, 409)
@@ -77,7 +77,7 @@ class TestMoving:
             ("send", {"text": "x", "model": "m"}),
         ):
             reply = server.client.post(f"{of(session)}/{verb}", json=body, headers=CHANGE_HEADERS)
-            assert (reply.status_code, reply.json()["code"]) == (409, "running"), verb
+            assert (reply.status_code, reply.json()["code"]) == (409, "session_running"), verb
         assert server.change("DELETE", of(session), status=409)["code"] == "session_running"
         queued = server.post(f"{of(session)}/send", {"text": "later", "queue": True}, 202)
         assert queued["queued"] == 1
@@ -137,7 +137,7 @@ class TestRunning:
         body = {"text": "hi", "model": name} if where == "body" else {"text": "hi"}
         refused = server.post(f"{of(session)}/send", body, 400)
         assert refused["code"] == "model_unavailable"
-        assert "ANTHROPIC_API_KEY" in refused["detail"]
+        assert "ANTHROPIC_API_KEY" in refused["next"]
         assert session.row.leaf == before
 
     def test_a_run_is_cancelled_and_stays_valid(self, store: Store) -> None:

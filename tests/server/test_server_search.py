@@ -53,7 +53,7 @@ class TestSearch:
             with LocalServer(sessions) as server:
                 found = server.get("/api/search", q="whale")
         assert (len(found["hits"]), found["behind"], found["indexing"]) == (1, 1, None)
-        assert "no room to write" in found["trouble"]
+        assert "no space left to write" in found["trouble"]
 
 
 class TestIndexing:

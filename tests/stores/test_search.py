@@ -432,7 +432,9 @@ with bough.open(sys.argv[1], synchronous="normal") as store:
             writer = store.backend._connections._writer
             pages = int(writer.execute("pragma page_count").get)
             writer.execute(f"pragma max_page_count = {pages}")
-            with pytest.raises(errors.IndexBehind, match=r"1 session.*no room to write.*catch_up=False"):
+            with pytest.raises(
+                errors.IndexBehind, match=r"1 session.*no space left to write.*catch_up=False"
+            ):
                 store.search("herring")
             page = store.search("herring", catch_up=False)
             assert len(page.hits) == 1

@@ -83,9 +83,22 @@ def trim(context: Context, most: int | None) -> Context:
 
 
 class LimitHit(Struct, frozen=True):
+    """The limit that stops the next model call, or only warns about it, and how to raise it."""
+
     code: str
-    message: str
+    problem: str
+    hint: str
+    """What to do next in Python."""
+    command_hint: str
+    """What to do next at the command line or in the viewer."""
     is_warning: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.problem}; {self.hint}"
+
+    @property
+    def command_text(self) -> str:
+        return f"{self.problem}; {self.command_hint}"
 
 
 def check_limits(
@@ -94,21 +107,36 @@ def check_limits(
     """Which limit stands in the way of the next model call, if any. `spent` is what it and its tasks have cost."""
     cap = limits.turns or DEFAULT_LIMIT
     if is_new_turn and row.turns >= cap:
-        had = f"{cap} turn{'' if cap == 1 else 's'}"
-        return LimitHit("turn_limit", f"the session has had its {had}; fork it or raise Limits(turns=)")
+        return LimitHit(
+            "turn_limit",
+            f"the session has had its {cap} turn{'' if cap == 1 else 's'}",
+            "fork it or raise Limits(turns=)",
+            f"raise it with --max-turns N, or continue in a fork: bough fork {row.session_id}",
+        )
     if rounds >= (limits.rounds or DEFAULT_LIMIT):
-        return LimitHit("turn_limit", f"the turn has called the model {rounds} times; raise Limits(rounds=)")
+        return LimitHit(
+            "turn_limit",
+            f"the turn has called the model {rounds} times",
+            "raise Limits(rounds=)",
+            f"continue with another turn: bough run --resume {row.session_id} TEXT",
+        )
     cost = limits.max_cost_microcents
     if cost is not None and spent.cost_microcents >= cost:
-        what = (
-            f"{spent.cost_microcents:,} of {cost:,} microcents are spent; raise Limits(max_cost_microcents=)"
+        return LimitHit(
+            "cost_limit",
+            f"{spent.cost_microcents:,} of {cost:,} microcents are spent",
+            "raise Limits(max_cost_microcents=)",
+            f"raise it with --max-cost DOLLARS, or start a new account with bough fork {row.session_id}",
+            is_warning=limits.on_exceed == "warn",
         )
-        return LimitHit("cost_limit", what, limits.on_exceed == "warn")
     unpriced = spent.unpriced_calls - spent.unknown_calls  # a call that has just been announced is unknown
     if cost is not None and unpriced:
-        what = (
-            f"calls without a price so far: {unpriced}; the cap of {cost:,} microcents does not count them. "
-            "pip install 'bough[prices]' knows the usual models, rates=Rates(…) tells of others"
+        install = "pip install 'bough[prices]' for prices of the usual models"
+        return LimitHit(
+            "cost_unknown",
+            f"{unpriced} call(s) so far have no price, and the limit of {cost:,} microcents does not count them",
+            f"{install}, pass rates=Rates(…) for others",
+            install,
+            is_warning=True,
         )
-        return LimitHit("cost_unknown", what, is_warning=True)
     return None

@@ -209,7 +209,7 @@ class Loop(Asking):
                         yield await self._stopped(stop)
                         return
                     if stop is not None:
-                        yield Event("session:limit_passed", {"code": stop.code, "message": stop.message})
+                        yield Event("session:limit_passed", _error_data(stop))
                     if not self._compacted and self._is_too_long():
                         self._compacted = True
                         compacted = await compact(self)
@@ -274,7 +274,7 @@ class Loop(Asking):
                     failures += 1
                     if failures >= self.limits.tries:
                         break  # the next in the chain need not wait
-                    told = {"model": model.model, "why": self._hide(busy.why), "seconds": pause}
+                    told = {"model": model.model, "why": self._hide(busy.reason), "seconds": pause}
                     yield Event("session:retry", told)
                     await asyncio.sleep(pause)
                 except ContextOverflow as overflow:
@@ -300,18 +300,17 @@ class Loop(Asking):
             call = replace(self._ledger(self.models[0], Usage(0, 0, 0, 0), answered=False), price=None)
             self._call_id = None
             await self.record("call_dropped", calls=[call], replaces_call=True)
-        closing = Draft(assistant(f"(stopped: {stop.message})"), finish="error")
-        await self.append(closing, data={"error": stop.message})
+        closing = Draft(assistant(f"(stopped: {stop})"), finish="error")
+        await self.append(closing, data={"error": str(stop)})
         return self._refused(stop, self.n)
 
     def _refused(self, stop: LimitHit, n: int | None = None) -> Event:
-        error = {"code": stop.code, "message": stop.message}
-        return Event("session:turn_completed", {"stop_reason": "error", "error": error}, n)
+        return Event("session:turn_completed", {"stop_reason": "error", "error": _error_data(stop)}, n)
 
     async def _gave_up(self, error: ModelError) -> Event:
-        await self._failed_turn(error.why)
-        told = {"code": type(error).__name__, "message": self._hide(str(error))}
-        return Event("session:turn_completed", {"stop_reason": "error", "error": told}, self.n)
+        await self._failed_turn(error.reason)
+        data = {name: self._hide(text) for name, text in _error_data(error).items()}
+        return Event("session:turn_completed", {"stop_reason": "error", "error": data}, self.n)
 
     async def _cancelled(self) -> None:
         """Close what is open with words, so that the session stays valid and goes on with the next input."""
@@ -325,3 +324,7 @@ class Loop(Asking):
             said = await self.run_blocking(self.log.store.draft, self.log.session_id)
         closing = Draft(assistant(f"{(said or '').rstrip()} {CANCELLED}".strip()), finish="cancelled")
         await self.append(*drafts, closing, row={"status": "cancelled"})
+
+
+def _error_data(error: LimitHit | ModelError) -> dict[str, str]:
+    return {"code": error.code, "message": str(error), "command_message": error.command_text}

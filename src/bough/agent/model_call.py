@@ -146,5 +146,5 @@ class Asking(Crossing):
     async def _failed(self, model: Model, error: ModelError) -> None:
         call = self._ledger(model, self._spent, answered=False)
         self._call_id = self._spent = None
-        why = error.why.encode("utf-8", "replace").decode()
+        why = error.reason.encode("utf-8", "replace").decode()
         await self.record("call_failed", data={"why": why}, calls=[call], replaces_call=True)

@@ -232,11 +232,11 @@ def outcome(arguments: list[str]) -> int:
     except Exception as error:
         from .rendering.error_text import describe_error, print_error
 
-        said = describe_error(error)
-        if said is None:
+        report = describe_error(error)
+        if report is None:
             raise
-        print_error(said.text)
-        return said.code
+        print_error(report.text)
+        return report.exit_code
     return code if isinstance(code, int) else 0
 
 

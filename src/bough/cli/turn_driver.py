@@ -22,7 +22,6 @@ from ..agent.events import Event
 from ..core.messages import Message
 from ..core.turns import OpenCall
 from ..engines.local import Run
-from ..error_messages import tell
 from ..errors import NotFound, SessionTrashed, TaskTrashed
 from ..session import Session
 from .agent_options import Agent
@@ -122,7 +121,7 @@ def run_turn(
         except TaskTrashed:
             raise  # not this one: what it waits for
         except (NotFound, SessionTrashed) as gone:
-            raise TakenOver(f"taken away in the middle of the turn: {tell(gone).text}") from gone
+            raise TakenOver(f"taken away in the middle of the turn: {gone.command_text}") from gone
         waiting = waiting_calls(session)
         if not waiting or ask is None or not _decide(session, waiting, ask):
             return _end(last, waiting)

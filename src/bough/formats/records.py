@@ -13,7 +13,7 @@ from ..core.entries import Evidence, Payload
 from ..core.messages import Message
 from ..core.state import State, merge_state
 from ..core.usage import Usage
-from ..errors.root import shorten
+from ..errors import shorten
 
 EXAMPLES = 3
 START = ""

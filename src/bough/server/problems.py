@@ -7,7 +7,6 @@ server's log, and the answer has a reference to find it there.
 from __future__ import annotations
 
 import logging
-import re
 import secrets
 from http import HTTPStatus
 from typing import Any
@@ -18,7 +17,6 @@ from litestar.exceptions import HTTPException, ValidationException
 from msgspec import Struct
 
 from .. import errors
-from ..error_messages import tell
 
 MEDIA_TYPE = "application/problem+json"
 log = logging.getLogger("bough.server")
@@ -52,36 +50,15 @@ class Refusal(Exception):
         super().__init__(detail)
 
 
-_STATUSES: dict[type[errors.BoughError], int] = {
-    errors.NotFound: 404,
-    errors.InvalidPosition: 404,
-    errors.MissingBlob: 404,
-    errors.StaleLeaf: 409,
-    errors.Fenced: 409,
-    errors.SessionRunning: 409,
-    errors.SessionTrashed: 409,
-    errors.NotTrashed: 409,
-    errors.IdTaken: 409,
-    errors.OpenBatch: 409,
-    errors.NothingToRedo: 409,
-    errors.SessionIsReplay: 409,
-    errors.TurnTooLarge: 409,
-    errors.StoreFull: 507,
-    errors.StoreError: 503,
-    errors.BoughError: 400,
-}
-
-
 def problem_of(error: BaseException) -> Problem:
     if isinstance(error, Refusal):
         return error.problem
     if isinstance(error, errors.StoreError):
         return _store_problem(error)
     if isinstance(error, errors.BoughError):
-        status = next(_STATUSES[kind] for kind in type(error).__mro__ if kind in _STATUSES)
-        told = tell(error)
-        code = _snake(type(error).__name__)
-        return Problem(title=_title(status), status=status, code=code, detail=told.what, next=told.next)
+        status = error.http_status
+        hint = error.command_hint or None
+        return Problem(title=_title(status), status=status, code=error.code, detail=error.problem, next=hint)
     if isinstance(error, HTTPException):
         return _http_problem(error)
     reference = secrets.token_hex(4)
@@ -95,12 +72,12 @@ def _store_problem(error: errors.StoreError) -> Problem:
     reference = secrets.token_hex(4)
     log.error("%s: %s", reference, error)
     is_full = isinstance(error, errors.StoreFull)
-    status = 507 if is_full else 503
+    status = error.http_status
     said = "the store has no room to write" if is_full else "the store could not be read or written"
     return Problem(
         title=_title(status),
         status=status,
-        code=_snake(type(error).__name__),
+        code=error.code,
         detail=f"{said}; nothing of this change was kept",
         next="the server's log says more; bough doctor looks into the store",
         reference=reference,
@@ -112,7 +89,7 @@ _CODES = {404: "no_page", 405: "method_not_allowed", 413: "too_large", 401: "no_
 
 def _http_problem(error: HTTPException) -> Problem:
     status = error.status_code
-    code = _CODES.get(status, "invalid_body" if status == 400 else _snake(_title(status).replace(" ", "")))
+    code = _CODES.get(status, "invalid_body" if status == 400 else _title(status).lower().replace(" ", "_"))
     detail = _title(status).lower()
     if isinstance(error, ValidationException) and isinstance(error.extra, list):
         found = [_said(str(one.get("key", "body")), str(one.get("message"))) for one in error.extra]
@@ -142,7 +119,3 @@ def _title(status: int) -> str:
         return HTTPStatus(status).phrase
     except ValueError:
         return "Error"
-
-
-def _snake(name: str) -> str:
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

@@ -388,7 +388,7 @@ class TestSteps:
         found = installed.run(
             f"select failure_reason->>'message' from absurd.r_{queue} where state = 'failed'"
         )
-        assert any("somebody moved it" in reason for (reason,) in found)
+        assert any("was moved meanwhile" in reason for (reason,) in found)
         assert store.session(session.session_id).path() == []
 
 
@@ -951,7 +951,7 @@ class TestWorker:
         session.send("hello", engine="absurd", queue=queue)
         with working(installed, queue, Agent("a", by_step("Yes."))):
             until(lambda: session.row.status == "failed")
-        assert "knows no agent 'stranger'" in (session.row.error or "")
+        assert "has no agent 'stranger'" in (session.row.error or "")
         assert "bough worker --agents" in (session.row.error or "")
         with working(installed, queue, Agent("stranger", by_step("Yes."))):
             until(answered(session, "Yes."))

@@ -578,7 +578,7 @@ class TestDamage:
         ids=range(10),
     )
     def test_a_file_of_another_kind_is_refused_in_plain_words(self, store: Store, data: bytes) -> None:
-        assert "cannot be taken in" in str(refused(store, data))
+        assert "cannot import" in str(refused(store, data))
 
     @pytest.mark.parametrize(
         "value",

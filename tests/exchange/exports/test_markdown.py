@@ -183,7 +183,7 @@ class TestBounds:
         assert cut("a\nb", 2, 99) == (["a", "b"], "")
 
     def test_less_than_a_line_is_refused(self, store: Store) -> None:
-        with pytest.raises(InvalidArgument, match="lines=0 makes no sense"):
+        with pytest.raises(InvalidArgument, match="lines=0 is invalid"):
             store.start().markdown(lines=0)
 
     def test_it_streams_a_text_per_entry(self, store: Store) -> None:

@@ -447,7 +447,7 @@ class TestTheCommand:
         write_jsonl(logs / "one.jsonl", [{"role": "user", "content": "Quite another"}])
         done = bough("import", "--from", "chat", str(logs), store=tmp_path / "s.db")
         assert done.code == 1
-        assert "refused: session id 'chat-one' holds other content" in done.out
+        assert "refused: session id 'chat-one' belongs to other content" in done.out
         assert "1 session taken in" in done.err
 
     def test_of_nothing_ends_with_an_error_and_makes_no_store(self, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from ...session import Session
 from ..agent_options import Agent, AgentOptions, agent_for, require_tools, start_options, warn_missing_tools
 from ..commands.export import export_file_name
 from ..reference import complete
-from ..rendering.error_text import CONFLICT, FAILURE, CommandError, describe_error, stop_message
+from ..rendering.error_text import CONFLICT, FAILURE, CommandError, describe_error
 from ..rendering.output import bold, dim, notify, safe, tokens, width
 from ..rendering.turn_events import PlainWatcher, Watcher, call_details, call_text
 from ..run_source import reject_naming_options, resolve_runnable
@@ -200,21 +200,20 @@ class Chat:
         elif end.reason == "cancelled":
             notify(dim("cancelled; what was said is kept. /undo takes the input back"))
         elif end.error is not None:
-            why = stop_message(end.error["message"], self.session.session_id)
-            notify(f"{click.style('✗', fg='red')} {safe(why)}")
+            notify(f"{click.style('✗', fg='red')} {safe(end.error['command_message'])}")
             if self.session.log.cursor.turn:
                 notify("the input is durable; /resume tries again, /undo takes it back")
 
     # -- what may stand in the way -----------------------------------------------------------------
 
     def describe_error(self, error: Exception) -> int:
-        said = describe_error(error)
-        if said is None:
+        report = describe_error(error)
+        if report is None:
             raise error
-        notify(f"{click.style('✗', fg='red')} {safe(said.text)}")
+        notify(f"{click.style('✗', fg='red')} {safe(report.text)}")
         if isinstance(error, StaleLeaf | Fenced):
             self._catch_up()
-        return said.code
+        return report.exit_code
 
     def _busy(self, error: SessionRunning, content: str | None) -> int:
         """Another process drives the session: wait, or leave the input in its queue."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from ...core.time_text import parse_duration
-from ...error_messages import tell
 from ...errors import SessionRunning
 from ...session import Session
 from ...store import GRACE_MICROSECONDS, Store
@@ -169,7 +168,7 @@ def _move_to_trash(store: Store, row: SessionRow) -> list[str]:
     try:
         return store.delete(row.session_id)
     except SessionRunning as error:  # it, or a task of it, since the plan was made
-        notify(f"{row.session_id} is left alone: {tell(error).what}")
+        notify(f"{row.session_id} is left alone: {error.problem}")
         return []
 
 

@@ -11,7 +11,6 @@ from ...agent.approvals import PendingApproval as AskedCall
 from ...agent.call_status import is_awaited_by_worker, read_call_status
 from ...core.turns import OpenCall
 from ...core.usage import Totals, difference, format_cost
-from ...error_messages import tell
 from ...errors import SessionRunning, TaskTrashed
 from ...session import Session
 from ..agent_options import (
@@ -25,7 +24,7 @@ from ..agent_options import (
     warn_missing_tools,
 )
 from ..reference import required_reference
-from ..rendering.error_text import FAILURE, CommandError, print_error, stop_message
+from ..rendering.error_text import FAILURE, CommandError, print_error
 from ..rendering.output import (
     SCHEMA_VERSION,
     confirm_plan,
@@ -166,7 +165,7 @@ def approve(
             click.echo(f"{n}. {call_details(call.call)}{where}")
     lost = read_call_status(session.log).trashed_tasks
     for task in dict.fromkeys(lost.values()):
-        print_error(tell(TaskTrashed(session.session_id, task)).text)
+        print_error(TaskTrashed(session.session_id, task).command_text)
     if not chosen:
         notify(f"no call of {session.session_id} waits for a person")
         return FAILURE if lost else 0
@@ -257,7 +256,7 @@ def _tell(session: Session, agent: Agent, end: TurnEnd, spent: Totals) -> None:
     elif end.reason == "cancelled":
         notify(f"cancelled; what was said is kept. Go on with: bough run --resume {name} TEXT")
     elif end.error is not None:
-        notify(f"{click.style('bough:', fg='red')} {safe(stop_message(end.error['message'], name))}")
+        notify(f"{click.style('bough:', fg='red')} {safe(end.error['command_message'])}")
         if session.log.cursor.turn:
             notify(f"the input is durable; go on with: {resume}")
     notify(dim(f"{name} · {tokens(spent)} · {format_cost(spent)}"))

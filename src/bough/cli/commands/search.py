@@ -70,7 +70,7 @@ def search(
             store.backend.index(lambda done, left: step(done, None))
     except IndexBehind as behind:  # what is indexed can be searched all the same
         notify(
-            f"{behind.sessions:,} session(s) have text that is not indexed, and it cannot be now: {behind.why}"
+            f"{behind.sessions:,} session(s) have text that is not indexed, and it cannot be now: {behind.reason}"
         )
     with page_errors(page):
         found = store.search(typed, limit=limit, before=page, trashed=trashed, catch_up=False)

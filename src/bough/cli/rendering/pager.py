@@ -174,7 +174,7 @@ def page_errors(page: str | None) -> Iterator[None]:
     try:
         yield
     except InvalidArgument as error:
-        if error.where != "before":
+        if error.name != "before":
             raise
         raise InvalidArgument("--page", page, "what the page before said behind `more:`") from None
 

@@ -93,7 +93,9 @@ class Watcher:
                 self.on_notice(
                     f"the history was too long: a summary stands for all before {data['first_kept']}"
                 )
-            case "session:limit_passed" | "session:warning":
+            case "session:limit_passed":
+                self.on_notice(data["command_message"])
+            case "session:warning":
                 self.on_notice(data["message"])
             case "session:turn_completed" if data["stop_reason"] == "answered" and not self.has_answered:
                 self.on_answer(self._recovered())

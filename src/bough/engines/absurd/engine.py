@@ -123,7 +123,7 @@ def send(
     if content is not None:
         stop = check_limits(limits or Limits(), row, is_new_turn=True)
         if stop is not None:
-            raise LimitReached(row.session_id, stop.message)
+            raise LimitReached(row.session_id, stop.problem, stop.hint, stop.command_hint)
     joint, spawning = _spawning_log(log, row, queue, agent, key)
     if content is None:
         joint.record("enqueued", data={"queue": queue}, only_at_leaf=True, key=key)

@@ -45,7 +45,7 @@ async def send(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Se
         return SendResult(facts=facts, queued=number)
     if event is not None and event.type == "session:turn_completed" and "error" in event.data:
         error = event.data["error"]
-        raise Refusal(409, error["code"], error["message"])
+        raise Refusal(409, error["code"], error["command_message"])
     return SendResult(facts=before)
 
 

@@ -20,7 +20,7 @@ from weakref import WeakSet
 
 import apsw
 
-from ...errors import NewerFormat, NotAStore, StoreDamaged, StoreError, StoreFull, StoreReadOnly
+from ...errors import NewerFormat, NotAStore, StoreDamaged, StoreError, StoreFull, StoreLocked, StoreReadOnly
 from .encryption import has_key, unlock
 
 try:
@@ -259,7 +259,5 @@ def explain(path: str, error: apsw.Error) -> StoreError:
         case apsw.CantOpenError():
             return StoreError(f"{path} cannot be opened ({error}); check the path and its rights")
         case apsw.BusyError() | apsw.LockedError():
-            return StoreError(
-                f"{path} was locked by another program for {BUSY_MS // 1000} s; nothing was written, try again"
-            )
+            return StoreLocked(path, BUSY_MS // 1000)
     return StoreError(f"{path}: {error}")

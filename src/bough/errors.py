@@ -1,0 +1,770 @@
+"""Every error Bough raises: what happened, what to do next, and how the command line and the server report it.
+
+    BoughError
+    ├── NotFound                    no such session in this store, space and owner
+    ├── StaleLeaf                   the leaf moved; nothing was written
+    ├── Fenced                      another runner has taken over the session; nothing was written
+    │   └── ClaimLost               another worker has the task now; nothing was written
+    ├── SessionRunning              a runner holds the session; its leaf may not be moved
+    ├── SessionTrashed              the session is in the trash
+    │   └── TaskTrashed             … and another session waits for it
+    ├── NotTrashed                  only a session in the trash can be purged
+    ├── IdTaken                     the session id belongs to another history
+    │   └── IdConflict              an imported session's id belongs to other content here
+    ├── UnknownImporter             no importer for sessions of that program
+    ├── InvalidSource               not a source of sessions of the named program
+    ├── InvalidBundle               not a complete bundle; nothing was changed
+    ├── PageTooLarge                more than one HTML file should hold; nothing was written
+    ├── InvalidOperation            not allowed at this point of the log; nothing was written
+    │   ├── OpenBatch               tool calls wait for their results
+    │   ├── OrphanResult            a tool result without its call
+    │   ├── InvalidMessage          a part its role cannot have, an unknown kind or role
+    │   ├── InvalidPosition         not an entry on this path
+    │   ├── NothingToRedo           nothing was rewound
+    │   ├── ToolsNotAllowed         the session may no longer use these tools
+    │   ├── SessionIsReplay         a replay can be read and forked, not continued
+    │   └── InvalidReplay           a replay with contradictory options
+    ├── InvalidValue                a value that not every store can keep unchanged
+    │   ├── NotJson                 NaN, a non-string key, an object JSON cannot express
+    │   ├── NotText                 another type where text is expected
+    │   ├── InvalidText             a lone surrogate, or a NUL in a plain text column
+    │   ├── InvalidCount            usage that is not a count of tokens or money
+    │   ├── InvalidArgument         an argument out of its range
+    │   ├── WrongSpace              a query for a space this store was not opened for
+    │   ├── SecretTooShort          a secret too short to redact
+    │   └── InvalidSearch           a search query that cannot be parsed
+    ├── MissingBlob                 a media handle without its bytes
+    ├── InvalidSummary              a summary that is empty or longer than what it replaces
+    ├── TurnTooLarge                the newest turn alone exceeds the budget
+    ├── UnknownProvider             no wire format of that name
+    ├── ModelError                  a model gave no answer
+    │   ├── Overloaded              too busy, unreachable or temporarily broken
+    │   ├── ContextOverflow         the history is too long for the model
+    │   ├── TruncatedReply          the answer ended in the middle
+    │   └── ModelUnavailable        no such model, no key, or its SDK is not installed
+    ├── UnrecognizedReply           not a reply of a known provider
+    ├── OutOfScope                  a path, command or address the workspace does not allow
+    ├── TokenRequired               a server that others could reach without a token
+    ├── InvalidTool                 a function that cannot be a tool
+    ├── UnknownAgent                the worker has no agent of that name
+    ├── LimitReached                an input beyond a limit; it was not stored
+    ├── TurnFailed                  a task's turn got no answer; Absurd retries it
+    ├── SessionRewound              a task whose session was moved back before its steps
+    └── StoreError                  the file or server itself
+        ├── NotAStore               not a Bough store
+        ├── NewerFormat             written by a newer Bough
+        ├── ServerUnreachable       no connection to the database server
+        ├── MigrationNeeded         the database has no Bough schema, or an older one
+        ├── MissingPermission       the database role lacks a permission
+        ├── PostgresRequired        an engine that needs PostgreSQL
+        ├── EngineNotInstalled      the database lacks the engine's schema or queue
+        ├── UnknownCommit           the connection broke during a commit and did not come back
+        ├── InvalidKey              an unusable encryption key
+        ├── EncryptionUnavailable   a key, and a SQLite that cannot encrypt
+        ├── StoreReadOnly           no permission to write
+        ├── StoreFull               the disk is full; nothing was written
+        ├── StoreLocked             another program kept the file locked
+        ├── IndexBehind             new text cannot be indexed, so a search would miss it
+        ├── StoreDamaged            the database file is corrupt
+        └── StoreClosed             used after close
+
+Constructors take data and compose the texts here, so that the command line and the server only ask the error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .core.tree import Leaf
+
+
+class ExitCode(IntEnum):
+    """How the command line exits."""
+
+    OK = 0
+    PROBLEM = 1
+    """Something differs, or a problem was found."""
+    USAGE = 2
+    LOCKED = 3
+    """Stale or locked: another process wrote or holds the session."""
+    UNANSWERABLE = 4
+    """A comparison that cannot be made: a model is unreachable, a replay incomplete."""
+
+
+class BoughError(Exception):
+    """Base class: catch this to catch every error of Bough.
+
+    `problem` says what happened, `hint` what to do next in Python, `command_hint` what to do next at the command
+    line or in the viewer (the same hint unless it differs). `str()` is the problem and the Python hint.
+    """
+
+    code = "bough_error"
+    """The name of the class in snake case, for programs."""
+    exit_code = ExitCode.PROBLEM
+    http_status = 400
+
+    def __init__(self, problem: str, hint: str = "", command_hint: str | None = None) -> None:
+        self.problem, self.hint = problem, hint
+        self.command_hint = hint if command_hint is None else command_hint
+        super().__init__(_join(problem, hint))
+
+    def __init_subclass__(cls) -> None:
+        cls.code = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
+
+    @property
+    def command_text(self) -> str:
+        """The problem and what to do about it at the command line."""
+        return _join(self.problem, self.command_hint)
+
+
+def _join(problem: str, hint: str) -> str:
+    return f"{problem}; {hint}" if hint else problem
+
+
+def shorten(text: str, length: int = 80) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _list_some(names: Sequence[str], count: int = 3) -> str:
+    text = ", ".join(shorten(name, 40) for name in names[:count])
+    return text if len(names) <= count else f"{text} and {len(names) - count} more"
+
+
+# -- sessions ----------------------------------------------------------------------------------------------------
+
+
+class NotFound(BoughError):
+    """No such session here, or it belongs to another tenant."""
+
+    exit_code = ExitCode.USAGE
+    http_status = 404
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(
+            f"no session {session_id!r} in this store, space and owner",
+            "list the sessions with store.sessions()",
+            "bough ls lists the sessions",
+        )
+
+
+class StaleLeaf(BoughError):
+    """The leaf moved; nothing was written. `present` is the current leaf."""
+
+    exit_code = ExitCode.LOCKED
+    http_status = 409
+
+    def __init__(self, session_id: str, expected: Leaf, present: Leaf) -> None:
+        self.session_id, self.expected, self.present = session_id, expected, present
+        super().__init__(
+            f"session {session_id} is at {present}, not at {expected}: another writer moved it; nothing was written",
+            "call session.refresh(), look at the new entries, then decide",
+            f"look at it with bough show {session_id}, then try again",
+        )
+
+
+class Fenced(BoughError):
+    exit_code = ExitCode.LOCKED
+    http_status = 409
+
+    def __init__(self, session_id: str, fence: int, present: int) -> None:
+        self.session_id, self.fence, self.present = session_id, fence, present
+        super().__init__(
+            f"another runner has taken over session {session_id} (its fence is {present}, yours {fence}); "
+            "nothing was written",
+            "stop this runner; the other one continues",
+            "",
+        )
+
+
+class ClaimLost(Fenced):
+    def __init__(self, queue: str, task_id: str) -> None:
+        self.queue, self.task_id = queue, task_id
+        BoughError.__init__(
+            self,
+            f"task {task_id} of queue {queue!r} is no longer this worker's: its lease expired or it was cancelled; "
+            "nothing was written",
+            "the worker that has it now continues",
+        )
+
+
+class SessionRunning(BoughError):
+    exit_code = ExitCode.LOCKED
+    http_status = 409
+
+    def __init__(self, session_id: str, holder: str | None, heard_at: int) -> None:
+        self.session_id, self.holder, self.heard_at = session_id, holder, heard_at
+        time = datetime.fromtimestamp(heard_at / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        super().__init__(
+            f"session {session_id} is running, held by {holder or 'an unnamed runner'}, last renewed at {time}",
+            "wait for its turn to end, queue your input with session.enqueue(text), or call session.interrupt() "
+            "if its runner is gone",
+            f"wait for its turn to end (bough tail -f {session_id}), or queue your input with bough run --queue",
+        )
+
+
+class SessionTrashed(BoughError):
+    exit_code = ExitCode.USAGE
+    http_status = 409
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(
+            f"session {session_id} is in the trash",
+            f"call store.restore({session_id!r}) first",
+            f"bough restore {session_id} brings it back",
+        )
+
+
+class TaskTrashed(SessionTrashed):
+    """The task a session waits for is in the trash; the session keeps waiting and nothing is lost."""
+
+    def __init__(self, parent_id: str, session_id: str) -> None:
+        self.parent_id, self.session_id = parent_id, session_id
+        BoughError.__init__(
+            self,
+            f"session {parent_id} waits for its task {session_id}, which is in the trash",
+            f"call store.restore({session_id!r}), then resume",
+            f"bough restore {session_id} brings it back",
+        )
+
+
+class NotTrashed(BoughError):
+    exit_code = ExitCode.USAGE
+    http_status = 409
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(
+            f"session {session_id} is not in the trash",
+            f"call store.delete({session_id!r}) before purge",
+            f"move it there first with bough rm {session_id}",
+        )
+
+
+class IdTaken(BoughError):
+    http_status = 409
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(
+            f"session id {session_id!r} belongs to another history (or another tenant)",
+            "start without session_id= to get a new one",
+        )
+
+
+# -- import and export -------------------------------------------------------------------------------------------
+
+
+class IdConflict(IdTaken):
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        BoughError.__init__(
+            self,
+            f"session id {session_id!r} belongs to other content here (or another tenant); nothing was imported",
+            "import it under an id of its own with new_id=True",
+            "import it under an id of its own with --new-id",
+        )
+
+
+class UnknownImporter(BoughError):
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        self.name = name
+        super().__init__(f"no importer for sessions of {name!r}", f"known are {', '.join(known)}")
+
+
+class InvalidSource(BoughError):
+    def __init__(self, location: str | None, tool: str, reason: str) -> None:
+        self.location, self.tool, self.reason = location, tool, reason
+        subject = f"sessions of {tool}" if location is None else f"{location} as sessions of {tool}"
+        super().__init__(
+            f"cannot read {subject}: {reason}; nothing was changed",
+            "bough import --help lists where each tool keeps its sessions",
+        )
+
+
+class InvalidBundle(BoughError):
+    def __init__(self, location: str, line: int, reason: str) -> None:
+        self.location, self.line, self.reason = location, line, reason
+        position = f"line {line}: " if line else ""
+        super().__init__(
+            f"cannot import {location}: {position}{reason}; nothing was changed",
+            "export the session again, or copy the file again if it was transferred",
+        )
+
+
+class PageTooLarge(BoughError):
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(
+            f"the session exceeds the {limit:,} bytes one HTML file should hold; nothing was written",
+            "leave out the blobs or the tasks (blobs=False, children=False), write it with bough export --bundle, "
+            "or show it with bough serve",
+            "leave out its tasks (--no-children) or its attachments (no --blobs), write it with bough export "
+            "--bundle, or show it with bough serve",
+        )
+
+
+# -- the log -----------------------------------------------------------------------------------------------------
+
+
+class InvalidOperation(BoughError):
+    """Not allowed at this point of the log; nothing was written."""
+
+
+class OpenBatch(InvalidOperation):
+    http_status = 409
+
+    def __init__(self, call_ids: Sequence[str], kind: str) -> None:
+        self.call_ids = tuple(call_ids)
+        super().__init__(
+            f"{len(call_ids)} tool call(s) wait for results ({_list_some(call_ids)}): only results and notes may "
+            f"follow, not {kind}",
+            'append tool_result(call_id, …) for each, or call session.close_batch("reason")',
+        )
+
+
+class OrphanResult(InvalidOperation):
+    def __init__(self, call_id: str, open_ids: Sequence[str]) -> None:
+        self.call_id, self.open_ids = call_id, tuple(open_ids)
+        open_calls = f"open calls: {_list_some(open_ids)}" if open_ids else "no call is open here"
+        super().__init__(
+            f"tool result for {shorten(call_id)!r} has no open call before it ({open_calls})",
+            "append the answer that made the call first, and each result once",
+        )
+
+
+class InvalidMessage(InvalidOperation):
+    """A message or entry of the wrong shape."""
+
+
+class InvalidPosition(InvalidOperation):
+    exit_code = ExitCode.USAGE
+    http_status = 404
+
+    def __init__(self, position: object, first: int, last: int) -> None:
+        self.position, self.first, self.last = position, first, last
+        super().__init__(
+            f"{position!r} is not an entry on this path, which has entries {first} to {last}",
+            "session.path() lists them, session.branches() the other branches",
+            "bough log lists them",
+        )
+
+
+class NothingToRedo(InvalidOperation):
+    exit_code = ExitCode.USAGE
+    http_status = 409
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(
+            f"nothing was rewound in session {session_id} since its last append",
+            "session.branches() lists every branch, session.checkout(leaf) switches to one",
+            "bough log --all lists every branch, bough rewind REFERENCE@BRANCH:SEQ switches to one",
+        )
+
+
+class ToolsNotAllowed(InvalidOperation):
+    def __init__(self, names: Sequence[str], allowed: Sequence[str]) -> None:
+        self.names, self.allowed = tuple(names), tuple(allowed)
+        super().__init__(
+            f"the tools would be widened by {_list_some(names)}: from here on the session may use "
+            f"{', '.join(shorten(name, 40) for name in allowed) or 'no tool'}, and tools are narrowed, never widened",
+            "leave out the additional tools, or fork or rewind to before they were narrowed",
+        )
+
+
+class SessionIsReplay(InvalidOperation):
+    http_status = 409
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(
+            f"session {session_id} is a replay: its tools were answered by a recording and must not run for real "
+            "by accident",
+            "session.fork() makes a session that can continue; source.replay(…) replays again",
+            f"bough fork {session_id} makes a session that can continue",
+        )
+
+
+class InvalidReplay(InvalidOperation):
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, reason: str, hint: str) -> None:
+        self.reason = reason
+        super().__init__(f"no replay was made: {reason}", hint)
+
+
+# -- values and arguments ----------------------------------------------------------------------------------------
+
+
+class InvalidValue(BoughError):
+    """A value that not every store could keep unchanged; nothing was written."""
+
+    exit_code = ExitCode.USAGE
+
+
+class NotJson(InvalidValue):
+    def __init__(self, field: str, value: object) -> None:
+        self.field = field
+        super().__init__(
+            f"{field} is {shorten(repr(value))}, which JSON cannot hold unchanged",
+            "use str, int, finite float, bool, None, list and dict with string keys",
+        )
+
+
+class NotText(InvalidValue):
+    def __init__(self, field: str, value: object) -> None:
+        self.field = field
+        super().__init__(f"{field} is {shorten(repr(value))}; expected text")
+
+
+class InvalidText(InvalidValue):
+    def __init__(self, field: str, reason: str) -> None:
+        self.field = field
+        super().__init__(
+            f"{field} contains {reason}",
+            "clean it first, for example text.encode('utf-8', 'replace').decode() or text.replace('\\0', '')",
+            "type it again, or check your terminal's locale or the file it comes from",
+        )
+
+
+class InvalidCount(InvalidValue):
+    def __init__(self, field: str, value: object) -> None:
+        super().__init__(
+            f"{field} is {shorten(repr(value))}; expected a whole number from 0 to 2^53, or None if unknown"
+        )
+
+
+class InvalidArgument(InvalidValue):
+    def __init__(self, name: str, value: object, expected: str) -> None:
+        self.name = name
+        super().__init__(f"{name}={shorten(repr(value))} is invalid; expected {expected}")
+
+
+class WrongSpace(InvalidValue):
+    def __init__(self, space: str, own_space: str) -> None:
+        self.space, self.own_space = space, own_space
+        super().__init__(
+            f"this store was opened for space {shorten(repr(own_space))} and reads no other",
+            f"open that one with bough.open(…, space={shorten(repr(space))})",
+            "open that one with bough --space NAME",
+        )
+
+
+class SecretTooShort(InvalidValue):
+    def __init__(self, name: str, length: int, min_length: int) -> None:
+        self.name, self.length, self.min_length = name, length, min_length
+        super().__init__(
+            f"{name or 'a secret'} has {length} characters, and a secret needs at least {min_length} to be redacted: "
+            "replacing a shorter one everywhere would also replace ordinary words and numbers",
+            "make it longer, or leave it out and keep it away from tools and prompts",
+        )
+
+
+class InvalidSearch(InvalidValue):
+    def __init__(self, query: object, reason: str) -> None:
+        super().__init__(f"cannot search for {shorten(repr(query))}: {reason}")
+
+
+class MissingBlob(BoughError):
+    http_status = 404
+
+    def __init__(self, digest: str) -> None:
+        self.digest = digest
+        super().__init__(
+            f"blob {digest} is not in this store and space",
+            "store it first with store.put_blob(data, mime)",
+            "",
+        )
+
+
+class InvalidSummary(BoughError):
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"compaction refused, the context is unchanged: {reason}")
+
+
+class TurnTooLarge(BoughError):
+    http_status = 409
+
+    def __init__(self, turn: int, measure: str, size: int, budget: int) -> None:
+        self.turn, self.measure, self.size, self.budget = turn, measure, size, budget
+        subject = f"turn {turn}" if turn else "the system prompt and summaries, which always stay,"
+        super().__init__(
+            f"{subject} alone has {size:,} {measure}, the budget is {budget:,}, and it is never dropped silently",
+            "raise the budget, compact the session, or shorten the tool results",
+        )
+
+
+# -- running an agent --------------------------------------------------------------------------------------------
+
+
+class UnknownProvider(BoughError):
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        super().__init__(f"no provider {name!r}", f"known are {', '.join(known)}")
+
+
+class ModelError(BoughError):
+    """A model gave no answer."""
+
+    def __init__(self, model: str, reason: str, hint: str = "") -> None:
+        self.model, self.reason = model, reason
+        super().__init__(f"{model} gave no answer: {reason}", hint)
+
+
+class Overloaded(ModelError):
+    """Too busy, unreachable or temporarily broken. `after` is how many seconds the provider asked us to wait."""
+
+    def __init__(self, model: str, reason: str, after: float | None = None) -> None:
+        self.after = after
+        super().__init__(
+            model, reason, "it is retried with growing pauses, then the next model of the fallback chain"
+        )
+
+
+class ContextOverflow(ModelError):
+    """The history is too long for the model."""
+
+    def __init__(self, model: str, reason: str) -> None:
+        super().__init__(model, reason, "compact the session or lower the budget")
+
+
+class TruncatedReply(ModelError):
+    """The answer ended in the middle."""
+
+    def __init__(self, model: str, reason: str) -> None:
+        super().__init__(model, reason, "the partial answer is lost; call the model again")
+
+
+class ModelUnavailable(ModelError):
+    """No such model, no key, or its SDK is not installed; the hint names the variable or the extra."""
+
+    exit_code = ExitCode.USAGE
+
+
+class UnrecognizedReply(BoughError):
+    def __init__(self, problem: str) -> None:
+        super().__init__(
+            problem,
+            "pass an Anthropic message, an OpenAI response or chat completion, a Gemini response (object or dict), "
+            "or bough.assistant(…)",
+        )
+
+
+class InvalidTool(BoughError):
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(
+            f"{name} cannot be a tool: {reason}",
+            "give every parameter a name and a type hint that JSON can hold",
+        )
+
+
+class UnknownAgent(BoughError):
+    def __init__(self, name: str | None, known: Sequence[str]) -> None:
+        self.name, self.known = name, tuple(known)
+        problem = "no agent is named" if name is None else f"this worker has no agent {name!r}"
+        super().__init__(
+            f"{problem} (it has {_list_some(known) or 'none'})",
+            "run bough worker --agents FILE.py with a file that contains "
+            f"bough.engines.absurd.Agent({name or 'NAME'!r}, model=…)",
+        )
+
+
+class LimitReached(BoughError):
+    def __init__(self, session_id: str, problem: str, hint: str, command_hint: str) -> None:
+        self.session_id = session_id
+        super().__init__(f"nothing was sent to session {session_id}: {problem}", hint, command_hint)
+
+
+class TurnFailed(BoughError):
+    def __init__(self, session_id: str, reason: str) -> None:
+        self.session_id, self.reason = session_id, reason
+        super().__init__(
+            f"the turn of session {session_id} got no answer: {reason}; what is durable stays and the task is retried",
+            'after its last attempt call session.resume(engine="absurd")',
+        )
+
+
+class SessionRewound(BoughError):
+    def __init__(self, session_id: str, step_end: int, seq: int) -> None:
+        self.session_id, self.step_end, self.seq = session_id, step_end, seq
+        super().__init__(
+            f"session {session_id} is at {seq}, but the task's steps had reached {step_end}: the session was moved "
+            "meanwhile",
+            "send again from the current leaf, or call session.redo() and retry the task",
+        )
+
+
+class OutOfScope(BoughError):
+    def __init__(self, subject: str, reason: str) -> None:
+        self.subject, self.reason = subject, reason
+        super().__init__(
+            f"{shorten(subject)!r} is out of scope: {reason}; nothing was done",
+            "stay within what the workspace allows, or ask the user to widen it",
+        )
+
+
+class TokenRequired(BoughError):
+    """The server was not started: others could reach it without a token."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(
+        self,
+        host: str,
+        reason: str = "others can reach it there",
+        hint: str = "pass --token SECRET, or --host 127.0.0.1",
+    ) -> None:
+        self.host = host
+        super().__init__(f"refusing to serve on {host} without a token: {reason}", hint)
+
+
+# -- stores ------------------------------------------------------------------------------------------------------
+
+
+class StoreError(BoughError):
+    """The file or server itself."""
+
+    http_status = 503
+
+
+class NotAStore(StoreError):
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, location: str, reason: str) -> None:
+        super().__init__(
+            f"{location} is not a Bough store: {reason}", "name another path to create a new one"
+        )
+
+
+class NewerFormat(StoreError):
+    def __init__(self, location: str, version: str, known: str) -> None:
+        super().__init__(
+            f"{location} has format {version}, this Bough reads up to {known}; the file was not touched",
+            "upgrade with pip install -U bough",
+        )
+
+
+class ServerUnreachable(StoreError):
+    def __init__(self, location: str, reason: str) -> None:
+        super().__init__(
+            f"cannot connect to {location}: {reason}",
+            "check the host, port, database and role of the URL, and that the server runs",
+        )
+
+
+class MigrationNeeded(StoreError):
+    def __init__(self, location: str, version: int, needed: int) -> None:
+        self.version, self.needed = version, needed
+        state = f"has schema {version}, this Bough needs {needed}" if version else "has no Bough schema yet"
+        super().__init__(
+            f"{location} {state}",
+            "run bough --store URL migrate, once, as the role that owns the schema or is going to own it",
+        )
+
+
+class MissingPermission(StoreError):
+    def __init__(self, location: str, role: str, reason: str) -> None:
+        self.role = role
+        super().__init__(
+            f"role {role!r} lacks a permission on {location}: {reason}",
+            f"to open a store, grant bough_service to {role} (or the service role you chose); to migrate, grant the "
+            "permission to create a schema and roles",
+        )
+
+
+class PostgresRequired(StoreError):
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, engine: str, location: str) -> None:
+        self.engine, self.location = engine, location
+        super().__init__(
+            f"the engine {engine!r} needs PostgreSQL, and {location} is not a PostgreSQL store",
+            "open postgresql://…, and copy sessions there with bough copy --to URL",
+        )
+
+
+class EngineNotInstalled(StoreError):
+    def __init__(self, location: str, queue: str, reason: str) -> None:
+        self.location, self.queue, self.reason = location, queue, reason
+        super().__init__(
+            f"{location} {reason}",
+            f"run bough --store URL migrate --engine absurd --queue {queue}, once, as the role that owns the schema",
+        )
+
+
+class UnknownCommit(StoreError):
+    def __init__(self, location: str, reason: str) -> None:
+        super().__init__(
+            f"the connection to {location} broke during a commit and did not come back in time ({reason}); whether "
+            "the change was written is unknown",
+            "repeat it with the same key once the server is back: it is written only once",
+        )
+
+
+class InvalidKey(StoreError):
+    def __init__(self) -> None:
+        super().__init__("the key is invalid; expected text of at least one character, without NUL")
+
+
+class EncryptionUnavailable(StoreError):
+    def __init__(self, path: str) -> None:
+        self.path = path
+        super().__init__(
+            f"{path} was not opened: the SQLite of this Python cannot encrypt",
+            "replace it with one that can: pip uninstall apsw, then pip install apsw-sqlite3mc",
+        )
+
+
+class StoreReadOnly(StoreError):
+    def __init__(self, location: str) -> None:
+        super().__init__(f"{location} cannot be written", "check the permissions of the file and its folder")
+
+
+class StoreFull(StoreError):
+    http_status = 507
+
+    def __init__(self, location: str) -> None:
+        super().__init__(
+            f"no space left to write {location}; nothing of this change was kept and everything before it is safe",
+            "free some disk space, then try again with the same key",
+            "free some disk space, then try again",
+        )
+
+
+class StoreLocked(StoreError):
+    exit_code = ExitCode.LOCKED
+
+    def __init__(self, location: str, seconds: int) -> None:
+        super().__init__(
+            f"{location} was locked by another program for {seconds} s; nothing was written", "try again"
+        )
+
+
+class IndexBehind(StoreError):
+    def __init__(self, location: str, sessions: int, reason: str) -> None:
+        self.sessions, self.reason = sessions, reason
+        super().__init__(
+            f"{sessions:,} session(s) of {location} have text that is not indexed, and cannot be indexed now: {reason}",
+            "search only what is indexed with search(…, catch_up=False)",
+        )
+
+
+class StoreDamaged(StoreError):
+    def __init__(self, location: str, reason: str) -> None:
+        super().__init__(
+            f"{location} is damaged ({reason})", "restore a backup, or copy what can be read with verify()"
+        )
+
+
+class StoreClosed(StoreError):
+    def __init__(self, location: str) -> None:
+        super().__init__(f"the store {location} was closed", "open it again with bough.open(…)")
