@@ -1,4 +1,4 @@
-"""One turn of somebody's own loop: the input, the answers, the results, each durable when its line returns."""
+"""One turn of your own loop: the input, the answers, the results, each durable when its line returns."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from .wire import Answer
 class Turn:
     """Opened by `with session.turn("…") as turn`; closed by the answer that calls no tool.
 
-    Leaving the block early marks the session: failed by an exception, cancelled by Ctrl-C, interrupted
-    otherwise. The turn itself stays open and `session.turn()` goes on with it.
+    Leaving the block early marks the session as failed (exception), cancelled (Ctrl-C) or interrupted. The turn itself
+    stays open; `session.turn()` continues it.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class Turn:
 
     def __enter__(self) -> Self:
         log = self._log
-        # Whoever drives the session later raises it: a turn that comes late writes nothing.
+        # A later runner raises the fence, so that a turn that comes late writes nothing.
         self._fence = log.raise_if_leased().fence
-        held = {
+        row = {
             "status": "running",
             "holder": log.runtime.holder(),
             "lease_until": log.runtime.now() + LEASE_MICROSECONDS,
@@ -58,41 +58,41 @@ class Turn:
         if self._content is None:
             if not log.cursor.turn:
                 raise InvalidOperation(
-                    f"no turn is open in session {log.session_id}; hand in an input: session.turn(text)"
+                    f"no turn is open in session {log.session_id}; pass an input: session.turn(text)"
                 )
-            log.record("turn_resumed", data={"turn": log.cursor.turn}, row=held, fence=self._fence)
+            log.record("turn_resumed", data={"turn": log.cursor.turn}, row=row, fence=self._fence)
         else:
-            self._append([Draft(_input(self._content))], key=self._key, row=held, data=self._started)
+            self._append([Draft(_input(self._content))], key=self._key, row=row, data=self._started)
         self._turn = log.cursor.turn
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        if not self._log.cursor.turn or self._is_taken():
+        if not self._log.cursor.turn or self._is_held_by_another():
             return
         status = "interrupted" if kind is None else "failed" if issubclass(kind, Exception) else "cancelled"
-        told = (
+        message = (
             None if error is None else f"{type(error).__name__}: {error}".encode("utf-8", "replace").decode()
         )
         row = {
             "status": status,
-            "error": told and told.replace("\0", ""),
+            "error": message and message.replace("\0", ""),
             "holder": None,
             "lease_until": None,
         }
-        data = {"turn": self._log.cursor.turn, "status": status, "error": told}
-        with suppress(Fenced):  # then another has driven it meanwhile, and left it as it is
+        data = {"turn": self._log.cursor.turn, "status": status, "error": message}
+        with suppress(Fenced):  # another runner has driven the session meanwhile; its status stands
             self._log.record("turn_ended", data=data, row=row, fence=self._fence)
 
-    def _is_taken(self) -> bool:
-        """Whether another drives the session by now: then its status is not ours to set."""
+    def _is_held_by_another(self) -> bool:
+        """Whether another runner holds the session by now: then this turn does not set its status."""
         holder = self._log.store.session(self._log.session_id).holder
         return holder is not None and holder != self._log.runtime.holder()
 
     @property
     def open_tool_calls(self) -> tuple[OpenCall, ...]:
-        """The calls that wait for results, in call order."""
+        """The tool calls without a result, in call order."""
         return self._log.cursor.open_calls
 
     def answer(
@@ -104,9 +104,9 @@ class Turn:
         model: str | None = None,
         key: str | None = None,
     ) -> Message:
-        """A model's answer: an SDK object, a dict or a Message. Usage and evidence are taken from it."""
+        """Append a model's answer: an SDK object, a dict or a Message. Usage and evidence are read from it."""
         if self._log.cursor.turn != self._turn:
-            raise InvalidOperation(f"turn {self._turn} is over; open another one: session.turn(text)")
+            raise InvalidOperation(f"turn {self._turn} has ended; open another: session.turn(text)")
         read = wire.parse_reply(reply)
         usage = read.usage if usage is None else usage
         read = replace(read, usage=usage, provider=provider or read.provider, model=model or read.model)
@@ -115,7 +115,7 @@ class Turn:
         calls = [self._ledger(read, seq)] if usage is not None or self._call_id is not None else []
         replaces = self._call_id is not None
         appended = self._append([draft], key=key, calls=calls, replaces_call=replaces)
-        self._call_id = None  # only now: an answer that is refused leaves its call to be told of
+        self._call_id = None  # only now: if the answer is refused, the call is still to be recorded
         message = appended.payloads[0]
         assert isinstance(message, Message)
         return message
@@ -123,7 +123,7 @@ class Turn:
     def failed(
         self, why: str, *, usage: Usage | None = None, provider: str | None = None, model: str | None = None
     ) -> None:
-        """A model call that gave no answer: it is counted all the same, and nothing enters the path."""
+        """Record a model call without an answer: it is counted, and nothing is appended to the path."""
         answer = wire.Answer(Message("assistant"), usage, None, provider, model, None)
         call = replace(self._ledger(answer, self._log.leaf.seq), answer_seq=None, failed=True)
         replaces = self._call_id is not None
@@ -144,7 +144,7 @@ class Turn:
         details: dict[str, Any] | None = None,
         key: str | None = None,
     ) -> Message:
-        """The result of one call. `state` is merged into the session's state; `details` are the host's."""
+        """Append the result of one call. `state` is merged into the session's state; `details` are for the host."""
         message = tool_result(
             call_id, content, error=error, outcome=outcome, ends_turn=ends_turn, state=state, details=details
         )
@@ -166,7 +166,7 @@ class Turn:
         )
 
     def _append(self, drafts: list[Draft], **how: Any) -> AppendResult:
-        """Append; if the model is to be called next and a call was announced, its start rides along."""
+        """Append. If the model is called next and its name is known, the start of that call is part of the commit."""
         starts = self._start(drafts) if self._model is not None and not how.get("calls") else None
         if starts is not None:
             how["calls"] = [starts]
@@ -175,7 +175,7 @@ class Turn:
         return self._log.append(drafts, fence=self._fence, **how)
 
     def _closes(self, draft: Draft) -> bool:
-        """Whether the turn ends with this entry, and with it this process's hold on the session."""
+        """Whether the turn ends with this entry, and with it this process's lease."""
         message, cursor = draft.payload, self._log.cursor
         if not isinstance(message, Message) or message.role == "user":
             return False
@@ -185,11 +185,11 @@ class Turn:
         return ends and len(cursor.open_calls) == len(message.results)
 
     def _start(self, drafts: list[Draft]) -> Call | None:
-        asked = drafts[-1].payload
-        assert isinstance(asked, Message)
+        message = drafts[-1].payload
+        assert isinstance(message, Message)
         assert self._model is not None
-        waiting = len(self._log.cursor.open_calls) - len(asked.results)
-        if asked.role == "assistant" or waiting > 0 or any(result.ends_turn for result in asked.results):
+        open_calls = len(self._log.cursor.open_calls) - len(message.results)
+        if message.role == "assistant" or open_calls > 0 or any(r.ends_turn for r in message.results):
             return None
         self._call_id = self._log.runtime.new_id("")
         provider, _, model = self._model.rpartition(":")

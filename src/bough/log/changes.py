@@ -1,4 +1,4 @@
-"""What goes into a change beside its entries, and what comes back from an append or a cut."""
+"""The parts of a change beside its entries, and the results of an append and of a cut."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from ..core.codec import check_text, to_json
 from ..core.drafts import ExtraFact, NewEntry
 from ..core.entries import Entry, Payload
 from ..core.tree import Leaf
-from ..core.usage import MAX_COUNT, Call
-from ..core.usage import check_call as check_call
+from ..core.usage import MAX_COUNT, Call, check_call
 from ..errors import InvalidArgument, InvalidCount
 from ..stores.base import Status
 
@@ -20,24 +19,24 @@ STATUSES: tuple[str, ...] = get_args(Status)
 
 
 class AppendResult(Struct, frozen=True, gc=False):
-    """What an append wrote: where the session stands now, and the entries."""
+    """The entries an append wrote, and the new leaf."""
 
     leaf: Leaf
     payloads: tuple[Payload, ...]
     new_entries: tuple[NewEntry, ...]
     fact_number: int = 0
-    """The number of its journal's latest fact."""
+    """The number of the journal's latest fact."""
     repeated: bool = False
-    """The key was known: this is what was written then, and nothing was written now."""
+    """True if the key was known: the result is that of the first append and nothing was written."""
 
     @property
     def entries(self) -> list[Entry]:
-        """The entries as they are read back: opened only when asked for, an append need not wait for it."""
+        """The entries as a read returns them; decoded on access, so that an append does not wait for it."""
         return [entry.to_entry(self.leaf.branch) for entry in self.new_entries]
 
 
 class Cut(Struct, frozen=True):
-    """A place asked for and the legal place it came to."""
+    """A requested position and the legal one it was moved to."""
 
     at: int
     requested: int
@@ -50,7 +49,7 @@ class Cut(Struct, frozen=True):
 def check(
     key: str | None, calls: Sequence[Call], data: Mapping[str, Any] | None, row: Mapping[str, Any] | None
 ) -> None:
-    """What the caller says beside its entries is held to the same rules as they are."""
+    """Raise for a key, calls, journal data or row values that not every store could keep."""
     check_text(key, "key")
     for call in calls:
         check_call(call)
@@ -66,7 +65,7 @@ def check(
 
 
 def with_data(facts: tuple[ExtraFact, ...], data: Mapping[str, Any] | None) -> tuple[ExtraFact, ...]:
-    """What is told of the turn goes into the fact that it started, or that it ended."""
+    """Add data to the fact that the turn started or ended."""
     if not data:
         return facts
     return tuple(
@@ -76,9 +75,9 @@ def with_data(facts: tuple[ExtraFact, ...], data: Mapping[str, Any] | None) -> t
 
 
 def turn_status(facts: Sequence[ExtraFact]) -> dict[str, Any]:
-    """The row follows the turn: an input makes it running, and no longer completed; the final answer idle again."""
+    """The row's status after these facts: an input sets it to running, the final answer to idle."""
     if not facts:
         return {}
     kinds = [fact.kind for fact in facts]
-    found = {"status": "running" if kinds[-1] == "turn_started" else "idle", "error": None}
-    return {**found, "completed_at": None} if "turn_started" in kinds else found
+    row = {"status": "running" if kinds[-1] == "turn_started" else "idle", "error": None}
+    return {**row, "completed_at": None} if "turn_started" in kinds else row

@@ -1,7 +1,7 @@
-"""The health of a store: its file, and the sessions that wait for somebody. Reads only.
+"""The health of a store: its file, and sessions that need attention. Reads only.
 
-What it finds comes with the command that mends it; `mend` is the only one it does itself, and only when asked:
-sessions whose runner is known to have died are marked interrupted, so that they can be moved and resumed.
+Each finding names the command that fixes it. `mark_interrupted` is the only fix made here, on request: it marks a
+session whose runner died, so that it can be moved and resumed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ __all__ = ["Finding", "file_health", "mark_interrupted", "session_health", "stuc
 def session_health(
     store: StoreBackend, runtime: Runtime, progress: Callable[[], None] = lambda: None
 ) -> list[Finding]:
-    """Sessions that are in the middle of something, and what lies about."""
+    """Findings about sessions that are stuck, interrupted or have queued input, and about unreferenced blobs."""
     findings: list[Finding] = []
-    count = waiting = 0
+    count = queued = 0
     for row in _every(store):
         progress()
         count += 1
@@ -29,7 +29,7 @@ def session_health(
             findings.append(
                 Finding(
                     "problem",
-                    f"{row.session_id} is marked running, but {row.holder or 'its runner'} is gone",
+                    f"{row.session_id} is marked running, but its runner {row.holder or ''} is dead",
                     f"bough doctor --fix, then bough resume {row.session_id}",
                 )
             )
@@ -37,31 +37,33 @@ def session_health(
             findings.append(
                 Finding("warning", f"{row.session_id} was interrupted", f"bough resume {row.session_id}")
             )
-        waiting += len(store.inbox(row.session_id)) if row.status != "running" else 0
+        queued += len(store.inbox(row.session_id)) if row.status != "running" else 0
     trashed = sum(1 for _ in _every(store, trashed=True))
     findings.insert(
         0, Finding("ok", f"{count:,} session{'' if count == 1 else 's'}, {trashed:,} in the trash")
     )
-    if waiting:
+    if queued:
         findings.append(
-            Finding("warning", f"{waiting} queued inputs wait for a run", "bough resume ID takes them")
+            Finding("warning", f"{queued} queued inputs wait for a run", "bough resume ID runs them")
         )
     loose = store.unreferenced_blobs(runtime.now())
     if loose.blobs:
         findings.append(
             Finding(
-                "warning", f"{loose.blobs} blobs ({loose.bytes:,} bytes) belong to no entry", "bough gc --yes"
+                "warning",
+                f"{loose.blobs} blobs ({loose.bytes:,} bytes) are referenced by no entry",
+                "bough gc --yes",
             )
         )
     return findings
 
 
 def is_stuck(row: SessionRow, runtime: Runtime) -> bool:
-    """Marked running by somebody who is known to have died, or whose lease ran out."""
+    """Whether it is marked running although its runner is dead or its lease has expired."""
     if row.status != "running" or row.holder is None:
         return False
-    is_over = row.lease_until is not None and row.lease_until <= runtime.now()
-    return is_over or runtime.is_gone(row.holder.partition("#")[0])
+    is_expired = row.lease_until is not None and row.lease_until <= runtime.now()
+    return is_expired or runtime.is_gone(row.holder.partition("#")[0])
 
 
 def stuck_sessions(store: StoreBackend, runtime: Runtime) -> list[SessionRow]:
@@ -69,9 +71,9 @@ def stuck_sessions(store: StoreBackend, runtime: Runtime) -> list[SessionRow]:
 
 
 def mark_interrupted(store: StoreBackend, runtime: Runtime, row: SessionRow) -> None:
-    """Mark it interrupted; what it holds stays as it is."""
-    marked = {"status": "interrupted", "holder": None, "lease_until": None}
-    Log(store, row, runtime).record("interrupted", data={"holder": row.holder}, row=marked)
+    """Mark a session as interrupted; nothing else of it changes."""
+    changes = {"status": "interrupted", "holder": None, "lease_until": None}
+    Log(store, row, runtime).record("interrupted", data={"holder": row.holder}, row=changes)
 
 
 def _every(store: StoreBackend, *, trashed: bool = False) -> Iterator[SessionRow]:

@@ -1,7 +1,7 @@
-"""Forking: a new session that stands on a place of another's path. No entry is copied, the source is untouched.
+"""Fork a session: a new session from a position on another's path. Copies no entry and does not touch the source.
 
-The agent as frozen, the policy and the workspace are copied, a few hundred bytes as a rule: read through the parent
-they would be gone when that is purged, and a bundle of the fork alone would lack them.
+The frozen agent, the policy and the workspace are copied, usually a few hundred bytes: read through the parent they
+would be lost when it is purged, and a bundle of the fork alone would lack them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from .log import Log
 def fork(
     log: Log, cut: Cut, settings: Settings, *, relation: Relation = "fork", title: str | None = None
 ) -> Log:
-    """The log of a session from `cut` on; what `settings` override is its first entry.
+    """Create the fork at `cut` and return its log. Settings that override the source's are its first entry.
 
-    A replay belongs to whoever makes it and not to the person whose session it is made of.
+    A replay belongs to the store's owner, not to the owner of the session it replays.
     """
     if settings.tools is not None:
         check_tools_allowed(
@@ -42,6 +42,6 @@ def fork(
         started_at=(now := runtime.now()),
         updated_at=now,
     )
-    kept = replace(detail, state=None)  # folded when it is asked for
-    made, cursor = log.fork(cut, row, kept, None if settings == Settings() else settings)
-    return Log(log.store, made, runtime, cursor)
+    detail = replace(detail, state=None)  # folded when it is read
+    created, cursor = log.fork(cut, row, detail, None if settings == Settings() else settings)
+    return Log(log.store, created, runtime, cursor)

@@ -1,4 +1,4 @@
-"""Hydrating: everything needed to go on with a session, or to look at it, from one read."""
+"""Hydrate a session: read everything needed to resume or show it, in one read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .log import Log
 
 
 class HydratedSession(Struct, frozen=True):
-    """Everything needed to go on with a session, or to look at it, from one read."""
+    """A session's row, seeds, messages, state and totals, from one read."""
 
     row: SessionRow
     seeds: list[Entry]

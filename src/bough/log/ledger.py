@@ -1,4 +1,4 @@
-"""Views of the ledger: own, path, tree, since a leaf."""
+"""Views of the usage ledger: the session's own calls, those on its path, those of its tasks too, or those since a leaf."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from .log import Log
 
 
 def model_calls(log: Log, view: str, since: Leaf | None) -> list[Call]:
+    """Ledger rows of one view. Raises InvalidPosition if `since` is not on the path."""
     store = log.store
     if view == "path" or since is not None:
         floor = 0 if since is None else _on_path(log, since)
@@ -27,23 +28,23 @@ def model_calls(log: Log, view: str, since: Leaf | None) -> list[Call]:
 
 
 def by_turn(log: Log, path: Iterable[Entry] | None = None) -> dict[int, Totals]:
-    """What each turn cost; `path` is the log's, from whoever has read it already."""
+    """What each turn cost. Pass the path if it has been read already."""
     turn_of = {entry.seq: entry.turn for entry in (log.path().entries if path is None else path)}
-    found: dict[int, list[Call]] = {}
+    calls: dict[int, list[Call]] = {}
     for call in model_calls(log, "path", None):
         seq = call.after_seq if call.answer_seq is None else call.answer_seq
-        found.setdefault(turn_of.get(seq, 0), []).append(call)
-    return {turn: total(rows) for turn, rows in found.items()}
+        calls.setdefault(turn_of.get(seq, 0), []).append(call)
+    return {turn: total(rows) for turn, rows in calls.items()}
 
 
 def _descendants(log: Log) -> list[str]:
-    """Its task sessions and theirs; a ring of parents is walked once."""
-    found = [log.session_id]
-    for name in found:
-        query = SessionQuery(parent_session=name, relation="task", limit=100_000)
+    """The ids of the session's tasks and theirs; a cycle of parents is walked once."""
+    session_ids = [log.session_id]
+    for session_id in session_ids:
+        query = SessionQuery(parent_session=session_id, relation="task", limit=100_000)
         rows = log.store.sessions(query).sessions
-        found.extend(row.session_id for row in rows if row.session_id not in found)
-    return found[1:]
+        session_ids.extend(row.session_id for row in rows if row.session_id not in session_ids)
+    return session_ids[1:]
 
 
 def _on_path(log: Log, leaf: Leaf) -> int:

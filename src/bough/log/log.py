@@ -1,9 +1,8 @@
-"""One session's log: the only caller of a store's write.
+"""One session's log. This package is the only caller of a store's `commit`.
 
-Knows the order of entries (through `core.turns`), how a change is put together, and where the handle
-stands. Does not know providers, prices or agents. A log stands at the leaf it last saw: what it reads is
-the path to that leaf, what it appends follows that leaf, and if somebody else moved it the store says
-`StaleLeaf`. One lock per log: threads that share it append one after the other.
+A log has a position, the leaf it last saw. Reads follow the path to that leaf and appends extend it; if another
+writer moved the leaf, the store raises `StaleLeaf`. The order of entries is decided by `core.turns`. Knows no
+providers, prices or agents. Threads that share a log take turns on its lock.
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ from .changes import AppendResult, Cut, check, turn_status, with_data
 from .runtime import Runtime
 
 LOOK_BACK = 16
+"""Entries read first to find the cursor at a leaf; eight times as many at each further try."""
 LEASE_MICROSECONDS = 10 * 60 * 1_000_000
 
 
@@ -52,13 +52,13 @@ class Log:
         self._cursor = cursor
         self._state: bytes | None = None
         self._ranges: tuple[Range, ...] | None = None
-        self._looked = Cursor()
-        self._line: int | None = None
+        self._last_cursor = Cursor()
+        self._branch_number: int | None = None
         self.batch_since = 0
-        """What the journal says of the open calls lies behind this fact; 0 if that is not known."""
+        """Facts about the open tool calls come after this fact number; 0 if unknown."""
         self._lock = RLock()
 
-    # -- where it stands ---------------------------------------------------------------------------
+    # -- position ---------------------------------------------------------------------------
 
     @property
     def cursor(self) -> Cursor:
@@ -68,16 +68,16 @@ class Log:
             return self._cursor
 
     def cursor_at(self, leaf: Leaf) -> Cursor:
-        many = LOOK_BACK
+        count = LOOK_BACK
         while True:
-            entries = self.store.path(self.session_id, leaf=leaf, newest=many).entries
+            entries = self.store.path(self.session_id, leaf=leaf, newest=count).entries
             cursor = cursor_from_tail(entries)
             if cursor is not None:
                 return cursor
-            many *= 8
+            count *= 8
 
     def refresh(self) -> SessionRow:
-        """Stand where the session stands now."""
+        """Reload the current leaf."""
         with self._lock:
             row = self.store.session(self.session_id)
             if row.leaf != self.leaf:
@@ -85,20 +85,20 @@ class Log:
             return row
 
     def _set_position(self, leaf: Leaf, cursor: Cursor | None, state: bytes | None) -> None:
-        self._line = self._line if leaf.branch == self.leaf.branch else None
+        self._branch_number = self._branch_number if leaf.branch == self.leaf.branch else None
         self.leaf, self._cursor, self._state, self._ranges = leaf, cursor, state, None
-        self._looked = Cursor()
+        self._last_cursor = Cursor()
         self.batch_since = 0
 
     @property
     def state(self) -> State:
-        """The caller's own copy: what is done to it does not reach the log."""
+        """The fold of the updates on the path. Returns a copy: changing it does not change the log."""
         with self._lock:
             if self._state is None:
-                reading = self.store.path(
+                snapshot = self.store.path(
                     self.session_id, leaf=self.leaf, first=self.leaf.seq + 1, detail=True
                 )
-                cached = reading.detail.state if reading.detail and reading.row.leaf == self.leaf else None
+                cached = snapshot.detail.state if snapshot.detail and snapshot.row.leaf == self.leaf else None
                 self._state = to_json(fold_state(self.path().entries), "state") if cached is None else cached
             state: State = from_json(self._state)
             return state
@@ -112,39 +112,40 @@ class Log:
         """The path as ranges, without reading an entry."""
         with self._lock:
             if self._ranges is None:
-                nothing = self.store.path(self.session_id, leaf=self.leaf, first=self.leaf.seq + 1)
-                self._ranges = nothing.ranges
+                self._ranges = self.store.path(
+                    self.session_id, leaf=self.leaf, first=self.leaf.seq + 1
+                ).ranges
             return self._ranges
 
     def all_entries(self) -> list[Entry]:
-        """Every entry of its tree, each read once, by (branch, seq): its own, and what the path runs through.
+        """Every entry of the tree by (branch, seq), each read once: the session's own and the shared part of its path.
 
-        Mostly the path is the whole tree; then nothing else is read.
+        If the path is the whole tree, as in most sessions, only the path is read.
         """
         reach = {part.branch: part.last for part in self.ranges()}
         branches = self.store.branches(self.session_id)
         own = [branch for branch in branches if branch.session_id == self.session_id]
         if all(branch.tail <= max(reach.get(branch.branch, 0), branch.parent_seq) for branch in own):
-            found = self.path().entries
+            entries = self.path().entries
         else:
-            below = max(reach.keys() - {branch.branch for branch in own}, default=None)
-            last = 0 if below is None else reach[below]
+            shared_branch = max(reach.keys() - {branch.branch for branch in own}, default=None)
+            last = 0 if shared_branch is None else reach[shared_branch]
             shared = self.store.path(self.session_id, leaf=self.leaf, last=last).entries if last else []
             stored = self.store.entries(self.session_id)
-            found = [*shared, *(one.entry.to_entry(one.branch) for one in stored)]
-        return sorted(found, key=lambda entry: (entry.branch, entry.seq))
+            entries = [*shared, *(row.entry.to_entry(row.branch) for row in stored)]
+        return sorted(entries, key=lambda entry: (entry.branch, entry.seq))
 
     def idempotency_key(self, seq: int, index: int) -> str:
         """The idempotency key of a call: the same in every process, before and after a crash or a move elsewhere.
 
-        By which of the session's own branches it stands on, counted: a store's numbers are not another's.
+        It counts the session's own branches, because branch numbers differ from store to store.
         """
         with self._lock:
-            if self._line is None:
+            if self._branch_number is None:
                 branches = self.store.branches(self.session_id)
-                own = [one.branch for one in branches if one.session_id == self.session_id]
-                self._line = bisect_left(sorted(own), self.leaf.branch) + 1
-            return f"{self.session_id}/{self._line}/{seq}/{index}"
+                own = [branch.branch for branch in branches if branch.session_id == self.session_id]
+                self._branch_number = bisect_left(sorted(own), self.leaf.branch) + 1
+            return f"{self.session_id}/{self._branch_number}/{seq}/{index}"
 
     # -- appending ---------------------------------------------------------------------------------
 
@@ -162,9 +163,9 @@ class Log:
         takes: int | None = None,
         fence: int | None = None,
     ) -> AppendResult:
-        """Write all of it behind the leaf, or nothing. `data` goes into `turn_started` or `turn_ended`, `facts` behind it."""
+        """Append all drafts after the leaf, or none. `data` goes into the `turn_started` or `turn_ended` fact; `facts` follow it."""
         if not drafts:
-            raise InvalidOperation("nothing to append; hand in at least one message or entry")
+            raise InvalidOperation("nothing to append; pass at least one message or entry")
         with self._lock:
             leaf = self.leaf if after is None else after
             cursor = self.cursor if leaf == self.leaf else self.cursor_at(leaf)
@@ -194,17 +195,17 @@ class Log:
         if done.is_repeat:
             self._set_position(done.leaf, None, None)
             return self._read_repeated(done)
-        known, waiting = self.batch_since, written.cursor.open_calls
+        previous, open_calls = self.batch_since, written.cursor.open_calls
         self._set_position(done.leaf, written.cursor, state)
-        if waiting:
-            is_new = waiting[0].seq >= written.entries[0].seq
-            self.batch_since = done.facts - 1 - len(change.facts) if is_new else known
+        if open_calls:
+            is_new = open_calls[0].seq >= written.entries[0].seq
+            self.batch_since = done.facts - 1 - len(change.facts) if is_new else previous
         return AppendResult(done.leaf, written.payloads, written.entries, done.facts)
 
     def _next_state(
         self, leaf: Leaf, payloads: Sequence[Payload]
     ) -> tuple[bytes | None, bytes | UnsetType | None]:
-        """The state behind the payloads, if it is known or they change it; and what to cache, if anything."""
+        """The state after the payloads, if it is known or they change it; and what to cache, if anything."""
         if leaf != self.leaf:
             return None, None
         patches = [patch for payload in payloads for patch in state_updates(payload)]
@@ -219,21 +220,21 @@ class Log:
     def _read_repeated(self, done: CommitResult) -> AppendResult:
         fact = self.store.journal(self.session_id, done.facts - 1, 1)[0]
         first = fact.data.get("first", done.leaf.seq + 1)
-        found = [
+        entries = [
             stored.entry
             for stored in self.store.entries(self.session_id)
             if stored.branch == done.leaf.branch and first <= stored.entry.seq <= done.leaf.seq
         ]
-        payloads = tuple(entry.to_entry(done.leaf.branch).payload for entry in found)
-        return AppendResult(done.leaf, payloads, tuple(found), done.facts, repeated=True)
+        payloads = tuple(entry.to_entry(done.leaf.branch).payload for entry in entries)
+        return AppendResult(done.leaf, payloads, tuple(entries), done.facts, repeated=True)
 
     def enqueue(self, message: Message) -> int:
-        """Keep an input until whoever drives the session takes it."""
+        """Store an input until the session's runner takes it."""
         draft = Draft(to_user_message(message))
         written = build_entries(Cursor(), [draft], self.runtime.now(), redactor=self.runtime.redactor)
         if written.blobs:
             raise InvalidMessage(
-                "queued input holds no attachments; put them with store.put_blob and use the handle"
+                "queued input cannot hold attachments; store them with store.put_blob() and use the handle"
             )
         return self.store.enqueue(self.session_id, written.entries[0].body, self.runtime.now())
 
@@ -250,9 +251,10 @@ class Log:
         key: str | None = None,
         fence: int | None = None,
     ) -> CommitResult:
-        """A fact without entries: a title, a status, a failed call. The leaf stays where it is.
+        """Record a fact without entries: a title, a status, a failed call. The leaf does not move.
 
-        Bound, it is refused as stale if the session has moved on meanwhile."""
+        With `only_at_leaf` it raises StaleLeaf if the session has moved meanwhile.
+        """
         with self._lock:
             check(key, calls, data, row)
             change = Change(
@@ -273,30 +275,30 @@ class Log:
     # -- moving ------------------------------------------------------------------------------------
 
     def cut(self, requested: int) -> Cut:
-        """The nearest place at or before `asked` that parts no call from its results."""
+        """The nearest position at or before `requested` that does not separate a tool call from its results."""
         if type(requested) is not int or not 0 <= requested <= self.leaf.seq:
             raise InvalidPosition(requested, 0, self.leaf.seq)
-        waiting = self.cursor_on_path(requested).open_calls
-        return Cut(waiting[0].seq - 1 if waiting else requested, requested)
+        open_calls = self.cursor_on_path(requested).open_calls
+        return Cut(open_calls[0].seq - 1 if open_calls else requested, requested)
 
     def cursor_on_path(self, seq: int) -> Cursor:
-        """The cursor behind entry `seq` of this path. One read, however deep the tree: it brings the ranges too."""
+        """The cursor after entry `seq` of this path. One read however deep the tree; it brings the ranges too."""
         with self._lock:
             if seq == 0:
                 return Cursor()
-            if self._looked.seq != seq:
-                many = LOOK_BACK
+            if self._last_cursor.seq != seq:
+                count = LOOK_BACK
                 cursor = None
                 while cursor is None:
-                    first = max(1, seq - many + 1)
-                    reading = self.store.path(self.session_id, leaf=self.leaf, first=first, last=seq)
-                    self._ranges, cursor = reading.ranges, cursor_from_tail(reading.entries)
-                    many *= 8
-                self._looked = cursor
-            return self._looked
+                    first = max(1, seq - count + 1)
+                    snapshot = self.store.path(self.session_id, leaf=self.leaf, first=first, last=seq)
+                    self._ranges, cursor = snapshot.ranges, cursor_from_tail(snapshot.entries)
+                    count *= 8
+                self._last_cursor = cursor
+            return self._last_cursor
 
     def leaf_at(self, seq: int) -> Leaf:
-        """The entry `seq` of this path by the branch that holds it."""
+        """Entry `seq` of this path as a leaf: with the branch that holds it."""
         ranges = self.ranges()
         for part in ranges:
             if part.first <= seq <= part.last:
@@ -314,13 +316,13 @@ class Log:
         key: str | None = None,
         data: Mapping[str, Any] | None = None,
     ) -> Leaf:
-        """Put the leaf somewhere in this session's tree. Nothing is lost: what was left is still there."""
+        """Move the leaf anywhere in this session's tree. Nothing is deleted."""
         with self._lock:
             self.raise_if_running()
             at = self.runtime.now()
             drafts = [] if summary is None else [Draft(summary)]
-            behind = self.cursor_at(to) if to.seq else Cursor()
-            written = build_entries(behind, drafts, at, redactor=self.runtime.redactor)
+            cursor = self.cursor_at(to) if to.seq else Cursor()
+            written = build_entries(cursor, drafts, at, redactor=self.runtime.redactor)
             change = Change(
                 session_id=self.session_id,
                 key=key or self.runtime.new_id(""),
@@ -343,57 +345,57 @@ class Log:
             self.raise_if_held(row)
 
     def raise_if_leased(self) -> SessionRow:
-        """A loop that holds a lease is not to be disturbed by a turn of somebody's own."""
+        """Raise SessionRunning if a loop holds the session's lease; return the row."""
         row = self.store.session(self.session_id)
         if row.holder is not None and "#" in row.holder:
             self.raise_if_held(row)
         return row
 
     def raise_if_held(self, row: SessionRow) -> None:
-        """`SessionRunning` if somebody who is not known to be gone holds a lease that is not over."""
+        """Raise SessionRunning if the lease has not expired and its holder is not known to be dead."""
         if row.holder is None or (row.lease_until or 0) <= self.runtime.now():
             return
         if not self.runtime.is_gone(row.holder.partition("#")[0]):
             raise SessionRunning(self.session_id, row.holder, row.updated_at)
 
     def checkout(self, leaf: Leaf) -> Leaf:
-        """Go to any place of this session's tree that parts no call from its results."""
+        """Move to a position in this session's tree, or to the nearest legal one before it."""
         branches = self.store.branches(self.session_id)
         if not contains_leaf(branches, self.session_id, leaf):
             raise InvalidPosition(
                 str(leaf), 0, max(b.tail for b in branches if b.session_id == self.session_id)
             )
-        waiting = self.cursor_at(leaf).open_calls
-        return self.move(Leaf(leaf.branch, waiting[0].seq - 1) if waiting else leaf)
+        open_calls = self.cursor_at(leaf).open_calls
+        return self.move(Leaf(leaf.branch, open_calls[0].seq - 1) if open_calls else leaf)
 
     def redo(self) -> Leaf:
-        """Back to where the last rewind came from, if nothing was appended since."""
-        left: list[Leaf] = []
+        """Return to where the last rewind came from, if nothing was appended since."""
+        origins: list[Leaf] = []
         for fact in self.store.journal(self.session_id):
             if fact.kind == "appended":
-                left.clear()
+                origins.clear()
             elif fact.kind == "moved" and fact.data.get("redo"):
-                left.pop()
+                origins.pop()
             elif fact.kind == "moved":
-                left.append(Leaf(*fact.data["from"]))
-        if not left:
+                origins.append(Leaf(*fact.data["from"]))
+        if not origins:
             raise NothingToRedo(self.session_id)
-        return self.move(left[-1], data={"redo": True})
+        return self.move(origins[-1], data={"redo": True})
 
     def seed_count_on(self, ranges: Sequence[Range]) -> int:
-        """How many entries of a path are seeds: a rewind may have gone back behind the last of them, or the first."""
+        """How many entries of a path are seeds; fewer than the session has if a rewind went back into them."""
         if not ranges or not self.seeds:
             return 0
         roots = [branch.branch for branch in self.store.branches(self.session_id) if branch.parent is None]
         return min(self.seeds, ranges[0].last) if ranges[0].branch in roots else 0
 
-    # -- forking -----------------------------------------------------------------------------------
+    # -- fork -----------------------------------------------------------------------------------
 
     def fork(
         self, cut: Cut, row: SessionRow, detail: SessionDetail, settings: Settings | None
     ) -> tuple[SessionRow, Cursor]:
-        """A new session from a place of this path: one row, one branch, no entry copied."""
-        under = self.leaf_at(cut.at)
+        """Create a session from a position on this path: one row and one branch, no entry copied."""
+        parent = self.leaf_at(cut.at)
         cursor = self.cursor_on_path(cut.at)
         drafts = [Draft(settings)] if settings is not None else []
         written = build_entries(cursor, drafts, row.started_at, redactor=self.runtime.redactor)
@@ -402,7 +404,7 @@ class Log:
             key=self.runtime.new_id(""),
             detail=detail,
             seeds=written.entries,
-            fork_point=under,
+            fork_point=parent,
         )
-        made, _ = self.store.create(new)
-        return made, written.cursor
+        created, _ = self.store.create(new)
+        return created, written.cursor

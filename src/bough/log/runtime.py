@@ -1,4 +1,4 @@
-"""What a log takes from outside: the clock, new ids, and who drives. Tests hand in their own."""
+"""What a log takes from its environment: the clock, new ids, the name of this process, the redactor. Tests pass their own."""
 
 from __future__ import annotations
 
@@ -14,36 +14,37 @@ from ..core.redact import Redactor
 
 
 class Runtime(Struct, frozen=True):
-    """What a log takes from outside: the clock, new ids and the name of this process."""
+    """The clock, new ids, the name of this process, and the redactor."""
 
     now: Callable[[], int]
     new_id: Callable[[str], str]
-    """A new id with that prefix; with none a short one, unique within a session."""
+    """Return a new id with that prefix; without a prefix a short one, unique within a session."""
     holder: Callable[[], str]
     is_gone: Callable[[str], bool]
-    """Whether a holder is known to have died."""
+    """Whether the holder of a lease is known to be dead."""
     redactor: Redactor = Redactor()
-    """What is hidden before anything becomes durable."""
+    """Redacts everything before it becomes durable."""
 
 
 _SECRET_NAME = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
-MIN_SECRET_LENGTH = 16  # a shorter value of the environment may be an ordinary word
+MIN_SECRET_LENGTH = 16  # a shorter value may be an ordinary word
 
 
 def environment_secrets() -> dict[str, str]:
-    """Values of the environment that are secrets by their names."""
-    found = os.environ.items()
+    """Environment variables whose names say that they are secrets."""
     return {
-        name: value for name, value in found if _SECRET_NAME.search(name) and len(value) >= MIN_SECRET_LENGTH
+        name: value
+        for name, value in os.environ.items()
+        if _SECRET_NAME.search(name) and len(value) >= MIN_SECRET_LENGTH
     }
 
 
 def real_runtime(redactor: Redactor | None = None) -> Runtime:
-    host = platform.node()  # msgspec has loaded it; socket would be one more thing to load at every start
+    host = platform.node()  # already loaded by msgspec; socket would be one more import at every start
 
     def is_gone(holder: str) -> bool:
-        where, _, pid = holder.rpartition(":")
-        if where != host or not pid.isdigit():
+        holder_host, _, pid = holder.rpartition(":")
+        if holder_host != host or not pid.isdigit():
             return False
         try:
             os.kill(int(pid), 0)
@@ -56,7 +57,7 @@ def real_runtime(redactor: Redactor | None = None) -> Runtime:
     return Runtime(
         now=lambda: time.time_ns() // 1_000,
         new_id=lambda prefix: f"{prefix}_{os.urandom(10).hex()}" if prefix else os.urandom(6).hex(),
-        holder=lambda: f"{host}:{os.getpid()}",  # asked each time: a fork is another process
+        holder=lambda: f"{host}:{os.getpid()}",  # called each time: after os.fork() this is another process
         is_gone=is_gone,
         redactor=redactor or Redactor(),
     )

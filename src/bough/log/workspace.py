@@ -1,6 +1,6 @@
-"""The workspace a session runs against: detected, overridable, and filled into `{{ctx.*}}`.
+"""The workspace of a session: detected, overridable, and the source of `{{ctx.*}}`.
 
-`variables` are plaintext by contract: they are stored and echoed as they are, so they must hold no secret.
+`variables` are stored and echoed in plain text by contract: they must not contain secrets.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Selection(Struct, frozen=True):
 
 
 class Workspace(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Where an agent works, and how far from there its tools may reach."""
+    """Where an agent works, and how far its tools may reach."""
 
     working_dir: str
     active_file: str | None = None
@@ -39,40 +39,42 @@ class Workspace(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @classmethod
     def detect(cls, **overrides: Any) -> Workspace:
-        """What can be seen from here; anything given wins."""
+        """Detect the workspace from the current directory; overrides win."""
         working_dir = str(overrides.pop("working_dir", os.getcwd()))
         overrides.setdefault("git_ref", _git_ref(Path(working_dir)))
         return cls(working_dir=working_dir, **overrides)
 
     def fill(self, message: Message) -> Message:
-        """The message with every `{{ctx.name}}` it knows filled in; unknown ones stay as they are."""
-        parts = tuple(Text(self._filled(p.text)) if isinstance(p, Text) else p for p in message.parts)
+        """Replace every known `{{ctx.name}}` in the message; unknown ones stay."""
+        parts = tuple(Text(self._fill_text(p.text)) if isinstance(p, Text) else p for p in message.parts)
         return message if parts == message.parts else replace(message, parts=parts)
 
-    def _filled(self, text: str) -> str:
-        def value(match: re.Match[str]) -> str:
+    def _fill_text(self, text: str) -> str:
+        def replacement(match: re.Match[str]) -> str:
             name = match.group(1)
-            found = self.variables.get(name, known.get(name))
-            return match.group(0) if found is None else str(found)
+            value = self.variables.get(name, fields.get(name))
+            return match.group(0) if value is None else str(value)
 
-        known = self._known()
-        return _SLOT.sub(value, text)
+        fields = self._fields()
+        return _SLOT.sub(replacement, text)
 
-    def _known(self) -> dict[str, str | int | None]:
-        """What a slot may name beside the variables, which win."""
-        plain = {
+    def _fields(self) -> dict[str, str | int | None]:
+        """The names a slot may use beside the variables, which win."""
+        fields = {
             name: getattr(self, name) for name in ("working_dir", "active_file", "git_ref", "fs_scope_tier")
         }
         if self.selection is None:
-            return plain
-        place = {f"selection.{name}": getattr(self.selection, name) for name in Selection.__struct_fields__}
-        return {**plain, "selection": str(self.selection), **place}
+            return fields
+        selection = {
+            f"selection.{name}": getattr(self.selection, name) for name in Selection.__struct_fields__
+        }
+        return {**fields, "selection": str(self.selection), **selection}
 
 
 def _git_ref(folder: Path) -> str | None:
-    """The branch or commit checked out in this folder or one above it, without running git."""
-    for place in (folder, *folder.parents):
-        head = place / ".git" / "HEAD"
+    """The branch or commit checked out in this folder or a parent, without running git."""
+    for parent in (folder, *folder.parents):
+        head = parent / ".git" / "HEAD"
         try:
             text = head.read_text().strip()
         except OSError:

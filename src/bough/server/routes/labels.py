@@ -8,7 +8,7 @@ from litestar import get, post
 from litestar.params import FromPath, JSONBody
 from msgspec import Meta, Struct
 
-from ...log.labels import LONGEST
+from ...log.labels import MAX_LENGTH
 from ..context import ApiRequest, context_and_caller, in_thread
 from ..schemas import LabelList, LabelResult
 
@@ -28,7 +28,7 @@ def read_labels(request: ApiRequest, session_id: FromPath[str]) -> LabelList:
 
 class LabelBody(Struct, forbid_unknown_fields=True):
     at: Annotated[str, Meta(description="branch:seq, or a seq of the present path")]
-    label: Annotated[str | None, Meta(description=f"At most {LONGEST} characters; null takes it away")]
+    label: Annotated[str | None, Meta(description=f"At most {MAX_LENGTH} characters; null takes it away")]
 
 
 @post("/api/sessions/{session_id:str}/labels", status_code=200, tags=["tree"])
