@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socketserver
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -28,7 +29,7 @@ from support.import_sources import (
 )
 
 Kept = Mapping[str, Any]
-READING = {b"SCAN", b"TYPE", b"GET", b"LRANGE", b"AUTH", b"SELECT"}
+READ_COMMANDS = {b"SCAN", b"TYPE", b"GET", b"LRANGE", b"AUTH", b"SELECT", b"CLIENT"}
 
 
 class Server(socketserver.ThreadingTCPServer):
@@ -66,6 +67,8 @@ class Talk(socketserver.StreamRequestHandler):
 def _answer(server: Server, words: list[bytes]) -> bytes:
     verb, *rest = words
     key = rest[0].decode()
+    if verb == b"CLIENT":  # the client names itself
+        return b"+OK\r\n"
     value = server.kept.get(key)
     if verb == b"SELECT":
         return b"+OK\r\n" if key == "0" else b"-ERR DB index is out of range\r\n"
@@ -191,7 +194,7 @@ class TestTheServer:
     def test_is_only_read_and_what_is_no_chat_is_passed_over(self, store: Store) -> None:
         with serving(KEPT) as (url, server):
             reports = import_all(store, "redis", url)
-            assert set(server.asked) <= READING
+            assert set(server.asked) <= READ_COMMANDS
         assert [report.source for report in reports] == ["chat:ann:7", "s1"]
 
     def test_is_asked_for_the_keys_that_match(self, store: Store) -> None:
@@ -218,6 +221,13 @@ class TestTheServer:
             pytest.raises(InvalidSource, match=r"cannot read .* as sessions of redis"),
         ):
             import_all(store, "redis", place)
+
+    def test_without_the_client_library_names_the_extra_to_install(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "redis.exceptions", None)
+        with memory_store() as store, pytest.raises(InvalidSource, match=r"pip install 'bough\[redis\]'"):
+            import_all(store, "redis", "redis://127.0.0.1:1")
 
     @given(mangled_records(SAID))
     def test_with_a_mangled_list_gives_a_sound_session_or_a_reason(self, records: list[Record]) -> None:
