@@ -43,8 +43,8 @@ from langgraph_graphs import Twin, agent, asking, asks_a_person, on, told, with_
 from typing_extensions import TypedDict
 
 import bough
+from bough.adapters.langgraph.messages import ValueCodec
 from bough.adapters.langgraph.saver import BoughSaver
-from bough.adapters.langgraph.values import Values
 from bough.cli.main import bough as command
 from bough.core.codec import from_json, to_json
 from bough.core.redact import Redactor
@@ -449,12 +449,12 @@ ANY = st.recursive(
 class TestValues:
     @given(ANY)
     def test_a_value_comes_back_as_from_the_serde_itself(self, value: Any) -> None:
-        values = Values(SERDE)
+        values = ValueCodec(SERDE)
         found = values.decode(from_json(to_json(values.encode(value), "value")))
         assert repr(found) == repr(SERDE.loads_typed(SERDE.dumps_typed(value)))
 
     def test_bytes_are_never_taken_for_a_key(self) -> None:
-        values = Values(SERDE)
+        values = ValueCodec(SERDE)
         looks = b"\x00\x8c\xda" * 40
         assert Redactor().may_contain_secret(b64encode(looks))
         assert not Redactor().may_contain_secret(to_json(values.encode({"bytes": looks}), "value"))

@@ -1,80 +1,85 @@
-"""LangChain messages as ours, and back: what the graph says becomes ordinary entries, and comes back equal.
+"""A graph's values and LangChain messages as JSON and ordinary messages, and back, equal to the originals.
 
-Knows the four kinds of messages a conversation consists of. What our message has no field for (the id, the name, what
-the provider reported) stands beside it under `details["langgraph"]`; a message that cannot be told apart so (a class
-of somebody's own, objects within, bytes in a data: URL) is kept there whole, as the saver's serde writes it. Does not
-know where a message stands.
+Fields that our message does not have (the id, the name, what the provider reported) are stored in
+`details["langgraph"]`; a message that cannot be restored from its parts (a custom class, objects inside, bytes in a data:
+URL) is stored there as the saver's serde writes it. Other values of channels are stored as readable JSON where possible,
+else as the serde's bytes. Does not know entries or checkpoints.
 """
 
 from __future__ import annotations
 
 import binascii
 import math
-from base64 import b64decode
-from collections.abc import Callable, Iterator
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
+import msgspec
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from msgspec import Struct
 
-from ...core.codec import MAX_INT_BITS, encode
+from ...core.codec import MAX_INT_BITS, decode, encode, from_json, to_json
 from ...core.media import BASE64_MARK
 from ...core.messages import Attachment, Media, Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
 from ...core.usage import Usage
+from ...errors import StoreDamaged
 
-NAME = "langgraph"
-"""The key under which all that is the adapter's own lies, in details and in notes."""
-DEPTH = 100  # half of what an entry may be nested: what stands around it needs some
+KEY = "langgraph"
+"""The key of everything that this adapter stores, in details and in notes."""
+MAX_DEPTH = 100  # half of what an entry may be nested: the structure around a value needs some
 _CLASSES: dict[str, type[BaseMessage]] = {
     "user": HumanMessage,
     "assistant": AIMessage,
     "system": SystemMessage,
     "tool": ToolMessage,
 }
-_TOLD = frozenset(("type", "content", "tool_calls", "tool_call_id", "status"))
-_CALL = frozenset(("name", "args", "id", "type"))
+_PART_FIELDS = frozenset(("type", "content", "tool_calls", "tool_call_id", "status"))
+_CALL_FIELDS = frozenset(("name", "args", "id", "type"))
 
 Pack = Callable[[Any], Any]
-"""A value as JSON that the serde made, or the way back."""
+"""Encodes a value as JSON by the serde, or decodes it."""
 
 
 def is_json(value: object, depth: int = 0) -> bool:
-    """Whether JSON gives back exactly this: no tuple, no subclass, no NaN, no half characters."""
+    """Whether JSON restores this value exactly: no tuple, subclass, NaN or lone surrogate in it."""
     kind = type(value)
     if kind is str:
         text = cast(str, value)
         return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
     if kind is dict:
         items = cast(dict[Any, Any], value)
-        return depth < DEPTH and all(
+        return depth < MAX_DEPTH and all(
             is_json(key) and type(key) is str and is_json(item, depth + 1) for key, item in items.items()
         )
     if kind is list:
-        return depth < DEPTH and all(is_json(item, depth + 1) for item in cast(list[Any], value))
+        return depth < MAX_DEPTH and all(is_json(item, depth + 1) for item in cast(list[Any], value))
     if kind is float:
         return math.isfinite(cast(float, value))
     return value is None or kind is bool or (kind is int and cast(int, value).bit_length() < MAX_INT_BITS)
 
 
-# -- there ---------------------------------------------------------------------------------------------
+# -- messages ------------------------------------------------------------------------------------------
 
 
-def rendered(message: BaseMessage, pack: Pack) -> Message | None:
-    """The message as ours; None if it is of no role we have."""
+def from_langchain(message: BaseMessage, pack: Pack) -> Message | None:
+    """Return a LangChain message as ours; None if it has no role of ours."""
     role = next((role for role, cls in _CLASSES.items() if isinstance(message, cls)), None)
     if role is None:
         return None
     parts = tuple(_parts(message, cast(Role, role)))
-    beside = _beside(message)
-    if type(message) is _CLASSES[role] and is_json(beside):
-        plain = Message(cast(Role, role), parts, details={NAME: beside} if beside else None)
-        # A data: URL would be lifted out, in the parts and in the details: what comes back was another text.
-        if BASE64_MARK not in encode(plain) and restored(plain, _never) == message:
+    extra = _extra_fields(message)
+    if type(message) is _CLASSES[role] and is_json(extra):
+        plain = Message(cast(Role, role), parts, details={KEY: extra} if extra else None)
+        # The bytes of a data: URL would be extracted into a blob, and the text that comes back would differ.
+        if BASE64_MARK not in encode(plain) and to_langchain(plain, _never_packed) == message:
             return plain
-    return Message(cast(Role, role), parts, details={NAME: {"whole": pack(message)}})
+    return Message(cast(Role, role), parts, details={KEY: {"serialized": pack(message)}})
 
 
-def _never(packed: Any) -> Any:
-    raise AssertionError(f"nothing was packed: {packed!r}")
+def _never_packed(packed: Any) -> Any:
+    raise AssertionError(f"unexpected packed value: {packed!r}")
 
 
 def _parts(message: BaseMessage, role: Role) -> Iterator[Part]:
@@ -90,7 +95,7 @@ def _parts(message: BaseMessage, role: Role) -> Iterator[Part]:
 
 
 def _pieces(content: object, role: Role) -> Iterator[Part]:
-    """What people and models can read of a content: words, thoughts, pictures. The rest is kept, not shown."""
+    """Yield the readable parts of a content: text, reasoning, media. The rest is stored, not shown."""
     if isinstance(content, str):
         if content:
             yield Text(content)
@@ -110,13 +115,13 @@ def _piece(block: dict[str, Any], role: Role) -> Iterator[Part]:
         thought = block.get(kind)
         yield Reasoning(thought if isinstance(thought, str) else "")
     elif role != "system":
-        found = _picture(block)
-        if found is not None:
-            yield found
+        attachment = _attachment(block)
+        if attachment is not None:
+            yield attachment
 
 
-def _picture(block: dict[str, Any]) -> Attachment | None:
-    """The bytes of a block, in the ways LangChain and the providers write one."""
+def _attachment(block: dict[str, Any]) -> Attachment | None:
+    """Return the bytes of a block, in any notation of LangChain or the providers."""
     source = block.get("source") if isinstance(block.get("source"), dict) else block
     assert isinstance(source, dict)
     mime = source.get("mime_type") or source.get("media_type")
@@ -133,12 +138,12 @@ def _picture(block: dict[str, Any]) -> Attachment | None:
         return None
 
 
-def _beside(message: BaseMessage) -> dict[str, Any]:
-    """What our message does not say: whatever is set and stands in none of its parts."""
+def _extra_fields(message: BaseMessage) -> dict[str, Any]:
+    """Return the fields that are set and not represented by the parts."""
     fields = {
         name: value
         for name, value in message.__dict__.items()
-        if name not in _TOLD and value is not None and value != {} and value != []
+        if name not in _PART_FIELDS and value is not None and value != {} and value != []
     }
     if isinstance(message.content, list):
         is_texts = all(
@@ -152,17 +157,14 @@ def _beside(message: BaseMessage) -> dict[str, Any]:
 
 
 def _is_plain_call(call: Any) -> bool:
-    return call.keys() == _CALL and call["type"] == "tool_call" and isinstance(call["id"], str)
+    return call.keys() == _CALL_FIELDS and call["type"] == "tool_call" and isinstance(call["id"], str)
 
 
-# -- and back ------------------------------------------------------------------------------------------
-
-
-def restored(message: Message, unpack: Pack) -> BaseMessage:
-    """The graph's own message again."""
-    fields = dict((message.details or {}).get(NAME, {}))
-    if "whole" in fields:
-        return cast(BaseMessage, unpack(fields["whole"]))
+def to_langchain(message: Message, unpack: Pack) -> BaseMessage:
+    """Return the LangChain message that this message was made from."""
+    fields = dict((message.details or {}).get(KEY, {}))
+    if "serialized" in fields:
+        return cast(BaseMessage, unpack(fields["serialized"]))
     pieces: tuple[Part, ...] = message.parts
     if message.role == "tool":
         result = message.results[0]
@@ -180,23 +182,155 @@ def restored(message: Message, unpack: Pack) -> BaseMessage:
     return _CLASSES[message.role](**fields)
 
 
-# -- what a provider reported --------------------------------------------------------------------------
-
-
 def usage_of(message: BaseMessage) -> Usage | None:
-    """The tokens of the call that made it, if the provider told them. LangChain counts the cache within the input."""
-    told = message.usage_metadata if isinstance(message, AIMessage) else None
-    if told is None:
+    """Return the usage the provider reported, if any. LangChain counts cached tokens as input."""
+    tokens = message.usage_metadata if isinstance(message, AIMessage) else None
+    if tokens is None:
         return None
-    cached = told.get("input_token_details") or {}
+    cached = tokens.get("input_token_details") or {}
     return Usage(
-        told["input_tokens"], told["output_tokens"], cached.get("cache_read"), cached.get("cache_creation")
+        tokens["input_tokens"],
+        tokens["output_tokens"],
+        cached.get("cache_read"),
+        cached.get("cache_creation"),
     )
 
 
-def reported(message: BaseMessage, *names: str) -> str | None:
-    """The first of these that the provider's own report says in words."""
-    found = (message.response_metadata.get(name) for name in names)
+def response_field(message: BaseMessage, *names: str) -> str | None:
+    """Return the first of these fields that is text in the provider's response metadata."""
+    values = (message.response_metadata.get(name) for name in names)
     return next(
-        (word for word in found if isinstance(word, str) and is_json(word) and "\0" not in word), None
+        (value for value in values if isinstance(value, str) and is_json(value) and "\0" not in value), None
     )
+
+
+# -- values of channels ----------------------------------------------------------------------------
+
+# A long run of letters looks like an API key by chance, about once in fifty megabytes, and would be redacted. No key
+# contains a dot, and none is as short as this.
+CHUNK = 18
+
+
+class ValueCodec:
+    """Encodes values as tagged JSON objects: one key that says how to read them.
+
+    Plain JSON and messages stay readable, so they are shown, searched and redacted like everything else; what JSON does not
+    restore exactly goes through the serde. A serde that is not LangGraph's own (one that encrypts) gets everything: then
+    nothing is readable in the store, as intended.
+    """
+
+    def __init__(self, serde: SerializerProtocol) -> None:
+        self.serde = serde
+        self.is_readable = isinstance(serde, JsonPlusSerializer)
+        """Whether values may be stored unencrypted."""
+
+    def encode(self, value: Any) -> dict[str, Any]:
+        if not self.is_readable:
+            return self.pack(value)
+        if is_json(value):
+            return {"json": value}
+        if isinstance(value, BaseMessage):
+            return self._message(value)
+        if type(value) is list:
+            return {"list": [self.encode(item) for item in value]}
+        if type(value) is dict and all(type(key) is str and is_json(key) for key in value):
+            return {"dict": {key: self.encode(item) for key, item in value.items()}}
+        return self.pack(value)
+
+    def _message(self, message: BaseMessage) -> dict[str, Any]:
+        stored = from_langchain(message, self.pack)
+        if stored is None or "serialized" in (stored.details or {}).get(KEY, {}):
+            return self.pack(message)
+        return {"message": msgspec.to_builtins(stored)}
+
+    def decode(self, tagged: dict[str, Any]) -> Any:
+        match tagged:
+            case {"json": value}:
+                return value
+            case {"message": fields}:
+                return to_langchain(msgspec.convert(fields, Message), self.unpack)
+            case {"list": items}:
+                return [self.decode(item) for item in items]
+            case {"dict": items}:
+                return {key: self.decode(item) for key, item in items.items()}
+            case {"serde": _}:
+                return self.unpack(tagged)
+        raise StoreDamaged("a value of the graph", f"unknown tag {', '.join(tagged)}")
+
+    def pack(self, value: Any) -> dict[str, Any]:
+        """Encode a value by the serde, as text."""
+        kind, data = self.serde.dumps_typed(value)
+        letters = b64encode(data).decode()
+        return {
+            "serde": [
+                kind,
+                ".".join(letters[start : start + CHUNK] for start in range(0, len(letters), CHUNK)),
+            ]
+        }
+
+    def unpack(self, packed: dict[str, Any]) -> Any:
+        kind, letters = packed["serde"]
+        return self.serde.loads_typed((kind, b64decode(letters.replace(".", ""))))
+
+
+# -- messages in the log ---------------------------------------------------------------------------
+
+
+class StoredMessage(Struct, frozen=True):
+    """A message of the graph as the log holds it. As bytes, so nothing a node does to its message changes them."""
+
+    seq: int
+    body: bytes
+    is_entry: bool
+    """False if a note holds it."""
+    packed: dict[str, Any] | None
+    """The serde's form, if it is stored so: its content may not be comparable otherwise."""
+    copies: list[BaseMessage] = []
+    """What to compare with, made on first use: the stored message and, if that was redacted, the original."""
+
+    def message(self, codec: ValueCodec) -> BaseMessage:
+        """Return the graph's message, a new object each time."""
+        if self.is_entry:
+            return to_langchain(cast(Message, decode("message", self.body)), codec.unpack)
+        message: BaseMessage = codec.decode(from_json(self.body))
+        return message
+
+    def equals(self, message: BaseMessage, codec: ValueCodec) -> bool:
+        """Whether the message is equal in every field."""
+        if self.packed is not None:
+            return self.packed == codec.pack(message)
+        if not self.copies:
+            self.copies.append(self.message(codec))
+        for copy in self.copies:  # noqa: SIM110 - `any` costs a generator
+            if _is_equal(copy, message):
+                return True
+        return False
+
+
+def stored_message(seq: int, content: Message | dict[str, Any]) -> StoredMessage:
+    """Return a message of the graph from the content of an entry or of a note."""
+    if isinstance(content, Message):
+        packed = (content.details or {}).get(KEY, {}).get("serialized")
+        return StoredMessage(seq, encode(content), True, packed)
+    return StoredMessage(seq, to_json(content, "message"), False, content if "serde" in content else None)
+
+
+def _is_equal(left: BaseMessage, right: BaseMessage) -> bool:
+    """Compare messages as pydantic does, in a third of its time: each put compares all of them."""
+    return (
+        type(left) is type(right)
+        and left.__dict__ == right.__dict__
+        and (left.__pydantic_extra__ or {}) == (right.__pydantic_extra__ or {})
+    )
+
+
+def common_prefix(
+    stored: Sequence[StoredMessage], messages: Sequence[BaseMessage] | None, codec: ValueCodec
+) -> int:
+    """Return how many messages are unchanged. A checkpoint without the channel changes none of them."""
+    if messages is None:
+        return len(stored)
+    for count, (before, after) in enumerate(zip(stored, messages, strict=False)):
+        if not before.equals(after, codec):
+            return count
+    return min(len(stored), len(messages))

@@ -3,25 +3,22 @@
 What maps to what:
 
 - A thread is a session, its id the session's `conversation_id`. A checkpoint namespace, which is one run of a subgraph,
-  is a task session of the session it was started from (`langgraph_threads`).
-- A checkpoint is a note on the path. It holds what is small and the values that are new with it, once each; unchanged
-  ones are named by the seq of the note that holds them (`langgraph_index`).
-- The messages of the `messages` channel are ordinary entries, once each. A checkpoint whose parent is not where the
-  session stands, or that edits or removes a message, is a branch: lineage, not copies (`langgraph_thread`).
-- Pending writes, interrupts and errors are notes that name their checkpoint, durable when the verb returns.
-- Deleting a thread puts its sessions into the trash. Pruned checkpoints are told no longer; what they held stays.
+  is a task of the session it was started from (`threads`).
+- A checkpoint is a note on the path. It holds the values that are new with it, once each, and refers to unchanged ones by
+  the seq of the note that holds them (`checkpoints`).
+- The messages of the `messages` channel are ordinary entries, once each. A checkpoint whose parent is not at the leaf, or
+  that edits or removes a message, is a branch: shared lineage, no copies (`thread_log`).
+- Pending writes, interrupts and errors are notes that name their checkpoint, durable when the method returns.
+- Deleting a thread moves its sessions to the trash. Pruned checkpoints are no longer listed; their content stays.
 
-Knows the verbs of `BaseCheckpointSaver` and its configs. The synchronous ones do the work; each asynchronous one
-crosses to a thread for it, so that no event loop waits for a disk.
+Knows the methods of `BaseCheckpointSaver` and its configs. Each asynchronous method runs the synchronous one on a thread, so
+no event loop waits for a disk.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
@@ -43,21 +40,19 @@ from ...core.codec import check_text
 from ...errors import InvalidArgument, NotFound, SessionTrashed
 from ...store import Store
 from .. import require_store
-from .checkpoint import Coming
-from .index import Kept
-from .path_cache import Paths
-from .thread import ThreadLog
+from ..async_bridge import AsyncBridge
+from .checkpoints import CheckpointRecord, NewCheckpoint
+from .messages import ValueCodec
+from .thread_log import PathCache, ThreadLog
 from .threads import Threads
-from .values import Values
 
-R = TypeVar("R")
 Writes = dict[str, list[PendingWrite]]
 
 
 class BoughSaver(BaseCheckpointSaver[Any]):
     """A checkpointer whose threads are sessions. Safe to use from several threads and by several processes.
 
-    `messages` names the channel that is the conversation; `agent` is what its sessions are filed under.
+    `messages` is the channel that is the conversation; `agent` is the agent name of its sessions.
     """
 
     def __init__(
@@ -71,17 +66,17 @@ class BoughSaver(BaseCheckpointSaver[Any]):
         super().__init__(serde=serde)
         self.store, self.messages = require_store(store, "BoughSaver"), messages
         self._threads = Threads(store, agent)
-        self._crossing = ThreadPoolExecutor(thread_name_prefix="bough-langgraph")
+        self._bridge = AsyncBridge(threads=None)
 
     # -- reading -----------------------------------------------------------------------------------
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """The checkpoint that is named, or the one the thread stands at."""
-        found = self._find(config)
-        if found is None:
+        """Return the checkpoint the config names, or the thread's current one."""
+        match = self._find(config)
+        if match is None:
             return None
-        thread, kept = found
-        return self._tuple(config, thread, kept, thread.paths([kept]))
+        thread, record = match
+        return self._tuple(config, thread, record, thread.paths([record]))
 
     def list(
         self,
@@ -91,40 +86,40 @@ class BoughSaver(BaseCheckpointSaver[Any]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """The checkpoints that match, newest first."""
+        """Yield the checkpoints that match, newest first."""
         wanted = get_checkpoint_id(config) if config is not None else None
         end = get_checkpoint_id(before) if before is not None else None
         rows = [
-            (kept, thread, place)
-            for place, thread in self._matching(config)
-            for kept in thread.index.told()
-            if wanted in (None, kept.checkpoint_id) and (end is None or kept.checkpoint_id < end)
+            (record, thread, name)
+            for name, thread in self._matching(config)
+            for record in thread.index.listed()
+            if wanted in (None, record.checkpoint_id) and (end is None or record.checkpoint_id < end)
         ]
         rows.sort(key=lambda row: row[0].checkpoint_id, reverse=True)
-        paths: dict[ThreadLog, Paths] = {}
+        paths: dict[ThreadLog, PathCache] = {}
         count = 0
-        for kept, thread, place in rows:
+        for record, thread, name in rows:
             if limit is not None and count >= limit:
                 return
             if thread not in paths:
                 paths[thread] = thread.paths(row[0] for row in rows if row[1] is thread)
-            metadata = thread.metadata(kept, paths[thread], self._values) if filter else {}
-            if all(metadata.get(name) == value for name, value in (filter or {}).items()):
+            metadata = thread.metadata(record, paths[thread], self._codec) if filter else {}
+            if all(metadata.get(key) == value for key, value in (filter or {}).items()):
                 count += 1
-                yield self._tuple(_config(*place), thread, kept, paths[thread])
+                yield self._tuple(_config(*name), thread, record, paths[thread])
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """What each channel was built from along the checkpoint's ancestors: pruned ones too, for nothing is gone."""
-        found = self._find(config)
+        """Return what each channel was built from along the checkpoint's ancestors, pruned ones included."""
+        match = self._find(config)
         writes: Writes = {channel: [] for channel in channels}
         seeds: dict[str, Any] = {}
-        line = [] if found is None else _ancestors(*found)
-        if found is not None:
-            paths = found[0].paths(line)
-            for kept in line:
-                self._gather(found[0], kept, paths, writes, seeds)
+        if match is not None:
+            thread, ancestors = match[0], _ancestors(*match)
+            paths = thread.paths(ancestors)
+            for record in ancestors:
+                self._add_history(thread, record, paths, writes, seeds)
         history: dict[str, DeltaChannelHistory] = {}
         for channel in channels:
             history[channel] = {"writes": writes[channel][::-1]}
@@ -132,24 +127,24 @@ class BoughSaver(BaseCheckpointSaver[Any]):
                 history[channel]["seed"] = seeds[channel]
         return history
 
-    def _gather(
+    def _add_history(
         self,
         thread: ThreadLog,
-        kept: Kept,
-        paths: Paths,
+        record: CheckpointRecord,
+        paths: PathCache,
         writes: Writes,
         seeds: dict[str, Any],
     ) -> None:
-        """Add what one ancestor contributes, to the channels that have found no value yet."""
-        open_ones = [channel for channel in writes if channel not in seeds]
-        if not open_ones:
+        """Add one ancestor's writes and values for the channels that have no value yet."""
+        missing = [channel for channel in writes if channel not in seeds]
+        if not missing:
             return
-        for write in reversed(thread.read_writes(kept, paths, self._values)):
-            if write[1] in open_ones:
+        for write in reversed(thread.pending_writes(record, paths, self._codec)):
+            if write[1] in missing:
                 writes[write[1]].append(write)
-        for channel in open_ones:
-            if thread.has_value(kept, channel, paths):
-                seeds[channel] = thread.value(kept, channel, paths, self._values)
+        for channel in missing:
+            if thread.has_value(record, channel, paths):
+                seeds[channel] = thread.value(record, channel, paths, self._codec)
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -160,105 +155,104 @@ class BoughSaver(BaseCheckpointSaver[Any]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Write a checkpoint behind the one the config names. Durable on return."""
-        name, ns = self._place(config)
+        """Write a checkpoint after the one the config names. Durable on return."""
+        thread_id, namespace = self._thread_name(config)
         rest = {key: value for key, value in checkpoint.items() if key != "channel_values"}
-        held = dict(checkpoint["channel_values"])
-        said = _conversation(held.get(self.messages))
-        if said is not None:
-            del held[self.messages]
-        coming = Coming(
+        values = dict(checkpoint["channel_values"])
+        messages = _messages(values.get(self.messages))
+        if messages is not None:
+            del values[self.messages]
+        new = NewCheckpoint(
             checkpoint=rest,
             parent=get_checkpoint_id(config),
             metadata=dict(get_checkpoint_metadata(config, metadata)),
-            held=held,
+            values=values,
             changed=frozenset(new_versions),
-            messages=said,
-            channel=self.messages,
+            messages=messages,
+            messages_channel=self.messages,
         )
-        self._on_thread(
-            name, ns, lambda thread: thread.put(coming, self._values, self._threads.counted(name))
+        self._write(
+            thread_id,
+            namespace,
+            lambda thread: thread.put(new, self._codec, self._threads.recorded_calls(thread_id)),
         )
-        return _config(config["configurable"]["thread_id"], ns, checkpoint["id"])
+        return _config(config["configurable"]["thread_id"], namespace, checkpoint["id"])
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Keep what a task has written until its checkpoint comes. Durable on return; the same twice is once."""
-        name, ns = self._place(config)
-        of = get_checkpoint_id(config)
-        if of is None:
+        """Store a task's writes until its checkpoint comes. Durable on return; idempotent."""
+        thread_id, namespace = self._thread_name(config)
+        checkpoint_id = get_checkpoint_id(config)
+        if checkpoint_id is None:
             raise InvalidArgument("checkpoint_id", None, "the id of the checkpoint that the writes follow")
-        made = [
+        indexed = [
             (WRITES_IDX_MAP.get(channel, index), channel, value)
             for index, (channel, value) in enumerate(writes)
         ]
-        self._on_thread(
-            name, ns, lambda thread: thread.put_writes(of, task_id, task_path, made, self._values)
+        self._write(
+            thread_id,
+            namespace,
+            lambda thread: thread.put_writes(checkpoint_id, task_id, task_path, indexed, self._codec),
         )
 
     def get_next_version(self, current: Any, channel: None) -> Any:
-        """Counted up. A thread that was brought here from a saver whose versions are texts goes on with texts."""
+        """Return the next version. A thread copied from a saver whose versions are text keeps text."""
         if isinstance(current, str):
             return f"{int(current.partition('.')[0]) + 1:032}.0"
         return 1 if current is None else current + 1
 
-    # -- care --------------------------------------------------------------------------------------
+    # -- deleting ----------------------------------------------------------------------------------
 
     def delete_thread(self, thread_id: str) -> None:
-        """Into the trash, with its namespaces; `store.restore` brings it back, `purge` takes it away."""
-        self._threads.delete(self._named(thread_id))
+        """Move the thread with its namespaces to the trash; `store.restore` brings it back, `purge` removes it."""
+        self._threads.delete(self._stored_id(thread_id))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Tell the checkpoints of these runs no longer, in whatever thread they are."""
+        """Stop listing the checkpoints of these runs, in all threads."""
         wanted = {str(run_id) for run_id in run_ids}
-        for name, ns in self._threads.every() if wanted else ():
-            thread = self._threads.find(name, ns)
+        for thread_id, namespace in self._threads.all_threads() if wanted else ():
+            thread = self._threads.find(thread_id, namespace)
             if thread is not None:
-                dropped = [kept.checkpoint_id for kept in thread.index.told() if kept.run_id in wanted]
-                thread.drop(dropped, self._values)
+                records = [record for record in thread.index.listed() if record.run_id in wanted]
+                thread.drop([record.checkpoint_id for record in records], self._codec)
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Tell only the latest checkpoint of each namespace, or put the threads into the trash (`delete`)."""
+        """List only the latest checkpoint of each namespace, or move the threads to the trash (`delete`)."""
         if strategy not in ("keep_latest", "delete"):
             raise InvalidArgument("strategy", strategy, "keep_latest or delete")
-        for name in map(self._named, thread_ids):
+        for thread_id in map(self._stored_id, thread_ids):
             if strategy == "delete":
-                self._threads.delete(name)
+                self._threads.delete(thread_id)
                 continue
-            for ns in self._threads.namespaces(name):
-                thread = self._threads.find(name, ns)
+            for namespace in self._threads.namespaces(thread_id):
+                thread = self._threads.find(thread_id, namespace)
                 latest = None if thread is None else thread.latest()
                 if thread is not None and latest is not None:
-                    thread.drop(
-                        [
-                            k.checkpoint_id
-                            for k in thread.index.told()
-                            if k.checkpoint_id != latest.checkpoint_id
-                        ],
-                        self._values,
-                    )
+                    older = [record for record in thread.index.listed() if record != latest]
+                    thread.drop([record.checkpoint_id for record in older], self._codec)
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Another thread with the same checkpoints. The path is shared, not copied; what lies beside it is."""
-        source, target = self._named(source_thread_id), self._named(target_thread_id)
-        for ns in self._threads.namespaces(source):
-            thread = self._threads.find(source, ns)
+        """Make a thread with the same checkpoints. The path is shared, other branches are copied."""
+        source, target = self._stored_id(source_thread_id), self._stored_id(target_thread_id)
+        for namespace in self._threads.namespaces(source):
+            thread = self._threads.find(source, namespace)
             if thread is None:
                 continue
-            made = self._threads.find(target, ns)
-            if made is None:
-                made = self._threads.opened(target, ns) if ns else self._threads.fork(thread, target)
-                made.catch_up()
-            made.take(thread, self._values)
+            copy = self._threads.find(target, namespace)
+            if copy is None:
+                copy = (
+                    self._threads.find_or_start(target, namespace)
+                    if namespace
+                    else self._threads.fork(thread, target)
+                )
+                copy.catch_up()
+            copy.copy_from(thread, self._codec)
 
-    # -- the same, for whoever must not wait -------------------------------------------------------
-
-    async def _cross(self, work: Callable[..., R], *given: Any, **how: Any) -> R:
-        return await asyncio.get_running_loop().run_in_executor(self._crossing, partial(work, *given, **how))
+    # -- asynchronous methods ----------------------------------------------------------------------
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return await self._cross(self.get_tuple, config)
+        return await self._bridge.run(self.get_tuple, config)
 
     async def alist(
         self,
@@ -268,14 +262,14 @@ class BoughSaver(BaseCheckpointSaver[Any]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        found = self.list(config, filter=filter, before=before, limit=limit)
-        while (one := await self._cross(next, found, None)) is not None:
-            yield one
+        checkpoints = self.list(config, filter=filter, before=before, limit=limit)
+        while (checkpoint := await self._bridge.run(next, checkpoints, None)) is not None:
+            yield checkpoint
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        return await self._cross(self.get_delta_channel_history, config=config, channels=channels)
+        return await self._bridge.run(self.get_delta_channel_history, config=config, channels=channels)
 
     async def aput(
         self,
@@ -284,103 +278,108 @@ class BoughSaver(BaseCheckpointSaver[Any]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        return await self._cross(self.put, config, checkpoint, metadata, new_versions)
+        return await self._bridge.run(self.put, config, checkpoint, metadata, new_versions)
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        await self._cross(self.put_writes, config, writes, task_id, task_path)
+        await self._bridge.run(self.put_writes, config, writes, task_id, task_path)
 
     async def adelete_thread(self, thread_id: str) -> None:
-        await self._cross(self.delete_thread, thread_id)
+        await self._bridge.run(self.delete_thread, thread_id)
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        await self._cross(self.delete_for_runs, run_ids)
+        await self._bridge.run(self.delete_for_runs, run_ids)
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        await self._cross(self.prune, thread_ids, strategy=strategy)
+        await self._bridge.run(self.prune, thread_ids, strategy=strategy)
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        await self._cross(self.copy_thread, source_thread_id, target_thread_id)
+        await self._bridge.run(self.copy_thread, source_thread_id, target_thread_id)
 
     # -- configs -----------------------------------------------------------------------------------
 
     @property
-    def _values(self) -> Values:
-        return Values(self.serde)  # made anew: the base class swaps the serde of a copy
+    def _codec(self) -> ValueCodec:
+        return ValueCodec(self.serde)  # not cached: the base class swaps the serde of a copy
 
-    def _named(self, thread_id: object) -> str:
-        """A thread's name as the store keeps it."""
+    def _stored_id(self, thread_id: object) -> str:
+        """Return a thread's id as the store holds it: redacted."""
         if thread_id is None or str(thread_id) == "":
             raise InvalidArgument(
                 "thread_id", thread_id, 'a name: config={"configurable": {"thread_id": "1"}}'
             )
         return self.store.runtime.redactor.redact_text(check_text(str(thread_id), "thread_id"))
 
-    def _place(self, config: RunnableConfig) -> tuple[str, str]:
-        given = config.get("configurable", {})
-        return self._named(given.get("thread_id")), check_text(
-            given.get("checkpoint_ns") or "", "checkpoint_ns"
-        )
+    def _thread_name(self, config: RunnableConfig) -> tuple[str, str]:
+        fields = config.get("configurable", {})
+        namespace = check_text(fields.get("checkpoint_ns") or "", "checkpoint_ns")
+        return self._stored_id(fields.get("thread_id")), namespace
 
-    def _find(self, config: RunnableConfig) -> tuple[ThreadLog, Kept] | None:
-        thread = self._threads.find(*self._place(config))
+    def _find(self, config: RunnableConfig) -> tuple[ThreadLog, CheckpointRecord] | None:
+        thread = self._threads.find(*self._thread_name(config))
         wanted = get_checkpoint_id(config)
         if thread is None:
             return None
-        kept = thread.index.checkpoints.get(wanted) if wanted else thread.latest()
-        return None if kept is None or kept.checkpoint_id in thread.index.dropped else (thread, kept)
+        record = thread.index.checkpoints.get(wanted) if wanted else thread.latest()
+        is_missing = record is None or record.checkpoint_id in thread.index.dropped
+        return None if is_missing or record is None else (thread, record)
 
     def _matching(self, config: RunnableConfig | None) -> Iterator[tuple[tuple[Any, str], ThreadLog]]:
-        """Thread and namespace, with the caller's own name of the thread."""
+        """Yield the caller's thread id and the namespace, with the thread."""
         if config is None:
-            places = ((name, name, ns) for name, ns in self._threads.every())
+            names = (
+                (thread_id, thread_id, namespace) for thread_id, namespace in self._threads.all_threads()
+            )
         else:
-            given, (name, _) = config["configurable"], self._place(config)
-            ns = given.get("checkpoint_ns")
-            spaces = self._threads.namespaces(name) if ns is None else [ns]
-            places = ((given["thread_id"], name, one) for one in spaces)
-        for given_name, name, ns in places:
-            thread = self._threads.find(name, ns)
+            fields, (thread_id, _) = config["configurable"], self._thread_name(config)
+            wanted = fields.get("checkpoint_ns")
+            namespaces = self._threads.namespaces(thread_id) if wanted is None else [wanted]
+            names = ((fields["thread_id"], thread_id, namespace) for namespace in namespaces)
+        for own_id, thread_id, namespace in names:
+            thread = self._threads.find(thread_id, namespace)
             if thread is not None:
-                yield (given_name, ns), thread
+                yield (own_id, namespace), thread
 
-    def _on_thread(self, name: str, ns: str, work: Callable[[ThreadLog], None]) -> None:
+    def _write(self, thread_id: str, namespace: str, write: Callable[[ThreadLog], None]) -> None:
         try:
-            work(self._threads.opened(name, ns))
+            write(self._threads.find_or_start(thread_id, namespace))
         except (SessionTrashed, NotFound):
-            self._threads.forget(name)  # somebody deleted it meanwhile: a thread of that name begins anew
-            work(self._threads.opened(name, ns))
+            self._threads.forget(thread_id)  # deleted meanwhile: start a new thread with that id
+            write(self._threads.find_or_start(thread_id, namespace))
 
-    def _tuple(self, config: RunnableConfig, thread: ThreadLog, kept: Kept, paths: Paths) -> CheckpointTuple:
-        found = thread.read(kept, paths, self._values)
-        name, ns = config["configurable"]["thread_id"], config["configurable"].get("checkpoint_ns") or ""
+    def _tuple(
+        self, config: RunnableConfig, thread: ThreadLog, record: CheckpointRecord, paths: PathCache
+    ) -> CheckpointTuple:
+        loaded = thread.load(record, paths, self._codec)
+        fields = config["configurable"]
+        thread_id, namespace = fields["thread_id"], fields.get("checkpoint_ns") or ""
         return CheckpointTuple(
-            config=_config(name, ns, kept.checkpoint_id),
-            checkpoint=cast(Checkpoint, {**found.checkpoint, "channel_values": found.held}),
-            metadata=cast(CheckpointMetadata, found.metadata),
-            parent_config=None if kept.parent is None else _config(name, ns, kept.parent),
-            pending_writes=found.writes,
+            config=_config(thread_id, namespace, record.checkpoint_id),
+            checkpoint=cast(Checkpoint, {**loaded.checkpoint, "channel_values": loaded.values}),
+            metadata=cast(CheckpointMetadata, loaded.metadata),
+            parent_config=None if record.parent is None else _config(thread_id, namespace, record.parent),
+            pending_writes=loaded.writes,
         )
 
 
-def _config(thread_id: Any, ns: str, checkpoint_id: str | None = None) -> RunnableConfig:
-    named = {} if checkpoint_id is None else {"checkpoint_id": checkpoint_id}
-    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": ns, **named}}
+def _config(thread_id: Any, namespace: str, checkpoint_id: str | None = None) -> RunnableConfig:
+    checkpoint = {} if checkpoint_id is None else {"checkpoint_id": checkpoint_id}
+    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace, **checkpoint}}
 
 
-def _conversation(value: object) -> list[BaseMessage] | None:
-    """A list of messages and nothing else; None if it is something else."""
+def _messages(value: object) -> list[BaseMessage] | None:
+    """Return a list of messages; None if the value is anything else."""
     if type(value) is list and all(isinstance(item, BaseMessage) for item in value):
         return value
     return None
 
 
-def _ancestors(thread: ThreadLog, kept: Kept) -> list[Kept]:
-    """The checkpoints it came from, newest first."""
-    found: dict[str, Kept] = {}
-    name = kept.parent
-    while name is not None and name not in found and name in thread.index.checkpoints:
-        found[name] = thread.index.checkpoints[name]
-        name = found[name].parent
-    return list(found.values())
+def _ancestors(thread: ThreadLog, record: CheckpointRecord) -> list[CheckpointRecord]:
+    """Return the ancestors of a checkpoint, newest first."""
+    ancestors: dict[str, CheckpointRecord] = {}
+    parent = record.parent
+    while parent is not None and parent not in ancestors and parent in thread.index.checkpoints:
+        ancestors[parent] = thread.index.checkpoints[parent]
+        parent = ancestors[parent].parent
+    return list(ancestors.values())

@@ -1,8 +1,8 @@
-"""Which session is which thread: found by its conversation, started when the first checkpoint comes.
+"""Maps threads to sessions: found by conversation id, started with the first checkpoint.
 
-A thread is a session whose `conversation_id` is the thread's id, so a fork made by Bough is a thread too, under the
-conversation it was given. A namespace (a subgraph's run) is a task of the session it was started from, tagged
-`checkpoint_ns`. Knows the sessions of one store; knows nothing of checkpoints.
+A thread is a session whose `conversation_id` is the thread's id, so a fork made by Bough is a thread too, under its own
+conversation id. A namespace (a subgraph's run) is a task of the session it was started from, tagged `checkpoint_ns`.
+Knows the sessions of one store, not checkpoints.
 """
 
 from __future__ import annotations
@@ -20,116 +20,118 @@ from ...errors import NotFound
 from ...session import Session
 from ...store import Store
 from ...stores.base import SessionRow
-from .path_cache import Counted
-from .thread import ThreadLog
+from .thread_log import RecordedCalls, ThreadLog
 
-TAG = "checkpoint_ns"
-MOST = 256  # threads that are remembered, with what was said in them; one that was forgotten is read again
+NAMESPACE_TAG = "checkpoint_ns"
+CACHE_SIZE = 256
+"""Threads kept in memory with their messages; others are read again."""
 
 
 class Threads:
     def __init__(self, store: Store, agent: str) -> None:
         self.store, self.agent = store, agent
-        self._known: OrderedDict[tuple[str, str], ThreadLog] = OrderedDict()
-        self._counted: OrderedDict[str, Counted] = OrderedDict()
+        self._logs: OrderedDict[tuple[str, str], ThreadLog] = OrderedDict()
+        self._recorded: OrderedDict[str, RecordedCalls] = OrderedDict()
         self._lock = Lock()
 
     # -- finding -----------------------------------------------------------------------------------
 
-    def find(self, thread: str, ns: str) -> ThreadLog | None:
-        """The thread as it is now; None if there is none."""
-        known = self._known.get((thread, ns))
-        if known is not None:
+    def find(self, thread: str, namespace: str) -> ThreadLog | None:
+        """Return the thread as it is now; None if it does not exist."""
+        cached = self._logs.get((thread, namespace))
+        if cached is not None:
             try:
-                if known.catch_up().trashed_at is None:
-                    return known
+                if cached.catch_up().trashed_at is None:
+                    return cached
             except NotFound:
                 pass  # purged since
             self.forget(thread)
-        row = self._row(thread, ns)
+        row = self._row(thread, namespace)
         if row is None:
             return None
-        found = self._remember(thread, ns, self.store.session(row.session_id))
-        found.catch_up()
-        return found
+        log = self._cache(thread, namespace, self.store.session(row.session_id))
+        log.catch_up()
+        return log
 
-    def opened(self, thread: str, ns: str) -> ThreadLog:
-        """The thread, as this process last knew it; started if there is none."""
-        known = self._known.get((thread, ns))
-        if known is not None:
-            return known
-        row = self._row(thread, ns)
+    def find_or_start(self, thread: str, namespace: str) -> ThreadLog:
+        """Return the thread as this process last knew it; start it if it does not exist."""
+        cached = self._logs.get((thread, namespace))
+        if cached is not None:
+            return cached
+        row = self._row(thread, namespace)
         if row is not None:
-            return self._remember(thread, ns, self.store.session(row.session_id))
-        return self._remember(thread, ns, self._started(thread, ns))
+            return self._cache(thread, namespace, self.store.session(row.session_id))
+        return self._cache(thread, namespace, self._start(thread, namespace))
 
-    def _row(self, thread: str, ns: str) -> SessionRow | None:
-        if ns:
-            page = self.store.sessions(conversation_id=thread, relation="task", tag=(TAG, ns), limit=1)
+    def _row(self, thread: str, namespace: str) -> SessionRow | None:
+        if namespace:
+            page = self.store.sessions(
+                conversation_id=thread, relation="task", tag=(NAMESPACE_TAG, namespace), limit=1
+            )
         else:
             page = self.store.sessions(conversation_id=thread, include_children=False, limit=1)
         return page.sessions[0] if page.sessions else None
 
-    def _started(self, thread: str, ns: str) -> Session:
-        if not ns:
+    def _start(self, thread: str, namespace: str) -> Session:
+        if not namespace:
             return self.store.latest_or_start(thread, self.agent)
-        root = self.opened(thread, "").session
-        parent = self.opened(thread, ns.rpartition("|")[0]).session
-        name = sha256(ns.encode()).hexdigest()[:16]
+        root = self.find_or_start(thread, "").session
+        parent = self.find_or_start(thread, namespace.rpartition("|")[0]).session
+        name = sha256(namespace.encode()).hexdigest()[:16]
         return self.store.start_task(
             parent,
             self.agent,
-            session_id=f"{root.session_id}.{name}",  # whoever is second in starting it finds it
+            session_id=f"{root.session_id}.{name}",  # the same in every process: the second to start it finds it
             conversation_id=thread,
-            title=ns.rpartition("|")[2].partition(":")[0],
-            tags={TAG: ns},
+            title=namespace.rpartition("|")[2].partition(":")[0],
+            tags={NAMESPACE_TAG: namespace},
         )
 
-    def _remember(self, thread: str, ns: str, session: Session) -> ThreadLog:
+    def _cache(self, thread: str, namespace: str, session: Session) -> ThreadLog:
         with self._lock:
-            found = self._known.setdefault((thread, ns), ThreadLog(session))
-            self._known.move_to_end((thread, ns))
-            while len(self._known) > MOST:
-                self._known.popitem(last=False)
-            return found
+            log = self._logs.setdefault((thread, namespace), ThreadLog(session))
+            self._logs.move_to_end((thread, namespace))
+            while len(self._logs) > CACHE_SIZE:
+                self._logs.popitem(last=False)
+            return log
 
     def forget(self, thread: str) -> None:
-        """What was known of it holds no more: it is in the trash, or gone."""
+        """Drop a thread from the cache: it was deleted."""
         with self._lock:
-            for key in [key for key in self._known if key[0] == thread]:
-                del self._known[key]
-            self._counted.pop(thread, None)
+            for key in [key for key in self._logs if key[0] == thread]:
+                del self._logs[key]
+            self._recorded.pop(thread, None)
 
-    def counted(self, thread: str) -> Counted:
-        """The model calls of the thread and its subgraphs that are in the ledger."""
-        root = self.opened(thread, "").session
+    def recorded_calls(self, thread: str) -> RecordedCalls:
+        """Return the recorded model calls of the thread and its subgraphs."""
+        root = self.find_or_start(thread, "").session
         with self._lock:
-            found = self._counted.setdefault(thread, Counted(root))
-            while len(self._counted) > MOST:
-                self._counted.popitem(last=False)
-            return found
+            recorded = self._recorded.setdefault(thread, RecordedCalls(root))
+            while len(self._recorded) > CACHE_SIZE:
+                self._recorded.popitem(last=False)
+            return recorded
 
-    # -- going through -----------------------------------------------------------------------------
+    # -- listing -----------------------------------------------------------------------------------
 
     def namespaces(self, thread: str) -> list[str]:
-        """Those of a thread that exist, the root's first."""
+        """Return the namespaces of a thread, the root first."""
         row = self._row(thread, "")
         rows = [] if row is None else self.store.family(row.session_id)
-        return [row.tags.get(TAG, "") for row in rows]
+        return [row.tags.get(NAMESPACE_TAG, "") for row in rows]
 
-    def every(self) -> Iterator[tuple[str, str]]:
-        """Thread and namespace of every session that is one of this agent's."""
-        seen = set()
+    def all_threads(self) -> Iterator[tuple[str, str]]:
+        """Yield thread and namespace of all of this agent's sessions."""
+        keys = set()
         for row in self.store.all_sessions(agent=self.agent, limit=200):
-            key = row.conversation_id, row.tags.get(TAG, "")
-            if key not in seen and row.relation != "replay":
-                seen.add(key)
+            key = row.conversation_id, row.tags.get(NAMESPACE_TAG, "")
+            if key not in keys and row.relation != "replay":
+                keys.add(key)
                 yield key
 
-    # -- moving ------------------------------------------------------------------------------------
+    # -- forking and deleting ----------------------------------------------------------------------
 
     def fork(self, source: ThreadLog, thread: str) -> ThreadLog:
-        """A thread that stands on all of another's path. No entry is copied."""
+        """Start a thread on the path of another. No entry is copied."""
         log, now = source.log, self.store.runtime.now()
         row, detail = log.store.session_with_detail(log.session_id)
         fork = replace(
@@ -151,11 +153,11 @@ class Threads:
             completed_at=None,
             error=None,
         )
-        made, _ = log.fork(log.cut(log.leaf.seq), fork, replace(detail, state=None), None)
-        return self._remember(thread, "", self.store.session(made.session_id))
+        forked, _ = log.fork(log.cut(log.leaf.seq), fork, replace(detail, state=None), None)
+        return self._cache(thread, "", self.store.session(forked.session_id))
 
     def delete(self, thread: str) -> None:
-        """Into the trash, with its namespaces."""
+        """Move a thread with its namespaces to the trash."""
         row = self._row(thread, "")
         if row is not None:
             self.store.delete(row.session_id)

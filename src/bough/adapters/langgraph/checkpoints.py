@@ -1,0 +1,199 @@
+"""Checkpoints as values, as notes in a log, and the index of those notes.
+
+The adapter's notes hold, under `data["langgraph"]`, one of:
+
+    {"source": …, "id": …, "parent": id, "run_id": …, "checkpoint": …, "metadata": …,
+     "values": {channel: value}, "value_seqs": {channel: seq}, "messages_channel": channel}
+    {"writes": {"checkpoint": id, "task": id, "path": text, "items": [[index, channel, value], …]}}
+    {"message": value}        a message of the graph that may not be an entry of its own
+    {"dropped": [id, …]}      checkpoints that are no longer listed; their content stays
+
+A checkpoint's note holds the values that are new with it; `value_seqs` gives, for the others, the seq of the note on its
+path that holds them. `messages_channel` is the channel whose value is the messages of its path. Knows no store, graph or
+serde.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+from msgspec import Struct
+
+from ...core.codec import from_json, to_json
+from ...core.entries import Entry, Note
+from ...core.messages import Message
+from ...core.tree import Leaf
+from .messages import KEY, StoredMessage, ValueCodec, stored_message
+
+FILLER = {"filler": True}
+"""Marks a result that the graph never had: its call was left open, and something else followed."""
+
+
+class NewCheckpoint(Struct, frozen=True):
+    """A checkpoint to put."""
+
+    checkpoint: dict[str, Any]
+    """Without its channels' values."""
+    parent: str | None
+    metadata: dict[str, Any]
+    values: dict[str, Any]
+    """The values of its channels, without the messages."""
+    changed: frozenset[str]
+    """The channels whose values are new."""
+    messages: list[BaseMessage] | None
+    messages_channel: str
+
+    @property
+    def checkpoint_id(self) -> str:
+        return str(self.checkpoint["id"])
+
+    def note_data(self, known: dict[str, tuple[Any, int]], codec: ValueCodec) -> dict[str, Any]:
+        """Return the note of the checkpoint, if the path before it holds the versions `known`."""
+        versions = self.checkpoint["channel_versions"]
+        values: dict[str, Any] = {}
+        value_seqs: dict[str, int] = {}
+        for name, value in self.values.items():
+            version, seq = known.get(name, (None, 0))
+            if name in self.changed or version is None or version != versions.get(name):
+                values[name] = codec.encode(value)
+            else:
+                value_seqs[name] = seq
+        run = {"run_id": str(self.metadata["run_id"])} if "run_id" in self.metadata else {}
+        return {
+            "source": self.metadata.get("source"),
+            "id": self.checkpoint_id,
+            "parent": self.parent,
+            **run,
+            "checkpoint": codec.encode(self.checkpoint),
+            "metadata": codec.encode(self.metadata),
+            "values": values,
+            "value_seqs": value_seqs,
+            "messages_channel": self.messages_channel if self.messages is not None else None,
+        }
+
+
+class LoadedCheckpoint(Struct, frozen=True):
+    """A checkpoint as it was put, with its pending writes."""
+
+    checkpoint: dict[str, Any]
+    """Without its channels' values."""
+    metadata: dict[str, Any]
+    values: dict[str, Any]
+    writes: list[tuple[str, str, Any]]
+
+
+class CheckpointRecord(Struct, frozen=True):
+    """The index's record of one checkpoint, and the leaf at its note."""
+
+    checkpoint_id: str
+    leaf: Leaf
+    parent: str | None
+    run_id: str | None
+    is_input: bool
+    """Whether it holds the graph's input, which the next checkpoint adds to the messages."""
+
+
+class WriteRecord(Struct, frozen=True):
+    """The index's record of one pending write: the leaf at its note, and its position there."""
+
+    leaf: Leaf
+    position: int
+    task_path: str
+
+
+class CheckpointIndex:
+    """The checkpoints and pending writes of a session, from its notes; later notes win."""
+
+    def __init__(self) -> None:
+        self.checkpoints: dict[str, CheckpointRecord] = {}
+        self.dropped: set[str] = set()
+        self._writes: dict[str, dict[tuple[str, int], WriteRecord]] = {}
+
+    def add(self, leaf: Leaf, data: dict[str, Any]) -> None:
+        """Add one note."""
+        if "checkpoint" in data:
+            checkpoint_id = data["id"]
+            is_input = data["source"] == "input"
+            self.checkpoints[checkpoint_id] = CheckpointRecord(
+                checkpoint_id, leaf, data["parent"], data.get("run_id"), is_input
+            )
+        elif "writes" in data:
+            writes = data["writes"]
+            records = self._writes.setdefault(writes["checkpoint"], {})
+            for position, (index, _, _) in enumerate(writes["items"]):
+                records[writes["task"], index] = WriteRecord(leaf, position, writes["path"])
+        elif "dropped" in data:
+            self.dropped.update(data["dropped"])
+
+    def has_write(self, checkpoint_id: str, task: str, index: int) -> bool:
+        return (task, index) in self._writes.get(checkpoint_id, ())
+
+    def writes(self, checkpoint_id: str) -> list[tuple[str, WriteRecord]]:
+        """Return task and write, in the order in which the graph applies them."""
+        records = self._writes.get(checkpoint_id, {})
+        ordered = sorted(records.items(), key=lambda item: (item[1].task_path, *item[0]))
+        return [(task, record) for (task, _), record in ordered]
+
+    def listed(self) -> list[CheckpointRecord]:
+        """Return the checkpoints that are not dropped, newest first: their ids grow with time."""
+        records = list(self.checkpoints.values())  # copied in one step: a graph may be running meanwhile
+        listed = (record for record in records if record.checkpoint_id not in self.dropped)
+        return sorted(listed, key=lambda record: record.checkpoint_id, reverse=True)
+
+    def leaves(self, checkpoint_id: str) -> list[Leaf]:
+        """Return the leaves at all notes of a checkpoint."""
+        writes = list(self._writes.get(checkpoint_id, {}).values())
+        return [self.checkpoints[checkpoint_id].leaf, *(record.leaf for record in writes)]
+
+
+class KnownPath(Struct, frozen=True):
+    """What the path to a checkpoint holds, so that it is not read again."""
+
+    checkpoint_id: str | None = None
+    leaf: Leaf = Leaf(0, 0)
+    messages: list[StoredMessage] = []
+    checkpoint: bytes = b""
+    """The checkpoint as its note holds it, as bytes: the graph may change its own copy."""
+    value_seqs: dict[str, int] = {}
+    """By channel, the seq of the note that holds its value."""
+
+    def versions(self, codec: ValueCodec) -> dict[str, tuple[Any, int]]:
+        """Return, by channel, the version and the seq of the note that holds its value."""
+        if not self.checkpoint:
+            return {}
+        versions = codec.decode(from_json(self.checkpoint))["channel_versions"]
+        return {name: (versions.get(name), seq) for name, seq in self.value_seqs.items()}
+
+
+def known_path(record: CheckpointRecord, messages: list[StoredMessage], data: dict[str, Any]) -> KnownPath:
+    seqs = data["value_seqs"] | dict.fromkeys(data["values"], record.leaf.seq)
+    checkpoint = to_json(data["checkpoint"], "checkpoint")
+    return KnownPath(record.checkpoint_id, record.leaf, messages, checkpoint, seqs)
+
+
+def note_data(entry: Entry) -> dict[str, Any] | None:
+    """Return the data of one of the adapter's notes; None for any other entry."""
+    if not isinstance(entry.payload, Note):
+        return None
+    data = entry.payload.data.get(KEY)
+    return data if isinstance(data, dict) else None
+
+
+def path_messages(path: Iterable[Entry]) -> list[StoredMessage]:
+    """Return the graph's messages on a path."""
+    entries = _message_entries(path)
+    return [
+        stored_message(entry.seq, entry.message or (note_data(entry) or {})["message"]) for entry in entries
+    ]
+
+
+def _message_entries(path: Iterable[Entry]) -> Iterator[Entry]:
+    for entry in path:
+        payload = entry.payload
+        if isinstance(payload, Message):
+            if payload.details is None or payload.details.get(KEY) != FILLER:
+                yield entry
+        elif "message" in (note_data(entry) or ()):
+            yield entry

@@ -1,0 +1,515 @@
+"""One namespace of a LangGraph thread in one session: reads checkpoints from its log and writes them to it.
+
+The path to a checkpoint's note holds exactly the messages of its state. So a checkpoint that adds messages is an append,
+and one that removes or edits some is a branch after the last message they share. Does not know configs, threads or
+filters.
+
+Nothing is read before it is needed: as long as there is no other writer, a checkpoint is one commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Sequence
+from threading import RLock
+from typing import Any, cast
+
+from langchain_core.messages import BaseMessage
+
+from ...core.drafts import Draft
+from ...core.entries import Entry, Note
+from ...core.messages import Message, Text, ToolResult
+from ...core.tree import Leaf
+from ...core.turns import Cursor, advance
+from ...core.usage import Call
+from ...errors import OrphanResult, StaleLeaf
+from ...log.log import Log
+from ...models.prices import price
+from ...session import Session
+from ...stores.base import SessionRow
+from .checkpoints import (
+    FILLER,
+    CheckpointIndex,
+    CheckpointRecord,
+    KnownPath,
+    LoadedCheckpoint,
+    NewCheckpoint,
+    known_path,
+    note_data,
+    path_messages,
+)
+from .messages import (
+    KEY,
+    StoredMessage,
+    ValueCodec,
+    common_prefix,
+    from_langchain,
+    response_field,
+    stored_message,
+    usage_of,
+)
+
+TO_APPEND, BACK = "to append", "back"
+"""Why the adapter moved a leaf, as recorded in the journal."""
+NO_RESULT = "The graph continued without a result of this call."
+
+Writes = list[tuple[int, str, Any]]
+"""Index, channel and value of what a task wrote."""
+
+
+class ThreadLog:
+    """A session with an index of its checkpoints. Safe to use from several threads."""
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.log = session, session.log
+        self.index = CheckpointIndex()
+        self._lock = RLock()
+        self._last_fact = 0
+        """The number of the latest fact that is in the index."""
+        self._newest: str | None = None
+        """The last checkpoint on the path to the leaf, dropped or not."""
+        self._has_foreign_tail = False
+        """Whether entries of other writers follow it there."""
+        self._known = KnownPath()
+        self._leaf_before_move: Leaf | None = None
+        """The leaf before a move of ours whose append failed: the thread is still there."""
+        self._was_rewound = False
+        """Whether another writer moved the leaf to where it is."""
+
+    # -- catching up -------------------------------------------------------------------------------
+
+    def catch_up(self) -> SessionRow:
+        """Read what others have written since, and reload the leaf."""
+        with self._lock:
+            row = self.log.refresh()
+            if row.facts != self._last_fact:
+                facts = self.log.store.journal(self.log.session_id, self._last_fact)
+                spans: dict[int, tuple[int, int]] = {}
+                for fact in facts:
+                    if fact.kind in ("moved", "appended"):
+                        reason = fact.data.get(KEY)
+                        self._leaf_before_move = Leaf(*fact.data["from"]) if reason == TO_APPEND else None
+                        self._was_rewound = fact.kind == "moved" and reason is None
+                    if "branch" not in fact.data or ("first" not in fact.data and fact.kind != "started"):
+                        continue
+                    branch, first, last = fact.data["branch"], fact.data.get("first", 1), fact.data["last"]
+                    span = spans.get(branch, (first, last))
+                    spans[branch] = min(first, span[0]), max(last, span[1])
+                entries = {branch: self._index_span(branch, *span) for branch, span in sorted(spans.items())}
+                self._last_fact = facts[-1].number if facts else self._last_fact
+                self._locate()
+                self._extend_known(entries)
+            return row
+
+    def _index_span(self, branch: int, first: int, last: int) -> list[Entry]:
+        if not last:
+            return []
+        entries = self.log.store.path(self.log.session_id, leaf=Leaf(branch, last), first=first).entries
+        for entry in entries:
+            data = note_data(entry)
+            if data is not None:
+                self.index.add(Leaf(entry.branch, entry.seq), data)
+        return entries
+
+    def _extend_known(self, entries_by_branch: dict[int, list[Entry]]) -> None:
+        """Extend the known path to the newest checkpoint, if the entries continue it or are all of the path."""
+        newest = self.index.checkpoints.get(self._newest or "")
+        entries = [] if newest is None else entries_by_branch.get(newest.leaf.branch, [])
+        if newest is None or not entries or self._known.checkpoint_id == newest.checkpoint_id:
+            return
+        since = self._known.leaf if self._known.leaf.branch == newest.leaf.branch else Leaf(0, 0)
+        if entries[0].seq <= since.seq + 1 and since.seq < newest.leaf.seq <= entries[-1].seq:
+            fresh = entries[since.seq + 1 - entries[0].seq : newest.leaf.seq + 1 - entries[0].seq]
+            messages = [*(self._known.messages if since.seq else []), *path_messages(fresh)]
+            self._known = known_path(newest, messages, note_data(fresh[-1]) or {})
+
+    def _locate(self) -> None:
+        """Find the newest checkpoint on the path to the leaf, and what follows it."""
+        leaf = self.log.leaf if self._leaf_before_move is None else self._leaf_before_move
+        ranges = self.log.store.path(self.log.session_id, leaf=leaf, first=leaf.seq + 1).ranges
+        last_seqs = {part.branch: part.last for part in ranges}
+        on_path = [
+            record
+            for record in self.index.checkpoints.values()
+            if record.leaf.seq <= last_seqs.get(record.leaf.branch, 0)
+        ]
+        newest = max(on_path, key=lambda record: record.leaf.seq, default=None)
+        if newest is not None and newest.is_input and self._was_rewound:  # the input was taken back
+            newest = self.index.checkpoints.get(newest.parent or "")
+        self._newest = None if newest is None else newest.checkpoint_id
+        first = 1 if newest is None else newest.leaf.seq + 1
+        tail = self.log.store.path(self.log.session_id, leaf=leaf, first=first).entries
+        notes = [note_data(entry) or {} for entry in tail]
+        self._has_foreign_tail = not all("writes" in data or "dropped" in data for data in notes)
+
+    def _prepare_write(self) -> None:
+        """Move the leaf to where the thread is, if it is elsewhere."""
+        if not self._last_fact:
+            self.catch_up()
+        newest = self.index.checkpoints.get(self._newest or "")
+        if self._leaf_before_move is not None:
+            self.log.move(self._leaf_before_move, data={KEY: BACK})
+            self._leaf_before_move = None
+        elif self._was_rewound and self._has_foreign_tail:
+            leaf = self._leaf_at(self.log.leaf, 0) if newest is None else newest.leaf
+            self.log.move(leaf, data={KEY: BACK})
+            self._has_foreign_tail = False
+        self._was_rewound = False
+
+    def latest(self) -> CheckpointRecord | None:
+        """Return the last checkpoint on the path that is not dropped, else the newest of all."""
+        with self._lock:
+            checkpoint_id = self._newest
+            while checkpoint_id is not None and checkpoint_id in self.index.dropped:
+                record = self.index.checkpoints.get(checkpoint_id)
+                checkpoint_id = None if record is None else record.parent
+            if checkpoint_id is None and self._newest is None:
+                return None
+            return self.index.checkpoints.get(checkpoint_id or "") or next(iter(self.index.listed()), None)
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def _retry_if_stale(self, write: Callable[[], None]) -> None:
+        """Run a write; if another writer was faster, catch up and run it again."""
+        with self._lock:
+            while True:
+                try:
+                    self._prepare_write()
+                    write()
+                    return
+                except StaleLeaf:
+                    self.catch_up()
+
+    def put(self, new: NewCheckpoint, codec: ValueCodec, recorded: RecordedCalls | None) -> None:
+        """Write a checkpoint after its parent. What others wrote meanwhile stays, on a branch of its own."""
+        self._retry_if_stale(lambda: self._put(new, codec, recorded))
+
+    def _put(self, new: NewCheckpoint, codec: ValueCodec, recorded: RecordedCalls | None) -> None:
+        parent = self.index.checkpoints.get(new.parent or "")
+        known = self._path_to(parent)
+        same = common_prefix(known.messages, new.messages, codec)
+        base = self._base(parent)
+        if same < len(known.messages):
+            base = self._leaf_at(base, known.messages[same - 1].seq if same else 0)
+        builder = EntryBuilder(self.log, codec, base, known.messages[:same])
+        if new.metadata.get("source") != "loop" or (parent is not None and parent.is_input):
+            recorded = None  # these messages were given to the graph, no model of it made them
+        for message in (new.messages or [])[same:]:
+            builder.add_message(message, recorded)
+        versions = {
+            name: (version, seq) for name, (version, seq) in known.versions(codec).items() if seq <= base.seq
+        }
+        data = new.note_data(versions, codec)
+        builder.add(Note({KEY: data}))
+        leaf, newest, had_tail = self.log.leaf, self._newest, self._has_foreign_tail
+        if base != leaf:
+            self.log.move(base, data={KEY: TO_APPEND})
+            self._leaf_before_move = leaf  # until it is appended: if that fails, the leaf moves back
+        self._append(builder, data)
+        self._leaf_before_move = None
+        self._newest, self._has_foreign_tail = new.checkpoint_id, False
+        self._known = known_path(self.index.checkpoints[new.checkpoint_id], builder.messages, data)
+        if recorded is not None:
+            recorded.add(builder.calls)
+        if newest is not None and newest > new.checkpoint_id:
+            self.log.move(leaf, data={KEY: BACK})  # a late checkpoint: the thread stays where it is
+            self._newest, self._has_foreign_tail = newest, had_tail
+
+    def _append(self, builder: EntryBuilder, data: dict[str, Any]) -> None:
+        appended = self.log.append(builder.drafts, calls=builder.calls)
+        self.index.add(appended.leaf, data)
+        # Otherwise other facts came between: they are read by the next `catch_up`.
+        if appended.fact_number == self._last_fact + builder.fact_count:
+            self._last_fact = appended.fact_number
+
+    def _path_to(self, record: CheckpointRecord | None) -> KnownPath:
+        if record is None:
+            return KnownPath()
+        if self._known.leaf == record.leaf:
+            return self._known
+        path = PathCache(self.log, [record.leaf]).path(record.leaf)
+        return known_path(record, path_messages(path), note_data(path[-1]) or {})
+
+    def _base(self, parent: CheckpointRecord | None) -> Leaf:
+        """Return where to append after `parent`: at the leaf if the thread is there, else on a branch."""
+        is_next = self._newest == (None if parent is None else parent.checkpoint_id)
+        if is_next and not self._has_foreign_tail:
+            return self.log.leaf
+        return self._leaf_at(self.log.leaf, 0) if parent is None else parent.leaf
+
+    def _leaf_at(self, leaf: Leaf, seq: int) -> Leaf:
+        """Return the entry `seq` on the path to `leaf`, with the branch that holds it."""
+        ranges = self.log.store.path(self.log.session_id, leaf=leaf, first=leaf.seq + 1).ranges
+        branches = (part.branch for part in ranges if part.first <= seq <= part.last)
+        return Leaf(next(branches, ranges[0].branch if ranges else leaf.branch), seq)
+
+    def put_writes(
+        self,
+        checkpoint_id: str,
+        task: str,
+        task_path: str,
+        writes: Sequence[tuple[int, str, Any]],
+        codec: ValueCodec,
+    ) -> None:
+        """Store a task's writes, once for each task and index; a special one (index below 0) replaces the last."""
+
+        def write() -> None:
+            items = [
+                [index, channel, codec.encode(value)]
+                for index, channel, value in writes
+                if index < 0 or not self.index.has_write(checkpoint_id, task, index)
+            ]
+            if items:
+                data = {"checkpoint": checkpoint_id, "task": task, "path": task_path, "items": items}
+                self._append_note({"writes": data}, codec)
+
+        self._retry_if_stale(write)
+
+    def copy_from(self, source: ThreadLog, codec: ValueCodec) -> None:
+        """Put every checkpoint, write and drop that another thread has and this one lacks."""
+        records = source.index.listed()[::-1]
+        paths = source.paths(records)
+        for record in records:
+            if record.checkpoint_id not in self.index.checkpoints:
+                self.put(
+                    source.new_checkpoint(record, paths, codec), codec, None
+                )  # its calls are recorded there
+            for task, task_path, writes in source.task_writes(record, paths, codec):
+                self.put_writes(record.checkpoint_id, task, task_path, writes, codec)
+        dropped = source.index.dropped.intersection(self.index.checkpoints) - self.index.dropped
+        self.drop(sorted(dropped), codec)
+
+    def drop(self, checkpoint_ids: Sequence[str], codec: ValueCodec) -> None:
+        """Stop listing these checkpoints."""
+        if checkpoint_ids:
+            self._retry_if_stale(lambda: self._drop(checkpoint_ids, codec))
+
+    def _drop(self, checkpoint_ids: Sequence[str], codec: ValueCodec) -> None:
+        self._append_note({"dropped": list(checkpoint_ids)}, codec)
+        latest = self.latest()
+        if latest is not None and latest.checkpoint_id != self._newest:
+            self.log.move(latest.leaf, data={KEY: BACK})  # the session shows what the graph gets
+            self._newest, self._has_foreign_tail = latest.checkpoint_id, False
+
+    def _append_note(self, data: dict[str, Any], codec: ValueCodec) -> None:
+        builder = EntryBuilder(self.log, codec)
+        builder.add(Note({KEY: data}))
+        self._append(builder, data)
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def paths(self, records: Iterable[CheckpointRecord]) -> PathCache:
+        """Return the cache from which these checkpoints are read."""
+        return PathCache(
+            self.log, (leaf for record in records for leaf in self.index.leaves(record.checkpoint_id))
+        )
+
+    def metadata(self, record: CheckpointRecord, paths: PathCache, codec: ValueCodec) -> dict[str, Any]:
+        metadata: dict[str, Any] = codec.decode(paths.note(record.leaf)["metadata"])
+        return metadata
+
+    def load(self, record: CheckpointRecord, paths: PathCache, codec: ValueCodec) -> LoadedCheckpoint:
+        """Return a checkpoint as it was put."""
+        note = paths.note(record.leaf)
+        channels = [*note["values"], *note["value_seqs"]]
+        channels += [note["messages_channel"]] if note["messages_channel"] is not None else []
+        return LoadedCheckpoint(
+            codec.decode(note["checkpoint"]),
+            codec.decode(note["metadata"]),
+            {channel: self.value(record, channel, paths, codec) for channel in channels},
+            self.pending_writes(record, paths, codec),
+        )
+
+    def has_value(self, record: CheckpointRecord, channel: str, paths: PathCache) -> bool:
+        note = paths.note(record.leaf)
+        return (
+            channel == note["messages_channel"] or channel in note["values"] or channel in note["value_seqs"]
+        )
+
+    def value(self, record: CheckpointRecord, channel: str, paths: PathCache, codec: ValueCodec) -> Any:
+        """Return a channel's value at a checkpoint; KeyError if it has none."""
+        note = paths.note(record.leaf)
+        if channel == note["messages_channel"]:
+            known = self._known
+            is_known = known.leaf == record.leaf
+            messages = known.messages if is_known else path_messages(paths.path(record.leaf))
+            return [message.message(codec) for message in messages]
+        if channel in note["value_seqs"]:
+            note = paths.note(record.leaf, note["value_seqs"][channel])
+        return codec.decode(note["values"][channel])
+
+    def new_checkpoint(self, record: CheckpointRecord, paths: PathCache, codec: ValueCodec) -> NewCheckpoint:
+        """Return a checkpoint to put into another thread."""
+        loaded, channel = self.load(record, paths, codec), paths.note(record.leaf)["messages_channel"]
+        return NewCheckpoint(
+            checkpoint=loaded.checkpoint,
+            parent=record.parent,
+            metadata=loaded.metadata,
+            values={name: value for name, value in loaded.values.items() if name != channel},
+            changed=frozenset(loaded.values),
+            messages=loaded.values.get(channel),
+            messages_channel=channel or "",
+        )
+
+    def task_writes(
+        self, record: CheckpointRecord, paths: PathCache, codec: ValueCodec
+    ) -> list[tuple[str, str, Writes]]:
+        """Return the pending writes with their task and the path of the task."""
+        writes = []
+        for task, write in self.index.writes(record.checkpoint_id):
+            index, channel, value = paths.note(write.leaf)["writes"]["items"][write.position]
+            writes.append((task, write.task_path, [(index, channel, codec.decode(value))]))
+        return writes
+
+    def pending_writes(
+        self, record: CheckpointRecord, paths: PathCache, codec: ValueCodec
+    ) -> list[tuple[str, str, Any]]:
+        """Return task, channel and value of each pending write."""
+        return [
+            (task, channel, value)
+            for task, _, writes in self.task_writes(record, paths, codec)
+            for _, channel, value in writes
+        ]
+
+
+class EntryBuilder:
+    """Builds the entries of a checkpoint after the leaf `base`, with the model calls that made them.
+
+    A graph's state is freer than a log: a call may stay without a result, a result may come without its call. Open calls
+    get results marked as fillers; a message that the log's order does not allow is stored in a note at its position.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        codec: ValueCodec,
+        base: Leaf | None = None,
+        messages: Sequence[StoredMessage] = (),
+    ) -> None:
+        self._log, self._codec = log, codec
+        self._cursor: Cursor = log.cursor if base is None or base == log.leaf else log.cursor_at(base)
+        self.messages = list(messages)
+        self.drafts: list[Draft] = []
+        self.calls: list[Call] = []
+        self.fact_count = 1
+        """How many facts the append will record."""
+
+    def add(self, payload: Message | Note, model: str | None = None, finish: str | None = None) -> None:
+        cursor = advance(self._cursor, payload).cursor
+        self.fact_count += isinstance(payload, Message) and payload.role == "user"
+        self.fact_count += bool(self._cursor.turn and not cursor.turn)
+        self.drafts.append(Draft(payload, model, finish))
+        self._cursor = cursor
+
+    def add_message(self, message: BaseMessage, recorded: Container[str] | None) -> None:
+        """Add a message of the graph. Its model call is recorded unless it is in `recorded`, or that is None."""
+        ours = from_langchain(message, self._codec.pack) if self._codec.is_readable else None
+        if ours is not None and self._add_entry(ours, message):
+            self._remember(ours)
+            if recorded is not None:
+                self._add_call(message, recorded)
+            return
+        encoded = self._codec.encode(message)
+        self.add(Note({KEY: {"message": encoded}}))
+        self._remember(encoded)
+
+    def _add_entry(self, ours: Message, message: BaseMessage) -> bool:
+        """Add an entry; return False if it may not follow."""
+        model = finish = None
+        if ours.role == "assistant":
+            model = response_field(message, "model_name", "model")
+            finish = response_field(message, "finish_reason", "stop_reason")
+        if ours.role != "tool":
+            for open_call in self._cursor.open_calls:
+                result = ToolResult(open_call.call.id, (Text(NO_RESULT),), error=True, outcome="interrupted")
+                self.add(Message("tool", (result,), details={KEY: FILLER}))
+        try:
+            self.add(ours, model, finish)
+        except OrphanResult:
+            return False
+        return True
+
+    def _remember(self, content: Message | dict[str, Any]) -> None:
+        stored, redactor = stored_message(self._cursor.seq, content), self._log.runtime.redactor
+        if redactor.may_contain_secret(stored.body):
+            hidden = (
+                redactor.redact_payload(content)
+                if isinstance(content, Message)
+                else redactor.redact_json(content)
+            )
+            redacted = stored_message(stored.seq, cast(Message | dict[str, Any], hidden))
+            redacted.copies.extend([redacted.message(self._codec), stored.message(self._codec)])
+            stored = redacted
+        self.messages.append(stored)
+
+    def _add_call(self, message: BaseMessage, recorded: Container[str]) -> None:
+        usage, call_id = usage_of(message), message.id
+        if usage is None or not call_id or "\0" in call_id or call_id in recorded:
+            return
+        provider = response_field(message, "model_provider")
+        model = response_field(message, "model_name", "model")
+        self.calls.append(
+            Call(
+                call_id=call_id,
+                branch=0,
+                after_seq=self._cursor.seq - 1,
+                answer_seq=self._cursor.seq,
+                at=self._log.runtime.now(),
+                usage=usage,
+                provider=provider,
+                model=model,
+                price=price(usage, provider, model),
+            )
+        )
+
+
+class PathCache:
+    """Paths of a log, each read once and only as far as needed."""
+
+    def __init__(self, log: Log, leaves: Iterable[Leaf]) -> None:
+        self._log = log
+        self._spans: dict[int, tuple[int, int]] = {}
+        self._entries: dict[int, list[Entry]] = {}
+        for leaf in leaves:
+            first, last = self._spans.get(leaf.branch, (leaf.seq, leaf.seq))
+            self._spans[leaf.branch] = min(first, leaf.seq), max(last, leaf.seq)
+
+    def path(self, leaf: Leaf) -> list[Entry]:
+        """Return the path from the root to a leaf."""
+        entries = self._entries.get(leaf.branch)
+        if not entries or entries[0].seq != 1:
+            entries = self._read(leaf.branch, 1)
+        return entries[: leaf.seq]
+
+    def note(self, leaf: Leaf, seq: int | None = None) -> dict[str, Any]:
+        """Return the data of the note at a leaf, or of the one at `seq` on the path to it."""
+        wanted = leaf.seq if seq is None else seq
+        entries = self._entries.get(leaf.branch) or self._read(leaf.branch, self._spans[leaf.branch][0])
+        if wanted < entries[0].seq:  # a value that was set long ago
+            entries = self._log.store.path(self._log.session_id, leaf=leaf, first=wanted, last=wanted).entries
+        return note_data(entries[wanted - entries[0].seq]) or {}
+
+    def _read(self, branch: int, first: int) -> list[Entry]:
+        leaf = Leaf(branch, self._spans[branch][1])
+        self._entries[branch] = self._log.store.path(self._log.session_id, leaf=leaf, first=first).entries
+        return self._entries[branch]
+
+
+class RecordedCalls:
+    """The ids of the messages whose model calls a thread's sessions have recorded; read on first use.
+
+    A subgraph passes its model's messages to its parent: whichever session wrote a message first has recorded its call.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._call_ids: set[str] | None = None
+
+    def __contains__(self, call_id: object) -> bool:
+        if self._call_ids is None:
+            inherited = self._session.log.store.inherited_calls(self._session.session_id)
+            self._call_ids = {call.call_id for call in [*self._session.model_calls("tree"), *inherited]}
+        return call_id in self._call_ids
+
+    def add(self, calls: Iterable[Call]) -> None:
+        if self._call_ids is not None:
+            self._call_ids.update(call.call_id for call in calls)
