@@ -50,7 +50,7 @@ class TestLarge:
         assert there["last"] == deep[3]
         rows = found["branches"][-200:]
         lines = server.get(
-            f"/api/sessions/{name}/outline", places=",".join(f"{r[0]}:{r[2] + 1}" for r in rows)
+            f"/api/sessions/{name}/outline", positions=",".join(f"{r[0]}:{r[2] + 1}" for r in rows)
         )
         assert len(lines["lines"]) == 200
 
@@ -127,7 +127,7 @@ class TestHostile:
                 "/path",
                 "/turns",
                 "/outline",
-                "/seen",
+                "/request",
                 "/entries/1",
                 "/journal",
                 "/state",
@@ -147,7 +147,7 @@ class TestHostile:
             with server.watch(f"/api/sessions/{session.session_id}/events", after=0) as stream:
                 stream.wait(lambda: len(stream.facts()) == 2)
                 fact = stream.data_of("fact")[1]
-            assert fact["entries_left"] + len(fact["entries"]) == 400
+            assert fact["omitted_entries"] + len(fact["entries"]) == 400
 
 
 class TestCutting:
@@ -168,4 +168,4 @@ class TestCutting:
         told = entry["payload"]["parts"]
         assert len(told) == 10
         assert all(part["text"] for part in told)
-        assert sum(len(part["text"]) for part in told) + entry["cut"] == 200_000
+        assert sum(len(part["text"]) for part in told) + entry["omitted_chars"] == 200_000

@@ -123,7 +123,7 @@ class TestSessions:
         session.log.record("approval_asked", data={"seq": 2, "index": 1})
         read = server.get(of(session))
         assert read["next_action"] == "RunTools"
-        assert [(c["id"], c["state"]) for c in read["open_calls"]] == [
+        assert [(c["id"], c["state"]) for c in read["open_tool_calls"]] == [
             ("c1", "unknown"),
             ("c2", "waits_for_approval"),
         ]
@@ -134,7 +134,7 @@ class TestEntries:
         session = talked(server.sessions)
         whole = server.get(f"{of(session)}/path")
         assert [e["seq"] for e in whole["entries"]] == [1, 2, 3, 4, 5, 6, 7]
-        assert (whole["of"], whole["first"], whole["last"], whole["has_before"]) == (7, 1, 7, False)
+        assert (whole["total"], whole["first"], whole["last"], whole["has_before"]) == (7, 1, 7, False)
         assert "evidence" not in whole["entries"][0]
         for query, seqs in [
             ({"first": 3, "limit": 2}, [3, 4]),
@@ -166,12 +166,12 @@ class TestEntries:
         entries = server.get(f"{of(session)}/path")["entries"]
         part = entries[0]["payload"]["parts"][0]
         assert len(part["text"]) == 4_000
-        assert part["cut"] == entries[0]["cut"] == 296_000
+        assert part["omitted_chars"] == entries[0]["omitted_chars"] == 296_000
         call = entries[1]["payload"]["parts"][0]
-        assert (call["arguments"]["path"], call["cut"]) == ("a.py", 46_000)
+        assert (call["arguments"]["path"], call["omitted_chars"]) == ("a.py", 46_000)
         whole = server.get(f"{of(session)}/entries/1")
         assert whole["entry"]["payload"]["parts"][0]["text"] == "x" * 300_000
-        assert "cut" not in whole["entry"]
+        assert "omitted_chars" not in whole["entry"]
 
     def test_one_entry_tells_its_call_and_its_raw_form(self, server: LocalServer) -> None:
         session = talked(server.sessions)
@@ -207,8 +207,8 @@ class TestEntries:
         assert server.get(f"{of(session)}/state")["state"] == {"found": False}
         assert server.get(f"{of(session)}/state", leaf="2")["state"] == {}
         facts = server.get(f"{of(session)}/journal", after=1, limit=2)
-        assert [fact["n"] for fact in facts["facts"]] == [2, 3]
-        assert facts["of"] == session.row.facts
+        assert [fact["number"] for fact in facts["facts"]] == [2, 3]
+        assert facts["total"] == session.row.facts
 
 
 class TestTheTree:
@@ -233,15 +233,15 @@ class TestTheTree:
         session.rewind(5)
         session.append([user("other"), assistant("yes")])
         own = server.get(f"{of(session)}/outline", branch=session.leaf.branch)
-        assert [(line["seq"], line["line"], line["marks"]) for line in own["lines"]] == [
+        assert [(line["seq"], line["text"], line["flags"]) for line in own["lines"]] == [
             (6, "other", ["input"]),
             (7, "yes", []),
         ]
         left = server.get(f"{of(session)}/outline", leaf=str(old), kinds="inputs")
-        assert [line["line"] for line in left["lines"]] == ["Where is order 41?", "Thanks"]
-        some = server.get(f"{of(session)}/outline", places=f"{old},9:9,{old.branch}:3,{old.branch}:4")
-        assert [line["marks"] for line in some["lines"]] == [[], ["calls", "reasoning"], ["result", "error"]]
-        assert server.get(f"{of(session)}/outline", 400, places="x")["code"] == "invalid_argument"
+        assert [line["text"] for line in left["lines"]] == ["Where is order 41?", "Thanks"]
+        some = server.get(f"{of(session)}/outline", positions=f"{old},9:9,{old.branch}:3,{old.branch}:4")
+        assert [line["flags"] for line in some["lines"]] == [[], ["calls", "reasoning"], ["result", "error"]]
+        assert server.get(f"{of(session)}/outline", 400, positions="x")["code"] == "invalid_argument"
         assert server.get(f"{of(session)}/outline", 400, kinds="odd")["code"] == "invalid_argument"
         server.get(f"{of(session)}/outline", 404, branch=99)
 
@@ -252,7 +252,7 @@ class TestWhatTheModelSaw:
         for n in range(3):
             limits = bough.Limits(max_messages=3)
             session.send_sync(f"question {n}", model=bough.ScriptedModel(["ok"]), limits=limits)
-        seen = server.get(f"{of(session)}/seen", at="6", provider="openai-chat")
+        seen = server.get(f"{of(session)}/request", at="6", provider="openai-chat")
         assert [message["content"] for message in seen["request"]["messages"]] == [
             "question 1",
             "ok",
@@ -266,11 +266,11 @@ class TestWhatTheModelSaw:
         for text in ("a", "b"):
             session.send_sync(text, model=model)
         with LocalServer(store) as server:
-            seen = server.get(f"{of(session)}/seen", at="3", provider="anthropic")
+            seen = server.get(f"{of(session)}/request", at="3", provider="anthropic")
             assert seen["request"]["messages"] == [
                 {"role": "user", "content": [{"type": "text", "text": "a"}]}
             ]
-            assert (seen["behind"], seen["before"], seen["difference"]) == (
+            assert (seen["after"], seen["previous"], seen["difference"]) == (
                 str(session.log.leaf_at(2)),
                 None,
                 None,
@@ -281,13 +281,13 @@ class TestWhatTheModelSaw:
                 "assistant",
                 "tool results",
             }
-            later = server.get(f"{of(session)}/seen", provider="openai-chat")
-            assert (later["of"], later["history"], later["difference"]) == (4, "messages", None)
-            assert later["before"] == str(session.log.leaf_at(2))
+            later = server.get(f"{of(session)}/request", provider="openai-chat")
+            assert (later["total"], later["messages_key"], later["difference"]) == (4, "messages", None)
+            assert later["previous"] == str(session.log.leaf_at(2))
             session.set(prompt="Be long.")
             session.send_sync("c", model=model)
-            changed = server.get(f"{of(session)}/seen", limit=1)
+            changed = server.get(f"{of(session)}/request", limit=1)
             assert changed["difference"]["path"].startswith("system")
-            assert (changed["of"], changed["first"], len(changed["request"]["messages"])) == (5, 4, 1)
-            assert server.get(f"{of(session)}/seen", 400, provider="nobody")["code"] == "unknown_provider"
-            assert server.get(f"{of(session)}/seen", 400, first=99)["code"] == "invalid_argument"
+            assert (changed["total"], changed["first"], len(changed["request"]["messages"])) == (5, 4, 1)
+            assert server.get(f"{of(session)}/request", 400, provider="nobody")["code"] == "unknown_provider"
+            assert server.get(f"{of(session)}/request", 400, first=99)["code"] == "invalid_argument"

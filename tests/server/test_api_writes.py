@@ -114,7 +114,7 @@ class TestRunning:
             sent = server.post(f"{of(session)}/send", {"text": "hi"}, 202)
             assert session.log.store.path(session.session_id).entries[0].message == user("hi")
             wait_until(lambda: session.row.status == "idle" and session.row.leaf.seq == 2)
-            assert sent["facts"] == 1
+            assert sent["last_fact"] == 1
             server.post(f"{of(session)}/send", {"text": "  "}, 400)
             assert server.post(f"{of(session)}/resume", {}, 409)["code"] == "nothing_open"
 
@@ -168,7 +168,7 @@ class TestRunning:
                     len(
                         [
                             c
-                            for c in server.get(of(session))["open_calls"]
+                            for c in server.get(of(session))["open_tool_calls"]
                             if c["state"] == "waits_for_approval"
                         ]
                     )
@@ -176,7 +176,7 @@ class TestRunning:
                 )
             )
             wait_until(lambda: not server.get(of(session))["is_running_here"])
-            assert server.post(f"{of(session)}/approve", {"seq": 2, "index": 0})["waiting"] == 1
+            assert server.post(f"{of(session)}/approve", {"seq": 2, "index": 0})["pending"] == 1
             assert server.post(f"{of(session)}/approve", {"seq": 2, "index": 0}, 409)["code"] == "not_waiting"
             last = server.post(f"{of(session)}/approve", {"seq": 2, "index": 1, "allow": False})
             assert last["resumed"]
@@ -193,23 +193,26 @@ class TestRunning:
         with LocalServer(store, ServerAgent((say_next(DELEGATES, "Done."),), (delegate,))) as server:
             session = store.start()
             server.post(f"{of(session)}/send", {"text": "refund both"}, 202)
-            wait_until(lambda: len(server.get(of(session))["waiting"]) == 2)
+            wait_until(lambda: len(server.get(of(session))["pending_approvals"]) == 2)
             wait_until(lambda: not server.get(of(session))["is_running_here"])
             read = server.get(of(session))
             listed = server.get("/api/sessions?status=waiting")["sessions"]
             assert [row["id"] for row in listed] == [session.session_id]
-            assert [call["state"] for call in read["open_calls"]] == ["waits_for_task", "waits_for_task"]
+            assert [call["state"] for call in read["open_tool_calls"]] == ["waits_for_task", "waits_for_task"]
             children = {child.session_id for child in session.children()}
-            assert {asked["session_id"] for asked in read["waiting"]} == children
-            told = [(a["name"], a["arguments"], a["seq"], a["index"], a["task_of"]) for a in read["waiting"]]
+            assert {asked["session_id"] for asked in read["pending_approvals"]} == children
+            told = [
+                (a["name"], a["arguments"], a["seq"], a["index"], a["parent_call"])
+                for a in read["pending_approvals"]
+            ]
             assert told == [("refund", {"order": n + 1}, 2, 0, {"seq": 2, "index": n}) for n in range(2)]
 
-            for left, asked in zip((1, 0), read["waiting"], strict=True):
+            for left, asked in zip((1, 0), read["pending_approvals"], strict=True):
                 at, named = (of(session), {"session_id": asked["session_id"]})
                 if asked_at == "child":
                     at, named = f"/api/sessions/{asked['session_id']}", {}
                 answer = server.post(f"{at}/approve", {**named, "seq": 2, "index": 0})
-                assert (answer["waiting"], answer["resumed"]) == (left, not left)
+                assert (answer["pending"], answer["resumed"]) == (left, not left)
             wait_until(lambda: store.session(session.session_id).leaf.seq == 5)
             wait_until(lambda: not server.get(of(session))["is_running_here"])
             results = [
@@ -217,16 +220,16 @@ class TestRunning:
             ]
             assert [r.content[0].text for r in results] == ["It is paid back."] * 2
             assert [child.row.status for child in session.children()] == ["idle", "idle"]
-            assert server.get(of(session))["waiting"] == []
+            assert server.get(of(session))["pending_approvals"] == []
 
     def test_a_word_to_the_call_above_is_refused_and_says_what_to_name(self, store: Store) -> None:
         with LocalServer(store, ServerAgent((say_next(DELEGATES, "Done."),), (delegate,))) as server:
             session = store.start()
             server.post(f"{of(session)}/send", {"text": "refund both"}, 202)
-            wait_until(lambda: len(server.get(of(session))["waiting"]) == 2)
+            wait_until(lambda: len(server.get(of(session))["pending_approvals"]) == 2)
             wait_until(lambda: not server.get(of(session))["is_running_here"])
             refused = server.post(f"{of(session)}/approve", {"seq": 2, "index": 0}, 409)
-            assert (refused["code"], "`waiting`" in refused["next"]) == ("not_waiting", True)
+            assert (refused["code"], "`pending_approvals`" in refused["next"]) == ("not_waiting", True)
             stranger = talked(store)
             named = {"session_id": stranger.session_id, "seq": 2, "index": 0}
             assert server.post(f"{of(session)}/approve", named, 409)["code"] == "not_waiting"
@@ -235,14 +238,14 @@ class TestRunning:
         with LocalServer(store, ServerAgent((say_next(DELEGATES, "Done."),), (delegate,))) as server:
             session = store.start()
             server.post(f"{of(session)}/send", {"text": "refund both"}, 202)
-            wait_until(lambda: len(server.get(of(session))["waiting"]) == 2)
+            wait_until(lambda: len(server.get(of(session))["pending_approvals"]) == 2)
             wait_until(lambda: not server.get(of(session))["is_running_here"])
             children = [child.session_id for child in session.children()]
             for child in children:
                 store.delete(child)
             read = server.get(of(session))
-            assert [call["state"] for call in read["open_calls"]] == ["task_in_trash", "task_in_trash"]
-            assert read["waiting"] == []
+            assert [call["state"] for call in read["open_tool_calls"]] == ["task_in_trash", "task_in_trash"]
+            assert read["pending_approvals"] == []
             refused = server.post(f"{of(session)}/resume", {}, 409)
             assert any(f"bough restore {child}" in refused["next"] for child in children)
 
@@ -250,13 +253,13 @@ class TestRunning:
         with LocalServer(store, ServerAgent((say_next(DELEGATES, "Done."),), (delegate,))) as server:
             session = store.start()
             server.post(f"{of(session)}/send", {"text": "refund both"}, 202)
-            wait_until(lambda: len(server.get(of(session))["waiting"]) == 2)
+            wait_until(lambda: len(server.get(of(session))["pending_approvals"]) == 2)
             wait_until(lambda: not server.get(of(session))["is_running_here"])
-            for asked in server.get(of(session))["waiting"]:
+            for asked in server.get(of(session))["pending_approvals"]:
                 word = {"session_id": asked["session_id"], "seq": 2, "index": 0, "allow": False}
                 assert not server.post(f"{of(session)}/approve", {**word, "resume": False})["resumed"]
             read = server.get(of(session))
-            assert [call["state"] for call in read["open_calls"]] == ["task_decided", "task_decided"]
+            assert [call["state"] for call in read["open_tool_calls"]] == ["task_decided", "task_decided"]
             server.post(f"{of(session)}/resume", {}, 202)
             wait_until(lambda: store.session(session.session_id).leaf.seq == 5)
 
@@ -272,12 +275,12 @@ class TestRunning:
         with LocalServer(store, ServerAgent((say_next(calls, "Done."),), (delegate, dig))) as server:
             session = store.start()
             server.post(f"{of(session)}/send", {"text": "both"}, 202)
-            wait_until(lambda: len(server.get(of(session))["waiting"]) == 1)
-            (asked,) = server.get(of(session))["waiting"]
+            wait_until(lambda: len(server.get(of(session))["pending_approvals"]) == 1)
+            (asked,) = server.get(of(session))["pending_approvals"]
             word = {"session_id": asked["session_id"], "seq": 2, "index": 0}
             assert server.post(f"{of(session)}/approve", word) == {
                 "schema_version": 1,
-                "waiting": 0,
+                "pending": 0,
                 "resumed": False,
             }
             ended.set()
@@ -327,7 +330,7 @@ class TestReplayAndDiff:
         assert (end["status"], end["report"]["same"], end["report"]["mode"]) == ("done", True, "dry")
         assert server.get(f"/api/jobs/{job['id']}")["job"] == end
         same = server.get("/api/diff", a=session.session_id, b=end["report"]["replay"])
-        assert (same["same"], same["first_row"]) == (True, None)
+        assert (same["same"], same["first_different_row"]) == (True, None)
         assert server.get("/api/jobs/none", 404)["code"] == "no_job"
         server.post(f"{of(session)}/replays", {"mode": "live"}, 400)
         failed = server.post(f"{of(session)}/replays", {"prompt": "x"}, 202)["job"]["id"]
@@ -340,9 +343,14 @@ class TestReplayAndDiff:
         fork.append([assistant("It is here.")])
         fork.append([user("Thanks")])
         found = server.get("/api/diff", a=session.session_id, b=fork.session_id, limit=1)
-        assert (found["same"], found["shared"], found["first_row"], len(found["rows"])) == (False, 2, 0, 1)
+        assert (found["same"], found["shared"], found["first_different_row"], len(found["rows"])) == (
+            False,
+            2,
+            0,
+            1,
+        )
         assert found["first_divergence"]["kind"] == found["rows"][0]["kind"]
-        assert sum(found["counts"].values()) == found["of"]
+        assert sum(found["counts"].values()) == found["total"]
         place = f"{session.session_id}@{session.log.leaf_at(2)}"
         assert server.get("/api/diff", a=place, b=f"{fork.session_id}@2")["same"]
         server.get("/api/diff", 404, a=session.session_id, b="ses_none")

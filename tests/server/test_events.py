@@ -274,7 +274,7 @@ class TestClients:
             said = [entry["text"] for fact in stream.data_of("fact") for entry in fact.get("entries", [])]
             assert said == ["ann asks", "ann is answered"]
             assert {tuple(fact) for fact in stream.data_of("fact") if fact["kind"] == "hidden"} == {
-                ("n", "kind", "at")
+                ("number", "kind", "at")
             }
             reply = server.client.get(
                 f"/api/sessions/{start_with_secrets(store, 'bob', 'bob')}/events",

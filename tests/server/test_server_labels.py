@@ -32,7 +32,7 @@ def branched(store: Store) -> bough.Session:
 
 def told(server: LocalServer, session: bough.Session) -> dict[str, str]:
     found = server.get(f"/api/sessions/{session.session_id}/labels")["labels"]
-    return {one["place"]: one["label"] for one in found}
+    return {one["position"]: one["label"] for one in found}
 
 
 class TestLabel:

@@ -25,7 +25,7 @@ class TestSearch:
             for word in ("whale", "heron"):
                 store.start("sea").append([user(f"a {word} passed")])
                 found = server.get("/api/search", q=word)
-                assert (len(found["hits"]), found["behind"], found["indexing"]) == (1, 0, None)
+                assert (len(found["hits"]), found["unindexed_sessions"], found["indexing"]) == (1, 0, None)
 
     def test_answers_before_a_long_index_is_whole_and_tells_how_far_it_is(self, tmp_path: Path) -> None:
         with bough.open(tmp_path / "s.db", synchronous="normal") as sessions:
@@ -35,7 +35,7 @@ class TestSearch:
             other.execute("begin immediate")  # nobody else can write to the index meanwhile
             with LocalServer(sessions) as server:
                 found = server.get("/api/search", q="whale")
-                assert (found["hits"], found["behind"]) == ([], 5)
+                assert (found["hits"], found["unindexed_sessions"]) == ([], 5)
                 assert found["indexing"] == {"done": 0, "total": 5}
                 other.execute("rollback")
                 wait_until(lambda: len(server.get("/api/search", q="whale")["hits"]) == 5)
@@ -52,8 +52,8 @@ class TestSearch:
             writer.execute(f"pragma max_page_count = {writer.execute('pragma page_count').get}")
             with LocalServer(sessions) as server:
                 found = server.get("/api/search", q="whale")
-        assert (len(found["hits"]), found["behind"], found["indexing"]) == (1, 1, None)
-        assert "no space left to write" in found["trouble"]
+        assert (len(found["hits"]), found["unindexed_sessions"], found["indexing"]) == (1, 1, None)
+        assert "no space left to write" in found["index_error"]
 
 
 class TestIndexing:
@@ -91,14 +91,14 @@ class TestWords:
             store.start("support", title=title)
         store.start("support").append([user("Where is my lost order?")])
         with LocalServer(store) as server:
-            found = server.get("/api/sessions", words="LOST order")["sessions"]
+            found = server.get("/api/sessions", text="LOST order")["sessions"]
             assert [one["heading"] for one in found] == [
                 "Where is my lost order?",
                 "Lost parcel of ORDER 43",
                 "Order 41, lost",
             ]
-            assert len(server.get("/api/sessions", words=" ")["sessions"]) == 5
-            assert server.get("/api/sessions", words="lost", agent="other")["sessions"] == []
+            assert len(server.get("/api/sessions", text=" ")["sessions"]) == 5
+            assert server.get("/api/sessions", text="lost", agent="other")["sessions"] == []
 
     def test_are_looked_for_in_pieces_and_no_session_is_told_twice_or_missed(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
@@ -111,7 +111,7 @@ class TestWords:
             for limit in (1, 3, 50):
                 seen, page, asked = list[str](), None, 0
                 while asked == 0 or page is not None:
-                    about = {"words": "whale", "limit": limit} | ({} if page is None else {"page": page})
+                    about = {"text": "whale", "limit": limit} | ({} if page is None else {"page": page})
                     told = server.get("/api/sessions", **about)
                     seen += [one["title"] for one in told["sessions"]]
                     page, asked = told["next"], asked + 1

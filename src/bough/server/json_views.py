@@ -72,7 +72,7 @@ def public_entry(entry: Entry, most: int) -> dict[str, Any]:
     """What a client is told of an entry: who said what. Reasoning is not said."""
     text = entry.message.text if entry.message is not None else ""
     told: dict[str, Any] = {"seq": entry.seq, "role": entry.role, "at": entry.at, "text": text[:most]}
-    return told if len(text) <= most else {**told, "cut": len(text) - most}
+    return told if len(text) <= most else {**told, "omitted_chars": len(text) - most}
 
 
 def call_view(call: Call) -> dict[str, Any]:
@@ -102,8 +102,8 @@ def line_view(entry: Entry) -> dict[str, Any]:
         "step": entry.step,
         "kind": entry.kind,
         "role": entry.role,
-        "line": one_line(describe_entry(_shortened(entry))),
-        "marks": entry_flags(entry),
+        "text": one_line(describe_entry(_shortened(entry))),
+        "flags": entry_flags(entry),
         "internal": entry.internal,
         "at": entry.at,
     }

@@ -74,7 +74,7 @@ def turn_summary(turn: Sequence[Entry], calls: Calls) -> dict[str, Any]:
         "model": answers[-1].model if answers else None,
         "tools": _tools(own),
         "usage": to_json(total(made)),
-        "marks": ["compacted"] if any(isinstance(e.payload, Compaction) for e in turn) else [],
+        "flags": ["compacted"] if any(isinstance(e.payload, Compaction) for e in turn) else [],
     }
 
 

@@ -35,9 +35,9 @@ def pending_approvals(session: Session, known: CallStatus) -> list[Json]:
         place = (call.seq, call.index)
         task_of = {"seq": call.seq, "index": call.index}
         for asked in known.task_approvals.get(place, ()):
-            found.append({"session_id": asked.session_id, **_told(asked), "task_of": task_of})
+            found.append({"session_id": asked.session_id, **_told(asked), "parent_call": task_of})
         if place in known.approval_requested - known.decided:
-            found.append({"session_id": session.session_id, **_told(call), "task_of": None})
+            found.append({"session_id": session.session_id, **_told(call), "parent_call": None})
     return found[:MOST]
 
 
@@ -65,7 +65,7 @@ def _told(call: OpenCall) -> Json:
         "name": call.call.name,
         "arguments": arguments,
     }
-    return {**told, "cut": cut} if cut else told
+    return {**told, "omitted_chars": cut} if cut else told
 
 
 def session_to_resume(session: Session) -> Session:

@@ -72,16 +72,16 @@ class SessionDetail(ApiResponse, kw_only=True):
     session: SessionJson
     settings: Json | UnsetType = UNSET
     next_action: Annotated[str, Meta(description="CallModel, RunTools or Rest")] | UnsetType = UNSET
-    open_calls: (
+    open_tool_calls: (
         Annotated[list[Json], Meta(description="Calls without results; `state` tells how far each is")]
         | UnsetType
     ) = UNSET
-    waiting: (
+    pending_approvals: (
         Annotated[
             list[Json],
             Meta(
                 description="What a person is asked about, here and in tasks: hand session_id, seq and index to "
-                "`approve`. `task_of` is the call of this session that had started the task; null: its own"
+                "`approve`. `parent_call` is the call of this session that had started the task; null: its own"
             ),
         ]
         | UnsetType
@@ -105,7 +105,7 @@ class RestoreResult(ApiResponse, kw_only=True):
 class PathWindow(ApiResponse, kw_only=True):
     session_id: str
     leaf: Position
-    of: Annotated[int, Meta(description="How many entries the path has")]
+    total: Annotated[int, Meta(description="How many entries the path has")]
     first: Annotated[int, Meta(description="The first seq this answer covers")]
     last: int
     has_before: bool
@@ -138,11 +138,11 @@ class BranchList(ApiResponse, kw_only=True):
 
 class LabelList(ApiResponse, kw_only=True):
     labels: Annotated[list[Json], Meta(description="place and label, the newest last")]
-    of: int
+    total: int
 
 
 class LabelResult(ApiResponse, kw_only=True):
-    place: Position
+    position: Position
     label: str | None
 
 
@@ -157,33 +157,33 @@ class RequestView(ApiResponse, kw_only=True):
     """What the model was given."""
 
     at: Position
-    behind: Position
+    after: Position
     provider: str
     model: str | None
     request: Json
-    history: Annotated[str, Meta(description="The name of the list of messages in `request`")]
-    of: Annotated[int, Meta(description="How many messages that list has in full")]
+    messages_key: Annotated[str, Meta(description="The name of the list of messages in `request`")]
+    total: Annotated[int, Meta(description="How many messages that list has in full")]
     first: Annotated[int, Meta(description="Which of them is the first told here")]
-    cut: int
+    omitted_chars: int
     tokens: list[Json]
     call: Json | None
-    before: Position | None
+    previous: Position | None
     difference: Json | None
 
 
 class StateSnapshot(ApiResponse, kw_only=True):
     leaf: Position
     state: Json
-    cut: int
+    omitted_chars: int
 
 
 class JournalPage(ApiResponse, kw_only=True):
     facts: list[Json]
-    of: int
+    total: int
 
 
 class SendResult(ApiResponse, kw_only=True):
-    facts: Annotated[int, Meta(description="Watch the events behind this number")]
+    last_fact: Annotated[int, Meta(description="Watch the events behind this number")]
     queued: int | None = None
 
 
@@ -192,7 +192,7 @@ class CancelResult(ApiResponse, kw_only=True):
 
 
 class ApprovalResult(ApiResponse, kw_only=True):
-    waiting: Annotated[int, Meta(description="Calls that still wait for a person, here and in tasks")]
+    pending: Annotated[int, Meta(description="Calls that still wait for a person, here and in tasks")]
     resumed: Annotated[
         bool, Meta(description="false: something waits, or whoever drives it takes the word up himself")
     ]
@@ -227,15 +227,15 @@ class DiffPage(ApiResponse, kw_only=True):
     shared: int
     shared_turns: int
     is_state_same: bool
-    of: int
+    total: int
     first: int
-    cut: int
+    omitted_chars: int
     counts: dict[str, int]
     a: Json
     b: Json
     setup: list[Json]
     first_divergence: Json | None
-    first_row: int | None
+    first_different_row: int | None
     rows: list[Json]
 
 
@@ -273,11 +273,13 @@ class SpaceStorage(Storage, kw_only=True):
 class SearchResults(ApiResponse, kw_only=True):
     hits: list[Json]
     next: str | None
-    behind: Annotated[int, Meta(description="Sessions with something that is not in the index yet")]
+    unindexed_sessions: Annotated[
+        int, Meta(description="Sessions with something that is not in the index yet")
+    ]
     indexing: Annotated[
         IndexingStatus | None, Meta(description="How far the index is; null: nothing is being indexed")
     ]
-    trouble: Annotated[str | None, Meta(description="Why the index cannot be brought up to date")]
+    index_error: Annotated[str | None, Meta(description="Why the index cannot be brought up to date")]
 
 
 class ImportResult(ApiResponse, kw_only=True):

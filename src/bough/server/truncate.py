@@ -78,7 +78,7 @@ def truncate_parts(parts: list[Any], string: int, room: int) -> tuple[list[Any],
         shorter = scissors.cut(part)
         room -= max(room, _LEAST) - scissors.room
         left += scissors.left
-        found.append({**shorter, "cut": scissors.left} if scissors.left else shorter)
+        found.append({**shorter, "omitted_chars": scissors.left} if scissors.left else shorter)
     return found, left
 
 
@@ -93,7 +93,7 @@ def truncate_entry(entry: dict[str, Any], string: int = STRING, room: int = ROOM
     else:
         scissors = Truncator(string, room)
         shorter, left = scissors.cut(payload), scissors.left
-    return {**entry, "payload": shorter, **({"cut": left} if left else {})}
+    return {**entry, "payload": shorter, **({"omitted_chars": left} if left else {})}
 
 
 def truncate_to_page(entry: dict[str, Any]) -> dict[str, Any]:

@@ -475,7 +475,7 @@ class TestApproval:
         with LocalServer(store, Driving((by_step("The server spoke."),))) as server:
             named = {"seq": asked.seq, "index": asked.index}
             told = server.post(f"/api/sessions/{session.session_id}/approve", named)
-        assert (told["waiting"], told["resumed"]) == (0, False)
+        assert (told["pending"], told["resumed"]) == (0, False)
         assert task(installed, queue)[0] == "pending"
         with working(installed, queue, agent):
             until(answered(session, "Paid."))

@@ -272,29 +272,29 @@ class TestPage:
         page.go_back()
         expect(page.locator("article.selected")).to_have_attribute("data-place", "1:5")
         page.goto(f"{viewer.url}whole-{CASE}.html#/s/ses_nowhere")
-        expect(page.locator(".said-bad")).to_have_text("no session ses_nowhere in this copy")
+        expect(page.locator(".error-text")).to_have_text("no session ses_nowhere in this copy")
 
     def test_the_inspector_shows_the_json_the_cost_and_what_the_model_saw(self, viewer: ViewerPage) -> None:
         page = opened(viewer, CASE, "#/?at=1:3")
-        expect(page.locator(".inspected")).to_contain_text("Its model call")
+        expect(page.locator(".inspected")).to_contain_text("Model call")
         page.get_by_role("tab", name="JSON").click()
         expect(page.locator(".inspected .json")).to_contain_text('name: "look_up"')
         with page.expect_download() as saved:
-            page.get_by_role("link", name="As stored").click()
+            page.get_by_role("link", name="Download raw JSON").click()
         assert b'"look_up"' in saved.value.path().read_bytes()
         page.get_by_role("tab", name="Usage").click()
         expect(page.locator("table.usage")).to_contain_text("$0.00432")
-        page.get_by_role("tab", name="Model saw").click()
-        expect(page.locator(".seen-message")).to_contain_text("Where is order 41?")
-        expect(opened(viewer, CASE, "#/?at=1:1").locator(".said-bad")).to_contain_text("bough import")
+        page.get_by_role("tab", name="Prompt").click()
+        expect(page.locator(".prompt-message")).to_contain_text("Where is order 41?")
+        expect(opened(viewer, CASE, "#/?at=1:1").locator(".error-text")).to_contain_text("bough import")
 
     def test_a_branch_that_was_left_can_be_looked_at(self, viewer: ViewerPage) -> None:
         page = opened(viewer, BUILD)
         page.locator(".tree-row", has_text="Could you try way 1?").click()
         page.locator(".tree-row", has_text="Way 1 does not work").click()
-        expect(page.locator(".looking")).to_contain_text("Looking at 1:23; the session stands at 3:29")
+        expect(page.locator(".viewing-bar")).to_contain_text("Looking at 1:23; the session stands at 3:29")
         expect(page.locator("article.selected")).to_contain_text("Way 1 does not work")
-        page.get_by_role("button", name="Back to where it stands").click()
+        page.get_by_role("button", name="Back to the current leaf").click()
         expect(page.locator(".transcript")).to_contain_text("Months beyond December are refused.")
 
     def test_a_fork_shows_what_it_stands_on_and_an_empty_session_that_it_is(
@@ -350,7 +350,7 @@ class TestPage:
         page = opened(viewer, WAITING)
         expect(page.locator(".approval")).to_contain_text("waits for approval")
         expect(page.get_by_role("button", name="Copy link")).to_be_visible()
-        verbs = "Approve|Deny|Fork|Rewind|Replay|Undo|Redo|Compact|Compare|Send|Rename|Archive|Move"
+        verbs = "Approve|Deny|Fork|Rewind|Replay|Undo|Redo|Compact|Compare|Send|Rename|Move"
         expect(page.get_by_role("button", name=re.compile(verbs))).to_have_count(0)
         page.keyboard.press("f")
         expect(page.locator("dialog")).to_have_count(0)
@@ -369,12 +369,12 @@ class TestPage:
 
         run_in_thread(export)
         page = opened(viewer, "delegating")
-        expect(page.locator(".card .badge")).to_have_text("its task waits for approval")
+        expect(page.locator(".card .badge")).to_have_text("task needs approval")
         expect(page.locator(".approval")).to_contain_text(
-            re.compile("pay_out waits for approval .* in task ses_")
+            re.compile("pay_out needs approval .* in task ses_")
         )
         page.locator(".card a.task").click()
-        expect(page.locator("article.selected .card .badge")).to_have_text("waits for approval")
+        expect(page.locator("article.selected .card .badge")).to_have_text("needs approval")
         page = opened(viewer, "decided")
         expect(page.locator(".card .badge")).to_have_text("its task has a word")
         expect(page.locator(".approval")).to_have_count(0)

@@ -51,16 +51,16 @@ class TestSessions:
         self, viewer: ViewerPage
     ) -> None:
         page = viewer.open(f"/s/{CASE}?at=5")
-        box = page.get_by_label("Filter by words of a title")
+        box = page.get_by_label("Filter by title or tag")
         box.press_sequentially("try 41")
-        expect(page.locator(".session-heading .words")).to_have_text(["Order 41, another try"])
+        expect(page.locator(".session-heading .ellipsis")).to_have_text(["Order 41, another try"])
         expect(page.locator(".bar.slim")).to_contain_text("1 found")
-        expect(page).to_have_url(re.compile(r"words=try\+41"))
+        expect(page).to_have_url(re.compile(r"text=try\+41"))
         expect(box).to_be_focused()
         page.reload()
         expect(page.locator(".session-row")).to_have_count(1)
         box.fill("team=blue")
-        expect(page.locator(".session-heading .words")).to_have_text(["Order 41"])
+        expect(page.locator(".session-heading .ellipsis")).to_have_text(["Order 41"])
         box.fill("")
         expect(page.locator(".bar.slim")).to_contain_text("sessions")
         expect(page.locator("article.selected")).to_have_attribute("data-seq", "5")
@@ -70,7 +70,7 @@ class TestSessions:
     ) -> None:
         viewer = ViewerPage(browser, server.url)
         page = viewer.open("/s/ses_nowhere")
-        expect(page.locator(".said-bad")).to_contain_text("ses_nowhere")
+        expect(page.locator(".error-text")).to_contain_text("ses_nowhere")
         viewer.close()
 
 
@@ -142,7 +142,7 @@ class TestTranscript:
     def test_internal_entries_go_and_come(self, viewer: ViewerPage) -> None:
         page = viewer.open(f"/s/{CASE}")
         expect(page.locator("article.role-system")).to_have_count(1)
-        page.get_by_role("button", name="Internal: on").click()
+        page.get_by_role("button", name="Internal entries shown").click()
         expect(page.locator("article")).to_have_count(6)
         expect(page.locator("article.role-system, .card")).to_have_count(0)
         page.keyboard.press("i")
@@ -162,24 +162,24 @@ class TestTree:
         page = viewer.open(f"/s/{BUILD}")
         stands = place_of(store, BUILD, 29)
         expect(page.locator(".tree .leaf")).to_be_visible()
-        page.locator(".side-line", has_text="Could you try way 1?").click()
-        page.locator(".entry-line", has_text="Way 1 does not work").click()
-        expect(page.locator(".looking")).to_contain_text(f"the session stands at {stands}")
+        page.locator(".side-row", has_text="Could you try way 1?").click()
+        page.locator(".entry-row", has_text="Way 1 does not work").click()
+        expect(page.locator(".viewing-bar")).to_contain_text(f"the current leaf is {stands}")
         expect(page.locator("article.selected")).to_contain_text("Way 1 does not work")
         expect(page.locator(".composer-bar")).to_be_hidden()
-        page.get_by_role("button", name="Back to where it stands").click()
-        expect(page.locator(".looking")).to_be_hidden()
+        page.get_by_role("button", name="Back to the current leaf").click()
+        expect(page.locator(".viewing-bar")).to_be_hidden()
         expect(page.locator("article.selected")).to_contain_text("Months beyond December")
         assert place_of(store, BUILD, 29) == stands
 
     def test_filters_leave_lines_out(self, viewer: ViewerPage) -> None:
         page = viewer.open(f"/s/{CASE}")
-        expect(page.locator(".entry-line")).to_have_count(8)
+        expect(page.locator(".entry-row")).to_have_count(8)
         page.get_by_role("radio", name="Inputs").click()
-        expect(page.locator(".entry-line.role-user")).to_have_count(3)
+        expect(page.locator(".entry-row.role-user")).to_have_count(3)
         page.get_by_role("radio", name="All").click()
-        expect(page.locator(".entry-line")).to_have_count(11)
-        page.get_by_role("radio", name="No tools").click()
+        expect(page.locator(".entry-row")).to_have_count(11)
+        page.get_by_role("radio", name="Messages").click()
 
     def test_related_sessions_are_linked_both_ways(self, viewer: ViewerPage) -> None:
         page = viewer.open(f"/s/{BUILD}")
@@ -194,15 +194,15 @@ class TestPermalink:
     def test_opens_at_its_entry_on_the_path_and_off_it(self, viewer: ViewerPage, store: Path) -> None:
         page = viewer.open(f"/s/{BUILD}?at={place_of(store, BUILD, 9)}")
         expect(page.locator("article.selected")).to_contain_text("Now release it.")
-        expect(page.locator(".looking")).to_be_hidden()
-        page.locator(".side-line", has_text="way 1").click()
-        page.locator(".entry-line", has_text="Could you try way 1").click()
+        expect(page.locator(".viewing-bar")).to_be_hidden()
+        page.locator(".side-row", has_text="way 1").click()
+        page.locator(".entry-row", has_text="Could you try way 1").click()
         expect(page.locator("article.selected")).to_contain_text("Could you try way 1?")
         address = page.url
         page.goto("about:blank")
         page.goto(address)
         expect(page.locator("article.selected")).to_contain_text("Could you try way 1?")
-        expect(page.locator(".looking")).to_be_visible()
+        expect(page.locator(".viewing-bar")).to_be_visible()
 
     def test_follows_the_selection_and_the_browsers_history(self, viewer: ViewerPage) -> None:
         page = viewer.open(f"/s/{CASE}")
@@ -246,27 +246,27 @@ class TestKeys:
     def test_help_opens_and_escape_closes(self, viewer: ViewerPage) -> None:
         page = viewer.open("/")
         page.keyboard.press("?")
-        expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+        expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
         page.keyboard.press("Escape")
         expect(page.get_by_role("dialog")).to_have_count(0)
 
     def test_the_tree_is_walked_with_arrows(self, viewer: ViewerPage) -> None:
         page = viewer.open(f"/s/{BUILD}")
-        side = page.locator(".side-line", has_text="way 1")
+        side = page.locator(".side-row", has_text="way 1")
         side.focus()
         page.keyboard.press("ArrowRight")
         expect(side).to_have_attribute("aria-expanded", "true")
-        page.locator(".entry-line", has_text="Could you try way 1").focus()
+        page.locator(".entry-row", has_text="Could you try way 1").focus()
         page.keyboard.press("Enter")
-        expect(page.locator(".looking")).to_be_visible()
+        expect(page.locator(".viewing-bar")).to_be_visible()
 
 
 class TestInspector:
     def test_shows_what_the_model_saw_for_every_provider(self, viewer: ViewerPage) -> None:
         page = viewer.open(f"/s/{CASE}?at=5")
-        page.get_by_role("tab", name="Model saw").click()
+        page.get_by_role("tab", name="Prompt").click()
         panel = page.get_by_role("tabpanel")
-        expect(panel).to_contain_text("Only adds to the call behind")
+        expect(panel).to_contain_text("Extends the request after")
         expect(panel.locator(".token-bar span").first).to_be_visible()
         page.get_by_label("Provider").select_option("gemini")
         expect(panel).to_contain_text("contents 1–3 of 3")

@@ -113,7 +113,7 @@ class TestList:
         row.get_by_role("button", name="Rename Before").click()
         page.keyboard.type("After")
         page.keyboard.press("Enter")
-        expect(row.locator(".session-heading .words")).to_have_text("After")
+        expect(row.locator(".session-heading .ellipsis")).to_have_text("After")
         assert shelf.of(session_id, lambda session: session.row.title) == "After"
 
     def test_archiving_can_be_undone(self, viewer: ViewerPage, shelf: Shelf) -> None:
@@ -121,7 +121,7 @@ class TestList:
         page = viewer.open("/")
         row = page.locator(f'.session-row[data-id="{session_id}"]')
         row.hover()
-        row.get_by_role("button", name="Archive To be archived").click()
+        row.get_by_role("button", name="Move To be archived to trash").click()
         expect(row).to_have_count(0)
         assert shelf.of(session_id, lambda session: session.row.trashed_at) != "None"
         page.locator(".notice").get_by_role("button", name="Undo").click()
@@ -134,7 +134,7 @@ class TestList:
         page = viewer.open("/")
         expect(page.locator(".session-row").first).to_be_visible()
         expect(page.locator(f'.session-row[data-id="{session_id}"]')).to_have_count(0)
-        page.get_by_label("Trash").check()
+        page.get_by_label("Trash", exact=True).check()
         row = page.locator(f'.session-row[data-id="{session_id}"]')
         row.hover()
         row.get_by_role("button", name="Restore").click()
@@ -170,7 +170,7 @@ class TestMoving:
         page = viewer.open(f"/s/{session_id}?at=7")
         page.get_by_role("button", name="Fork here").click()
         page.get_by_label("Title", exact=True).fill("The other way")
-        page.get_by_label("Added to the prompt").fill("Offer a voucher.")
+        page.get_by_label("Append to prompt").fill("Offer a voucher.")
         page.get_by_role("button", name="Fork", exact=True).click()
         expect(page.locator("h1")).to_have_text("The other way")
         expect(page.locator("article.kind-settings")).to_contain_text("Offer a voucher.")
@@ -185,13 +185,13 @@ class TestMoving:
         page = viewer.open(f"/s/{session_id}?at=7")
         page.get_by_role("button", name="Rewind here").click()
         page.get_by_role("button", name="Rewind", exact=True).click()
-        expect(page.locator(".notice")).to_contain_text("The session stands at")
+        expect(page.locator(".notice")).to_contain_text("The current leaf is")
         expect(page.locator("article", has_text="Within three working days")).to_have_count(0)
         assert shelf.seq(session_id) == 7
         page.get_by_role("button", name="Redo", exact=True).first.click()
         expect(page.locator("article", has_text="Within three working days")).to_have_count(1)
         assert shelf.seq(session_id) == 9
-        page.get_by_role("button", name=re.compile("^Undo: rewind")).click()
+        page.get_by_role("button", name="Undo the latest turn").click()
         expect(page.locator("article", has_text="Within three working days")).to_have_count(0)
         assert shelf.seq(session_id) == 7
 
@@ -232,9 +232,9 @@ class TestReplay:
         page.get_by_role("button", name="Replay from here").click()
         expect(page.get_by_label("Tools")).to_have_value("dry")
         page.get_by_label("Model").fill(script)
-        page.get_by_label("Added to the prompt").fill("Be strict.")
+        page.get_by_label("Append to prompt").fill("Be strict.")
         page.get_by_role("button", name="Replay", exact=True).click()
-        expect(page.locator(".job")).to_contain_text("It came out differently.")
+        expect(page.locator(".job")).to_contain_text("Different outcome.")
         page.get_by_role("link", name="Compare").click()
         expect(page.locator(".diff-head h1")).to_have_text("Different")
         expect(page.locator(".setup")).to_contain_text("Be strict.")
@@ -246,9 +246,9 @@ class TestReplay:
         page = viewer.open(f"/s/{session_id}?at=1")
         page.get_by_role("button", name="Replay from here").click()
         page.get_by_role("button", name="Replay", exact=True).click()
-        expect(page.locator(".job")).to_contain_text("It came out the same.")
+        expect(page.locator(".job")).to_contain_text("Same outcome.")
         page.get_by_role("link", name="Compare").click()
-        expect(page.locator(".diff-head h1")).to_have_text("The same")
+        expect(page.locator(".diff-head h1")).to_have_text("Identical")
 
     def test_compare_with_a_related_session(self, viewer: ViewerPage, shelf: Shelf) -> None:
         session_id = shelf.make("Compare me", 1)
@@ -268,8 +268,8 @@ class TestRunning:
         page = viewer.open(f"/s/{session_id}")
         page.get_by_label("Message").fill("Pay Ann 40")
         page.keyboard.press("Enter")
-        expect(page.locator(".approval")).to_contain_text("pay_out waits for approval")
-        expect(page.locator(".card .badge")).to_have_text("waits for approval")
+        expect(page.locator(".approval")).to_contain_text("pay_out needs approval")
+        expect(page.locator(".card .badge")).to_have_text("needs approval")
         page.locator(".card").get_by_role("button", name="Approve").click()
         expect(page.locator(".card")).to_have_attribute("data-outcome", "done")
         expect(page.locator("article strong", has_text="paid")).to_be_visible()
@@ -298,12 +298,12 @@ class TestRunning:
         expect(line.get_by_role("img", name="waiting")).to_be_visible()
         page = viewer.open(f"/s/{session_id}")
         card = page.locator(".card")
-        expect(card.locator(".badge")).to_have_text("its task waits for approval")
-        asked = f'pay_out waits for approval {{"amount":40,"account":"ANN-7"}} in task {child_id}'
+        expect(card.locator(".badge")).to_have_text("task needs approval")
+        asked = f'pay_out needs approval {{"amount":40,"account":"ANN-7"}} in task {child_id}'
         expect(card).to_contain_text(asked)
         expect(page.locator(".approval")).to_contain_text(asked)
         card.get_by_role("link", name=child_id).click()
-        expect(page.locator("article.selected .card .badge")).to_have_text("waits for approval")
+        expect(page.locator("article.selected .card .badge")).to_have_text("needs approval")
         page.go_back()
         page.locator(".card").get_by_role("button", name="Approve").click()
         expect(page.locator(".card")).to_have_attribute("data-outcome", "done")

@@ -122,7 +122,7 @@ class TestStreaming:
 
         run_in_thread(elsewhere)
         expect(page.locator("article.entry em", has_text="here")).to_be_visible()
-        expect(page.locator(".tree .entry-line", has_text="From afar")).to_be_visible()
+        expect(page.locator(".tree .entry-row", has_text="From afar")).to_be_visible()
 
     def test_stopping_leaves_a_session_that_can_be_spoken_to(
         self, viewer: ViewerPage, prompter: ManualModel
@@ -143,7 +143,7 @@ class TestStreaming:
         send(page, "First")
         expect(page.get_by_role("button", name="Queue")).to_be_visible()
         send(page, "Second")
-        expect(page.locator(".composer-note")).to_contain_text("1 in the queue")
+        expect(page.locator(".composer-note")).to_contain_text("1 queued")
         prompter.send("One.")
         prompter.finish()
         expect(page.locator("article.entry", has_text="Second")).to_have_count(1)
@@ -162,7 +162,7 @@ class TestStreaming:
         row = page.locator("article.selected")
         expect(row).to_contain_text("Answer 9.")
         before = row.bounding_box()
-        session.append([bough.user("Later"), assistant("Later still")])
+        session.append([bough.user("Show later messages"), assistant("Later still")])
         expect(page.locator(".session-head")).to_contain_text("41 turns")
         assert row.bounding_box() == before
 
@@ -187,7 +187,7 @@ class TestLongSession:
             viewer = ViewerPage(browser, process.url)
             page = viewer.open(f"/s/ses_huge?at={found.branch}:{found.seq}")
             expect(page.locator("article.selected")).to_be_visible()
-            expect(page.locator(".tree .entry-line.selected")).to_be_visible()
+            expect(page.locator(".tree .entry-row.selected")).to_be_visible()
             assert abs(int(page.locator("article.selected").get_attribute("data-seq") or 0) - middle) <= 1
             page.keyboard.press("g")
             page.keyboard.press("l")

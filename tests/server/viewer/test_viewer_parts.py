@@ -24,9 +24,9 @@ def page(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         viewer.close()
 
 
-def run(page: Page, module: str, body: str, *given: Any) -> Any:
+def run(page: Page, module: str, body: str, *args: Any) -> Any:
     return page.evaluate(
-        f"async (given) => {{ const m = await import('/assets/{module}.js'); {body} }}", list(given)
+        f"async (args) => {{ const m = await import('/assets/{module}.js'); {body} }}", list(args)
     )
 
 
@@ -36,18 +36,18 @@ class TestDifference:
         pairs = [
             ["".join(dice.choices("ab \n", k=dice.randint(0, 60))) for _ in range(2)] for _ in range(200)
         ]
-        body = """return given[0].map(([a, b]) => {
+        body = """return args[0].map(([a, b]) => {
             const sides = (pieces, side) => pieces.filter((p) => p.side !== side).map((p) => p.text ?? p.items.join("\\n"));
-            const words = m.words(a, b), lines = m.lines(a, b);
+            const words = m.diffWords(a, b), lines = m.diffLines(a, b);
             return [sides(words, "b").join(""), sides(words, "a").join(""), sides(lines, "b").join("\\n"), sides(lines, "a").join("\\n")];
         });"""
-        for (a, b), told in zip(pairs, run(page, "textdiff", body, pairs), strict=True):
-            assert told == [a, b, a, b]
+        for (a, b), result in zip(pairs, run(page, "text_diff", body, pairs), strict=True):
+            assert result == [a, b, a, b]
 
-    def test_texts_without_measure_are_told_whole(self, page: Page) -> None:
-        body = "return m.lines(given[0], given[1]).map((piece) => piece.side);"
+    def test_very_long_texts_are_not_compared_but_shown_whole(self, page: Page) -> None:
+        body = "return m.diffLines(args[0], args[1]).map((piece) => piece.side);"
         a, b = ("\n".join(f"{name}{n}" for n in range(20_000)) for name in "ab")
-        assert run(page, "textdiff", body, a, b) == ["a", "b"]
+        assert run(page, "text_diff", body, a, b) == ["a", "b"]
 
 
 class TestMarkdown:
@@ -72,30 +72,30 @@ class TestMarkdown:
         ],
     )
     def test_becomes_nodes(self, page: Page, text: str, html: str) -> None:
-        assert run(page, "markdown", "return m.markdown(given[0]).innerHTML;", text) == html
+        assert run(page, "markdown", "return m.markdown(args[0]).innerHTML;", text) == html
 
-    def test_links_lead_out_and_tell_nobody_where_from(self, page: Page) -> None:
-        body = "return [...m.markdown(given[0]).querySelectorAll('a')].map((a) => [a.href, a.rel, a.target]);"
-        told = run(
+    def test_links_open_outside_without_a_referrer(self, page: Page) -> None:
+        body = "return [...m.markdown(args[0]).querySelectorAll('a')].map((a) => [a.href, a.rel, a.target]);"
+        result = run(
             page,
             "markdown",
             body,
             "[a](https://x.example/y) mailto: [b](mailto:a@b.example) http://c.example/d.",
         )
-        assert [href for href, _, _ in told] == [
+        assert [href for href, _, _ in result] == [
             "https://x.example/y",
             "mailto:a@b.example",
             "http://c.example/d",
         ]
-        assert {(rel, target) for _, rel, target in told} == {("noopener noreferrer nofollow", "_blank")}
+        assert {(rel, target) for _, rel, target in result} == {("noopener noreferrer nofollow", "_blank")}
 
     @pytest.mark.parametrize(
         "piece",
         ["*", "_", "`", "[", "[a](", "> ", "- ", "|", "**a ", "![", "#", "1. ", "<", "~~", "https://"],
     )
-    def test_takes_no_longer_for_being_strange(self, page: Page, piece: str) -> None:
-        body = """const at = performance.now(); m.markdown(given[0].repeat(90000 / given[0].length));
-            m.markdown((given[0] + "\\n").repeat(3000)); return performance.now() - at;"""
+    def test_hostile_input_is_parsed_in_linear_time(self, page: Page, piece: str) -> None:
+        body = """const at = performance.now(); m.markdown(args[0].repeat(90000 / args[0].length));
+            m.markdown((args[0] + "\\n").repeat(3000)); return performance.now() - at;"""
         assert run(page, "markdown", body, piece) < 5_000
 
 
@@ -103,25 +103,25 @@ class TestTreeRows:
     def test_every_entry_is_in_one_row_when_all_is_unfolded(self, page: Page) -> None:
         dice = random.Random(11)
         for _ in range(40):
-            told, entries = tree(dice)
-            body = """const branches = new m.Branches(given[0]), open = new Set();
-                const [branch, seq] = given[0].leaf.split(":").map(Number), trunk = branches.ranges({branch, seq});
+            result, entries = tree(dice)
+            body = """const branches = new m.TreeRows(args[0]), open = new Set();
+                const [branch, seq] = args[0].leaf.split(":").map(Number), trunk = branches.ranges({branch, seq});
                 for (let n = 0; n < 30; n++) for (const [kind, b, s] of branches.slots(trunk, open)) if (kind === m.SIDE) open.add(`${b}:${s}`);
                 return branches.slots(trunk, open).filter(([kind]) => kind === m.ENTRY).map(([, b, s, depth]) => [b, s, depth]);"""
-            rows = run(page, "branches", body, told)
+            rows = run(page, "tree_rows", body, result)
             assert sorted((b, s) for b, s, _ in rows) == sorted(entries)
             assert [s for _, s, depth in rows if depth == 0] == list(
-                range(1, int(told["leaf"].split(":")[1]) + 1)
+                range(1, int(result["leaf"].split(":")[1]) + 1)
             )
 
     def test_folded_sides_cost_a_row_each(self, page: Page) -> None:
         count = 5_000
         rows = [[1, None, 0, count, 1], *([n + 2, 1, n + 1, n + 3, 1] for n in range(count - 1))]
-        told = {"leaf": f"1:{count}", "branches": rows, "path": [[1, 1, count]], "related": []}
-        body = """const branches = new m.Branches(given[0]), at = performance.now();
-            const slots = branches.slots(branches.ranges({branch: 1, seq: given[1]}), new Set());
+        result = {"leaf": f"1:{count}", "branches": rows, "path": [[1, 1, count]], "related": []}
+        body = """const branches = new m.TreeRows(args[0]), at = performance.now();
+            const slots = branches.slots(branches.ranges({branch: 1, seq: args[1]}), new Set());
             return [slots.length, performance.now() - at];"""
-        length, milliseconds = run(page, "branches", body, told, count)
+        length, milliseconds = run(page, "tree_rows", body, result, count)
         assert length == 2 * count - 1
         assert milliseconds < 2_000
 
@@ -137,12 +137,12 @@ def tree(dice: random.Random) -> tuple[dict[str, Any], list[tuple[int, int]]]:
         rows.append([branch, parent, at, at + dice.randint(1, 4), 1])
     entries = [(row[0], seq) for row in rows for seq in range((row[2] or 0) + 1, (row[3] or 0) + 1)]
     leaf = dice.choice(entries)
-    told = {"leaf": f"{leaf[0]}:{leaf[1]}", "branches": rows, "path": [], "related": []}
-    return told, entries  # type: ignore[return-value]
+    result = {"leaf": f"{leaf[0]}:{leaf[1]}", "branches": rows, "path": [], "related": []}
+    return result, entries  # type: ignore[return-value]
 
 
 class TestPlainText:
-    def test_nothing_is_left_that_steers(self, page: Page) -> None:
+    def test_control_and_direction_characters_are_made_visible(self, page: Page) -> None:
         every = "".join(
             map(
                 chr,
@@ -155,7 +155,7 @@ class TestPlainText:
                 ],
             )
         )
-        told = run(page, "words", "return m.shown(given[0]);", every)
+        result = run(page, "format", "return m.printable(args[0]);", every)
         steering = {
             *range(0x20),
             *range(0x7F, 0xA0),
@@ -165,10 +165,10 @@ class TestPlainText:
             *range(0x202A, 0x202F),
             *range(0x2066, 0x206A),
         }
-        assert {ord(c) for c in told} & steering == {9, 10}
+        assert {ord(c) for c in result} & steering == {9, 10}
 
     @pytest.mark.parametrize(
-        ("microcents", "said"),
+        ("microcents", "text"),
         [
             (0, "$0"),
             (1, "<$0.00001"),
@@ -179,8 +179,8 @@ class TestPlainText:
             (None, "–"),
         ],
     )
-    def test_money_keeps_the_digits_that_matter(self, page: Page, microcents: int | None, said: str) -> None:
-        assert run(page, "words", "return m.money(given[0]);", microcents) == said
+    def test_money_keeps_the_digits_that_matter(self, page: Page, microcents: int | None, text: str) -> None:
+        assert run(page, "format", "return m.money(args[0]);", microcents) == text
 
 
 def test_the_page_loads_every_module_it_has_and_nothing_else(page: Page) -> None:

@@ -43,19 +43,19 @@ def server(store: Store, prompter: ManualModel) -> Iterator[LocalServer]:
 class TestLooking:
     def test_list_tree_transcript_and_inspector(self, viewer: ViewerPage) -> None:
         page = viewer.open("/")
-        page.get_by_label("Filter by words of a title").fill("date tests")
+        page.get_by_label("Filter by title or tag").fill("date tests")
         expect(page.locator(".session-row")).to_have_count(1)
         page.locator(".session-row a").click()
         expect(page.locator("h1")).to_have_text("Fix the failing date tests")
         expect(page.locator("article.selected")).to_contain_text("Months beyond December are refused.")
         page.locator(".tree-row", has_text="Could you try way 1?").click()
         page.locator(".tree-row", has_text="Way 1 does not work").click()
-        expect(page.locator(".looking")).to_contain_text("the session stands at")
-        page.get_by_role("button", name="Back to where it stands").click()
+        expect(page.locator(".viewing-bar")).to_contain_text("the current leaf is")
+        page.get_by_role("button", name="Back to the current leaf").click()
         page.goto(f"{viewer.url}/s/{CASE}?at=5")
         expect(page.locator("article.selected .card-name")).to_have_text("refund")
-        page.get_by_role("tab", name="Model saw").click()
-        expect(page.locator(".inspected")).to_contain_text("Only adds to the call behind")
+        page.get_by_role("tab", name="Prompt").click()
+        expect(page.locator(".inspected")).to_contain_text("Extends the request after")
         page.get_by_role("tab", name="Usage").click()
         expect(page.locator("table.usage")).to_contain_text("$0.00432")
 
@@ -90,7 +90,7 @@ class TestActing:
         expect(page.locator(".tree .label-badge")).to_have_text("the suite is green")
         page.get_by_role("button", name="Rewind here").click()
         page.get_by_role("button", name="Rewind", exact=True).click()
-        expect(page.locator(".notice").last).to_contain_text("The session stands at")
+        expect(page.locator(".notice").last).to_contain_text("The current leaf is")
         assert run_in_thread(lambda: store.session(BUILD).leaf.seq) == 24
         page.get_by_role("button", name="Redo", exact=True).first.click()
         expect(page.locator("article", has_text="Months beyond December")).to_have_count(1)

@@ -103,7 +103,7 @@ class TestLook:
         expect(page.locator("article.selected")).to_be_visible()
         for tab, shown in [
             ("Sessions", ".session-row"),
-            ("Tree", ".entry-line"),
+            ("Tree", ".entry-row"),
             ("Details", ".inspected"),
             ("Transcript", "article"),
         ]:
@@ -121,7 +121,7 @@ class TestLook:
         page = viewer.open("/")
         ground = "getComputedStyle(document.body).backgroundColor"
         light = page.evaluate(ground)
-        page.get_by_role("button", name=re.compile("^Light, dark")).click()
+        page.get_by_role("button", name=re.compile("^Theme")).click()
         assert page.evaluate(ground) != light
         page.reload()
         assert page.evaluate(ground) != light

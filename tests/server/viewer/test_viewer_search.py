@@ -52,8 +52,8 @@ class TestLabels:
         page.locator(".tree-row", has_text="Way 1 does not work").click()
         expect(page.locator("article.selected")).to_contain_text("Way 1")
         label(page, "dead end")
-        page.get_by_role("button", name="Back to where it stands").click()
-        side = page.locator(".side-line", has_text="Could you try way 1?")
+        page.get_by_role("button", name="Back to the current leaf").click()
+        side = page.locator(".side-row", has_text="Could you try way 1?")
         expect(side.locator(".label-badge")).to_have_text("dead end")
         page.reload()
         expect(page.locator(".tree .label-badge").first).to_be_visible()
@@ -61,7 +61,7 @@ class TestLabels:
         page.get_by_label("Filter labels").fill("dead")
         expect(page.locator("dialog .line")).to_have_count(1)
         page.keyboard.press("Enter")
-        expect(page.locator(".looking")).to_be_visible()
+        expect(page.locator(".viewing-bar")).to_be_visible()
         expect(page.locator("article.selected")).to_contain_text("Way 1 does not work")
 
     def test_an_empty_label_takes_it_away(self, viewer: ViewerPage) -> None:
@@ -119,7 +119,7 @@ class TestList:
             page = viewer.open("/")
             expect(page.locator(".session-row").first).to_be_visible()
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-        expect(page.locator(".bar.slim")).to_contain_text("the server cannot be reached; trying again")
+        expect(page.locator(".bar.slim")).to_contain_text("cannot reach the server. Retrying")
         viewer.close()
 
 

@@ -156,7 +156,7 @@ class EventStream:
         end = row.facts if until is None else min(until, row.facts)
         if end - self.seen > MOST_MISSED or self.seen > row.facts:
             self.seen = row.facts
-            yield sse_event("resync", {"facts": row.facts}, row.facts)
+            yield sse_event("resync", {"last_fact": row.facts}, row.facts)
             return
         while self.seen < end:
             for n, told in await asyncio.to_thread(self._facts, end):
@@ -185,22 +185,22 @@ class EventStream:
             "title": row.title,
         }
         told = {
-            "n": fact.number,
+            "number": fact.number,
             "kind": fact.kind,
             "at": fact.at,
             "data": data,
             "entries": page.items,
             "session": about,
         }
-        return {**told, "entries_left": left} if left else told
+        return {**told, "omitted_entries": left} if left else told
 
 
 def client_fact(fact: Fact, entries: list[Entry]) -> dict[str, Any]:
     """What a client is told of a fact: what was said in public, or only that there was something."""
     public = [client_entry(entry) for entry in entries if not entry.internal]
     if not public:
-        return {"n": fact.number, "kind": "hidden", "at": fact.at}
-    return {"n": fact.number, "kind": "appended", "at": fact.at, "entries": public}
+        return {"number": fact.number, "kind": "hidden", "at": fact.at}
+    return {"number": fact.number, "kind": "appended", "at": fact.at, "entries": public}
 
 
 def appended_entries(session: Session, fact: Fact) -> list[Entry]:

@@ -22,7 +22,7 @@ def read_labels(request: ApiRequest, session_id: FromPath[str]) -> LabelList:
     context, caller = context_and_caller(request)
     found = list(context.session(caller, session_id).labels().items())
     return LabelList(
-        labels=[{"place": str(place), "label": words} for place, words in found[-MOST:]], of=len(found)
+        labels=[{"position": str(place), "label": label} for place, label in found[-MOST:]], total=len(found)
     )
 
 
@@ -38,7 +38,7 @@ def set_label(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Lab
     context, caller = context_and_caller(request)
     session = context.session(caller, session_id)
     place = context.position(session, data.at)
-    return LabelResult(place=str(place), label=session.label(place, data.label))
+    return LabelResult(position=str(place), label=session.label(place, data.label))
 
 
 HANDLERS = [read_labels, set_label]

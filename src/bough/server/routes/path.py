@@ -59,7 +59,7 @@ def _told(session_id: str, leaf: str, end: int, found: EntryWindow) -> PathWindo
     return PathWindow(
         session_id=session_id,
         leaf=leaf,
-        of=end,
+        total=end,
         first=found.first,
         last=found.last,
         has_before=found.first > 1 and end > 0,
@@ -132,7 +132,7 @@ def state(request: ApiRequest, session_id: FromPath[str], leaf: LeafParam = None
     context, caller = context_and_caller(request)
     session = context.session_at(context.session(caller, session_id), leaf)
     told, cut = truncate_value(session.state)
-    return StateSnapshot(leaf=str(session.leaf), state=told, cut=cut)
+    return StateSnapshot(leaf=str(session.leaf), state=told, omitted_chars=cut)
 
 
 @get("/api/sessions/{session_id:str}/journal", tags=["events"])
@@ -149,9 +149,9 @@ def journal(
     page = SizedPage()
     for fact in session.journal(after, limit):
         data, _ = truncate_value(to_json(fact.data), 8_000, 2_000)
-        if not page.add({"n": fact.number, "kind": fact.kind, "at": fact.at, "data": data}):
+        if not page.add({"number": fact.number, "kind": fact.kind, "at": fact.at, "data": data}):
             break
-    return JournalPage(facts=page.items, of=session.row.facts)
+    return JournalPage(facts=page.items, total=session.row.facts)
 
 
 HANDLERS = [path, entry, raw, turns, state, journal]

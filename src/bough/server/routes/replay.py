@@ -150,15 +150,15 @@ def _told(found: Diff, first: int, limit: int) -> DiffPage:
         shared=found.shared,
         shared_turns=found.shared_turns,
         is_state_same=found.is_state_same,
-        of=len(found.rows),
+        total=len(found.rows),
         first=first,
-        cut=left,
+        omitted_chars=left,
         counts=counts,
         a=a,
         b=b,
         setup=setup,
         first_divergence=divergence,
-        first_row=_first_row(found.rows),
+        first_different_row=_first_row(found.rows),
         rows=page.items,
     )
 

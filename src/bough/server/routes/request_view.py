@@ -35,7 +35,7 @@ class RecordedCall(Struct, frozen=True):
         return self.path[-1].seq if self.path else 0
 
 
-@get("/api/sessions/{session_id:str}/seen", tags=["what the model saw"])
+@get("/api/sessions/{session_id:str}/request", tags=["requests"])
 @in_thread
 def read_request(
     request: ApiRequest,
@@ -60,17 +60,17 @@ def read_request(
     shown, begin, cut = _shown(full, speaking.history, first, limit)
     return RequestView(
         at=str(session.leaf),
-        behind=str(session.log.leaf_at(asking.seq)),
+        after=str(session.log.leaf_at(asking.seq)),
         provider=speaking.name,
         model=asking.call.model if asking.call else prompt.settings.model or session.row.model,
         request=shown,
-        history=speaking.history,
-        of=len(full[speaking.history]),
+        messages_key=speaking.history,
+        total=len(full[speaking.history]),
         first=begin,
-        cut=cut,
+        omitted_chars=cut,
         tokens=[{"part": part, "tokens": count} for part, count in token_shares(prompt)],
         call=None if asking.call is None else call_view(asking.call),
-        before=None if asking.before is None else str(session.log.leaf_at(asking.before.after_seq)),
+        previous=None if asking.before is None else str(session.log.leaf_at(asking.before.after_seq)),
         difference=_difference(session, asking, most, speaking, full),
     )
 

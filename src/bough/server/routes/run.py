@@ -42,11 +42,11 @@ async def send(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Se
             raise
         number = await asyncio.to_thread(session.enqueue, data.text)
         facts = await asyncio.to_thread(lambda: session.row.facts)
-        return SendResult(facts=facts, queued=number)
+        return SendResult(last_fact=facts, queued=number)
     if event is not None and event.type == "session:turn_completed" and "error" in event.data:
         error = event.data["error"]
         raise Refusal(409, error["code"], error["command_message"])
-    return SendResult(facts=before)
+    return SendResult(last_fact=before)
 
 
 class ResumeBody(Struct, forbid_unknown_fields=True):
@@ -67,7 +67,7 @@ async def resume(request: ApiRequest, session_id: FromPath[str], data: JSONBody[
         await asyncio.to_thread(session.rollback)
     else:
         await request.app.state.runs.resume(session, data.model)
-    return SendResult(facts=row.facts)
+    return SendResult(last_fact=row.facts)
 
 
 def _has_work(session: Session) -> bool:
@@ -88,7 +88,7 @@ class ApproveBody(Struct, forbid_unknown_fields=True):
     seq: int
     index: int
     session_id: str | None = None
-    """The task that asks, as `waiting` tells it; this session if it is left out."""
+    """The task that asks, as `pending_approvals` names it; this session if it is left out."""
     allow: bool = True
     resume: bool = True
 
@@ -106,7 +106,7 @@ async def approve(
     top, left = await asyncio.to_thread(_approve, session, data)
     runs: ActiveRuns = request.app.state.runs
     return ApprovalResult(
-        waiting=left, resumed=data.resume and not left and await runs.resume_after_approval(top)
+        pending=left, resumed=data.resume and not left and await runs.resume_after_approval(top)
     )
 
 
@@ -118,7 +118,9 @@ def _approve(session: Session, data: ApproveBody) -> tuple[Session, int]:
     ]
     if not chosen:
         said = f"call {data.index} of answer {data.seq} of {named[0]} does not wait for a person"
-        raise Refusal(409, "not_waiting", said, "read the session anew: `waiting` tells what can be named")
+        raise Refusal(
+            409, "not_waiting", said, "read the session anew: `pending_approvals` lists what can be approved"
+        )
     session.approve(chosen[0], allow=data.allow)
     top = session_to_resume(session)
     return top, len(top.pending_approvals())

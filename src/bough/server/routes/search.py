@@ -39,9 +39,9 @@ async def search(
     return SearchResults(
         hits=[{"reference": reference(hit), **to_json(hit)} for hit in found.hits],
         next=found.next,
-        behind=found.unindexed_sessions,
+        unindexed_sessions=found.unindexed_sessions,
         indexing=indexing.progress if found.unindexed_sessions else None,
-        trouble=indexing.error if found.unindexed_sessions else None,
+        index_error=indexing.error if found.unindexed_sessions else None,
     )
 
 

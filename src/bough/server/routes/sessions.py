@@ -130,13 +130,13 @@ def server_info(request: ApiRequest) -> ServerInfo:
 def list_sessions(
     request: ApiRequest,
     session_filter: NamedDependency[SessionQuery],
-    words: Annotated[
+    text: Annotated[
         str, QueryParameter(max_length=200, description="All of them in the title, or else the first input")
     ] = "",
     limit: Annotated[int, QueryParameter(ge=1, le=200)] = 50,
     page: Annotated[str | None, QueryParameter(description="The `next` of a page")] = None,
 ) -> SessionList:
-    """Sessions, newest first. A client sees its own, in few words."""
+    """Sessions, newest first. A client sees its own, in few text."""
     context, caller = context_and_caller(request)
     store = context.store_of(caller).backend
     if caller.is_client:
@@ -146,11 +146,11 @@ def list_sessions(
             include_children=False, **{name: getattr(session_filter, name) for name in kept}
         )
     session_filter = replace(session_filter, limit=limit, before=page)
-    found, fitting = find_sessions(store, session_filter, words), SizedPage()
+    found, fitting = find_sessions(store, session_filter, text), SizedPage()
     for row, named in found.rows:
         view = row_view(row, named)
         if not fitting.add(public_row(view) if caller.is_client else _truncated_row(view)):
-            shorter = find_sessions(store, replace(session_filter, limit=len(fitting.items)), words)
+            shorter = find_sessions(store, replace(session_filter, limit=len(fitting.items)), text)
             return SessionList(sessions=fitting.items, next=shorter.next)
     return SessionList(sessions=fitting.items, next=found.next)
 
@@ -244,8 +244,8 @@ def read_session(request: ApiRequest, session_id: FromPath[str]) -> SessionDetai
             **settings,
         },
         next_action=next_action(session),
-        open_calls=open_call_views(session, known),
-        waiting=pending_approvals(session, known),
+        open_tool_calls=open_call_views(session, known),
+        pending_approvals=pending_approvals(session, known),
         queued=len(store.inbox(session_id)),
         draft=store.draft(session_id),
         is_running_here=request.app.state.runs.is_running(session_id),

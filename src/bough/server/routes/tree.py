@@ -61,7 +61,7 @@ def outline(
     session_id: FromPath[str],
     branch: Annotated[int | None, QueryParameter(ge=1, le=2**31, description="Its own entries")] = None,
     leaf: Annotated[str | None, QueryParameter(description="Or those of the path to this place")] = None,
-    places: Annotated[str | None, QueryParameter(description="Or these: 3:8,1:2")] = None,
+    positions: Annotated[str | None, QueryParameter(description="Or these: 3:8,1:2")] = None,
     first: Annotated[int, QueryParameter(ge=1, le=2**32)] = 1,
     last: Annotated[int | None, QueryParameter(ge=0, le=2**32)] = None,
     kinds: Annotated[str, QueryParameter(description="inputs, messages or all")] = "all",
@@ -72,8 +72,8 @@ def outline(
     session = context.session(caller, session_id)
     if kinds not in KINDS:
         raise InvalidArgument("kinds", kinds, ", ".join(KINDS))
-    if places is not None:
-        return _single(context, session, places.split(","))
+    if positions is not None:
+        return _single(context, session, positions.split(","))
     if branch is not None:
         tree = context.tree(session)
         if branch not in tree.reach:
@@ -109,7 +109,7 @@ def is_listed(entry: Entry, kinds: str) -> bool:
 def _single(context: ServerContext, session: Session, places: list[str]) -> Outline:
     """Those of the places that there are, in the order asked for."""
     if len(places) > PLACES:
-        raise InvalidArgument("places", len(places), f"at most {PLACES} places")
+        raise InvalidArgument("positions", len(places), f"at most {PLACES} positions")
     tree, page = context.tree(session), SizedPage()
     for place in places:
         leaf = _parsed(place)
@@ -122,7 +122,7 @@ def _single(context: ServerContext, session: Session, places: list[str]) -> Outl
 def _parsed(place: str) -> Leaf:
     branch, colon, seq = place.partition(":")
     if not (colon and branch.isdecimal() and seq.isdecimal() and len(place) <= 30):
-        raise InvalidArgument("places", place, "branch:seq, several by commas")
+        raise InvalidArgument("positions", place, "branch:seq, several by commas")
     return Leaf(int(branch), int(seq))
 
 

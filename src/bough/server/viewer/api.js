@@ -1,69 +1,69 @@
-// The one way to the server: reads, changes and problems.
-// Knows HTTP and the shape of an error; does not know what is asked for.
+// HTTP requests to the server and their errors.
+// Knows nothing about individual endpoints.
 
 import { Value } from "./dom.js";
 
-/** What the server refused, in its own words. */
+/** A failed request; `text` is the message with its hint. */
 export class Problem extends Error {
-  constructor(status, told) {
-    super(told.detail || told.title || `the server answered ${status}`);
+  constructor(status, body) {
+    super(body.detail || body.title || `the server answered ${status}`);
     this.status = status;
-    this.code = told.code ?? "";
-    this.next = told.next ?? "";
+    this.code = body.code ?? "";
+    this.next = body.next ?? "";
   }
-  get words() { return this.next ? `${this.message}. ${this.next}` : this.message; }
+  get text() { return this.next ? `${this.message}. ${this.next}` : this.message; }
 }
 
-/** True while the server wants a token. */
+/** True while the server requires a token. */
 export const locked = new Value(false);
 
-export function address(path, params = {}) {
+export function apiUrl(path, params = {}) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(params)) {
-    for (const one of Array.isArray(value) ? value : [value]) {
-      if (one !== null && one !== undefined && one !== "") query.append(name, one);
+    for (const item of Array.isArray(value) ? value : [value]) {
+      if (item !== null && item !== undefined && item !== "") query.append(name, item);
     }
   }
-  const said = query.toString();
-  return said ? `/api${path}?${said}` : `/api${path}`;
+  const search = query.toString();
+  return search ? `/api${path}?${search}` : `/api${path}`;
 }
 
-export async function ask(path, params, signal) {
-  return answered(await reach(address(path, params), { signal, headers: { accept: "application/json" } }));
+export async function fetchJson(path, params, signal) {
+  return readReply(await request(apiUrl(path, params), { signal, headers: { accept: "application/json" } }));
 }
 
-export async function change(method, path, body = {}) {
+export async function sendJson(method, path, body = {}) {
   const headers = { "content-type": "application/json", "x-bough": "1" };
-  return answered(await reach(address(path), { method, headers, body: JSON.stringify(body) }));
+  return readReply(await request(apiUrl(path), { method, headers, body: JSON.stringify(body) }));
 }
 
-async function reach(url, options) {
+async function request(url, options) {
   try {
     return await fetch(url, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem(0, { detail: "the server cannot be reached", code: "offline" });
+    throw new Problem(0, { detail: "cannot reach the server", code: "offline" });
   }
 }
 
-async function answered(response) {
+async function readReply(response) {
   if (response.status === 204) return null;
-  let told = {};
-  try { told = await response.json(); } catch { told = {}; }
-  if (response.ok) return told;
+  let body = {};
+  try { body = await response.json(); } catch { body = {}; }
+  if (response.ok) return body;
   if (response.status === 401) locked.set(true);
-  throw new Problem(response.status, told);
+  throw new Problem(response.status, body);
 }
 
 export function sessionPath(id, rest = "") {
   return `/sessions/${encodeURIComponent(id)}${rest}`;
 }
 
-/** A file of the viewer. */
-export function asset(name) { return `/assets/${name}`; }
+/** The URL of one of the viewer's own files. */
+export function assetUrl(name) { return `/assets/${name}`; }
 
-/** The bytes of a blob; null where they are known not to be. */
-export function blobAddress(hash) { return address(`/blobs/${encodeURIComponent(hash)}`); }
+/** The URL of a blob; a read-only copy returns null for blobs it does not include. */
+export function blobUrl(hash) { return apiUrl(`/blobs/${encodeURIComponent(hash)}`); }
 
-/** The stored JSON of an entry, to be saved. */
-export function rawAddress(id, place) { return address(sessionPath(id, `/entries/${place}/raw`)); }
+/** The URL that downloads the stored JSON of an entry. */
+export function rawUrl(id, place) { return apiUrl(sessionPath(id, `/entries/${place}/raw`)); }

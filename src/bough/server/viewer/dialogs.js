@@ -1,15 +1,15 @@
-// The questions asked before something is done: fork, rewind, replay, compare, compact. Each is one form.
-// Knows what each verb wants; what happens afterwards is the caller's.
+// Dialogs for actions: fork, rewind, replay, compare, compact, label, start. Each is one form.
+// The caller decides what happens after the request succeeds.
 
-import { address, change, sessionPath } from "./api.js";
+import { apiUrl, sendJson, sessionPath } from "./api.js";
 import { h, icon, notice } from "./dom.js";
-import { sessionLink, to } from "./route.js";
-import { relation } from "./listing.js";
-import { money, shown } from "./words.js";
+import { sessionLink, buildUrl } from "./route.js";
+import { relationBadge } from "./session_list.js";
+import { money, printable } from "./format.js";
 
-/** A form in a dialog. `act(values)` runs on submit; what it returns true for stays open. */
+/** A form in a dialog. `act(values)` runs on submit; the dialog stays open if it returns true. */
 export function dialog(title, fields, submit, act) {
-  const problem = h("p.said-bad", { role: "alert" });
+  const problem = h("p.error-text", { role: "alert" });
   const confirm = h("button.primary", { type: "submit" }, submit);
   const close = h("button", { type: "button", onclick: () => box.close() }, "Cancel");
   const foot = h("footer", close, confirm);
@@ -21,8 +21,8 @@ export function dialog(title, fields, submit, act) {
     problem.textContent = "";
     try {
       if ((await act(Object.fromEntries(new FormData(form)), { box, foot })) !== true) box.close();
-    } catch (refused) {
-      problem.textContent = refused.words ?? refused.message;
+    } catch (error) {
+      problem.textContent = error.text ?? error.message;
     } finally {
       confirm.disabled = false;
     }
@@ -36,7 +36,7 @@ function field(label, control, hint) {
   return h("label.field", h("span", label), control, hint && h("small.muted", hint));
 }
 
-const filled = (values) => Object.fromEntries(Object.entries(values).filter(([, value]) => value !== ""));
+const withoutEmpty = (values) => Object.fromEntries(Object.entries(values).filter(([, value]) => value !== ""));
 
 function modelField(models, hint) {
   return [field("Model", h("input", { name: "model", list: "models", placeholder: hint, autocomplete: "off" })),
@@ -45,76 +45,76 @@ function modelField(models, hint) {
 
 export function forkDialog(id, at, models, done) {
   dialog(`Fork at ${at}`, [
-    h("p.muted", "A new session that stands on these entries; this one is not touched."),
-    field("Title", h("input", { name: "title", autocomplete: "off" })), modelField(models, "as it is"),
-    field("Prompt", h("textarea", { name: "prompt", rows: 3, placeholder: "the prompt as it is" })),
-    field("Added to the prompt", h("textarea", { name: "prompt_patch", rows: 2 })),
-  ], "Fork", async (values) => done(await change("POST", sessionPath(id, "/fork"), { at, ...filled(values) })));
+    h("p.muted", "Creates a new session from this entry. This session does not change."),
+    field("Title", h("input", { name: "title", autocomplete: "off" })), modelField(models, "unchanged"),
+    field("Prompt", h("textarea", { name: "prompt", rows: 3, placeholder: "unchanged" })),
+    field("Append to prompt", h("textarea", { name: "prompt_patch", rows: 2 })),
+  ], "Fork", async (values) => done(await sendJson("POST", sessionPath(id, "/fork"), { at, ...withoutEmpty(values) })));
 }
 
 export function rewindDialog(id, to_, leaf, done) {
   dialog(`Rewind to ${to_}`, [
-    h("p.muted", `The session stands at ${leaf}. Nothing is deleted: what lies behind stays in the tree, and redo goes back.`),
-    field("What was found on the way", h("textarea", { name: "summary", rows: 3 }), "for the model to know; may be empty"),
-  ], "Rewind", async (values) => done(await change("POST", sessionPath(id, "/rewind"),
-    { to: to_, leaf, ...filled(values) })));
+    h("p.muted", `The current leaf is ${leaf}. Nothing is deleted: later entries stay in the tree, and Redo goes back.`),
+    field("Summary of the abandoned branch", h("textarea", { name: "summary", rows: 3 }), "shown to the model; optional"),
+  ], "Rewind", async (values) => done(await sendJson("POST", sessionPath(id, "/rewind"),
+    { to: to_, leaf, ...withoutEmpty(values) })));
 }
 
 export function labelDialog(id, at, label, done) {
   dialog(`Label ${at}`, [
-    h("p.muted", "A name for this place, to find it again in the tree. Nothing is moved, and no model sees it."),
-    field("Label", h("input", { name: "label", value: label ?? "", maxlength: 100, autocomplete: "off" }), label && "empty takes it away"),
-  ], "Label", async ({ label: words }) => done(await change("POST", sessionPath(id, "/labels"), { at, label: words.trim() || null })));
+    h("p.muted", "Names this entry in the tree. The model does not see labels."),
+    field("Label", h("input", { name: "label", value: label ?? "", maxlength: 100, autocomplete: "off" }), label && "leave empty to remove"),
+  ], "Label", async ({ label: words }) => done(await sendJson("POST", sessionPath(id, "/labels"), { at, label: words.trim() || null })));
 }
 
 export function startDialog(models, done) {
   dialog("New session", [
-    field("Title", h("input", { name: "title", autocomplete: "off" }), "empty: its first message names it"),
-    field("Agent", h("input", { name: "agent", autocomplete: "off" })), modelField(models, "as the server has it"),
-    field("Prompt", h("textarea", { name: "prompt", rows: 4, placeholder: "what the model is told before anything else" })),
+    field("Title", h("input", { name: "title", autocomplete: "off" }), "default: the first message"),
+    field("Agent", h("input", { name: "agent", autocomplete: "off" })), modelField(models, "server default"),
+    field("Prompt", h("textarea", { name: "prompt", rows: 4, placeholder: "system prompt" })),
   ], "Start", async ({ model, ...values }) => {
-    const told = await change("POST", "/sessions", filled(values));
-    // As a setting: it holds in this session, whatever model the server has for others.
-    if (model) await change("POST", sessionPath(told.session.id, "/settings"), { model });
-    done(told);
+    const reply = await sendJson("POST", "/sessions", withoutEmpty(values));
+    // A session setting overrides the server's default model.
+    if (model) await sendJson("POST", sessionPath(reply.session.id, "/settings"), { model });
+    done(reply);
   });
 }
 
 export function compactDialog(id, leaf, done) {
   dialog("Compact", [
-    h("p.muted", "The model will see a summary in place of what came before. Nothing is deleted, and it can be undone."),
-    field("Summary", h("textarea", { name: "summary", rows: 5 }), "empty: one is made without a model"),
-  ], "Compact", async (values) => done(await change("POST", sessionPath(id, "/compact"), { leaf, ...filled(values) })));
+    h("p.muted", "Replaces earlier entries with a summary for the model. Nothing is deleted, and you can undo it."),
+    field("Summary", h("textarea", { name: "summary", rows: 5 }), "default: generated without a model"),
+  ], "Compact", async (values) => done(await sendJson("POST", sessionPath(id, "/compact"), { leaf, ...withoutEmpty(values) })));
 }
 
 export function replayDialog(id, seq, models) {
   dialog("Replay from here", [
-    h("p.muted", "The recorded inputs are executed again on a fork of their own. Nothing outside is touched."),
+    h("p.muted", "Runs the recorded inputs again in a separate fork, without side effects."),
     field("Keep entries up to", h("input", { name: "start", type: "number", min: 0, value: seq })), modelField(models,
-      "none: the recorded answers"),
-    field("Prompt", h("textarea", { name: "prompt", rows: 3, placeholder: "the prompt as it was" })),
-    field("Added to the prompt", h("textarea", { name: "prompt_patch", rows: 2 })),
+      "default: recorded answers"),
+    field("Prompt", h("textarea", { name: "prompt", rows: 3, placeholder: "unchanged" })),
+    field("Append to prompt", h("textarea", { name: "prompt_patch", rows: 2 })),
     field("Tools", h("select", { name: "mode" },
-      [["dry", "dry: unrecorded calls say what they would do"], ["recorded", "recorded results only"],
-      ["strict", "strict: recorded answers and results"]]
+      [["dry", "dry run: unrecorded calls are only described"], ["recorded", "recorded: recorded results only"],
+      ["strict", "strict: recorded answers and results only"]]
       .map(([value, words]) => h("option", { value }, words)))),
   ], "Replay", async (values, { box, foot }) => {
     const { start, ...rest } = values;
-    const { job } = await change("POST", sessionPath(id, "/replays"), { ...filled(rest), start: Number(start) });
+    const { job } = await sendJson("POST", sessionPath(id, "/replays"), { ...withoutEmpty(rest), start: Number(start) });
     progress(id, job, box, foot);
     return true;
   });
 }
 
-/** A replay under way: how far, then where to look. */
+/** Progress of a running replay, then links to its result. */
 function progress(id, job, box, foot) {
   const bar = h("progress", { max: 1, "aria-label": "Replay" }), words = h("p.muted", { role: "status" }, "Replaying…");
   const stop = h("button", { type: "button",
-    onclick: () => change("DELETE", `/jobs/${job.id}`).catch((problem) => { words.textContent = problem.message; }) },
+    onclick: () => sendJson("DELETE", `/jobs/${job.id}`).catch((problem) => { words.textContent = problem.message; }) },
     "Stop");
-  const shownBox = h("div.job", h("h2", "Replay"), bar, words, h("footer", stop));
-  box.replaceChildren(shownBox);
-  const source = new EventSource(address(`/jobs/${job.id}/events`));
+  const panel = h("div.job", h("h2", "Replay"), bar, words, h("footer", stop));
+  box.replaceChildren(panel);
+  const source = new EventSource(apiUrl(`/jobs/${job.id}/events`));
   box.addEventListener("close", () => source.close());
   source.addEventListener("progress", (event) => {
     const { done, total } = JSON.parse(event.data);
@@ -124,45 +124,45 @@ function progress(id, job, box, foot) {
   source.addEventListener("end", (event) => {
     source.close();
     bar.remove();
-    const told = JSON.parse(event.data);
-    shownBox.lastChild.replaceChildren(...ended(id, told.job ?? told, words, box));
+    const reply = JSON.parse(event.data);
+    panel.lastChild.replaceChildren(...outcomeNodes(id, reply.job ?? reply, words, box));
   });
 }
 
-function ended(id, job, words, box) {
+function outcomeNodes(id, job, words, box) {
   const close = h("button", { type: "button", onclick: () => box.close() }, "Close");
   if (job.status !== "done") {
     words.textContent = job.problem?.detail ?? `The replay was ${job.status}.`;
     return [close];
   }
   const { replay, same, usage_after: after, stop_reason: stopped } = job.report;
-  words.textContent = [same ? "It came out the same." : "It came out differently.",
-    stopped && `It stopped: ${shown(stopped)}.`, `It cost ${money(after.cost_microcents)}.`].filter(Boolean).join(" ");
+  words.textContent = [same ? "Same outcome." : "Different outcome.",
+    stopped && `Stopped: ${printable(stopped)}.`, `Cost: ${money(after.cost_microcents)}.`].filter(Boolean).join(" ");
   const leave = () => box.close();
   return [close, h("a.button", { href: sessionLink(replay), onclick: leave }, "Open the replay"),
-    h("a.button.primary", { href: to("/diff", { a: id, b: replay }), onclick: leave }, "Compare")];
+    h("a.button.primary", { href: buildUrl("/diff", { a: id, b: replay }), onclick: leave }, "Compare")];
 }
 
-export function compareDialog(id, at, related, parent, go) {
+export function compareDialog(id, at, related, parent, navigate) {
   const others = [...(parent ? [parent] : []), ...related];
   const mine = at ? `${id}@${at}` : id;
   const box = dialog("Compare with", [
     others.length > 0 && h("div.choices",
-      others.map((one) => h("a.line", { href: to("/diff", { a: mine, b: one.id }), onclick: () => box.close() },
-      relation(one) ?? h("span.badge", "parent"), h("span.line-text", shown(one.heading ?? one.id)), icon("compare")))),
+      others.map((session) => h("a.line", { href: buildUrl("/diff", { a: mine, b: session.id }), onclick: () => box.close() },
+      relationBadge(session) ?? h("span.badge", "parent"), h("span.line-text", printable(session.heading ?? session.id)), icon("compare")))),
     field("Another session", h("input", { name: "other", placeholder: "ses_… or ses_…@1:7", autocomplete: "off" })),
   ], "Compare", ({ other }) => {
-    if (!other.trim()) throw new Error("Name a session, or choose one above.");
-    go(to("/diff", { a: mine, b: other.trim() }));
+    if (!other.trim()) throw new Error("Enter a session id, or choose a session above.");
+    navigate(buildUrl("/diff", { a: mine, b: other.trim() }));
   });
 }
 
-export async function wait(button, act) {
+export async function whileDisabled(button, act) {
   button.disabled = true;
   try {
     return await act();
   } catch (problem) {
-    notice(problem.words ?? problem.message, { kind: "bad" });
+    notice(problem.text ?? problem.message, { kind: "bad" });
     return undefined;
   } finally {
     button.disabled = false;
@@ -171,13 +171,13 @@ export async function wait(button, act) {
 
 export function helpDialog() {
   const keys = [["j / k", "next, previous entry"], ["[ / ]", "previous, next turn"],
-    ["o", "open the selected cards further"], ["t", "all cards: line, preview, full"],
-    ["i", "internal entries on, off"], ["g l", "to the leaf"], ["g g", "to the first entry"], ["f",
+    ["o", "expand the selected tool calls"], ["t", "all tool calls: one line, preview, full"],
+    ["i", "show or hide internal entries"], ["g l", "go to the current leaf"], ["g g", "go to the first entry"], ["f",
       "fork at the selected entry"], ["l", "label the selected entry"], ["b", "jump to a label"], ["r", "write a message"],
     ["/ or Ctrl K", "search"],
-    ["n / p", "next, previous difference"], ["?", "these keys"], ["Esc", "close"]];
-  const box = h("dialog", { "aria-label": "Keys", onclose: () => box.remove() },
-    h("form", { method: "dialog" }, h("h2", "Keys"),
+    ["n / p", "next, previous difference"], ["?", "show shortcuts"], ["Esc", "close dialog"]];
+  const box = h("dialog", { "aria-label": "Keyboard shortcuts", onclose: () => box.remove() },
+    h("form", { method: "dialog" }, h("h2", "Keyboard shortcuts"),
     h("dl.keys", keys.flatMap(([key, words]) => [h("dt", h("kbd", key)), h("dd", words)])), h("footer",
       h("button.primary", "Close"))));
   document.body.append(box);
@@ -185,8 +185,8 @@ export function helpDialog() {
 }
 
 export function loginDialog(done) {
-  const box = dialog("This server wants a token",
+  const box = dialog("Log in",
     [field("Token", h("input", { name: "token", type: "password", autocomplete: "current-password", required: true }))],
-    "Enter", async ({ token }) => { await change("POST", "/login", { token }); done(); });
+    "Log in", async ({ token }) => { await sendJson("POST", "/login", { token }); done(); });
   box.addEventListener("cancel", (event) => event.preventDefault());
 }

@@ -1,20 +1,20 @@
-// How the page is built: nodes from calls, never from strings of HTML.
-// Knows the DOM and nothing of sessions. Text from sessions comes in as text nodes, so it can only ever be read.
+// Builds DOM nodes from function calls, never from HTML strings.
+// Session content becomes text nodes, so it can never run as markup. Knows nothing about sessions.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** h("button.plain", {title: "…", onclick: f}, "words", node, [more]) */
-export function h(shape, given, ...children) {
-  const isProps = given && typeof given === "object" && !Array.isArray(given) && !(given instanceof Node);
+/** h("button.plain", {title: "…", onclick: f}, "text", node, [more]) */
+export function h(shape, props, ...children) {
+  const isProps = props && typeof props === "object" && !Array.isArray(props) && !(props instanceof Node);
   const [tag, ...classes] = shape.split(".");
   const element = document.createElement(tag || "div");
   if (classes.length) element.className = classes.join(" ");
-  if (isProps) dress(element, given);
-  add(element, isProps || given === undefined ? children : [given, ...children]);
+  if (isProps) setProps(element, props);
+  add(element, isProps || props === undefined ? children : [props, ...children]);
   return element;
 }
 
-function dress(element, props) {
+function setProps(element, props) {
   for (const [name, value] of Object.entries(props)) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
@@ -91,50 +91,50 @@ const ICONS = {
 };
 
 export function icon(name, label) {
-  const drawn = svg(
+  const svgNode = svg(
     "svg",
     { viewBox: "0 0 16 16", class: "icon", width: 16, height: 16,
       ...(label ? { role: "img", "aria-label": label } : { "aria-hidden": "true" }) },
     svg("path", { d: ICONS[name] ?? ICONS.note }),
   );
-  return drawn;
+  return svgNode;
 }
 
-export function button(name, words, onclick, props = {}) {
-  return h("button", { type: "button", onclick, ...props }, name && icon(name), words && h("span", words));
+export function button(name, label, onclick, props = {}) {
+  return h("button", { type: "button", onclick, ...props }, name && icon(name), label && h("span", label));
 }
 
-/** Something that others watch. */
+/** A value with change listeners. */
 export class Value {
-  #told = new Set();
+  #listeners = new Set();
   constructor(now) { this.now = now; }
   set(next) {
     this.now = next;
-    for (const tell of [...this.#told]) tell(next);
+    for (const listener of [...this.#listeners]) listener(next);
   }
-  on(tell) {
-    this.#told.add(tell);
-    return () => this.#told.delete(tell);
+  on(listener) {
+    this.#listeners.add(listener);
+    return () => this.#listeners.delete(listener);
   }
 }
 
-/** A notice that goes by itself; with an action it stays longer. */
-export function notice(words, { kind = "", action = null, label = "Undo" } = {}) {
+/** Show a notice that disappears after a few seconds, later if it has an action. */
+export function notice(text, { kind = "", action = null, label = "Undo" } = {}) {
   let box = document.getElementById("notices");
   if (!box) document.body.append((box = h("div", { id: "notices", role: "status", "aria-live": "polite" })));
-  const gone = () => shown.remove();
-  const shown = h("div.notice", { class: kind }, h("span", words),
-    action && h("button.quiet", { type: "button", onclick: () => { gone(); action(); } }, label),
-    h("button.quiet", { type: "button", "aria-label": "Dismiss", onclick: gone }, icon("cross")));
-  box.append(shown);
-  setTimeout(gone, action || kind === "bad" ? 12000 : 5000);
+  const dismiss = () => element.remove();
+  const element = h("div.notice", { class: kind }, h("span", text),
+    action && h("button.quiet", { type: "button", onclick: () => { dismiss(); action(); } }, label),
+    h("button.quiet", { type: "button", "aria-label": "Dismiss", onclick: dismiss }, icon("cross")));
+  box.append(element);
+  setTimeout(dismiss, action || kind === "bad" ? 12000 : 5000);
 }
 
-export function remembered(name, otherwise) {
-  try { return localStorage.getItem(`bough.${name}`) ?? otherwise; } catch { return otherwise; }
+export function loadPreference(name, fallback) {
+  try { return localStorage.getItem(`bough.${name}`) ?? fallback; } catch { return fallback; }
 }
 
-export function remember(name, value) {
+export function savePreference(name, value) {
   try { localStorage.setItem(`bough.${name}`, value); } catch { /* a browser without storage forgets, nothing else */ }
 }
 

@@ -1,14 +1,14 @@
 // One entry as a row of the transcript.
-// Knows every kind of entry. What it needs of its surroundings (results, card states, actions) comes in `around`.
+// Knows every kind of entry. Results, card states and actions come from `context`.
 
-import { ask, sessionPath } from "./api.js";
-import { card, media } from "./cards.js";
+import { fetchJson, sessionPath } from "./api.js";
+import { card, media } from "./tool_cards.js";
 import { button, h, icon } from "./dom.js";
-import { json } from "./json.js";
+import { jsonTree } from "./json_tree.js";
 import { labelBadge } from "./labels.js";
 import { markdown } from "./markdown.js";
 import { partsOf } from "./path.js";
-import { clock, count, firstLine, many, shown, whole } from "./words.js";
+import { timeOfDay, count, firstLine, plural, printable, timestamp } from "./format.js";
 
 const ROLES = { user: "User", assistant: "Assistant", system: "System", tool: "Tool result" };
 const FINISHES = {
@@ -17,75 +17,75 @@ const FINISHES = {
 };
 const LONG_SYSTEM = 600;
 
-/** The row, or null for one that is shown with another. */
-export function entryRow(entry, around) {
-  if (entry.role === "tool" && around.path.answerOf(entry)) return null;
-  const [name, label, body] = content(entry, around);
+/** The row, or null if the entry is shown as part of another row. */
+export function entryRow(entry, context) {
+  if (entry.role === "tool" && context.path.answerOf(entry)) return null;
+  const [name, label, body] = content(entry, context);
   const isInput = entry.turn > 0 && entry.turn === entry.seq;
   return h("article.entry", {
     class: `kind-${entry.kind} role-${entry.role ?? "none"} ${isInput ? "is-input" : ""} ${entry.internal ? "is-internal" : ""}`,
     data: { seq: entry.seq, branch: entry.branch, place: `${entry.branch}:${entry.seq}` },
-    tabindex: -1, "aria-posinset": entry.seq, "aria-setsize": around.path.of, "aria-label": `${label}, entry ${entry.seq}`,
-  }, head(entry, name, label, around), h("div.entry-body", ...body));
+    tabindex: -1, "aria-posinset": entry.seq, "aria-setsize": context.path.total, "aria-label": `${label}, entry ${entry.seq}`,
+  }, head(entry, name, label, context), h("div.entry-body", ...body));
 }
 
-function head(entry, name, label, around) {
+function head(entry, name, label, context) {
   return h("header.entry-head", icon(name), h("span.entry-label", label),
-    entry.model && h("span.muted.model", shown(entry.model)),
-    FINISHES[entry.finish] && finish(entry.finish), labelBadge(around.label?.(entry)),
+    entry.model && h("span.muted.model", printable(entry.model)),
+    FINISHES[entry.finish] && finish(entry.finish), labelBadge(context.label?.(entry)),
     h("span.grow"),
-    h("time.muted", { title: whole(entry.at), datetime: new Date(entry.at / 1000).toISOString() }, clock(entry.at)),
-    h("a.seq", { href: around.link(entry), title: "Link to this entry" }, `${entry.branch}:${entry.seq}`));
+    h("time.muted", { title: timestamp(entry.at), datetime: new Date(entry.at / 1000).toISOString() }, timeOfDay(entry.at)),
+    h("a.seq", { href: context.link(entry), title: "Link to this entry" }, `${entry.branch}:${entry.seq}`));
 }
 
 function finish(name) {
-  const [word, drawn, kind] = FINISHES[name];
-  return h("span.badge", { class: `is-${kind}` }, icon(drawn), word);
+  const [label, iconName, kind] = FINISHES[name];
+  return h("span.badge", { class: `is-${kind}` }, icon(iconName), label);
 }
 
-function content(entry, around) {
+function content(entry, context) {
   const payload = entry.payload ?? {};
   switch (entry.kind) {
-    case "message": return [entry.role, ROLES[entry.role] ?? entry.role, message(entry, around)];
-    case "compaction": return ["compaction", "Compaction", compaction(entry, around)];
+    case "message": return [entry.role, ROLES[entry.role] ?? entry.role, message(entry, context)];
+    case "compaction": return ["compaction", "Compaction", compaction(entry, context)];
     case "uncompaction": return ["undo", `Compaction ${payload.cancels} undone`,
-      [h("p.muted", "The model sees the entries again that it had replaced.")]];
+      [h("p.muted", "The model sees the replaced entries again.")]];
     case "branch_summary": return ["fork", "Branch summary",
-      [h("p.muted", `What the branch left at ${payload.leaf_seq} had found:`), markdown(payload.summary ?? "")]];
-    case "settings": return ["settings", "Settings from here on", settings(payload)];
-    case "note": return ["note", "Note of the host", [json(payload.state ? payload : payload.data, { open: 1 })]];
-    default: return ["note", entry.kind, [json(payload, { open: 1 })]];
+      [h("p.muted", `Summary of the branch left at ${payload.leaf_seq}:`), markdown(payload.summary ?? "")]];
+    case "settings": return ["settings", "Settings changed", settings(payload)];
+    case "note": return ["note", "Note", [jsonTree(payload.state ? payload : payload.data, { open: 1 })]];
+    default: return ["note", entry.kind, [jsonTree(payload, { open: 1 })]];
   }
 }
 
 // -- messages ---------------------------------------------------------------------------------
 
-function message(entry, around) {
-  const results = entry.role === "assistant" ? around.path.results(entry) : new Map();
+function message(entry, context) {
+  const results = entry.role === "assistant" ? context.path.results(entry) : new Map();
   let index = 0;
   const body = (entry.payload?.parts ?? []).map((part) => {
     switch (part.type) {
-      case "text": return text(part, entry, around);
+      case "text": return text(part, entry, context);
       case "reasoning": return reasoning(part);
       case "media": return media(part);
-      case "tool_call": return call(part, index++, entry, results.get(part.id), around);
-      case "tool_result": return lone(part, entry, around);
-      default: return json(part, { open: 1 });
+      case "tool_call": return call(part, index++, entry, results.get(part.id), context);
+      case "tool_result": return loneResult(part, entry, context);
+      default: return jsonTree(part, { open: 1 });
     }
   });
-  return body.length ? body : [h("p.muted", entry.role === "assistant" ? "Nothing was said." : "Empty.")];
+  return body.length ? body : [h("p.muted", entry.role === "assistant" ? "No text." : "Empty.")];
 }
 
-function text(part, entry, around) {
-  const said = entry.role === "tool" ? h("pre.code", shown(part.text)) : markdown(part.text);
-  if (part.cut) said.append(more(part.cut, entry, around));
-  if (entry.role !== "system" || part.text.length < LONG_SYSTEM) return said;
+function text(part, entry, context) {
+  const body = entry.role === "tool" ? h("pre.code", printable(part.text)) : markdown(part.text);
+  if (part.omitted_chars) body.append(more(part.omitted_chars, entry, context));
+  if (entry.role !== "system" || part.text.length < LONG_SYSTEM) return body;
   return h("details.fold", h("summary", firstLine(part.text, 120),
-    h("span.muted", ` ${count(part.text.length + (part.cut ?? 0))} characters`)), said);
+    h("span.muted", ` ${count(part.text.length + (part.omitted_chars ?? 0))} characters`)), body);
 }
 
-function more(cut, entry, around) {
-  return h("button.quiet.show-all", { type: "button", onclick: () => around.showAll(entry) },
+function more(cut, entry, context) {
+  return h("button.quiet.show-all", { type: "button", onclick: () => context.showAll(entry) },
     `Show all: ${cut.toLocaleString("en")} more characters`);
 }
 
@@ -94,76 +94,76 @@ function reasoning(part) {
     h("summary", icon("reasoning"), "Reasoning", h("span.muted", ` ${firstLine(part.text, 90)}`)), markdown(part.text));
 }
 
-function call(part, index, entry, found, around) {
+function call(part, index, entry, match, context) {
   const name = `${entry.branch}:${entry.seq}:${index}`;
-  const waiting = around.openCall(entry, index);
+  const waiting = context.openCall(entry, index);
   return card({
-    call: part, result: found?.result, waiting: found ? null : waiting, state: around.cardState(name),
-    changed: (state) => around.setCard(name, state, entry),
-    approve: around.approve, isCut: (part.cut ?? 0) + (found?.result.cut ?? 0),
-    showAll: () => around.showAll(part.cut ? entry : found.entry, entry),
+    call: part, result: match?.result, waiting: match ? null : waiting, state: context.cardState(name),
+    changed: (state) => context.setCard(name, state, entry),
+    approve: context.approve, omitted: (part.omitted_chars ?? 0) + (match?.result.omitted_chars ?? 0),
+    showAll: () => context.showAll(part.omitted_chars ? entry : match.entry, entry),
   });
 }
 
-/** A result whose call lies in a part that was not loaded. */
-function lone(part, entry, around) {
+/** A result whose call is not loaded. */
+function loneResult(part, entry, context) {
   const name = `${entry.branch}:${entry.seq}:${part.call_id}`;
   return card({
-    call: { id: part.call_id, name: "result of", arguments: part.call_id }, result: part, state: around.cardState(name),
-    changed: (state) => around.setCard(name, state, entry), isCut: part.cut ?? 0, showAll: () => around.showAll(entry),
+    call: { id: part.call_id, name: "result of", arguments: part.call_id }, result: part, state: context.cardState(name),
+    changed: (state) => context.setCard(name, state, entry), omitted: part.omitted_chars ?? 0, showAll: () => context.showAll(entry),
   });
 }
 
 // -- the other kinds --------------------------------------------------------------------------
 
-function compaction(entry, around) {
-  const { summary = "", first_kept: kept, tokens_before: tokens } = entry.payload;
+function compaction(entry, context) {
+  const { summary = "", first_kept: firstKept, tokens_before: tokens } = entry.payload;
   const replaced = h("div.replaced");
-  const fold = h("details.fold", h("summary", `What it replaced: entries up to ${kept - 1}`), replaced);
+  const fold = h("details.fold", h("summary", `Replaced entries 1–${firstKept - 1}`), replaced);
   fold.addEventListener("toggle",
-    () => { if (fold.open && !replaced.hasChildNodes()) lines(replaced, entry, kept, 1, around); });
+    () => { if (fold.open && !replaced.hasChildNodes()) appendOutline(replaced, entry, firstKept, 1, context); });
   return [
-    h("p.muted", `The model now sees this in place of ${count(tokens)} tokens:`),
+    h("p.muted", `Summary that replaces ${count(tokens)} tokens:`),
     markdown(summary), fold,
-    around.canChange && h("div.row-actions", button("undo", "Undo this compaction", () => around.uncompact(entry))),
+    context.canChange && h("div.row-actions", button("undo", "Undo this compaction", () => context.uncompact(entry))),
   ];
 }
 
-async function lines(box, entry, kept, first, around) {
-  const last = Math.min(kept - 1, first + 99);
+async function appendOutline(box, entry, firstKept, first, context) {
+  const last = Math.min(firstKept - 1, first + 99);
   try {
     const leaf = `${entry.branch}:${entry.seq}`;
-    const told = await ask(sessionPath(around.path.id, "/outline"), { leaf, first, last });
-    box.append(...told.lines.map((line) => h("a.line", { href: around.link(line) },
-      h("span.seq", line.seq), h("span.muted", line.role ?? line.kind), h("span.line-text", shown(line.line)))));
-    if (last >= kept - 1) return;
+    const reply = await fetchJson(sessionPath(context.path.id, "/outline"), { leaf, first, last });
+    box.append(...reply.lines.map((line) => h("a.line", { href: context.link(line) },
+      h("span.seq", line.seq), h("span.muted", line.role ?? line.kind), h("span.line-text", printable(line.text)))));
+    if (last >= firstKept - 1) return;
     const next = h("button.quiet",
-      { type: "button", onclick: () => { next.remove(); lines(box, entry, kept, last + 1, around); } },
-      many(kept - 1 - last, "more entry", "more entries"));
+      { type: "button", onclick: () => { next.remove(); appendOutline(box, entry, firstKept, last + 1, context); } },
+      plural(firstKept - 1 - last, "more entry", "more entries"));
     box.append(next);
   } catch (problem) {
-    box.append(h("p.said-bad", problem.message));
+    box.append(h("p.error-text", problem.message));
   }
 }
 
 function settings(payload) {
   const rows = Object.entries(payload).filter(([, value]) => value !== null && value !== undefined);
   return [h("dl.facts", rows.flatMap(([name, value]) => [h("dt", name.replace("_", " ")),
-    h("dd", typeof value === "string" ? markdown(value) : Array.isArray(value) ? value.map(shown)
-      .join(", ") : json(value))]))];
+    h("dd", typeof value === "string" ? markdown(value) : Array.isArray(value) ? value.map(printable)
+      .join(", ") : jsonTree(value))]))];
 }
 
-/** An answer in flight. */
-export function draftRow(draft, words) {
-  const isSaying = draft && (draft.text || draft.reasoning);
-  return h(isSaying || words ? "article.draft.is-live" : "div.draft",
-    isSaying || words ? { "aria-label": "Answer in flight" } : {},
-    isSaying && h("header.entry-head", icon("assistant"), h("span.entry-label", "Assistant"),
+/** The answer in progress. */
+export function draftRow(draft, status) {
+  const hasDraft = draft && (draft.text || draft.reasoning);
+  return h(hasDraft || status ? "article.draft.is-live" : "div.draft",
+    hasDraft || status ? { "aria-label": "Answer in progress" } : {},
+    hasDraft && h("header.entry-head", icon("assistant"), h("span.entry-label", "Assistant"),
       h("span.badge.is-running", h("span.pulse"), "answering")),
-    isSaying && draft.reasoning && h("details.fold.reasoning", { open: !draft.text },
+    hasDraft && draft.reasoning && h("details.fold.reasoning", { open: !draft.text },
       h("summary", icon("reasoning"), "Reasoning"), markdown(draft.reasoning)),
-    isSaying && draft.text && h("div.entry-body", markdown(draft.text)),
-    words && h("p.muted.next-action", words));
+    hasDraft && draft.text && h("div.entry-body", markdown(draft.text)),
+    status && h("p.muted.next-action", status));
 }
 
 export function hasCalls(entry) {

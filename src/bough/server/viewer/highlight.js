@@ -1,5 +1,5 @@
-// Code in a few colours: comments, strings, numbers and the words a language keeps for itself.
-// Knows families of languages, not grammars. What it does not know stays plain.
+// Syntax highlighting for comments, strings, numbers and keywords.
+// Knows families of languages, not grammars. Unknown languages stay plain.
 
 import { h } from "./dom.js";
 
@@ -51,7 +51,7 @@ export function languageOf(path) {
 }
 
 /** The nodes of a piece of code. */
-export function highlighted(code, language) {
+export function highlight(code, language) {
   const family = NAMES[String(language ?? "").toLowerCase()];
   if (!family || code.length > MOST) return [code];
   const nodes = [];

@@ -1,55 +1,55 @@
-// The names people gave to places of a session's tree, and the list to jump by.
-// Knows places and their labels. Where they are shown others decide.
+// Labels of entries in a session's tree, and the dialog that lists them.
+// The tree and the transcript decide where labels are shown.
 
-import { ask, sessionPath } from "./api.js";
+import { fetchJson, sessionPath } from "./api.js";
 import { fill, h, icon } from "./dom.js";
-import { parted, shown } from "./words.js";
+import { parsePosition, printable } from "./format.js";
 
 export class Labels {
-  #known = new Map(); // branch:seq → label
+  #labels = new Map(); // branch:seq → label
 
   constructor(id) { this.id = id; }
 
-  get size() { return this.#known.size; }
+  get size() { return this.#labels.size; }
 
   async read() {
-    const told = await ask(sessionPath(this.id, "/labels"));
-    this.#known = new Map(told.labels.map(({ place, label }) => [place, label]));
+    const reply = await fetchJson(sessionPath(this.id, "/labels"));
+    this.#labels = new Map(reply.labels.map(({ position, label }) => [position, label]));
   }
 
-  of({ branch, seq }) { return this.#known.get(`${branch}:${seq}`); }
+  of({ branch, seq }) { return this.#labels.get(`${branch}:${seq}`); }
 
-  /** The last label on a line of growth, which mostly says what became of it. */
+  /** The last label in a range of a branch, which usually describes its outcome. */
   within(branch, first, last) {
-    let found;
-    for (const [place, label] of this.#known) {
-      const at = parted(place);
-      if (at.branch === branch && at.seq >= first && at.seq <= last && !(found?.seq > at.seq)) found = { seq: at.seq, label };
+    let match;
+    for (const [place, label] of this.#labels) {
+      const at = parsePosition(place);
+      if (at.branch === branch && at.seq >= first && at.seq <= last && !(match?.seq > at.seq)) match = { seq: at.seq, label };
     }
-    return found?.label;
+    return match?.label;
   }
 
   /** Newest first. */
-  get all() { return [...this.#known].map(([place, label]) => ({ place, label })).reverse(); }
+  get all() { return [...this.#labels].map(([place, label]) => ({ place, label })).reverse(); }
 }
 
 export function labelBadge(label) {
-  return label && h("span.badge.label-badge", { title: label, dir: "auto" }, icon("label"), h("span.words", shown(label)));
+  return label && h("span.badge.label-badge", { title: label, dir: "auto" }, icon("label"), h("span.ellipsis", printable(label)));
 }
 
-/** Every label; typing leaves those that hold the words, choosing looks at its place. */
-export function labelsDialog(labels, look) {
+/** A filterable list of all labels; choosing one views its entry. */
+export function labelsDialog(labels, view) {
   const list = h("div.choices"), input = h("input", { type: "search", "aria-label": "Filter labels", placeholder: "Filter labels",
     autocomplete: "off", oninput: () => draw() });
   const box = h("dialog.labels", { "aria-label": "Labels", onclose: () => box.remove() },
     h("form", { method: "dialog", onsubmit: (event) => { event.preventDefault(); list.querySelector("button")?.click(); } },
       h("h2", "Labels"), input, list, h("footer", h("button", { type: "button", onclick: () => box.close() }, "Close"))));
   const draw = () => {
-    const words = input.value.toLowerCase().split(/\s+/u);
-    const found = labels.all.filter(({ label }) => words.every((word) => label.toLowerCase().includes(word)));
-    fill(list, found.slice(0, 200).map(({ place, label }) => h("button.line", { type: "button",
-      onclick: () => { box.close(); look(parted(place)); } }, icon("label"), h("span.line-text", { dir: "auto" }, shown(label)), h("code", place))),
-    !found.length && h("p.muted", "No label holds these words."));
+    const terms = input.value.toLowerCase().split(/\s+/u);
+    const match = labels.all.filter(({ label }) => terms.every((word) => label.toLowerCase().includes(word)));
+    fill(list, match.slice(0, 200).map(({ place, label }) => h("button.line", { type: "button",
+      onclick: () => { box.close(); view(parsePosition(place)); } }, icon("label"), h("span.line-text", { dir: "auto" }, printable(label)), h("code", place))),
+    !match.length && h("p.muted", "No labels match."));
   };
   draw();
   document.body.append(box);

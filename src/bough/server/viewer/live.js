@@ -1,7 +1,7 @@
-// A session's events as they come: every fact once and in order, whatever the connection does.
-// A browser that reconnects by itself gives up on a server that is restarting, so we reconnect, behind the last fact seen.
+// A session's live events: every fact once and in order, across reconnections.
+// EventSource stops reconnecting while a server restarts, so this class reconnects itself, after the last fact received.
 
-import { address, sessionPath } from "./api.js";
+import { apiUrl, sessionPath } from "./api.js";
 
 const FIRST_PAUSE = 500, LONGEST_PAUSE = 8000;
 
@@ -11,11 +11,11 @@ export class Live {
   #pause = FIRST_PAUSE;
   #isClosed = false;
 
-  /** heard: {fact, delta, draft, run, resync, connected(isConnected)} */
-  constructor(id, after, heard) {
+  /** handlers: {fact, delta, draft, run, resync, connected(isConnected)} */
+  constructor(id, after, handlers) {
     this.id = id;
-    this.seen = after;
-    this.heard = heard;
+    this.lastFact = after;
+    this.handlers = handlers;
     this.#open();
   }
 
@@ -26,32 +26,32 @@ export class Live {
   }
 
   #open() {
-    const source = new EventSource(address(sessionPath(this.id, "/events"), { after: this.seen }));
+    const source = new EventSource(apiUrl(sessionPath(this.id, "/events"), { after: this.lastFact }));
     this.#source = source;
-    source.onopen = () => { this.#pause = FIRST_PAUSE; this.heard.connected(true); };
-    source.onerror = () => this.#lost(source);
+    source.onopen = () => { this.#pause = FIRST_PAUSE; this.handlers.connected(true); };
+    source.onerror = () => this.#reconnect(source);
     source.addEventListener("fact", (event) => this.#fact(JSON.parse(event.data)));
-    source.addEventListener("resync", (event) => this.#resync(JSON.parse(event.data).facts));
+    source.addEventListener("resync", (event) => this.#resync(JSON.parse(event.data).last_fact));
     for (const name of ["delta", "draft", "run"]) {
-      source.addEventListener(name, (event) => this.heard[name](JSON.parse(event.data)));
+      source.addEventListener(name, (event) => this.handlers[name](JSON.parse(event.data)));
     }
   }
 
   #fact(fact) {
-    if (fact.n <= this.seen) return; // told twice across a reconnection
-    if (fact.n > this.seen + 1) return this.#resync(fact.n);
-    this.seen = fact.n;
-    this.heard.fact(fact);
+    if (fact.number <= this.lastFact) return; // repeated after a reconnection
+    if (fact.number > this.lastFact + 1) return this.#resync(fact.number);
+    this.lastFact = fact.number;
+    this.handlers.fact(fact);
   }
 
-  #resync(n) {
-    this.seen = n;
-    this.heard.resync(n);
+  #resync(number) {
+    this.lastFact = number;
+    this.handlers.resync(number);
   }
 
-  #lost(source) {
+  #reconnect(source) {
     if (this.#isClosed) return;
-    this.heard.connected(false);
+    this.handlers.connected(false);
     source.close();
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => this.#open(), this.#pause);

@@ -1,9 +1,9 @@
-// Markdown as nodes: paragraphs, headings, lists, quotes, fences, tables, and inline code, weight, slant and links.
-// HTML in it is text. A link goes to http, https or mailto, and nowhere else. Pictures are links: nothing is loaded.
+// Renders Markdown as DOM nodes: paragraphs, headings, lists, quotes, code, tables, emphasis and links.
+// HTML stays text. Links may use http, https or mailto only. Images become links: nothing is loaded.
 
 import { h } from "./dom.js";
-import { highlighted } from "./highlight.js";
-import { shown } from "./words.js";
+import { highlight } from "./highlight.js";
+import { printable } from "./format.js";
 
 const LONGEST = 100_000, DEEPEST = 8;
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([\w+#.-]*)[^`]*$/;
@@ -14,7 +14,7 @@ const QUOTE = /^ {0,3}> ?/;
 const BAR = /^\s*\|?\s*:?-{1,}:?\s*(\|\s*:?-{1,}:?\s*)*\|?\s*$/;
 
 export function markdown(text) {
-  const safe = shown(text);
+  const safe = printable(text);
   if (safe.length > LONGEST) return h("div.md.plain", { dir: "auto" }, safe);
   const box = h("div.md", { dir: "auto" });
   box.append(...blocks(safe.split("\n"), 0));
@@ -51,7 +51,7 @@ function fenced(lines, at, [, marks, language]) {
   let end = at + 1;
   while (end < lines.length && !(lines[end].trim().startsWith(marks) && !lines[end].trim().replaceAll(marks[0], ""))) end++;
   const code = lines.slice(at + 1, end).join("\n");
-  return [h("pre.code", { tabindex: 0, dir: "ltr" }, h("code", ...highlighted(code, language))), end + 1];
+  return [h("pre.code", { tabindex: 0, dir: "ltr" }, h("code", ...highlight(code, language))), end + 1];
 }
 
 function quoted(lines, at, depth) {
@@ -76,7 +76,7 @@ function listed(lines, at, depth) {
   return [isOrdered ? h("ol", start === 1 ? {} : { start }, ...items) : h("ul", ...items), Math.max(end, at + 1)];
 }
 
-/** The lines of one item: its own, and all that are indented below it. */
+/** The lines of one list item: its own and all lines indented below it. */
 function belonging(lines, at, item, indent) {
   const inner = [item[3]], wide = item[0].length - item[3].length;
   let end = at + 1;
@@ -117,7 +117,7 @@ function starts(line) {
   return FENCE.test(line) || HEADING.test(line) || RULE.test(line) || QUOTE.test(line) || ITEM.test(line);
 }
 
-// Each alternative ends at a character it cannot contain, so a long line is read in one go.
+// Each alternative ends at a character it cannot contain, so a long line is matched in linear time.
 const INLINE = /(`+)([^`]+?)\1(?!`)|\*\*([^*\n]+)\*\*|__([^_\n]+)__|(?<![\p{L}\p{N}*])\*([^*\s][^*\n]*)\*|(?<![\p{L}\p{N}_])_([^_\s][^_\n]*)_(?![\p{L}\p{N}])|~~([^~\n]+)~~|!?\[([^\][\n]*)\]\(([^()\s]+)(?:\s+"[^"\n]*")?\)|(https?:\/\/[^\s<>()"'`]+[^\s<>()"'`.,;:!?])/gu;
 
 export function inline(text, depth = 0) {
@@ -151,6 +151,6 @@ export function isSafe(target) {
   try {
     return ["http:", "https:", "mailto:"].includes(new URL(target).protocol);
   } catch {
-    return false; // relative, or no address at all: nowhere to go from here
+    return false; // relative or invalid
   }
 }

@@ -1,4 +1,4 @@
-// A copy has no events: what it holds is all there will be. Stands in for live.js.
+// Replaces live.js in a read-only copy, which has no events.
 
 export class Live {
   close() {}

@@ -1,5 +1,5 @@
-// Addresses within one file: everything stands behind the #, for a file has no paths of its own.
-// Stands in for route.js. A copy has no list, so it has no filters, and every other page is its session.
+// URLs within a single file: everything is in the fragment.
+// Replaces route.js in a read-only copy, which has no list, no filters and no other pages.
 
 import { Value } from "./dom.js";
 import { root } from "./offline.js";
@@ -14,28 +14,28 @@ function read() {
 
 export function filters() { return {}; }
 
-export function to(path, query = {}) {
-  const said = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== "")).toString();
-  return said ? `#${path}?${said}` : `#${path}`;
+export function buildUrl(path, query = {}) {
+  const search = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== "")).toString();
+  return search ? `#${path}?${search}` : `#${path}`;
 }
 
 export function sessionLink(id, at = null) {
   const place = at === null ? null : typeof at === "object" ? `${at.branch}:${at.seq}` : String(at);
-  return to(`/s/${encodeURIComponent(id)}`, { at: place }).replaceAll("%3A", ":");
+  return buildUrl(`/s/${encodeURIComponent(id)}`, { at: place }).replaceAll("%3A", ":");
 }
 
-export function go(url, { replace = false } = {}) {
+export function navigate(url, { replace = false } = {}) {
   if (replace) history.replaceState(null, "", url);
   else history.pushState(null, "", url);
   route.set(read());
 }
 
-export function note(url) {
+export function replaceUrl(url) {
   history.replaceState(null, "", url);
   route.now = read();
 }
 
-/** Links are fragments, which the browser follows by itself. */
-export function follow() {
+/** The browser follows fragment links without help. */
+export function followLinks() {
   addEventListener("popstate", () => route.set(read()));
 }

@@ -1,78 +1,78 @@
-// The entries of one path, as far as they were asked for: windows of it, loaded where somebody looks.
-// Knows which calls and results belong together. Does not know the page.
+// The loaded entries of one path. Windows are loaded as they become visible.
+// Matches tool calls with their results. Knows nothing about the page.
 
-import { ask, sessionPath } from "./api.js";
+import { fetchJson, sessionPath } from "./api.js";
 
 const WINDOW = 60, MOST_KEPT = 4000;
 
 export class Path {
-  #known = new Map(); // seq → entry, or null for one that is not shown here
+  #entries = new Map(); // seq → entry, or null for a hidden entry
 
-  /** leaf: branch:seq, or null for where the session stands. */
+  /** leaf: branch:seq, or null for the current leaf. */
   constructor(id, leaf, isPublic) {
     this.id = id;
-    this.asked = leaf;
+    this.requestedLeaf = leaf;
     this.isPublic = isPublic;
-    this.of = 0;
+    this.total = 0;
     this.leaf = leaf;
   }
 
-  entry(seq) { return this.#known.get(seq) ?? undefined; }
-  isKnown(seq) { return this.#known.has(seq); }
+  entry(seq) { return this.#entries.get(seq) ?? undefined; }
+  isLoaded(seq) { return this.#entries.has(seq); }
 
-  /** One window: {newest: true}, {around: seq}, {first: seq} or {last: seq}. What it covers comes back. */
-  async load(where) {
-    const leaf = this.asked ?? (this.of ? this.leaf : null);
-    const told = await ask(sessionPath(this.id, "/path"), { leaf, limit: WINDOW, public: this.isPublic || null, ...where });
-    if (!this.of) { this.of = told.of; this.leaf = told.leaf; }
-    for (let seq = told.first; seq <= told.last; seq++) this.#known.set(seq, null);
-    for (const entry of told.entries) this.#known.set(entry.seq, whole(entry, told.leaf));
-    this.#forget(told.first, told.last);
-    return [told.first, told.last];
+  /** One window: {newest: true}, {around: seq}, {first: seq} or {last: seq}. Returns the range it covers. */
+  async load(range) {
+    const leaf = this.requestedLeaf ?? (this.total ? this.leaf : null);
+    const reply = await fetchJson(sessionPath(this.id, "/path"), { leaf, limit: WINDOW, public: this.isPublic || null, ...range });
+    if (!this.total) { this.total = reply.total; this.leaf = reply.leaf; }
+    for (let seq = reply.first; seq <= reply.last; seq++) this.#entries.set(seq, null);
+    for (const entry of reply.entries) this.#entries.set(entry.seq, withPayload(entry, reply.leaf));
+    this.#forget(reply.first, reply.last);
+    return [reply.first, reply.last];
   }
 
-  /** A new entry at the end; false if it does not follow what is here. */
+  /** Append an entry; return false if it does not follow the last one. */
   push(entry) {
-    if (entry.seq !== this.of + 1) return false;
-    const told = whole(entry, this.leaf);
-    this.of = entry.seq;
-    this.leaf = `${told.branch}:${entry.seq}`;
-    this.#known.set(entry.seq, this.isPublic && entry.internal ? null : told);
+    if (entry.seq !== this.total + 1) return false;
+    const reply = withPayload(entry, this.leaf);
+    this.total = entry.seq;
+    this.leaf = `${reply.branch}:${entry.seq}`;
+    this.#entries.set(entry.seq, this.isPublic && entry.internal ? null : reply);
     return true;
   }
 
-  replace(entry) { this.#known.set(entry.seq, entry); }
+  replace(entry) { this.#entries.set(entry.seq, entry); }
 
-  /** The first seq in a range that was not asked for yet. */
+  /** The first seq in a range that is not loaded. */
   missing(first, last) {
-    for (let seq = Math.max(1, first); seq <= Math.min(last, this.of); seq++) if (!this.#known.has(seq)) return seq;
+    for (let seq = Math.max(1, first); seq <= Math.min(last, this.total); seq++) if (!this.#entries.has(seq)) return seq;
     return null;
   }
 
   lastMissing(first, last) {
-    for (let seq = Math.min(last, this.of); seq >= Math.max(1, first); seq--) if (!this.#known.has(seq)) return seq;
+    for (let seq = Math.min(last, this.total); seq >= Math.max(1, first); seq--) if (!this.#entries.has(seq)) return seq;
     return null;
   }
 
-  /** The results of an answer's calls, by the id of the call: {result, entry}. */
+  /** The results of an answer's calls by call id: {result, entry}. */
   results(answer) {
-    const found = new Map();
-    for (let seq = answer.seq + 1; seq <= this.of; seq++) {
-      const entry = this.#known.get(seq);
+    const results = new Map();
+    for (let seq = answer.seq + 1; seq <= this.total; seq++) {
+      const entry = this.#entries.get(seq);
       if (entry === undefined) break;
       if (entry === null || entry.kind !== "message") continue;
       if (entry.role !== "tool") break;
-      for (const result of partsOf(entry, "tool_result")) if (!found.has(result.call_id)) found.set(result.call_id,
+      for (const result of partsOf(entry, "tool_result")) if (!results.has(result.call_id)) results.set(result.call_id,
         { result, entry });
     }
-    return found;
+    return results;
   }
 
-  /** The answer that made the calls whose results this entry holds; undefined if it was not loaded. */
+  /** The answer that made the calls whose results this entry holds; undefined if it is not loaded. */
   answerOf(entry) {
     const ids = partsOf(entry, "tool_result").map((part) => part.call_id);
     for (let seq = entry.seq - 1; seq > 0; seq--) {
-      const before = this.#known.get(seq);
+      const before = this.#entries.get(seq);
       if (before === undefined) return undefined;
       if (before === null || before.kind !== "message" || before.role === "tool") continue;
       const calls = partsOf(before, "tool_call").map((part) => part.id);
@@ -81,12 +81,12 @@ export class Path {
     return undefined;
   }
 
-  /** What lies far from the newest window goes first; it can be asked for again. */
+  /** Forget the entries farthest from the newest window; they can be loaded again. */
   #forget(first, last) {
-    if (this.#known.size <= MOST_KEPT) return;
+    if (this.#entries.size <= MOST_KEPT) return;
     const middle = (first + last) / 2;
-    const far = [...this.#known.keys()].sort((a, b) => Math.abs(b - middle) - Math.abs(a - middle));
-    for (const seq of far.slice(0, this.#known.size - MOST_KEPT / 2)) this.#known.delete(seq);
+    const far = [...this.#entries.keys()].sort((a, b) => Math.abs(b - middle) - Math.abs(a - middle));
+    for (const seq of far.slice(0, this.#entries.size - MOST_KEPT / 2)) this.#entries.delete(seq);
   }
 }
 
@@ -94,10 +94,10 @@ export function partsOf(entry, type) {
   return (entry.payload?.parts ?? []).filter((part) => part.type === type);
 }
 
-/** A client is told less of an entry; it is shown as the message it is. */
-function whole(entry, leaf) {
+/** Clients receive text only; give the entry the payload of a message. */
+function withPayload(entry, leaf) {
   if (entry.payload) return entry;
-  const parts = [{ type: "text", text: entry.text ?? "", ...(entry.cut ? { cut: entry.cut } : {}) }];
+  const parts = [{ type: "text", text: entry.text ?? "", ...(entry.omitted_chars ? { omitted_chars: entry.omitted_chars } : {}) }];
   return { branch: Number(String(leaf).split(":")[0]), turn: 0, step: 0, kind: "message", internal: false,
     payload: { role: entry.role, parts }, ...entry };
 }

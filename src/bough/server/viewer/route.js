@@ -1,8 +1,8 @@
-// Addresses: which page, which session, which entry, which filters. Everything worth sharing stands in them.
+// URLs: page, session, entry and filters, so that every view can be shared.
 
 import { Value } from "./dom.js";
 
-export const FILTERS = ["status", "agent", "model", "relation", "words", "tag", "trashed"];
+export const FILTERS = ["status", "agent", "model", "relation", "text", "tag", "trashed"];
 
 export const route = new Value(read());
 
@@ -19,32 +19,32 @@ export function filters(query = route.now.query) {
   return Object.fromEntries(FILTERS.filter((name) => query[name] !== undefined).map((name) => [name, query[name]]));
 }
 
-/** An address with these parameters; empty ones are left out. */
-export function to(path, query = {}) {
-  const said = new URLSearchParams(Object.entries(query)
+/** A URL with these parameters, without empty ones. */
+export function buildUrl(path, query = {}) {
+  const search = new URLSearchParams(Object.entries(query)
     .filter(([, value]) => value !== null && value !== undefined && value !== "")).toString();
-  return said ? `${path}?${said}` : path;
+  return search ? `${path}?${search}` : path;
 }
 
-/** A session, with the filters of its list kept. */
+/** The URL of a session, keeping the filters of the list. */
 export function sessionLink(id, at = null) {
   const place = at === null ? null : typeof at === "object" ? `${at.branch}:${at.seq}` : String(at);
-  return to(`/s/${encodeURIComponent(id)}`, { ...filters(), at: place }).replaceAll("%3A", ":");
+  return buildUrl(`/s/${encodeURIComponent(id)}`, { ...filters(), at: place }).replaceAll("%3A", ":");
 }
 
-export function go(url, { replace = false } = {}) {
+export function navigate(url, { replace = false } = {}) {
   if (replace) history.replaceState(null, "", url);
   else history.pushState(null, "", url);
   route.set(read());
 }
 
-/** The address says where one is; nothing is loaded for it. */
-export function note(url) {
+/** Replace the URL without loading anything. */
+export function replaceUrl(url) {
   history.replaceState(null, "", url);
   route.now = read();
 }
 
-export function follow() {
+export function followLinks() {
   addEventListener("popstate", () => route.set(read()));
   document.addEventListener("click", (event) => {
     const link = event.target.closest?.("a[href]");
@@ -53,6 +53,6 @@ export function follow() {
     if (url.origin !== location.origin || link.target || link.hasAttribute("download")
       || url.pathname.startsWith("/api/")) return;
     event.preventDefault();
-    go(url.pathname + url.search);
+    navigate(url.pathname + url.search);
   });
 }

@@ -1,99 +1,99 @@
-// The transcript: a path in windows, one row for each entry, a card for each call.
-// Knows what is loaded and what is selected. Which path it is, and what is done with an entry, others say.
+// The transcript of a path: one row per entry, one card per tool call, loaded in windows.
+// Tracks what is loaded and selected. The host chooses the path and handles actions.
 
-import { ask, sessionPath } from "./api.js";
-import { nextState } from "./cards.js";
-import { h, notice, remember, remembered } from "./dom.js";
+import { fetchJson, sessionPath } from "./api.js";
+import { nextState } from "./tool_cards.js";
+import { h, notice, savePreference, loadPreference } from "./dom.js";
 import { draftRow, entryRow, hasCalls } from "./entries.js";
 import { Path, partsOf } from "./path.js";
-import { Windowed } from "./windowed.js";
+import { VirtualList } from "./virtual_list.js";
 
-const GUESS = 96, MARGIN = 12;
+const ESTIMATED_HEIGHT = 96, MARGIN = 12;
 
 export class Transcript {
   #list;
   #isLoading = false;
   #cards = new Map();
-  #last = [1, 1];
+  #visibleRange = [1, 1];
   #draft = null;
-  #words = "";
+  #status = "";
   #frame = 0;
-  #isAsked = false; // somebody selected what is selected; else the newest is
+  #isExplicit = false; // whether the selection was made by the user; otherwise it follows the newest entry
 
   /** host: {id, link, selected(entry), approve, uncompact, openCall(entry, index), label(entry), canChange} */
   constructor(host) {
     this.host = host;
-    this.cards = remembered("cards", "preview");
+    this.cards = loadPreference("cards", "preview");
     this.path = new Path(host.id, null, false);
     this.selected = null;
     this.element = h("div.transcript", { role: "feed", "aria-label": "Transcript", "aria-busy": "true", tabindex: 0 });
-    this.#list = new Windowed(this.element,
-      { guess: GUESS, follows: true, draw: (index) => this.#row(index),
-      seen: (first, last) => this.#seen(first + 1, last + 1) });
-    this.element.addEventListener("click", (event) => this.#clicked(event));
+    this.#list = new VirtualList(this.element,
+      { estimatedHeight: ESTIMATED_HEIGHT, followsEnd: true, draw: (index) => this.#row(index),
+      onVisible: (first, last) => this.#loadVisible(first + 1, last + 1) });
+    this.element.addEventListener("click", (event) => this.#onClick(event));
   }
 
   close() { this.#list.close(); cancelAnimationFrame(this.#frame); }
 
-  /** Another path, shown at `seq` or at its end. */
+  /** Open a path at `seq` or at its end. */
   async open(leaf, isPublic, seq = null) {
     const path = new Path(this.host.id, leaf, isPublic);
     this.opening = path;
     await path.load(seq ? { around: seq } : { newest: true });
-    if (this.opening !== path) return; // another one was asked for meanwhile
+    if (this.opening !== path) return; // another path was opened meanwhile
     this.path = path;
-    this.#list.reset(path.of + 1);
-    this.#hideUnshown(1, path.of);
+    this.#list.reset(path.total + 1);
+    this.#hideUnshown(1, path.total);
     this.element.setAttribute("aria-busy", "false");
     if (seq) this.#list.show(this.#index(seq), -60);
-    else this.#list.toEnd();
+    else this.#list.goToEnd();
   }
 
-  /** A new entry of the path; false if it does not follow. */
+  /** Append an entry; return false if it does not follow the last one. */
   push(entry) {
-    if (this.path.entry(entry.seq)?.entry_id === entry.entry_id && entry.seq <= this.path.of) return true;
+    if (this.path.entry(entry.seq)?.entry_id === entry.entry_id && entry.seq <= this.path.total) return true;
     if (!this.path.push(entry)) return false;
-    this.#list.grow(this.path.of + 1);
+    this.#list.grow(this.path.total + 1);
     const answer = entry.role === "tool" ? this.path.answerOf(entry) : null;
     if (this.path.entry(entry.seq) === undefined) this.#list.hide(entry.seq - 1);
-    this.#list.changed([entry.seq - 1, this.path.of, ...(answer ? [answer.seq - 1] : [])]);
-    if (!this.#isAsked && this.#list.isAtEnd) this.selectEnd();
+    this.#list.changed([entry.seq - 1, this.path.total, ...(answer ? [answer.seq - 1] : [])]);
+    if (!this.#isExplicit && this.#list.isAtEnd) this.selectEnd();
     return true;
   }
 
-  /** What an answer in flight has said, and what the session waits for. */
-  draft(draft, words = this.#words) {
+  /** Show the draft of the answer in progress, and a status text. */
+  draft(draft, status = this.#status) {
     this.#draft = draft;
-    this.#words = words;
+    this.#status = status;
     if (this.#frame) return;
     this.#frame = requestAnimationFrame(() => {
       this.#frame = 0;
-      this.#list.changed([this.path.of]);
+      this.#list.changed([this.path.total]);
     });
   }
 
-  /** Its answer comes as an entry now; the next painting leaves the draft out, so that nothing is seen twice. */
+  /** The answer arrives as an entry; drop the draft, so that it is not shown twice. */
   endDraft() { this.#draft = null; }
 
-  /** Rows whose calls changed their state. */
-  again(seqs) { this.#list.changed(seqs.map((seq) => seq - 1)); }
+  /** Redraw rows whose calls changed state. */
+  redrawRows(seqs) { this.#list.changed(seqs.map((seq) => seq - 1)); }
 
-  /** All that is on screen, drawn anew. */
+  /** Redraw all visible rows. */
   redraw() {
     this.#list.changed([...this.element.querySelectorAll("article.entry")].map((row) => Number(row.dataset.index)));
   }
 
   setAllCards(state) {
     this.cards = state;
-    remember("cards", state);
+    savePreference("cards", state);
     this.#cards.clear();
     this.redraw();
-    notice(`Tool calls: ${{ none: "one line each", preview: "previews", full: "in full" }[state]}`);
+    notice(`Tool calls: ${{ none: "one line", preview: "preview", full: "full" }[state]}`);
   }
 
   cycleCards() { this.setAllCards(nextState(this.cards)); }
 
-  /** The selected entry's own cards. */
+  /** Expand or collapse the cards of the selected entry. */
   cycleSelected() {
     const entry = this.selected && this.path.entry(this.selected.seq);
     if (!entry || !hasCalls(entry)) return;
@@ -107,77 +107,77 @@ export class Transcript {
 
   // -- selecting ------------------------------------------------------------------------------
 
-  select(entry, { reveal = true, focus = false, isAsked = true } = {}) {
+  select(entry, { reveal = true, focus = false, isExplicit = true } = {}) {
     const owner = entry.role === "tool" ? this.path.answerOf(entry) ?? entry : entry;
     this.selected = owner;
-    this.#isAsked = isAsked;
-    this.#mark();
+    this.#isExplicit = isExplicit;
+    this.#updateSelection();
     if (reveal) this.#list.reveal(owner.seq - 1);
-    this.#mark();
-    const isTyping = document.activeElement?.matches("input, textarea"); // what comes late takes nobody's pen away
+    this.#updateSelection();
+    const isTyping = document.activeElement?.matches("input, textarea"); // do not take the focus from an input
     if (focus && !isTyping) this.#list.row(owner.seq - 1)?.focus({ preventScroll: true });
-    this.host.selected(owner, isAsked);
+    this.host.selected(owner, isExplicit);
   }
 
-  /** The newest entry, so that there is something to inspect; nobody asked for it, and the address stays. */
+  /** Select the newest entry for the inspector, without changing the URL. */
   selectEnd() {
-    const entry = this.#near(this.path.of);
-    if (entry) this.select(entry, { reveal: false, isAsked: false });
+    const entry = this.#nearest(this.path.total);
+    if (entry) this.select(entry, { reveal: false, isExplicit: false });
   }
 
-  /** The entry `by` rows further that is shown. */
+  /** Select the next (1) or previous (-1) visible entry. */
   async step(by) {
-    let seq = this.selected ? this.selected.seq + by : this.#last[by > 0 ? 0 : 1];
-    for (; seq >= 1 && seq <= this.path.of; seq += by) {
-      if (!this.path.isKnown(seq)) await this.#load(by > 0 ? { first: seq } : { last: seq });
+    let seq = this.selected ? this.selected.seq + by : this.#visibleRange[by > 0 ? 0 : 1];
+    for (; seq >= 1 && seq <= this.path.total; seq += by) {
+      if (!this.path.isLoaded(seq)) await this.#load(by > 0 ? { first: seq } : { last: seq });
       const entry = this.path.entry(seq);
       if (entry && !(entry.role === "tool" && this.path.answerOf(entry))) return this.select(entry, { focus: true });
     }
   }
 
-  /** The input of the turn before, or behind. */
+  /** Select the input of the next (1) or previous (-1) turn. */
   async stepTurn(by) {
-    const from = this.selected ?? this.path.entry(this.#last[0]);
+    const from = this.selected ?? this.path.entry(this.#visibleRange[0]);
     if (!from) return;
-    if (by < 0 && from.turn && from.turn < from.seq) return this.to(from.turn);
-    const seq = by < 0 ? await this.#inputBefore(from.seq) : await this.#inputBehind(from.seq);
-    if (seq) await this.to(seq);
+    if (by < 0 && from.turn && from.turn < from.seq) return this.goTo(from.turn);
+    const seq = by < 0 ? await this.#inputBefore(from.seq) : await this.#inputAfter(from.seq);
+    if (seq) await this.goTo(seq);
   }
 
   async #inputBefore(seq) {
-    const told = await ask(sessionPath(this.host.id, "/turns"), { leaf: this.path.leaf, before: seq, limit: 1 });
-    return told.turns[0]?.turn;
+    const reply = await fetchJson(sessionPath(this.host.id, "/turns"), { leaf: this.path.leaf, before: seq, limit: 1 });
+    return reply.turns[0]?.turn;
   }
 
-  async #inputBehind(seq) {
+  async #inputAfter(seq) {
     let first = seq + 1;
-    while (first <= this.path.of) {
-      const told = await ask(sessionPath(this.host.id, "/outline"),
+    while (first <= this.path.total) {
+      const reply = await fetchJson(sessionPath(this.host.id, "/outline"),
         { leaf: this.path.leaf, first, kinds: "inputs", limit: 1 });
-      if (told.lines.length) return told.lines[0].seq;
-      if (!told.has_after) return null;
-      first = told.last + 1;
+      if (reply.lines.length) return reply.lines[0].seq;
+      if (!reply.has_after) return null;
+      first = reply.last + 1;
     }
     return null;
   }
 
-  /** Go to any entry of the path, loading only what lies around it. */
-  async to(seq) {
-    if (!this.path.isKnown(seq)) await this.#load({ around: seq });
-    const entry = this.path.entry(seq) ?? this.#near(seq);
+  /** Go to any entry of the path, loading only the entries around it. */
+  async goTo(seq) {
+    if (!this.path.isLoaded(seq)) await this.#load({ around: seq });
+    const entry = this.path.entry(seq) ?? this.#nearest(seq);
     if (entry) this.select(entry, { focus: true });
     if (entry) this.#list.show(this.#index(entry.seq), -60);
-    this.#mark();
+    this.#updateSelection();
   }
 
-  toEnd() {
-    const entry = this.#near(this.path.of);
-    this.#list.toEnd();
+  goToEnd() {
+    const entry = this.#nearest(this.path.total);
+    this.#list.goToEnd();
     if (entry) this.select(entry, { reveal: false, focus: true });
-    this.#list.toEnd();
+    this.#list.goToEnd();
   }
 
-  #near(seq) {
+  #nearest(seq) {
     for (let at = seq; at > 0 && at > seq - 200; at--) if (this.path.entry(at)) return this.path.entry(at);
     return undefined;
   }
@@ -187,13 +187,13 @@ export class Transcript {
     return (entry?.role === "tool" ? this.path.answerOf(entry)?.seq ?? seq : seq) - 1;
   }
 
-  #mark() {
-    for (const row of this.element.querySelectorAll("article.selected")) if (Number(row.dataset.seq) !== this.selected?.seq) unmarked(row);
+  #updateSelection() {
+    for (const row of this.element.querySelectorAll("article.selected")) if (Number(row.dataset.seq) !== this.selected?.seq) unmarkSelected(row);
     const row = this.selected && this.#list.row(this.selected.seq - 1);
-    if (row) marked(row);
+    if (row) markSelected(row);
   }
 
-  #clicked(event) {
+  #onClick(event) {
     const row = event.target.closest("article.entry");
     if (!row || event.target.closest("a, input") || String(getSelection())) return;
     const entry = this.path.entry(Number(row.dataset.seq));
@@ -204,15 +204,15 @@ export class Transcript {
 
   #row(index) {
     const seq = index + 1;
-    if (seq > this.path.of) return draftRow(this.#draft, this.#words);
-    if (!this.path.isKnown(seq)) return h("div.entry.waiting", { "aria-hidden": "true" }, h("span.muted", seq));
+    if (seq > this.path.total) return draftRow(this.#draft, this.#status);
+    if (!this.path.isLoaded(seq)) return h("div.entry.waiting", { "aria-hidden": "true" }, h("span.muted", seq));
     const entry = this.path.entry(seq);
-    const row = entry ? entryRow(entry, this.#around()) : null;
-    if (row && this.selected?.seq === seq) marked(row);
+    const row = entry ? entryRow(entry, this.#renderContext()) : null;
+    if (row && this.selected?.seq === seq) markSelected(row);
     return row;
   }
 
-  #around() {
+  #renderContext() {
     return {
       path: this.path, link: this.host.link, approve: this.host.approve, uncompact: this.host.uncompact, canChange: this.host.canChange,
       openCall: this.host.openCall, label: this.host.label,
@@ -226,56 +226,56 @@ export class Transcript {
 
   async #showAll(entry, owner) {
     try {
-      const told = await ask(sessionPath(this.host.id, `/entries/${entry.branch}:${entry.seq}`));
-      this.path.replace(told.entry);
+      const reply = await fetchJson(sessionPath(this.host.id, `/entries/${entry.branch}:${entry.seq}`));
+      this.path.replace(reply.entry);
       this.#list.changed([owner.seq - 1]);
-      if (told.entry.cut) notice(`${told.entry.cut.toLocaleString("en")} characters are still left out; the raw entry has them`);
+      if (reply.entry.omitted_chars) notice(`${reply.entry.omitted_chars.toLocaleString("en")} characters are still omitted; download the raw entry to see them`);
     } catch (problem) {
-      notice(problem.words, { kind: "bad" });
+      notice(problem.text, { kind: "bad" });
     }
   }
 
-  // -- loading what is seen -------------------------------------------------------------------
+  // -- loading --------------------------------------------------------------------------------
 
-  #seen(first, last) {
-    const isUp = first < this.#last[0];
-    this.#last = [first, last];
+  #loadVisible(first, last) {
+    const isUp = first < this.#visibleRange[0];
+    this.#visibleRange = [first, last];
     if (this.#isLoading) return;
     const low = first - MARGIN, high = last + MARGIN;
     const seq = isUp ? this.path.lastMissing(low, high) : this.path.missing(low, high);
     if (seq) this.#load(isUp ? { last: seq } : { first: seq });
   }
 
-  async #load(where) {
+  async #load(range) {
     this.#isLoading = true;
     const path = this.path;
     try {
-      const [first, last] = await path.load(where);
+      const [first, last] = await path.load(range);
       if (path !== this.path) return;
       this.#hideUnshown(first, last);
       this.#isLoading = false;
       const rows = [];
-      for (let seq = Math.max(1, first - 20); seq <= Math.min(path.of, last + 20); seq++) rows.push(seq - 1);
+      for (let seq = Math.max(1, first - 20); seq <= Math.min(path.total, last + 20); seq++) rows.push(seq - 1);
       this.#list.changed(rows);
     } catch (problem) {
-      notice(problem.words, { kind: "bad" });
+      notice(problem.text, { kind: "bad" });
     } finally {
       this.#isLoading = false;
     }
   }
 
   #hideUnshown(first, last) {
-    for (let seq = first; seq <= last; seq++) if (this.path.isKnown(seq) && !this.path.entry(seq)) this.#list.hide(seq - 1);
+    for (let seq = first; seq <= last; seq++) if (this.path.isLoaded(seq) && !this.path.entry(seq)) this.#list.hide(seq - 1);
   }
 }
 
-function marked(row) {
+function markSelected(row) {
   row.classList.add("selected");
   row.setAttribute("aria-current", "true");
   row.tabIndex = 0;
 }
 
-function unmarked(row) {
+function unmarkSelected(row) {
   row.classList.remove("selected");
   row.removeAttribute("aria-current");
   row.tabIndex = -1;

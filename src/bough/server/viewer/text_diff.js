@@ -1,5 +1,5 @@
-// What differs between two texts: by lines for files and prompts, by words for answers.
-// Pure. Texts too long to compare in a moment are told whole, one against the other.
+// Differences between two texts: by line for files and prompts, by word for answers.
+// Pure functions. Texts too long to compare quickly are returned as fully different.
 
 const MOST_CELLS = 2_000_000;
 
@@ -40,7 +40,7 @@ function between(pieces, a, b) {
   push(pieces, "b", b.slice(y));
 }
 
-/** The longest common rest, for every pair of places. */
+/** The length of the longest common subsequence for every pair of suffixes. */
 function commonLengths(a, b) {
   const wide = b.length + 1, lengths = new Uint32Array((a.length + 1) * wide);
   for (let x = a.length - 1; x >= 0; x--) {
@@ -53,12 +53,12 @@ function commonLengths(a, b) {
   return lengths;
 }
 
-export function lines(a, b) {
+export function diffLines(a, b) {
   return compare(a.split("\n"), b.split("\n"));
 }
 
-/** Word by word; texts that share little are told whole, for a few common words say nothing. */
-export function words(a, b) {
+/** Compare word by word; texts that share little are returned as fully different. */
+export function diffWords(a, b) {
   const parts = (text) => text.match(/\s+|[\p{L}\p{N}_]+|[^\s\p{L}\p{N}_]/gu) ?? [];
   const pieces = compare(parts(a), parts(b)).map(({ side, items }) => ({ side, text: items.join("") }));
   const shared = pieces.filter((piece) => piece.side === "both").reduce((sum, piece) => sum + piece.text.trim().length, 0);

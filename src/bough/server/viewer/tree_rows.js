@@ -1,22 +1,22 @@
-// A session's branches as rows: the path looked at runs straight down, what left it hangs on the side, folded.
-// Pure: numbers in, rows out. Knows neither the page nor the words of an entry.
+// The rows of the tree: the viewed path is the trunk, other branches hang from it, folded.
+// Pure functions on branch and seq numbers, without DOM or entry text.
 
 export const ENTRY = 0, SIDE = 1, RELATED = 2, PARENT = 3;
 
-export class Branches {
-  /** told: the answer of /branches. */
-  constructor(told) {
-    this.leaf = told.leaf;
-    this.rows = new Map(told.branches.map(([branch, parent, from, tail, own]) => [branch,
+export class TreeRows {
+  /** reply: the reply of /branches. */
+  constructor(reply) {
+    this.leaf = reply.leaf;
+    this.rows = new Map(reply.branches.map(([branch, parent, from, tail, own]) => [branch,
       { branch, parent, from, tail, own }]));
-    this.path = new Map(told.path.map(([branch, first, last]) => [branch, [first, last]]));
-    this.related = told.related;
+    this.path = new Map(reply.path.map(([branch, first, last]) => [branch, [first, last]]));
+    this.related = reply.related;
     this.children = new Map();
-    for (const one of this.rows.values()) {
-      if (one.parent === null) continue;
-      const name = `${one.parent}:${one.from}`;
+    for (const row of this.rows.values()) {
+      if (row.parent === null) continue;
+      const name = `${row.parent}:${row.from}`;
       if (!this.children.has(name)) this.children.set(name, []);
-      this.children.get(name).push(one);
+      this.children.get(name).push(row);
     }
   }
 
@@ -26,29 +26,29 @@ export class Branches {
 
   isOnPath(branch, seq) { return within(this.path.get(branch), seq); }
 
-  /** The ranges of the path to a place, root first: [branch, first, last]. */
+  /** The ranges of the path to a position, root first: [branch, first, last]. */
   ranges({ branch, seq }) {
-    const found = [];
+    const ranges = [];
     let at = this.rows.get(branch), last = seq;
     while (at) {
-      found.push([at.branch, at.from + 1, last]); // of a branch that was left at its very beginning: nothing
+      ranges.push([at.branch, at.from + 1, last]); // empty if the path leaves the branch at its beginning
       last = Math.min(last, at.from);
       at = at.parent === null ? null : this.rows.get(at.parent);
     }
-    return found.reverse();
+    return ranges.reverse();
   }
 
-  /** An entry more on a branch that is known; false if it is not, or something between is missing. */
+  /** Add an entry to a known branch; return false if the branch is unknown or entries are missing. */
   grow(branch, seq) {
-    const one = this.rows.get(branch);
-    if (!one || seq > one.tail + 1) return false;
-    one.tail = Math.max(one.tail, seq);
+    const row = this.rows.get(branch);
+    if (!row || seq > row.tail + 1) return false;
+    row.tail = Math.max(row.tail, seq);
     const range = this.path.get(branch);
     if (range && range[1] === seq - 1) { range[1] = seq; this.leaf = `${branch}:${seq}`; }
     return true;
   }
 
-  /** Every row there is to show: [kind, branch, seq, depth, …]. `open` holds the names of unfolded sides. */
+  /** All rows to show: [kind, branch, seq, depth, …]. `open` contains the names of unfolded side branches. */
   slots(trunk, open) {
     const slots = [], onTrunk = new Set(trunk.map(([branch]) => branch)), related = this.#relatedAt(trunk);
     const side = (branch, first, depth, isRest) => this.#side(slots, [branch, first, depth, null, isRest], open, onTrunk);
@@ -69,7 +69,7 @@ export class Branches {
       child.from + 1, depth + 1, false);
   }
 
-  /** A line that left: its head, and what is in it if it is open. Without recursion, for lines lie in lines. */
+  /** A side branch: its head, and its entries if it is open. Iterative, because side branches nest deeply. */
   #side(slots, begin, open, onTrunk) {
     const todo = [begin];
     while (todo.length) {
@@ -77,7 +77,7 @@ export class Branches {
       if (at === null) {
         slots.push([SIDE, line, seq, level]);
         if (!open.has(`${line}:${seq}`)) continue;
-        todo.push([line, seq, level, isRest ? seq : seq - 1]); // what left before the rest of a branch hangs on the path
+        todo.push([line, seq, level, isRest ? seq : seq - 1]); // branches that left earlier hang from the trunk
         continue;
       }
       if (at > tail) continue;
@@ -88,21 +88,21 @@ export class Branches {
     }
   }
 
-  /** Forks, tasks and replays, by the seq of the shown path they hang on. */
+  /** Forks, tasks and replays by the seq of the trunk entry they hang from. */
   #relatedAt(trunk) {
-    const found = new Map();
-    let last = 0; // as far as the shown path is the present one: those that left it later hang where the two part
+    const ranges = new Map();
+    let last = 0; // the last entry shared by the trunk and the current path: later relatives hang there
     for (const [branch, first, end] of trunk) if (this.isOnPath(branch, first)) last = Math.min(end,
       this.path.get(branch)[1]);
-    for (const one of this.related) {
-      const seq = Math.max(1, Math.min(one.parent_seq ?? 1, last));
-      if (!found.has(seq)) found.set(seq, []);
-      found.get(seq).push(one);
+    for (const row of this.related) {
+      const seq = Math.max(1, Math.min(row.parent_seq ?? 1, last));
+      if (!ranges.has(seq)) ranges.set(seq, []);
+      ranges.get(seq).push(row);
     }
-    return found;
+    return ranges;
   }
 
-  /** Whether the session stands on this line, or on one that hangs on it. */
+  /** Whether the current leaf is on this side branch or below it. */
   holdsLeaf(branch, first) { return within(this.path.get(branch), first); }
 }
 

@@ -1,7 +1,7 @@
-// How values are said: money, tokens, times, places, and text that could mislead the eye.
-// Knows units; knows neither the page nor the server.
+// Formats money, tokens, times, positions and untrusted text.
+// Pure functions without DOM or server access.
 
-/** 10⁻⁸ dollars. Small sums keep enough digits to be told apart. */
+/** From units of 10⁻⁸ dollars. Small amounts keep enough digits to be distinguishable. */
 export function money(microcents) {
   if (microcents === null || microcents === undefined) return "–";
   const dollars = microcents / 1e8;
@@ -13,8 +13,8 @@ export function money(microcents) {
 
 export function cost(totals) {
   if (!totals) return "–";
-  const said = money(totals.cost_microcents);
-  return totals.unpriced_calls ? (totals.cost_microcents ? `${said}+` : "unpriced") : said;
+  const text = money(totals.cost_microcents);
+  return totals.unpriced_calls ? (totals.cost_microcents ? `${text}+` : "unpriced") : text;
 }
 
 export function count(number) {
@@ -24,8 +24,8 @@ export function count(number) {
   return `${(number / 1e6).toFixed(1)}M`;
 }
 
-export function many(number, one, more = `${one}s`) {
-  return `${number.toLocaleString("en")} ${number === 1 ? one : more}`;
+export function plural(number, singular, pluralForm = `${singular}s`) {
+  return `${number.toLocaleString("en")} ${number === 1 ? singular : pluralForm}`;
 }
 
 export function bytes(size) {
@@ -33,7 +33,7 @@ export function bytes(size) {
   return size < 1e6 ? `${(size / 1e3).toFixed(1)} kB` : `${(size / 1e6).toFixed(1)} MB`;
 }
 
-/** How long ago, from microseconds. */
+/** Time since a timestamp in microseconds. */
 export function ago(at, now = Date.now()) {
   const seconds = Math.max(0, now - at / 1000) / 1000;
   if (seconds < 60) return "now";
@@ -43,21 +43,21 @@ export function ago(at, now = Date.now()) {
   return new Date(at / 1000).toISOString().slice(0, 10);
 }
 
-export function clock(at) {
+export function timeOfDay(at) {
   const when = new Date(at / 1000);
   return Number.isNaN(when.getTime()) ? "–" : when.toLocaleTimeString([],
     { hour: "2-digit", minute: "2-digit", hour12: false });
 }
 
-export function whole(at) {
+export function timestamp(at) {
   const when = new Date(at / 1000);
   return Number.isNaN(when.getTime()) ? "–" : when.toISOString().replace("T", " ").replace(/\.\d+Z/, " UTC");
 }
 
 const PICTURES = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/g;
 
-/** Text with what steers terminals and the direction of writing made visible, so that it cannot mislead. */
-export function shown(text) {
+/** Text with control and bidirectional characters made visible, so that it cannot mislead. */
+export function printable(text) {
   return String(text).replace(/\r\n/g, "\n").replace(PICTURES, (character) => {
     const code = character.charCodeAt(0);
     const digits = code.toString(16);
@@ -65,38 +65,38 @@ export function shown(text) {
   });
 }
 
-export function firstLine(text, most = 160) {
-  const line = shown(String(text).slice(0, most * 4)).trim().split("\n", 1)[0];
-  return line.length > most ? `${line.slice(0, most - 1)}…` : line;
+export function firstLine(text, limit = 160) {
+  const line = printable(String(text).slice(0, limit * 4)).trim().split("\n", 1)[0];
+  return line.length > limit ? `${line.slice(0, limit - 1)}…` : line;
 }
 
-export function place(leaf) {
+export function formatPosition(leaf) {
   return typeof leaf === "string" ? leaf : `${leaf.branch}:${leaf.seq}`;
 }
 
-export function parted(text) {
+export function parsePosition(text) {
   const [branch, seq] = String(text).split(":").map(Number);
   return { branch, seq };
 }
 
 /** A value as one line of JSON. */
-export function compact(value, most = 200) {
-  let said;
-  try { said = typeof value === "string" ? value : JSON.stringify(value); } catch { said = String(value); }
-  return firstLine(said ?? "", most);
+export function compactJson(value, limit = 200) {
+  let text;
+  try { text = typeof value === "string" ? value : JSON.stringify(value); } catch { text = String(value); }
+  return firstLine(text ?? "", limit);
 }
 
 export const STATUSES = {
-  idle: ["idle", "at rest"],
-  running: ["running", "running now"],
-  waiting: ["waiting", "waits for a person"],
+  idle: ["idle", "idle"],
+  running: ["running", "running"],
+  waiting: ["waiting", "waiting for approval"],
   completed: ["completed", "completed"],
   failed: ["failed", "failed"],
   cancelled: ["cancelled", "cancelled"],
   interrupted: ["interrupted", "interrupted"],
 };
 
-/** How a call came out: the word, the icon; the colour is the class of the same name. */
+/** Label and icon for each outcome of a tool call; the CSS class of the same name sets its colour. */
 export const OUTCOMES = {
   done: ["done", "check"],
   error: ["error", "error"],
@@ -105,10 +105,10 @@ export const OUTCOMES = {
   interrupted: ["interrupted", "interrupted"],
   dry_run: ["dry run", "dry_run"],
   not_recorded: ["not recorded", "not_recorded"],
-  waits_for_approval: ["waits for approval", "wait"],
-  waits_for_task: ["its task waits for approval", "wait"],
-  task_in_trash: ["its task is in the trash", "wait"],
-  task_decided: ["its task has a word", "check"],
+  waits_for_approval: ["needs approval", "wait"],
+  waits_for_task: ["task needs approval", "wait"],
+  task_in_trash: ["task is in the trash", "wait"],
+  task_decided: ["task decided", "check"],
   approved: ["approved", "check"],
   not_started: ["not started", "wait"],
   running: ["running", "wait"],

@@ -1,12 +1,12 @@
-// What each model was given, as the export rendered it: requests that share their messages.
-// Knows how they are kept (exchange/requests.py). Says them in the shape of the server's /seen.
+// The requests sent to models, as rendered by the export; they share their messages.
+// Reads the format of exchange/exports/requests.py and returns the shape of the server's /request.
 
 export class Requests {
   #sessions;
 
   constructor(bytes) { this.#sessions = JSON.parse(new TextDecoder().decode(bytes)); }
 
-  /** For the answer at an entry, or for the one that was made behind it; null if it is not here. */
+  /** The request for the answer at an entry, or for the answer after it; null if it is not included. */
   of(session, entry, first, limit) {
     const kept = this.#sessions[session.id], place = `${entry.branch}:${entry.seq}`;
     if (!kept) return null;
@@ -16,8 +16,8 @@ export class Requests {
 
   missing(session, entry) {
     const kept = this.#sessions[session.id], command = `bough context ${session.id}@${entry.branch}:${entry.seq}`;
-    const why = kept?.left ? `This copy had no room for ${kept.left} of the session's requests` : "No model was asked here";
-    return `${why}. Save the bundle, take it in with bough import, and ${command} renders what a model would be given here.`;
+    const why = kept?.left ? `This copy omits ${kept.left} of the session's requests` : "No model call was made here";
+    return `${why}. Download the bundle, run bough import, then ${command} to render it.`;
   }
 
   #told(session, kept, index, first, limit) {
@@ -26,13 +26,13 @@ export class Requests {
     const messages = places.slice(begin, begin + limit).map((place) => kept.pool[place]);
     const before = this.#before(session, kept, index);
     return {
-      at, behind, provider, history, first: begin, of: places.length, cut: 0, request: { ...kept.pool[rest], [history]: messages },
+      at, after: behind, provider, messages_key: history, first: begin, total: places.length, omitted_chars: 0, request: { ...kept.pool[rest], [history]: messages },
       model: session.entry(parsed(at))?.model ?? null, tokens: tokens.map(([part, count]) => ({ part, tokens: count })),
-      before: before === null ? null : kept.told[before].behind, difference: before === null ? null : difference(kept, before, index, places),
+      previous: before === null ? null : kept.told[before].behind, difference: before === null ? null : difference(kept, before, index, places),
     };
   }
 
-  /** The request for the answer before, on the same path. */
+  /** The index of the previous request on the same path. */
   #before(session, kept, index) {
     const leaf = parsed(kept.told[index].behind);
     for (let at = index - 1; at >= 0; at--) if (session.isOnPath(leaf, parsed(kept.told[at].at))) return at;
@@ -45,7 +45,7 @@ function parsed(place) {
   return { branch, seq };
 }
 
-/** Which of the pool: each request says what it adds to the one before it. */
+/** Indexes into the pool: each request lists only what it adds to the one before it. */
 function messagesOf(told, index) {
   let start = index;
   while (start > 0 && told[start].same > 0) start--;
@@ -54,7 +54,7 @@ function messagesOf(told, index) {
   return places;
 }
 
-/** The first message, or the settings, in which a request does not go on from an earlier one; null if it only adds. */
+/** The first message or other part that differs from an earlier request; null if the request only extends it. */
 function difference(kept, before, index, now) {
   const { history, rest } = kept.told[index], was = messagesOf(kept.told, before);
   if (kept.told[before].rest !== rest) return { path: "everything but the messages", before: kept.pool[kept.told[before].rest], after: kept.pool[rest] };

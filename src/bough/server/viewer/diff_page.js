@@ -1,0 +1,194 @@
+// Compares two sessions turn by turn: where they diverge, which words differ, and the cost.
+// Rows are loaded in pages; the entries of a turn are loaded when it is opened.
+
+import { fetchJson, sessionPath } from "./api.js";
+import { fileDiff } from "./tool_cards.js";
+import { button, fill, h } from "./dom.js";
+import { entryRow } from "./entries.js";
+import { Path } from "./path.js";
+import { navigate, route, sessionLink, buildUrl } from "./route.js";
+import { diffWords } from "./text_diff.js";
+import { cost, count, plural, money, printable } from "./format.js";
+
+const PAGE = 50, TURN = 60;
+const KINDS = { same: "same", reworded: "reworded", "result changed": "result", "arguments changed": "arguments",
+  "tool changed": "tool", "input changed": "input", missing: "missing" };
+
+export class DiffPage {
+  #current = -1;
+
+  constructor() {
+    this.rows = h("div.diff-rows");
+    this.head = h("header.diff-head");
+    this.setup = h("div.diff-around");
+    this.element = h("main.page.diff", { id: "main", tabindex: -1, "aria-label": "Comparison" }, this.head, this.setup,
+      this.rows);
+  }
+
+  close() { /* nothing of it goes on */ }
+
+  async open() {
+    const { a, b } = route.now.query;
+    if (!a || !b) { fill(this.head, h("h1", "Compare"),
+      h("p.muted", "Open a session and choose “Compare with…”.")); return; }
+    this.sides = [a, b];
+    const probe = await fetchJson("/diff", { a, b, limit: 1 });
+    const first = Math.max(0, Math.floor((probe.first_different_row ?? 0) / PAGE) * PAGE);
+    this.page = await fetchJson("/diff", { a, b, first, limit: PAGE });
+    this.first = first;
+    this.last = first + this.page.rows.length;
+    const [firstSession, secondSession] = await Promise.all([readSession(this.page.a.session_id), readSession(this.page.b.session_id)]);
+    this.#head(firstSession, secondSession);
+    this.#draw();
+    const differences = this.#differences();
+    if (differences.length && this.page.first_different_row !== null) this.#show(0);
+  }
+
+  /** The next (1) or previous (-1) difference. */
+  async step(by) {
+    const differences = this.#differences();
+    const next = this.#current + by;
+    if (next >= differences.length && this.last < this.page.total) { await this.#loadLater(); return this.step(by); }
+    if (next < 0 && this.first > 0) { await this.#loadEarlier(); return this.step(by); }
+    if (next >= 0 && next < differences.length) this.#show(next);
+  }
+
+  #differences() { return [...this.rows.querySelectorAll(".diff-row:not(.kind-same)")]; }
+
+  #show(index) {
+    this.#current = index;
+    const differences = this.#differences();
+    for (const row of differences) row.classList.toggle("current", row === differences[index]);
+    const { top, bottom } = differences[index].getBoundingClientRect();
+    const below = this.head.getBoundingClientRect().bottom;
+    // Do not scroll if the row is already visible, so that the setup differences stay visible too.
+    if (top < below || bottom > innerHeight) differences[index].scrollIntoView({ block: "start" });
+    differences[index].focus({ preventScroll: true });
+  }
+
+  // -- head -----------------------------------------------------------------------------------
+
+  #head(firstSession, secondSession) {
+    const { page } = this;
+    const changed = Object.entries(page.counts).filter(([kind]) => kind !== "same");
+    const verdict = page.same ? "Inputs, answers, tool calls and results are identical." : `Diverges after entry ${page.shared}.`;
+    fill(this.head,
+      h("div.head-line", h("h1", page.same ? "Identical" : "Different"), h("span.muted", verdict), h("span.grow"),
+        button(null, "Swap", () => navigate(buildUrl("/diff", { a: this.sides[1], b: this.sides[0] })), { class: "quiet" }),
+        button(null, "Previous", () => this.step(-1), { class: "quiet", title: "p" }), button(null, "Next difference",
+          () => this.step(1), { class: "quiet", title: "n" })),
+      h("div.head-facts", h("span", `${plural(page.shared_turns, "turn")} shared`),
+        h("span", `${plural(page.total, "turn")} compared`),
+        changed.map(([kind, number]) => h("span.badge", { class: `diff-${KINDS[kind]}` }, `${number} ${kind}`)),
+        !page.is_state_same && h("span.badge.is-error", "state differs")),
+      h("div.diff-columns.diff-sides", sideHead("a", page.a, firstSession), sideHead("b", page.b, secondSession)));
+    fill(this.setup, page.setup.length > 0 && h("details.fold.setup", { open: page.setup.length < 3 },
+      h("summary", `Setup differences: ${page.setup.map((part) => part.name).join(", ")}`), page.setup.map(setupPart)));
+  }
+
+  // -- rows -----------------------------------------------------------------------------------
+
+  #draw() {
+    const { rows } = this.page;
+    fill(this.rows, this.#pager(this.first > 0, `${plural(this.first, "earlier turn")}`, () => this.#loadEarlier()),
+      rows.map((row, at) => this.#row(row, this.first + at)),
+      this.#pager(this.last < this.page.total, `${plural(this.page.total - this.last, "later turn")}`, () => this.#loadLater()));
+    if (!rows.length) this.rows.append(h("p.empty", "No turns after the shared history."));
+  }
+
+  #pager(isNeeded, label, act) { return isNeeded && h("button.quiet.pager", { type: "button", onclick: act }, label); }
+
+  async #loadLater() {
+    const page = await fetchJson("/diff", { a: this.sides[0], b: this.sides[1], first: this.last, limit: PAGE });
+    this.page.rows = [...this.page.rows, ...page.rows];
+    this.last += page.rows.length;
+    this.#draw();
+  }
+
+  async #loadEarlier() {
+    const first = Math.max(0, this.first - PAGE);
+    const page = await fetchJson("/diff", { a: this.sides[0], b: this.sides[1], first, limit: this.first - first });
+    this.page.rows = [...page.rows, ...this.page.rows.slice(0)];
+    this.first = first;
+    this.#current += page.rows.filter((row) => row.kind !== "same").length;
+    this.#draw();
+  }
+
+  #row(row, index) {
+    const body = h("div.diff-body", row.differences.map(difference));
+    const both = h("details.fold.turns", h("summary", "Show both turns"));
+    both.addEventListener("toggle", () => { if (both.open && both.childElementCount === 1) this.#turns(both, row); });
+    return h("section.diff-row",
+      { class: `kind-${KINDS[row.kind]}`, tabindex: -1, data: { row: index, kind: row.kind },
+      "aria-label": `turn, ${row.kind}` },
+      h("header", h("span.badge", { class: `diff-${KINDS[row.kind]}` }, row.kind),
+        h("span.diff-input", { dir: "auto" }, printable(row.input)), h("span.grow"), costChange(row.a, row.b)),
+      body, both);
+  }
+
+  async #turns(box, row) {
+    const columns = h("div.diff-columns");
+    box.append(columns);
+    columns.append(...await Promise.all([turn(this.sides[0], row.turn_a), turn(this.sides[1], row.turn_b)]));
+  }
+}
+
+async function readSession(id) {
+  try { return (await fetchJson(sessionPath(id))).session; } catch { return { id, heading: id }; } // only the heading is missing
+}
+
+function sideHead(name, page, session) {
+  return h("div", h("span.badge", name), " ",
+    h("a", { href: sessionLink(page.session_id, page.seq || null) }, printable(session.heading)),
+    h("div.muted", [session.relation, page.models.map(printable).join(", ") || session.model,
+      `${count(page.totals.input_tokens)} in`, `${count(page.totals.output_tokens)} out`,
+      cost(page.totals)].filter(Boolean).join(" · ")));
+}
+
+function setupPart({ name, a, b }) {
+  const isText = (a + b).includes("\n") || a.length + b.length > 120;
+  return h("div.setup-part", h("div.label", name), isText ? fileDiff(a, b, "full", "") : markedColumns(a, b));
+}
+
+function costChange(a, b) {
+  const by = b.cost_microcents - a.cost_microcents;
+  const text = `${cost(a)} → ${cost(b)}`;
+  return h("span.muted.price", { title: by ? `${by > 0 ? "+" : "−"}${money(Math.abs(by))}` : "" },
+    a.calls || b.calls ? text : "");
+}
+
+function difference(firstSession) {
+  return h("div.difference", h("div.label", h("strong", firstSession.kind), ` ${printable(firstSession.subject)}`,
+    firstSession.step ? `, step ${firstSession.step}` : "",
+    firstSession.seq_a && `, a ${firstSession.seq_a}`, firstSession.seq_b && `, b ${firstSession.seq_b}`), markedColumns(firstSession.expected, firstSession.actual));
+}
+
+/** Both texts in two columns, with the differing words highlighted. */
+function markedColumns(a, b) {
+  const pieces = diffWords(printable(a), printable(b));
+  const column = (mine, tag) => h(`div.side.side-${mine}`, { dir: "auto" },
+    pieces.filter((piece) => piece.side === "both" || piece.side === mine)
+    .map((piece) => (piece.side === "both" ? piece.text : h(tag, piece.text))));
+  return h("div.diff-columns", a ? column("a", "del") : h("div.side.nothing", "nothing"),
+    b ? column("b", "ins") : h("div.side.nothing", "nothing"));
+}
+
+/** The entries of one turn, rendered as in the transcript. */
+async function turn(reference, seq) {
+  const [id, leaf] = reference.split("@");
+  const box = h("div.side-turn");
+  if (seq === null) return append(box, h("p.muted", "No matching turn"));
+  const path = new Path(id, leaf?.includes(":") ? leaf : null, false);
+  const [first, last] = await path.load({ first: seq, limit: TURN });
+  const context = { path, link: (entry) => sessionLink(id, entry), cardState: () => "preview", setCard: () => undefined,
+    showAll: () => undefined, openCall: () => null, canChange: false };
+  for (let at = first; at <= last; at++) {
+    const entry = path.entry(at);
+    if (!entry || (at > seq && entry.turn === entry.seq)) break;
+    const row = entryRow(entry, context);
+    if (row) box.append(row);
+  }
+  return box;
+}
+
+function append(box, node) { box.append(node); return box; }

@@ -1,0 +1,121 @@
+// Short forms of an entry: one line with flags, or with long strings truncated.
+// They match the server's, so that a copy looks like the original.
+
+const LINE = 200, STRING = 4000, ROOM = 16000, MIN_ROOM = 1000, FULL = 900_000;
+const FINISHES = { cancelled: "cancelled", interrupted: "interrupted", error: "error", length: "cut_off" };
+
+export function parts(entry, type) {
+  return entry.kind === "message" ? (entry.payload.parts ?? []).filter((part) => part.type === type) : [];
+}
+
+/** The plain text of a message. */
+export function text(entry) {
+  return parts(entry, "text").map((part) => part.text).join("");
+}
+
+export function oneLine(value) {
+  const line = value.slice(0, LINE * 4).trim().split(/\s+/u).join(" ");
+  return line.length > LINE ? `${line.slice(0, LINE - 1)}…` : line;
+}
+
+export function isInput(entry) { return entry.turn > 0 && entry.turn === entry.seq; }
+
+export function outlineLine(entry) {
+  const { branch, seq, turn, step, kind, role, internal, at } = entry;
+  return { branch, seq, turn, step, kind, role, text: oneLine(describe(entry)), flags: flags(entry), internal, at };
+}
+
+function describe({ kind, payload }) {
+  switch (kind) {
+    case "message": return (payload.parts ?? []).slice(0, 20).map(part).filter(Boolean).join(" ");
+    case "compaction": return `summary of all before ${payload.first_kept}: ${payload.summary}`;
+    case "uncompaction": return `cancels the compaction at ${payload.cancels}`;
+    case "branch_summary": return `left a branch at ${payload.leaf_seq}: ${payload.summary}`;
+    default: return JSON.stringify(payload);
+  }
+}
+
+function part(one) {
+  switch (one.type) {
+    case "text": return one.text.slice(0, LINE * 2);
+    case "reasoning": return "";
+    case "tool_call": return `→ ${one.name}(${Object.entries(one.arguments ?? {}).map(([name, value]) => `${name}=${JSON.stringify(value)}`).join(", ")})`;
+    case "tool_result": return `← ${one.outcome ? `[${one.outcome}] ` : ""}${(one.content ?? []).slice(0, 5).map(part).join(" ")}`;
+    default: return `[${one.mime ?? "?"}]`;
+  }
+}
+
+function flags(entry) {
+  const results = parts(entry, "tool_result"), items = [];
+  if (isInput(entry)) items.push("input");
+  if (parts(entry, "tool_call").length) items.push("calls");
+  if (results.length) items.push("result");
+  for (const result of results) if (result.outcome ?? (result.error && "error")) items.push(result.outcome ?? "error");
+  if (FINISHES[entry.finish]) items.push(FINISHES[entry.finish]);
+  if (parts(entry, "reasoning").length) items.push("reasoning");
+  if (mediaOf(entry).length) items.push("media");
+  return [...new Set(items)];
+}
+
+/** The media of an entry, including those in tool results. */
+export function mediaOf(entry) {
+  return [...parts(entry, "media"), ...parts(entry, "tool_result").flatMap((result) => (result.content ?? []).filter((piece) => piece.type === "media"))];
+}
+
+// -- truncating -------------------------------------------------------------------------------
+
+/** Truncates one value; `omitted` counts the characters left out. */
+class Truncator {
+  constructor(string, room) {
+    this.string = string;
+    this.room = room;
+    this.omitted = 0;
+  }
+
+  cut(value) {
+    if (typeof value === "string") return this.#text(value);
+    if (Array.isArray(value)) return this.#items(value.entries()).map(([, item]) => item);
+    if (value && typeof value === "object") return Object.fromEntries(this.#items(Object.entries(value)));
+    this.room -= 8;
+    return value;
+  }
+
+  #text(value) {
+    const length = Math.max(0, Math.min(value.length, this.string, this.room));
+    this.room -= length;
+    this.omitted += value.length - length;
+    return length === value.length ? value : value.slice(0, length);
+  }
+
+  #items(items) {
+    const kept = [];
+    for (const [name, value] of items) {
+      if (this.room <= 0 && kept.length) { this.omitted += JSON.stringify(value).length; continue; }
+      this.room -= 4 + String(name).length;
+      kept.push([name, this.truncate(value)]);
+    }
+    return kept;
+  }
+}
+
+/** An entry as in a window of a path. */
+export function truncateEntry(entry) { return cut(entry, STRING, ROOM); }
+
+/** An entry with as much content as one response may contain. */
+export function fullEntry(entry) { return cut(entry, FULL, FULL); }
+
+function cut(entry, string, room) {
+  const { parts: all, ...rest } = entry.payload, scissors = new Truncator(string, room);
+  const payload = scissors.truncate(rest);
+  let omitted = scissors.omitted;
+  if (Array.isArray(all)) {
+    payload.parts = all.map((one) => {
+      const own = new Truncator(string, Math.max(room, MIN_ROOM)), begun = own.room;
+      const shorter = own.truncate(one);
+      room -= begun - own.room;
+      omitted += own.omitted;
+      return own.omitted ? { ...shorter, omitted_chars: own.omitted } : shorter;
+    });
+  }
+  return omitted ? { ...entry, payload, omitted_chars: omitted } : entry;
+}

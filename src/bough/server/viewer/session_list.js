@@ -1,0 +1,340 @@
+// The list of sessions: newest first, filtered by the URL, loaded while scrolling.
+// Sessions open through ordinary links.
+
+import { fetchJson, sendJson, sessionPath } from "./api.js";
+import { button, fill, h, icon, notice } from "./dom.js";
+import { filters, navigate, replaceUrl, route, sessionLink, buildUrl } from "./route.js";
+import { STATUSES, ago, cost, plural, printable, timestamp } from "./format.js";
+import { VirtualList } from "./virtual_list.js";
+
+const FACETS = [["status", "Status"], ["agent", "Agent"], ["model", "Model"], ["relation", "Relation"]];
+const POLL_MS = 5_000, DEBOUNCE_MS = 200, PAGE = 50;
+
+export class SessionList {
+  #list;
+  #rows = [];
+  #next = null;
+  #isLoading = false;
+  #filterKey = "";
+  #editing = null;
+  #timer = 0;
+
+  /** start(): opens the dialog for a new session. */
+  constructor(about, start) {
+    this.isClient = about.level === "client";
+    this.scroller = h("div.session-rows", { role: "list", "aria-label": "Sessions", tabindex: 0 });
+    this.facets = h("div.facets");
+    this.total = h("span.muted", { role: "status" });
+    this.emptyState = h("div.empty", { hidden: true });
+    this.filterInput = h("input", { type: "search", placeholder: "Title or tag=value", autocomplete: "off",
+      "aria-label": "Filter by title or tag", oninput: () => this.#scheduleFilter(), onchange: () => this.#applyTextFilter() });
+    this.element = h("nav.pane.sessions", { "aria-label": "Sessions" },
+      !this.isClient && h("header.bar", this.filterInput,
+        !about.copy && button("plus", "", start, { "aria-label": "New session", title: "New session", class: "quiet" }),
+        button("settings", "", () => this.#toggleFacets(),
+        { "aria-label": "Filters", title: "Filters", "aria-expanded": "false", class: "quiet facets-button" })),
+      this.facets, h("div.bar.slim", this.total, h("span.grow"), !this.isClient && this.#trashSwitch()), this.emptyState, this.scroller);
+    this.#list = new VirtualList(this.scroller,
+      { estimatedHeight: 64, draw: (index) => this.#row(index), onVisible: (_, last) => this.#loadMore(last) });
+    this.facets.hidden = !Object.keys(filters()).some((name) => !["text", "tag", "trashed"].includes(name));
+    this.#syncFilterControls();
+    setInterval(() => this.#poll(), POLL_MS);
+    document.addEventListener("visibilitychange", () => this.#poll());
+  }
+
+  /** No event covers all sessions, so the list polls while it is visible. */
+  #poll() { if (document.visibilityState === "visible" && this.element.isConnected) this.refresh(); }
+
+  /** Show the sessions that match the current URL. */
+  async show() {
+    const filterKey = JSON.stringify(filters());
+    if (filterKey === this.#filterKey && this.#rows.length) return this.#markCurrent();
+    this.#filterKey = filterKey;
+    const { tag, text } = route.now.query;
+    if (document.activeElement !== this.filterInput) this.filterInput.value = tag ?? text ?? "";
+    this.#syncFilterControls();
+    await this.#loadPage(null);
+    this.#countFacets();
+  }
+
+  /** Reload the first page; later rows and the focus stay as they are. */
+  async refresh() {
+    if (this.#isLoading || this.#editing || !this.#filterKey) return;
+    const filterKey = this.#filterKey;
+    let reply;
+    try {
+      reply = await fetchJson("/sessions", { ...filters(), limit: PAGE });
+    } catch (problem) {
+      this.total.textContent = `${problem.message}. Retrying…`;
+      return;
+    }
+    if (filterKey !== this.#filterKey || this.#isLoading || this.#editing) return;
+    const before = this.#rows.map(rowKey), known = new Set(reply.sessions.map((row) => row.id));
+    const end = this.#rows.findIndex((row) => row.id === reply.sessions.at(-1)?.id);
+    const older = reply.next ? this.#rows.slice(end + 1).filter((row) => !known.has(row.id)) : [];
+    const isNew = reply.sessions.some((row, index) => row.id !== this.#rows[index]?.id) || this.total.dataset.of !== filterKey;
+    if (!reply.next) this.#next = null;
+    this.#replaceRows([...reply.sessions, ...older], before);
+    if (isNew) this.#countFacets();
+    else this.#renderTotal();
+  }
+
+  /** Replace the rows: redraw only those that changed, and keep the scroll position. */
+  #replaceRows(rows, before) {
+    const focus = this.#focus(), top = this.#list.top, id = this.#rows[top?.index]?.id;
+    this.#rows = rows;
+    this.#resize();
+    this.#list.changed([...rows.keys()].filter((index) => before[index] !== rowKey(rows[index])));
+    const index = this.scroller.scrollTop > 0 ? rows.findIndex((row) => row.id === id) : -1;
+    if (index >= 0 && index !== top.index) this.#list.show(index, top.offset);
+    focus?.();
+  }
+
+  /** Return a function that restores the focus to the same control of the same row. */
+  #focus() {
+    const at = document.activeElement, row = at?.closest?.(".session-row");
+    if (!row || !this.scroller.contains(row)) return null;
+    const nth = [...row.querySelectorAll("a, button")].indexOf(at), { id } = row.dataset;
+    return () => {
+      if (at.isConnected) return;
+      const drawn = this.#list.row(this.#rows.findIndex((one) => one.id === id));
+      drawn?.querySelectorAll("a, button")[nth]?.focus({ preventScroll: true });
+    };
+  }
+
+  /** Update one row. */
+  update(session) {
+    const index = this.#rows.findIndex((row) => row.id === session.id);
+    if (index < 0 || this.#editing) return;
+    this.#rows[index] = { ...this.#rows[index], ...session };
+    this.#list.changed([index]);
+  }
+
+  async #loadPage(page) {
+    this.#isLoading = true;
+    const filterKey = this.#filterKey;
+    try {
+      const reply = await fetchJson("/sessions", { ...filters(), limit: PAGE, page });
+      if (filterKey !== this.#filterKey) return;
+      this.#rows = page ? [...this.#rows, ...reply.sessions] : reply.sessions;
+      this.#next = reply.next ?? null;
+      if (!page) this.#list.reset(this.#count());
+      this.#resize();
+      this.#list.paint(page ? undefined : { index: 0, offset: 0 });
+      this.#renderTotal();
+    } catch (problem) {
+      this.total.textContent = problem.message;
+    } finally {
+      this.#isLoading = false;
+    }
+    // The server checks a limited number of headings per request: continue until a page is full.
+    if (filterKey === this.#filterKey && this.#next && this.#next !== page && this.#rows.length < PAGE) await this.#loadPage(this.#next);
+  }
+
+  #count() { return this.#rows.length + (this.#next ? 1 : 0); }
+
+  #resize() {
+    const before = this.#list.count;
+    if (before !== this.#count()) this.#list.grow(this.#count());
+    this.#list.changed([before - 1]);
+  }
+
+  #loadMore(last) {
+    if (this.#next && !this.#isLoading && last >= this.#rows.length - 10) this.#loadPage(this.#next);
+  }
+
+  // -- rows -----------------------------------------------------------------------------------
+
+  #row(index) {
+    const row = this.#rows[index];
+    if (!row) return h("div.session-row.waiting", h("span.muted", "…"));
+    const isHere = route.now.id === row.id;
+    return h("div.session-row", { role: "listitem", class: isHere ? "selected" : "", data: { id: row.id } },
+      h("a", { href: sessionLink(row.id), "aria-current": isHere ? "page" : null },
+        h("span.session-heading", statusDot(row), h("span.ellipsis", { dir: "auto" }, printable(row.heading)), relationBadge(row)),
+        h("span.session-facts", ...factSpans(row))),
+      !this.isClient && this.#actions(row, index));
+  }
+
+  #actions(row, index) {
+    if (row.trashed_at) return h("span.session-actions",
+      button("undo", "", () => this.#restore(row), { "aria-label": "Restore", title: "Restore", class: "quiet" }));
+    return h("span.session-actions",
+      button("pencil", "", () => this.#edit(row, index),
+        { "aria-label": `Rename ${row.heading}`, title: "Rename", class: "quiet" }),
+      button("trash", "", () => this.#trash(row),
+        { "aria-label": `Move ${row.heading} to trash`, title: "Move to trash", class: "quiet" }));
+  }
+
+  #markCurrent() {
+    for (const row of this.scroller.querySelectorAll(".session-row")) {
+      const isHere = row.dataset.id === route.now.id;
+      row.classList.toggle("selected", isHere);
+      row.querySelector("a")?.toggleAttribute("aria-current", isHere);
+    }
+  }
+
+  #edit(row, index) {
+    const drawn = this.#list.row(index)?.querySelector(".session-heading");
+    if (!drawn) return;
+    this.#editing = row.id;
+    const done = async (keep) => {
+      if (!this.#editing) return;
+      this.#editing = null;
+      const title = input.value.trim();
+      if (keep && title !== (row.title ?? "")) await this.rename(row.id, title || null);
+      this.#list.changed([index]);
+    };
+    const input = h("input.rename", {
+      value: row.title ?? "", "aria-label": "Title", placeholder: printable(row.heading), onblur: () => done(true),
+      onclick: (event) => event.preventDefault(),
+      onkeydown: (event) => { if (event.key === "Enter") done(true); if (event.key === "Escape") { event.stopPropagation(); done(false); } },
+    });
+    fill(drawn, input);
+    input.focus();
+    input.select();
+  }
+
+  async rename(id, title) {
+    try {
+      this.update((await sendJson("PATCH", sessionPath(id), { title })).session);
+    } catch (problem) {
+      notice(problem.text, { kind: "bad" });
+    }
+  }
+
+  async #trash(row) {
+    try {
+      const { trashed } = await sendJson("DELETE", sessionPath(row.id));
+      this.#removeRow(row.id);
+      const words = trashed.length > 1 ? ` with ${plural(trashed.length - 1, "task")}` : "";
+      notice(`Moved “${printable(row.heading)}”${words} to trash`, { action: () => this.#restore(row) });
+    } catch (problem) {
+      notice(problem.text, { kind: "bad" });
+    }
+  }
+
+  async #restore(row) {
+    try {
+      await sendJson("POST", sessionPath(row.id, "/restore"));
+      this.#removeRow(row.id);
+      notice(`Restored “${printable(row.heading)}”`);
+      this.#filterKey = "";
+      await this.show();
+    } catch (problem) {
+      notice(problem.text, { kind: "bad" });
+    }
+  }
+
+  #removeRow(id) {
+    this.#rows = this.#rows.filter((row) => row.id !== id);
+    this.#list.reset(this.#count());
+    this.#list.paint({ index: 0, offset: this.scroller.scrollTop });
+    this.#countFacets();
+  }
+
+  // -- filters --------------------------------------------------------------------------------
+
+  #trashSwitch() {
+    const box = h("input", { type: "checkbox", onchange: () => this.#filter("trashed", box.checked ? "true" : null) });
+    this.trash = box;
+    return h("label.check", box, "Trash");
+  }
+
+  #toggleFacets() {
+    this.facets.hidden = !this.facets.hidden;
+    this.#syncFilterControls();
+  }
+
+  /** Update the filter button and the trash checkbox from the URL. */
+  #syncFilterControls() {
+    const chosen = FACETS.some(([name]) => route.now.query[name] !== undefined);
+    const button = this.element.querySelector(".facets-button");
+    button?.setAttribute("aria-expanded", String(!this.facets.hidden));
+    button?.classList.toggle("chosen", chosen);
+    if (this.trash) this.trash.checked = route.now.query.trashed === "true";
+  }
+
+  #scheduleFilter() {
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#applyTextFilter(), DEBOUNCE_MS);
+  }
+
+  /** Apply the text field as words or a tag. Typing replaces the URL instead of adding a history entry per letter. */
+  #applyTextFilter() {
+    clearTimeout(this.#timer);
+    const text = this.filterInput.value.trim(), isTag = /^[^=\s]+=/.test(text);
+    replaceUrl(this.#address(isTag ? { tag: text, text: null } : { text: text, tag: null }));
+    this.show();
+  }
+
+  #filter(name, value) { navigate(this.#address({ [name]: value })); }
+
+  #address(changes) {
+    const { id, page, query } = route.now;
+    return buildUrl(page === "session" ? `/s/${encodeURIComponent(id)}` : "/", { ...query, ...changes }).replaceAll("%3A", ":");
+  }
+
+  async #countFacets() {
+    if (this.isClient) return;
+    const filterKey = this.#filterKey;
+    try {
+      const { text, ...rest } = filters();
+      const reply = await fetchJson("/facets", rest);
+      if (filterKey !== this.#filterKey) return;
+      this.total.dataset.of = filterKey;
+      this.total.dataset.all = reply.total;
+      this.#renderTotal();
+      fill(this.facets, FACETS.map(([name, label]) => this.#facet(name, label, reply.facets[name] ?? {})));
+    } catch (problem) {
+      this.total.textContent = problem.message;
+    }
+  }
+
+  /** Explain an empty list. */
+  #renderEmptyState(isEmpty) {
+    const isFiltered = Object.keys(filters()).length > 0;
+    this.emptyState.hidden = !isEmpty;
+    if (!isEmpty) return;
+    if (isFiltered) fill(this.emptyState, h("p", "No sessions match."), button("cross", "Show all sessions", () => { this.filterInput.value = ""; navigate("/"); }));
+    else fill(this.emptyState, h("p", "No sessions yet."), !this.isClient && h("p.muted", "Press + to start one, or run bough import."));
+  }
+
+  #renderTotal() {
+    const { text } = filters(), isKnown = this.total.dataset.of === this.#filterKey;
+    const count = this.#rows.length, suffix = this.#next ? "+" : "";
+    this.#renderEmptyState(!count && !suffix);
+    if (text) this.total.textContent = count || !suffix ? `${count}${suffix} found` : "Searching…";
+    else if (!count) this.total.textContent = "No sessions";
+    else this.total.textContent = isKnown ? plural(Number(this.total.dataset.all), "session") : `${plural(count, "session")}${suffix}`;
+  }
+
+  #facet(name, label, counts) {
+    const chosen = route.now.query[name];
+    const values = Object.entries(counts).filter(([value]) => value || name === "agent");
+    if (!values.length && chosen === undefined) return null;
+    return h("fieldset", h("legend", label), values.slice(0, 12).map(([value, number]) => h("button.facet", {
+      type: "button", "aria-pressed": String(chosen === value), disabled: value === "",
+      onclick: () => this.#filter(name, chosen === value ? null : value),
+    }, h("span.ellipsis", value ? printable(value) : "none"), h("span.muted", number))));
+  }
+}
+
+/** A string that changes when the row must be redrawn. */
+function rowKey(row) { return row && JSON.stringify([row, ago(row.updated_at)]); }
+
+export function statusDot(row) {
+  const [label, title] = STATUSES[row.status] ?? [row.status, row.status];
+  return h("span.dot", { class: `status-${row.status}`, role: "img", "aria-label": label, title });
+}
+
+export function relationBadge(row) {
+  return row.relation && h("span.badge.relation", { title: `${row.relation} of another session` }, icon(row.relation),
+    row.relation);
+}
+
+function factSpans(row) {
+  const names = [row.agent, row.model].filter(Boolean).map((name) => h("span.ellipsis", printable(name)));
+  return [...names, h("span", plural(row.turns ?? 0, "turn")), row.totals && h("span", cost(row.totals)),
+    h("time", { title: timestamp(row.updated_at) }, ago(row.updated_at))];
+}
