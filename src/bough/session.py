@@ -915,10 +915,7 @@ def _decide(log: Log, call: OpenCall, kind: Literal["approved", "denied"]) -> No
     data = {"seq": call.seq, "index": call.index}
     decision = {"session": log.session_id, **data, "word": kind}
     if log.store.has_tasks:
-        from .engines.absurd.signals import (  # a worker's task may wait for it
-            record_decision,
-            record_task_decision,
-        )
+        from .engines.absurd.signals import record_decision, record_task_decision
 
         record_decision(log, call, kind)
         for parent in ancestors(log):

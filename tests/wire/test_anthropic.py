@@ -25,9 +25,10 @@ from bough.core.messages import (
 from bough.core.usage import Usage
 from bough.errors import UnrecognizedReply
 from bough.wire import find_provider, parse_reply
-from bough.wire.anthropic.request import OPENING, parse_messages
+from bough.wire.anthropic.parse import parse_messages
+from bough.wire.anthropic.request import OPENING
 from bough.wire.anthropic.rules import violations
-from bough.wire.pairs import EMPTY_MESSAGE, MEDIA_HEADING, NO_OUTPUT, NO_RESULT
+from bough.wire.tool_pairs import EMPTY_MESSAGE, MEDIA_HEADING, NO_OUTPUT, NO_RESULT
 from support.random_logs import PNG, blobs, entries, path_of
 
 PNG64 = base64.b64encode(PNG).decode()

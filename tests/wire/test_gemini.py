@@ -25,9 +25,10 @@ from bough.core.messages import (
 from bough.core.usage import Usage
 from bough.errors import UnrecognizedReply
 from bough.wire import find_provider, parse_reply
-from bough.wire.gemini.request import OPENING, UNSIGNED, parse_messages
+from bough.wire.gemini.parse import parse_messages
+from bough.wire.gemini.request import OPENING, UNSIGNED
 from bough.wire.gemini.rules import violations
-from bough.wire.pairs import EMPTY_MESSAGE, MEDIA_HEADING, NO_OUTPUT, NO_RESULT
+from bough.wire.tool_pairs import EMPTY_MESSAGE, MEDIA_HEADING, NO_OUTPUT, NO_RESULT
 from support.random_logs import PNG, blobs, entries, path_of
 
 PNG_64 = base64.b64encode(PNG).decode()

@@ -23,9 +23,9 @@ from bough.core.messages import (
 from bough.core.usage import Usage
 from bough.errors import UnrecognizedReply
 from bough.wire import find_provider, parse_reply
-from bough.wire.openai_chat.request import parse_messages
+from bough.wire.openai_chat.parse import parse_messages
 from bough.wire.openai_chat.rules import violations
-from bough.wire.pairs import EMPTY_MESSAGE, MEDIA_HEADING, NO_OUTPUT, NO_RESULT
+from bough.wire.tool_pairs import EMPTY_MESSAGE, MEDIA_HEADING, NO_OUTPUT, NO_RESULT
 from support.random_logs import PNG, blobs, entries, path_of
 
 PNG_URL = "data:image/png;base64," + base64.b64encode(PNG).decode()

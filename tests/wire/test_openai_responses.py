@@ -25,9 +25,9 @@ from bough.core.messages import (
 from bough.core.usage import Usage
 from bough.errors import UnrecognizedReply
 from bough.wire import find_provider, parse_reply
-from bough.wire.openai_responses.request import parse_messages
+from bough.wire.openai_responses.parse import parse_messages
 from bough.wire.openai_responses.rules import violations
-from bough.wire.pairs import EMPTY_MESSAGE, NO_OUTPUT, NO_RESULT
+from bough.wire.tool_pairs import EMPTY_MESSAGE, NO_OUTPUT, NO_RESULT
 from support.random_logs import PNG, blobs, entries, path_of
 
 PNG_URL = "data:image/png;base64," + base64.b64encode(PNG).decode()

@@ -20,7 +20,7 @@ from bough.core.messages import Reasoning, Text, ToolCall, assistant, system, to
 from bough.core.turns import cursor_after
 from bough.errors import TurnTooLarge, UnknownProvider, UnrecognizedReply
 from bough.wire import first_difference, parse_messages, parse_reply, render
-from bough.wire.pairs import NO_RESULT
+from bough.wire.tool_pairs import NO_RESULT
 from support.random_logs import blobs, budgets, path_of, paths, thorough_settings
 
 providers = pytest.mark.parametrize("name", list(wire.PROVIDERS))

@@ -26,7 +26,7 @@ from ..errors import ModelError
 from ..models.model import Model, Request
 from ..models.prices import price_of
 from ..wire import Answer
-from ..wire.shapes import Blobs
+from ..wire.base import Blobs
 from .cancellation import run_uncancelled
 from .events import Event
 

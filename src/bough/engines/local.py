@@ -96,9 +96,7 @@ def resolve_models(model: ModelLike) -> list[Model]:
 def _model(given: Model | str) -> Model:
     if not isinstance(given, str):
         return given
-    from ..models.names import (
-        model_by_name,  # loaded late: most programs hand in one model, and tests a scripted one
-    )
+    from ..models.names import model_by_name
 
     return model_by_name(given)
 

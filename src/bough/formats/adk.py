@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from ..core.entries import Evidence, Note
 from ..core.messages import Message
 from ..core.usage import Usage
-from ..wire.gemini.request import NAME, parse_messages, parse_reply
+from ..wire.gemini import NAME
+from ..wire.gemini.parse import parse_messages, parse_reply
 from .jsonl import UNEXPECTED_SHAPE, gemini_signature, json_object, parse_time, text_or_none
 from .records import EntryRecord, LossReport
 

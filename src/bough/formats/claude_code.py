@@ -15,8 +15,9 @@ from ..core.messages import Message, Part, Reasoning, Text, ToolResult
 from ..core.usage import MAX_COUNT, Usage
 from ..errors import InvalidValue, UnrecognizedReply
 from ..wire import Answer
-from ..wire.anthropic import request as wire
-from ..wire.shapes import parse_base64
+from ..wire.anthropic import NAME as ANTHROPIC
+from ..wire.anthropic import parse as wire
+from ..wire.parsing import parse_base64
 from .records import LossReport
 
 TranscriptLine = dict[str, Any]
@@ -163,7 +164,7 @@ def read_answer(lines: Sequence[TranscriptLine], losses: LossReport) -> Answer:
         is_error = any(line.get("isApiErrorMessage") is True for line in lines)
         return Answer(message, finish="error" if is_error else finish)
     usage = _read_usage((source.get("usage") for source in sources), losses)
-    return Answer(message, usage, Evidence(wire.NAME, proofs) if proofs else None, wire.NAME, model, finish)
+    return Answer(message, usage, Evidence(ANTHROPIC, proofs) if proofs else None, ANTHROPIC, model, finish)
 
 
 def _last_text(sources: Sequence[Block], field: str) -> str | None:

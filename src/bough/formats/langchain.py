@@ -11,7 +11,7 @@ from typing import Any
 from ..core.entries import Evidence
 from ..core.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResult
 from ..core.usage import Usage
-from ..wire.shapes import parse_base64, parse_tool_call
+from ..wire.parsing import parse_base64, parse_tool_call
 from .jsonl import UNEXPECTED_SHAPE, text_or_none, token_counts
 from .records import EntryRecord, LossReport
 

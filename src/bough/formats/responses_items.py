@@ -12,8 +12,9 @@ from ..core.codec import to_json
 from ..core.entries import Evidence
 from ..core.messages import Message, Part, ToolCall
 from ..wire import Answer
-from ..wire.openai_responses.request import NAME, parse_messages, parse_reply
-from ..wire.shapes import parse_base64, parse_tool_call
+from ..wire.openai_responses import NAME
+from ..wire.openai_responses.parse import parse_messages, parse_reply
+from ..wire.parsing import parse_base64, parse_tool_call
 from .jsonl import UNEXPECTED_SHAPE
 from .records import LossReport
 

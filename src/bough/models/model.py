@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from ..core.context import Context
 from ..wire import Answer
-from ..wire.shapes import Blobs
+from ..wire.base import Blobs
 
 
 class ToolSpec(Struct, frozen=True):

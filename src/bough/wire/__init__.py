@@ -1,76 +1,71 @@
-"""How each provider writes a history: projection, reading and rules; one file per wire format.
+"""Wire formats: how each provider writes a history, one package per provider with `request`, `parse` and `rules`.
 
-Pure: no SDK is imported here, no file opened, no clock read. A projection is a function of a context and
-of the bytes of its media, so another process renders the same bytes for the same leaf. Whatever a log
-may hold, its projection obeys the provider's rules: repair happens here and never in the log.
+Pure: imports no SDK, opens no file, reads no clock. A projection is a function of a context and of the bytes of its
+media, so another process renders the same bytes for the same leaf. Whatever a log contains, its projection obeys the
+provider's rules: repair happens here and never in the log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import groupby
+from types import ModuleType
 from typing import Any
 
 import msgspec
 
 from ..core.messages import Message
 from ..errors import UnknownProvider, UnrecognizedReply
-from .anthropic import request as anthropic
+from . import anthropic, gemini, openai_chat, openai_responses
+from .anthropic import parse as anthropic_parse
+from .anthropic import request as anthropic_request
 from .anthropic import rules as anthropic_rules
+from .base import Answer, Blobs, Provider, Request
 from .explain import Difference, first_difference
-from .gemini import request as gemini
+from .gemini import parse as gemini_parse
+from .gemini import request as gemini_request
 from .gemini import rules as gemini_rules
-from .openai_chat import request as openai_chat
+from .openai_chat import parse as openai_chat_parse
+from .openai_chat import request as openai_chat_request
 from .openai_chat import rules as openai_chat_rules
-from .openai_responses import request as openai_responses
+from .openai_responses import parse as openai_responses_parse
+from .openai_responses import request as openai_responses_request
 from .openai_responses import rules as openai_responses_rules
-from .shapes import Answer, Blobs, Provider, Request, to_dict
+from .parsing import to_dict
 
 __all__ = [
     "PROVIDERS",
     "Answer",
     "Blobs",
     "Difference",
-    "Request",
     "Provider",
+    "Request",
+    "find_provider",
     "first_difference",
-    "parse_reply",
     "parse_messages",
+    "parse_reply",
     "render",
-    "provider",
 ]
 
+
+def _provider(name: str, request: ModuleType, parse: ModuleType, rules: ModuleType, history: str) -> Provider:
+    return Provider(name, request.project, rules.violations, parse.parse_reply, parse.parse_messages, history)
+
+
 PROVIDERS: dict[str, Provider] = {
-    "anthropic": Provider(
-        "anthropic",
-        anthropic.project,
-        anthropic_rules.violations,
-        anthropic.parse_reply,
-        anthropic.parse_messages,
-    ),
-    "openai-chat": Provider(
-        "openai-chat",
-        openai_chat.project,
-        openai_chat_rules.violations,
-        openai_chat.parse_reply,
-        openai_chat.parse_messages,
-    ),
-    "openai": Provider(
-        "openai",
-        openai_responses.project,
-        openai_responses_rules.violations,
-        openai_responses.parse_reply,
-        openai_responses.parse_messages,
-        "input",
-    ),
-    "gemini": Provider(
-        "gemini",
-        gemini.project,
-        gemini_rules.violations,
-        gemini.parse_reply,
-        gemini.parse_messages,
-        "contents",
-    ),
+    provider.name: provider
+    for provider in (
+        _provider(anthropic.NAME, anthropic_request, anthropic_parse, anthropic_rules, "messages"),
+        _provider(openai_chat.NAME, openai_chat_request, openai_chat_parse, openai_chat_rules, "messages"),
+        _provider(
+            openai_responses.NAME,
+            openai_responses_request,
+            openai_responses_parse,
+            openai_responses_rules,
+            "input",
+        ),
+        _provider(gemini.NAME, gemini_request, gemini_parse, gemini_rules, "contents"),
+    )
 }
 
 _CHAT_PARTS = {"image_url", "file", "input_audio", "refusal"}
@@ -79,64 +74,58 @@ _GEMINI_REPLY = {"candidates", "promptFeedback", "prompt_feedback"}
 
 
 def find_provider(name: str) -> Provider:
-    found = PROVIDERS.get(name)
-    if found is None:
+    provider = PROVIDERS.get(name)
+    if provider is None:
         raise UnknownProvider(name, list(PROVIDERS))
-    return found
+    return provider
 
 
 def render(request: Request) -> bytes:
-    """The bytes of a request, the same wherever and whenever they are made."""
+    """Encode a request: equal requests give equal bytes in every process."""
     return msgspec.json.encode(request)
 
 
 def parse_reply(reply: object) -> Answer:
-    """A provider's reply, object or dict, or a message or answer of ours, as an answer."""
+    """Parse a provider's reply (SDK object or dict), or accept a `Message` or `Answer`."""
     if isinstance(reply, Answer):
         return reply
     if isinstance(reply, Message):
         if reply.role != "assistant":
-            raise UnrecognizedReply(f"a message of role {reply.role!r} is no answer")
+            raise UnrecognizedReply(f"a message of role {reply.role!r} is not an answer")
         return Answer(reply)
-    found = to_dict(reply)
-    if found.get("object") == "response":
-        return openai_responses.parse_reply(found)
-    if "choices" in found:
-        return openai_chat.parse_reply(found)
-    if found.keys() & _GEMINI_REPLY or found.get("role") == "model":
-        return gemini.parse_reply(found)
-    if found.get("type") == "message" and _speaks(found) != "openai":
-        return anthropic.parse_reply(found)
-    if found.get("role") == "assistant":
-        return PROVIDERS[_speaks(found)].parse_reply(found)
-    if "error" in found:
-        raise UnrecognizedReply(f"an error of the provider: {found['error']!r}")
-    raise UnrecognizedReply(
-        f"a dict with {', '.join(map(str, found)) or 'nothing in it'} is no reply we know"
-    )
+    data = to_dict(reply)
+    if data.get("object") == "response":
+        return openai_responses_parse.parse_reply(data)
+    if "choices" in data:
+        return openai_chat_parse.parse_reply(data)
+    if data.keys() & _GEMINI_REPLY or data.get("role") == "model":
+        return gemini_parse.parse_reply(data)
+    if data.get("type") == "message" and _provider_of(data) != "openai":
+        return anthropic_parse.parse_reply(data)
+    if data.get("role") == "assistant":
+        return PROVIDERS[_provider_of(data)].parse_reply(data)
+    if "error" in data:
+        raise UnrecognizedReply(f"the provider returned an error: {data['error']!r}")
+    raise UnrecognizedReply(f"a dict with {', '.join(map(str, data)) or 'no keys'} is not a known reply")
 
 
 def parse_messages(messages: Iterable[object]) -> list[Message]:
-    """Messages of any provider's shape, or ours, as they are recognised.
+    """Parse messages in the shape of any provider; a `Message` stays as it is.
 
-    Those of one shape in a row are read together: on OpenAI's Responses an answer is several items.
+    Consecutive messages of one shape are parsed together: on OpenAI's Responses an answer is several items.
     """
-    read: list[Message] = []
-    ours = (message if isinstance(message, Message) else to_dict(message) for message in messages)
-    for name, run in groupby(ours, _speaker):
+    parsed: list[Message] = []
+    dicts = (message if isinstance(message, Message) else to_dict(message) for message in messages)
+    for name, group in groupby(dicts, lambda m: None if isinstance(m, Message) else _provider_of(m)):
         if name is None:
-            read.extend(message for message in run if isinstance(message, Message))
+            parsed.extend(message for message in group if isinstance(message, Message))
         else:
-            read.extend(PROVIDERS[name].parse_messages(run))
-    return read
+            parsed.extend(PROVIDERS[name].parse_messages(group))
+    return parsed
 
 
-def _speaker(message: Message | dict[str, Any]) -> str | None:
-    return None if isinstance(message, Message) else _speaks(message)
-
-
-def _speaks(message: dict[str, Any]) -> str:
-    """Which provider writes such a message; text alone is the same for all but Gemini."""
+def _provider_of(message: dict[str, Any]) -> str:
+    """Return which provider writes such a message; plain text is the same for all but Gemini."""
     if "parts" in message:
         return "gemini"
     if message.get("type", "message") != "message":

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from .shapes import HISTORY_KEYS, Request
+from .base import HISTORY_KEYS, Request
 
 SHOWN = 60
 

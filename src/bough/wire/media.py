@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from ..core.messages import Attachment, Media
-from .shapes import Blobs
+from .base import Blobs
 
 PDF = "application/pdf"
 MAX_NAME_LENGTH = 100  # a name is for the model's orientation, not a place for a document

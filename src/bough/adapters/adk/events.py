@@ -28,8 +28,9 @@ from ...core.state import State, state_updates
 from ...core.turns import Cursor, advance
 from ...errors import InvalidOperation, UnrecognizedReply
 from ...wire import Blobs
-from ...wire.gemini import request as gemini
-from ...wire.shapes import parse_base64
+from ...wire.gemini import NAME as GEMINI
+from ...wire.gemini import parse as gemini
+from ...wire.parsing import parse_base64
 from .. import MISSING_MEDIA, UNKNOWN_RESULT
 from ..json_diff import apply_edits, diff
 
@@ -107,7 +108,7 @@ class ParsedContent(Struct, frozen=True):
         proofs = self.proofs if messages == self.messages else {}
         by_part = {index: proof["signature"] for index, proof in proofs.items() if "signature" in proof}
         by_content = {} if by_part == self.signatures else {KEY: dict(self.signatures)}
-        return Evidence(gemini.NAME, {**proofs, **by_content}) if proofs or by_content else None
+        return Evidence(GEMINI, {**proofs, **by_content}) if proofs or by_content else None
 
 
 def event_drafts(event: Event, cursor: Cursor, patch: State, history: History) -> EventDrafts:
@@ -419,7 +420,7 @@ def _restored_content(record: Json, messages: Sequence[Message]) -> Json:
 
 def _signatures(entries: Sequence[Entry]) -> dict[str, str]:
     for entry in entries:
-        if entry.evidence is not None and entry.evidence.issuer == gemini.NAME:
+        if entry.evidence is not None and entry.evidence.issuer == GEMINI:
             parts = entry.evidence.parts
             by_part = {index: proof["signature"] for index, proof in parts.items() if "signature" in proof}
             return parts.get(KEY) or by_part

@@ -37,7 +37,8 @@ from ...models.prices import price
 from ...session import Session
 from ...store import Store
 from ...stores.base import PathSnapshot, SessionRow
-from ...wire.gemini import request as gemini
+from ...wire.gemini import NAME as GEMINI
+from ...wire.gemini import parse as gemini
 from .. import require_store
 from ..async_bridge import AsyncBridge
 from .events import (
@@ -468,7 +469,7 @@ def _model_calls(event: Event, drafts: EventDrafts, log: Log) -> list[Call]:
     reply = {"candidates": [{}], "usage_metadata": event.usage_metadata}
     usage = gemini.parse_reply(reply).usage or Usage()
     model = event.model_version
-    provider = gemini.NAME if model is not None and gemini.NAME in model else None
+    provider = GEMINI if model is not None and GEMINI in model else None
     after = log.leaf.seq + (drafts.answer_index or 0)
     return [
         Call(

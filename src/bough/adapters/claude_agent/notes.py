@@ -19,7 +19,7 @@ from ...formats.claude_code import TranscriptLine, content_blocks, line_message
 from ...formats.jsonl import INVALID_JSON, decode_json
 from ...formats.records import LossReport
 from ...wire import Blobs
-from ...wire.anthropic.request import NAME as ISSUER
+from ...wire.anthropic import NAME as ISSUER
 from .lines import unpacked
 
 NAME = "claude"

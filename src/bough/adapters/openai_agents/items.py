@@ -33,7 +33,7 @@ from ...core.messages import (
 )
 from ...errors import UnrecognizedReply
 from ...wire import Blobs, find_provider
-from ...wire.shapes import content_blocks, to_dict
+from ...wire.parsing import content_blocks, to_dict
 from ..json_diff import apply_edits, diff
 
 Item = dict[str, Any]

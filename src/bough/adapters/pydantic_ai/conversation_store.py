@@ -49,15 +49,7 @@ from ...store import Store
 from ...stores.base import SessionRow
 from .. import require_store
 from ..async_bridge import AsyncBridge
-from .messages import (
-    DraftBuilder,
-    Dumped,
-    PathMessage,
-    entry_id_of,
-    no_blob,
-    path_messages,
-    record_of,
-)
+from .messages import DraftBuilder, Dumped, PathMessage, entry_id_of, no_blob, path_messages, record_of
 
 SCOPE_TAG = "scope"
 CONVERSATION_RELATIONS = (None, "import", "fork")

@@ -45,7 +45,7 @@ from ...core.messages import (
     ToolResult,
 )
 from ...wire import Blobs
-from ...wire.shapes import parse_tool_call
+from ...wire.parsing import parse_tool_call
 from ..json_diff import apply_edits, diff
 
 Dumped = dict[str, Any]

@@ -312,9 +312,7 @@ def _open_call_lines(session: Session) -> Iterator[str]:
     """Calls without results: what may have happened is said as plainly as what has not."""
     if not session.open_tool_calls:
         return
-    from ...agent.call_status import (
-        read_call_status,  # loaded late: few sessions are in the middle of something
-    )
+    from ...agent.call_status import read_call_status
 
     known = read_call_status(session.log)
     for call in session.open_tool_calls:

@@ -23,7 +23,7 @@ from ...core.turns import group_by_turn, is_completed
 from ...wire import render
 from ...wire.media import media_stub
 from ...wire.openai_chat import request as openai_chat
-from ...wire.pairs import legal_name
+from ...wire.tool_pairs import legal_name
 
 _FATES = {
     "unknown": "the outcome of a call is unknown",

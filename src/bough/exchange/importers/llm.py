@@ -19,7 +19,7 @@ from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolCal
 from ...core.usage import MAX_COUNT, Usage
 from ...formats.jsonl import INVALID_JSON, parse_time, text_or_none
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord
-from ...wire.shapes import parse_tool_call
+from ...wire.parsing import parse_tool_call
 from .sqlite_files import Row, Tables, open_tables
 
 FILE = "logs.db"

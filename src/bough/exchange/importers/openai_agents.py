@@ -13,14 +13,7 @@ from msgspec.structs import replace
 
 from ...core.messages import Message
 from ...core.usage import Usage
-from ...formats.jsonl import (
-    INVALID_JSON,
-    decode_json,
-    json_object,
-    parse_time,
-    text_or_none,
-    token_counts,
-)
+from ...formats.jsonl import INVALID_JSON, decode_json, json_object, parse_time, text_or_none, token_counts
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord
 from ...formats.responses_items import AnswerBuilder, Item, read_input_item
 from .sqlite_files import Row, Tables, open_tables

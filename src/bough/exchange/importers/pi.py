@@ -26,7 +26,7 @@ from ...formats.jsonl import (
     token_counts,
 )
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord
-from ...wire.shapes import parse_base64, parse_tool_call
+from ...wire.parsing import parse_base64, parse_tool_call
 
 TOKENS = ("input", "output", "cacheRead", "cacheWrite")
 ISSUERS = {

@@ -28,7 +28,7 @@ from ...errors import (
     UnrecognizedReply,
 )
 from ...wire import Answer, find_provider
-from ...wire.shapes import Request as History
+from ...wire.base import Request as History
 from ..model import Delta, Request
 
 LONGEST_WORDS = 400

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from ...wire.shapes import Request as History
-from ...wire.shapes import to_dict
+from ...wire.base import Request as History
+from ...wire.parsing import to_dict
 from ..model import Delta, Request, ToolSpec
 from .base import SECONDS, Client, VendorConnection
 

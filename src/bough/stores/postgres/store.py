@@ -22,15 +22,7 @@ from ...core.drafts import Blob
 from ...core.entries import Entry
 from ...core.tree import Branch, Leaf, Range, contains_leaf, lineage
 from ...core.usage import Call
-from ...errors import (
-    Fenced,
-    IdTaken,
-    InvalidPosition,
-    NotFound,
-    SessionRunning,
-    SessionTrashed,
-    StoreDamaged,
-)
+from ...errors import Fenced, IdTaken, InvalidPosition, NotFound, SessionRunning, SessionTrashed, StoreDamaged
 from ..base import (
     Change,
     CommitResult,

@@ -1,1 +1,3 @@
 """Anthropic's Messages API."""
+
+NAME = "anthropic"

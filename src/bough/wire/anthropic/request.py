@@ -1,32 +1,27 @@
-"""Anthropic's Messages API: a context as its request, its replies and messages as ours.
+"""Project a context to a request of Anthropic's Messages API.
 
-Each message is written by itself and only then joined with its neighbour of the same role: what was
-sent once is never written differently later, so the provider's cache stays warm. The rules this must
-meet are in `anthropic_rules`, which shares no code with this file.
+Each message is written independently and only then joined with a neighbour of the same role: later messages never
+change how an earlier one is written, so the provider's cache stays warm. The rules a request must meet are in
+`rules`, which shares no code with this module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ...core.context import Context
-from ...core.entries import Evidence
 from ...core.messages import (
     Attachment,
     Media,
-    Message,
     Part,
     Reasoning,
     Text,
     ToolCall,
-    ToolResult,
-    check_message,
 )
-from ...core.usage import Usage
-from ...errors import InvalidMessage, UnrecognizedReply
+from ..base import Blobs, Request
 from ..media import PDF, LoadedMedia, load_media, media_stub
-from ..pairs import (
+from ..tool_pairs import (
     EMPTY_MESSAGE,
     MEDIA_HEADING,
     PairedMessage,
@@ -36,19 +31,8 @@ from ..pairs import (
     pair_results,
     result_content,
 )
-from ..shapes import (
-    Answer,
-    Blobs,
-    Request,
-    content_blocks,
-    int_field,
-    parse_base64,
-    parse_tool_call,
-    text_field,
-    to_dict,
-)
+from . import NAME
 
-NAME = "anthropic"
 ID_LENGTH = 64
 NAME_LENGTH = 128
 IMAGE_BYTES = 5 * 1024 * 1024 * 3 // 4  # the API counts its 5 MB on the base64, a third longer
@@ -163,95 +147,3 @@ def _content(part: Part, blobs: Blobs) -> Block:
 
 def _text(text: str) -> Block:
     return {"type": "text", "text": text}
-
-
-def parse_reply(reply: object) -> Answer:
-    found = to_dict(reply)
-    if found.get("role", "assistant") != "assistant" or "content" not in found:
-        raise UnrecognizedReply(
-            f"a dict with {', '.join(map(str, found)) or 'nothing'} is no Anthropic answer"
-        )
-    parts: list[Part] = []
-    evidence: dict[str, dict[str, Any]] = {}
-    for block in content_blocks(found["content"]):
-        proof = {key: block[key] for key in ("signature", "data") if block.get(key)}
-        if proof and block.get("type") in ("thinking", "redacted_thinking"):
-            evidence[str(len(parts))] = proof
-        parts.append(_read_block(block))
-    return Answer(
-        _message("assistant", parts),
-        _read_usage(found.get("usage")),
-        Evidence(NAME, evidence) if evidence else None,
-        NAME,
-        found.get("model"),
-        found.get("stop_reason"),
-    )
-
-
-def _read_usage(usage: object) -> Usage | None:
-    if usage is None:
-        return None
-    found = to_dict(usage)
-    fresh = int_field(found, "input_tokens")
-    read, written = (
-        int_field(found, "cache_read_input_tokens"),
-        int_field(found, "cache_creation_input_tokens"),
-    )
-    # Anthropic counts what the cache gave or took beside the input; ours is all the model read.
-    total = None if fresh is None else fresh + (read or 0) + (written or 0)
-    return Usage(total, int_field(found, "output_tokens"), read, written)
-
-
-def parse_messages(messages: Iterable[object]) -> list[Message]:
-    return [ours for message in messages for ours in _read_message(to_dict(message))]
-
-
-def _read_message(message: dict[str, Any]) -> list[Message]:
-    role = text_field(message, "role")
-    found = [_read_block(block) for block in content_blocks(message.get("content"))]
-    results = [part for part in found if isinstance(part, ToolResult)]
-    rest = [part for part in found if not isinstance(part, ToolResult)]
-    if role != "user" and results:
-        raise UnrecognizedReply(f"a tool_result in a message of role {role!r}")
-    tools = [Message("tool", (result,)) for result in results]
-    return [*tools, _message(role, rest)] if rest or not tools else tools
-
-
-def _message(role: str, parts: Sequence[Part]) -> Message:
-    message = Message(role, tuple(parts))  # type: ignore[arg-type]  # checked on the next line
-    try:
-        check_message(message)
-    except InvalidMessage as error:
-        raise UnrecognizedReply(str(error)) from None
-    return message
-
-
-def _read_block(block: dict[str, Any]) -> Part:
-    kind = block.get("type")
-    if kind == "text":
-        return Text(text_field(block, "text"))
-    if kind == "thinking":
-        return Reasoning(text_field(block, "thinking"))
-    if kind == "redacted_thinking":
-        return Reasoning()
-    if kind == "tool_use":
-        return parse_tool_call(text_field(block, "id"), text_field(block, "name"), block.get("input"))
-    if kind == "tool_result":
-        content = [_read_block(piece) for piece in content_blocks(block.get("content"))]
-        kept = tuple(piece for piece in content if isinstance(piece, Text | Attachment))
-        if len(kept) == len(content):
-            return ToolResult(text_field(block, "tool_use_id"), kept, bool(block.get("is_error")))
-    if kind in ("image", "document"):
-        return _read_source(str(kind), to_dict(block.get("source")), block.get("title"))
-    raise UnrecognizedReply(f"an Anthropic block of type {kind!r}, which is not kept")
-
-
-def _read_source(kind: str, source: dict[str, Any], title: object) -> Text | Attachment:
-    how = source.get("type")
-    if how == "base64":
-        return parse_base64(source.get("data"), source.get("media_type"), title)
-    if how == "text":
-        return Text(text_field(source, "data"))
-    if how in ("url", "file"):  # bytes that lie elsewhere: the words that lead to them are kept
-        return Text(f"[{kind}: {text_field(source, 'url' if how == 'url' else 'file_id')}]")
-    raise UnrecognizedReply(f"a source of type {how!r} of an Anthropic {kind}")

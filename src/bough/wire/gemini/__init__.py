@@ -1,1 +1,3 @@
 """Google's Gemini API."""
+
+NAME = "gemini"

@@ -1,1 +1,3 @@
-"""OpenAI's Chat Completions, and every server that speaks it."""
+"""OpenAI's Chat Completions API, and every server that speaks it."""
+
+NAME = "openai-chat"

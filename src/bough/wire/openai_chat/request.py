@@ -1,23 +1,21 @@
-"""OpenAI's Chat Completions, and everybody who speaks it: a context as its messages, and back.
+"""Project a context to the messages of OpenAI's Chat Completions.
 
-A tool message holds text only, so media of results follow the whole batch in a user message. The rules
-this must meet are in `openai_chat_rules`, which shares no code with this file.
+A tool message holds text only, so media of results follow the whole batch in a user message. The rules a request
+must meet are in `rules`, which shares no code with this module.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from ...core.context import Context
-from ...core.messages import Attachment, Media, Message, Part, Reasoning, Text, ToolResult
-from ...core.usage import Usage
-from ...errors import UnrecognizedReply
+from ...core.messages import Attachment, Media, Part, Text
+from ..base import Blobs, Request
 from ..media import PDF, LoadedMedia, load_media, media_stub
-from ..pairs import (
+from ..tool_pairs import (
     EMPTY_MESSAGE,
     MEDIA_HEADING,
     PairedMessage,
@@ -27,19 +25,7 @@ from ..pairs import (
     pair_results,
     result_content,
 )
-from ..shapes import (
-    Answer,
-    Blobs,
-    Request,
-    content_blocks,
-    int_field,
-    parse_base64,
-    parse_tool_call,
-    text_field,
-    to_dict,
-)
 
-NAME = "openai-chat"
 ID_LENGTH = 40
 NAME_LENGTH = 64
 IMAGE_BYTES = 20 * 1024 * 1024
@@ -49,9 +35,6 @@ MEDIA_LIMITS = dict.fromkeys(("image/png", "image/jpeg", "image/gif", "image/web
 }
 
 ERROR = "[error]"
-
-_DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,(.*)", re.DOTALL)
-_AUDIO = {"wav": "audio/wav", "mp3": "audio/mpeg"}
 
 
 def project(context: Context, blobs: Blobs) -> Request:
@@ -126,97 +109,3 @@ def _content(part: Part, blobs: Blobs) -> dict[str, Any]:
 
 def _says(role: str, text: str) -> dict[str, Any]:
     return {"role": role, "content": text}
-
-
-def parse_reply(reply: object) -> Answer:
-    """A whole completion, or only the message of one."""
-    found = to_dict(reply)
-    choice: dict[str, Any] = {}
-    message = found
-    if "choices" in found:
-        choices = found["choices"]
-        if not isinstance(choices, list) or len(choices) != 1:
-            raise UnrecognizedReply(
-                f"a completion with {len(choices or ())} choices; an answer is exactly one"
-            )
-        choice = to_dict(choices[0])
-        message = to_dict(choice.get("message"))
-    if text_field(message, "role") != "assistant":
-        raise UnrecognizedReply(f"a chat message of role {message['role']!r} is no answer")
-    usage = found.get("usage")
-    return Answer(
-        _read_assistant(message),
-        None if usage is None else _read_usage(to_dict(usage)),
-        None,
-        NAME,
-        found.get("model"),
-        choice.get("finish_reason"),
-    )
-
-
-def _read_usage(usage: dict[str, Any]) -> Usage:
-    details = usage.get("prompt_tokens_details")
-    cached = None if details is None else int_field(to_dict(details), "cached_tokens")
-    return Usage(int_field(usage, "prompt_tokens"), int_field(usage, "completion_tokens"), cached)
-
-
-def parse_messages(messages: Iterable[object]) -> list[Message]:
-    return [_read_message(to_dict(message)) for message in messages]
-
-
-def _read_message(message: dict[str, Any]) -> Message:
-    role = text_field(message, "role")
-    if role == "assistant":
-        return _read_assistant(message)
-    parts = tuple(_read_part(part) for part in content_blocks(message.get("content")))
-    if role == "user":
-        return Message("user", parts)
-    texts = tuple(part for part in parts if isinstance(part, Text))
-    if role in ("system", "developer", "tool") and len(texts) == len(parts):
-        if role == "tool":
-            return Message("tool", (ToolResult(text_field(message, "tool_call_id"), texts),))
-        return Message("system", texts)
-    raise UnrecognizedReply(f"a chat message of role {role!r} with {len(parts)} parts, which is not kept")
-
-
-def _read_assistant(message: dict[str, Any]) -> Message:
-    """Reasoning first, then what it said, then what it calls: the order a model makes them in."""
-    for key in ("function_call", "audio"):
-        if message.get(key):
-            raise UnrecognizedReply(f"a chat message with {key!r}, which is not kept")
-    thought = message.get("reasoning_content") or message.get("reasoning")
-    parts: list[Part] = [Reasoning(thought)] if isinstance(thought, str) else []
-    parts.extend(_read_part(part) for part in content_blocks(message.get("content")))
-    if message.get("refusal"):
-        parts.append(Text(text_field(message, "refusal")))
-    parts.extend(_read_call(to_dict(call)) for call in message.get("tool_calls") or ())
-    return Message("assistant", tuple(part for part in parts if part != Text("")))
-
-
-def _read_call(call: dict[str, Any]) -> Part:
-    if call.get("type", "function") != "function":
-        raise UnrecognizedReply(f"a tool call of type {call['type']!r}, which is not kept")
-    function = to_dict(call.get("function"))
-    return parse_tool_call(text_field(call, "id"), text_field(function, "name"), function.get("arguments"))
-
-
-def _read_part(part: dict[str, Any]) -> Text | Attachment:
-    kind = part.get("type")
-    if kind in ("text", "refusal"):
-        return Text(text_field(part, str(kind)))
-    if kind == "image_url":
-        return _read_url("image", text_field(to_dict(part.get("image_url")), "url"), None)
-    if kind == "file":
-        file = to_dict(part.get("file"))
-        if file.get("file_data"):
-            return _read_url("file", text_field(file, "file_data"), file.get("filename"))
-        return Text(f"[file: {text_field(file, 'file_id')}]")
-    if kind == "input_audio":
-        audio = to_dict(part.get("input_audio"))
-        return parse_base64(audio.get("data"), _AUDIO.get(str(audio.get("format"))))
-    raise UnrecognizedReply(f"a content part of type {kind!r}, which is not kept")
-
-
-def _read_url(kind: str, url: str, name: object) -> Text | Attachment:
-    found = _DATA_URL.fullmatch(url)
-    return parse_base64(found[2], found[1], name) if found else Text(f"[{kind}: {url}]")

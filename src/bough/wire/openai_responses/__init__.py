@@ -1,1 +1,3 @@
-"""OpenAI's Responses API."""
+"""OpenAI's Responses API, used without server-side state."""
+
+NAME = "openai"

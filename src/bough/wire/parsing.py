@@ -1,58 +1,20 @@
-"""Shapes: what every wire format takes and gives, and how a value of a provider's SDK becomes plain.
+"""Helpers to parse what providers send: SDK objects and dicts, content blocks, tool calls, base64.
 
-Knows no provider. An SDK's objects are pydantic models; they are asked for their dict, never imported.
+Knows no provider. SDK objects are pydantic models; they are dumped to dicts, their packages never imported.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from ..core.codec import to_json
-from ..core.context import Context
-from ..core.entries import Evidence
-from ..core.messages import Attachment, Message, ToolCall
-from ..core.usage import Usage
+from ..core.messages import Attachment, ToolCall
 from ..errors import InvalidValue, UnrecognizedReply
-
-Request = dict[str, Any]
-"""The part of a request that is history."""
-HISTORY_KEYS = ("messages", "input", "contents")
-Blobs = Callable[[str], bytes | None]
-"""The bytes of a digest; None if they are missing."""
-
-
-class Answer(Struct, frozen=True):
-    """What a model replied, in our words."""
-
-    message: Message
-    usage: Usage | None = None
-    evidence: Evidence | None = None
-    provider: str | None = None
-    model: str | None = None
-    finish: str | None = None
-    """None: the provider never said that it was done."""
-
-
-class Violations(Protocol):
-    def __call__(self, request: Request, *, ready: bool = False) -> list[str]: ...
-
-
-class Provider(Struct, frozen=True):
-    """One provider's way to write a history, both ways, and its rules."""
-
-    name: str
-    project: Callable[[Context, Blobs], Request]
-    violations: Violations
-    parse_reply: Callable[[object], Answer]
-    parse_messages: Callable[[Iterable[object]], list[Message]]
-    history: str = "messages"
-    """The key of a request under which its list of messages lies; one of HISTORIES."""
 
 
 def to_dict(value: object) -> dict[str, Any]:

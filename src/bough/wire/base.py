@@ -1,0 +1,47 @@
+"""Types of every wire format: request, answer, and the functions a provider consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from ..core.context import Context
+from ..core.entries import Evidence
+from ..core.messages import Message
+from ..core.usage import Usage
+
+Request = dict[str, Any]
+"""The part of a request that is history."""
+HISTORY_KEYS = ("messages", "input", "contents")
+Blobs = Callable[[str], bytes | None]
+"""The bytes of a digest; None if they are missing."""
+
+
+class Answer(Struct, frozen=True):
+    """What a model replied, in our words."""
+
+    message: Message
+    usage: Usage | None = None
+    evidence: Evidence | None = None
+    provider: str | None = None
+    model: str | None = None
+    finish: str | None = None
+    """None: the provider never said that it was done."""
+
+
+class Violations(Protocol):
+    def __call__(self, request: Request, *, ready: bool = False) -> list[str]: ...
+
+
+class Provider(Struct, frozen=True):
+    """One provider's way to write a history, both ways, and its rules."""
+
+    name: str
+    project: Callable[[Context, Blobs], Request]
+    violations: Violations
+    parse_reply: Callable[[object], Answer]
+    parse_messages: Callable[[Iterable[object]], list[Message]]
+    history: str = "messages"
+    """The key of a request under which its list of messages lies; one of HISTORIES."""
