@@ -275,7 +275,7 @@ class TestAnswer:
         self, session: Session, message: Any
     ) -> None:
         bad = Answer(message, Usage(10, 5, 0, 0), None, "scripted", "m", "stop")
-        events = session.send_sync("q", model=ScriptedModel([bad]), limits=NOW)
+        events = session.send_sync("q", model=ScriptedModel([bad]), limits=NOW).events
         assert events[-1].data["error"]["code"] == "model_error"
         assert [(call.failed, call.usage.input_tokens) for call in session.model_calls()] == [(True, 10)]
         assert session.verify() == []
@@ -296,7 +296,7 @@ class TestChain:
 
         busy = ScriptedModel([Overloaded("m", "529")] * 3)
         chain = [busy, ScriptedModel(["second"])]
-        events = session.send_sync("q", model=chain, limits=Limits(tries=3, pause=pause))
+        events = session.send_sync("q", model=chain, limits=Limits(tries=3, pause=pause)).events
         assert [event.type for event in events].count("session:retry") == 2
         assert session.path()[-1].message.text == "second"
 
@@ -380,7 +380,7 @@ class TestLimits:
         limits = Limits(rounds=3, pause=lambda failures: 0.0)
         model = ScriptedModel([ask("look"), ask("look"), ModelError("m", "down"), ask("look"), "never"])
         session.send_sync("q", model=model, tools=[look], limits=limits)
-        events = session.resume_sync(model=model, tools=[look], limits=limits)
+        events = session.resume_sync(model=model, tools=[look], limits=limits).events
         assert events[-1].data["error"]["code"] == "turn_limit"
         assert len(model.requests) == 4
 
@@ -388,13 +388,13 @@ class TestLimits:
         self, session: Session
     ) -> None:
         model = ScriptedModel([ask("look")])
-        events = session.send_sync("q", model=model, tools=[look], limits=Limits(rounds=1))
+        events = session.send_sync("q", model=model, tools=[look], limits=Limits(rounds=1)).events
         assert events[-1].journal_number == session.row.facts
 
     def test_a_cost_cap_says_what_it_cannot_count(self, session: Session) -> None:
         limits = Limits(max_cost_microcents=100)
         session.send_sync("1", model=ScriptedModel(["a"]), limits=limits)
-        events = session.send_sync("2", model=ScriptedModel(["b"]), limits=limits)
+        events = session.send_sync("2", model=ScriptedModel(["b"]), limits=limits).events
         (told,) = [event for event in events if event.type == "session:limit_passed"]
         assert told.data["code"] == "cost_unknown"
         assert "1 call(s) so far have no price" in told.data["message"]
@@ -403,13 +403,13 @@ class TestLimits:
     def test_those_of_the_sessions_settings_hold(self, session: Session) -> None:
         session.set(limits={"turns": 1, "the host's own": "kept"})
         session.send_sync("1", model=ScriptedModel(["a"]))
-        (event,) = session.send_sync("2", model=ScriptedModel(["never"]))
+        (event,) = session.send_sync("2", model=ScriptedModel(["never"])).events
         assert event.data["error"]["code"] == "turn_limit"
 
     def test_those_of_the_sessions_settings_only_narrow(self, session: Session) -> None:
         session.set(limits={"turns": 9, "on_exceed": "warn"})
         session.send_sync("1", model=ScriptedModel(["a"]))
-        (event,) = session.send_sync("2", model=ScriptedModel(["never"]), limits=Limits(turns=1))
+        (event,) = session.send_sync("2", model=ScriptedModel(["never"]), limits=Limits(turns=1)).events
         assert event.data["error"]["code"] == "turn_limit"
 
     def test_one_of_the_settings_that_is_no_number_is_refused_before_anything_leaves(
@@ -456,7 +456,9 @@ class TestLimits:
         cut = Answer(assistant("half"), Usage(1_000, 1_000, 0, 0), None, "scripted", "m", None)
         second = ScriptedModel(["never"])
         limits = Limits(max_cost_microcents=1, pause=lambda failures: 0.0)
-        events = session.send_sync("q", model=[ScriptedModel([cut], rates=DEAR), second], limits=limits)
+        events = session.send_sync(
+            "q", model=[ScriptedModel([cut], rates=DEAR), second], limits=limits
+        ).events
         assert events[-1].data["error"]["code"] == "cost_limit"
         assert second.requests == []
 
@@ -497,7 +499,9 @@ class TestCompaction:
 
     def test_one_that_would_be_no_shorter_is_not_made(self, session: Session) -> None:
         session.append([user("a"), assistant("b")])
-        events = session.send_sync("c", model=ScriptedModel([ContextOverflow("m", "too long")]), limits=NOW)
+        events = session.send_sync(
+            "c", model=ScriptedModel([ContextOverflow("m", "too long")]), limits=NOW
+        ).events
         assert events[-1].data["error"]["code"] == "context_overflow"
         assert "compaction" not in [entry.kind for entry in session.path()]
 
@@ -541,14 +545,14 @@ class TestSecrets:
     ) -> None:
         whole = f"it is {secret} and no more"
         pieces = [whole[n : n + size] for n in range(0, len(whole), size)]
-        events = session.send_sync("q", model=Pieces(pieces, reasons=reasons))
+        events = session.send_sync("q", model=Pieces(pieces, reasons=reasons)).events
         said = live(events, "reasoning" if reasons else "text")
         assert said.startswith("it is [redacted")
         assert said.endswith("] and no more")
 
     def test_what_only_begins_like_one_is_shown_whole(self, session: Session) -> None:
         whole = "correct horse battery, correct horse, -----BEGIN the day"
-        assert live(session.send_sync("q", model=Pieces(list(whole)))) == whole
+        assert live(session.send_sync("q", model=Pieces(list(whole))).events) == whole
 
     def test_a_key_that_is_only_spoken_of_does_not_hold_the_rest_back_for_ever(
         self, session: Session

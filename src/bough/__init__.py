@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "agent.events": ["Event"],
+    "agent.events": ["Event", "RunResult"],
     "agent.limits": ["Limits"],
     "agent.tools.tool": ["Happened", "NeverHappened", "Tool", "ToolContext", "tool"],
     "core.context": ["Context"],
@@ -62,6 +62,7 @@ __all__ = sorted(_HOME_OF)
 
 if TYPE_CHECKING:
     from .agent.events import Event as Event
+    from .agent.events import RunResult as RunResult
     from .agent.limits import Limits as Limits
     from .agent.tools.tool import Happened as Happened
     from .agent.tools.tool import NeverHappened as NeverHappened

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from msgspec.structs import replace
 
 from . import wire
-from .agent import manual_compaction
 from .core import context as contexts
 from .core.codec import check_text
 from .core.context import Context
@@ -53,10 +52,9 @@ from .turn import Turn
 from .wire.explain import Difference, first_difference
 
 if TYPE_CHECKING:
-    from .agent.approvals import PendingApproval
-    from .agent.events import Event
+    from .agent.events import RunResult
     from .agent.limits import Limits
-    from .agent.tools.tool import Tool
+    from .agent.tools.tool import PendingApproval, Tool
     from .engines.absurd.engine import EnqueuedTask
     from .engines.local import ModelLike, Run
     from .exchange.bundle.transfer import PathOrFile
@@ -409,7 +407,9 @@ class Session:
         Nothing is deleted; `uncompact` restores the earlier context. `replaces_earlier=True` says that the summary
         covers what earlier summaries said; otherwise all are shown. Without a summary one is written without a model.
         """
-        compaction = manual_compaction.compaction(
+        from .agent.compaction import manual_compaction  # late: few sessions are compacted
+
+        compaction = manual_compaction(
             self.log,
             summary,
             first_kept,
@@ -505,8 +505,8 @@ class Session:
         tools: Tools = (),
         limits: Limits | None = None,
         one_shot: bool = False,
-    ) -> list[Event]:
-        """`send` for scripts: run the whole turn and return its events."""
+    ) -> RunResult:
+        """`send` for scripts: run the whole turn and return its result."""
         from .engines.local import collect
 
         return collect(self.send(content, model=model, tools=tools, limits=limits, one_shot=one_shot))
@@ -585,8 +585,8 @@ class Session:
         tools: Tools = (),
         limits: Limits | None = None,
         rollback: bool = False,
-    ) -> list[Event]:
-        """`resume` for scripts: run until the session rests and return the events."""
+    ) -> RunResult:
+        """`resume` for scripts: run the open turn to its end and return the result."""
         from .engines.local import collect
 
         return collect(self.resume(model=model, tools=tools, limits=limits, rollback=rollback))
@@ -640,7 +640,7 @@ class Session:
 
     def shell(self, argv: Sequence[str], workspace: Workspace, *, commands: Iterable[str] = ()) -> str:
         """Run a command of the host, recorded like a model's tool call, and return its output."""
-        from .agent.tools.host_shell import run_shell
+        from .agent.tools.workspace import run_shell
 
         return run_shell(self.log, list(argv), workspace, commands)
 
@@ -910,7 +910,7 @@ def _refuse_unseen(log: Log, call: OpenCall, *, allow: bool) -> None:
 
 
 def _decide(log: Log, call: OpenCall, kind: Literal["approved", "denied"]) -> None:
-    from .agent.ancestors import ancestors
+    from .agent.call_status import ancestors
 
     data = {"seq": call.seq, "index": call.index}
     decision = {"session": log.session_id, **data, "word": kind}

@@ -29,7 +29,8 @@ from bough import (
     user,
 )
 from bough.agent.compaction import Sizes
-from bough.agent.loop import Loop
+from bough.agent.loop import build_loop
+from bough.agent.writer import Writer
 from bough.core.context import Context, Item
 from bough.core.drafts import Draft, ExtraFact
 from bough.core.fit import measure
@@ -107,7 +108,7 @@ def is_valid(session: Session) -> bool:
 class TestSend:
     def test_a_turn_with_tools_runs_to_its_answer(self, session: Session, desk: Desk) -> None:
         model = ScriptedModel([ask(("look", 41), ("tag", 41)), "It is lost."])
-        events = session.send_sync("Where is order 41?", model=model, tools=desk.tools())
+        events = session.send_sync("Where is order 41?", model=model, tools=desk.tools()).events
         assert [entry.role for entry in session.path()] == [
             "system",
             "user",
@@ -132,7 +133,7 @@ class TestSend:
         assert is_valid(session)
 
     def test_durable_events_are_numbered_and_deltas_are_not(self, session: Session) -> None:
-        events = session.send_sync("hi", model=ScriptedModel(["one two three"]))
+        events = session.send_sync("hi", model=ScriptedModel(["one two three"])).events
         numbers = [event.journal_number for event in events if event.journal_number is not None]
         assert numbers == sorted(numbers)
         deltas = [event for event in events if event.type == "session:delta"]
@@ -172,7 +173,7 @@ class TestStart:
         workspace = Workspace(working_dir="/w", git_ref="main", variables={"team": "blue"})
         session = store.start("support", title="Lost", workspace=workspace)
         model = ScriptedModel(["one", "two"])
-        started = session.send_sync("q", model=model)[0]
+        started = session.send_sync("q", model=model).events[0]
         told = {"working_dir": "/w", "git_ref": "main", "variables": {"team": "blue"}}
         assert (started.type, started.journal_number) == ("session:started", 1)
         assert started.data == {
@@ -183,7 +184,7 @@ class TestStart:
             "workspace": told,
         }
         assert session.journal(limit=1)[0].kind == "started"
-        assert "session:started" not in [event.type for event in session.send_sync("q", model=model)]
+        assert "session:started" not in [event.type for event in session.send_sync("q", model=model).events]
 
     def test_the_input_is_durable_before_anything_is_told(self, session: Session) -> None:
         async def main() -> None:
@@ -329,7 +330,7 @@ class TestTools:
             return "bye"
 
         model = ScriptedModel([assistant(ToolCall("a", "hang_up"))])
-        events = session.send_sync("q", model=model, tools=[hang_up])
+        events = session.send_sync("q", model=model, tools=[hang_up]).events
         assert events[-1].data == {"stop_reason": "ended by a tool"}
         assert session.row.status == "idle"
 
@@ -365,7 +366,7 @@ class TestModels:
         ],
     )
     def test_a_model_that_fails_leaves_a_turn_that_goes_on(self, session: Session, line: Any) -> None:
-        events = session.send_sync("q", model=ScriptedModel([line]), limits=NOW)
+        events = session.send_sync("q", model=ScriptedModel([line]), limits=NOW).events
         assert events[-1].data["stop_reason"] == "error"
         assert session.row.status == "failed"
         assert is_valid(session)
@@ -376,7 +377,7 @@ class TestModels:
     def test_an_overflow_compacts_once_and_tries_again(self, session: Session) -> None:
         session.append([user("old " * 200), assistant("answer " * 200)])
         model = ScriptedModel([ContextOverflow("m", "too long"), "short enough"])
-        events = session.send_sync("new", model=model, limits=NOW)
+        events = session.send_sync("new", model=model, limits=NOW).events
         assert "session:compacted" in [event.type for event in events]
         assert model.requests[1].context.items[0].pinned
         assert session.path()[-1].message.text == "short enough"
@@ -434,7 +435,7 @@ class TestModels:
     def test_one_input_that_is_too_long_is_never_dropped_silently(self, session: Session) -> None:
         events = session.send_sync(
             "long " * 900, model=ScriptedModel([ContextOverflow("m", "too long")]), limits=NOW
-        )
+        ).events
         assert events[-1].data["error"]["code"] == "context_overflow"
         assert session.context().items[0].message.text == "long " * 900
 
@@ -450,7 +451,7 @@ class TestModels:
     def test_two_overflows_stop_with_an_error(self, session: Session) -> None:
         session.append([user("old " * 200), assistant("answer " * 200)])
         model = ScriptedModel([ContextOverflow("m", "too long"), ContextOverflow("m", "still too long")])
-        events = session.send_sync("new", model=model, limits=NOW)
+        events = session.send_sync("new", model=model, limits=NOW).events
         assert events[-1].data["error"]["code"] == "context_overflow"
 
 
@@ -466,7 +467,7 @@ class TestLimits:
     def test_past_the_turn_cap_nothing_leaves_and_nothing_is_stored(self, session: Session) -> None:
         session.append([user("1"), assistant("a")])
         model = ScriptedModel(["never"])
-        (event,) = session.send_sync("2", model=model, limits=Limits(turns=1))
+        (event,) = session.send_sync("2", model=model, limits=Limits(turns=1)).events
         assert event.type == "session:turn_completed"
         assert event.data["stop_reason"] == "error"
         assert event.data["error"]["code"] == "turn_limit"
@@ -476,7 +477,7 @@ class TestLimits:
         self, session: Session, desk: Desk
     ) -> None:
         model = ScriptedModel(lambda request: ask(("look", 1)))
-        events = session.send_sync("q", model=model, tools=desk.tools(), limits=Limits(rounds=3))
+        events = session.send_sync("q", model=model, tools=desk.tools(), limits=Limits(rounds=3)).events
         assert len(model.requests) == 3
         assert events[-1].data["error"]["code"] == "turn_limit"
         assert session.transcript()[-1].message.text.startswith("(stopped:")
@@ -488,7 +489,7 @@ class TestLimits:
                 assistant("a"), usage=Usage(1_000_000, 0), provider="anthropic", model="claude-opus-4-5"
             )
         model = ScriptedModel(["never"])
-        (event,) = session.send_sync("more", model=model, limits=Limits(max_cost_microcents=100))
+        (event,) = session.send_sync("more", model=model, limits=Limits(max_cost_microcents=100)).events
         assert event.data["error"]["code"] == "cost_limit"
         assert model.requests == []
 
@@ -498,7 +499,7 @@ class TestLimits:
                 assistant("a"), usage=Usage(1_000_000, 0), provider="anthropic", model="claude-opus-4-5"
             )
         limits = Limits(max_cost_microcents=100, on_exceed="warn")
-        events = session.send_sync("more", model=ScriptedModel(["still here"]), limits=limits)
+        events = session.send_sync("more", model=ScriptedModel(["still here"]), limits=limits).events
         assert [event.type for event in events].count("session:limit_passed") == 1
         assert session.path()[-1].message.text == "still here"
 
@@ -521,7 +522,7 @@ class TestMostMessages:
     @pytest.mark.parametrize(("most", "given"), [(13, 13), (12, 9), (6, 5), (1, 1), (0, 1)])
     def test_older_turns_go_whole_and_the_session_goes_on(self, long: Session, most: int, given: int) -> None:
         model = ScriptedModel(["fine"])
-        events = long.send_sync("now", model=model, limits=Limits(max_messages=most))
+        events = long.send_sync("now", model=model, limits=Limits(max_messages=most)).events
         assert self.given(model) == [given]
         assert model.requests[0].context.system == ("You help.",)
         assert events[-1].data == {"stop_reason": "answered"}
@@ -618,7 +619,9 @@ class TestApproval:
         self, store: Store, session: Session, desk: Desk
     ) -> None:
         tools = desk.tools(approval=True)
-        events = session.send_sync("q", model=ScriptedModel([ask(("refund", 7), ("look", 7))]), tools=tools)
+        events = session.send_sync(
+            "q", model=ScriptedModel([ask(("refund", 7), ("look", 7))]), tools=tools
+        ).events
         assert [e.data["name"] for e in events if e.type == "session:approval_requested"] == ["refund"]
         assert desk.did == [("look", 7)]
         again = store.session(session.session_id)
@@ -695,7 +698,7 @@ class TestCancel:
 
         other = threading.Thread(target=cancel_once_it_runs)
         other.start()
-        events = session.send_sync("q", model=ScriptedModel([Slow(30)]))
+        events = session.send_sync("q", model=ScriptedModel([Slow(30)])).events
         other.join()
         assert events[-1].data == {"stop_reason": "cancelled"}
         assert session.row.status == "cancelled"
@@ -789,7 +792,7 @@ class TestLease:
 
     def test_resuming_a_session_at_rest_says_so(self, session: Session) -> None:
         model = ScriptedModel([])
-        assert session.resume_sync(model=model)[-1].data == {"stop_reason": "nothing to resume"}
+        assert session.resume_sync(model=model).events[-1].data == {"stop_reason": "nothing to resume"}
         assert model.requests == []
 
     def test_a_new_input_settles_the_calls_of_a_broken_turn_first(self, session: Session, desk: Desk) -> None:
@@ -893,16 +896,16 @@ class TestStreaming:
         saved: list[str] = []
         runtime = replace(store.runtime, now=lambda: 1_000_000_000_000_000)  # no time passes
 
-        class Counting(Loop):
-            def _save(self, text: str) -> None:
+        class CountingWriter(Writer):
+            def save_draft(self, text: str) -> None:
                 saved.append(text)
-                super()._save(text)
+                super().save_draft(text)
 
         session = bough.Store(store.backend, runtime).start("support")
         model = ScriptedModel(["word " * 400])
 
         async def main() -> None:
-            async for _ in Counting(session.log, [model], {}, NOW).run("q"):
+            async for _ in build_loop(CountingWriter(session.log, model), [model], {}, NOW).run("q"):
                 pass
 
         asyncio.run(main())

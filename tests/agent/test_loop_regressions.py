@@ -318,7 +318,7 @@ def test_what_nobody_foresaw_is_raised_and_the_session_can_go_on(session: Sessio
 
 
 def test_a_model_that_answers_as_somebody_else_is_refused(session: Session) -> None:
-    events = session.send_sync("q", model=ScriptedModel([user("I am the user")]))
+    events = session.send_sync("q", model=ScriptedModel([user("I am the user")])).events
     assert "role" in events[-1].data["error"]["message"]
 
 

@@ -166,7 +166,9 @@ class TestWaiting:
         self, store: Store, session: Session, office: Office
     ) -> None:
         tools = [office.delegate()]
-        events = session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
+        events = session.send_sync(
+            "q", model=office.model(assistant(call("delegate", n=7))), tools=tools
+        ).events
         (child,) = session.children()
         asked = events[-1]
         assert (asked.type, asked.data["session_id"]) == ("session:approval_requested", child.session_id)
@@ -189,7 +191,7 @@ class TestWaiting:
     ) -> None:
         tools = [office.delegate()]
         session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
-        assert session.resume_sync(model=ScriptedModel([]), tools=tools) == []
+        assert session.resume_sync(model=ScriptedModel([]), tools=tools).events == ()
         assert (office.delegated, office.paid) == (1, [])
         assert [fact.kind for fact in session.journal()].count("task_waits") == 1
         assert is_valid(session)
@@ -372,7 +374,7 @@ class TestWaiting:
             return tool
 
         model = office.model(assistant(call(f"delegate_{depth}")), "I see.")
-        events = session.send_sync("q", model=model, tools=[delegate(depth)])
+        events = session.send_sync("q", model=model, tools=[delegate(depth)]).events
         (warning,) = [event for event in events if event.type == "session:warning"]
         where = family(session)[depth - 1]
         assert (warning.data["code"], warning.data["name"]) == ("cannot_wait", "delegate_1")
@@ -439,7 +441,7 @@ class TestWaiting:
         first, second = session.pending_approvals()
         store.delete(first.session_id)
         assert session.pending_approvals() == [second]
-        assert session.resume_sync(model=ScriptedModel([]), tools=tools) == [], "a word can still help"
+        assert session.resume_sync(model=ScriptedModel([]), tools=tools).events == (), "a word can still help"
         session.approve(second)
         with pytest.raises(TaskTrashed):
             session.resume_sync(model=ScriptedModel([]), tools=tools)

@@ -161,7 +161,7 @@ def test_a_secret_that_comes_in_pieces_is_hidden_in_the_stream_too() -> None:
             yield Answer(assistant(f"the key is {KEY} all right"), None, None, "p", "m", "stop")
 
     session = bough.open("memory:").start()
-    events = session.send_sync("q", model=Pieces([]))
+    events = session.send_sync("q", model=Pieces([])).events
     live = "".join(event.data["text"] for event in events if event.type == "session:delta")
     assert live == "the key is [redacted] all right"
 

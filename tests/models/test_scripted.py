@@ -66,7 +66,7 @@ def test_a_script_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_a_script_that_ends_says_so(store: Store) -> None:
     session = store.start()
-    events = session.send_sync("q", model=ScriptedModel([]))
+    events = session.send_sync("q", model=ScriptedModel([])).events
     assert "no more lines" in events[-1].data["error"]["message"]
 
 
@@ -84,7 +84,7 @@ class TestRecorded:
         first = store.start()
         first.send_sync("q", model=ScriptedModel(["a"]))
         second = store.start()
-        events = second.send_sync("something else", model=RecordedModel(first.path()))
+        events = second.send_sync("something else", model=RecordedModel(first.path())).events
         assert events[-1].data["error"]["code"] == ModelError.__name__
         assert len(second.path()) == 1
 

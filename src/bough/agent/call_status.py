@@ -7,6 +7,7 @@ about, however deep that lies; whether it still waits is read there, where the w
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,11 +15,10 @@ from msgspec.structs import replace
 from ..core.turns import OpenCall
 from ..errors import NotFound
 from ..log.log import Log
-from ..stores.base import Fact
-from .ancestors import topmost_trashed
-from .approvals import PendingApproval
-from .tools.tool import Tool
+from ..stores.base import Fact, SessionRow, StoreBackend
+from .tools.tool import PendingApproval, Tool
 
+MAX_TASK_DEPTH = 4
 CallPosition = tuple[int, int]
 
 
@@ -140,3 +140,31 @@ def is_awaited_by_worker(log: Log) -> bool:
         if fact.kind in ("waiting", "turn_started", "turn_resumed"):
             return "queue" in fact.data
     return False
+
+
+# -- tasks and the sessions that started them ------------------------------------------------------
+
+
+def ancestors(log: Log) -> list[Log]:
+    """The sessions it is a task of: its parent first, the one that is no task last."""
+    row = log.store.session(log.session_id)
+    return [Log(log.store, parent, log.runtime) for parent in _rows_above(log.store, row)]
+
+
+def topmost_trashed(log: Log, task: SessionRow) -> str | None:
+    """The topmost session in the trash between a task and `log`: to restore it brings back those below it."""
+    line = [task, *_rows_above(log.store, task)]
+    between = takewhile(lambda row: row.session_id != log.session_id, line)
+    trashed = [row.session_id for row in between if row.trashed_at is not None]
+    return trashed[-1] if trashed else None
+
+
+def _rows_above(store: StoreBackend, row: SessionRow) -> Iterator[SessionRow]:
+    for _ in range(MAX_TASK_DEPTH + 1):  # a ring that somebody forged has an end too
+        if row.relation != "task" or row.parent_session is None:
+            return
+        try:
+            row = store.session(row.parent_session)
+        except NotFound:
+            return
+        yield row

@@ -1,8 +1,8 @@
-"""Compaction: a summary in place of what lies before the newest turn.
+"""Compaction: a summary replaces everything before the newest turn.
 
-Written by a model if there is one, else without: who said, asked and found what, shortened, the same everywhere.
-A tail larger than the budget still compacts: if there is no older turn, what the newest one has said so far is
-summarised, never inside an open batch. A summary that is no shorter than what it replaces is not made.
+A model writes it if there is one; otherwise it lists every message, shortened, the same on every machine. A newest
+turn larger than the budget is compacted too: if there is no older turn, its steps so far are summarised, never inside
+an open batch. A summary that is not shorter than what it replaces is not made.
 """
 
 from __future__ import annotations
@@ -22,24 +22,26 @@ from ..core.messages import ToolCall, user
 from ..core.search_text import searchable_text
 from ..core.turns import Cursor
 from ..core.usage import Call, Usage
-from ..errors import ModelError
+from ..errors import InvalidSummary, ModelError
+from ..log.log import Log
 from ..models.model import Model, Request
 from ..models.prices import price_of
 from ..wire import Answer
 from ..wire.base import Blobs
-from .cancellation import run_uncancelled
 from .events import Event
+from .limits import LimitChecker
+from .writer import Writer, run_uncancelled
 
 if TYPE_CHECKING:
-    from .loop import Loop
+    from .model_call import ModelCaller
 
-MOST = 4_000
-LONGEST_LINE = 200
-SHORTEST_LINE = 24
+MAX_SUMMARY = 4_000
+MAX_LINE = 200
+MIN_LINE = 24
 INSTRUCTION = (
     "You summarise conversations between a user and an agent, so that the agent can go on from the summary."
 )
-ASKED = (
+REQUEST = (
     "Summarise the conversation above: what was asked, what was found and done, which files were read or changed, "
     "what is still open. Keep names, numbers and decisions. Do not continue the conversation."
 )
@@ -47,154 +49,181 @@ READS = frozenset(["read_file"])
 CHANGES = frozenset(["write_file", "edit_file"])
 
 
-async def compact(loop: Loop) -> Event | None:
-    """Append a summary; None if there is nothing it could take the place of."""
-    made = summarise(loop.path, loop.log.cursor, loop.limits.context_tokens)
-    if made is None:
-        return None
-    calls: list[Call] = []
-    model = loop.limits.summariser
-    if model is not None and not await loop.is_spent():
-        made, call = await _asked(loop, model, made)
-        calls.append(call)
-    await loop.append(Draft(made), calls=calls, replaces_call=True)
-    told = {"first_kept": made.first_kept, "tokens_before": made.tokens_before}
-    return Event("session:compacted", told, loop.n)
+class Compactor:
+    """Compacts the history of a run, once per turn at most."""
 
+    def __init__(self, writer: Writer, limits: LimitChecker) -> None:
+        self._writer, self._limits = writer, limits
+        self.start_turn()
 
-async def _asked(loop: Loop, model: Model, made: Compaction) -> tuple[Compaction, Call]:
-    """The call is counted before it is made, so that one cut off by a crash is counted too."""
-    call = loop.side_call(model, "compaction")
-    await loop.record("call_started", calls=[call])
-    try:
-        made, answer = await better(model, loop.path, made, loop.blob)
-    except asyncio.CancelledError:
-        failed = [replace(call, failed=True)]
-        why = {"why": "cancelled"}
-        await run_uncancelled(loop.record("call_failed", data=why, calls=failed, replaces_call=True))
-        raise
-    usage = None if answer is None else answer.usage
-    cost = None if usage is None else price_of(model, usage)
-    return made, replace(call, usage=usage or Usage(), price=cost, failed=answer is None)
+    def start_turn(self) -> None:
+        self._is_done = False
+        self._sizes = Sizes()
+
+    def is_needed(self, caller: ModelCaller) -> bool:
+        """Whether the context of the next model call is too long."""
+        max_tokens = self._limits.limits.context_tokens
+        return (
+            max_tokens is not None
+            and not self._is_done
+            and self._sizes.is_too_long(caller.context(), max_tokens)
+        )
+
+    async def compact(self) -> Event | None:
+        """Append a summary; None if there is nothing it could replace, or this turn had one already."""
+        if self._is_done:
+            return None
+        self._is_done = True
+        writer, limits = self._writer, self._limits.limits
+        compaction = summarise(writer.path, writer.log.cursor, limits.context_tokens)
+        if compaction is None:
+            return None
+        calls: list[Call] = []
+        if limits.summariser is not None and not await self._limits.is_spent():
+            compaction, call = await self._ask_summariser(limits.summariser, compaction)
+            calls.append(call)
+        await writer.append(Draft(compaction), calls=calls, replaces_call=True)
+        data = {
+            "summary": compaction.summary,
+            "first_kept": compaction.first_kept,
+            "tokens_before": compaction.tokens_before,
+        }
+        return Event("session:compacted", data, writer.journal_number)
+
+    async def _ask_summariser(self, model: Model, compaction: Compaction) -> tuple[Compaction, Call]:
+        """The call is recorded before it is made, so that one cut off by a crash is counted too."""
+        writer = self._writer
+        call = writer.side_call(model, "compaction")
+        await writer.record("call_started", calls=[call])
+        try:
+            compaction, answer = await improve_summary(model, writer.path, compaction, writer.blob)
+        except asyncio.CancelledError:
+            failed, why = [replace(call, failed=True)], {"why": "cancelled"}
+            await run_uncancelled(writer.record("call_failed", data=why, calls=failed, replaces_call=True))
+            raise
+        usage = None if answer is None else answer.usage
+        price = None if usage is None else price_of(model, usage)
+        return compaction, replace(call, usage=usage or Usage(), price=price, failed=answer is None)
 
 
 class Sizes:
-    """How long the messages of one path are, by estimate. The path only grows, so each is measured once: to measure
-    one it is encoded, which took 45 ms for 12,800 of them, before every step.
-    """
+    """The estimated tokens of each message of one path. The path only grows, so each is measured once: measuring
+    encodes a message, which took 45 ms for 12,800 of them, before every step."""
 
     def __init__(self) -> None:
         self._tokens: dict[int, int] = {}
 
-    def is_too_long(self, given: Context, most: int) -> bool:
-        """Whether that is more than so many tokens."""
-        for item in given.items:
+    def is_too_long(self, context: Context, max_tokens: int) -> bool:
+        for item in context.items:
             if item.seq not in self._tokens:
                 self._tokens[item.seq] = measure(item.message).tokens
-        return sum(self._tokens[item.seq] for item in given.items) > most
+        return sum(self._tokens[item.seq] for item in context.items) > max_tokens
 
 
 def summarise(path: Sequence[Entry], cursor: Cursor, window: int | None = None) -> Compaction | None:
-    """What takes the place of everything before the newest turn, or of the steps of a turn that is all there is.
+    """Summarise everything before the newest turn, or the steps of a turn that is the only one, without a model.
 
-    None if nothing but one input lies there, which is never dropped silently, or if it would be no shorter.
-    A quarter of the window is for summaries: with what an earlier one told, all of it shorter, it stays below.
+    None if that is a single input, which is never dropped silently, or if the summary would not be shorter. A quarter
+    of the window is for summaries: shortened together with earlier ones, this one stays below it.
     """
     earlier = [compaction for _, compaction in context.active_compactions(path)]
     first = earlier[-1].first_kept if earlier else 1
-    untold = [entry for entry in path if entry.turn and entry.seq >= first]
-    older = [entry for entry in untold if entry.seq < cursor.turn]
+    unsummarised = [entry for entry in path if entry.turn and entry.seq >= first]
     tokens = _tokens(context.build_context(path).items)
-    most = MOST if window is None else min(MOST, max(window, SHORTEST_LINE))
-    if older:
-        # Seeds go with the turns behind them; the system prompt stays.
-        told = [e for e in path if first <= e.seq < cursor.turn and (e.turn or e.role != "system")]
-        made = _of_turns(earlier, told, cursor.turn, tokens, most)
+    length = MAX_SUMMARY if window is None else min(MAX_SUMMARY, max(window, MIN_LINE))
+    if any(entry.seq < cursor.turn for entry in unsummarised):
+        # Seeds are summarised with the turns behind them; the system prompt stays.
+        older = [e for e in path if first <= e.seq < cursor.turn and (e.turn or e.role != "system")]
+        compaction = _summarise_turns(earlier, older, cursor.turn, tokens, length)
     else:
-        turn = [entry for entry in untold if entry.message is not None]
+        turn = [entry for entry in unsummarised if entry.message is not None]
         if len(turn) < 2 or turn[0].message is None:
             return None
-        summary = f"{turn[0].message.text}\n\nSo far:\n{offline_summary(turn[1:], most)}"
-        made = Compaction(summary, path[-1].seq + 1, tokens, *_files(turn))
-    return made if _is_shorter(path, made) else None
+        summary = f"{turn[0].message.text}\n\nSo far:\n{offline_summary(turn[1:], length)}"
+        compaction = Compaction(summary, path[-1].seq + 1, tokens, *_files(turn))
+    return compaction if _is_shorter(path, compaction) else None
 
 
-def _of_turns(
-    earlier: Sequence[Compaction], older: Sequence[Entry], first_kept: int, tokens: int, most: int
+def _summarise_turns(
+    earlier: Sequence[Compaction], older: Sequence[Entry], first_kept: int, tokens: int, length: int
 ) -> Compaction:
-    """One summary for all that earlier ones told and all that came since.
+    """One summary for earlier ones and everything since.
 
-    Lines are made shorter so that all of them have room; prose, which somebody wrote, stays as it is.
+    Lines are shortened so that all of them fit; prose, which a person or a model wrote, stays as it is.
     """
-    told = [line for compaction in earlier for line in compaction.summary.splitlines() if line]
-    prose = [line for line in told if len(line) > LONGEST_LINE + len("assistant: ")]
-    lines = [line for line in told if line not in prose] + list(_lines(older))
-    room = max(most // 2, most - sum(len(line) + 1 for line in prose))
-    summary = "\n".join([*prose, _shortened(lines, room)])
+    summarised = [line for compaction in earlier for line in compaction.summary.splitlines() if line]
+    prose = [line for line in summarised if len(line) > MAX_LINE + len("assistant: ")]
+    lines = [line for line in summarised if line not in prose] + list(_lines(older))
+    room = max(length // 2, length - sum(len(line) + 1 for line in prose))
+    summary = "\n".join([*prose, _shorten(lines, room)])
     return Compaction(summary, first_kept, tokens, *_files(older, earlier), replaces_earlier=bool(earlier))
 
 
-def _is_shorter(path: Sequence[Entry], made: Compaction) -> bool:
-    return measure(context.summary_item(0, made).message).tokens < _tokens(_replaced(path, made))
+def _is_shorter(path: Sequence[Entry], compaction: Compaction) -> bool:
+    summary = measure(context.summary_item(0, compaction).message)
+    return summary.tokens < _tokens(_replaced_items(path, compaction))
 
 
-def _replaced(path: Sequence[Entry], made: Compaction) -> list[Item]:
+def _replaced_items(path: Sequence[Entry], compaction: Compaction) -> list[Item]:
     """What a model would no longer see."""
-    items = context.build_context(path).items
-    return [item for item in items if (made.replaces_earlier if item.pinned else item.seq < made.first_kept)]
+    return [
+        item
+        for item in context.build_context(path).items
+        if (compaction.replaces_earlier if item.pinned else item.seq < compaction.first_kept)
+    ]
 
 
 def _tokens(items: Sequence[Item]) -> int:
     return sum(measure(item.message).tokens for item in items)
 
 
-async def better(
-    model: Model, path: Sequence[Entry], made: Compaction, blobs: Blobs
+async def improve_summary(
+    model: Model, path: Sequence[Entry], compaction: Compaction, blobs: Blobs
 ) -> tuple[Compaction, Answer | None]:
-    """A summary by a model, and the answer it came in; the one made without if it is not fit to stand for it."""
+    """Let a model write the summary; return it with the model's answer. A summary that is empty or too long is not
+    used."""
     answer: Answer | None = None
     try:
-        async for piece in model.stream(_request(path, made, blobs)):
+        async for piece in model.stream(_summary_request(path, compaction, blobs)):
             answer = piece if isinstance(piece, Answer) else answer
     except ModelError:
-        return made, None
-    said = "" if answer is None else answer.message.text
-    asked = replace(made, summary=said, replaces_earlier=True)
-    is_fit = bool(said.strip()) and _is_shorter(path, asked)
-    return (asked if is_fit else made), answer
+        return compaction, None
+    text = "" if answer is None else answer.message.text
+    improved = replace(compaction, summary=text, replaces_earlier=True)
+    is_usable = bool(text.strip()) and _is_shorter(path, improved)
+    return (improved if is_usable else compaction), answer
 
 
-def _request(path: Sequence[Entry], made: Compaction, blobs: Blobs) -> Request:
-    """Everything that goes, earlier summaries included, and then to sum it up."""
-    last = Item(user(ASKED), path[-1].seq + 1, 0)
-    return Request(
-        Context((INSTRUCTION,), (*_replaced(path, replace(made, replaces_earlier=True)), last)), blobs
-    )
+def _summary_request(path: Sequence[Entry], compaction: Compaction, blobs: Blobs) -> Request:
+    """Everything that is to be replaced, earlier summaries included, and the request to summarise it."""
+    replaced = _replaced_items(path, replace(compaction, replaces_earlier=True))
+    last = Item(user(REQUEST), path[-1].seq + 1, 0)
+    return Request(Context((INSTRUCTION,), (*replaced, last)), blobs)
 
 
-def offline_summary(entries: Sequence[Entry], most: int = MOST) -> str:
-    """A summary made without a model: who said, asked and found what, shortened. The same everywhere."""
-    return _shortened(list(_lines(entries)), most) or "(nothing was said)"
+def offline_summary(entries: Sequence[Entry], length: int = MAX_SUMMARY) -> str:
+    """A summary made without a model: each message in a line, shortened. The same on every machine."""
+    return _shorten(list(_lines(entries)), length) or "(nothing was said)"
 
 
 def _lines(entries: Sequence[Entry]) -> Iterator[str]:
     for entry in entries:
-        said = " ".join(searchable_text(entry.payload).split()) if entry.message is not None else ""
-        if said:
-            yield f"{entry.role}: {said}"[: LONGEST_LINE + len("assistant: ")]
+        text = " ".join(searchable_text(entry.payload).split()) if entry.message is not None else ""
+        if text:
+            yield f"{entry.role}: {text}"[: MAX_LINE + len("assistant: ")]
 
 
-def _shortened(lines: list[str], most: int) -> str:
-    """All of them, each as long as all can be; so many that they would say nothing: the first and the newest ones."""
-    if sum(len(line) + 1 for line in lines) <= most:
+def _shorten(lines: list[str], length: int) -> str:
+    """Shorten all lines alike; if they would be too short to read, keep only the first and the newest ones."""
+    if sum(len(line) + 1 for line in lines) <= length:
         return "\n".join(lines)
-    fits = max(2, most // (SHORTEST_LINE + 1))
-    if len(lines) > fits:
-        first = fits // 4
-        newest = lines[len(lines) - (fits - first - 1) :]
-        lines = [*lines[:first], f"(… {len(lines) - fits + 1} more …)", *newest]
-    each = most // len(lines) - 1
-    return "\n".join(line if len(line) <= each else f"{line[: each - 1]}…" for line in lines)
+    count = max(2, length // (MIN_LINE + 1))
+    if len(lines) > count:
+        first = count // 4
+        newest = lines[len(lines) - (count - first - 1) :]
+        lines = [*lines[:first], f"(… {len(lines) - count + 1} more …)", *newest]
+    width = length // len(lines) - 1
+    return "\n".join(line if len(line) <= width else f"{line[: width - 1]}…" for line in lines)
 
 
 def _files(
@@ -202,11 +231,68 @@ def _files(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The files that were read and those that were changed, each once, in order."""
     calls = [call for entry in entries if entry.message is not None for call in entry.message.calls]
-    read = [*(path for one in earlier for path in one.files_read), *_paths(calls, READS)]
-    changed = [*(path for one in earlier for path in one.files_changed), *_paths(calls, CHANGES)]
+    read = [*(path for compaction in earlier for path in compaction.files_read), *_paths(calls, READS)]
+    changed = [
+        *(path for compaction in earlier for path in compaction.files_changed),
+        *_paths(calls, CHANGES),
+    ]
     return tuple(dict.fromkeys(read)), tuple(dict.fromkeys(changed))
 
 
 def _paths(calls: Sequence[ToolCall], names: frozenset[str]) -> list[str]:
-    found = [call.arguments.get("path") for call in calls if call.name in names]
-    return [path for path in found if isinstance(path, str)]
+    paths = [call.arguments.get("path") for call in calls if call.name in names]
+    return [path for path in paths if isinstance(path, str)]
+
+
+# -- compaction by hand ----------------------------------------------------------------------------
+
+
+def manual_compaction(
+    log: Log,
+    summary: str | None,
+    first_kept: int | None,
+    *,
+    replaces_earlier: bool,
+    files_read: Sequence[str] | None = None,
+    files_changed: Sequence[str] | None = None,
+) -> Compaction:
+    """The entry to append for `session.compact`; without a summary one is made as in the loop, without a model.
+
+    Raises `InvalidSummary` if the summary is empty, replaces nothing, or is longer than what it replaces.
+    """
+    entries = log.path().entries
+    at = log.cut(_before_newest_turn(entries, log.leaf.seq) if first_kept is None else first_kept - 1).at
+    if summary is not None:
+        _check_summary(entries, summary, at, replaces_earlier=replaces_earlier)
+        tokens = _tokens(context.build_context(entries).items)
+        compaction: Compaction | None = Compaction(summary, at + 1, tokens, replaces_earlier=replaces_earlier)
+    else:
+        keeps_input = (
+            first_kept is None and log.cursor.turn
+        )  # an open turn's input stays whole, as in the loop
+        compaction = summarise(entries, log.cursor if keeps_input else Cursor(turn=at + 1))
+        if compaction is not None and not keeps_input and compaction.first_kept != at + 1:
+            compaction = None
+    if compaction is None:
+        raise InvalidSummary(f"no summary would be shorter than the entries before {at + 1}")
+    if files_read is not None:
+        compaction = replace(compaction, files_read=tuple(files_read))
+    return compaction if files_changed is None else replace(compaction, files_changed=tuple(files_changed))
+
+
+def _check_summary(entries: Sequence[Entry], summary: str, at: int, *, replaces_earlier: bool) -> None:
+    if not summary.strip():
+        raise InvalidSummary("the summary is empty")
+    items = context.build_context(entries).items
+    replaced = [item for item in items if item.seq <= at and (replaces_earlier or not item.pinned)]
+    if not replaced:
+        raise InvalidSummary(f"there is nothing before entry {at + 1} to replace")
+    tokens = _tokens(replaced)
+    if measure(user(summary)).tokens >= tokens:
+        raise InvalidSummary(f"the summary is longer than the {tokens:,} tokens it would replace")
+
+
+def _before_newest_turn(entries: Sequence[Entry], last: int) -> int:
+    """The seq before the newest turn, or the last one if there is no older turn."""
+    inputs = [entry.seq for entry in entries if entry.turn == entry.seq]
+    return inputs[-1] - 1 if len(inputs) > 1 else last

@@ -1,45 +1,46 @@
-"""Limits: checked before anything leaves the machine."""
+"""Limits of a run, checked before anything leaves the machine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..core.context import Context
-from ..core.fit import Budget, fit
-from ..core.turns import group_by_turn
-from ..core.usage import Totals
+from ..core.usage import Totals, total
 from ..errors import InvalidArgument
+from ..log import ledger
 from ..models.model import Model
 from ..stores.base import SessionRow
 
+if TYPE_CHECKING:
+    from .writer import Writer
+
 DEFAULT_LIMIT = 50
-"""Turns of a session, and model calls of a turn, where nobody says how many."""
+"""Turns of a session, and model calls of a turn, unless the limits say otherwise."""
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """How much a session may take: turns, model calls, money, context. Looked at before anything is sent."""
+    """How much a session may use: turns, model calls, money, context. Checked before anything is sent."""
 
     turns: int = DEFAULT_LIMIT
-    """Hard cap on the turns of a session; 0 means the default."""
+    """Maximum number of turns of a session; 0 means the default."""
     rounds: int = DEFAULT_LIMIT
-    """Model calls within one turn."""
+    """Maximum number of model calls within one turn; 0 means the default."""
     max_cost_microcents: int | None = None
     on_exceed: Literal["stop", "warn"] = "stop"
-    """When the money is spent: refuse the next model call, or say so in an event and go on."""
+    """When the money is spent: refuse the next model call, or continue with an event that says so."""
     context_tokens: int | None = None
     """Compact before a model call whose history would be longer, by estimate."""
     max_messages: int | None = None
-    """Give a model so many messages at the most: older turns are left out whole, silently, the newest never."""
+    """Maximum number of messages a model is given: older turns are left out whole, the newest never."""
     summariser: Model | None = None
-    """Who writes summaries when a history is compacted; without one they are made without a model."""
+    """The model that writes summaries for compaction; without it they are made without a model."""
     tries: int = 4
-    """Calls of one model that is overloaded, before the next in the chain is asked."""
+    """Calls of an overloaded model before the next in the chain is called."""
     pause: Callable[[int], float] = lambda failures: min(30.0, 0.5 * 2**failures)
-    """Seconds to wait after the n-th failure, unless the provider says how long."""
+    """Seconds to wait after that many failures, unless the provider says how long."""
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
@@ -54,32 +55,23 @@ def _check_count(name: str, value: object) -> None:
         raise InvalidArgument(name, value, "a whole number from 0 on")
 
 
-def narrow(limits: Limits, settings: Mapping[str, Any] | None) -> Limits:
-    """What holds in a session whose settings set limits too: of each the smaller one, never more than was given.
+def narrow(limits: Limits, session_limits: Mapping[str, Any] | None) -> Limits:
+    """Return the smaller of each limit of the run and of the session's settings.
 
-    Names that are none of ours are the host's own.
+    Other names in the settings belong to the host and are ignored.
     """
-    found: dict[str, Any] = {}
+    narrowed: dict[str, Any] = {}
     for name in _COUNTS:
-        asked, given = (settings or {}).get(name), getattr(limits, name)
-        if asked is None:
+        own, limit = (session_limits or {}).get(name), getattr(limits, name)
+        if own is None:
             continue
-        _check_count(f"the session's limit {name}", asked)
+        _check_count(f"the session's limit {name}", own)
         if name in ("turns", "rounds"):
-            asked, given = asked or DEFAULT_LIMIT, given or DEFAULT_LIMIT
-        found[name] = asked if given is None else min(asked, given)
-    if (settings or {}).get("on_exceed") == "stop":
-        found["on_exceed"] = "stop"
-    return replace(limits, **found)
-
-
-def trim(context: Context, most: int | None) -> Context:
-    """The newest whole turns of a context, so many messages at the most. A turn that is longer is given whole."""
-    if most is None:
-        return context
-    turns = group_by_turn(item for item in context.items if not item.pinned)
-    least = sum(item.pinned for item in context.items) + (len(turns[-1]) if turns else 0)
-    return fit(context, Budget(messages=max(most, least))).context
+            own, limit = own or DEFAULT_LIMIT, limit or DEFAULT_LIMIT
+        narrowed[name] = own if limit is None else min(own, limit)
+    if (session_limits or {}).get("on_exceed") == "stop":
+        narrowed["on_exceed"] = "stop"
+    return replace(limits, **narrowed)
 
 
 class LimitHit(Struct, frozen=True):
@@ -102,41 +94,87 @@ class LimitHit(Struct, frozen=True):
 
 
 def check_limits(
-    limits: Limits, row: SessionRow, *, is_new_turn: bool, spent: Totals = Totals(), rounds: int = 0
+    limits: Limits,
+    session_id: str,
+    *,
+    turns: int | None = None,
+    spent: Totals = Totals(),
+    rounds: int = 0,
 ) -> LimitHit | None:
-    """Which limit stands in the way of the next model call, if any. `spent` is what it and its tasks have cost."""
-    cap = limits.turns or DEFAULT_LIMIT
-    if is_new_turn and row.turns >= cap:
+    """Return the limit that forbids the next model call, or warns about it.
+
+    `turns` is how many turns the session has had, if a new one is to start; `spent` what it and its tasks cost.
+    """
+    max_turns = limits.turns or DEFAULT_LIMIT
+    if turns is not None and turns >= max_turns:
         return LimitHit(
             "turn_limit",
-            f"the session has had its {cap} turn{'' if cap == 1 else 's'}",
+            f"the session has had its {max_turns} turn{'' if max_turns == 1 else 's'}",
             "fork it or raise Limits(turns=)",
-            f"raise it with --max-turns N, or continue in a fork: bough fork {row.session_id}",
+            f"raise it with --max-turns N, or continue in a fork: bough fork {session_id}",
         )
     if rounds >= (limits.rounds or DEFAULT_LIMIT):
         return LimitHit(
             "turn_limit",
             f"the turn has called the model {rounds} times",
             "raise Limits(rounds=)",
-            f"continue with another turn: bough run --resume {row.session_id} TEXT",
+            f"continue with another turn: bough run --resume {session_id} TEXT",
         )
-    cost = limits.max_cost_microcents
-    if cost is not None and spent.cost_microcents >= cost:
+    max_cost = limits.max_cost_microcents
+    if max_cost is not None and spent.cost_microcents >= max_cost:
         return LimitHit(
             "cost_limit",
-            f"{spent.cost_microcents:,} of {cost:,} microcents are spent",
+            f"{spent.cost_microcents:,} of {max_cost:,} microcents are spent",
             "raise Limits(max_cost_microcents=)",
-            f"raise it with --max-cost DOLLARS, or start a new account with bough fork {row.session_id}",
+            f"raise it with --max-cost DOLLARS, or start a new account with bough fork {session_id}",
             is_warning=limits.on_exceed == "warn",
         )
     unpriced = spent.unpriced_calls - spent.unknown_calls  # a call that has just been announced is unknown
-    if cost is not None and unpriced:
+    if max_cost is not None and unpriced:
         install = "pip install 'bough[prices]' for prices of the usual models"
         return LimitHit(
             "cost_unknown",
-            f"{unpriced} call(s) so far have no price, and the limit of {cost:,} microcents does not count them",
+            f"{unpriced} call(s) so far have no price, and the limit of {max_cost:,} microcents does not count them",
             f"{install}, pass rates=Rates(…) for others",
             install,
             is_warning=True,
         )
     return None
+
+
+class LimitChecker:
+    """Checks the limits of one run, and of the run that started it as a task: a child spends its parent's money."""
+
+    def __init__(self, writer: Writer, limits: Limits, parent: LimitChecker | None = None) -> None:
+        self.limits = limits
+        self._writer, self._parent = writer, parent
+
+    def narrow(self, session_limits: Mapping[str, Any] | None) -> None:
+        self.limits = narrow(self.limits, session_limits)
+
+    async def check_turn(self, row: SessionRow) -> LimitHit | None:
+        """Before a new turn."""
+        return await self._check(turns=row.turns)
+
+    async def check_call(self, rounds: int = 0) -> LimitHit | None:
+        """Before a model call, the `rounds`-th of its turn."""
+        return await self._check(rounds=rounds)
+
+    async def is_spent(self) -> bool:
+        """Whether the money is spent, so that no model may be called."""
+        limit = await self._check()
+        return limit is not None and not limit.is_warning
+
+    async def _check(self, *, turns: int | None = None, rounds: int = 0) -> LimitHit | None:
+        session_id, spent = self._writer.log.session_id, await self._spent()
+        limit = check_limits(self.limits, session_id, turns=turns, spent=spent, rounds=rounds)
+        if self._parent is None or (limit is not None and not limit.is_warning):
+            return limit
+        return await self._parent._check() or limit
+
+    async def _spent(self) -> Totals:
+        """The cost of the session and its tasks, read only if it is limited."""
+        if self.limits.max_cost_microcents is None:
+            return Totals()
+        writer = self._writer
+        return total(await writer.run_blocking(ledger.model_calls, writer.log, "tree", None))

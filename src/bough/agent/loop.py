@@ -1,330 +1,328 @@
-"""The loop: ask what is to be done next, do it, make it durable, ask again.
+"""The loop: decide what comes next, do it, make it durable, decide again.
 
-`next_action` alone decides, so going on after a crash is the same loop. Input is durable before the model is
-called, an answer before its tools run, each result as it lands.
+`next_action` alone decides, so resuming after a crash is the same loop. Input is durable before the model is
+called, an answer before its tools run, each result as it arrives. Its collaborators do the work: the writer (who
+writes), the model caller (who answers), the tool runner (who runs tool calls), limits and compaction (policies).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-
-from msgspec.structs import replace
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
 
 from ..core.codec import decode
 from ..core.drafts import Draft
 from ..core.messages import Message, assistant, to_user_message
 from ..core.turns import CallModel, Rest, RunTools, next_action
-from ..core.usage import Totals, Usage, total
-from ..errors import ContextOverflow, Fenced, ModelError, Overloaded, SessionIsReplay, StaleLeaf, TaskTrashed
-from ..log import ledger
-from ..log.log import Log
+from ..errors import ContextOverflow, Fenced, ModelError, Overloaded, StaleLeaf, TaskTrashed
 from ..models.model import Model
 from ..stores.base import SessionRow
 from .call_status import CallStatus, read_call_status
-from .cancellation import run_uncancelled
-from .compaction import Sizes, compact
+from .compaction import Compactor
 from .events import Event
-from .lease import keep, take
-from .limits import LimitHit, Limits, check_limits, narrow
-from .model_call import Asking
+from .limits import LimitChecker, LimitHit, Limits
+from .model_call import ModelCaller
 from .start_facts import FIRST_FACT, is_one_shot_turn, runner_data, session_data, turn_start_data
-from .tasks import cancel_tasks
-from .tool_batch import run_batch, settle_open, stopped_result
+from .tasks import TaskRunner
+from .tool_batch import ToolRunner
 from .tools.tool import Tool, error_text
+from .writer import Writer, run_uncancelled
 
 CANCELLED = "(cancelled)"
 
 
-class Loop(Asking):
-    """One run of one session, by one model chain and one set of tools."""
+class Loop:
+    """One run of one session: the order in which things happen."""
 
     def __init__(
         self,
-        log: Log,
-        models: Sequence[Model],
-        tools: Mapping[str, Tool],
-        limits: Limits,
-        parent: Loop | None = None,
+        writer: Writer,
+        model_caller: ModelCaller,
+        tool_runner: ToolRunner,
+        limits: LimitChecker,
+        compactor: Compactor,
         *,
-        is_one_shot: bool = False,
+        takes_inbox: bool = True,
     ) -> None:
-        super().__init__(log, models, tools, limits)
-        self.is_one_shot = is_one_shot
-        self.parent = parent
-        """Who started it as a task: a child spends its parent's money."""
-        self.warnings: list[Event] = []
-        """What whoever wrote its tools should know, not told yet; a task's too, which nobody watches."""
-        self._is_first = False
-        self._compacted = False
-        self._sizes = Sizes()
-        self._hide: Callable[[str], str] = log.runtime.redactor.redact_text
-        # Two runs of one process are two holders.
-        self._holder = f"{log.runtime.holder()}#{log.runtime.new_id('')}"
-
-    def check(self, row: SessionRow) -> None:
-        """A replay is not driven on: its tools were answered by a recording and must not run now by accident."""
-        if row.relation == "replay":
-            raise SessionIsReplay(row.session_id)
+        self.writer, self.log = writer, writer.log
+        self.model_caller, self.tool_runner = model_caller, tool_runner
+        self.limits, self.compactor = limits, compactor
+        self._takes_inbox = takes_inbox
+        self._is_first_turn = False
 
     async def run(self, content: str | Message | None) -> AsyncIterator[Event]:
-        """The whole turn, event by event; without content the turn that is open goes on."""
-        content = None if content is None else to_user_message(content)
-        self.check(await self.run_blocking(self.log.refresh))
-        self.limits = narrow(self.limits, (await self.read_settings()).limits)
-        stop = await self._reached(is_new_turn=True) if content is not None else None
-        if stop is not None and not stop.is_warning:
-            yield self._refused(stop)
-            return
-        await self._take_lease()
-        renewing = asyncio.ensure_future(keep(self.log, self._holder, self.run_blocking))
+        """Run a turn, and those queued behind it, event by event; without content resume the open turn."""
         try:
-            # Another runner may have finished while we waited for the lease.
-            self._is_first = not (await self.run_blocking(self.log.refresh)).turns
-            async for event in self._turn(content):
+            content = None if content is None else to_user_message(content)
+            row = await self.writer.load()
+            self.writer.check(row)
+            self.limits.narrow(self.writer.session_limits())
+            limit = await self.limits.check_turn(row) if content is not None else None
+            if limit is not None and not limit.is_warning:
+                yield _refused(limit)
+                return
+            row = await self.writer.acquire(row)
+            try:
+                async for event in self._run(content, row):
+                    yield event
+            finally:
+                await run_uncancelled(self.writer.release())
+        finally:
+            self.writer.close()
+
+    async def _run(self, content: Message | None, row: SessionRow) -> AsyncIterator[Event]:
+        try:
+            self._is_first_turn = not row.turns
+            async for event in self._turn(content, row):
                 yield event
-            async for event in self._drain():
-                yield event
+            if self._takes_inbox:
+                async for event in self._run_inbox():
+                    yield event
         except asyncio.CancelledError:
-            await run_uncancelled(self._cancelled())
+            await run_uncancelled(self._cancel_turn())
             raise
         except (Fenced, TaskTrashed):
-            raise  # it is another's now, or waits as before
+            raise  # another process owns the turn now, or it waits as before
         except Exception as error:
-            await self._broke(error)
+            await self._record_crash(error)
             raise
-        finally:
-            renewing.cancel()
-            try:
-                await run_uncancelled(
-                    self.run_blocking(self.log.store.release, self.log.session_id, self._fence)
-                )
-            finally:
-                self._threads.shutdown(wait=False)
 
     async def close(self) -> None:
-        """Close the turn that is open as a cancel does; `SessionRunning` if somebody else drives it."""
+        """Close the open turn as a cancellation does; raises `Running` if another process drives the session."""
         try:
-            await self._take_lease()
+            await self.writer.acquire(await self.writer.load())
             try:
-                await self.run_blocking(self.log.refresh)
-                await self._cancelled()
+                await self._cancel_turn()
             finally:
-                await self.run_blocking(self.log.store.release, self.log.session_id, self._fence)
+                await self.writer.release()
         finally:
-            self._threads.shutdown(wait=False)
+            self.writer.close()
 
-    async def _take_lease(self) -> None:
-        """A cancel that comes while the lease is being taken must not leave it behind."""
-        taking = asyncio.ensure_future(self.run_blocking(take, self.log, self._holder))
-        try:
-            self._fence = await asyncio.shield(taking)
-        except asyncio.CancelledError:
-            fence = await taking
-            await self.run_blocking(self.log.store.release, self.log.session_id, fence)
-            raise
-
-    async def _broke(self, error: Exception) -> None:
-        """Something nobody foresaw, or somebody wrote meanwhile: the session says so and can go on."""
-        if isinstance(error, StaleLeaf):
-            await self.run_blocking(self.log.refresh)
-        if self.log.cursor.turn:
-            await self._failed_turn(error_text(error))
-
-    async def _failed_turn(self, why: str) -> None:
-        row = {"status": "failed", "error": why.encode("utf-8", "replace").decode().replace("\0", "")}
-        await self.record("turn_ended", data={"turn": self.log.cursor.turn, **row}, row=row)
-
-    async def _reached(self, *, is_new_turn: bool, rounds: int = 0) -> LimitHit | None:
-        row = await self.run_blocking(self.log.store.session, self.log.session_id)
-        spent = await self._cost()
-        stop = check_limits(self.limits, row, is_new_turn=is_new_turn, spent=spent, rounds=rounds)
-        if self.parent is None or (stop is not None and not stop.is_warning):
-            return stop
-        return await self.parent._reached(is_new_turn=False) or stop
-
-    async def _cost(self) -> Totals:
-        """What it and its tasks have cost, if anybody wants to know."""
-        if self.limits.max_cost_microcents is None:
-            return Totals()
-        return total(await self.run_blocking(ledger.model_calls, self.log, "tree", None))
-
-    async def is_spent(self) -> bool:
-        """Whether no model may be called any more, for the money."""
-        stop = await self._reached(is_new_turn=False)
-        return stop is not None and not stop.is_warning
-
-    async def _drain(self) -> AsyncIterator[Event]:
-        """What was queued while the session was busy, in order, each a turn of its own."""
+    async def _run_inbox(self) -> AsyncIterator[Event]:
+        """Take what was queued while the session was busy, in order, each as a turn of its own."""
+        store, session_id = self.log.store, self.log.session_id
         while not self.log.cursor.turn:
-            waiting = await self.run_blocking(self.log.store.inbox, self.log.session_id)
-            if not waiting:
+            queued = await self.writer.run_blocking(store.inbox, session_id)
+            if not queued:
                 return
-            stop = await self._reached(is_new_turn=True)
-            if stop is not None and not stop.is_warning:
-                yield self._refused(stop)
+            row = await self.writer.run_blocking(store.session, session_id)
+            limit = await self.limits.check_turn(row)
+            if limit is not None and not limit.is_warning:
+                yield _refused(limit)
                 return
-            self._compacted = False
-            message = decode("message", waiting[0].body)
+            message = decode("message", queued[0].body)
             assert isinstance(message, Message)
-            async for event in self._turn(message, takes=waiting[0].number):
+            self.writer.is_one_shot = False
+            async for event in self._turn(message, row, takes=queued[0].number):
                 yield event
 
-    async def _turn(self, content: str | Message | None, takes: int | None = None) -> AsyncIterator[Event]:
-        self.path, self._sizes = await self.read_path(), Sizes()
-        if content is None:
-            if not self.log.cursor.turn:
-                yield Event("session:turn_completed", {"stop_reason": "nothing to resume"})
-                return
-            self.is_one_shot = await self.run_blocking(is_one_shot_turn, self.log)
-            going = {"status": "running", "completed_at": None}
-            about = {"turn": self.log.cursor.turn, **runner_data(self.models, self.allowed(), self.limits)}
-            await self.record("turn_resumed", data=about, row=going, only_at_leaf=True)
-            said = await self.run_blocking(self.log.store.draft, self.log.session_id)
-            if said is not None:
-                await self.append(Draft(assistant(said), finish="interrupted"))
+    # -- one turn ----------------------------------------------------------------------------------
+
+    async def _turn(
+        self, content: Message | None, row: SessionRow, takes: int | None = None
+    ) -> AsyncIterator[Event]:
+        self.compactor.start_turn()
+        if content is not None:
+            async for event in self._start_turn(content, row, takes):
+                yield event
+        elif not self.log.cursor.turn:
+            yield Event("session:turn_completed", {"stop_reason": "nothing to resume"})
+            return
+        elif await self.writer.is_cancel_requested():
+            await self._cancel_turn()
+            yield self._completed("cancelled")
+            return
         else:
-            await settle_open(self)
-            about = await self.run_blocking(
-                turn_start_data, self.log, self.models, self.allowed(), self.limits
-            )
-            self.is_one_shot = self.is_one_shot and takes is None
-            about |= {"one_shot": True} if self.is_one_shot else {}
-            draft = Draft(to_user_message(content))
-            started = await self.append(draft, row={"status": "running"}, data=about, takes=takes)
-            if self._is_first:
-                self._is_first = False
-                yield Event("session:started", await self.run_blocking(session_data, self.log), FIRST_FACT)
-            yield Event("session:turn_started", {"seq": started.leaf.seq}, self.n)
+            await self._resume_turn()
         async for event in self._steps():
             yield event
 
+    async def _start_turn(self, message: Message, row: SessionRow, takes: int | None) -> AsyncIterator[Event]:
+        writer = self.writer
+        await self.tool_runner.close_abandoned_turn()
+        data = {**turn_start_data(row, writer.detail), **self._runner_data()}
+        data |= {"one_shot": True} if writer.is_one_shot else {}
+        started = await writer.append(Draft(message), row={"status": "running"}, data=data, takes=takes)
+        if self._is_first_turn:
+            self._is_first_turn = False
+            yield Event("session:started", session_data(row, writer.detail), FIRST_FACT)
+        text = {"seq": started.leaf.seq, "text": message.text}
+        yield Event("session:turn_started", text, writer.journal_number)
+
+    async def _resume_turn(self) -> None:
+        writer = self.writer
+        writer.is_one_shot = await writer.run_blocking(is_one_shot_turn, self.log)
+        await writer.record_resumed({"turn": self.log.cursor.turn, **self._runner_data()})
+        draft = await writer.run_blocking(self.log.store.draft, self.log.session_id)
+        if draft is not None:
+            await writer.append(Draft(assistant(draft), finish="interrupted"))
+
+    def _runner_data(self) -> dict[str, Any]:
+        return runner_data(self.model_caller.models, self.tool_runner.allowed(), self.limits.limits)
+
     async def _steps(self) -> AsyncIterator[Event]:
+        writer = self.writer
         while True:
-            calls = await self.run_blocking(read_call_status, self.log)
-            match next_action(self.path, calls.started):
+            status = await writer.run_blocking(read_call_status, self.log)
+            match next_action(writer.path, status.started):
                 case CallModel():
-                    stop = await self._reached(is_new_turn=False, rounds=self.log.cursor.step)
-                    if stop is not None and not stop.is_warning:
-                        yield await self._stopped(stop)
-                        return
-                    if stop is not None:
-                        yield Event("session:limit_passed", _error_data(stop))
-                    if not self._compacted and self._is_too_long():
-                        self._compacted = True
-                        compacted = await compact(self)
-                        if compacted is not None:
-                            yield compacted
-                    async for event in self._ask():
+                    async for event in self._model_step():
                         yield event
                         if event.type == "session:turn_completed":
                             return
-                case RunTools(calls=waiting, started=started):
-                    async for event in run_batch(self, waiting, started, calls):
+                case RunTools(calls=open_calls, started=started):
+                    async for event in self.tool_runner.run(open_calls, started, status):
                         yield event
-                    waits = await self._must_wait()
-                    if waits is not None:
-                        await self.record("waiting", row={"status": "waiting"})
-                        self._refuse_trashed(waits)
+                    waiting = await self._waiting_status()
+                    if waiting is not None:
+                        await writer.record_waiting()
+                        self._refuse_trashed(waiting)
                         return
-                case Rest(reason=why):
-                    yield Event("session:turn_completed", {"stop_reason": why}, self.n)
+                case Rest(reason=reason):
+                    yield self._completed(reason)
                     return
 
-    async def _must_wait(self) -> CallStatus | None:
-        """What is known, if all that is open waits for a person; a word may have come while siblings ran."""
-        waiting = self.log.cursor.open_calls
-        if not waiting:
-            return None
-        calls = await self.run_blocking(read_call_status, self.log)
-        return calls if all(calls.is_waiting(call, self.tools) for call in waiting) else None
-
-    def _refuse_trashed(self, calls: CallStatus) -> None:
-        """Who resumes what no word can help must hear why: it waits for a task that lies in the trash."""
-        if calls.trashed_tasks and not any(
-            calls.pending_approvals(self.log.cursor.open_calls, self.log.session_id)
-        ):
-            raise TaskTrashed(self.log.session_id, next(iter(calls.trashed_tasks.values())))
-
-    def _is_too_long(self) -> bool:
-        """Whether the next call would be given more than it should."""
-        most = self.limits.context_tokens
-        return most is not None and self._sizes.is_too_long(self.context(), most)
-
-    # -- the model ---------------------------------------------------------------------------------
+    async def _model_step(self) -> AsyncIterator[Event]:
+        limit = await self.limits.check_call(rounds=self.log.cursor.step)
+        if limit is not None and not limit.is_warning:
+            yield await self._stop_at_limit(limit)
+            return
+        if limit is not None:
+            yield Event("session:limit_passed", _error_data(limit))
+        if self.compactor.is_needed(self.model_caller):
+            compacted = await self.compactor.compact()
+            if compacted is not None:
+                yield compacted
+        ended = await self.model_caller.prepare()
+        if ended is not None:
+            yield ended
+            return
+        async for event in self._ask():
+            yield event
 
     async def _ask(self) -> AsyncIterator[Event]:
-        """Ask each model of the chain in turn, some of them several times, until one answers."""
+        """Call each model of the chain in turn, an overloaded one several times, until one answers."""
+        caller, limits = self.model_caller, self.limits.limits
         error: ModelError | None = None
-        for model in self.models:
+        for model in caller.models:
             failures = 0
-            while failures < max(1, self.limits.tries):
-                stop = await self._reached(is_new_turn=False) if error is not None else None
-                if stop is not None and not stop.is_warning:
-                    yield await self._stopped(stop)
+            while failures < max(1, limits.tries):
+                limit = await self.limits.check_call() if error is not None else None
+                if limit is not None and not limit.is_warning:
+                    yield await self._stop_at_limit(limit)
                     return
                 try:
-                    async for event in self._ask_once(model):
+                    async for event in caller.call(model):
                         yield event
                     return
-                except Overloaded as busy:
-                    error = busy
-                    await self._failed(model, busy)
-                    pause = self.limits.pause(failures) if busy.after is None else busy.after
+                except Overloaded as overloaded:
+                    error = overloaded
+                    await caller.record_failure(model, overloaded)
+                    seconds = limits.pause(failures) if overloaded.after is None else overloaded.after
                     failures += 1
-                    if failures >= self.limits.tries:
+                    if failures >= limits.tries:
                         break  # the next in the chain need not wait
-                    told = {"model": model.model, "why": self._hide(busy.reason), "seconds": pause}
-                    yield Event("session:retry", told)
-                    await asyncio.sleep(pause)
+                    why = self.log.runtime.redactor.redact_text(overloaded.reason)
+                    yield Event("session:retry", {"model": model.model, "why": why, "seconds": seconds})
+                    await asyncio.sleep(seconds)
                 except ContextOverflow as overflow:
                     error = overflow
-                    await self._failed(model, overflow)
-                    compacted = None if self._compacted else await compact(self)
-                    self._compacted = True
+                    await caller.record_failure(model, overflow)
+                    compacted = await self.compactor.compact()
                     if compacted is None:
                         break
                     yield compacted
                 except ModelError as other:
                     error = other
-                    await self._failed(model, other)
+                    await caller.record_failure(model, other)
                     break
         assert error is not None
-        yield await self._gave_up(error)
+        yield await self._give_up(error)
 
-    # -- ends --------------------------------------------------------------------------------------
+    # -- waiting for a person ----------------------------------------------------------------------
 
-    async def _stopped(self, stop: LimitHit) -> Event:
-        """A turn ended by a limit has a public closing answer, so that nobody waits for one."""
-        if self._call_id is not None:  # announced, and then not made
-            call = replace(self._ledger(self.models[0], Usage(0, 0, 0, 0), answered=False), price=None)
-            self._call_id = None
-            await self.record("call_dropped", calls=[call], replaces_call=True)
-        closing = Draft(assistant(f"(stopped: {stop})"), finish="error")
-        await self.append(closing, data={"error": str(stop)})
-        return self._refused(stop, self.n)
+    async def _waiting_status(self) -> CallStatus | None:
+        """The status of the open calls if all of them wait for a person, read anew: a decision may have come while
+        their siblings ran. None otherwise."""
+        open_calls = self.log.cursor.open_calls
+        if not open_calls:
+            return None
+        status = await self.writer.run_blocking(read_call_status, self.log)
+        tools = self.tool_runner.tools
+        return status if all(status.is_waiting(call, tools) for call in open_calls) else None
 
-    def _refused(self, stop: LimitHit, n: int | None = None) -> Event:
-        return Event("session:turn_completed", {"stop_reason": "error", "error": _error_data(stop)}, n)
+    def _refuse_trashed(self, status: CallStatus) -> None:
+        """Raise `TaskTrashed` if no decision can help: a call waits for a task in the trash."""
+        pending = status.pending_approvals(self.log.cursor.open_calls, self.log.session_id)
+        if status.trashed_tasks and not any(pending):
+            raise TaskTrashed(self.log.session_id, next(iter(status.trashed_tasks.values())))
 
-    async def _gave_up(self, error: ModelError) -> Event:
-        await self._failed_turn(error.reason)
-        data = {name: self._hide(text) for name, text in _error_data(error).items()}
-        return Event("session:turn_completed", {"stop_reason": "error", "error": data}, self.n)
+    # -- how a turn ends ---------------------------------------------------------------------------
 
-    async def _cancelled(self) -> None:
-        """Close what is open with words, so that the session stays valid and goes on with the next input."""
-        if not self.log.cursor.turn:
+    def _completed(self, stop_reason: str) -> Event:
+        return Event("session:turn_completed", {"stop_reason": stop_reason}, self.writer.journal_number)
+
+    async def _stop_at_limit(self, limit: LimitHit) -> Event:
+        """End the turn with a public closing answer, so that no client waits for one."""
+        await self.model_caller.drop_call()
+        closing = Draft(assistant(f"(stopped: {limit})"), finish="error")
+        await self.writer.append(closing, data={"error": str(limit)})
+        return _refused(limit, self.writer.journal_number)
+
+    async def _give_up(self, error: ModelError) -> Event:
+        await self._record_failed_turn(error.reason)
+        redact = self.log.runtime.redactor.redact_text
+        data = {"stop_reason": "error", "error": {k: redact(v) for k, v in _error_data(error).items()}}
+        return Event("session:turn_completed", data, self.writer.journal_number)
+
+    async def _record_crash(self, error: Exception) -> None:
+        """Mark the turn as failed after an unexpected error or a concurrent write; it can be resumed."""
+        if isinstance(error, StaleLeaf):
+            await self.writer.run_blocking(self.log.refresh)
+        if self.log.cursor.turn:
+            await self._record_failed_turn(error_text(error))
+
+    async def _record_failed_turn(self, why: str) -> None:
+        row = {"status": "failed", "error": why.encode("utf-8", "replace").decode().replace("\0", "")}
+        await self.writer.record("turn_ended", data={"turn": self.log.cursor.turn, **row}, row=row)
+
+    async def _cancel_turn(self) -> None:
+        """Close every open call and the turn, so that the session stays valid and takes the next input."""
+        if not self.log.cursor.turn or self.writer.is_lost:
             return
-        calls = await self.run_blocking(read_call_status, self.log)
-        await cancel_tasks(self, calls.tasks)
-        drafts = [Draft(stopped_result(self, call, calls.started)) for call in self.log.cursor.open_calls]
-        said: str | None = self._said.text if self._said is not None else None
-        if not said:  # of a try before this one, or of a process before: it was shown as well
-            said = await self.run_blocking(self.log.store.draft, self.log.session_id)
-        closing = Draft(assistant(f"{(said or '').rstrip()} {CANCELLED}".strip()), finish="cancelled")
-        await self.append(*drafts, closing, row={"status": "cancelled"})
+        status = await self.writer.run_blocking(read_call_status, self.log)
+        await self.tool_runner.tasks.cancel(status.tasks)
+        results = [
+            Draft(self.tool_runner.cancelled_result(call, status.started))
+            for call in self.log.cursor.open_calls
+        ]
+        text: str | None = self.model_caller.shown_text
+        if not text:  # shown by an earlier try, or by an earlier process
+            text = await self.writer.run_blocking(self.log.store.draft, self.log.session_id)
+        closing = Draft(assistant(f"{(text or '').rstrip()} {CANCELLED}".strip()), finish="cancelled")
+        await self.writer.append(*results, closing, row={"status": "cancelled"})
+
+
+def _refused(limit: LimitHit, journal_number: int | None = None) -> Event:
+    data = {"stop_reason": "error", "error": _error_data(limit)}
+    return Event("session:turn_completed", data, journal_number)
 
 
 def _error_data(error: LimitHit | ModelError) -> dict[str, str]:
     return {"code": error.code, "message": str(error), "command_message": error.command_text}
+
+
+def build_loop(
+    writer: Writer,
+    models: Sequence[Model],
+    tools: Mapping[str, Tool],
+    limits: Limits,
+    *,
+    parent: LimitChecker | None = None,
+) -> Loop:
+    """A loop with the usual collaborators; `parent` is that of the session which runs this one as a task."""
+    checker = LimitChecker(writer, limits, parent)
+    tool_runner = ToolRunner(writer, tools, TaskRunner(writer, models, checker, build_loop))
+    caller = ModelCaller(writer, models, tool_runner, checker)
+    return Loop(writer, caller, tool_runner, checker, Compactor(writer, checker))

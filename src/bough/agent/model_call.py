@@ -1,12 +1,13 @@
-"""Asking a model: one call, its answer as it comes, and what is kept of one that breaks off.
+"""One model call: its stream, its answer, and what is kept if it breaks off.
 
-Knows streams, drafts and the row of a call in the ledger. Does not know which model is asked next, nor when to stop.
+Knows streams, drafts of answers and the call's row in the ledger. Does not know which model is called next, nor
+when to stop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 
 from msgspec.structs import replace
@@ -14,137 +15,224 @@ from msgspec.structs import replace
 from ..core import context as contexts
 from ..core.context import Context
 from ..core.drafts import Draft, ExtraFact
-from ..core.messages import Message
+from ..core.messages import Message, Part, ToolCall
+from ..core.redact import Redactor, is_key_text
 from ..core.usage import Usage
 from ..errors import Fenced, InvalidMessage, InvalidValue, ModelError, TruncatedReply
 from ..log.changes import AppendResult
-from ..log.log import Log
-from ..models.model import Model, Request
+from ..models.model import Delta, Model, Request
 from ..wire import Answer
-from .async_bridge import Crossing
-from .cancellation import cancel_all, run_uncancelled
 from .events import Event
-from .limits import Limits, trim
-from .stream_buffer import FLUSH_MICROSECONDS, StreamBuffer
-from .tool_batch import with_own_ids
-from .tools.tool import Tool
+from .limits import LimitChecker
+from .prompt_window import trim
+from .tool_batch import ToolRunner
+from .writer import Writer, cancel_all, run_uncancelled
+
+FLUSH_CHARACTERS = 400
+FLUSH_MICROSECONDS = 500_000
 
 
-class Asking(Crossing):
-    """The half of a run that speaks with its models."""
+class ModelCaller:
+    """Calls the models of a run and appends their answers."""
 
-    def __init__(self, log: Log, models: Sequence[Model], tools: Mapping[str, Tool], limits: Limits) -> None:
-        super().__init__(log, models)
-        self.tools, self.limits = tools, limits
-        self._said: StreamBuffer | None = None
-        self._spent: Usage | None = None  # what a call had cost that gave no answer
-        self.mine: set[int] = set()  # answers of this run: their tools were not started by a process before
+    def __init__(
+        self, writer: Writer, models: Sequence[Model], tool_runner: ToolRunner, limits: LimitChecker
+    ) -> None:
+        self.writer, self.log, self.models = writer, writer.log, models
+        self.tool_runner, self.limits = tool_runner, limits
+        self._buffer: StreamBuffer | None = None
+        self._failed_usage: Usage | None = None  # of a call that was paid for and gave no usable answer
 
-    def allowed(self) -> Mapping[str, Tool]:
-        """The tools that hold at this leaf: a session's settings may narrow what it was given, never widen it."""
-        names = self.settings().tools
-        return (
-            self.tools if names is None else {name: self.tools[name] for name in names if name in self.tools}
-        )
+    async def prepare(self) -> Event | None:
+        """Called before each model call of a turn; an event ends the turn instead of the call."""
+        return None
 
     def context(self) -> Context:
-        """What a model is given now."""
-        return trim(contexts.build_context(self.path), self.limits.max_messages)
+        """The context of the next call."""
+        return trim(contexts.build_context(self.writer.path), self.limits.limits.max_messages)
 
-    async def _ask_once(self, model: Model) -> AsyncIterator[Event]:
-        """One call of one model, to its answer. Whatever ends it, what was shown of it is kept."""
-        if self._call_id is None:
-            await self._start_call(model)
-        self._said = said = StreamBuffer(self.log.runtime.redactor)
+    @property
+    def shown_text(self) -> str:
+        """The part of the answer in flight that was shown."""
+        return "" if self._buffer is None else self._buffer.text
+
+    async def call(self, model: Model) -> AsyncIterator[Event]:
+        """Make one call and append its answer. However it ends, the text that was shown is kept."""
+        if self.writer.call_id is None:  # after a resume or a failure: no earlier commit announced it
+            await self.writer.record("call_started", calls=[self.writer.announce_call(model)])
+        self._buffer = buffer = StreamBuffer(self.log.runtime.redactor)
         try:
             answer: Answer | None = None
-            async with aclosing(self._streamed(model, said)) as pieces:
-                async for piece in pieces:
-                    if isinstance(piece, Event):
-                        yield piece
+            async with aclosing(self._stream(model, buffer)) as items:
+                async for item in items:
+                    if isinstance(item, Event):
+                        yield item
                     else:
-                        answer = piece
-            kept = await self._kept(model, answer)
-            self._said = None
-            yield kept
+                        answer = item
+            event = await self._finish(model, answer)
+            self._buffer = None
+            yield event
         except (asyncio.CancelledError, Fenced):
-            raise  # what was said goes into the closing answer, or is another's to close
+            raise  # the text becomes part of the closing answer, or another process closes the turn
         except Exception:
-            if self._said is said and not said.is_saved:
-                await run_uncancelled(self.run_blocking(self._save, said.saved(self.log.runtime.now())))
+            if self._buffer is buffer and not buffer.is_saved:
+                await run_uncancelled(self._save(buffer))
             raise
 
-    async def _streamed(self, model: Model, said: StreamBuffer) -> AsyncGenerator[Event | Answer, None]:
-        """What may be shown as it comes, and the answer; what was shown is durable soon."""
-        specs = tuple(tool.spec for tool in self.allowed().values())
-        saving = asyncio.ensure_future(self._save_in_time(said))
+    async def _stream(self, model: Model, buffer: StreamBuffer) -> AsyncGenerator[Event | Answer, None]:
+        """Deltas as events, and the answer; text is made durable soon after it was shown."""
+        specs = tuple(tool.spec for tool in self.tool_runner.allowed().values())
+        saving = asyncio.ensure_future(self._save_periodically(buffer))
         try:
-            async for piece in model.stream(Request(self.context(), self.blob, specs)):
+            async for piece in model.stream(Request(self.context(), self.writer.blob, specs)):
                 if isinstance(piece, Answer):
                     yield piece
                     continue
-                told_live = said.add(piece)
-                if said.is_due(now := self.log.runtime.now()):
-                    await self.run_blocking(self._save, said.saved(now))
-                yield Event("session:delta", told_live)
+                delta = buffer.add(piece)
+                if buffer.is_due(self.log.runtime.now()):
+                    await self._save(buffer)
+                yield Event("session:delta", delta)
         finally:
-            await run_uncancelled(cancel_all([saving]))  # a draft saved later would belong to another place
-        if any((rest := said.rest()).values()):
+            await run_uncancelled(cancel_all([saving]))  # a draft saved later would belong to another leaf
+        if any((rest := buffer.rest()).values()):
             yield Event("session:delta", rest)
 
-    async def _kept(self, model: Model, answer: Answer | None) -> Event:
+    async def _finish(self, model: Model, answer: Answer | None) -> Event:
         if answer is None or answer.finish is None:
-            self._spent = None if answer is None else answer.usage
+            self._failed_usage = None if answer is None else answer.usage
             raise TruncatedReply(model.model, "the stream ended without a stop reason")
         if answer.message.role != "assistant":
-            self._spent = answer.usage
+            self._failed_usage = answer.usage
             raise ModelError(model.model, f"it answered in the role {answer.message.role!r}")
         try:
-            kept = await self._answered(model, answer)
+            appended = await self.append_answer(model, answer)
         except (InvalidValue, InvalidMessage) as error:
-            self._spent = answer.usage
-            raise ModelError(model.model, f"its answer cannot be kept: {error}") from error
-        message = kept.payloads[0]
+            self._failed_usage = answer.usage
+            raise ModelError(model.model, f"its answer cannot be stored: {error}") from error
+        message = appended.payloads[0]
         assert isinstance(message, Message)
-        told = {"seq": kept.leaf.seq, "text": message.text, "calls": len(message.calls)}
-        return Event("session:answer", told, self.n)
+        calls = [
+            {"call_id": call.id, "name": call.name, "arguments": call.arguments} for call in message.calls
+        ]
+        data = {"seq": appended.leaf.seq, "text": message.text, "calls": calls}
+        return Event("session:answer", data, self.writer.journal_number)
 
-    async def _answered(self, model: Model, answer: Answer) -> AppendResult:
-        """The answer, its cost and the start of its tools, in one commit: durable before anything runs."""
-        answer = replace(answer, message=with_own_ids(answer.message))
+    async def append_answer(self, model: Model, answer: Answer) -> AppendResult:
+        """Append the answer, its cost and the start of its tool calls in one commit, before anything runs."""
+        answer = replace(answer, message=with_unique_ids(answer.message))
         draft = Draft(answer.message, answer.model or model.model, answer.finish, answer.evidence)
+        allowed, seq = self.tool_runner.allowed(), self.log.leaf.seq + 1
         starting = [
             index
             for index, call in enumerate(answer.message.calls)
-            if call.name in self.allowed() and not self.tools[call.name].approval
+            if call.name in allowed and not allowed[call.name].approval
         ]
-        started = ExtraFact("calls_started", {"seq": self.log.leaf.seq + 1, "indexes": starting})
-        facts = [started] if starting else []
-        call = self._ledger(model, answer.usage, answered=True)
-        self.mine.add(self.log.leaf.seq + 1)
-        appended = await self.append(draft, calls=[call], replaces_call=True, facts=facts)
-        self._call_id = None
+        facts = [ExtraFact("calls_started", {"seq": seq, "indexes": starting})] if starting else []
+        call = self.writer.ledger_row(model, answer.usage, is_answered=True)
+        self.writer.own_answers.add(seq)
+        appended = await self.writer.append(draft, calls=[call], replaces_call=True, facts=facts)
+        self.writer.call_id = None
         return appended
 
-    def _save(self, text: str) -> None:
-        log = self.log
-        log.store.save_draft(log.session_id, log.leaf, text, self._fence, log.runtime.now())
+    async def record_failure(self, model: Model, error: ModelError) -> None:
+        call = self.writer.ledger_row(model, self._failed_usage, is_answered=False)
+        self.writer.call_id = self._failed_usage = None
+        why = error.reason.encode("utf-8", "replace").decode()
+        await self.writer.record("call_failed", data={"why": why}, calls=[call], replaces_call=True)
 
-    async def _save_in_time(self, said: StreamBuffer) -> None:
-        """Also when the stream says no more, what was shown is durable soon."""
+    async def drop_call(self) -> None:
+        """Record that the announced call, if there is one, was not made."""
+        if self.writer.call_id is None:
+            return
+        call = self.writer.ledger_row(self.models[0], Usage(0, 0, 0, 0), is_answered=False)
+        self.writer.call_id = None
+        await self.writer.record("call_dropped", calls=[replace(call, price=None)], replaces_call=True)
+
+    async def _save(self, buffer: StreamBuffer) -> None:
+        await self.writer.run_blocking(self.writer.save_draft, buffer.mark_saved(self.log.runtime.now()))
+
+    async def _save_periodically(self, buffer: StreamBuffer) -> None:
+        """Save what was shown even if the stream is silent."""
         while True:
             await asyncio.sleep(FLUSH_MICROSECONDS / 1_000_000)
-            if not said.is_saved:
-                await run_uncancelled(self.run_blocking(self._save, said.saved(self.log.runtime.now())))
+            if not buffer.is_saved:
+                await run_uncancelled(self._save(buffer))
 
-    async def _start_call(self, model: Model) -> None:
-        """A call whose start could not ride in the commit before it: after a resume or a failure."""
-        self._call_id = self.log.runtime.new_id("")
-        call = replace(self._ledger(model, None, answered=False), failed=False)
-        await self.record("call_started", calls=[call])
 
-    async def _failed(self, model: Model, error: ModelError) -> None:
-        call = self._ledger(model, self._spent, answered=False)
-        self._call_id = self._spent = None
-        why = error.reason.encode("utf-8", "replace").decode()
-        await self.record("call_failed", data={"why": why}, calls=[call], replaces_call=True)
+def with_unique_ids(message: Message) -> Message:
+    """Give calls that share an id ids of their own: a result is paired by id."""
+    taken: set[str] = set()
+    parts: list[Part] = []
+    for part in message.parts:
+        if isinstance(part, ToolCall):
+            call_id, number = part.id, 1
+            while call_id in taken:
+                number += 1
+                call_id = f"{part.id}-{number}"
+            taken.add(call_id)
+            part = part if call_id == part.id else replace(part, id=call_id)
+        parts.append(part)
+    return replace(message, parts=tuple(parts))
+
+
+class StreamBuffer:
+    """An answer in flight: what may be shown of it, and when that is to be saved, by size and by time."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._text, self._reasoning = _RedactedText(redactor), _RedactedText(redactor)
+        self._saved_length = 0
+        self._saved_at: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The text that was shown. What is held back may be half a secret."""
+        return self._text.shown.encode("utf-8", "replace").decode().replace("\0", "")
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether everything shown is saved. Blanks alone need not be: an answer of blanks is empty."""
+        return len(self._text.shown) == self._saved_length or not self._text.shown.strip()
+
+    def add(self, delta: Delta) -> dict[str, str]:
+        """Return what may be shown now."""
+        return {"text": self._text.add(delta.text), "reasoning": self._reasoning.add(delta.reasoning)}
+
+    def rest(self) -> dict[str, str]:
+        """Return what was held back, once the stream has ended."""
+        return {"text": self._text.rest(), "reasoning": self._reasoning.rest()}
+
+    def is_due(self, now: int) -> bool:
+        self._saved_at = now if self._saved_at is None else self._saved_at
+        is_long = len(self._text.shown) - self._saved_length >= FLUSH_CHARACTERS
+        return not self.is_saved and (is_long or now - self._saved_at >= FLUSH_MICROSECONDS)
+
+    def mark_saved(self, now: int) -> str:
+        """Return the text to save, and count it as saved."""
+        self._saved_length, self._saved_at = len(self._text.shown), now
+        return self.text
+
+
+class _RedactedText:
+    """Text that arrives in pieces. Its end is held back until it is certain: a secret may arrive in pieces too."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._pending = ""
+        self._is_word = True
+        self.shown = ""
+
+    def add(self, piece: str) -> str:
+        self._pending += piece
+        if self._is_word and is_key_text(piece):
+            return ""  # inside a long word: it need not be searched again for every letter
+        shown = self._show(self._redactor.safe_length(self._pending))
+        self._is_word = is_key_text(self._pending)
+        return shown
+
+    def rest(self) -> str:
+        return self._show(len(self._pending))
+
+    def _show(self, end: int) -> str:
+        shown, self._pending = self._redactor.redact_text(self._pending[:end]), self._pending[end:]
+        self.shown += shown
+        return shown

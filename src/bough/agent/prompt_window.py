@@ -1,6 +1,6 @@
-"""What a model was given: the context of a place, with as many messages as the turn that asked was to give.
+"""The part of a history that a model is given: a context, trimmed to the newest whole turns.
 
-Knows how to trim it so. Does not know providers.
+Does not know providers.
 """
 
 from __future__ import annotations
@@ -10,29 +10,39 @@ from collections.abc import Mapping, Sequence
 from ..core import context as contexts
 from ..core.context import Context
 from ..core.entries import Entry
+from ..core.fit import Budget, fit
 from ..core.tree import Leaf
+from ..core.turns import group_by_turn
 from ..log.log import Log
 from ..stores.message_limits import message_limits
-from .limits import trim
 
 MessageLimits = Mapping[Leaf, int]
-"""By the place of a turn's input: how many messages its calls were given at the most. The others: all."""
+"""The maximum number of messages of a turn's model calls, by the leaf of the turn's input. Other turns: no maximum."""
 
 
-def prompt_context(path: Sequence[Entry], most: MessageLimits) -> Context:
-    """What a model was given behind the last entry of a whole path, or would be by the turn it belongs to."""
+def trim(context: Context, max_messages: int | None) -> Context:
+    """Keep the newest whole turns, `max_messages` at most. The newest turn is always kept whole."""
+    if max_messages is None:
+        return context
+    turns = group_by_turn(item for item in context.items if not item.pinned)
+    needed = sum(item.pinned for item in context.items) + (len(turns[-1]) if turns else 0)
+    return fit(context, Budget(messages=max(max_messages, needed))).context
+
+
+def prompt_context(path: Sequence[Entry], limits: MessageLimits) -> Context:
+    """The context of a model call behind the last entry of a whole path, trimmed as that turn's calls were."""
     turn = path[-1].turn if path else 0
-    asked = Leaf(path[turn - 1].branch, turn) if turn else Leaf(0, 0)
-    return trim(contexts.build_context(path), most.get(asked))
+    leaf = Leaf(path[turn - 1].branch, turn) if turn else Leaf(0, 0)
+    return trim(contexts.build_context(path), limits.get(leaf))
 
 
 def tree_message_limits(log: Log) -> dict[Leaf, int]:
-    """Of the session, and of the turns it stands on, whoever ran them."""
-    found = message_limits(log.store.journal(log.session_id))
+    """The limits of the session's own turns, and of the turns below its fork."""
+    own = message_limits(log.store.journal(log.session_id))
     branches = log.store.branches(log.session_id)
     if all(branch.session_id == log.session_id for branch in branches):
-        return found
+        return own
     numbers = dict(enumerate(sorted(branch.branch for branch in branches), 1))
     with log.store.export_sessions(log.session_id) as dumps:
-        below = next(iter(dumps.sessions)).inherited_limits
-    return {**{Leaf(numbers[one.branch], one.turn): one.max_messages for one in below}, **found}
+        inherited = next(iter(dumps.sessions)).inherited_limits
+    return {**{Leaf(numbers[limit.branch], limit.turn): limit.max_messages for limit in inherited}, **own}

@@ -1,4 +1,7 @@
-"""What is told of a session and of a turn when they start: by whom, where, with which model, tools and policy."""
+"""The data recorded when a session, a turn or a run of a turn starts: trigger, policy, model and tools.
+
+What is not known is left out.
+"""
 
 from __future__ import annotations
 
@@ -8,62 +11,56 @@ from typing import Any
 from ..core.codec import from_json
 from ..log.log import Log
 from ..models.model import Model
+from ..stores.base import SessionDetail, SessionRow
 from .limits import Limits
 
 FIRST_FACT = 1
 """The number of a journal's first fact: that the session was started."""
 
 
-def turn_start_data(
-    log: Log, models: Sequence[Model], tool_names: Iterable[str], limits: Limits
-) -> dict[str, Any]:
-    """By whoever runs it. What is not known is left out."""
-    return {**_about_row(log), **runner_data(models, tool_names, limits)}
-
-
-def queued_turn_data(log: Log) -> dict[str, Any]:
-    """By whoever has somebody else run it: the session's own model and tools; who takes it up tells of his."""
-    row = log.store.session(log.session_id)
-    return _known(**_about_row(log), model=row.model, tool_names=list(row.tool_names))
-
-
-def runner_data(models: Sequence[Model], tool_names: Iterable[str], limits: Limits) -> dict[str, Any]:
-    """What is told by a process that goes on with a turn: it may have another model and other tools."""
-    model = models[0].model if models else None
-    return _known(model=model, tool_names=list(tool_names), max_messages=limits.max_messages)
-
-
-def _about_row(log: Log) -> dict[str, Any]:
-    row, detail = log.store.session_with_detail(log.session_id)
-    policy = detail.policy
-    return _known(
-        trigger=_known(type=row.trigger_type, id=row.trigger_id),
+def turn_start_data(row: SessionRow, detail: SessionDetail | None) -> dict[str, Any]:
+    """What a session's row says about its turns."""
+    policy = None if detail is None else detail.policy
+    return _without_empty(
+        trigger=_without_empty(type=row.trigger_type, id=row.trigger_id),
         context_window=row.context_window,
         policy=None if policy is None else from_json(policy),
     )
 
 
-def _known(**found: Any) -> dict[str, Any]:
-    return {name: value for name, value in found.items() if value not in (None, {}, [])}
-
-
-def session_data(log: Log) -> dict[str, Any]:
-    """Who it is and the workspace it runs against, as they were given. What is not known is left out."""
+def queued_turn_data(log: Log) -> dict[str, Any]:
+    """Of a turn that a worker will run: the session's own model and tools. The worker records its own later."""
     row, detail = log.store.session_with_detail(log.session_id)
-    workspace = detail.workspace
-    found = {
+    own = _without_empty(model=row.model, tool_names=list(row.tool_names))
+    return {**turn_start_data(row, detail), **own}
+
+
+def runner_data(models: Sequence[Model], tool_names: Iterable[str], limits: Limits) -> dict[str, Any]:
+    """Of the process that runs or resumes a turn: it may have another model and other tools."""
+    model = models[0].model if models else None
+    return _without_empty(model=model, tool_names=list(tool_names), max_messages=limits.max_messages)
+
+
+def session_data(row: SessionRow, detail: SessionDetail | None) -> dict[str, Any]:
+    """The session's ids and the workspace it runs against."""
+    workspace = None if detail is None else detail.workspace
+    data = {
         "session_id": row.session_id,
         "conversation_id": row.conversation_id,
         "agent": row.agent,
         "title": row.title,
         "workspace": None if workspace is None else from_json(workspace),
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in data.items() if value is not None}
 
 
 def is_one_shot_turn(log: Log) -> bool:
-    """Whether the turn that is open was sent as the only one."""
+    """Whether the open turn was sent as the only one of its session."""
     for fact in reversed(log.store.journal(log.session_id)):
         if fact.kind == "turn_started":
             return fact.data["turn"] == log.cursor.turn and bool(fact.data.get("one_shot"))
     return False
+
+
+def _without_empty(**data: Any) -> dict[str, Any]:
+    return {name: value for name, value in data.items() if value not in (None, {}, [])}

@@ -1,195 +1,209 @@
-"""Running the calls of one answer: all that may run at once, each result durable as it lands.
+"""Run the tool calls of one answer: all that may run at once, each result durable as it arrives.
 
-A call whose task waits for a person has no result yet: who is asked is made durable, and it is run again later.
+A call whose task waits for a person has no result yet: what the person is asked is recorded, and the call runs
+again later.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
 
-from msgspec.structs import replace
+import msgspec
 
 from ..core.drafts import Draft
-from ..core.messages import Message, Part, ToolCall, assistant, tool_result
+from ..core.messages import Message, assistant, tool_result
 from ..core.turns import OpenCall
 from ..errors import BoughError, Fenced, SessionTrashed, StaleLeaf
-from .approvals import PendingApproval, TaskNeedsApproval
 from .call_status import CallPosition, CallStatus, read_call_status
-from .cancellation import cancel_all, run_uncancelled
 from .events import Event
-from .tasks import cancel_tasks, run_task, task_id
-from .tools.tool import Happened, NeverHappened, Tool, ToolContext, error_result
-
-if TYPE_CHECKING:
-    from .loop import Loop
+from .tasks import TaskRunner, task_id
+from .tools.tool import (
+    Happened,
+    NeverHappened,
+    PendingApproval,
+    TaskNeedsApproval,
+    Tool,
+    ToolContext,
+    error_result,
+)
+from .writer import Writer, cancel_all, run_uncancelled
 
 UNKNOWN = "The process ended while this ran. Whether it took effect is unknown; it was not run again."
 NO_TOOL = "There is no tool of this name."
-LEFT = "The turn was left before this had a result. Whether it took effect is unknown."
-NOT_RUN = "The turn was left before this was run."
+ABANDONED = "The turn was abandoned before this had a result. Whether it took effect is unknown."
+NOT_RUN = "The turn was abandoned before this was run."
 DENIED = "The user denied this call."
 CANNOT_WAIT = (
-    "has a task that needs an approval, and cannot wait for it: to go on it would be run again, and an unsafe tool "
-    'never is. The task was cancelled. If it may be run again declare it @tool(effect="idempotent"), or give it a '
-    "verify function that says what happened."
+    "has a task that needs an approval and cannot wait for it: resuming would run the tool again, which an unsafe "
+    'tool must not. The task was cancelled. Declare the tool @tool(effect="idempotent") if it may run again, or give '
+    "it a verify function that finds out what happened."
 )
 
 
-async def run_batch(
-    loop: Loop, waiting: Sequence[OpenCall], started: frozenset[CallPosition], calls: CallStatus
-) -> AsyncIterator[Event]:
-    for call in calls.needing_request(waiting, loop.tools):
-        await loop.record("approval_asked", data={"seq": call.seq, "index": call.index}, only_at_leaf=True)
-        yield Event("session:approval_requested", told(call), loop.n)
-    running = [
-        asyncio.ensure_future(_settle(loop, call, (call.seq, call.index) in started, calls))
-        for call in waiting
-        if not calls.is_waiting(call, loop.tools)
-    ]
-    kept: set[CallPosition] = set()
-    try:
-        for landed in asyncio.as_completed(running):
-            call, result = await landed
-            while loop.warnings:
-                yield loop.warnings.pop(0)
-            if isinstance(result, Message):
-                kept.add((call.seq, call.index))
-                yield await _keep(loop, call, result)
-                continue
-            for one in result:
-                if one not in calls.task_approvals.get((call.seq, call.index), ()):
-                    yield await _keep_asked(loop, call, one)
-    except asyncio.CancelledError:
-        await run_uncancelled(_keep_finished(loop, running, kept))
-        raise
-    finally:
-        await run_uncancelled(cancel_all(running))
+class ToolRunner:
+    """Runs the tool calls of a run and appends their results."""
 
+    def __init__(self, writer: Writer, tools: Mapping[str, Tool], tasks: TaskRunner) -> None:
+        self.writer, self.log = writer, writer.log
+        self.tools, self.tasks = tools, tasks
 
-async def _keep(loop: Loop, call: OpenCall, result: Message) -> Event:
-    """Make the result durable; one that cannot be kept is told as an error, for the effect has happened."""
-    try:
-        await loop.append(Draft(result))
-    except (Fenced, StaleLeaf, SessionTrashed):
-        raise
-    except BoughError as error:
-        result = error_result(call.call, f"{call.call.name} returned what cannot be kept: {error}")
-        await loop.append(Draft(result))
-    outcome = {"error": result.results[0].error, "outcome": result.results[0].outcome}
-    return Event("session:tool_result", {**told(call), **outcome}, loop.n)
+    def allowed(self) -> Mapping[str, Tool]:
+        """The tools in force at this leaf: a session's settings may narrow the tools of a run, never widen them."""
+        names = self.writer.settings().tools
+        if names is None:
+            return self.tools
+        return {name: self.tools[name] for name in names if name in self.tools}
 
-
-async def _keep_asked(loop: Loop, call: OpenCall, asked: PendingApproval) -> Event:
-    """Make durable what the call waits for, by the session and the call that the person is asked about."""
-    loop.mine.discard(call.seq)  # from now on it is as if a process before had started it
-    waits = {"seq": call.seq, "index": call.index, "session": asked.session_id, "asked": told(asked)}
-    await loop.record("task_waits", data=waits, only_at_leaf=True)
-    about = {**told(asked), "session_id": asked.session_id, "task_of": told(call)}
-    return Event("session:approval_requested", about, loop.n)
-
-
-async def _keep_finished(loop: Loop, running: Sequence[asyncio.Future[Any]], kept: set[CallPosition]) -> None:
-    """Cancelled: what had finished by then keeps its result."""
-    for task in running:
-        if task.done() and not task.cancelled() and task.exception() is None:
-            call, result = task.result()
-            if isinstance(result, Message) and (call.seq, call.index) not in kept:
-                await _keep(loop, call, result)
-
-
-async def _settle(
-    loop: Loop, call: OpenCall, was_started: bool, calls: CallStatus
-) -> tuple[OpenCall, Message | list[PendingApproval]]:
-    """The result of one call: run it, or say what became of it before a crash. Or what its tasks wait for."""
-    tool = loop.allowed().get(call.call.name)
-    if tool is None:
-        return call, error_result(call.call, NO_TOOL)
-    if (refusal := tool.refusal(call.call)) is not None:
-        return call, refusal
-    if (call.seq, call.index) in calls.denied and not was_started:
-        return call, tool_result(call.call.id, DENIED, error=True, outcome="denied")
-    key = await loop.run_blocking(loop.log.idempotency_key, call.seq, call.index)
-    context = ToolContext(key, loop.log.session_id, call.call, loop.log.state, partial(run_task, loop))
-    if was_started and call.seq not in loop.mine and tool.effect == "unsafe":
-        settled = await tool.check_outcome(context)
-        if isinstance(settled, Happened):
-            return call, tool.result(context, settled.value)
-        if not isinstance(settled, NeverHappened):
-            return call, tool_result(call.call.id, UNKNOWN, error=True, outcome="unknown")
-    if not was_started:
-        # It could not ride with the answer: an approval stood between, or another made the answer.
-        await loop.record("calls_started", data={"seq": call.seq, "indexes": [call.index]})
-    return call, await _run(loop, tool, context)
-
-
-async def _run(loop: Loop, tool: Tool, context: ToolContext) -> Message | list[PendingApproval]:
-    try:
-        return await tool.run(context)
-    except (TaskNeedsApproval, BaseExceptionGroup):
-        asked = context.pending_approvals
-        if not asked:
+    async def run(
+        self, open_calls: Sequence[OpenCall], started: frozenset[CallPosition], status: CallStatus
+    ) -> AsyncIterator[Event]:
+        for call in status.needing_request(open_calls, self.tools):
+            position = {"seq": call.seq, "index": call.index}
+            await self.writer.record("approval_asked", data=position, only_at_leaf=True)
+            yield Event("session:approval_requested", call_data(call), self.writer.journal_number)
+        running = [
+            asyncio.ensure_future(self._settle(call, (call.seq, call.index) in started, status))
+            for call in open_calls
+            if not status.is_waiting(call, self.tools)
+        ]
+        stored: set[CallPosition] = set()
+        try:
+            for finished in asyncio.as_completed(running):
+                call, result = await finished
+                while self.tasks.warnings:
+                    yield self.tasks.warnings.pop(0)
+                if isinstance(result, Message):
+                    stored.add((call.seq, call.index))
+                    yield await self._store_result(call, result)
+                    continue
+                for approval in result:
+                    if approval not in status.task_approvals.get((call.seq, call.index), ()):
+                        yield await self._store_approval(call, approval)
+        except asyncio.CancelledError:
+            await run_uncancelled(self._store_finished(running, stored))
             raise
-    if tool.effect != "unsafe" or tool.verify is not None:
-        return asked
-    # To go on it would be run again from its beginning, and nobody knows what it did before its task.
-    children = [
-        await loop.run_blocking(task_id, loop.log, key, loop.log.batch_since) for key in context.task_keys
-    ]
-    await cancel_tasks(loop, children)
-    why = f"{tool.name} {CANNOT_WAIT}"
-    about = {"session_id": loop.log.session_id, "call_id": context.call.id, "name": tool.name}
-    loop.warnings.append(Event("session:warning", {"code": "cannot_wait", "message": why, **about}))
-    return tool_result(context.call.id, why, error=True, outcome="interrupted")
+        finally:
+            await run_uncancelled(cancel_all(running))
+
+    async def _store_result(self, call: OpenCall, message: Message) -> Event:
+        """Append the result; one that cannot be stored becomes an error result, for the effect has happened."""
+        try:
+            appended = await self.writer.append(Draft(message))
+        except (Fenced, StaleLeaf, SessionTrashed):
+            raise
+        except BoughError as error:
+            why = f"{call.call.name} returned a value that cannot be stored: {error}"
+            appended = await self.writer.append(Draft(error_result(call.call, why)))
+        stored = appended.payloads[0]
+        assert isinstance(stored, Message)
+        result = stored.results[0]
+        data = {
+            **call_data(call),
+            "content": msgspec.to_builtins(result.content),
+            "error": result.error,
+            "outcome": result.outcome,
+        }
+        return Event("session:tool_result", data, self.writer.journal_number)
+
+    async def _store_approval(self, call: OpenCall, approval: PendingApproval) -> Event:
+        """Record what the call waits for: the session and the call that the person decides about."""
+        self.writer.own_answers.discard(call.seq)  # from now on as if an earlier process had started it
+        position = {"seq": call.seq, "index": call.index}
+        asked = {"session": approval.session_id, "asked": _call_key(approval)}
+        await self.writer.record("task_waits", data=position | asked, only_at_leaf=True)
+        data = {**call_data(approval), "session_id": approval.session_id, "task_of": _call_key(call)}
+        return Event("session:approval_requested", data, self.writer.journal_number)
+
+    async def _store_finished(
+        self, running: Sequence[asyncio.Future[Any]], stored: set[CallPosition]
+    ) -> None:
+        """After a cancellation: append the results of the calls that had finished."""
+        for task in running:
+            if task.done() and not task.cancelled() and task.exception() is None:
+                call, result = task.result()
+                if isinstance(result, Message) and (call.seq, call.index) not in stored:
+                    await self._store_result(call, result)
+
+    async def _settle(
+        self, call: OpenCall, was_started: bool, status: CallStatus
+    ) -> tuple[OpenCall, Message | list[PendingApproval]]:
+        """Return the result of one call: run it, or find out what happened to it before a crash. Or return what its
+        tasks wait for."""
+        tool = self.allowed().get(call.call.name)
+        if tool is None:
+            return call, error_result(call.call, NO_TOOL)
+        if (refusal := tool.refusal(call.call)) is not None:
+            return call, refusal
+        if (call.seq, call.index) in status.denied and not was_started:
+            return call, tool_result(call.call.id, DENIED, error=True, outcome="denied")
+        key = await self.writer.run_blocking(self.log.idempotency_key, call.seq, call.index)
+        context = ToolContext(key, self.log.session_id, call.call, self.log.state, self.tasks.run)
+        if was_started and call.seq not in self.writer.own_answers and tool.effect == "unsafe":
+            outcome = await tool.check_outcome(context)
+            if isinstance(outcome, Happened):
+                return call, tool.result(context, outcome.value)
+            if not isinstance(outcome, NeverHappened):
+                return call, tool_result(call.call.id, UNKNOWN, error=True, outcome="unknown")
+        if not was_started:
+            # Not part of the answer's commit: it needed an approval, or another process made the answer.
+            await self.writer.record("calls_started", data={"seq": call.seq, "indexes": [call.index]})
+        return call, await self._run(tool, context)
+
+    async def _run(self, tool: Tool, context: ToolContext) -> Message | list[PendingApproval]:
+        try:
+            return await tool.run(context)
+        except (TaskNeedsApproval, BaseExceptionGroup):
+            approvals = context.pending_approvals
+            if not approvals:
+                raise
+        if tool.effect != "unsafe" or tool.verify is not None:
+            return approvals
+        # Resuming would run it again from its beginning, and what it did before its task is not known.
+        children = [
+            await self.writer.run_blocking(task_id, self.log, key, self.log.batch_since)
+            for key in context.task_keys
+        ]
+        await self.tasks.cancel(children)
+        why = f"{tool.name} {CANNOT_WAIT}"
+        data = {"code": "cannot_wait", "message": why, "session_id": self.log.session_id}
+        call = {"call_id": context.call.id, "name": tool.name}
+        self.tasks.warnings.append(Event("session:warning", data | call))
+        return tool_result(context.call.id, why, error=True, outcome="interrupted")
+
+    async def close_abandoned_turn(self) -> None:
+        """Before a new input: close the calls and the answer in flight of a turn that broke off."""
+        status = await self.writer.run_blocking(read_call_status, self.log)
+        results = [
+            Draft(tool_result(call.call.id, ABANDONED, error=True, outcome="unknown"))
+            if (call.seq, call.index) in status.started
+            else Draft(tool_result(call.call.id, NOT_RUN, error=True, outcome="interrupted"))
+            for call in self.log.cursor.open_calls
+        ]
+        if results:
+            await self.tasks.cancel(status.tasks)
+            await self.writer.append(*results, calls=[])
+        if self.log.cursor.turn:
+            draft = await self.writer.run_blocking(self.log.store.draft, self.log.session_id)
+            if draft is not None:
+                await self.writer.append(Draft(assistant(draft), finish="interrupted"))
+
+    def cancelled_result(self, call: OpenCall, started: frozenset[CallPosition]) -> Message:
+        """The result of a cancelled call. A thread cannot be stopped, so an unsafe tool may still take effect."""
+        if (call.seq, call.index) not in started:
+            return tool_result(call.call.id, NOT_RUN, error=True, outcome="interrupted")
+        tool = self.tools.get(call.call.name)
+        if tool is None or tool.effect == "unsafe":
+            why = "cancelled while it ran; whether it took effect is unknown"
+            return tool_result(call.call.id, why, error=True, outcome="unknown")
+        return tool_result(call.call.id, "cancelled while it ran", error=True, outcome="interrupted")
 
 
-async def settle_open(loop: Loop) -> None:
-    """A new input while a broken turn is open: what it had said and called is closed with words first."""
-    calls = await loop.run_blocking(read_call_status, loop.log)
-    drafts = [
-        Draft(tool_result(call.call.id, LEFT, error=True, outcome="unknown"))
-        if (call.seq, call.index) in calls.started
-        else Draft(tool_result(call.call.id, NOT_RUN, error=True, outcome="interrupted"))
-        for call in loop.log.cursor.open_calls
-    ]
-    if drafts:
-        await cancel_tasks(loop, calls.tasks)
-        await loop.append(*drafts, calls=[])
-    said = (
-        await loop.run_blocking(loop.log.store.draft, loop.log.session_id) if loop.log.cursor.turn else None
-    )
-    if said is not None:
-        await loop.append(Draft(assistant(said), finish="interrupted"))
-
-
-def stopped_result(loop: Loop, call: OpenCall, started: frozenset[CallPosition]) -> Message:
-    """The result of a call that was cancelled. A thread cannot be stopped, so an unsafe one may still take effect."""
-    if (call.seq, call.index) not in started:
-        return tool_result(call.call.id, NOT_RUN, error=True, outcome="interrupted")
-    tool = loop.tools.get(call.call.name)
-    if tool is None or tool.effect == "unsafe":
-        why = "cancelled while it ran; whether it took effect is unknown"
-        return tool_result(call.call.id, why, error=True, outcome="unknown")
-    return tool_result(call.call.id, "cancelled while it ran", error=True, outcome="interrupted")
-
-
-def with_own_ids(message: Message) -> Message:
-    """An id for each call: a result is paired by id, and two calls of one id would get each other's."""
-    seen: set[str] = set()
-    parts: list[Part] = []
-    for part in message.parts:
-        if isinstance(part, ToolCall):
-            name, n = part.id, 1
-            while name in seen:
-                n += 1
-                name = f"{part.id}-{n}"
-            seen.add(name)
-            part = part if name == part.id else replace(part, id=name)
-        parts.append(part)
-    return replace(message, parts=tuple(parts))
-
-
-def told(call: OpenCall) -> dict[str, Any]:
+def _call_key(call: OpenCall) -> dict[str, Any]:
     return {"seq": call.seq, "index": call.index, "call_id": call.call.id, "name": call.call.name}
+
+
+def call_data(call: OpenCall) -> dict[str, Any]:
+    """A call as events carry it."""
+    return {**_call_key(call), "arguments": call.call.arguments}

@@ -17,8 +17,8 @@ from typing import Any, Self, cast
 
 from msgspec import Struct
 
-from ..agent.approvals import PendingApproval
 from ..agent.events import Event
+from ..agent.tools.tool import PendingApproval
 from ..core.messages import Message
 from ..core.turns import OpenCall
 from ..engines.local import Run

@@ -1,20 +1,22 @@
 """The local engine: a run is a task of this process.
 
-Events reach the caller through a queue, so that cancelling ends the run and not the program that watches it.
-Whoever stops watching cancels.
+Events reach the caller through a queue, so that cancelling ends the run and not the program that iterates over it.
+Stopping iteration cancels the run.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
 from typing import Any
 
-from ..agent.events import Event
+from ..agent.events import Event, RunResult, run_result
 from ..agent.limits import Limits
-from ..agent.loop import Loop
+from ..agent.loop import Loop, build_loop
 from ..agent.tools.tool import Tool, tool
+from ..agent.writer import Writer
 from ..core.messages import Message
+from ..core.usage import total
 from ..errors import InvalidOperation, InvalidTool
 from ..log.log import Log
 from ..models.model import Model
@@ -23,13 +25,22 @@ ModelLike = Model | str | Sequence[Model | str]
 
 
 class Run:
-    """One run of a session; iterate over it for its events."""
+    """One run of a session: iterate over it for its events, or await it for its result."""
 
     def __init__(self, loop: Loop, content: str | Message | None) -> None:
         self._loop, self._content = loop, content
-        self._events: asyncio.Queue[Event | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[Event | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._is_cancelled = False
+        self._events: list[Event] = []
+        self._result: RunResult | None = None
+
+    @property
+    def result(self) -> RunResult:
+        """The result, once the run was iterated over to its end."""
+        if self._result is None:
+            raise InvalidOperation("the run has not ended; iterate over its events to the end, or await it")
+        return self._result
 
     def cancel(self) -> None:
         """Abort the model call and the tools in flight; the session stays valid and resumable. From any thread."""
@@ -40,25 +51,37 @@ class Run:
     async def _pump(self) -> None:
         try:
             async for event in self._loop.run(self._content):
-                self._events.put_nowait(event)
+                self._queue.put_nowait(event)
         except asyncio.CancelledError:
-            self._events.put_nowait(Event("session:turn_completed", {"stop_reason": "cancelled"}))
+            self._queue.put_nowait(Event("session:turn_completed", {"stop_reason": "cancelled"}))
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         if self._task is not None or self._is_cancelled:
-            raise InvalidOperation("a run is iterated over once, and not after it was cancelled; send again")
+            raise InvalidOperation(
+                "a run can be iterated over once, and not after it was cancelled; send again"
+            )
         self._task = asyncio.create_task(self._pump())
-        # By the task's end and not in its body: one cancelled before its first step has no body.
-        self._task.add_done_callback(lambda _: self._events.put_nowait(None))
+        # In a callback and not in the task's body: one cancelled before its first step has no body.
+        self._task.add_done_callback(lambda _: self._queue.put_nowait(None))
         try:
-            while (event := await self._events.get()) is not None:
+            while (event := await self._queue.get()) is not None:
+                self._events.append(event)
                 yield event
             if not self._task.cancelled():
                 await self._task
+            self._result = run_result(self._events, total(self._loop.writer.model_calls.values()))
         finally:
             if not self._task.done():
                 self._task.cancel()
                 await asyncio.wait([self._task])
+
+    def __await__(self) -> Generator[Any, None, RunResult]:
+        return self._to_end().__await__()
+
+    async def _to_end(self) -> RunResult:
+        async for _ in self:
+            pass
+        return self.result
 
 
 def start_run(
@@ -70,41 +93,45 @@ def start_run(
     limits: Limits | None = None,
     one_shot: bool = False,
 ) -> Run:
-    loop = Loop(log, resolve_models(model), tools_by_name(tools), limits or Limits(), is_one_shot=one_shot)
-    return Run(loop, content)
+    models = resolve_models(model)
+    writer = Writer(log, models[0], is_one_shot=one_shot)
+    return Run(build_loop(writer, models, tools_by_name(tools), limits or Limits()), content)
 
 
 def tools_by_name(tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:
     """Tools by their names; plain functions are made tools."""
-    known: dict[str, Tool] = {}
-    for given in tools:
-        made = given if isinstance(given, Tool) else tool(given)
-        if made.name in known:
-            raise InvalidTool(made.name, "another tool has the same name")
-        known[made.name] = made
-    return known
+    by_name: dict[str, Tool] = {}
+    for item in tools:
+        item = item if isinstance(item, Tool) else tool(item)
+        if item.name in by_name:
+            raise InvalidTool(item.name, "another tool has the same name")
+        by_name[item.name] = item
+    return by_name
 
 
 def resolve_models(model: ModelLike) -> list[Model]:
-    """The chain of models; those given by name are found."""
+    """The chain of models; names are resolved."""
     chain = [model] if isinstance(model, str) or not isinstance(model, Sequence) else list(model)
     if not chain:
-        raise InvalidOperation("a run needs a model; hand in one, or a chain of them")
-    return [_model(one) for one in chain]
+        raise InvalidOperation("a run needs a model; pass one, or a chain of them")
+    return [_resolve(item) for item in chain]
 
 
-def _model(given: Model | str) -> Model:
-    if not isinstance(given, str):
-        return given
-    from ..models.names import model_by_name
+def _resolve(model: Model | str) -> Model:
+    if not isinstance(model, str):
+        return model
+    from ..models.names import (
+        model_by_name,  # late: most programs pass one model object, and tests a scripted one
+    )
 
-    return model_by_name(given)
+    return model_by_name(model)
 
 
-def collect(run: Run) -> list[Event]:
-    """The whole run, for a program without an event loop of its own."""
-
-    async def gather() -> list[Event]:
-        return [event async for event in run]
-
-    return asyncio.run(gather())
+def collect(run: Run) -> RunResult:
+    """Run to the end, for a program without an event loop."""
+    if asyncio._get_running_loop() is not None:
+        raise InvalidOperation(
+            "send_sync() cannot run inside a running event loop (Jupyter, async code); use "
+            "`async for event in session.send(…)` or `await session.send(…)`"
+        )
+    return asyncio.run(run._to_end())

@@ -84,6 +84,15 @@ class Log:
                 self._set_position(row.leaf, None, None)
             return row
 
+    def load(self) -> PathSnapshot:
+        """Move to the session's current leaf and return row, details and whole path, in one read."""
+        with self._lock:
+            snapshot = self.store.path(self.session_id, detail=True)
+            if snapshot.row.leaf != self.leaf:
+                self._set_position(snapshot.row.leaf, None, None)
+            self._cursor, self._ranges = cursor_from_tail(snapshot.entries), snapshot.ranges
+            return snapshot
+
     def _set_position(self, leaf: Leaf, cursor: Cursor | None, state: bytes | None) -> None:
         self._branch_number = self._branch_number if leaf.branch == self.leaf.branch else None
         self.leaf, self._cursor, self._state, self._ranges = leaf, cursor, state, None

@@ -17,9 +17,13 @@ from ..core.entries import Compaction, Entry, Payload, Settings, Uncompaction, U
 from .recording import Recording
 
 
-class Feed:
-    def __init__(self, recording: Recording, overrides: Settings, *, says_recorded: bool) -> None:
-        self.recording, self.overrides, self.says_recorded = recording, overrides, says_recorded
+class HostEntries:
+    def __init__(self, recording: Recording, overrides: Settings, *, uses_recorded_answers: bool) -> None:
+        self.recording, self.overrides, self.uses_recorded_answers = (
+            recording,
+            overrides,
+            uses_recorded_answers,
+        )
 
     def drafts(self, entries: Iterable[Entry], path: Sequence[Entry]) -> list[Draft]:
         """What to append behind `path` for these entries of the source."""
@@ -36,7 +40,7 @@ class Feed:
             return None
         if isinstance(payload, Settings):
             return self._settings(payload)
-        if isinstance(payload, Compaction | Uncompaction) and not self.says_recorded:
+        if isinstance(payload, Compaction | Uncompaction) and not self.uses_recorded_answers:
             return None
         if isinstance(payload, Compaction):
             return replace(payload, first_kept=self._place(payload.first_kept, path, ahead))

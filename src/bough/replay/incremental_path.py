@@ -15,7 +15,7 @@ from ..models.recorded import History
 from .recording import canonical
 
 
-class Carried:
+class IncrementalPath:
     def __init__(self, path: list[Entry]) -> None:
         self.start(path)
 

@@ -8,20 +8,20 @@ from typing import Any
 from msgspec.structs import replace
 
 from ..agent.tasks import task_id
+from ..agent.tools.tool import RunTask
 from ..core.tree import Leaf
 from ..core.turns import is_completed
 from ..errors import InvalidReplay, NotFound
 from ..log.log import Log
-from .recording import Returned
-from .tool_answers import Task
+from .recording import RecordedResult
 
 
-def recorded_task(source: Log, hit: Returned | None) -> Task:
+def recorded_task(source: Log, recorded: RecordedResult | None) -> RunTask:
     """What `ctx.task` does in a replay. The child of the same call and number must have been asked the same."""
 
     async def task(key: str, text: str, **_: Any) -> str:
         number = key.rpartition("/")[2]
-        answer = await asyncio.to_thread(_answer, source, hit, number, text)
+        answer = await asyncio.to_thread(_answer, source, recorded, number, text)
         if answer is None:
             raise InvalidReplay(
                 "this task was not recorded and was not run", "replay with the recorded result"
@@ -31,15 +31,17 @@ def recorded_task(source: Log, hit: Returned | None) -> Task:
     return task
 
 
-def _answer(source: Log, hit: Returned | None, number: str, text: str) -> str | None:
-    if hit is None:
+def _answer(source: Log, recorded: RecordedResult | None, number: str, text: str) -> str | None:
+    if recorded is None:
         return None
     store = source.store
     made_by = {branch.branch: branch.session_id for branch in store.branches(source.session_id)}
     try:
-        row = replace(store.session(made_by.get(hit.branch) or ""), leaf=Leaf(hit.branch, hit.seq))
+        row = replace(
+            store.session(made_by.get(recorded.branch) or ""), leaf=Leaf(recorded.branch, recorded.seq)
+        )
         log = Log(store, row, source.runtime)
-        key = f"{log.idempotency_key(hit.seq, hit.index)}/{number}"
+        key = f"{log.idempotency_key(recorded.seq, recorded.index)}/{number}"
         entries = store.path(task_id(log, key)).entries
     except NotFound:
         return None

@@ -34,7 +34,7 @@ class RecordedTurn(Struct, frozen=True):
     """Answers in the whole turn, those before the cut included."""
 
 
-class Returned(Struct, frozen=True):
+class RecordedResult(Struct, frozen=True):
     """A recorded call and what it returned."""
 
     branch: int
@@ -49,7 +49,7 @@ class Returned(Struct, frozen=True):
     def result(self) -> ToolResult:
         return self.message.results[0]
 
-    def told(self, call: ToolCall) -> Message:
+    def as_result_of(self, call: ToolCall) -> Message:
         """The recorded result as the result of this call: errors, state, the end of the turn and all."""
         return replace(self.message, parts=(replace(self.result, call_id=call.id),))
 
@@ -62,7 +62,7 @@ class Recording:
         self.turns, self.after = _turns(path[:until], at)
         self._results = _results(path)
 
-    def find(self, turn: int, call: ToolCall, occurrence: int) -> Returned | None:
+    def find(self, turn: int, call: ToolCall, occurrence: int) -> RecordedResult | None:
         """What the n-th such call of that turn returned; None: there was none, or it never returned."""
         found = self._results.get((turn, canonical(call)), ())
         return found[occurrence] if occurrence < len(found) else None
@@ -105,10 +105,10 @@ def _open_turn(kept: Sequence[Entry]) -> int:
     return 0 if cursor is None else cursor.turn
 
 
-def _results(path: Sequence[Entry]) -> dict[tuple[int, bytes], list[Returned | None]]:
+def _results(path: Sequence[Entry]) -> dict[tuple[int, bytes], list[RecordedResult | None]]:
     """Results by the calls they answer, paired as the log pairs them."""
-    found: dict[tuple[int, bytes], list[Returned | None]] = {}
-    waiting: list[tuple[Entry, int, ToolCall, list[Returned | None], int]] = []
+    found: dict[tuple[int, bytes], list[RecordedResult | None]] = {}
+    waiting: list[tuple[Entry, int, ToolCall, list[RecordedResult | None], int]] = []
     for entry in path:
         message = entry.message
         if message is None:
@@ -124,5 +124,5 @@ def _results(path: Sequence[Entry]) -> dict[tuple[int, bytes], list[Returned | N
             waiting.remove(match)
             asked, index, _, hits, at = match
             alone = message if len(message.parts) == 1 else Message("tool", (result,))
-            hits[at] = Returned(asked.branch, asked.seq, index, (entry.seq, n), alone)
+            hits[at] = RecordedResult(asked.branch, asked.seq, index, (entry.seq, n), alone)
     return found

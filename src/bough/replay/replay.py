@@ -28,12 +28,12 @@ from ..models.model import Model
 from ..models.recorded import RecordedModel
 from .diff import ComparedPath, compare, read_compared_path
 from .fingerprint import fingerprint
-from .host_entries import Feed
-from .incremental_path import Carried
+from .host_entries import HostEntries
+from .incremental_path import IncrementalPath
 from .recording import RecordedTurn, Recording
-from .replay_loop import Rehearsal, Staging
+from .replay_loop import ReplayParts, replay_loop
 from .report import ReplayReport
-from .tool_answers import Answers, Mode, OnMiss, told_tools
+from .tool_answers import Mode, OnMiss, ToolAnswers, visible_tools
 
 MODES = ("strict", "recorded", "dry", "live")
 ON_MISS = ("stop", "next", "tell")
@@ -81,11 +81,11 @@ class Replay:
             model=_name(self.models), prompt=self.plan.prompt, prompt_patch=self.plan.prompt_patch
         )
         log = await asyncio.to_thread(forking.fork, self.source, cut, overrides, relation="replay")
-        carried = Carried((await asyncio.to_thread(log.path)).entries)
-        staging = self._staging(recording, overrides, carried)
-        fed = await self._turns(log, staging)
+        carried = IncrementalPath((await asyncio.to_thread(log.path)).entries)
+        parts = self._parts(recording, overrides, carried)
+        fed = await self._turns(log, parts)
         await asyncio.to_thread(self._end, log)
-        return await asyncio.to_thread(self._report, log, staging, cut, fed, before)
+        return await asyncio.to_thread(self._report, log, parts, cut, fed, before)
 
     def _cut(self) -> tuple[Cut, int]:
         """What is kept, never less than the seeds, and how far the source is replayed."""
@@ -94,14 +94,13 @@ class Replay:
         asked = seeds if self.plan.start is None else self.plan.start
         return Cut(self.source.cut(max(asked, seeds)).at, asked), until
 
-    def _staging(self, recording: Recording, overrides: Settings, carried: Carried) -> Staging:
-        says_recorded = not self.models
+    def _parts(self, recording: Recording, overrides: Settings, path: IncrementalPath) -> ReplayParts:
         models: list[Model] = self.models or [RecordedModel(recording.path[: recording.until])]
-        answers = Answers(self.mode, self.tools, frozenset(self.plan.live), self.plan.on_miss)
-        feed = Feed(recording, overrides, says_recorded=says_recorded)
-        tools = told_tools(self.tools, recording)
+        answers = ToolAnswers(self.mode, self.tools, frozenset(self.plan.live), self.plan.on_miss)
+        host_entries = HostEntries(recording, overrides, uses_recorded_answers=not self.models)
+        tools = visible_tools(self.tools, recording)
         limits = self._limits(recording)
-        return Staging(self.source, recording, tools, answers, feed, models, limits, carried)
+        return ReplayParts(self.source, recording, tools, answers, host_entries, models, limits, path)
 
     def _limits(self, recording: Recording) -> Limits:
         """Those handed in; else room for what was recorded. What the recording summarised comes back by itself."""
@@ -111,34 +110,34 @@ class Replay:
 
     # -- feeding -----------------------------------------------------------------------------------
 
-    async def _turns(self, log: Log, staging: Staging) -> int:
+    async def _turns(self, log: Log, parts: ReplayParts) -> int:
         """Every turn in order; how many were fed."""
-        turns = staging.recording.turns
+        turns = parts.recording.turns
         for n, turn in enumerate(turns, 1):
             if self.plan.progress is not None:
                 self.plan.progress(n, len(turns))
-            await self._put_in(log, staging, turn.before)
-            await self._turn(log, staging, turn)
+            await self._put_in(log, parts, turn.before)
+            await self._turn(log, parts, turn)
             if self.stopped is not None:
                 return n
-        await self._put_in(log, staging, staging.recording.after)
+        await self._put_in(log, parts, parts.recording.after)
         return len(turns)
 
-    async def _put_in(self, log: Log, staging: Staging, entries: Sequence[Entry]) -> None:
-        path = staging.carried.path
-        drafts = staging.feed.drafts(entries, path)
+    async def _put_in(self, log: Log, parts: ReplayParts, entries: Sequence[Entry]) -> None:
+        path = parts.path.path
+        drafts = parts.host_entries.drafts(entries, path)
         if drafts:
             path.extend((await asyncio.to_thread(log.append, drafts)).entries)
 
-    async def _turn(self, log: Log, staging: Staging, turn: RecordedTurn) -> None:
-        loop = Rehearsal(log, staging, turn)
+    async def _turn(self, log: Log, parts: ReplayParts, turn: RecordedTurn) -> None:
+        loop, writer = replay_loop(log, parts, turn)
         content = None if turn.input is None else turn.input.message
         error: str | None = None
         async for event in loop.run(content):
             if event.type == "session:turn_completed" and "error" in event.data:
                 error = event.data["error"]["message"]
-        await self._put_in(log, staging, loop.rest)
-        missed = staging.answers.misses
+        await self._put_in(log, parts, writer.remaining_host_entries)
+        missed = parts.answers.misses
         if error is not None:
             self.stopped = error
         elif missed and self.plan.on_miss == "stop":
@@ -152,8 +151,8 @@ class Replay:
 
     # -- reporting ---------------------------------------------------------------------------------
 
-    def _report(self, log: Log, staging: Staging, cut: Cut, fed: int, before: str) -> ReplayReport:
-        recording, answers = staging.recording, staging.answers
+    def _report(self, log: Log, parts: ReplayParts, cut: Cut, fed: int, before: str) -> ReplayReport:
+        recording, answers = parts.recording, parts.answers
         then, now = (
             read_compared_path(self.source, self.source.leaf_at(recording.until)),
             read_compared_path(log, log.leaf),
@@ -172,7 +171,7 @@ class Replay:
             is_identical=ids[0] == ids[1],
             turns=fed,
             total_turns=len(recording.turns),
-            recorded_results=answers.recorded,
+            recorded_results=answers.recorded_results,
             dry_runs=dict(answers.dry_runs),
             reads=dict(answers.reads),
             effects=dict(answers.effects),

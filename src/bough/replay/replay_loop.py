@@ -1,7 +1,7 @@
-"""One turn of a replay: our own loop, its calls answered by `Answers`, its model perhaps by the recording.
+"""The collaborators of our loop in a replay: who writes, who answers, who runs tool calls.
 
-What the host had put into the turn comes back at its place. An answer the recording gives is no model call and
-has no row in the ledger; one of a real model is charged to the bucket `replay`.
+What the host had put into a turn comes back at its place. An answer from the recording is not a model call and has
+no row in the ledger; one of a real model is charged to the bucket `replay`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,17 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
+from ..agent.compaction import Compactor
 from ..agent.events import Event
-from ..agent.limits import Limits
-from ..agent.loop import Loop
+from ..agent.limits import LimitChecker, Limits
+from ..agent.loop import Loop, build_loop
+from ..agent.model_call import ModelCaller
+from ..agent.tasks import TaskRunner
+from ..agent.tool_batch import ToolRunner
 from ..agent.tools.tool import Tool, ToolContext
-from ..core.drafts import Draft
+from ..agent.writer import Writer
+from ..core.drafts import Draft, ExtraFact
 from ..core.entries import Entry, Settings
 from ..core.messages import Message
 from ..core.turns import OpenCall
@@ -28,162 +32,218 @@ from ..log.log import Log
 from ..models.model import Model
 from ..models.recorded import RecordedModel
 from ..stores.base import SessionRow
-from .host_entries import Feed
-from .incremental_path import Carried
+from .host_entries import HostEntries
+from .incremental_path import IncrementalPath
 from .recorded_tasks import recorded_task
-from .recording import RecordedTurn, Recording, Returned
-from .tool_answers import Answers, stand_in, unnamed
+from .recording import RecordedResult, RecordedTurn, Recording
+from .tool_answers import ToolAnswers, replayed_tool, unknown_tool
 
 
-class Staging(Struct, frozen=True):
+class ReplayParts(Struct, frozen=True):
     """What all turns of a replay have in common."""
 
     source: Log
     recording: Recording
     tools: Sequence[Tool]
-    """What a model is told of; who answers them is for `answers` to say."""
-    answers: Answers
-    feed: Feed
+    """The tools a model sees; `answers` decides who answers their calls."""
+    answers: ToolAnswers
+    host_entries: HostEntries
     models: Sequence[Model]
     limits: Limits
-    carried: Carried
+    path: IncrementalPath
+
+    @property
+    def uses_recorded_answers(self) -> bool:
+        return self.host_entries.uses_recorded_answers
 
 
-class Rehearsal(Loop):
-    def __init__(self, log: Log, staging: Staging, turn: RecordedTurn) -> None:
-        live = staging.answers.live
-        tools = {
-            tool.name: stand_in(tool, self.answer_call, is_live=tool.name in live) for tool in staging.tools
-        }
-        super().__init__(log, staging.models, tools, staging.limits)
-        self.staging, self.turn = staging, turn
-        self.says_recorded = staging.feed.says_recorded
-        self._put = 0  # so many of the turn's inner entries are in
-        self._landed: dict[tuple[int, int], asyncio.Event] = {}
+def replay_loop(log: Log, parts: ReplayParts, turn: RecordedTurn) -> tuple[Loop, ReplayWriter]:
+    """The loop of one turn of a replay, and its writer."""
+    writer = ReplayWriter(log, parts, turn)
+    limits = LimitChecker(writer, parts.limits)
+    tasks = TaskRunner(writer, parts.models, limits, build_loop)
+    tool_runner = ReplayToolRunner(writer, tasks)
+    caller = ReplayModelCaller(writer, tool_runner, limits)
+    return Loop(writer, caller, tool_runner, limits, Compactor(writer, limits), takes_inbox=False), writer
+
+
+class ReplayWriter(Writer):
+    """Appends to the replay, and puts in what the host had put in between."""
+
+    def __init__(self, log: Log, parts: ReplayParts, turn: RecordedTurn) -> None:
+        super().__init__(log, parts.models[0], bucket="replay")
+        self.parts, self.turn = parts, turn
+        self._host_entries_done = 0  # so many of the turn's inner entries are in
+
+    # -- reading -----------------------------------------------------------------------------------
 
     def check(self, row: SessionRow) -> None:
-        """This is who drives a replay."""
+        """Nothing: this is the one writer that drives a replay."""
 
-    async def _drain(self) -> AsyncIterator[Event]:
-        """A replay takes no input but the recorded ones."""
-        nothing: tuple[Event, ...] = ()
-        for event in nothing:
-            yield event
-
-    # -- the path ----------------------------------------------------------------------------------
-
-    async def read_path(self) -> list[Entry]:
-        """As it was carried here; read again if somebody else wrote meanwhile."""
-        carried = self.staging.carried
-        if carried.entry_id != self.log.cursor.entry_id:
-            carried.start(await super().read_path())
-        return carried.path
-
-    async def read_settings(self) -> Settings:
-        """Limits held then: what they cut short, or had summarised, is in the recording and comes back by itself."""
-        await self.read_path()
-        settings = self.settings()
-        return replace(settings, limits=None) if self.says_recorded else settings
+    async def load(self) -> SessionRow:
+        """Use the path of the turn before; read it again only if another process wrote meanwhile."""
+        await self.run_blocking(self.log.refresh)
+        row, self.detail = await self.run_blocking(self.log.store.session_with_detail, self.log.session_id)
+        cursor = await self.run_blocking(lambda: self.log.cursor)
+        if self.parts.path.entry_id != cursor.entry_id:
+            self.parts.path.start((await self.run_blocking(self.log.path)).entries)
+        self.path = self.parts.path.path
+        return row
 
     def settings(self) -> Settings:
-        return self.staging.carried.settings()
+        return self.parts.path.settings()
 
-    # -- the model ---------------------------------------------------------------------------------
+    def session_limits(self) -> Mapping[str, Any] | None:
+        """None for recorded answers: what limits had cut short or summarised is in the recording."""
+        return None if self.parts.uses_recorded_answers else self.settings().limits
 
-    async def _ask(self) -> AsyncIterator[Event]:
-        await self.put_in(self.log.cursor.step)
-        if self.says_recorded and self.log.cursor.step >= self.turn.answers:
-            yield await self._left_open()
-            return
-        async for event in super()._ask():
-            yield event
+    def recorded_result(self, call: OpenCall) -> RecordedResult | None:
+        occurrence = self.parts.path.occurrence(call)
+        return self.parts.recording.find(self.turn.turn, call.call, occurrence)
 
-    async def _ask_once(self, model: Model) -> AsyncIterator[Event]:
-        """A recorded answer is found by the history carried here: no request is made for it and nothing streams."""
-        if self.says_recorded and isinstance(model, RecordedModel):
-            await self._answered(model, model.answer(self.staging.carried.history()))
-            return
-        async for event in super()._ask_once(model):
-            yield event
+    # -- writing -----------------------------------------------------------------------------------
 
-    async def put_in(self, step: int) -> None:
-        """What the host had put into this turn up to that step and has not been put in yet."""
-        await self._put_up_to(bisect_right(self.turn.inner, step, key=lambda entry: entry.step))
+    async def append(
+        self,
+        *drafts: Draft,
+        calls: Sequence[Call] | None = None,
+        replaces_call: bool = False,
+        row: Mapping[str, Any] | None = None,
+        data: Mapping[str, Any] | None = None,
+        facts: Sequence[ExtraFact] = (),
+        takes: int | None = None,
+    ) -> AppendResult:
+        is_recorded = self.parts.uses_recorded_answers
+        appended = await super().append(
+            *drafts,
+            calls=() if is_recorded else calls,
+            replaces_call=replaces_call and not is_recorded,
+            row=row,
+            data=data,
+            facts=facts,
+            takes=takes,
+        )
+        if is_recorded:
+            await self._put_host_entries_between_results()
+        return appended
 
-    async def _put_between(self) -> None:
-        """Notes that had come while calls were open, before the result that followed them."""
-        hits = [hit for call in self.log.cursor.open_calls if (hit := self._hit(call)) is not None]
-        if not hits:
-            return
-        landing = min(hit.rank for hit in hits)[0]
-        await self._put_up_to(bisect_left(self.turn.inner, landing, key=lambda entry: entry.seq))
+    async def record(
+        self,
+        kind: str,
+        *,
+        data: Mapping[str, Any] | None = None,
+        row: Mapping[str, Any] | None = None,
+        calls: Sequence[Call] = (),
+        replaces_call: bool = False,
+        only_at_leaf: bool = False,
+    ) -> None:
+        if self.parts.uses_recorded_answers and calls:
+            return  # a call started, failed or dropped: none was made
+        await super().record(
+            kind,
+            data=data,
+            row=row,
+            calls=calls,
+            replaces_call=replaces_call,
+            only_at_leaf=only_at_leaf,
+        )
 
-    async def _put_up_to(self, end: int) -> None:
-        due, self._put = self.turn.inner[self._put : end], max(self._put, end)
-        drafts = self.staging.feed.drafts(due, self.path)
+    async def put_host_entries(self, step: int) -> None:
+        """Append what the host had put into this turn up to that step."""
+        await self._put_host_entries(bisect_right(self.turn.inner, step, key=lambda entry: entry.step))
+
+    async def _put_host_entries_between_results(self) -> None:
+        """Append notes that had arrived while calls were open, before the result that followed them."""
+        results = [self.recorded_result(call) for call in self.log.cursor.open_calls]
+        ranks = [result.rank for result in results if result is not None]
+        if ranks:
+            seq = min(ranks)[0]
+            await self._put_host_entries(bisect_left(self.turn.inner, seq, key=lambda entry: entry.seq))
+
+    async def _put_host_entries(self, end: int) -> None:
+        due = self.turn.inner[self._host_entries_done : end]
+        self._host_entries_done = max(self._host_entries_done, end)
+        drafts = self.parts.host_entries.drafts(due, self.path)
         if drafts:
             await self.append(*drafts)
 
     @property
-    def rest(self) -> Sequence[Entry]:
-        """What was not put in because the turn ended earlier than it did then."""
-        return self.turn.inner[self._put :]
+    def remaining_host_entries(self) -> Sequence[Entry]:
+        """Those not put in because the turn ended earlier than it did then."""
+        return self.turn.inner[self._host_entries_done :]
 
-    async def _left_open(self) -> Event:
-        """Nobody answered then either: the turn stays open, as it did."""
-        ended = {"status": "interrupted"}
-        await self.record("turn_ended", data=ended, row=ended)
-        return Event("session:turn_completed", {"stop_reason": "unanswered"}, self.n)
 
-    # -- the ledger --------------------------------------------------------------------------------
+class ReplayModelCaller(ModelCaller):
+    """Answers from the recording, or by calling another model."""
 
-    def _ledger(self, *given: Any, **how: Any) -> Call:
-        return replace(super()._ledger(*given, **how), bucket="replay")
+    writer: ReplayWriter
 
-    async def append(self, *drafts: Draft, **how: Any) -> AppendResult:
-        if self.says_recorded:
-            how = {**how, "calls": (), "replaces_call": False}
-        appended = await super().append(*drafts, **how)
-        if self.says_recorded:
-            await self._put_between()
-        return appended
+    def __init__(self, writer: ReplayWriter, tool_runner: ToolRunner, limits: LimitChecker) -> None:
+        super().__init__(writer, writer.parts.models, tool_runner, limits)
 
-    async def record(self, kind: str, **how: Any) -> None:
-        if self.says_recorded and "calls" in how:
-            return  # a call started, failed or dropped: none was made
-        await super().record(kind, **how)
+    async def prepare(self) -> Event | None:
+        """Append the host's entries that are due; end the turn where the recording has no answer either."""
+        writer, step = self.writer, self.log.cursor.step
+        await writer.put_host_entries(step)
+        if not writer.parts.uses_recorded_answers or step < writer.turn.answers:
+            return None
+        status = {"status": "interrupted"}
+        await writer.record("turn_ended", data=status, row=status)
+        return Event("session:turn_completed", {"stop_reason": "unanswered"}, writer.journal_number)
 
-    # -- the tools ---------------------------------------------------------------------------------
+    async def call(self, model: Model) -> AsyncIterator[Event]:
+        """A recorded answer is found by the incremental history: no request is made and nothing streams."""
+        parts = self.writer.parts
+        if parts.uses_recorded_answers and isinstance(model, RecordedModel):
+            await self.append_answer(model, model.answer(parts.path.history()))
+            return
+        async for event in super().call(model):
+            yield event
+
+
+class ReplayToolRunner(ToolRunner):
+    """Answers tool calls by `ToolAnswers`, recorded results in the order in which they had arrived."""
+
+    writer: ReplayWriter
+
+    def __init__(self, writer: ReplayWriter, tasks: TaskRunner) -> None:
+        answers = writer.parts.answers
+        tools = {
+            tool.name: replayed_tool(tool, self.answer_call, is_live=tool.name in answers.live)
+            for tool in writer.parts.tools
+        }
+        super().__init__(writer, tools, tasks)
+        self._arrived: dict[tuple[int, int], asyncio.Event] = {}
 
     def allowed(self) -> Mapping[str, Tool]:
-        """What holds at this leaf, and whatever was called: the recording may know it, and if not it is a miss."""
+        """The tools in force at this leaf, and any other that was called: the recording may have its result."""
+        allowed = super().allowed()
         called = {call.call.name for call in self.log.cursor.open_calls}
-        others = called.difference(held := super().allowed())
-        return {**held, **{name: stand_in(unnamed(name), self.answer_call) for name in others}}
+        others = {
+            name: replayed_tool(unknown_tool(name), self.answer_call) for name in called.difference(allowed)
+        }
+        return {**allowed, **others}
 
     async def answer_call(self, context: ToolContext) -> Message:
-        call = next(open_ for open_ in self.log.cursor.open_calls if open_.call == context.call)
-        hit = self._hit(call)
-        task = recorded_task(self.staging.source, hit)
+        call = next(open_call for open_call in self.log.cursor.open_calls if open_call.call == context.call)
+        recorded = self.writer.recorded_result(call)
+        parts = self.writer.parts
+        task = recorded_task(parts.source, recorded)
         is_allowed = call.call.name in super().allowed()
-        await self._wait_for_earlier(call, hit)
+        await self._wait_for_earlier(call, recorded)
         try:
-            return await self.staging.answers.answer(context, hit, is_allowed=is_allowed, task=task)
+            return await parts.answers.answer(context, recorded, is_allowed=is_allowed, task=task)
         finally:
-            self._event(call).set()
+            self._arrival(call).set()
 
-    def _hit(self, call: OpenCall) -> Returned | None:
-        n = self.staging.carried.occurrence(call)
-        return self.staging.recording.find(self.turn.turn, call.call, n)
-
-    async def _wait_for_earlier(self, call: OpenCall, hit: Returned | None) -> None:
-        """Recorded results land in the order they landed then, so that equal histories have equal ids."""
-        if hit is None:
+    async def _wait_for_earlier(self, call: OpenCall, recorded: RecordedResult | None) -> None:
+        """Keep the recorded order of results, so that equal histories have equal ids."""
+        if recorded is None:
             return
         for other in self.log.cursor.open_calls:
-            theirs = self._hit(other)
-            if other.seq == call.seq and theirs is not None and theirs.rank < hit.rank:
-                await self._event(other).wait()
+            earlier = self.writer.recorded_result(other)
+            if other.seq == call.seq and earlier is not None and earlier.rank < recorded.rank:
+                await self._arrival(other).wait()
 
-    def _event(self, call: OpenCall) -> asyncio.Event:
-        return self._landed.setdefault((call.seq, call.index), asyncio.Event())
+    def _arrival(self, call: OpenCall) -> asyncio.Event:
+        return self._arrived.setdefault((call.seq, call.index), asyncio.Event())

@@ -12,15 +12,15 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ..agent.tools.tool import Tool, ToolContext
+from ..agent.tools.tool import RunTask, Tool, ToolContext
 from ..core.messages import Message, ToolCall, tool_result
 from ..errors import InvalidReplay
 from ..models.model import ToolSpec
-from .recording import Recording, Returned
+from .recording import RecordedResult, Recording
 
 Mode = Literal["strict", "recorded", "dry", "live"]
 OnMiss = Literal["stop", "next", "tell"]
-Task = Callable[..., Awaitable[str]]
+
 
 _TYPES = {
     str: "string",
@@ -33,7 +33,7 @@ _TYPES = {
 }
 
 
-class StandIn(Tool, frozen=True, kw_only=True):
+class ReplayedTool(Tool, frozen=True, kw_only=True):
     """A tool as the loop of a replay has it: the same to the model, and its calls are answered elsewhere."""
 
     answer: Callable[[ToolContext], Awaitable[Message]]
@@ -46,14 +46,14 @@ class StandIn(Tool, frozen=True, kw_only=True):
         return await self.answer(context)
 
 
-class Nothing(Struct):
+class NoArguments(Struct):
     """The arguments of a tool that is known by its recorded calls alone and never run."""
 
 
-class Answers:
+class ToolAnswers:
     def __init__(self, mode: Mode, tools: Mapping[str, Tool], live: frozenset[str], on_miss: OnMiss) -> None:
         self.mode, self.tools, self.live, self.on_miss = mode, tools, live, on_miss
-        self.recorded = 0
+        self.recorded_results = 0
         self.dry_runs: Counter[str] = Counter()
         self.reads: Counter[str] = Counter()
         self.effects: Counter[str] = Counter()
@@ -61,15 +61,15 @@ class Answers:
         """The calls nobody answered, by name."""
 
     async def answer(
-        self, context: ToolContext, hit: Returned | None, *, is_allowed: bool, task: Task
+        self, context: ToolContext, recorded: RecordedResult | None, *, is_allowed: bool, task: RunTask
     ) -> Message:
         call = context.call
         tool = self.tools.get(call.name) if is_allowed else None
-        if tool is not None and self._is_live(tool, hit):
+        if tool is not None and self._is_live(tool, recorded):
             return await self._run(tool, context, task)
-        if hit is not None:
-            self.recorded += 1
-            return hit.told(call)
+        if recorded is not None:
+            self.recorded_results += 1
+            return recorded.as_result_of(call)
         if self.mode == "dry" and tool is not None and tool.dry_run is not None:
             self.dry_runs[tool.name] += 1
             return await tool.run_dry(_with(context, task))
@@ -77,13 +77,13 @@ class Answers:
             return await self._run(tool, context, task)
         return self._missed(call)
 
-    def _is_live(self, tool: Tool, hit: Returned | None) -> bool:
+    def _is_live(self, tool: Tool, recorded: RecordedResult | None) -> bool:
         """A recorded approval counts for the same call; nothing waits for a new one."""
         if tool.name not in self.live:
             return False
-        return hit.result.outcome != "denied" if hit is not None else not tool.approval
+        return recorded.result.outcome != "denied" if recorded is not None else not tool.approval
 
-    async def _run(self, tool: Tool, context: ToolContext, task: Task) -> Message:
+    async def _run(self, tool: Tool, context: ToolContext, task: RunTask) -> Message:
         """For real. Counted before it runs: what fails half-way may have had its effect."""
         (self.reads if tool.effect == "read" else self.effects)[tool.name] += 1
         return await tool.run(_with(context, task))
@@ -97,22 +97,22 @@ class Answers:
         return tool_result(call.id, why, error=True, outcome="not_recorded", ends_turn=ends)
 
 
-def told_tools(tools: Mapping[str, Tool], recording: Recording) -> list[Tool]:
+def visible_tools(tools: Mapping[str, Tool], recording: Recording) -> list[Tool]:
     """The tools a model is told of; without any handed in, those that were called, by their recorded arguments."""
     if tools:
         return list(tools.values())
     return [_recorded_tool(name, calls) for name, calls in _by_name(recording.calls()).items()]
 
 
-def stand_in(
+def replayed_tool(
     tool: Tool, answer: Callable[[ToolContext], Awaitable[Message]], *, is_live: bool = False
-) -> StandIn:
-    """Waits for nobody and does nothing by itself: what becomes of a call is for `Answers` to say."""
+) -> ReplayedTool:
+    """Waits for nobody and does nothing by itself: what becomes of a call is for `ToolAnswers` to say."""
     effect = tool.effect if is_live else "read"
-    return StandIn(tool.spec, tool.function, tool.arguments, tool.context_name, effect, answer=answer)
+    return ReplayedTool(tool.spec, tool.function, tool.arguments, tool.context_name, effect, answer=answer)
 
 
-def unnamed(name: str) -> Tool:
+def unknown_tool(name: str) -> Tool:
     """A tool nobody told the model of; it was called all the same."""
     return _recorded_tool(name, [])
 
@@ -125,7 +125,7 @@ def _recorded_tool(name: str, calls: list[ToolCall]) -> Tool:
             kinds.setdefault(key, set()).add(_TYPES[type(value)])
     properties = {key: {"type": min(found)} if len(found) == 1 else {} for key, found in kinds.items()}
     spec = ToolSpec(name, name.replace("_", " "), {"type": "object", "properties": properties})
-    return Tool(spec, _never, Nothing)
+    return Tool(spec, _never, NoArguments)
 
 
 def _never() -> None:
@@ -141,6 +141,6 @@ def _by_name(calls: Iterable[ToolCall]) -> dict[str, list[ToolCall]]:
     return found
 
 
-def _with(context: ToolContext, task: Task) -> ToolContext:
+def _with(context: ToolContext, task: RunTask) -> ToolContext:
     """The same context, its tasks answered from the recording too."""
     return ToolContext(context.key, context.session_id, context.call, context.state, task)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..agent.ancestors import ancestors
-from ..agent.call_status import CallPosition, CallStatus, read_call_status
+from ..agent.call_status import CallPosition, CallStatus, ancestors, read_call_status
 from ..core.turns import OpenCall
 from ..session import Session
 from .json_views import to_json

@@ -1,41 +1,72 @@
-"""Tools: plain functions with type hints, and what is known of their effects.
+"""Tools: plain functions with type hints, and their effects.
 
-A tool's effect says what may be done after a crash: `read` and `idempotent` tools run again under the same
-key, an `unsafe` one (the default) never does: its `verify` says what became of it, or its outcome stays unknown.
+A tool's effect decides what happens after a crash: `read` and `idempotent` tools run again under the same key; an
+`unsafe` tool (the default) never does: its `verify` finds out what happened, or its outcome stays unknown.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, TypeVar, get_type_hints, overload
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_type_hints, overload
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from ...core.messages import Message, ToolCall, tool_result
+from ...core.turns import OpenCall
 from ...errors import InvalidTool, InvalidValue
-from ...models.model import ToolSpec
-from ..approvals import PendingApproval, TaskNeedsApproval
+from ...models.model import Model, ToolSpec
+
+if TYPE_CHECKING:
+    from ..limits import Limits
 
 Effect = Literal["read", "idempotent", "unsafe"]
-F = TypeVar("F", bound=Callable[..., Any])
+
+
+class PendingApproval(OpenCall, frozen=True):
+    """A call that waits for a person, and the session it waits in, which may be a task's."""
+
+    session_id: str
+
+
+class TaskNeedsApproval(BaseException):
+    """Leaves a tool whose task waits for a person. Not an `Exception`: a tool that catches those is left as well."""
+
+    def __init__(self, approvals: Sequence[PendingApproval]) -> None:
+        self.approvals = approvals
+
+
+class RunTask(Protocol):
+    """Runs a task of a tool under its key and returns its answer."""
+
+    def __call__(
+        self,
+        key: str,
+        text: str,
+        *,
+        agent: str | None,
+        seeds: Sequence[Message],
+        models: Sequence[Model] | None,
+        tools: Iterable[Tool],
+        limits: Limits | None,
+    ) -> Awaitable[str]: ...
 
 
 class Happened(Struct, frozen=True):
-    """What `verify` returns when the effect took place: this is the result it had."""
+    """Returned by `verify` if the effect took place: `value` is the result it had."""
 
     value: Any
 
 
 class NeverHappened(Struct, frozen=True):
-    """What `verify` returns when the effect did not take place: the tool is run."""
+    """Returned by `verify` if the effect did not take place: the tool is run."""
 
 
 class ToolContext:
-    """What a tool may ask of the session it runs in. Take it as a parameter of this type."""
+    """A tool's access to the session it runs in: declare a parameter of this type to get it."""
 
     def __init__(
         self,
@@ -43,7 +74,7 @@ class ToolContext:
         session_id: str,
         call: ToolCall,
         state: Mapping[str, Any],
-        run_task: Callable[..., Awaitable[str]] | None = None,
+        run_task: RunTask | None = None,
     ) -> None:
         self._run_task = run_task
         self._tasks: dict[str, asyncio.Future[str]] = {}
@@ -57,33 +88,45 @@ class ToolContext:
         self.details: dict[str, Any] = {}
         self.ends_turn = False
         self.is_cancelled = False
-        """Set when the turn is cancelled: a tool that runs in a thread should look now and then, and stop."""
+        """Set when the turn is cancelled: a tool that runs in a thread should check it now and then, and stop."""
 
-    async def task(self, text: str, **how: Any) -> str:
-        """Have a child session do it, and return its final answer. Takes agent, seeds, models, tools, limits.
+    async def task(
+        self,
+        text: str,
+        *,
+        agent: str | None = None,
+        seeds: Sequence[Message] = (),
+        models: Sequence[Model] | None = None,
+        tools: Iterable[Tool] = (),
+        limits: Limits | None = None,
+    ) -> str:
+        """Run a child session on `text` and return its final answer. Models and limits default to the parent's.
 
-        If the child must wait for a person the tool is left here, and run again from its beginning when there was a
-        word: tasks that are done by then answer at once. So a tool that has tasks is `idempotent` or `read`.
+        If the child must wait for a person, the tool is left here and run again from its beginning after the
+        decision; tasks that are done by then answer at once. So a tool that has tasks is `idempotent` or `read`.
         """
         if self._run_task is None:
             raise InvalidTool(self.call.name, "it is not run by a session, so it cannot start a task")
         key = f"{self.key}/{len(self._tasks) + 1}"
-        self._tasks[key] = task = asyncio.ensure_future(self._run_task(key, text, **how))
+        running = self._run_task(
+            key, text, agent=agent, seeds=seeds, models=models, tools=tools, limits=limits
+        )
+        self._tasks[key] = task = asyncio.ensure_future(running)
         try:
             return await task
         except TaskNeedsApproval:
-            # One that still runs is not stopped because its sibling waits: whoever gathers them would do that.
+            # A sibling that still runs is not stopped because this one waits: gathering them would do that.
             await asyncio.wait(self._tasks.values())
             raise
 
     @property
     def task_keys(self) -> list[str]:
-        """The keys of the tasks it has started, in order."""
+        """The keys of the tasks that this call started, in order."""
         return list(self._tasks)
 
     @property
     def pending_approvals(self) -> list[PendingApproval]:
-        """What its tasks wait for."""
+        """The calls that its tasks wait for."""
         ended = [task.exception() for task in self._tasks.values() if task.done() and not task.cancelled()]
         return [call for error in ended if isinstance(error, TaskNeedsApproval) for call in error.approvals]
 
@@ -95,8 +138,11 @@ class ToolContext:
 MALFORMED = "The arguments are not a JSON object, so this was not run. Call it again with whole arguments."
 
 
-class Tool(Struct, frozen=True):
-    """A function a model may call: what it is told of it, what its effect is, and how it is run."""
+class Tool(Struct, frozen=True, dict=True):
+    """A function that a model may call: its description for the model, its effect, and how it is run.
+
+    Calling the tool calls the function, so that it can be tested like one.
+    """
 
     spec: ToolSpec
     function: Callable[..., Any]
@@ -108,16 +154,24 @@ class Tool(Struct, frozen=True):
     approval: bool = False
     timeout: float | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+            force_setattr(self, name, getattr(self.function, name, None))
+        force_setattr(self, "__wrapped__", self.function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
     @property
     def name(self) -> str:
         return self.spec.name
 
     def refusal(self, call: ToolCall) -> Message | None:
-        """The result of a call that is not to be run at all: its defaults are not what was asked for."""
+        """The result of a call with malformed arguments, which must not run with defaults instead; None: it may run."""
         return None if call.malformed is None else error_result(call, MALFORMED)
 
     async def run(self, context: ToolContext) -> Message:
-        """The result as a message. Whatever the tool does, there is one: an error is a result too."""
+        """Run it and return the result as a message. Whatever the tool does, there is one: an error is a result too."""
         if (refusal := self.refusal(context.call)) is not None:
             return refusal
         try:
@@ -133,18 +187,18 @@ class Tool(Struct, frozen=True):
             if self.timeout is None:
                 return error_result(context.call, error_text(error))
             context.is_cancelled = True
-            return self._late(context.call)
+            return self._timed_out(context.call)
         except Exception as error:  # noqa: BLE001 - a tool may raise anything; the session must not break
             return error_result(context.call, error_text(error))
 
     async def run_dry(self, context: ToolContext) -> Message:
-        """What it would have done, by its `dry_run`; nothing is done."""
+        """Return what the tool would do, by its `dry_run`; nothing is done."""
         assert self.dry_run is not None
         message = await replace(self, function=self.dry_run, effect="read").run(context)
         return replace(message, parts=(replace(message.results[0], outcome="dry_run"),))
 
-    def _late(self, call: ToolCall) -> Message:
-        """A thread cannot be stopped: what an unsafe tool still does after its time is not known."""
+    def _timed_out(self, call: ToolCall) -> Message:
+        """The result after a timeout. A thread cannot be stopped: what an unsafe tool still does is not known."""
         why = f"{self.name} took longer than {self.timeout:g} s"
         if self.effect == "unsafe":
             return tool_result(
@@ -153,14 +207,14 @@ class Tool(Struct, frozen=True):
         return error_result(call, f"{why} and was stopped")
 
     async def check_outcome(self, context: ToolContext) -> Happened | NeverHappened | None:
-        """What became of a call that was started before a crash; None: nobody knows."""
+        """Find out what happened to a call that was started before a crash; None: unknown."""
         if self.verify is None:
             return None
         try:
-            found = await self._call(self.verify, context)
-        except Exception:  # noqa: BLE001 - who cannot find out does not know
+            outcome = await self._call(self.verify, context)
+        except Exception:  # noqa: BLE001 - a verify that fails leaves the outcome unknown
             return None
-        return found if isinstance(found, Happened | NeverHappened) else None
+        return outcome if isinstance(outcome, Happened | NeverHappened) else None
 
     def result(self, context: ToolContext, value: object) -> Message:
         try:
@@ -172,22 +226,22 @@ class Tool(Struct, frozen=True):
                 details=context.details or None,
             )
         except InvalidValue as error:
-            return error_result(context.call, f"{self.name} returned what cannot be kept: {error}")
+            return error_result(context.call, f"{self.name} returned a value that cannot be stored: {error}")
 
     async def _call(self, function: Callable[..., Any], context: ToolContext) -> Any:
-        given = msgspec.structs.asdict(msgspec.convert(context.call.arguments, self.arguments))
+        arguments = msgspec.structs.asdict(msgspec.convert(context.call.arguments, self.arguments))
         if self.context_name is not None and self.context_name in inspect.signature(function).parameters:
-            given[self.context_name] = context
+            arguments[self.context_name] = context
         if inspect.iscoroutinefunction(function):
-            return await function(**given)
-        found = await asyncio.to_thread(_without_stop, function, given)
-        return await found if isinstance(found, Awaitable) else found
+            return await function(**arguments)
+        value = await asyncio.to_thread(_run_in_thread, function, arguments)
+        return await value if isinstance(value, Awaitable) else value
 
 
-def _without_stop(function: Callable[..., Any], given: dict[str, Any]) -> Any:
-    """A StopIteration cannot leave a thread: the one who waits for it would wait for ever."""
+def _run_in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Replace StopIteration, which cannot leave a thread: awaiting it would never end."""
     try:
-        return function(**given)
+        return function(**arguments)
     except StopIteration as error:
         raise RuntimeError(f"StopIteration: {error}") from None
 
@@ -195,7 +249,7 @@ def _without_stop(function: Callable[..., Any], given: dict[str, Any]) -> Any:
 def error_text(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - an error that cannot even say what it is
+    except Exception:  # noqa: BLE001 - an error whose text cannot be made
         return type(error).__name__
 
 
@@ -205,7 +259,7 @@ def error_result(call: ToolCall, why: str) -> Message:
 
 
 @overload
-def tool(function: Callable[..., Any]) -> Tool: ...
+def tool(function: Callable[..., Any], /) -> Tool: ...
 @overload
 def tool(
     *,
@@ -216,22 +270,44 @@ def tool(
     approval: bool = False,
     timeout: float | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
-def tool(function: Callable[..., Any] | None = None, **how: Any) -> Any:
-    """Make a tool of a function: its name, docstring and type hints are what the model is told."""
-    return _made(function, **how) if function is not None else lambda found: _made(found, **how)
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    effect: Effect = "unsafe",
+    name: str | None = None,
+    verify: Callable[..., Any] | None = None,
+    dry_run: Callable[..., Any] | None = None,
+    approval: bool = False,
+    timeout: float | None = None,
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a tool of a function; use it as `@tool` or `@tool(effect=…)`.
 
+    The model sees the function's name, docstring and type hints. The result can still be called as the function
+    it was: `refund(41)`. A parameter of type `ToolContext` is filled in by the session and not shown to the model.
 
-def _made(function: Callable[..., Any], *, name: str | None = None, **how: Any) -> Tool:
-    spoken = name or getattr(function, "__name__", None)
-    if not callable(function) or spoken is None:
-        raise InvalidTool(repr(function)[:80], "it is no function with a name")
-    effect = how.get("effect", "unsafe")
-    if effect not in ("read", "idempotent", "unsafe"):
-        raise InvalidTool(spoken, f"effect {effect!r} is unknown; use read, idempotent or unsafe")
-    arguments, context_name = _arguments(function, spoken)
-    description = inspect.getdoc(function) or spoken.replace("_", " ")
-    spec = ToolSpec(spoken, description, _schema(arguments, spoken))
-    return Tool(spec, function, arguments, context_name, **how)
+    effect: what may be done after a crash. `read` (no effect) and `idempotent` (running it twice is running it once)
+        run again under the same key; `unsafe`, the default, never does.
+    name: the name the model sees, instead of the function's.
+    verify: a function of the same arguments that finds out, after a crash, whether the effect took place. It returns
+        `Happened(result)`, `NeverHappened()` or None (unknown).
+    dry_run: a function of the same arguments that says what the tool would do; used by `session.replay(mode="dry")`.
+    approval: whether a person must approve each call (`session.approve`) before it runs.
+    timeout: seconds after which a call is stopped and its result is an error.
+    """
+
+    def make(function: Callable[..., Any]) -> Tool:
+        tool_name = name or getattr(function, "__name__", None)
+        if not callable(function) or tool_name is None:
+            raise InvalidTool(repr(function)[:80], "it is not a function with a name")
+        if effect not in ("read", "idempotent", "unsafe"):
+            raise InvalidTool(tool_name, f"effect {effect!r} is unknown; use read, idempotent or unsafe")
+        arguments, context_name = _arguments(function, tool_name)
+        description = inspect.getdoc(function) or tool_name.replace("_", " ")
+        spec = ToolSpec(tool_name, description, _schema(arguments, tool_name))
+        return Tool(spec, function, arguments, context_name, effect, verify, dry_run, approval, timeout)
+
+    return make if function is None else make(function)
 
 
 def _arguments(function: Callable[..., Any], name: str) -> tuple[type[Struct], str | None]:

@@ -6,15 +6,19 @@ and no clean-up takes it. A handle is good only in the session whose results nam
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
+import shlex
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ...core.drafts import Blob
+from msgspec.structs import replace
+
+from ...core.drafts import Blob, Draft, ExtraFact
 from ...core.media import digest
-from ...core.messages import Media
-from ...errors import OutOfScope
+from ...core.messages import Media, Message, Text, ToolCall, assistant, user
+from ...errors import InvalidOperation, OutOfScope
 from ...log.log import Log
 from ...log.workspace import Workspace
 from .files import Files
@@ -103,3 +107,27 @@ def _wrapped(log: Log, effect: Effect, pick: Callable[[Spills], Any], **how: Any
     run.__annotations__ = {p.name: p.annotation for p in [*parameters, context]}
     run.__doc__ = inspect.getdoc(told)
     return tool(effect=effect, **{"name": told.__name__, **how})(run)
+
+
+def run_shell(log: Log, argv: list[str], workspace: Workspace, commands: Iterable[str]) -> str:
+    """Run a command for the host, recorded as the exchange a model would have made; return its output.
+
+    Command and call are durable before it runs, the result afterwards, errors included. So later context, compaction
+    and inspection see what they would have seen if the model had called the tool itself.
+    """
+    if asyncio._get_running_loop() is not None:
+        raise InvalidOperation(
+            "session.shell runs an event loop of its own; from asyncio call asyncio.to_thread(session.shell, …)"
+        )
+    log.raise_if_leased()
+    call = ToolCall(log.runtime.new_id("call"), "shell", {"argv": argv})
+    started = ExtraFact("calls_started", {"seq": log.leaf.seq + 2, "indexes": [0]})
+    log.append([Draft(user(f"$ {shlex.join(argv)}")), Draft(assistant(call))], facts=[started])
+    (shell,) = [tool for tool in workspace_tools(log, workspace, commands=commands) if tool.name == "shell"]
+    context = ToolContext(log.idempotency_key(log.leaf.seq, 0), log.session_id, call, log.state)
+    message = asyncio.run(shell.run(context))
+    # An error ends the turn as well as a success: no model is called.
+    ending = replace(message, parts=(replace(message.results[0], ends_turn=True),))
+    stored = log.append([Draft(ending)]).payloads[0]
+    assert isinstance(stored, Message)
+    return "".join(part.text for part in stored.results[0].content if isinstance(part, Text))

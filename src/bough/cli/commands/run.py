@@ -6,9 +6,8 @@ import sys
 
 import click
 
-from ...agent.ancestors import ancestors
-from ...agent.approvals import PendingApproval as AskedCall
-from ...agent.call_status import is_awaited_by_worker, read_call_status
+from ...agent.call_status import ancestors, is_awaited_by_worker, read_call_status
+from ...agent.tools.tool import PendingApproval as AskedCall
 from ...core.turns import OpenCall
 from ...core.usage import Totals, difference, format_cost
 from ...errors import SessionRunning, TaskTrashed

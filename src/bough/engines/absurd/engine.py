@@ -121,7 +121,7 @@ def send(
     key = key or log.runtime.new_id("")
     _check_can_send(log, content)
     if content is not None:
-        stop = check_limits(limits or Limits(), row, is_new_turn=True)
+        stop = check_limits(limits or Limits(), row.session_id, turns=row.turns)
         if stop is not None:
             raise LimitReached(row.session_id, stop.problem, stop.hint, stop.command_hint)
     joint, spawning = _spawning_log(log, row, queue, agent, key)

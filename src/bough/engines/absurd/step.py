@@ -6,18 +6,15 @@ figures are a function of the log and the ledger, so a step whose first half ano
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
-from ...agent.events import Event
-from ...agent.limits import LimitHit, Limits, check_limits
-from ...agent.loop import Loop
-from ...agent.tools.tool import Tool
-from ...core.drafts import Draft, EntryBatch
+from ...agent.writer import Append, Writer
+from ...core.drafts import Draft, EntryBatch, ExtraFact
 from ...core.entries import Entry, Payload
 from ...core.messages import Message
 from ...core.turns import CallModel, next_action
@@ -81,11 +78,13 @@ class ClaimedLog(Log):
         self.claim = claim
         self._ends: Checkpoint | None = None
 
-    def append(self, drafts: Sequence[Draft], *, ends: Checkpoint | None = None, **how: Any) -> AppendResult:
+    @contextmanager
+    def step_end(self, ends: Checkpoint) -> Iterator[None]:
+        """The commit made within ends a step with this checkpoint."""
         with self._lock:
             self._ends = ends
             try:
-                return super().append(drafts, **how)
+                yield
             finally:
                 self._ends = None
 
@@ -106,95 +105,106 @@ class ClaimedLog(Log):
         return {call.call_id: call for call in made}
 
 
-class ClaimedLoop(Loop):
-    """The loop of a worker: it ends each step with a checkpoint, and may be asked to leave behind one."""
+class ClaimedWriter(Writer):
+    """The writer of a worker: ends each step with a checkpoint, and may stop behind one for another worker."""
 
     log: ClaimedLog
 
-    def __init__(
-        self,
-        log: ClaimedLog,
-        models: Sequence[Model],
-        tools: Mapping[str, Tool],
-        limits: Limits,
-        is_stopping: Callable[[], bool],
-    ) -> None:
-        super().__init__(log, models, tools, limits)
-        self.has_left = False
-        self._is_stopping = is_stopping
-        self._calls = log.calls_of_turn() if log.cursor.turn else {}
+    def __init__(self, log: ClaimedLog, first_model: Model, is_stopping: Callable[[], bool]) -> None:
+        super().__init__(log, first_model)
+        self.has_stopped = False
+        """Whether the run stopped at the end of a step because its worker stops."""
+        self._model, self._is_stopping = first_model, is_stopping
+        self._step_calls = log.calls_of_turn() if log.cursor.turn else {}
 
-    async def _turn(self, content: str | Message | None, takes: int | None = None) -> AsyncIterator[Event]:
-        """A turn that a person has stopped before it was taken up is closed, and nothing is called for it."""
-        if content is None and is_cancel_requested(
-            await self.run_blocking(self._facts), self.log.cursor.turn
-        ):
-            await self._cancelled()
-            yield Event("session:turn_completed", {"stop_reason": "cancelled"}, self.n)
-            return
-        async for event in super()._turn(content, takes):
-            yield event
+    @property
+    def is_lost(self) -> bool:
+        return self.log.claim.is_lost
 
-    def _facts(self) -> list[Fact]:
+    async def is_cancel_requested(self) -> bool:
+        facts = await self.run_blocking(self._read_journal)
+        return is_cancel_requested(facts, self.log.cursor.turn)
+
+    def _read_journal(self) -> list[Fact]:
         self.log.store.invalidate_journal(self.log.session_id)
         return self.log.store.journal(self.log.session_id)
 
-    async def append(self, *drafts: Draft, **how: Any) -> AppendResult:
-        self._count(how)
-        if not self._is_end(drafts):
-            return await super().append(*drafts, **how)
-        self.has_left = self._is_stopping()
-        ends = checkpoint(self.path, drafts, self._calls.values())
-        appended = await super().append(*drafts, ends=ends, **how)
-        self._calls = {}
+    async def append(
+        self,
+        *drafts: Draft,
+        calls: Sequence[Call] | None = None,
+        replaces_call: bool = False,
+        row: Mapping[str, Any] | None = None,
+        data: Mapping[str, Any] | None = None,
+        facts: Sequence[ExtraFact] = (),
+        takes: int | None = None,
+    ) -> AppendResult:
+        self._count(calls or ())
+        is_step_end = self._is_step_end(drafts)
+        if is_step_end:
+            self.has_stopped = self._is_stopping()
+        appended = await super().append(
+            *drafts, calls=calls, replaces_call=replaces_call, row=row, data=data, facts=facts, takes=takes
+        )
+        if is_step_end:
+            self._step_calls = {}
         return appended
 
-    async def record(self, kind: str, **how: Any) -> None:
-        if kind == "turn_resumed" and await self._calls_next():
-            how["calls"] = [self._announced()]
-        self._count(how)
-        if kind == "waiting":  # for a person, whose word must find the way back
-            how["data"] = {"queue": self.log.claim.queue}
-        await super().record(kind, **how)
+    def commit(self, append: Append) -> AppendResult:
+        if not self._is_step_end(append.drafts):
+            return super().commit(append)
+        with self.log.step_end(checkpoint(self.path, append.drafts, self._step_calls.values())):
+            return super().commit(append)
 
-    def _count(self, how: Mapping[str, Any]) -> None:
-        self._calls |= {call.call_id: call for call in how.get("calls", ())}
+    async def record(
+        self,
+        kind: str,
+        *,
+        data: Mapping[str, Any] | None = None,
+        row: Mapping[str, Any] | None = None,
+        calls: Sequence[Call] = (),
+        replaces_call: bool = False,
+        only_at_leaf: bool = False,
+    ) -> None:
+        self._count(calls)
+        await super().record(
+            kind,
+            data=data,
+            row=row,
+            calls=calls,
+            replaces_call=replaces_call,
+            only_at_leaf=only_at_leaf,
+        )
 
-    def _is_end(self, drafts: Sequence[Draft]) -> bool:
+    async def record_resumed(self, data: Mapping[str, Any]) -> None:
+        """The start of the model call that comes next is part of the same commit."""
+        calls = [self.announce_call(self._model)] if await self._calls_model_next() else []
+        row = {"status": "running", "completed_at": None}
+        await self.record("turn_resumed", data=data, row=row, calls=calls, only_at_leaf=True)
+
+    async def record_waiting(self) -> None:
+        """With the queue of the task, which the person's decision must wake."""
+        queue = {"queue": self.log.claim.queue}
+        await self.record("waiting", data=queue, row={"status": "waiting"})
+
+    def _count(self, calls: Iterable[Call]) -> None:
+        self._step_calls |= {call.call_id: call for call in calls}
+
+    def _is_step_end(self, drafts: Sequence[Draft]) -> bool:
         last = drafts[-1].payload
         if not isinstance(last, Message) or last.role not in ("assistant", "tool"):
             return False
-        landed = sum(len(draft.payload.results) for draft in drafts if isinstance(draft.payload, Message))
-        return not last.calls and len(self.log.cursor.open_calls) == landed
+        results = sum(len(draft.payload.results) for draft in drafts if isinstance(draft.payload, Message))
+        return not last.calls and len(self.log.cursor.open_calls) == results
 
-    async def _calls_next(self) -> bool:
-        """Whether the turn goes on with a model call: it does not if its answer was cut off, elsewhere, in mid-stream."""
+    async def _calls_model_next(self) -> bool:
+        """Whether the turn continues with a model call: not if another process's answer broke off in mid-stream."""
         is_next = isinstance(next_action(self.path), CallModel)
         return is_next and await self.run_blocking(self.log.store.draft, self.log.session_id) is None
 
-    def _announced(self) -> Call:
-        """The start of that call, to ride in the commit that says that the turn goes on."""
-        self._call_id = self.log.runtime.new_id("")
-        return replace(self._ledger(self.models[0], None, answered=False), failed=False)
+    def announce_next_call(self, drafts: Sequence[Draft]) -> Call | None:
+        """A worker that stops does not announce a call that another one will make."""
+        return None if self.has_stopped else super().announce_next_call(drafts)
 
-    async def _reached(self, *, is_new_turn: bool, rounds: int = 0) -> LimitHit | None:
-        """Within a turn only money needs to be asked for."""
-        if is_new_turn or self.limits.max_cost_microcents is not None:
-            return await super()._reached(is_new_turn=is_new_turn, rounds=rounds)
-        return check_limits(self.limits, self._row, is_new_turn=False, rounds=rounds)
-
-    def check(self, row: SessionRow) -> None:
-        super().check(row)
-        self._row = row
-
-    def _ride(self, drafts: Sequence[Draft]) -> Call | None:
-        """Who leaves does not announce a call that another worker will make."""
-        return None if self.has_left else super()._ride(drafts)
-
-    async def _cancelled(self) -> None:
-        """Stopped because the claim is gone: what is open is another's to close."""
-        if not self.log.claim.is_lost:
-            await super()._cancelled()
-
-    def _save(self, text: str) -> None:
-        """Nobody is shown what an answer in flight says, so a new run asks again instead of keeping half of it."""
+    def save_draft(self, text: str) -> None:
+        """Nothing: no client is shown an answer in flight, so a new run asks again instead of keeping half of it."""

@@ -27,6 +27,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...agent.call_status import read_call_status
+from ...agent.loop import Loop, build_loop
 from ...agent.tools.tool import Tool, error_text
 from ...core.redact import Redactor
 from ...errors import (
@@ -49,7 +50,7 @@ from . import schema as absurd_schema
 from .claim import CancellableRun, Claim, ClaimedConnections, Client, ConnectionHandle, is_claim_lost
 from .engine import TASK, Agent, TaskParams
 from .signals import CANCEL_REQUESTED, SIGNALS, is_cancel_requested, signal_event
-from .step import ClaimedLog, ClaimedLoop
+from .step import ClaimedLog, ClaimedWriter
 from .task_store import TaskStore
 
 POLL_SECONDS = 0.25
@@ -294,11 +295,11 @@ class TaskRun:
             self._log, self.facts_read = log, row.facts
             self._claim.run = self
             while True:
-                loop = self._drive(log, ready)
+                writer = self._drive(log, ready)
                 if self._claim.is_cancelled and log.cursor.turn:
                     self._claim.is_cancelled = False
                     continue  # it was stopped before it had a turn to close; now it looks first
-                if loop.has_left and self._has_work(log):
+                if writer.has_stopped and self._has_work(log):
                     self._claim.reschedule(0)
                     raise SuspendTask
                 if not self._is_waiting(log, ready.tools):
@@ -326,16 +327,16 @@ class TaskRun:
             facts, self._log.cursor.turn
         )
 
-    def _drive(self, log: ClaimedLog, ready: LoadedAgent) -> ClaimedLoop:
-        is_stopping = self._worker.stopping.is_set
-        loop = ClaimedLoop(log, ready.models, ready.tools, ready.agent.limits, is_stopping)
-        asyncio.run_coroutine_threadsafe(self._watched(loop), self._worker.loop).result()
-        return loop
+    def _drive(self, log: ClaimedLog, ready: LoadedAgent) -> ClaimedWriter:
+        writer = ClaimedWriter(log, ready.models[0], self._worker.stopping.is_set)
+        loop = build_loop(writer, ready.models, ready.tools, ready.agent.limits)
+        asyncio.run_coroutine_threadsafe(self._watched(loop, writer), self._worker.loop).result()
+        return writer
 
-    async def _watched(self, loop: ClaimedLoop) -> None:
+    async def _watched(self, loop: Loop, writer: ClaimedWriter) -> None:
         """Cancelled when the claim is lost or a person says so, and waited for: then the slot takes the next task."""
         events = asyncio.get_running_loop()
-        task = asyncio.ensure_future(_all(loop))
+        task = asyncio.ensure_future(_run_until_stopped(loop, writer))
         self._claim.on_loss(lambda: events.call_soon_threadsafe(task.cancel))
         await asyncio.wait([task])
         if self._claim.is_lost:
@@ -381,9 +382,9 @@ async def _ended(threads: Iterable[Thread], seconds: float) -> None:
         await asyncio.sleep(POLL_SECONDS / 10)
 
 
-async def _all(loop: ClaimedLoop) -> None:
+async def _run_until_stopped(loop: Loop, writer: ClaimedWriter) -> None:
     async with contextlib.aclosing(loop.run(None)) as events:  # type: ignore[type-var]
         with contextlib.suppress(TaskTrashed):  # it sleeps on: once that is restored, a word finds it
             async for _ in events:
-                if loop.has_left:
+                if writer.has_stopped:
                     return

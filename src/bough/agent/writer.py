@@ -1,0 +1,326 @@
+"""The one bridge from the asynchronous loop to the synchronous log.
+
+Holds the session's lease, appends and records under its fence, and announces model calls in the ledger, all on
+threads of its own. Does not decide what happens next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..core.context import fold_settings
+from ..core.drafts import Draft, ExtraFact
+from ..core.entries import Entry, Settings
+from ..core.messages import Message
+from ..core.turns import advance
+from ..core.usage import Call, Usage
+from ..errors import SessionIsReplay
+from ..log.changes import AppendResult
+from ..log.log import LEASE_MICROSECONDS, Log
+from ..models.model import Model
+from ..models.prices import price_of
+from ..stores.base import SessionDetail, SessionRow
+
+P = ParamSpec("P")
+R = TypeVar("R")
+UNFINISHED = ("cancelled", "interrupted", "error")
+"""Finish reasons of an answer that the model did not complete."""
+GRACE_SECONDS = 5.0
+"""How long a cancelled tool may take to clean up before it is no longer waited for."""
+
+
+class Append(Struct, frozen=True, kw_only=True):
+    """The arguments of one append."""
+
+    drafts: tuple[Draft, ...]
+    calls: Sequence[Call] = ()
+    replaces_call: bool = False
+    row: Mapping[str, Any] | None = None
+    data: Mapping[str, Any] | None = None
+    facts: Sequence[ExtraFact] = ()
+    takes: int | None = None
+
+
+class Writer:
+    """One run's access to the log of its session."""
+
+    def __init__(
+        self, log: Log, first_model: Model | None, *, is_one_shot: bool = False, bucket: str = "live"
+    ) -> None:
+        self.log = log
+        self.path: list[Entry] = []
+        self.detail: SessionDetail | None = None
+        self.journal_number = 0
+        """The number of the latest fact that this run wrote."""
+        self.is_one_shot = is_one_shot
+        """Whether the answer of the turn completes the session instead of leaving it idle."""
+        self.own_answers: set[int] = set()
+        """The seqs of this run's answers: no earlier process started their tool calls."""
+        self.call_id: str | None = None
+        """The model call that is announced in the ledger and has no answer yet."""
+        self.model_calls: dict[str, Call] = {}
+        """The ledger rows that this run wrote, by call id."""
+        self._first_model, self._bucket = first_model, bucket
+        # Two runs of one process are two holders.
+        self._holder = f"{log.runtime.holder()}#{log.runtime.new_id('')}"
+        self._fence = 0
+        self._renewal: asyncio.Future[None] | None = None
+        # Own threads: tools that block theirs must not keep a result from becoming durable.
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="bough-log")
+
+    async def run_blocking(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        call = partial(work, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    async def load(self) -> SessionRow:
+        """Read row, details and path at the session's current leaf, in one read."""
+        reading = await self.run_blocking(self.log.load)
+        self.path, self.detail = reading.entries, reading.detail
+        return reading.row
+
+    def check(self, row: SessionRow) -> None:
+        """Refuse a replay: a recording answered its tools, and they must not run now by accident."""
+        if row.relation == "replay":
+            raise SessionIsReplay(row.session_id)
+
+    def settings(self) -> Settings:
+        """The settings in force at the end of the path."""
+        return fold_settings(self.path)
+
+    def session_limits(self) -> Mapping[str, Any] | None:
+        """The limits that the session's own settings set."""
+        return self.settings().limits
+
+    def blob(self, digest: str) -> bytes | None:
+        blob = self.log.store.blob(digest)
+        return None if blob is None else blob.data
+
+    # -- the lease ---------------------------------------------------------------------------------
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether another process owns the session's open turn now, so that nothing may be written for it."""
+        return False
+
+    async def acquire(self, row: SessionRow) -> SessionRow:
+        """Take the lease, given the row as last read, and renew it until `release`; return the present row.
+
+        The lease saves work; the fence and the compare-and-swap are what is safe.
+        """
+        await self._take_lease(row)
+        self._renewal = asyncio.ensure_future(self._renew())
+        try:
+            leaf = self.log.leaf
+            row = await self.run_blocking(self.log.refresh)
+            if row.leaf != leaf:  # another runner finished between the first read and the lease
+                row = await self.load()
+            return row
+        except BaseException:
+            await run_uncancelled(self.release())
+            raise
+
+    async def _take_lease(self, row: SessionRow) -> None:
+        """Also if cancelled meanwhile: then the lease that was just taken is given back."""
+        taking = asyncio.ensure_future(self.run_blocking(self._lease, row))
+        try:
+            self._fence = await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            fence = await taking
+            await self.run_blocking(self.log.store.release, self.log.session_id, fence)
+            raise
+
+    def _lease(self, row: SessionRow) -> int:
+        """Return the fence. A holder known to be dead loses its lease at once, however long it would last."""
+        runtime = self.log.runtime
+        now = runtime.now()
+        is_dead = row.holder is not None and runtime.is_gone(row.holder.partition("#")[0])
+        at = max(now, row.lease_until or 0) if is_dead else now
+        return self.log.store.lease(self.log.session_id, self._holder, now + LEASE_MICROSECONDS, at)
+
+    async def _renew(self) -> None:
+        """Renew the lease every third of its time until cancelled."""
+        log = self.log
+        while True:
+            await asyncio.sleep(LEASE_MICROSECONDS / 3_000_000)
+            now = log.runtime.now()
+            await self.run_blocking(
+                log.store.lease, log.session_id, self._holder, now + LEASE_MICROSECONDS, now
+            )
+
+    async def release(self) -> None:
+        """Give the lease back."""
+        if self._renewal is not None:
+            self._renewal.cancel()
+        await self.run_blocking(self.log.store.release, self.log.session_id, self._fence)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False)
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    async def append(
+        self,
+        *drafts: Draft,
+        calls: Sequence[Call] | None = None,
+        replaces_call: bool = False,
+        row: Mapping[str, Any] | None = None,
+        data: Mapping[str, Any] | None = None,
+        facts: Sequence[ExtraFact] = (),
+        takes: int | None = None,
+    ) -> AppendResult:
+        """Append in one commit. Without `calls`, the start of a model call that comes next is part of it."""
+        if calls is None:
+            call = self.announce_next_call(drafts)
+            calls = [] if call is None else [call]
+        if self.is_one_shot and self._completes_turn(drafts):
+            row = {**(row or {}), "status": "completed", "completed_at": self.log.runtime.now()}
+        append = Append(
+            drafts=drafts,
+            calls=calls,
+            replaces_call=replaces_call,
+            row=row,
+            data=data,
+            facts=facts,
+            takes=takes,
+        )
+        appended = await self.run_blocking(self.commit, append)
+        self.model_calls |= {call.call_id: call for call in calls}
+        self.path.extend(appended.entries)
+        self.journal_number = appended.fact_number
+        return appended
+
+    def commit(self, append: Append) -> AppendResult:
+        """Write one append to the log; called on a thread of the writer."""
+        return self.log.append(
+            append.drafts,
+            calls=append.calls,
+            replaces_call=append.replaces_call,
+            row=append.row,
+            data=append.data,
+            facts=append.facts,
+            takes=append.takes,
+            fence=self._fence,
+        )
+
+    async def record(
+        self,
+        kind: str,
+        *,
+        data: Mapping[str, Any] | None = None,
+        row: Mapping[str, Any] | None = None,
+        calls: Sequence[Call] = (),
+        replaces_call: bool = False,
+        only_at_leaf: bool = False,
+    ) -> None:
+        """Record a fact without entries; one with `only_at_leaf` is refused as stale if the session has moved on."""
+        committed = await self.run_blocking(
+            self.log.record,
+            kind,
+            data=data,
+            row=row,
+            calls=calls,
+            replaces_call=replaces_call,
+            only_at_leaf=only_at_leaf,
+            fence=self._fence,
+        )
+        self.model_calls |= {call.call_id: call for call in calls}
+        self.journal_number = committed.facts
+
+    async def record_resumed(self, data: Mapping[str, Any]) -> None:
+        """Record that this run resumes the open turn."""
+        row = {"status": "running", "completed_at": None}
+        await self.record("turn_resumed", data=data, row=row, only_at_leaf=True)
+
+    async def record_waiting(self) -> None:
+        """Record that the open turn waits for a person."""
+        await self.record("waiting", row={"status": "waiting"})
+
+    async def is_cancel_requested(self) -> bool:
+        """Whether a person cancelled the open turn before this run took it."""
+        return False
+
+    def save_draft(self, text: str) -> None:
+        """Keep the part of an answer that was shown so far, for the case that it breaks off."""
+        log = self.log
+        log.store.save_draft(log.session_id, log.leaf, text, self._fence, log.runtime.now())
+
+    def _completes_turn(self, drafts: Sequence[Draft]) -> bool:
+        """Whether these end the turn, and not by a limit, a cancellation or a crash."""
+        cursor = self.log.cursor
+        for draft in drafts:
+            cursor = advance(cursor, draft.payload).cursor
+        return not cursor.turn and drafts[-1].finish not in UNFINISHED
+
+    # -- the ledger --------------------------------------------------------------------------------
+
+    def announce_next_call(self, drafts: Sequence[Draft]) -> Call | None:
+        """The start of the model call that follows these drafts, to be part of their commit; None if none follows."""
+        last = drafts[-1].payload
+        if not isinstance(last, Message) or last.role not in ("user", "tool") or self._first_model is None:
+            return None
+        ends_turn = self.log.cursor.ends_turn or any(result.ends_turn for result in last.results)
+        if len(self.log.cursor.open_calls) > len(last.results) or ends_turn:
+            return None
+        return replace(self.announce_call(self._first_model), after_seq=self.log.leaf.seq + len(drafts))
+
+    def announce_call(self, model: Model) -> Call:
+        """The start of a model call at the present leaf."""
+        self.call_id = self.log.runtime.new_id("")
+        return replace(self.ledger_row(model, None, is_answered=False), failed=False)
+
+    def ledger_row(self, model: Model, usage: Usage | None, *, is_answered: bool) -> Call:
+        """The announced call, as it ended."""
+        after = self.log.leaf.seq
+        return Call(
+            call_id=self.call_id or self.log.runtime.new_id(""),
+            branch=0,
+            after_seq=after,
+            answer_seq=after + 1 if is_answered else None,
+            at=self.log.runtime.now(),
+            usage=usage or Usage(),
+            provider=model.provider,
+            model=model.model,
+            price=price_of(model, usage) if usage is not None else None,
+            failed=not is_answered,
+            bucket=self._bucket,
+        )
+
+    def side_call(self, model: Model, purpose: str) -> Call:
+        """The start of a call that is not the turn's own."""
+        call = self.ledger_row(model, None, is_answered=False)
+        return replace(call, call_id=self.log.runtime.new_id(""), purpose=purpose, failed=False)
+
+
+async def run_uncancelled(work: Coroutine[Any, Any, Any]) -> None:
+    """Finish `work` even if the caller is cancelled, once or again: a second cancel must not find the first one's
+    writes half done. The cancellation is raised afterwards."""
+    task = asyncio.ensure_future(work)
+    is_cancelled = False
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            is_cancelled = True
+    task.result()
+    if is_cancelled:
+        raise asyncio.CancelledError
+
+
+async def cancel_all(running: Sequence[asyncio.Future[Any]]) -> None:
+    """Cancel them, and wait until they have cleaned up: a child session among them closes its own turn."""
+    for task in running:
+        task.cancel()
+    if running:
+        await asyncio.wait(running, timeout=GRACE_SECONDS)
+    for task in running:
+        if task.done() and not task.cancelled():
+            task.exception()  # retrieved, so that asyncio does not log it as never retrieved
