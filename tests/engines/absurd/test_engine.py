@@ -725,7 +725,8 @@ class TestClaim:
         with claim.connections.pinned() as connection:
             pid = connection.info.backend_pid
         installed.run(f"select pg_terminate_backend({pid})")
-        log.append([bough_draft("one")], ends=checkpoint(log.path().entries, [bough_draft("one")], ()))
+        with log.step_end(checkpoint(log.path().entries, [bough_draft("one")], ())):
+            log.append([bough_draft("one")])
         with claim.connections.pinned() as connection:
             assert connection.info.backend_pid != pid
         query = f"select checkpoint_name from absurd.c_{queue}"
@@ -770,7 +771,8 @@ class TestClaim:
         log.replay()
         store.session(log.session_id).append([assistant("me first")])
         with pytest.raises(errors.StaleLeaf):
-            log.append([bough_draft("one")], ends=checkpoint(log.path().entries, [bough_draft("one")], ()))
+            with log.step_end(checkpoint(log.path().entries, [bough_draft("one")], ())):
+                log.append([bough_draft("one")])
         assert checkpoints(installed, queue) == []
 
 
