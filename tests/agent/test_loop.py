@@ -639,7 +639,7 @@ class TestApproval:
         tools = desk.tools(approval=True)
         session.send_sync("q", model=ScriptedModel([ask(("refund", 7))]), tools=tools)
         session.approve(session.open_tool_calls[0], allow=False)
-        with pytest.raises(InvalidOperation, match="was denied already"):
+        with pytest.raises(InvalidOperation, match="was denied, which is final"):
             session.approve(session.open_tool_calls[0])
         session.resume_sync(model=ScriptedModel(["as you wish"]), tools=tools)
         assert desk.did == []

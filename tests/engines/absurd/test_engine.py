@@ -710,11 +710,12 @@ class TestClaim:
         installed.run(
             f"alter table absurd.c_{queue} add constraint none check (checkpoint_name = '') not valid"
         )
-        with pytest.raises(errors.StoreError):
-            log.append([bough_draft("one")], ends=ends)
+        with pytest.raises(errors.StoreError), log.step_end(ends):
+            log.append([bough_draft("one")])
         installed.run(f"alter table absurd.c_{queue} drop constraint none")
         assert log.store.session(log.session_id).leaf.seq == 1
-        log.append([bough_draft("one")], ends=ends)
+        with log.step_end(ends):
+            log.append([bough_draft("one")])
         assert [state["to_message_number"] for state in checkpoints(installed, queue)] == [2]
 
     def test_a_broken_line_is_opened_again_and_the_step_keeps_its_number(
@@ -770,9 +771,9 @@ class TestClaim:
         _, log = claimed
         log.replay()
         store.session(log.session_id).append([assistant("me first")])
-        with pytest.raises(errors.StaleLeaf):
-            with log.step_end(checkpoint(log.path().entries, [bough_draft("one")], ())):
-                log.append([bough_draft("one")])
+        ends = checkpoint(log.path().entries, [bough_draft("one")], ())
+        with pytest.raises(errors.StaleLeaf), log.step_end(ends):
+            log.append([bough_draft("one")])
         assert checkpoints(installed, queue) == []
 
 
