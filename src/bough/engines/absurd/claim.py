@@ -1,10 +1,9 @@
-"""A task's claim, and the transactions that hold it.
+"""A task's claim, and the transactions that require it.
 
-Knows that whatever is written for a task is written by whoever has its claim: each transaction first locks the
-run and renews its lease, then writes, and the one that ends a step writes the checkpoint too. So a worker that
-was paused past its lease, or cut off, finds its claim gone before it has written anything. Almost every
-transaction is one statement that says all of it, and one round trip. Does not know what a step is, nor what is
-written.
+Only the worker that has a task's claim writes for it: each transaction first locks the run and renews its lease, then
+writes, and the one that ends a step writes the checkpoint, too. So a worker that was paused past its lease, or cut
+off, learns that its claim is lost before it has written anything. Almost every transaction is one statement and one
+round trip. Does not know what a step is, nor what is written.
 """
 
 from __future__ import annotations
@@ -38,85 +37,84 @@ from .shared_transaction import EngineConnections
 STEP = "agent-loop"
 """The name of a step: the n-th one is `agent-loop#n` among the task's checkpoints."""
 CANCELLED, FAILED = "AB001", "AB002"
-# What `extend_claim` locks and looks at, without its two statements that are planned anew each time and
-# without a lease to renew: the heart does that. Whoever takes the claim away changes this row, so it is this task's
-# until the commit. Where it is not, nothing is written, and `hold` says why.
-HOLD = f"""
+# The lock and the check of `extend_claim`, without its two statements that are planned anew each time and without
+# renewing the lease, which `LeaseRenewer` does. Taking the claim away changes this row, so the claim holds until the
+# commit. If it is lost nothing is written, and `lock_run` raises why.
+LOCK_RUN = f"""
     {SET_LOCK_TIMEOUT} and (select 1 from absurd.{{runs}} where run_id = %(run_id)s::uuid and state = 'running' for no key update) is not null"""
-END_STEP = """absurd.set_task_checkpoint_state(
+WRITE_CHECKPOINT = """absurd.set_task_checkpoint_state(
     %(queue)s, %(task_id)s::uuid, %(step_name)s, %(checkpoint)s::jsonb, %(run_id)s::uuid, null)"""
 
 
 class ConnectionHandle:
-    """A task's way to the server: a connection while something is said, none while it waits for a model or a tool.
-
-    So hundreds that wait need no more connections than the few that speak.
+    """A task's access to the server: it has a connection while it runs a query, and none while it waits for a model
+    or a tool. So hundreds of waiting tasks need few connections.
     """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._here = local()
+        self._thread = local()
 
     @contextlib.contextmanager
     def pinned(self) -> Iterator[Connection]:
-        """The same connection to the end, broken or not: half a transaction must not go on in another."""
+        """Lend one connection for the block, even if it breaks: a transaction must not continue on another."""
         with self._pool.connection(SERVER_TIMEOUT_SECONDS) as connection:
             try:
-                self._here.connection = connection
+                self._thread.connection = connection
                 yield connection
             finally:
-                self._here.connection = None
+                self._thread.connection = None
 
-    def execute(self, query: Any, values: Sequence[Any] = (), **how: Any) -> list[Any]:
-        """In the transaction that is open in this thread, or in one of its own."""
-        connection: Connection | None = getattr(self._here, "connection", None)
+    def execute(self, query: Any, values: Sequence[Any] = (), **options: Any) -> list[Any]:
+        """Run it in the transaction that is open in this thread, or in one of its own."""
+        connection: Connection | None = getattr(self._thread, "connection", None)
         if connection is not None:
-            return _rows(connection, query, values, how)
+            return _rows(connection, query, values, options)
         with self.pinned() as connection:
             try:
-                return _rows(connection, query, values, how)
+                return _rows(connection, query, values, options)
             except psycopg.Error:
                 if connection.closed:
                     self.drop_idle()
                 raise
 
     def drop_idle(self) -> None:
-        """One of the connections broke: the next one is a new one."""
+        """A connection broke: the next one lent is a new one."""
         self._pool.drop_idle()
 
-    def cursor(self, **how: Any) -> CursorHandle:
-        """All that Absurd asks of a connection."""
-        return CursorHandle(self, how)
+    def cursor(self, **options: Any) -> CursorHandle:
+        """The only method of a connection that Absurd calls."""
+        return CursorHandle(self, options)
 
 
-def _rows(connection: Connection, query: Any, values: Sequence[Any], how: dict[str, Any]) -> list[Any]:
-    cursor = connection.cursor(**how).execute(query, values)
+def _rows(connection: Connection, query: Any, values: Sequence[Any], options: dict[str, Any]) -> list[Any]:
+    cursor = connection.cursor(**options).execute(query, values)
     return cursor.fetchall() if cursor.description else []
 
 
 class CursorHandle:
-    """A cursor as Absurd uses one: it asks, then it takes what came; the connection is another's by then."""
+    """A cursor as Absurd uses one: it executes and then fetches, when the connection has been returned already."""
 
-    def __init__(self, line: ConnectionHandle, how: dict[str, Any]) -> None:
-        self._line, self._how = line, how
-        self._found: list[Any] = []
+    def __init__(self, handle: ConnectionHandle, options: dict[str, Any]) -> None:
+        self._handle, self._options = handle, options
+        self._rows: list[Any] = []
 
     def execute(self, query: Any, values: Sequence[Any] = ()) -> None:
-        self._found = self._line.execute(query, values, **self._how)
+        self._rows = self._handle.execute(query, values, **self._options)
 
     def fetchone(self) -> Any:
-        return self._found.pop(0) if self._found else None
+        return self._rows.pop(0) if self._rows else None
 
     def fetchall(self) -> list[Any]:
-        found, self._found = self._found, []
-        return found
+        rows, self._rows = self._rows, []
+        return rows
 
 
 class Client(Absurd):
-    """An Absurd client with a line of its own, which remembers what it claimed."""
+    """An Absurd client with its own connection handle; it remembers what it claimed."""
 
-    def __init__(self, line: ConnectionHandle, queue: str) -> None:
-        super().__init__(cast(Connection, line), queue)
+    def __init__(self, handle: ConnectionHandle, queue: str) -> None:
+        super().__init__(cast(Connection, handle), queue)
         self.claimed: list[ClaimedTask] = []
 
     def claim_tasks(
@@ -128,41 +126,41 @@ class Client(Absurd):
 
 
 def is_claim_lost(error: psycopg.Error) -> bool:
-    """Whether Absurd says that the claim is gone."""
+    """Return whether this is how Absurd reports that the claim is lost."""
     return error.sqlstate in (CANCELLED, FAILED) or isinstance(error, RaiseException)
 
 
 class CancellableRun(Protocol):
-    """A run that a person may want stopped."""
+    """A run that a user may cancel."""
 
     space: str
     session_id: str
     facts_read: int
-    """How many facts of its session were looked at."""
+    """How many facts of its session's journal were read."""
 
     def is_cancel_requested(self) -> bool:
-        """Whether one of those behind them says so."""
+        """Read the facts after those; return whether one of them cancels the turn."""
 
 
 class Claim:
     """The right of one run of a task to write, until it is lost."""
 
     def __init__(
-        self, context: TaskContext, task: ClaimedTask, line: ConnectionHandle, queue: str, lease: int
+        self, context: TaskContext, task: ClaimedTask, handle: ConnectionHandle, queue: str, lease: int
     ) -> None:
-        self.context, self.connections, self.queue, self.lease = context, line, queue, lease
+        self.context, self.connections, self.queue, self.lease = context, handle, queue, lease
         self.task_id, self.run_id = str(task["task_id"]), str(task["run_id"])
         self.lock = RLock()
         self.is_lost = self.is_cancelled = False
         self.run: CancellableRun | None = None
-        """Whom to ask whether what runs is to be stopped."""
+        """What runs under this claim, once it can be cancelled."""
         self._stop: Callable[[], object] | None = None
-        self._value: dict[str, Any] | None = None
+        self._checkpoint: dict[str, Any] | None = None
         self._steps = 0
-        self._held = HOLD.format(runs=sql.Identifier(f"r_{queue}").as_string(None))
+        self._lock_run_sql = LOCK_RUN.format(runs=sql.Identifier(f"r_{queue}").as_string(None))
 
     def lock_run(self) -> None:
-        """Lock the run and renew its lease, in the transaction that is open; `ClaimLost` if it is another's."""
+        """Lock the run and renew its lease in the open transaction; raises ClaimLost if another worker has it."""
         if not self.is_lost:
             try:
                 self.context.heartbeat()
@@ -172,72 +170,72 @@ class Claim:
         raise ClaimLost(self.queue, self.task_id)
 
     def on_loss(self, stop: Callable[[], object]) -> None:
-        """Also when it is cancelled; then what is stopped may still write."""
+        """Call `stop` when the claim is lost, or when the run is cancelled, which may still write."""
         self._stop = stop
         if self.is_lost:
             stop()
 
     def cancel(self) -> None:
-        """A person wants it stopped: it is, and says so in the session."""
+        """Stop the run at a user's request; it records that in the session."""
         self.is_cancelled = True
         if self._stop is not None:
             self._stop()
 
     def lose(self) -> None:
-        """It is another's, or nobody's: what is in flight is stopped, and nothing is written any more."""
+        """Another worker has it, or none: stop what is in flight and refuse every further write."""
         was_lost, self.is_lost = self.is_lost, True
         if self._stop is not None and not was_lost:
             self._stop()
 
     def end(self) -> None:
-        """The run is over: what a stopped tool or child still does is not written."""
+        """The run is over: refuse what a stopped tool or child would still write."""
         with self.lock:
             self.is_lost = True
 
     def completed_steps(self) -> Iterator[Any]:
-        """The checkpoints of the steps that are done, in their order."""
+        """Yield the checkpoints of the completed steps, in order."""
         while (handle := self.context.begin_step(STEP)).done:
             self._steps += 1
             yield handle.state
 
     @contextlib.contextmanager
-    def ending_step(self, value: dict[str, Any] | None) -> Iterator[None]:
-        """What is written within ends a step: its checkpoint is part of the same transaction.
+    def ending_step(self, checkpoint: dict[str, Any] | None) -> Iterator[None]:
+        """Write the checkpoint in the transaction that the block commits.
 
-        Others who write for the task wait: the checkpoint must not ride with anything else. A transaction that is
-        tried again ends the same step.
+        Other writers of the task wait: the checkpoint must not commit with anything else. A transaction that is tried
+        again ends the same step.
         """
         with self.lock:
-            self._value = value
+            self._checkpoint = checkpoint
             try:
                 yield
             finally:
-                self._value = None
-            self._steps += value is not None
+                self._checkpoint = None
+            self._steps += checkpoint is not None
 
     def write_checkpoint(self) -> None:
-        if self._value is not None:
-            self.context.complete_step(StepHandle(STEP, self._name(), done=False), self._value)
+        if self._checkpoint is not None:
+            self.context.complete_step(StepHandle(STEP, self._step_name(), done=False), self._checkpoint)
 
     def engine_sql(self) -> EngineSql:
         """Return `lock_run` and `write_checkpoint` as parts of the statement between them."""
-        if self._value is None:
-            return EngineSql(self._held, values={"run_id": self.run_id})
+        if self._checkpoint is None:
+            return EngineSql(self._lock_run_sql, values={"run_id": self.run_id})
         values = {
             "run_id": self.run_id,
             "queue": self.queue,
             "task_id": self.task_id,
-            "step_name": self._name(),
-            "checkpoint": msgspec.json.encode(self._value).decode(),
+            "step_name": self._step_name(),
+            "checkpoint": msgspec.json.encode(self._checkpoint).decode(),
         }
-        return EngineSql(self._held, END_STEP, values)
+        return EngineSql(self._lock_run_sql, WRITE_CHECKPOINT, values)
 
-    def _name(self) -> str:
-        """Of the next step's checkpoint. Known: asking Absurd for its next handle would be one more round trip."""
+    def _step_name(self) -> str:
+        """Return the name of the next checkpoint. Asking Absurd for it would be one more round trip."""
         return STEP if self._steps == 0 else f"{STEP}#{self._steps + 1}"
 
     def reschedule(self, seconds: float) -> None:
-        """Give the claim back: the task sleeps so long, then anyone may take it."""
+        """Return the claim: after so many seconds any worker may take the task."""
         query = (
             "select absurd.schedule_run(%s, %s, absurd.current_time() + make_interval(secs => %s::float8))"
         )
@@ -245,12 +243,12 @@ class Claim:
 
 
 class ClaimedConnections(EngineConnections):
-    """Every write goes down the task's line and holds its claim."""
+    """Connections of a task: every write uses its connection handle and requires its claim."""
 
     def __init__(self, base: Connections, claim: Claim) -> None:
         super().__init__(base)
         self._claim = claim
-        # A worker that is paused within a transaction would keep its run locked, and nobody could take it over.
+        # A worker paused within a transaction would keep its run locked, and no other worker could take it over.
         self._identity = f"set local idle_in_transaction_session_timeout = '{claim.lease}s'; {base._identity}"
 
     @contextlib.contextmanager

@@ -1,7 +1,6 @@
-"""The Absurd engine: a run is a task on a queue in PostgreSQL, done by whichever worker claims it.
+"""The Absurd engine: a run is a task on a queue in PostgreSQL, executed by the worker that claims it.
 
-Knows how an input becomes a task, in the transaction that makes it durable. Does not know how a task is done;
-`absurd_worker` does.
+Turns an input into a task in the transaction that makes it durable. `worker` executes tasks.
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ from .shared_transaction import EngineConnections
 
 TASK = "bough-run"
 ATTEMPTS = 20
-"""How often a task is claimed before it has failed for good: workers may die, providers may be away for a while."""
+"""How often a task is claimed before it fails for good: workers may die, providers may be away for a while."""
 RETRY: Any = {"kind": "exponential", "base_seconds": 0.5, "factor": 2.0, "max_seconds": 120.0}
 
 
 class Agent(Struct, frozen=True):
-    """Who answers when a worker runs a task: a model or a chain of them, tools and limits, under a name."""
+    """What a worker runs a task with, under a name: a model or a chain of them, tools and limits."""
 
     name: str
     model: ModelLike
     tools: tuple[Tool | Callable[..., Any], ...] | list[Any] = ()
     limits: Limits = Limits()
     workspace: Workspace | None = None
-    """A folder of the worker's machine, for the tools that read, write and run there."""
+    """A folder on the worker's machine for the tools that read, write and run commands there."""
     commands: tuple[str, ...] = ()
-    """What its shell may run."""
+    """The commands its shell tool may run."""
 
     def models(self) -> list[Model]:
         return resolve_models(self.model)
@@ -54,14 +53,14 @@ class Agent(Struct, frozen=True):
         return tools_by_name(self.tools)
 
     def tools_for(self, log: Log) -> dict[str, Tool]:
-        """With those of its workspace, which keep what is too long to show with the session."""
+        """Return its tools with those of its workspace, which store output that is too long to show with the session."""
         if self.workspace is None:
             return self.tools_by_name()
         return tools_by_name([*self.tools, *workspace_tools(log, self.workspace, commands=self.commands)])
 
 
 class TaskParams(Struct, frozen=True):
-    """What a task is told: where its session is, and nothing of what is in it."""
+    """The parameters of a task: which session it runs, and nothing of its content."""
 
     session: str
     space: str
@@ -69,17 +68,17 @@ class TaskParams(Struct, frozen=True):
 
 
 class EnqueuedTask(Struct, frozen=True):
-    """An input that is durable, and the task that will answer it."""
+    """A durable input and the task that will answer it."""
 
     session_id: str
     queue: str
     task_id: str
     seq: int
-    """Where the session stands: at the input, if it was not queued behind another."""
+    """The leaf of the session: the input, unless it was queued."""
 
 
 class SpawningConnections(EngineConnections):
-    """The task is made in the transaction of whatever asks for it: both are there, or neither."""
+    """Spawn the task in the transaction that writes its input: both are committed, or neither."""
 
     def __init__(self, base: Connections, queue: str, params: TaskParams, key: str) -> None:
         super().__init__(base)
@@ -88,7 +87,7 @@ class SpawningConnections(EngineConnections):
 
     def after_write(self, connection: Connection) -> None:
         params = {name: getattr(self._params, name) for name in TaskParams.__struct_fields__}
-        made = Absurd(connection, self._queue).spawn(
+        task = Absurd(connection, self._queue).spawn(
             TASK,
             params,
             max_attempts=ATTEMPTS,
@@ -96,7 +95,7 @@ class SpawningConnections(EngineConnections):
             queue=self._queue,
             idempotency_key=f"{self._params.session}/{self._key}",
         )
-        self._task_id = str(made["task_id"])
+        self._task_id = str(task["task_id"])
 
     def enqueued_task(self, seq: int) -> EnqueuedTask:
         return EnqueuedTask(self._params.session, self._queue, self._task_id, seq)
@@ -112,10 +111,10 @@ def send(
     limits: Limits | None = None,
     one_shot: bool = False,
 ) -> EnqueuedTask:
-    """Make the input durable and a task of it, in one transaction. Without content: of the turn that is open.
+    """Write the input and spawn its task in one transaction. Without content: a task for the open turn.
 
-    With `key` it may be sent again after an answer was lost: it is there once. The limits of turns are checked
-    here, the others by the worker, who knows the agent's; its model and tools are told when it takes the turn up.
+    With `key` it may be sent again after a lost answer and is written once. The limits on turns are checked here, the
+    others by the worker, which knows the agent's; its model and tools are recorded when it starts the turn.
     """
     row = log.refresh()
     key = key or log.runtime.new_id("")
@@ -124,21 +123,21 @@ def send(
         stop = check_limits(limits or Limits(), row.session_id, turns=row.turns)
         if stop is not None:
             raise LimitReached(row.session_id, stop.problem, stop.hint, stop.command_hint)
-    joint, spawning = _spawning_log(log, row, queue, agent, key)
+    task_log, spawning = _spawning_log(log, row, queue, agent, key)
     if content is None:
-        joint.record("enqueued", data={"queue": queue}, only_at_leaf=True, key=key)
+        task_log.record("enqueued", data={"queue": queue}, only_at_leaf=True, key=key)
     else:
         draft = Draft(user(content) if isinstance(content, str) else content)
         about = queued_turn_data(log) | ({"one_shot": True} if one_shot else {})
-        joint.append([draft], key=key, data=about, facts=[ExtraFact("enqueued", {"queue": queue})])
+        task_log.append([draft], key=key, data=about, facts=[ExtraFact("enqueued", {"queue": queue})])
     return spawning.enqueued_task(log.refresh().leaf.seq)
 
 
 def enqueue(log: Log, message: Message, *, queue: str = "default", agent: str | None = None) -> EnqueuedTask:
-    """Keep an input for when the present turn is over, and a task that takes it if nobody else does by then."""
+    """Queue an input for after the current turn, with a task that takes it if nothing else has by then."""
     row = log.refresh()
-    joint, spawning = _spawning_log(log, row, queue, agent, log.runtime.new_id(""))
-    joint.enqueue(message)
+    task_log, spawning = _spawning_log(log, row, queue, agent, log.runtime.new_id(""))
+    task_log.enqueue(message)
     return spawning.enqueued_task(row.leaf.seq)
 
 
@@ -148,21 +147,21 @@ def _spawning_log(
     if not isinstance(log.store, PostgresStore):
         raise PostgresRequired("absurd", log.store.url)
     params = TaskParams(row.session_id, row.space, agent or row.agent)
-    made: list[SpawningConnections] = []
+    created: list[SpawningConnections] = []
 
-    def join(base: Connections) -> Connections:
+    def wrap(base: Connections) -> Connections:
         base.read_snapshot(lambda connection: absurd_schema.check_queue(connection, base.url, queue))
-        made.append(SpawningConnections(base, queue, params, key))
-        return made[0]
+        created.append(SpawningConnections(base, queue, params, key))
+        return created[0]
 
-    return Log(log.store.with_connections(join), row, log.runtime, log.cursor), made[0]
+    return Log(log.store.with_connections(wrap), row, log.runtime, log.cursor), created[0]
 
 
 def _check_can_send(log: Log, content: str | Message | None) -> None:
-    """One input at a time; the turn that is open goes on with `resume`."""
+    """Allow one input at a time; `resume` continues the open turn."""
     is_open = bool(log.cursor.turn)
     if content is not None and is_open:
         row = log.store.session(log.session_id)
         raise SessionRunning(row.session_id, row.holder, row.updated_at)
     if content is None and not is_open and not log.store.inbox(log.session_id):
-        raise InvalidOperation(f"nothing is open in session {log.session_id}; send an input")
+        raise InvalidOperation(f"no turn is open in session {log.session_id}; send an input")

@@ -1,4 +1,4 @@
-"""The schema of Absurd beside ours: installed and brought up to date by its owner, looked at by whoever uses it.
+"""The schema of Absurd beside ours: its owner installs and migrates it, its users check it.
 
 Its SQL comes bundled with `absurdctl`, pinned to the version of the SDK. Knows queues and who may use them; does not
 know tasks.
@@ -28,7 +28,7 @@ from ...stores.postgres.url import Address
 
 VERSION: str = absurdctl.ABSURD_SCHEMA_TARGET_VERSION
 
-# One question for whoever comes to use it: is it there, may I, and is there such a queue.
+# Does the schema exist, may this role use it, and does the queue exist?
 SELECT_RIGHTS = """
 select to_regprocedure('absurd.get_schema_version()') is not null,
        coalesce(has_schema_privilege(to_regnamespace('absurd'), 'usage'), false),
@@ -38,7 +38,7 @@ SELECT_QUEUE = """
 select absurd.get_schema_version(), to_regclass(format('absurd.%%I', 't_' || %s)) is not null,
        coalesce(has_table_privilege(to_regclass(format('absurd.%%I', 't_' || %s)), 'select, insert'), false)
 """
-# Absurd's functions run with the rights of whoever calls them.
+# Absurd's functions run with the rights of the caller.
 GRANT = """
 grant usage on schema absurd to {service};
 grant execute on all functions in schema absurd to {service};
@@ -49,14 +49,16 @@ GRANT_TABLE = "grant select, insert, update, delete on absurd.{table} to {servic
 
 class InstallResult(Struct, frozen=True):
     before: str | None
-    """None: there was none."""
+    """None: it was not installed."""
     after: str
     queue: str
 
 
 def install(url: str, queue: str = "default", *, service: str = "bough_service") -> InstallResult:
-    """Make Absurd's schema or bring it to this version, make the queue, and let the service role use both."""
-    address = replace(Address.parse(url), is_prepared=False)  # a text of several statements cannot be
+    """Create or migrate Absurd's schema, create the queue, and let the service role use both."""
+    address = replace(
+        Address.parse(url), is_prepared=False
+    )  # a text of several statements cannot be prepared
     with address.connect() as connection, connection.transaction():
         _check_ours(connection, address.safe_url, service)
         try:
@@ -70,42 +72,42 @@ def install(url: str, queue: str = "default", *, service: str = "bough_service")
             ) from None
         except psycopg.errors.LockNotAvailable:
             raise StoreError(
-                f"{address.safe_url}: an open transaction kept the engine waiting for {LOCK_TIMEOUT}; nothing was changed. "
+                f"{address.safe_url}: an open transaction blocked the installation for {LOCK_TIMEOUT}; nothing was changed. "
                 "End it and run bough migrate --engine absurd again"
             ) from None
     return InstallResult(before, VERSION, queue)
 
 
 def _check_ours(connection: psycopg.Connection[Any], where: str, service: str) -> None:
-    """Tasks name sessions, and the service role runs them: both are ours to make first."""
+    """Require our schema, since tasks name sessions, and the service role that runs them."""
     query = "select to_regclass('bough.migration') is not null, exists (select 1 from pg_roles where rolname = %s)"
-    found = connection.execute(query, (service,)).fetchone()
-    assert found is not None
-    if not found[0]:
+    row = connection.execute(query, (service,)).fetchone()
+    assert row is not None
+    if not row[0]:
         raise MigrationNeeded(where, 0, SCHEMA_VERSION)
-    if not found[1]:
+    if not row[1]:
         raise InvalidArgument("service", service, "the service role that bough migrate made")
 
 
 def _install(connection: psycopg.Connection[Any], where: str) -> str | None:
-    found = connection.execute(SELECT_RIGHTS).fetchone()
-    assert found is not None
-    if not found[0]:
+    row = connection.execute(SELECT_RIGHTS).fetchone()
+    assert row is not None
+    if not row[0]:
         connection.execute(absurdctl.BUNDLED_SCHEMA_SQL)
         return None
     before = _version(connection)
     if absurdctl.compare_versions(before, VERSION) > 0:
         raise NewerFormat(f"Absurd of {where}", before, VERSION)
-    known = absurdctl.discover_bundled_migrations()
-    for step in absurdctl.resolve_migration_path(before, VERSION, known):
+    migrations = absurdctl.discover_bundled_migrations()
+    for step in absurdctl.resolve_migration_path(before, VERSION, migrations):
         connection.execute(step["sql"])
     return before
 
 
 def _version(connection: psycopg.Connection[Any]) -> str:
-    found = connection.execute("select absurd.get_schema_version()").fetchone()
-    assert found is not None
-    return str(found[0])
+    row = connection.execute("select absurd.get_schema_version()").fetchone()
+    assert row is not None
+    return str(row[0])
 
 
 def _grant(connection: psycopg.Connection[Any], queue: str, service: str) -> None:
@@ -117,17 +119,17 @@ def _grant(connection: psycopg.Connection[Any], queue: str, service: str) -> Non
 
 
 def check_queue(connection: psycopg.Connection[Any], where: str, queue: str) -> None:
-    """Refuse to use what is not there, not ours to use, or of another version."""
-    found = connection.execute(SELECT_RIGHTS).fetchone()
-    assert found is not None
-    is_there, may_use, user = found
-    if not is_there:
+    """Raise unless the queue exists, has this version and may be used."""
+    row = connection.execute(SELECT_RIGHTS).fetchone()
+    assert row is not None
+    is_installed, may_use, user = row
+    if not is_installed:
         raise EngineNotInstalled(where, queue, "has no schema of Absurd yet")
     if not may_use:
         raise MissingPermission(where, user, "it may not use the schema absurd")
-    asked = connection.execute(SELECT_QUEUE, (queue, queue)).fetchone()
-    assert asked is not None
-    version, has_queue, may_write = asked
+    queue_row = connection.execute(SELECT_QUEUE, (queue, queue)).fetchone()
+    assert queue_row is not None
+    version, has_queue, may_write = queue_row
     if version != VERSION:
         raise EngineNotInstalled(where, queue, f"has schema {version} of Absurd, this Bough needs {VERSION}")
     if not has_queue:

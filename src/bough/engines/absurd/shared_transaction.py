@@ -1,6 +1,6 @@
-"""A store's writes as part of something larger: an engine's words in the same transaction.
+"""Let an engine add statements to a store's transactions, before and after its writes.
 
-Knows where in a transaction an engine has its say. Does not know any engine, and needs none installed.
+Does not know any engine, and needs none installed.
 """
 
 from __future__ import annotations
@@ -9,33 +9,24 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from psycopg.errors import InFailedSqlTransaction
-
 from ...stores.postgres.connections import MAX_TRIES, ConnectionLost, Connections, Row
 from ...stores.postgres.statement import Connection, Rows, Statement, Step, run_statement
 
 R = TypeVar("R")
 
 
-class PreparedStatementLost(Exception):
-    """The server had forgotten a prepared statement, which breaks a transaction; it is known again now."""
-
-
 class EngineConnections(Connections):
-    """A store's connections whose writes are part of something larger, done in the same transaction.
-
-    Reads go the store's own way.
-    """
+    """A store's connections whose write transactions an engine extends; reads use the store's own."""
 
     def __init__(self, base: Connections) -> None:
         self._base = base
         self._address, self.url, self._identity = base._address, base.url, base._identity
 
     def before_write(self, connection: Connection) -> None:
-        """What stands before the work; raising refuses it."""
+        """Run before the write; raising refuses it."""
 
     def after_write(self, connection: Connection) -> None:
-        """What commits with the work, if there was any."""
+        """Run after a write, in the same transaction, if it wrote something."""
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[Connection]:
@@ -57,7 +48,7 @@ class EngineConnections(Connections):
         return self._base.read_snapshot(work)
 
     def close(self) -> None:
-        """They are the store's."""
+        """Do nothing: the connections belong to the store."""
 
     def query_once(self, query: str, bindings: Any = ()) -> list[Row]:
         return self.transaction(
@@ -68,23 +59,14 @@ class EngineConnections(Connections):
         return self.run_pipeline([(statement, values)])
 
     def run_pipeline(self, steps: Sequence[Step]) -> Rows:
-        def work(connection: Connection) -> Rows:
-            try:
-                return [run_statement(connection, *step) for step in steps][-1]
-            except InFailedSqlTransaction as error:
-                raise PreparedStatementLost from error
-
-        try:
-            return self.transaction(work)
-        except PreparedStatementLost:
-            return self.transaction(work)
+        return self.transaction(lambda connection: [run_statement(connection, *step) for step in steps][-1])
 
     def transaction(self, work: Callable[[Connection], R], tries: int = MAX_TRIES) -> R:
-        def joined(connection: Connection) -> R:
+        def extended(connection: Connection) -> R:
             self.before_write(connection)
-            done = work(connection)
-            if done:  # a statement that found the leaf moved, a key that is not there: nothing was written
+            result = work(connection)
+            if result:  # not if the leaf had moved or the key is missing: nothing was written
                 self.after_write(connection)
-            return done
+            return result
 
-        return super().transaction(joined, tries)
+        return super().transaction(extended, tries)

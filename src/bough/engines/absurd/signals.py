@@ -1,6 +1,7 @@
-"""The word of a person to a task: on a call that waits for one, or to stop; and the event that wakes the task.
+"""Signals to a task: a decision on a call that waits for approval, or a request to cancel.
 
-Knows journal and event; does not need Absurd's own libraries, for a word may be given where no worker runs.
+Each is a fact in the journal and an event that wakes the task. Needs no library of Absurd, since signals are sent from
+processes that run no worker.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .shared_transaction import EngineConnections
 
 CANCEL_REQUESTED = "cancel_requested"
 SIGNALS = ("approved", "denied", "task_decided", CANCEL_REQUESTED)
-# Under the lock that the word holds: how many there are with it, and where the latest task said that it waits.
+# Under the session's lock: how many signals there are with the new one, and the queue of the latest task that waits.
 SELECT_WAITING = """
 select count(*) filter (where journal.kind in ('approved', 'denied', 'task_decided', 'cancel_requested')),
        (array_agg(journal.data order by journal.n desc) filter (where journal.kind = 'waiting'))[1]::json ->> 'queue'
@@ -31,10 +32,10 @@ EMIT = "select absurd.emit_event(%s, %s, 'true')"
 
 
 class WakingConnections(EngineConnections):
-    """A word wakes the task that waits for it, in its own transaction.
+    """Wake the task that waits for a signal, in the transaction that records it.
 
-    Events have names and happen once, so each word has a number. A task that has seen n of them waits for number
-    n + 1 and misses none. Where no task waits, or its queue is on another server than this copy, nothing is told.
+    Events have names and happen once, so signals are numbered. A task that has read n of them waits for number n + 1
+    and misses none. If no task waits, or its queue is on another server than this copy, no event is emitted.
     """
 
     def __init__(self, base: Connections, session_id: str) -> None:
@@ -42,40 +43,39 @@ class WakingConnections(EngineConnections):
         self._session_id = session_id
 
     def after_write(self, connection: Connection) -> None:
-        words, queue = _one(connection, SELECT_WAITING, self._session_id)
-        if queue is not None and _one(connection, SELECT_EVENTS, queue)[0]:
-            connection.execute(EMIT, (queue, signal_event(self._session_id, int(words))))
+        count, queue = _fetch_row(connection, SELECT_WAITING, self._session_id)
+        if queue is not None and _fetch_row(connection, SELECT_EVENTS, queue)[0]:
+            connection.execute(EMIT, (queue, signal_event(self._session_id, int(count))))
 
 
-def _one(connection: Connection, query: str, name: str) -> tuple[Any, ...]:
-    found: tuple[Any, ...] | None = connection.execute(query, (name,)).fetchone()
-    assert found is not None
-    return found
+def _fetch_row(connection: Connection, query: str, name: str) -> tuple[Any, ...]:
+    row: tuple[Any, ...] | None = connection.execute(query, (name,)).fetchone()
+    assert row is not None
+    return row
 
 
 def signal_event(session_id: str, n: int) -> str:
-    """The n-th word of a person in this session."""
-    return f"bough:{session_id}:word:{n}"
+    """Return the name of the event of the session's n-th signal."""
+    return f"bough:{session_id}:signal:{n}"
 
 
 def record_decision(log: Log, call: OpenCall, kind: str) -> None:
-    """Record a person's word on a call; a task that waits for it is woken by the same transaction."""
-    row = replace(
-        log.store.session(log.session_id), leaf=log.leaf
-    )  # bound to the place where the call was seen
+    """Record a user's decision on a call, and wake the task that waits for it in the same transaction."""
+    # At the leaf where the call was read: StaleLeaf if the session has moved since.
+    row = replace(log.store.session(log.session_id), leaf=log.leaf)
     _waking_log(log, row).record(kind, data={"seq": call.seq, "index": call.index}, only_at_leaf=True)
 
 
 def record_task_decision(log: Log, data: dict[str, Any]) -> None:
-    """Tell a session that one of its tasks was given a word; a task of ours that waits for it is woken."""
+    """Record in a session that a call of one of its tasks was decided, and wake the task that waits for it."""
     _waking_log(log, log.store.session(log.session_id)).record("task_decided", data=data)
 
 
 def request_cancel(log: Log) -> None:
-    """Have the turn that is open stopped by whichever worker has its task or will have it; nothing if it is no task's.
+    """Ask the worker that has the open turn's task, or will have it, to cancel the turn; no effect without a task.
 
-    The word is durable: a worker that runs the task looks for it every second, one that sleeps is woken by it, and
-    one that takes the task later finds it. The turn is closed with words and the session takes the next input.
+    The request is durable: a worker that runs the task polls for it every second, a sleeping task is woken by it, and
+    a worker that takes the task later reads it. The turn gets a closing answer and the session accepts the next input.
     """
     row = log.refresh()
     if log.cursor.turn and _is_task(log, row):
@@ -88,14 +88,14 @@ def _is_task(log: Log, row: SessionRow) -> bool:
 
 
 def is_cancel_requested(facts: Iterable[Fact], turn: int) -> bool:
-    """Whether the turn is to be stopped: it was asked for, and nobody has sent it on since."""
-    asked = False
+    """Return whether cancelling this turn was requested, and it was not enqueued again since."""
+    is_requested = False
     for fact in facts:
         if fact.kind == CANCEL_REQUESTED and fact.data.get("turn") == turn:
-            asked = True
+            is_requested = True
         elif fact.kind == "enqueued":
-            asked = False
-    return asked
+            is_requested = False
+    return is_requested
 
 
 def _waking_log(log: Log, row: SessionRow) -> Log:

@@ -1,7 +1,7 @@
-"""Our loop, cut into the steps of a task: one model call and the results of its tools.
+"""The agent loop as the steps of a task: one model call and the results of its tools each.
 
-The checkpoint of a step says where it ended and what it cost, and nothing else: the messages are in the log. Its
-figures are a function of the log and the ledger, so a step whose first half another worker did has the same ones.
+The checkpoint of a step records where it ended and what it cost, and nothing else: the messages are in the log. Its
+figures are a function of the log and the ledger, so they are the same when two workers did one half of a step each.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NOT_RUN = ("denied", "interrupted")
 
 
 class Checkpoint(Struct, frozen=True):
-    """All that Absurd keeps of a step."""
+    """All that Absurd stores of a step."""
 
     to_message_number: int
     finish_reason: str | None
@@ -42,9 +42,9 @@ class Checkpoint(Struct, frozen=True):
 
 
 def checkpoint(path: Sequence[Entry], drafts: Sequence[Draft], calls: Iterable[Call]) -> Checkpoint:
-    """Of the step that ends with `drafts` behind `path`: the latest answer, its results, and the calls it took.
+    """Return the checkpoint of the step that ends with `drafts` after `path`: its answer, results and model calls.
 
-    A step begins behind the message that its answer answers; what stands between, such as a summary, is part of it.
+    A step begins after the message that its answer answers; what is in between, such as a summary, is part of it.
     """
     to, start, finish, executed, is_answered = len(path) + len(drafts), 0, None, 0, False
     for seq, payload, finished in _backwards(path, drafts):
@@ -69,7 +69,7 @@ def _backwards(path: Sequence[Entry], drafts: Sequence[Draft]) -> Iterator[tuple
 
 
 class ClaimedLog(Log):
-    """A log whose every commit holds a claim; the one that ends a step carries its checkpoint."""
+    """A log whose every commit requires a claim; the one that ends a step writes its checkpoint."""
 
     store: TaskStore
 
@@ -93,14 +93,14 @@ class ClaimedLog(Log):
             return super()._commit(change, written, state)
 
     def replay(self) -> None:
-        """Pass over the steps that are done: they are in the log, and nothing of them is done again."""
+        """Skip the completed steps: they are in the log, and none of them runs again."""
         for state in self.claim.completed_steps():
             ended = msgspec.convert(state, Checkpoint).to_message_number
             if ended > self.leaf.seq:
                 raise SessionRewound(self.session_id, ended, self.leaf.seq)
 
     def calls_of_turn(self) -> dict[str, Call]:
-        """The model calls of the turn that is open, by whichever worker."""
+        """Return the model calls of the open turn, whichever workers made them."""
         made = calls_on_path(self.store.calls(self.session_id), self.ranges(), self.cursor.turn)
         return {call.call_id: call for call in made}
 

@@ -1,9 +1,8 @@
-"""The store of one task: what the task wrote or has read already it does not read again.
+"""The store of one task, which caches the journal and the draft of its session.
 
-Knows that journals only grow, and that a commit tells how long one is: if it grew by what was committed and nothing
-else, what is known of it is still all of it, and no round trip is needed to say so. What others add is seen with
-the next commit, or when somebody says `look_again`. A draft is written by whoever holds the lease, so it stays as it
-was found. Does not know what the facts are for.
+Journals only grow, and a commit returns the new length: if it grew by what was committed and nothing else, the cache
+is complete without a round trip. What others add is read after the next commit, or after `invalidate_journal`. Only
+the holder of the lease writes drafts, so a draft that was read stays valid. Does not know what the facts mean.
 """
 
 from __future__ import annotations
@@ -21,25 +20,30 @@ from ...stores.postgres.store import PostgresStore
 
 
 class TaskStore(PostgresStore):
-    def __init__(self, base: PostgresStore, join: Callable[[Connections], Connections]) -> None:
-        vars(self).update(vars(base.with_connections(join)))
-        self._known: dict[str, list[Fact]] = {}
+    def __init__(self, base: PostgresStore, wrap: Callable[[Connections], Connections]) -> None:
+        self.url, self.space, self.owner = base.url, base.space, base.owner
+        self._connections, self._extendable = wrap(base._connections), base._extendable
+        self._facts: dict[str, list[Fact]] = {}
         self._length: dict[str, int] = {}
-        """Of a journal, as the task's latest commit or look told it."""
+        """Of a journal, as of the task's latest commit or read."""
         self._drafts: dict[str, str | None] = {}
         self._lock = Lock()
 
     def commit(self, change: Change) -> CommitResult:
-        done = super().commit(change)
+        result = super().commit(change)
         with self._lock:
-            known = self._known.get(change.session_id)
-            if known is not None and len(known) + 1 + len(change.facts) == done.facts and not done.is_repeat:
-                known.extend(_facts(change, done))
-            if not done.is_repeat:
-                self._length[change.session_id] = done.facts
+            facts = self._facts.get(change.session_id)
+            if (
+                facts is not None
+                and len(facts) + 1 + len(change.facts) == result.facts
+                and not result.is_repeat
+            ):
+                facts.extend(_facts_of(change, result))
+            if not result.is_repeat:
+                self._length[change.session_id] = result.facts
             if change.entries or change.move_to is not None:
                 self._drafts.pop(change.session_id, None)
-        return done
+        return result
 
     def lease(self, session_id: str, holder: str, until: int, at: int) -> int:
         fence = super().lease(session_id, holder, until, at)
@@ -54,36 +58,36 @@ class TaskStore(PostgresStore):
             return self._drafts[session_id]
 
     def release(self, session_id: str, fence: int) -> None:
-        """Who has lost his claim has nothing to let go of, and has been told."""
+        """After a lost claim there is nothing to release, and ClaimLost was raised already."""
         with contextlib.suppress(ClaimLost):
             super().release(session_id, fence)
 
     def invalidate_journal(self, session_id: str) -> None:
-        """What others have said since counts: the next look at the journal is at the journal."""
+        """Read the journal from the store next time, with what others added."""
         with self._lock:
             self._length.pop(session_id, None)
 
     def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[Fact]:
         with self._lock:
-            known = self._known.setdefault(session_id, [])
-            if len(known) < self._length.get(session_id, len(known) + 1):
-                known += super().journal(session_id, len(known))
-                self._length[session_id] = len(known)
-            return known[after:] if limit is None else known[after : after + limit]
+            facts = self._facts.setdefault(session_id, [])
+            if len(facts) < self._length.get(session_id, len(facts) + 1):
+                facts += super().journal(session_id, len(facts))
+                self._length[session_id] = len(facts)
+            return facts[after:] if limit is None else facts[after : after + limit]
 
 
-def _facts(change: Change, done: CommitResult) -> Iterator[Fact]:
-    """As they would be read."""
+def _facts_of(change: Change, result: CommitResult) -> Iterator[Fact]:
+    """Yield the facts of a change as they would be read."""
     place: dict[str, Any] = {}
     if change.after is not None:
         first = {"first": change.entries[0].seq} if change.entries else {}
-        place = {"branch": done.leaf.branch, **first, "last": done.leaf.seq}
-    n = done.facts - len(change.facts)
+        place = {"branch": result.leaf.branch, **first, "last": result.leaf.seq}
+    n = result.facts - len(change.facts)
     yield Fact(n, change.kind, change.key, place | _data(change.data), change.at)
-    for further, fact in enumerate(change.facts, n + 1):
-        yield Fact(further, fact.kind, None, _data(fact.data), change.at)
+    for number, fact in enumerate(change.facts, n + 1):
+        yield Fact(number, fact.kind, None, _data(fact.data), change.at)
 
 
 def _data(data: Any) -> dict[str, Any]:
-    found: dict[str, Any] = from_json(to_json(data, "journal data")) if data else {}
-    return found
+    decoded: dict[str, Any] = from_json(to_json(data, "journal data")) if data else {}
+    return decoded

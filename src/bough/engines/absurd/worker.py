@@ -1,9 +1,9 @@
-"""A worker: claims tasks and drives their sessions, several at once, until it is told to stop.
+"""A worker: claims tasks and runs their sessions, several at once, until it is stopped.
 
-Each slot has a thread, a line and a client of its own, so that one task's rollback is no other's and a slow task
-holds up nobody; the loops of all of them run on one event loop. A slot that waits for a model has no connection, one
-that is idle waits for its turn to ask the queue: there may be hundreds. A heart on a connection of its own renews the
-leases. Killed anywhere, the next run of a task goes on from what is durable.
+Each slot has its own thread, connection handle and client, so a rollback affects one task only and a slow task delays
+no other; the agent loops of all slots share one event loop. A slot that waits for a model has no connection, an idle
+one waits for its turn to poll the queue: there may be hundreds. A thread with its own connection renews the leases. If
+the worker is killed, the next run of a task continues from what is durable.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ from .task_store import TaskStore
 
 POLL_SECONDS = 0.25
 CANCEL_POLL_SECONDS = 1.0
-"""How often a worker looks whether what it runs is to be stopped."""
+"""How often a worker polls for requests to cancel."""
 BUSY_SECONDS = 1.0
-"""How long a task waits whose session somebody else drives."""
+"""How long a task sleeps while another runner has its session."""
 SHUTDOWN_SECONDS = 5.0
 BLOCKING_TOOLS = 16
-"""Threads a slot may have for tools that block; those of one task must not wait for those of another."""
+"""Threads per slot for tools that block; the tools of one task must not wait for those of another."""
 EXTEND = "select absurd.extend_claim(%s, %s, %s)"
 
 
 class LoadedAgent(Struct, frozen=True):
-    """An agent, its models and tools found."""
+    """An agent with its models and tools resolved."""
 
     agent: Agent
     models: list[Model]
@@ -88,34 +88,36 @@ class Worker:
             raise InvalidArgument("lease or concurrency", min(lease, concurrency), "a number from 1")
         self.address, self.queue = Address.parse(url), queue
         self.concurrency, self.lease = concurrency, lease
-        self.agents = {one.name: LoadedAgent(one, one.models(), one.tools_by_name()) for one in agents}
+        self.agents = {
+            agent.name: LoadedAgent(agent, agent.models(), agent.tools_by_name()) for agent in agents
+        }
         self.runtime = runtime or real_runtime(Redactor(environment_secrets()))
         self.report = report
         self.name = f"{platform.node()}:{os.getpid()}"
         self.stopping, self.has_ended = Flag(), Flag()
         self.claims: set[Claim] = set()
         self.claim_lock = Lock()
-        """To ask the queue: one of the idle slots asks for all of them."""
+        """Held while polling the queue: one idle slot polls for all of them."""
         self.pool = Pool(self.address)
         with contextlib.closing(self.address.connect()) as connection:
             absurd_schema.check_queue(connection, self.address.safe_url, queue)
         self._store = PostgresStore(url)
 
     def stop(self) -> None:
-        """Claim nothing more; what runs ends its step and is given back. From any thread."""
+        """Claim no more tasks; running ones end their step and are returned. Thread-safe."""
         self.stopping.set()
 
     def run(self, grace: float = 60.0) -> int:
-        """Work until stopped; returns how many tasks were still in a step when the grace was over.
+        """Work until stopped; return how many tasks were still in a step when the grace period ended.
 
-        Those are left as if this process had been killed: nothing of theirs is written any more, and when their
-        leases run out others take them.
+        Those are abandoned as if this process had been killed: nothing of theirs is written any more, and other
+        workers take them when their leases expire.
         """
         loop = asyncio.new_event_loop()
         try:
             return loop.run_until_complete(self._run(grace))
         finally:
-            loop.close()  # and not asyncio.run, which would wait for tools that block, perhaps for hours
+            loop.close()  # asyncio.run would wait for tools that block, perhaps for hours
 
     async def _run(self, grace: float) -> int:
         self.loop = asyncio.get_running_loop()
@@ -123,70 +125,74 @@ class Worker:
             ThreadPoolExecutor(BLOCKING_TOOLS * self.concurrency, thread_name_prefix="bough-tool")
         )
         slots = [Thread(target=Slot(self, n).run, daemon=True) for n in range(self.concurrency)]
-        tending = [Thread(target=one.run, daemon=True) for one in (LeaseRenewer(self), CancelWatcher(self))]
-        for thread in (*tending, *slots):
+        maintenance = [
+            Thread(target=job.run, daemon=True) for job in (LeaseRenewer(self), CancelWatcher(self))
+        ]
+        for thread in (*maintenance, *slots):
             thread.start()
         while not self.stopping.is_set():
             await asyncio.sleep(POLL_SECONDS / 2)
-            if not all(thread.is_alive() for thread in (*tending, *slots)) and not self.stopping.is_set():
-                self.report("a thread of this worker broke; it stops")
+            if not all(thread.is_alive() for thread in (*maintenance, *slots)) and not self.stopping.is_set():
+                self.report("a thread of this worker failed; the worker stops")
                 self.stop()
-        await _ended(slots, grace)
-        left = list(self.claims)
-        for claim in left:
+        await _join(slots, grace)
+        abandoned = list(self.claims)
+        for claim in abandoned:
             claim.lose()
-        await _ended(slots, SHUTDOWN_SECONDS)
+        await _join(slots, SHUTDOWN_SECONDS)
         self.has_ended.set()
-        await _ended(tending, SHUTDOWN_SECONDS)
-        await asyncio.wait({asyncio.ensure_future(asyncio.sleep(0)), *_others()}, timeout=SHUTDOWN_SECONDS)
+        await _join(maintenance, SHUTDOWN_SECONDS)
+        await asyncio.wait(
+            {asyncio.ensure_future(asyncio.sleep(0)), *_other_tasks()}, timeout=SHUTDOWN_SECONDS
+        )
         self.pool.close()
         self._store.close()
-        return len(left)
+        return len(abandoned)
 
-    def report_errors(self, work: Callable[..., None], *given: Any) -> None:
-        """What fails is told, and is not the end of whoever does it."""
+    def report_errors(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Call `work` and report its errors, so that the calling thread survives them."""
         try:
-            work(*given)
+            work(*arguments)
         except (psycopg.Error, BoughError) as error:
-            self.report(f"{error_text(error)}; it goes on")
+            self.report(f"{error_text(error)}; the worker continues")
 
     def store(self, space: str) -> PostgresStore:
-        """The tenant's; all of them share one pool."""
+        """Return the tenant's store; all of them share one pool."""
         store = self._store.with_connections(lambda connections: connections.for_space(space))
         store.space = space
         return store
 
 
 class LeaseRenewer:
-    """Renews the leases of what runs, every third of their time.
+    """Renews the leases of the running tasks, three times per lease.
 
-    In a thread and on a connection of its own: it waits for nobody, however busy the others are.
+    It has its own thread and connection, so it waits for nothing, however busy the slots are.
     """
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self._pool = Pool(replace(worker.address, connections=1))
-        self._line = ConnectionHandle(self._pool)
+        self._handle = ConnectionHandle(self._pool)
 
     def run(self) -> None:
         worker = self._worker
         while not worker.has_ended.wait(worker.lease / 3):
             for claim in list(worker.claims):
-                worker.report_errors(self._beat, claim)
+                worker.report_errors(self._renew, claim)
         self._pool.close()
 
-    def _beat(self, claim: Claim) -> None:
+    def _renew(self, claim: Claim) -> None:
         try:
-            self._line.execute(EXTEND, (claim.queue, claim.run_id, claim.lease))
+            self._handle.execute(EXTEND, (claim.queue, claim.run_id, claim.lease))
         except psycopg.Error as error:
             if not is_claim_lost(error):
                 raise
-            if claim in self._worker.claims:  # not if it ended in this moment
+            if claim in self._worker.claims:  # unless it has just ended
                 claim.lose()
 
 
 class CancelWatcher:
-    """Looks, every second, whether somebody wants what runs stopped."""
+    """Polls, every second, for requests to cancel a running task."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -198,54 +204,56 @@ class CancelWatcher:
             for claim in list(worker.claims):
                 if claim.run is not None and not claim.is_cancelled:
                     by_space.setdefault(claim.run.space, []).append((claim, claim.run))
-            for space, watched in by_space.items():
-                worker.report_errors(self._look, space, watched)
+            for space, runs in by_space.items():
+                worker.report_errors(self._check, space, runs)
 
-    def _look(self, space: str, watched: list[tuple[Claim, CancellableRun]]) -> None:
-        """One question for all of a tenant's; only where something was said it is read what."""
-        lengths = self._worker.store(space).lengths([one.session_id for _, one in watched])
-        for claim, one in watched:
-            is_more = lengths.get(one.session_id, 0) > one.facts_read
-            if is_more and one.is_cancel_requested() and claim in self._worker.claims:
+    def _check(self, space: str, runs: list[tuple[Claim, CancellableRun]]) -> None:
+        """Ask for the lengths of all journals of a tenant with one query, and read only those that grew."""
+        lengths = self._worker.store(space).lengths([run.session_id for _, run in runs])
+        for claim, run in runs:
+            has_grown = lengths.get(run.session_id, 0) > run.facts_read
+            if has_grown and run.is_cancel_requested() and claim in self._worker.claims:
                 claim.cancel()
 
 
 class SlotClient(Client):
-    """Takes its turn to ask for a task, and keeps it while there is none: the queue is asked a few times a second,
-    however many slots are idle."""
+    """Polls for a task in turn with the other slots, and keeps its turn while there is none: the queue is polled a
+    few times a second, however many slots are idle."""
 
-    def __init__(self, worker: Worker, line: ConnectionHandle) -> None:
-        super().__init__(line, worker.queue)
+    def __init__(self, worker: Worker, handle: ConnectionHandle) -> None:
+        super().__init__(handle, worker.queue)
         self._worker = worker
 
-    def claim_tasks(self, *given: Any, **how: Any) -> list[ClaimedTask]:
+    def claim_tasks(
+        self, batch_size: int = 1, claim_timeout: int = 120, worker_id: str = "worker"
+    ) -> list[ClaimedTask]:
         self.claimed, worker = [], self._worker
         with worker.claim_lock:
-            if not worker.stopping.is_set() and not super().claim_tasks(*given, **how):
+            if not worker.stopping.is_set() and not super().claim_tasks(batch_size, claim_timeout, worker_id):
                 worker.stopping.wait(POLL_SECONDS)
         return self.claimed
 
 
 class Slot:
-    """One task at a time, claimed, driven and ended on a line of its own."""
+    """Claims and runs one task at a time, with its own connection handle."""
 
     def __init__(self, worker: Worker, n: int) -> None:
         self._worker, self._name = worker, f"{worker.name}#{n}"
 
     def run(self) -> None:
-        worker, line = self._worker, ConnectionHandle(self._worker.pool)
-        client = SlotClient(worker, line)
-        client.register_task(TASK)(partial(self._run_task, client, line))
+        worker, handle = self._worker, ConnectionHandle(self._worker.pool)
+        client = SlotClient(worker, handle)
+        client.register_task(TASK)(partial(self._run_task, client, handle))
         while not worker.stopping.is_set():
             try:
                 client.work_batch(self._name, worker.lease, 1)
             except (psycopg.Error, BoughError) as error:
-                worker.report(f"{error_text(error)}; it goes on")
+                worker.report(f"{error_text(error)}; the worker continues")
                 worker.stopping.wait(POLL_SECONDS)
 
-    def _run_task(self, client: Client, line: ConnectionHandle, params: Any, context: TaskContext) -> Any:
+    def _run_task(self, client: Client, handle: ConnectionHandle, params: Any, context: TaskContext) -> Any:
         worker = self._worker
-        claim = Claim(context, client.claimed[0], line, worker.queue, worker.lease)
+        claim = Claim(context, client.claimed[0], handle, worker.queue, worker.lease)
         worker.claims.add(claim)
         try:
             return TaskRun(worker, claim, msgspec.convert(params, TaskParams)).run()
@@ -253,12 +261,12 @@ class Slot:
             raise
         except ClaimLost as lost:
             worker.report(str(lost))
-            raise FailedTask from None  # Absurd's word for: say no more
+            raise FailedTask from None  # tells Absurd to record nothing
         except SessionRunning:
             claim.reschedule(BUSY_SECONDS)
             raise SuspendTask from None
-        except Exception as error:  # noqa: BLE001 - Absurd keeps it as the run's failure and tries again
-            if claim.is_lost:  # whatever broke, it is not ours to tell
+        except Exception as error:  # noqa: BLE001 - Absurd stores it as the run's failure and tries again
+            if claim.is_lost:  # whatever failed, another worker has the task
                 raise FailedTask from None
             worker.report(f"task {claim.task_id}: {error_text(error)}")
             raise self._task_failure(params, error) from None
@@ -267,23 +275,23 @@ class Slot:
             claim.end()
 
     def _task_failure(self, params: Any, error: Exception) -> TurnFailed:
-        """In words that Absurd can keep: hidden what is secret, nothing that JSON refuses."""
+        """Return a text that Absurd can store: without secrets, and without what JSON refuses."""
         why = self._worker.runtime.redactor.redact_text(error_text(error))
         return TurnFailed(str(params["session"]), why.encode("utf-8", "replace").decode().replace("\0", ""))
 
 
 class TaskRun:
-    """One run of a task: from where its session stands to the end of its turn, or to where it must wait."""
+    """One run of a task: from the session's leaf to the end of its turn, or until it must wait."""
 
     def __init__(self, worker: Worker, claim: Claim, params: TaskParams) -> None:
         self._worker, self._claim, self._params = worker, claim, params
         self.space, self.session_id, self.facts_read = params.space, params.session, 0
         self._tenant = worker.store(params.space)
         self._store = TaskStore(self._tenant, lambda connections: ClaimedConnections(connections, claim))
-        mine, known = f"absurd:{worker.queue}:{claim.task_id}", worker.runtime
-        # An earlier run of this task has lost its claim, or this one would not be: it is gone, wherever it was.
+        holder, base = f"absurd:{worker.queue}:{claim.task_id}", worker.runtime
+        # An earlier run of this task must have lost its claim, so its hold on the session is void, whatever its machine.
         self._runtime = replace(
-            known, holder=lambda: mine, is_gone=lambda holder: holder == mine or known.is_gone(holder)
+            base, holder=lambda: holder, is_gone=lambda other: other == holder or base.is_gone(other)
         )
 
     def run(self) -> dict[str, Any]:
@@ -291,35 +299,35 @@ class TaskRun:
             row = self._store.session(self._params.session)
             log = ClaimedLog(self._store, row, self._runtime, self._claim)
             log.replay()
-            ready = self._load_agent(log)
+            agent = self._load_agent(log)
             self._log, self.facts_read = log, row.facts
             self._claim.run = self
             while True:
-                writer = self._drive(log, ready)
+                writer = self._run_turn(log, agent)
                 if self._claim.is_cancelled and log.cursor.turn:
                     self._claim.is_cancelled = False
-                    continue  # it was stopped before it had a turn to close; now it looks first
+                    continue  # cancelled before it had a turn to close; now it checks first
                 if writer.has_stopped and self._has_work(log):
                     self._claim.reschedule(0)
                     raise SuspendTask
-                if not self._is_waiting(log, ready.tools):
+                if not self._is_waiting(log, agent.tools):
                     return self._result(log)
         except (NotFound, SessionTrashed) as gone:
             return {"stop_reason": "gone", "why": str(gone)}
 
     def _load_agent(self, log: ClaimedLog) -> LoadedAgent:
-        ready = self._worker.agents.get(self._params.agent or "")
-        if ready is None:
+        agent = self._worker.agents.get(self._params.agent or "")
+        if agent is None:
             unknown = UnknownAgent(self._params.agent, list(self._worker.agents))
-            told = {"status": "failed", "error": str(unknown)}
-            log.record("turn_ended", data=told, row=told)
+            outcome = {"status": "failed", "error": str(unknown)}
+            log.record("turn_ended", data=outcome, row=outcome)
             raise unknown
-        return replace(ready, tools=ready.agent.tools_for(log))
+        return replace(agent, tools=agent.agent.tools_for(log))
 
     def is_cancel_requested(self) -> bool:
-        """Whether somebody has said since the last look that he wants the present turn stopped.
+        """Return whether a new fact requests to cancel the current turn.
 
-        Asked by the heart, of the store itself, and not of the log, which may be waiting for the server.
+        Called by `CancelWatcher`, and reads the store and not the log, which may be waiting for the server.
         """
         facts = self._tenant.journal(self.session_id, self.facts_read)
         self.facts_read += len(facts)
@@ -327,37 +335,37 @@ class TaskRun:
             facts, self._log.cursor.turn
         )
 
-    def _drive(self, log: ClaimedLog, ready: LoadedAgent) -> ClaimedWriter:
-        writer = ClaimedWriter(log, ready.models[0], self._worker.stopping.is_set)
-        loop = build_loop(writer, ready.models, ready.tools, ready.agent.limits)
-        asyncio.run_coroutine_threadsafe(self._watched(loop, writer), self._worker.loop).result()
+    def _run_turn(self, log: ClaimedLog, agent: LoadedAgent) -> ClaimedWriter:
+        writer = ClaimedWriter(log, agent.models[0], self._worker.stopping.is_set)
+        loop = build_loop(writer, agent.models, agent.tools, agent.agent.limits)
+        asyncio.run_coroutine_threadsafe(self._run_cancellable(loop, writer), self._worker.loop).result()
         return writer
 
-    async def _watched(self, loop: Loop, writer: ClaimedWriter) -> None:
-        """Cancelled when the claim is lost or a person says so, and waited for: then the slot takes the next task."""
+    async def _run_cancellable(self, loop: Loop, writer: ClaimedWriter) -> None:
+        """Cancel the loop when the claim is lost or a user asks for it, and wait for its end: then the slot is free."""
         events = asyncio.get_running_loop()
         task = asyncio.ensure_future(_run_until_stopped(loop, writer))
         self._claim.on_loss(lambda: events.call_soon_threadsafe(task.cancel))
         await asyncio.wait([task])
         if self._claim.is_lost:
-            task.cancelled() or task.exception()  # looked at, so that nobody complains of it
+            task.cancelled() or task.exception()  # retrieved, or asyncio logs it
             raise ClaimLost(self._claim.queue, self._claim.task_id)
         if not (task.cancelled() and self._claim.is_cancelled):
             task.result()
 
     def _is_waiting(self, log: ClaimedLog, tools: dict[str, Tool]) -> bool:
-        """Whether the turn waits for a person; then the task sleeps until there is a word, if there is none yet.
+        """Return whether the turn waits for a user; if so the task sleeps until the next signal.
 
-        The words are counted before it is asked who waits: one that comes in between is the one waited for.
+        The signals are counted before the waiting calls are read: one that comes in between wakes the task.
         """
         facts = self._store.journal(log.session_id)
-        said = sum(fact.kind in SIGNALS for fact in facts)
+        signals = sum(fact.kind in SIGNALS for fact in facts)
         if is_cancel_requested(facts, log.cursor.turn):
             return True
         calls = read_call_status(log)
         if not any(calls.is_waiting(call, tools) for call in log.cursor.open_calls):
             return False
-        self._claim.context.await_event(signal_event(log.session_id, said + 1))
+        self._claim.context.await_event(signal_event(log.session_id, signals + 1))
         return True
 
     def _has_work(self, log: ClaimedLog) -> bool:
@@ -370,13 +378,13 @@ class TaskRun:
         return {"stop_reason": row.status, "to_message_number": log.leaf.seq}
 
 
-def _others() -> set[asyncio.Task[Any]]:
-    """What a task that was stopped had begun, and that is on its way out."""
+def _other_tasks() -> set[asyncio.Task[Any]]:
+    """Return what a stopped task had started and is still ending."""
     return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
 
 
-async def _ended(threads: Iterable[Thread], seconds: float) -> None:
-    """Wait for them, so long at the most, while the loops of what runs go on."""
+async def _join(threads: Iterable[Thread], seconds: float) -> None:
+    """Wait for the threads for at most so long, while the event loop keeps running."""
     deadline = time.monotonic() + seconds
     while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
         await asyncio.sleep(POLL_SECONDS / 10)
@@ -384,7 +392,8 @@ async def _ended(threads: Iterable[Thread], seconds: float) -> None:
 
 async def _run_until_stopped(loop: Loop, writer: ClaimedWriter) -> None:
     async with contextlib.aclosing(loop.run(None)) as events:  # type: ignore[type-var]
-        with contextlib.suppress(TaskTrashed):  # it sleeps on: once that is restored, a word finds it
+        # The task keeps sleeping after TaskTrashed; once the child is restored, a signal wakes it.
+        with contextlib.suppress(TaskTrashed):
             async for _ in events:
                 if writer.has_stopped:
                     return
