@@ -1072,5 +1072,5 @@ class TestBadInput:
             session.send("hello", engine="celery", model="x")  # type: ignore[call-overload]
 
     def test_nothing_to_resume_is_said(self, queue: str, store: bough.Store) -> None:
-        with pytest.raises(errors.InvalidOperation, match="nothing is open"):
+        with pytest.raises(errors.InvalidOperation, match="no turn is open"):
             store.start("a").resume(engine="absurd", queue=queue)
