@@ -50,7 +50,7 @@ _HOMES = {
     "replay.report": ["ReplayReport"],
     "session": ["Session"],
     "store": ["Store", "open"],
-    "stores.search_types": ["SearchHit", "SearchPage"],
+    "stores.search": ["SearchHit", "SearchPage"],
     "stores.base": ["SessionPage", "SessionRow"],
     "turn": ["Turn"],
     "log.verify": ["Problem"],
@@ -125,8 +125,8 @@ if TYPE_CHECKING:
     from .store import open as open
     from .stores.base import SessionPage as SessionPage
     from .stores.base import SessionRow as SessionRow
-    from .stores.search_types import SearchHit as SearchHit
-    from .stores.search_types import SearchPage as SearchPage
+    from .stores.search import SearchHit as SearchHit
+    from .stores.search import SearchPage as SearchPage
     from .turn import Turn as Turn
 
 

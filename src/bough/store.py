@@ -25,9 +25,8 @@ from .log.verify import Problem, verify
 from .log.workspace import Workspace
 from .session import Appendable, Session, as_drafts
 from .stores import is_postgres_url
-from .stores.base import NewSession, Relation, SessionPage, SessionQuery, SessionRow, Status, StoreBackend
-from .stores.purge_types import PurgeResult
-from .stores.search_types import IndexProgress, SearchPage
+from .stores.base import NewSession, PurgeResult, Relation, SessionPage, SessionQuery, SessionRow, Status, StoreBackend
+from .stores.search import IndexProgress, SearchPage
 
 if TYPE_CHECKING:
     from .exchange.bundle.transfer import BundleImportResult, PathOrFile

@@ -14,7 +14,7 @@ from bough import user
 from bough.server import session_filter as matching
 from bough.server.search_indexer import IndexingStatus, SearchIndexer
 from bough.store import Store
-from bough.stores.search_types import IndexProgress
+from bough.stores.search import IndexProgress
 from bough.stores.sqlite.store import SqliteStore
 from support.server import LocalServer, wait_until
 

@@ -12,7 +12,7 @@ from threading import Event
 from msgspec import Struct
 
 from ..errors import BoughError
-from ..stores.search_types import IndexProgress
+from ..stores.search import IndexProgress
 
 
 class IndexingStatus(Struct, frozen=True):

@@ -43,8 +43,7 @@ from ..core.tree import Branch, Leaf, Range
 from ..core.usage import Call, Totals
 from ..errors import InvalidArgument
 from .counts import CountColumn, DailyUsage, StorageSize, count_by, storage_size_of, sum_daily
-from .purge_types import PurgeResult, UnreferencedBlobs
-from .search_types import IndexProgress, SearchPage
+from .search import IndexProgress, SearchPage
 
 if TYPE_CHECKING:
     from .transfer import ImportResult, SessionExports
@@ -222,6 +221,23 @@ class SessionPage(Struct, frozen=True):
     sessions: list[SessionRow]
     next: str | None = None
     """Hand it in as `before` to read on; None: this was the last page."""
+
+
+class PurgeResult(Struct, frozen=True):
+    sessions: tuple[str, ...]
+    entries: int
+    kept_entries: int
+    """Entries that a surviving fork inherits; they are deleted with it."""
+    blobs: int
+    scrubbed: bool = True
+    """False if another reader held the write-ahead log open; the next purge or gc cleans it."""
+
+
+class UnreferencedBlobs(Struct, frozen=True):
+    """Blobs that no entry refers to."""
+
+    blobs: int
+    bytes: int
 
 
 class StoreBackend(ABC):

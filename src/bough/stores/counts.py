@@ -1,17 +1,18 @@
-"""Counts over many sessions, or of much in one: what lists, pages of spending and of storage are made from.
+"""Counts over many sessions or within one: the figures behind lists, usage reports and storage reports.
 
-Knows how they are summed from the other verbs of a store, which any store can do; one that can count in its
-own language does that instead, and the suite holds both to the same figures.
+Any store can compute them from its other methods, as below; a database counts in SQL instead, and the conformance
+suite compares both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from msgspec import Struct
 
 from ..core.usage import Call, Totals, total
+from ..errors import InvalidArgument
 
 if TYPE_CHECKING:
     from .base import SessionRow, StoredEntry
@@ -19,12 +20,23 @@ if TYPE_CHECKING:
 CountColumn = Literal["status", "agent", "model", "relation"]
 DAY = 86_400 * 1_000_000
 
+SELECT_DAILY_USAGE = f"""
+select usage.at / {DAY}, nullif(session.agent, ''), nullif(usage.model, ''), coalesce(usage.bucket, 'live'), count(*),
+       cast(coalesce(sum(usage.input_tokens), 0) as bigint), cast(coalesce(sum(usage.output_tokens), 0) as bigint),
+       cast(coalesce(sum(usage.cache_read_tokens), 0) as bigint),
+       cast(coalesce(sum(usage.cache_write_tokens), 0) as bigint),
+       cast(coalesce(sum(usage.cost_microcents), 0) as bigint),
+       sum(case when usage.cost_microcents is null then 1 else 0 end),
+       sum(case when usage.input_tokens is null and usage.output_tokens is null then 1 else 0 end)
+"""
+"""The columns of `daily_usage_from`, in the SQL of every database; group them by the first four."""
+
 
 class DailyUsage(Struct, frozen=True):
-    """What the calls of one day, agent, model and bucket came to."""
+    """The totals of the calls of one day, agent, model and bucket."""
 
     day: int
-    """Since 1970, UTC."""
+    """Days since 1970, UTC."""
     agent: str | None
     model: str | None
     bucket: str
@@ -32,22 +44,28 @@ class DailyUsage(Struct, frozen=True):
 
 
 class StorageSize(Struct, frozen=True):
-    """What lies under a session: its own branches, and no more."""
+    """What a session's own branches hold."""
 
     entries: int = 0
     bytes: int = 0
-    """Of the bodies as they are kept."""
+    """Of the bodies as they are stored."""
     branches: int = 0
     blobs: int = 0
     blob_bytes: int = 0
 
 
 def count_by(rows: Iterable[SessionRow], by: CountColumn) -> dict[str, int]:
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for row in rows:
         value = getattr(row, by) or ""
-        found[value] = found.get(value, 0) + 1
-    return found
+        counts[value] = counts.get(value, 0) + 1
+    return counts
+
+
+def check_count_column(by: str) -> None:
+    """Refuse another column: its name becomes part of a statement."""
+    if by not in get_args(CountColumn):
+        raise InvalidArgument("by", by, ", ".join(get_args(CountColumn)))
 
 
 def sum_daily(calls: Iterable[tuple[SessionRow, Call]]) -> list[DailyUsage]:
@@ -61,6 +79,14 @@ def sum_daily(calls: Iterable[tuple[SessionRow, Call]]) -> list[DailyUsage]:
     ]
 
 
-def storage_size_of(stored: Iterable[StoredEntry], branches: int, blob_size: dict[str, int]) -> StorageSize:
-    bodies = [len(one.entry.body) for one in stored]
-    return StorageSize(len(bodies), sum(bodies), branches, len(blob_size), sum(blob_size.values()))
+def daily_usage_from(rows: Iterable[Sequence[Any]]) -> list[DailyUsage]:
+    """Return rows of `SELECT_DAILY_USAGE` in order; SQL would sort text by the database's language."""
+    groups = [
+        DailyUsage(day, agent, model, bucket, Totals(*sums)) for day, agent, model, bucket, *sums in rows
+    ]
+    return sorted(groups, key=lambda group: (group.day, group.agent or "", group.model or "", group.bucket))
+
+
+def storage_size_of(stored: Iterable[StoredEntry], branches: int, blob_sizes: dict[str, int]) -> StorageSize:
+    bodies = [len(stored_entry.entry.body) for stored_entry in stored]
+    return StorageSize(len(bodies), sum(bodies), branches, len(blob_sizes), sum(blob_sizes.values()))

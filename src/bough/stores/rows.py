@@ -126,6 +126,16 @@ def fact_from(row: tuple[Any, ...]) -> Fact:
     return Fact(packed & SEQ, kind, key, data, at)
 
 
+def split_fact_data(data: dict[str, Any]) -> tuple[list[int | None], dict[str, Any]]:
+    """Split a fact's data into the values that have columns, and the rest; `fact_from` joins them in the same order."""
+    rest = dict(data)
+    columns: list[int | None] = []
+    for name in ("branch", "first", "last"):
+        is_column = next(iter(rest), None) == name and type(rest[name]) is int and abs(rest[name]) < 2**63
+        columns.append(rest.pop(name) if is_column else None)
+    return columns, rest
+
+
 def entry_row(entry: NewEntry) -> tuple[Any, ...]:
     return (
         entry.seq,

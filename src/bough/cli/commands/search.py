@@ -7,7 +7,7 @@ import re
 import click
 
 from ...errors import IndexBehind
-from ...stores.search_types import SearchHit
+from ...stores.search import SearchHit
 from ..reference import resolve_stored_session
 from ..rendering.output import (
     bold,

@@ -9,7 +9,7 @@ from anyio import to_thread
 from litestar import get
 from litestar.params import FromQuery, QueryParameter
 
-from ...stores.search_types import SearchHit
+from ...stores.search import SearchHit
 from ..context import ApiRequest, context_and_caller
 from ..json_views import to_json
 from ..schemas import SearchResults

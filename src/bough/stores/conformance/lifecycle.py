@@ -16,9 +16,8 @@ from ...errors import (
     SessionTrashed,
     StaleLeaf,
 )
-from ..base import SessionQuery, StoreBackend
+from ..base import SessionQuery, StoreBackend, UnreferencedBlobs
 from ..message_limits import MessageLimit
-from ..purge_types import UnreferencedBlobs
 from .writer import Opening, Pen, call, everything, handle_of, make_blob, refused
 
 

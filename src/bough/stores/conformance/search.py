@@ -11,7 +11,7 @@ from ...core.messages import Reasoning, ToolCall, assistant, system, tool_result
 from ...core.search import parse_query
 from ...errors import NotFound
 from ..base import Change, StoreBackend
-from ..search_types import SearchHit, SearchPage
+from ..search import SearchHit, SearchPage
 from .writer import Opening, Pen, refused
 
 NOW = 10_000_000_000_000

@@ -1,11 +1,12 @@
-"""The store in memory: a real store for tests and throw-away agents, and the model the others are held to.
+"""The store in memory: a real store for tests and throw-away agents, and the reference for the others.
 
-Written for plainness, not speed: dictionaries, one lock, no index. Nothing survives the process.
+Written to be simple, not fast: dictionaries, one lock, no index. Nothing survives the process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from threading import RLock
 
 from msgspec import UNSET
@@ -13,232 +14,295 @@ from msgspec.structs import replace
 
 from ...core.drafts import Blob, NewEntry
 from ...core.entries import Entry
+from ...core.search import Search
 from ...core.tree import Branch, Leaf, contains_leaf, lineage, window
 from ...core.usage import Call, add, difference, total
-from ...errors import Fenced, IdTaken, InvalidPosition, MissingBlob, NotFound, SessionRunning, SessionTrashed
+from ...errors import (
+    Fenced,
+    IdTaken,
+    InvalidPosition,
+    MissingBlob,
+    NotFound,
+    NotTrashed,
+    SessionRunning,
+    SessionTrashed,
+    StaleLeaf,
+)
 from ..base import (
     Change,
     CommitResult,
     Fact,
     NewSession,
     PathSnapshot,
+    PurgeResult,
     QueuedInput,
     SessionDetail,
     SessionPage,
     SessionQuery,
     SessionRow,
+    StoreBackend,
     StoredEntry,
+    UnreferencedBlobs,
 )
-from .purge import MemoryForgetting
-from .search import MemorySearching
-from .session_data import SessionData, matches, repeated
-from .transfer import MemoryDumping
+from ..search import IndexProgress, SearchPage
+from ..transfer import ImportResult, SessionExports
+from .purge import delete_blobs, descendants, purge, unreferenced
+from .search import MemorySearch
+from .tables import SessionData, Tables, matches
+from .transfer import MemoryExporter, MemoryImporter
 
 
-class MemoryStore(MemorySearching, MemoryDumping, MemoryForgetting):
+class MemoryStore(StoreBackend):
     def __init__(self, *, space: str = "default", owner: str | None = None) -> None:
         self.url, self.space, self.owner = "memory:", space, owner
+        self.tables = Tables()
         self._lock = RLock()
-        self._sessions: dict[str, SessionData] = {}
-        self._branches: dict[int, Branch] = {}
-        self._entries: dict[tuple[int, int], NewEntry] = {}
-        self._blobs: dict[tuple[str, str], tuple[Blob, int]] = {}
-        self._left: dict[str, list[Call]] = {}  # calls of purged sessions whose answers a fork stands on
-        self._told_once: dict[str, list[Fact]] = {}  # and what they were given
-        self._numbers = {"session": 0, "branch": 0}
-        self._drafts: dict[str, tuple[Leaf, str]] = {}
 
     def for_tenant(self, space: str, owner: str | None = None) -> MemoryStore:
-        """The same sessions, opened for another space or owner."""
-        other = MemoryStore.__new__(MemoryStore)
-        other.__dict__ = {**self.__dict__, "space": space, "owner": owner}
+        """Return a store of the same sessions, opened for another space or owner."""
+        other = MemoryStore(space=space, owner=owner)
+        other.tables, other._lock = self.tables, self._lock
         return other
 
     def close(self) -> None:
-        """Nothing to close: the store goes with its last reference."""
+        """Do nothing: the store is freed with its last reference."""
 
-    def _next(self, what: str) -> int:
-        self._numbers[what] += 1
-        return self._numbers[what]
-
-    def _kept(self, session_id: str) -> SessionData:
-        kept = self._sessions.get(session_id)
-        if kept is None or kept.row.space != self.space or self.owner not in (None, kept.row.owner):
+    def _data(self, session_id: str) -> SessionData:
+        data = self.tables.sessions.get(session_id)
+        if data is None or data.row.space != self.space or self.owner not in (None, data.row.owner):
             raise NotFound(session_id)
-        return kept
+        return data
 
     # -- writing -----------------------------------------------------------------------------------
 
     def create(self, new: NewSession) -> tuple[SessionRow, bool]:
         with self._lock:
-            name = new.row.session_id
-            taken = self._sessions.get(name)
-            if taken is None:
+            present = self.tables.sessions.get(new.row.session_id)
+            if present is None:
                 return self._insert(new), True
-            seeds = [e.entry_id for e in self._path(taken.row.leaf, 1, taken.row.seed_count)]
-            is_same = (taken.row.space, taken.row.owner) == (
-                self.space,
-                new.row.owner,
-            ) and new.fork_point is None
-            if not is_same or seeds != [seed.entry_id for seed in new.seeds]:
-                raise IdTaken(name)
-            return taken.row, False
+            row = present.row
+            seeds = [entry.entry_id for entry in self._path(row.leaf, 1, row.seed_count)]
+            is_same_tenant = (row.space, row.owner) == (self.space, new.row.owner)
+            is_same = new.fork_point is None and seeds == [seed.entry_id for seed in new.seeds]
+            if not (is_same_tenant and is_same):
+                raise IdTaken(new.row.session_id)
+            return row, False
 
     def latest_or_create(self, new: NewSession) -> tuple[SessionRow, bool]:
         with self._lock:
             query = SessionQuery(conversation_id=new.row.conversation_id, limit=100_000)
-            found = [row for row in self.sessions(query).sessions if row.relation in (None, "import")]
-            return (found[0], False) if found else self.create(new)
+            rows = [row for row in self.sessions(query).sessions if row.relation in (None, "import")]
+            return (rows[0], False) if rows else self.create(new)
 
     def _insert(self, new: NewSession) -> SessionRow:
         self._check_place(new.fork_point, new.fork_point)
         self._check_blobs(new.seeds, new.blobs)
-        branch, under = self._next("branch"), new.fork_point
-        self._branches[branch] = Branch(
-            branch, new.row.session_id, under.branch if under else None, under.seq if under else 0
-        )
+        branch = self.tables.insert_branch(new.row.session_id, new.fork_point)
         self._put_blobs(new.blobs, new.row.started_at)
-        self._put_entries(branch, new.seeds)
-        seq = new.seeds[-1].seq if new.seeds else under.seq if under else 0
+        self.tables.insert_entries(branch, new.seeds)
+        seq = new.seeds[-1].seq if new.seeds else new.fork_point.seq if new.fork_point else 0
         row = replace(new.row, leaf=Leaf(branch, seq), facts=1)
         data: dict[str, object] = {"branch": branch, "last": seq}
         if row.parent_session is not None:
             data |= {"relation": row.relation, "parent": row.parent_session}
         started = Fact(1, "started", new.key, data, row.started_at)
-        self._sessions[row.session_id] = SessionData(self._next("session"), row, new.detail, [started])
+        number = self.tables.next_number("session")
+        self.tables.sessions[row.session_id] = SessionData(number, row, new.detail, [started])
         return row
 
     def commit(self, change: Change) -> CommitResult:
         with self._lock:
-            kept = self._kept(change.session_id)
-            row = kept.row
+            data = self._data(change.session_id)
+            row = data.row
             if row.trashed_at is not None:
                 raise SessionTrashed(change.session_id)
             if change.fence is not None and change.fence != row.fence:
                 raise Fenced(change.session_id, change.fence, row.fence)
             if change.after is not None and change.after != row.leaf:
-                return repeated(kept, change)
+                return self._find_committed(data, change)
             self._check_blobs(change.entries, change.blobs)
             self._check_place(change.move_to, row.leaf)
             self._put_blobs(change.blobs, change.at)
             if change.move_to is not None or (change.entries and change.fence is not None):
-                self._drafts.pop(change.session_id, None)
+                self.tables.drafts.pop(change.session_id, None)
             leaf = row.leaf if change.move_to is None else change.move_to
             if change.entries:
                 leaf = self._grow(row, leaf, change.entries, has_moved=change.move_to is not None)
-            return self._settle(kept, change, leaf)
+            return self._apply(data, change, leaf)
 
-    def _settle(self, kept: SessionData, change: Change, leaf: Leaf) -> CommitResult:
-        totals = kept.row.totals
-        kept.inbox = [queued for queued in kept.inbox if queued.number != change.inbox_number]
+    def _find_committed(self, data: SessionData, change: Change) -> CommitResult:
+        """Return the outcome of a change that was committed before, by its key."""
+        assert change.after is not None
+        for fact in reversed(data.journal):
+            if fact.key == change.key:
+                return CommitResult(Leaf(fact.data["branch"], fact.data["last"]), fact.number, is_repeat=True)
+        raise StaleLeaf(change.session_id, change.after, data.row.leaf)
+
+    def _apply(self, data: SessionData, change: Change, leaf: Leaf) -> CommitResult:
+        totals = data.row.totals
+        data.inbox = [queued for queued in data.inbox if queued.number != change.inbox_number]
         for call in change.calls:
             call = replace(call, branch=leaf.branch)
             started = [
-                i for i, old in enumerate(kept.calls) if change.replaces_call and old.call_id == call.call_id
+                i for i, old in enumerate(data.calls) if change.replaces_call and old.call_id == call.call_id
             ]
             growth = total([call])
             if started:
-                growth = difference(growth, total([kept.calls[started[-1]]]))
-                kept.calls[started[-1]] = call
+                growth = difference(growth, total([data.calls[started[-1]]]))
+                data.calls[started[-1]] = call
             else:
-                kept.calls.append(call)
+                data.calls.append(call)
             totals = add(totals, growth)
-        data = change.data
+        content = change.data
         if change.entries:
-            data = {"branch": leaf.branch, "first": change.entries[0].seq, "last": leaf.seq, **data}
+            content = {"branch": leaf.branch, "first": change.entries[0].seq, "last": leaf.seq, **content}
         elif change.after is not None:
-            data = {"branch": leaf.branch, "last": leaf.seq, **data}
-        facts = [(change.kind, change.key, data), *((fact.kind, None, fact.data) for fact in change.facts)]
+            content = {"branch": leaf.branch, "last": leaf.seq, **content}
+        facts = [(change.kind, change.key, content), *((fact.kind, None, fact.data) for fact in change.facts)]
         for kind, key, content in facts:
-            kept.journal.append(Fact(len(kept.journal) + 1, kind, key, content, change.at))
-        kept.row = replace(
-            kept.row,
+            data.journal.append(Fact(len(data.journal) + 1, kind, key, content, change.at))
+        data.row = replace(
+            data.row,
             leaf=leaf,
             totals=totals,
-            turns=kept.row.turns + sum(entry.turn == entry.seq for entry in change.entries),
-            facts=len(kept.journal),
+            turns=data.row.turns + sum(entry.turn == entry.seq for entry in change.entries),
+            facts=len(data.journal),
             updated_at=change.at,
-            tags={name: tag for name, tag in {**kept.row.tags, **change.tags}.items() if tag is not None},
+            tags={name: tag for name, tag in {**data.row.tags, **change.tags}.items() if tag is not None},
             **change.columns,
         )
         if change.state is not UNSET:
-            kept.detail = replace(kept.detail, state=change.state)
-        return CommitResult(leaf, len(kept.journal))
+            data.detail = replace(data.detail, state=change.state)
+        return CommitResult(leaf, len(data.journal))
 
-    def _grow(self, row: SessionRow, under: Leaf, entries: Sequence[NewEntry], *, has_moved: bool) -> Leaf:
-        branch = under.branch
-        is_tail = (branch, under.seq + 1) not in self._entries
-        if has_moved or self._branches[branch].session_id != row.session_id or not is_tail:
-            branch = self._next("branch")
-            self._branches[branch] = Branch(branch, row.session_id, under.branch, under.seq)
-        self._put_entries(branch, entries)
+    def _grow(self, row: SessionRow, parent: Leaf, entries: Sequence[NewEntry], *, has_moved: bool) -> Leaf:
+        branch = parent.branch
+        is_tail = (branch, parent.seq + 1) not in self.tables.entries
+        if has_moved or self.tables.branches[branch].session_id != row.session_id or not is_tail:
+            branch = self.tables.insert_branch(row.session_id, parent)
+        self.tables.insert_entries(branch, entries)
         return Leaf(branch, entries[-1].seq)
 
-    def _put_entries(self, branch: int, entries: Iterable[NewEntry]) -> None:
-        for entry in entries:
-            assert (branch, entry.seq) not in self._entries
-            self._entries[branch, entry.seq] = replace(entry, media=tuple(sorted(set(entry.media))))
-
-    def _check_blobs(self, entries: Iterable[NewEntry], coming: Iterable[Blob]) -> None:
-        known = {blob.hash for blob in coming}
+    def _check_blobs(self, entries: Iterable[NewEntry], new: Iterable[Blob]) -> None:
+        known = {blob.hash for blob in new}
         for digest in (digest for entry in entries for digest in entry.media):
-            if digest not in known and (self.space, digest) not in self._blobs:
+            if digest not in known and (self.space, digest) not in self.tables.blobs:
                 raise MissingBlob(digest)
 
     def _check_place(self, to: Leaf | None, present: Leaf | None) -> None:
-        if to is None or (to.branch, to.seq) in self._entries:
+        if to is None or (to.branch, to.seq) in self.tables.entries:
             return
-        if to.branch not in self._branches or self._branches[to.branch].parent_seq != to.seq:
+        if to.branch not in self.tables.branches or self.tables.branches[to.branch].parent_seq != to.seq:
             raise InvalidPosition(str(to), 0, (present or to).seq)
 
     def _put_blobs(self, blobs: Iterable[Blob], at: int) -> None:
         for blob in blobs:
-            held, since = self._blobs.get((self.space, blob.hash), (blob, at))
-            self._blobs[self.space, blob.hash] = (held, max(since, at))
+            present, since = self.tables.blobs.get((self.space, blob.hash), (blob, at))
+            self.tables.blobs[self.space, blob.hash] = (present, max(since, at))
+
+    def trash(self, session_id: str, at: int) -> list[str]:
+        with self._lock:
+            row = self._data(session_id).row
+            session_ids = [*descendants(self.tables, session_id, forks=False), session_id]
+            for data in (self.tables.sessions[name] for name in session_ids):
+                if row.trashed_at is None and data.row.trashed_at is None:
+                    data.row = replace(data.row, trashed_at=at)
+            return session_ids
+
+    def restore(self, session_id: str) -> list[str]:
+        with self._lock:
+            trashed_at = self._data(session_id).row.trashed_at
+            session_ids = [*descendants(self.tables, session_id, forks=False), session_id]
+            for data in (self.tables.sessions[name] for name in session_ids):
+                if trashed_at is not None and data.row.trashed_at == trashed_at:
+                    data.row = replace(data.row, trashed_at=None)
+            return session_ids
+
+    def purge(self, session_id: str, *, with_forks: bool = False) -> PurgeResult:
+        with self._lock:
+            if self._data(session_id).row.trashed_at is None:
+                raise NotTrashed(session_id)
+            children = descendants(self.tables, session_id, forks=with_forks, trashed=not with_forks)
+            return purge(self.tables, self.space, [*children, session_id])
+
+    def unreferenced_blobs(self, before: int) -> UnreferencedBlobs:
+        with self._lock:
+            blobs = [
+                self.tables.blobs[key][0] for key in unreferenced(self.tables, self.space, before=before)
+            ]
+            return UnreferencedBlobs(len(blobs), sum(len(blob.data) for blob in blobs))
+
+    def delete_unreferenced_blobs(self, before: int) -> int:
+        with self._lock:
+            return delete_blobs(self.tables, self.space, before=before)
+
+    @contextmanager
+    def export_sessions(self, *session_ids: str, children: bool = False) -> Iterator[SessionExports]:
+        with self._lock:
+            snapshot = self.for_tenant(self.space, self.owner)
+            snapshot.tables = self.tables.copy()
+        yield MemoryExporter(snapshot).export_all(session_ids, children=children)
+
+    def import_sessions(self, exports: SessionExports, at: int) -> ImportResult:
+        with self._lock:
+            before = self.tables.copy()
+            try:
+                return MemoryImporter(self).import_all(exports, at)
+            except BaseException:
+                self.tables.restore(before)
+                raise
+
+    def index(self, progress: IndexProgress | None = None) -> int:
+        """Do nothing: a search reads every entry."""
+        return 0
+
+    def search(self, search: Search) -> SearchPage:
+        with self._lock:
+            return MemorySearch(self.tables, self.space, self.owner).page(search)
 
     def lease(self, session_id: str, holder: str, until: int, at: int) -> int:
         with self._lock:
-            kept = self._kept(session_id)
-            row = kept.row
+            data = self._data(session_id)
+            row = data.row
             if row.trashed_at is not None:
                 raise SessionTrashed(session_id)
             is_held = row.holder is not None and (row.lease_until or 0) > at
             if is_held and row.holder != holder:
                 raise SessionRunning(session_id, row.holder, row.updated_at)
             fence = row.fence if row.holder == holder else row.fence + 1
-            kept.row = replace(row, holder=holder, lease_until=until, fence=fence)
+            data.row = replace(row, holder=holder, lease_until=until, fence=fence)
             return fence
 
     def release(self, session_id: str, fence: int) -> None:
         with self._lock:
-            kept = self._kept(session_id)
-            if kept.row.fence == fence:
-                kept.row = replace(kept.row, holder=None, lease_until=None)
+            data = self._data(session_id)
+            if data.row.fence == fence:
+                data.row = replace(data.row, holder=None, lease_until=None)
 
     def save_draft(self, session_id: str, leaf: Leaf, text: str, fence: int, at: int) -> None:
         with self._lock:
-            row = self._kept(session_id).row
+            row = self._data(session_id).row
             if row.fence != fence:
                 raise Fenced(session_id, fence, row.fence)
-            self._drafts[session_id] = (leaf, text)
+            self.tables.drafts[session_id] = (leaf, text)
 
     def draft(self, session_id: str) -> str | None:
         with self._lock:
-            leaf, text = self._drafts.get(session_id, (None, None))
-            return text if leaf == self._kept(session_id).row.leaf else None
+            leaf, text = self.tables.drafts.get(session_id, (None, None))
+            return text if leaf == self._data(session_id).row.leaf else None
 
     def enqueue(self, session_id: str, body: bytes, at: int) -> int:
         with self._lock:
-            kept = self._kept(session_id)
-            if kept.row.trashed_at is not None:
+            data = self._data(session_id)
+            if data.row.trashed_at is not None:
                 raise SessionTrashed(session_id)
-            n = kept.inbox[-1].number + 1 if kept.inbox else 1
-            kept.inbox.append(QueuedInput(n, body, at))
-            return n
+            number = data.inbox[-1].number + 1 if data.inbox else 1
+            data.inbox.append(QueuedInput(number, body, at))
+            return number
 
     def inbox(self, session_id: str) -> list[QueuedInput]:
         with self._lock:
-            return list(self._kept(session_id).inbox)
+            return list(self._data(session_id).inbox)
 
     def put_blob(self, blob: Blob, at: int) -> None:
         with self._lock:
@@ -248,23 +312,24 @@ class MemoryStore(MemorySearching, MemoryDumping, MemoryForgetting):
 
     def session(self, session_id: str) -> SessionRow:
         with self._lock:
-            return self._kept(session_id).row
+            return self._data(session_id).row
 
     def detail(self, session_id: str) -> SessionDetail:
         with self._lock:
-            return self._kept(session_id).detail
+            return self._data(session_id).detail
 
     def sessions(self, query: SessionQuery) -> SessionPage:
         with self._lock:
-            kept = sorted(self._sessions.values(), key=lambda kept: -kept.no)
-            found = [k for k in kept if matches(k, query, self.space, self.owner)]
-        page = found[: query.limit]
-        return SessionPage([k.row for k in page], str(page[-1].no) if len(found) > query.limit else None)
+            sessions = sorted(self.tables.sessions.values(), key=lambda data: -data.number)
+            matching = [data for data in sessions if matches(data, query, self.space, self.owner)]
+        page = matching[: query.limit]
+        more = str(page[-1].number) if len(matching) > query.limit else None
+        return SessionPage([data.row for data in page], more)
 
     def _path(self, leaf: Leaf, first: int, last: int) -> list[Entry]:
-        ranges = window(lineage(self._branches, leaf), first, last)
+        ranges = window(lineage(self.tables.branches, leaf), first, last)
         return [
-            self._entries[part.branch, seq].to_entry(part.branch)
+            self.tables.entries[part.branch, seq].to_entry(part.branch)
             for part in ranges
             for seq in range(part.first, part.last + 1)
         ]
@@ -281,67 +346,66 @@ class MemoryStore(MemorySearching, MemoryDumping, MemoryForgetting):
         detail: bool = False,
     ) -> PathSnapshot:
         with self._lock:
-            kept = self._kept(session_id)
-            end = kept.row.leaf if leaf is None else leaf
-            self._refuse_stray(kept.row, end)
+            data = self._data(session_id)
+            end = data.row.leaf if leaf is None else leaf
+            self._refuse_foreign_leaf(data.row, end)
             first = first if newest is None else max(first, end.seq - newest + 1)
             entries = self._path(end, first, end.seq if last is None else last)
             entries = [entry for entry in entries if not (public and entry.internal)]
-            ranges = tuple(lineage(self._branches, end))
-            return PathSnapshot(kept.row, ranges, entries, kept.detail if detail else None)
+            ranges = tuple(lineage(self.tables.branches, end))
+            return PathSnapshot(data.row, ranges, entries, data.detail if detail else None)
 
-    def _refuse_stray(self, row: SessionRow, leaf: Leaf) -> None:
+    def _refuse_foreign_leaf(self, row: SessionRow, leaf: Leaf) -> None:
         if leaf == row.leaf:
             return
-        held = self._branches.get(leaf.branch)
-        is_own = held is not None and held.session_id == row.session_id
+        branch = self.tables.branches.get(leaf.branch)
+        is_own = branch is not None and branch.session_id == row.session_id
         if not is_own and not contains_leaf(self.branches(row.session_id), row.session_id, leaf):
             raise InvalidPosition(str(leaf), 0, row.leaf.seq)
 
     def entries(self, session_id: str) -> list[StoredEntry]:
         with self._lock:
-            self._kept(session_id)
-            keys = sorted(key for key in self._entries if self._branches[key[0]].session_id == session_id)
-            return [StoredEntry(branch, self._entries[branch, seq]) for branch, seq in keys]
+            self._data(session_id)
+            branches, entries = self.tables.branches, self.tables.entries
+            keys = sorted(key for key in entries if branches[key[0]].session_id == session_id)
+            return [StoredEntry(key[0], entries[key]) for key in keys]
 
     def branches(self, session_id: str) -> list[Branch]:
         with self._lock:
-            self._kept(session_id)
-            waiting = [n for n, branch in self._branches.items() if branch.session_id == session_id]
-            own: dict[int, Branch] = {}
+            self._data(session_id)
+            waiting = [n for n, branch in self.tables.branches.items() if branch.session_id == session_id]
+            branches: dict[int, Branch] = {}
             while waiting:
-                branch = self._branches[waiting.pop()]
-                own[branch.branch] = branch
-                if branch.parent is not None and branch.parent not in own:
+                branch = self.tables.branches[waiting.pop()]
+                branches[branch.branch] = branch
+                if branch.parent is not None and branch.parent not in branches:
                     waiting.append(branch.parent)
-            tails = {number: branch.parent_seq for number, branch in own.items()}
-            for number, seq in self._entries:  # once for all of them: there may be thousands
+            tails = {number: branch.parent_seq for number, branch in branches.items()}
+            for number, seq in self.tables.entries:  # once for all of them: there may be thousands
                 if seq > tails.get(number, seq):
                     tails[number] = seq
-            return [self._spoken(own[number], tails[number]) for number in sorted(own)]
+            return [self._branch(branches[number], tails[number]) for number in sorted(branches)]
 
-    def _spoken(self, branch: Branch, tail: int) -> Branch:
-        owner = branch.session_id if branch.session_id in self._sessions else None
+    def _branch(self, branch: Branch, tail: int) -> Branch:
+        owner = branch.session_id if branch.session_id in self.tables.sessions else None
         return replace(branch, session_id=owner, tail=tail)
 
     def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[Fact]:
         with self._lock:
-            facts = self._kept(session_id).journal[after:]
+            facts = self._data(session_id).journal[after:]
             return facts if limit is None else facts[:limit]
 
     def calls(self, session_id: str) -> list[Call]:
         with self._lock:
-            return list(self._kept(session_id).calls)
+            return list(self._data(session_id).calls)
 
     def inherited_calls(self, session_id: str) -> list[Call]:
         with self._lock:
-            line = {b.branch for b in self.branches(session_id)}
-            owners = {self._branches[n].session_id for n in line} - {session_id}
-            living = [(k.no, k.calls) for name, k in self._sessions.items() if name in owners]
-            left = [(0, calls) for name, calls in self._left.items() if name in owners]
-            return [call for _, calls in sorted([*left, *living], key=lambda pair: pair[0]) for call in calls]
+            owners = {self.tables.branches[branch.branch].session_id for branch in self.branches(session_id)}
+            sessions = [self.tables.data(owner) for owner in owners if owner not in (None, session_id)]
+            return [call for data in sorted(sessions, key=lambda data: data.number) for call in data.calls]
 
     def blob(self, digest: str) -> Blob | None:
         with self._lock:
-            held = self._blobs.get((self.space, digest))
-            return None if held is None else held[0]
+            blob = self.tables.blobs.get((self.space, digest))
+            return None if blob is None else blob[0]

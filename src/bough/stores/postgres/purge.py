@@ -14,9 +14,8 @@ from typing import Any
 
 from ...core.tree import Branch, Leaf, reachable_seqs
 from ...errors import NotTrashed
-from ..base import Fact
+from ..base import Fact, PurgeResult
 from ..message_limits import LIMIT_FACT_KINDS, retained_limit_facts
-from ..purge_types import PurgeResult
 from ..rows import fact_from
 from .commit import Head
 from .connections import Connection

@@ -17,7 +17,7 @@ from ...core.search_text import tool_names
 from ...core.tree import Branch, Leaf, Range, lineage, reachable_seqs
 from ...errors import IndexBehind, NotFound, StoreDamaged, StoreFull, StoreReadOnly
 from ..base import StoreBackend
-from ..search_types import (
+from ..search import (
     HitLocation,
     IndexProgress,
     SearchHit,

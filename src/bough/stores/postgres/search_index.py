@@ -21,7 +21,7 @@ from ...core.messages import Message
 from ...core.search import COLUMNS, TITLE, Column, index_columns
 from ...core.search_text import is_error, searchable_text, tokenize_indexed, tool_names
 from ...core.tree import Branch, Leaf, reachable_seqs
-from ..search_types import IndexProgress
+from ..search import IndexProgress
 from .connections import Connection, Connections
 
 BATCH_ROWS = 250

@@ -29,14 +29,15 @@ from ..base import (
     Fact,
     NewSession,
     PathSnapshot,
+    PurgeResult,
     QueuedInput,
     SessionDetail,
     SessionPage,
     SessionQuery,
     SessionRow,
     StoredEntry,
+    UnreferencedBlobs,
 )
-from ..purge_types import PurgeResult, UnreferencedBlobs
 from ..rows import call_from, entries_from, fact_from, session_from, stored_from
 from .commit import (
     commit_locked,

@@ -70,6 +70,10 @@ class Connections:
                 self._writer.close()
                 self._queue.close()
 
+    def read_snapshot(self, work: Callable[[apsw.Connection], R]) -> R:
+        with self.reading() as connection:
+            return work(connection)
+
     def _check_open(self) -> None:
         if self._is_closed:
             raise StoreClosed(self._path)

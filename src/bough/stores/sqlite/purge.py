@@ -1,38 +1,36 @@
-"""Forgetting, in SQLite: what goes with a session and what a surviving fork keeps.
-
-Runs inside one transaction, so a crash half-way leaves everything as it was.
-"""
+"""Purging in SQLite: the statements below the steps of `stores.purge`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import apsw
 
-from ...core.tree import Branch, Leaf, reachable_seqs
-from ...errors import NotTrashed
-from ..base import SessionRow
-from ..message_limits import retained_limit_facts
-from ..purge_types import PurgeResult
-from ..rows import fact_from
-from .export_sessions import SELECT_TOLD
-from .import_sessions import INSERT_FACT, fact_row
-from .search_index import forget
+from ...core.tree import Branch
+from ..base import Fact
+from ..purge import Purge
+from .read import SessionReader
+from .search_index import remove_from_index
+from .transfer import insert_facts
 
-SELECT_CHILDREN = "select id from session where parent_session = ? and relation = 'task' order by no"
-SELECT_TRASHED = """
+SELECT_TASKS = "select id from session where parent_session = ? and relation = 'task' order by no"
+SELECT_TRASHED_TASKS = """
 select id from session where parent_session = ? and relation = 'task' and trashed_at is not null order by no
 """
-SELECT_BELOW = "select id from session where parent_session = ? order by no"
-SELECT_DOOMED = """
+SELECT_CHILDREN = "select id from session where parent_session = ? order by no"
+SELECT_CANDIDATES = """
 with recursive line (id) as (
-    select branch.id from branch join json_each(?) as gone on gone.value = branch.session_no
+    select branch.id from branch join json_each(?) as purged on purged.value = branch.session_no
     union
     select parent.id from line join branch on branch.id = line.id join branch as parent on parent.id = branch.parent
     where not exists (select 1 from session where session.no = parent.session_no)
 )
 select branch.id, branch.session_no, branch.parent, branch.parent_seq from line join branch on branch.id = line.id
+"""
+SELECT_FORK_POINTS = """
+select branch.parent, branch.parent_seq from branch join json_each(?1) as candidate on candidate.value = branch.parent
+where branch.id not in (select value from json_each(?1))
 """
 DELETE_CALLS = """
 delete from usage where id > ?1 and id < ?2
@@ -45,99 +43,66 @@ delete from blob where no in (select value from json_each(?)) and no not in (sel
 """
 
 
-def below(connection: apsw.Connection, session_id: str, query: str = SELECT_CHILDREN) -> list[str]:
-    """Its children by that query and theirs, deepest first; a ring of parents is walked once."""
-    found = {session_id: None}
-    level = [session_id]
-    while level:
-        rows: list[Any] = [row for parent in level for row in connection.execute(query, (parent,))]
-        children: list[str] = [row[0] for row in rows]
-        level = [name for name in dict.fromkeys(children) if name not in found]
-        found.update(dict.fromkeys(level))
-    return list(found)[:0:-1]
+def children(connection: apsw.Connection, query: str, parents: list[str]) -> list[str]:
+    """Return the children of sessions by one of the statements above, those of the first parent first."""
+    rows: list[Any] = [row for parent in parents for row in connection.execute(query, (parent,))]
+    return [row[0] for row in rows]
 
 
-def purge(writer: apsw.Connection, row: SessionRow, *, with_forks: bool) -> PurgeResult:
-    if row.trashed_at is None:
-        raise NotTrashed(row.session_id)
-    query = SELECT_BELOW if with_forks else SELECT_TRASHED
-    ids = [*below(writer, row.session_id, query), row.session_id]
-    numbers: list[int] = [writer.execute("select no from session where id = ?", (name,)).get for name in ids]
-    doomed = {
-        number: (Branch(number, None, parent, seq), session_no)
-        for number, session_no, parent, seq in writer.execute(SELECT_DOOMED, (str(numbers),))
-    }
-    keep = reachable_seqs({number: branch for number, (branch, _) in doomed.items()}, _feet(writer, doomed))
-    forget(writer, list(doomed), numbers)
-    gone = {session_no for _, session_no in doomed.values()}.difference(numbers)
-    _forget_facts(writer, numbers, lambda place: place.seq <= keep.get(place.branch, -1))
-    _forget_facts(
-        writer,
-        gone,
-        lambda place: place.branch not in doomed or place.seq <= keep.get(place.branch, -1),
-    )
-    for no in numbers:
-        _forget_session(writer, no)
-    _forget_calls(writer, numbers, keep, None)
-    _forget_calls(writer, gone, keep, str(list(doomed)))  # other forks may stand on its other branches
-    entries, kept, blobs = _forget_branches(writer, doomed, keep)
-    writer.execute(DELETE_BLOBS, (str(blobs),))
-    return PurgeResult(tuple(ids), entries, kept, writer.changes())
+class SqlitePurge(Purge):
+    def __init__(self, reader: SessionReader) -> None:
+        self.reader, self.writer = reader, reader.connection
 
+    def session_numbers(self, session_ids: list[str]) -> list[int]:
+        query = "select no from session where id = ?"
+        return [self.writer.execute(query, (session_id,)).get for session_id in session_ids]
 
-def _feet(writer: apsw.Connection, doomed: Iterable[int]) -> list[Leaf]:
-    """Where branches that stay hang on branches that might go."""
-    names = list(doomed)
-    found = writer.execute(
-        """select branch.parent, branch.parent_seq from branch join json_each(?1) as held on held.value = branch.parent
-           where branch.id not in (select value from json_each(?1))""",
-        (str(names),),
-    )
-    return [Leaf(branch, seq) for branch, seq in found]
+    def candidates(self, numbers: list[int]) -> list[Any]:
+        return self.writer.execute(SELECT_CANDIDATES, (str(numbers),)).fetchall()
 
+    def fork_points(self, branches: list[int]) -> list[Any]:
+        return self.writer.execute(SELECT_FORK_POINTS, (str(branches),)).fetchall()
 
-def _forget_session(writer: apsw.Connection, no: int) -> None:
-    writer.execute("delete from session_detail where no = ?", (no,))
-    writer.execute("delete from draft where no = ?", (no,))
-    writer.execute("delete from inbox where no = ?", (no,))
-    writer.execute("delete from session where no = ?", (no,))
+    def remove_from_index(self, branches: list[int], numbers: list[int]) -> None:
+        remove_from_index(self.writer, branches, numbers)
 
+    def limit_facts(self, number: int) -> Iterable[Fact]:
+        return self.reader.limit_facts(number)
 
-def _forget_facts(writer: apsw.Connection, numbers: Iterable[int], stays: Callable[[Leaf], bool]) -> None:
-    """Journals go, but for how much the calls of turns were given that stay."""
-    for no in numbers:
-        span = (no << 32, (no + 1) << 32)
-        left = retained_limit_facts(map(fact_from, writer.execute(SELECT_TOLD, span).fetchall()), stays)
-        writer.execute("delete from journal where id > ? and id < ?", span)
-        writer.executemany(INSERT_FACT, (fact_row(no, fact) for fact in left))
+    def replace_journal(self, number: int, facts: list[Fact]) -> None:
+        span = (number << 32, (number + 1) << 32)
+        self.writer.execute("delete from journal where id > ? and id < ?", span)
+        insert_facts(self.writer, number, facts)
 
+    def delete_sessions(self, numbers: list[int]) -> None:
+        for table in ("session_detail", "draft", "inbox", "session"):
+            self.writer.executemany(f"delete from {table} where no = ?", [(number,) for number in numbers])
 
-def _forget_calls(
-    writer: apsw.Connection, numbers: Iterable[int], keep: dict[int, int], branches: str | None
-) -> None:
-    """Rows of these sessions, all or those on these branches, go, but for those of answers that stay."""
-    kept = str([[branch, seq] for branch, seq in keep.items()])
-    for no in numbers:
-        writer.execute(DELETE_CALLS, (no << 32, (no + 1) << 32, kept, branches))
+    def delete_calls(
+        self, numbers: Sequence[int], keep: Mapping[int, int], branches: list[int] | None
+    ) -> None:
+        kept = str([[branch, seq] for branch, seq in keep.items()])
+        only = None if branches is None else str(branches)
+        for number in numbers:
+            self.writer.execute(DELETE_CALLS, (number << 32, (number + 1) << 32, kept, only))
 
+    def delete_entries(self, branches: list[Branch], keep: Mapping[int, int]) -> tuple[int, list[Any]]:
+        entries, blobs = 0, []
+        # Children first: a branch row refers to its parent's.
+        for branch in sorted(branches, key=lambda branch: branch.branch, reverse=True):
+            number = branch.branch
+            span = ((number << 32) + keep.get(number, branch.parent_seq) + 1, (number + 1) << 32)
+            used = self.writer.execute(
+                "select distinct blob_no from blob_use where entry >= ? and entry < ?", span
+            )
+            blobs += [blob for (blob,) in used.fetchall()]
+            self.writer.execute("delete from blob_use where entry >= ? and entry < ?", span)
+            self.writer.execute("delete from entry where id >= ? and id < ?", span)
+            entries += self.writer.changes()
+            if number not in keep:
+                self.writer.execute("delete from branch where id = ?", (number,))
+        return entries, blobs
 
-def _forget_branches(
-    writer: apsw.Connection, doomed: dict[int, tuple[Branch, int]], keep: dict[int, int]
-) -> tuple[int, int, list[int]]:
-    """How many entries went, how many stayed, and the blobs the former used."""
-    gone, kept = 0, 0
-    blobs: list[Any] = []
-    for number in sorted(doomed, reverse=True):  # children first: a branch row refers to its parent's
-        branch, _ = doomed[number]
-        last = keep.get(number, branch.parent_seq)
-        span = ((number << 32) + last + 1, (number + 1) << 32)
-        used = writer.execute("select distinct blob_no from blob_use where entry >= ? and entry < ?", span)
-        blobs += [blob for (blob,) in used.fetchall()]
-        writer.execute("delete from blob_use where entry >= ? and entry < ?", span)
-        writer.execute("delete from entry where id >= ? and id < ?", span)
-        gone += writer.changes()
-        if number in keep:
-            kept += max(0, last - branch.parent_seq)
-        else:
-            writer.execute("delete from branch where id = ?", (number,))
-    return gone, kept, blobs
+    def delete_blobs(self, numbers: list[Any]) -> int:
+        self.writer.execute(DELETE_BLOBS, (str(numbers),))
+        return self.writer.changes()

@@ -95,7 +95,7 @@ create table entry (
     body     blob not null              -- JSON bytes; blob, because text costs 2-10 % more to write and 7-30 % to load
 );
 create index entry_public on entry (id) where internal = 0; -- the public's reads touch nothing else
-create index entry_aside on entry (id) where kind is not null; -- what holds at a leaf, without walking 100,000 messages
+create index entry_non_message on entry (id) where kind is not null; -- what holds at a leaf, without walking 100,000 messages
 
 create table usage (
     id                 integer primary key, -- session no << 32 | n

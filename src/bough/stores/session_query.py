@@ -1,0 +1,52 @@
+"""A query over sessions as SQL: conditions and their named bindings, never values in the text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .base import SessionQuery
+
+LAST_CHARACTER = chr(0x10FFFF)  # sorts after everything that may follow the prefix of an id
+
+
+def session_conditions(
+    query: SessionQuery,
+    space: str,
+    owner: str | None,
+    *,
+    parameter: str,
+    space_column: str = "space",
+    tag_column: str,
+    tag_name: str | None,
+) -> tuple[str, dict[str, Any]]:
+    """Return the conditions and bindings of a query.
+
+    `parameter` formats a named parameter (`:{}`). `tag_column` selects the tag named by the parameter `tag_name`.
+    """
+    comparisons: list[tuple[str, str, Any]] = [
+        (f"{space_column} =", "space", space),
+        ("owner =", "owner", owner),
+        ("owner =", "query_owner", query.owner),
+        ("agent =", "agent", query.agent),
+        ("status =", "status", query.status),
+        ("model =", "model", query.model),
+        ("conversation_id =", "conversation_id", query.conversation_id),
+        ("relation =", "relation", query.relation),
+        ("parent_session =", "parent_session", query.parent_session),
+        ("id >=", "id_prefix", query.id_prefix),
+        ("id <", "id_end", None if query.id_prefix is None else query.id_prefix + LAST_CHARACTER),
+        ("title =", "title", query.title),
+        ("started_at >=", "started_from", query.started_from),
+        ("started_at <", "started_before", query.started_before),
+        ("no <", "before", None if query.before is None else int(query.before)),
+        (f"{tag_column} =", "tag_value", None if query.tag is None else query.tag[1]),
+    ]
+    used = [(text, name, value) for text, name, value in comparisons if value is not None]
+    conditions = [f"{text} {parameter.format(name)}" for text, name, _ in used]
+    bindings = {name: value for _, name, value in used}
+    if query.tag is not None:
+        bindings["tag_name"] = tag_name
+    if not query.include_children:
+        conditions.append("(relation is null or relation not in ('task', 'replay'))")
+    conditions.append("trashed_at is not null" if query.trashed else "trashed_at is null")
+    return " and ".join(conditions), bindings

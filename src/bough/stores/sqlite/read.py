@@ -1,0 +1,234 @@
+"""Reading sessions through one SQLite connection, for one tenant and within one transaction.
+
+Used on a pooled reader and, before a write decides something, on the writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import apsw
+import msgspec
+
+from ...core.entries import Entry
+from ...core.tree import Branch, Leaf, Range, contains_leaf, lineage, window
+from ...core.usage import Call
+from ...errors import InvalidPosition, NotFound, StoreDamaged
+from ..base import Fact, PathSnapshot, QueuedInput, SessionDetail, SessionRow, StoredEntry
+from ..counts import StorageSize
+from ..message_limits import LIMIT_FACT_KINDS
+from ..rows import (
+    CALL_COLUMNS,
+    ENTRY_COLUMNS,
+    FACT_COLUMNS,
+    SESSION_COLUMNS,
+    call_from,
+    entries_from,
+    fact_from,
+    session_from,
+    stored_from,
+)
+
+SELECT_SESSION = f"""
+select {SESSION_COLUMNS} from session where id = :id and space = :space and (:owner is null or owner = :owner)
+"""
+SELECT_DETAIL = "select spec, policy, workspace, state from session_detail where no = ?"
+SELECT_BRANCHES = """
+with recursive line (id) as (
+    select id from branch where session_no = :no
+    union
+    select branch.parent from line join branch on branch.id = line.id where branch.parent is not null
+)
+select branch.id, session.id, branch.parent, branch.parent_seq,
+       coalesce((select max(entry.id) & 4294967295 from entry
+                 where entry.id between branch.id << 32 and (branch.id << 32) + 4294967295), branch.parent_seq)
+from line join branch on branch.id = line.id left join session on session.no = branch.session_no
+order by branch.id
+"""
+SELECT_LINE = """
+with recursive line (id, session_no, parent, parent_seq) as (
+    select id, session_no, parent, parent_seq from branch where id = ?
+    union all
+    select branch.id, branch.session_no, branch.parent, branch.parent_seq
+    from line join branch on branch.id = line.parent and branch.id < line.id -- ends a forged cycle
+)
+select id, parent, parent_seq from line
+"""
+SELECT_BRANCH = "select parent, parent_seq from branch where id = ?"
+SELECT_OWN_BRANCH = """
+select 1 from branch join session on session.no = branch.session_no where branch.id = ? and session.id = ?
+"""
+SELECT_ENTRIES = f"select {ENTRY_COLUMNS} from entry where id between ? and ? order by id"
+SELECT_PUBLIC = f"""
+select {ENTRY_COLUMNS} from entry indexed by entry_public
+where internal = 0 and id between ? and ? order by id
+"""
+# The index is named because SQLite would walk all messages for a range of ids alone.
+SELECT_NON_MESSAGES = f"""
+select {ENTRY_COLUMNS} from entry indexed by entry_non_message
+where kind is not null and id between ? and ? order by id
+"""
+SELECT_STORED = f"""
+select {", ".join(f"entry.{name.strip()}" for name in ENTRY_COLUMNS.split(","))}, entry.role,
+       (select group_concat(blob.hash, ' ') from blob_use join blob on blob.no = blob_no
+        where blob_use.entry = entry.id)
+from branch join entry on entry.id between branch.id << 32 and (branch.id << 32) + 4294967295
+where branch.session_no = ? order by entry.id
+"""
+SELECT_ANCESTOR_SESSIONS = """
+with recursive line (id) as (
+    select id from branch where session_no = :no
+    union
+    select branch.parent from line join branch on branch.id = line.id where branch.parent is not null
+)
+select distinct session_no from line join branch on branch.id = line.id where session_no <> :no order by 1
+"""
+SELECT_CALLS = f"select {CALL_COLUMNS} from usage where id > ? and id < ? order by id"
+SELECT_FACTS = f"select {FACT_COLUMNS} from journal where id > ? and id < ? order by id limit ?"
+SELECT_LIMIT_FACTS = f"""
+select {FACT_COLUMNS} from journal where id > ? and id < ? and kind in ({str(LIMIT_FACT_KINDS)[1:-1]}) order by id
+"""
+SELECT_INBOX = "select n, body, at from inbox where no = ? order by n"
+SELECT_ENTRY_SIZE = """
+select count(*), coalesce(sum(length(entry.body)), 0)
+from branch join entry on entry.id between branch.id << 32 and (branch.id << 32) + 4294967295
+where branch.session_no = :no
+"""
+SELECT_BLOB_SIZE = """
+select count(*), coalesce(sum(size), 0) from blob where no in (
+    select blob_use.blob_no from branch
+    join blob_use on blob_use.entry between branch.id << 32 and (branch.id << 32) + 4294967295
+    where branch.session_no = :no)
+"""
+
+
+class SessionReader:
+    def __init__(self, connection: apsw.Connection, space: str, owner: str | None, url: str) -> None:
+        self.connection, self.space, self.owner, self.url = connection, space, owner, url
+
+    def _session(self, session_id: str) -> tuple[Any, ...]:
+        bindings = {"id": session_id, "space": self.space, "owner": self.owner}
+        try:
+            row: tuple[Any, ...] | None = self.connection.execute(SELECT_SESSION, bindings).fetchone()
+        except UnicodeEncodeError:  # half a surrogate pair is no id
+            row = None
+        if row is None:
+            raise NotFound(session_id)
+        return row
+
+    def find(self, session_id: str) -> tuple[int, SessionRow]:
+        """Return the number and the row of a session; `NotFound` if it is absent or another tenant's."""
+        row = self._session(session_id)
+        return int(row[0]), session_from(row)
+
+    def row(self, session_id: str) -> SessionRow:
+        return session_from(self._session(session_id))
+
+    def number(self, session_id: str) -> int:
+        return int(self._session(session_id)[0])
+
+    def detail(self, number: int) -> SessionDetail:
+        row: tuple[Any, ...] | None = self.connection.execute(SELECT_DETAIL, (number,)).fetchone()
+        assert row is not None  # inserted together with the session
+        return SessionDetail(*(None if text is None else text.encode() for text in row))
+
+    def branches(self, number: int) -> list[Branch]:
+        return [Branch(*row) for row in self.connection.execute(SELECT_BRANCHES, {"no": number})]
+
+    def lineage(self, leaf: Leaf) -> list[Range]:
+        """Return the ranges of the path to a leaf."""
+        root = self.connection.execute(SELECT_BRANCH, (leaf.branch,)).fetchone()
+        if root is not None and root[0] is None:
+            # Never forked nor rewound, as most sessions: the recursive query costs three times as much.
+            return lineage({leaf.branch: Branch(leaf.branch, None, *root)}, leaf)
+        rows: list[tuple[Any, ...]] = self.connection.execute(SELECT_LINE, (leaf.branch,)).fetchall()
+        try:
+            return lineage({branch: Branch(branch, None, parent, seq) for branch, parent, seq in rows}, leaf)
+        except KeyError as error:
+            why = f"branch {error} is missing on the path to {leaf}; session.verify() reports details"
+            raise StoreDamaged(self.url, why) from None
+
+    def refuse_foreign_leaf(self, row: SessionRow, leaf: Leaf) -> None:
+        """`InvalidPosition` for a leaf on another session's branch, unless this session inherits it."""
+        if leaf == row.leaf:
+            return
+        if self.connection.execute(SELECT_OWN_BRANCH, (leaf.branch, row.session_id)).fetchone():
+            return
+        branches = self.branches(self.number(row.session_id))
+        if not contains_leaf(branches, row.session_id, leaf):
+            raise InvalidPosition(str(leaf), 0, row.leaf.seq)
+
+    def entries(self, ranges: Sequence[Range], first: int, last: int, *, public: bool = False) -> list[Entry]:
+        query = SELECT_PUBLIC if public else SELECT_ENTRIES
+        entries: list[Entry] = []
+        for part in window(ranges, first, last):
+            base = part.branch << 32
+            rows = self.connection.execute(query, (base | part.first, base | part.last)).fetchall()
+            try:
+                entries += entries_from(rows)
+            except (msgspec.DecodeError, TypeError) as error:
+                why = (
+                    f"an entry of branch {part.branch} cannot be decoded ({error}); session.verify() names it"
+                )
+                raise StoreDamaged(self.url, why) from None
+        return entries
+
+    def path(
+        self,
+        session_id: str,
+        leaf: Leaf | None,
+        first: int,
+        last: int | None,
+        newest: int | None,
+        *,
+        public: bool,
+        detail: bool,
+    ) -> PathSnapshot:
+        number, row = self.find(session_id)
+        end = row.leaf if leaf is None else leaf
+        self.refuse_foreign_leaf(row, end)
+        ranges = self.lineage(end)
+        first = first if newest is None else max(first, end.seq - newest + 1)
+        entries = self.entries(ranges, first, end.seq if last is None else last, public=public)
+        return PathSnapshot(row, tuple(ranges), entries, self.detail(number) if detail else None)
+
+    def non_message_entries(self, session_id: str, leaf: Leaf | None) -> list[Entry]:
+        row = self.row(session_id)
+        end = row.leaf if leaf is None else leaf
+        self.refuse_foreign_leaf(row, end)
+        rows: list[tuple[Any, ...]] = []
+        for part in self.lineage(end):
+            span = (part.branch << 32 | part.first, part.branch << 32 | part.last)
+            rows += self.connection.execute(SELECT_NON_MESSAGES, span).fetchall()
+        return entries_from(rows)
+
+    def stored_entries(self, number: int) -> list[StoredEntry]:
+        rows: list[tuple[Any, ...]] = self.connection.execute(SELECT_STORED, (number,)).fetchall()
+        return [stored_from(row) for row in rows]
+
+    def facts(self, number: int, after: int = 0, limit: int | None = None) -> Iterator[Fact]:
+        span = ((number << 32) + after, (number + 1) << 32, -1 if limit is None else limit)
+        return map(fact_from, self.connection.execute(SELECT_FACTS, span))
+
+    def limit_facts(self, number: int) -> list[Fact]:
+        span = (number << 32, (number + 1) << 32)
+        rows: list[Any] = self.connection.execute(SELECT_LIMIT_FACTS, span).fetchall()
+        return list(map(fact_from, rows))
+
+    def calls(self, number: int) -> Iterator[Call]:
+        return map(call_from, self.connection.execute(SELECT_CALLS, (number << 32, (number + 1) << 32)))
+
+    def inherited_calls(self, number: int) -> list[Call]:
+        rows: list[Any] = self.connection.execute(SELECT_ANCESTOR_SESSIONS, {"no": number}).fetchall()
+        return [call for (ancestor,) in rows for call in self.calls(ancestor)]
+
+    def inbox(self, number: int) -> Iterable[QueuedInput]:
+        return (QueuedInput(*row) for row in self.connection.execute(SELECT_INBOX, (number,)))
+
+    def storage_size(self, number: int) -> StorageSize:
+        bindings = {"no": number}
+        entries, size = self.connection.execute(SELECT_ENTRY_SIZE, bindings).get
+        branches = self.connection.execute("select count(*) from branch where session_no = :no", bindings).get
+        blobs, blob_size = self.connection.execute(SELECT_BLOB_SIZE, bindings).get
+        return StorageSize(entries, size, branches, blobs, blob_size)

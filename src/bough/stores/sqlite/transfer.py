@@ -1,0 +1,164 @@
+"""Exporting and importing whole sessions in SQLite: the statements below the steps of `stores.transfer`.
+
+Entries, calls and facts stream: a session of a gigabyte needs the memory of its largest entry.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import apsw
+
+from ...core.codec import to_json
+from ...core.drafts import NewEntry
+from ...core.tree import Branch, Leaf
+from ...core.usage import Call
+from ..base import Fact, QueuedInput, SessionDetail, SessionRow
+from ..rows import (
+    ENTRY_COLUMNS,
+    SESSION_COLUMNS,
+    call_row,
+    entry_row,
+    split_fact_data,
+    stored_from,
+)
+from ..transfer import PIECE_BYTES, BlobStream, SessionExporter, SessionImporter
+from .commit import INSERT_BRANCH, INSERT_CALL, INSERT_ENTRY, INSERT_FACT
+from .read import SessionReader
+
+SELECT_OWNERS = """
+select distinct session_no from branch join json_each(?) as named on named.value = branch.id order by 1
+"""
+SELECT_TASKS = """
+select started_at, id from session where parent_session = :id and relation = 'task'
+  and space = :space and (:owner is null or owner = :owner)
+"""
+SELECT_RANGE = f"select {ENTRY_COLUMNS}, role, null from entry where id between ? and ? order by id"
+SELECT_BLOB = "select no, size from blob where space = ? and hash = ?"
+
+
+INSERT_SESSION = f"""
+insert into session ({SESSION_COLUMNS.partition(",")[2]}) values ({", ".join("?" * SESSION_COLUMNS.count(","))})
+"""
+INSERT_DETAIL = "insert into session_detail (no, spec, policy, workspace, state) values (?, ?, ?, ?, ?)"
+INSERT_INPUT = "insert into inbox (no, n, body, at) values (?, ?, ?, ?)"
+INSERT_BLOB = """
+insert into blob (space, hash, mime, size, at, bytes) values (?, ?, ?, ?, ?, zeroblob(?)) returning no
+"""
+LINK_BLOB = "insert or ignore into blob_use select ?, no from blob where space = ? and hash = ?"
+RESERVE_NUMBER = "update sqlite_sequence set seq = seq + 1 where name = 'session' returning seq"
+FIRST_NUMBER = "insert into sqlite_sequence (name, seq) values ('session', 1) returning seq"
+
+
+class SqliteExporter(SessionReader, SessionExporter):
+    def branch_tree(self, session_id: str, key: int) -> list[Branch]:
+        return self.branches(key)
+
+    def tasks(self, session_id: str) -> list[tuple[int, str]]:
+        bindings = {"id": session_id, "space": self.space, "owner": self.owner}
+        rows: list[Any] = self.connection.execute(SELECT_TASKS, bindings).fetchall()
+        return rows
+
+    def branch_entries(self, branch: int, first: int, last: int) -> Iterator[NewEntry]:
+        for row in self.connection.execute(SELECT_RANGE, (branch << 32 | first, branch << 32 | last)):
+            yield stored_from(row).entry
+
+    def branch_owners(self, branches: Sequence[int]) -> list[int]:
+        rows: list[Any] = self.connection.execute(SELECT_OWNERS, (str(list(branches)),)).fetchall()
+        return [number for (number,) in rows]
+
+    def blob(self, digest: str) -> tuple[int, Iterable[bytes]] | None:
+        row = self.connection.execute(SELECT_BLOB, (self.space, digest)).fetchone()
+        return None if row is None else (row[1], self._pieces(row[0]))
+
+    def _pieces(self, number: int) -> Iterator[bytes]:
+        with contextlib.closing(self.connection.blob_open("main", "blob", "bytes", number, False)) as blob:
+            while piece := blob.read(PIECE_BYTES):
+                yield piece
+
+
+class SqliteImporter(SessionImporter):
+    def __init__(self, exporter: SqliteExporter) -> None:
+        super().__init__(exporter)
+        self.writer = exporter.connection
+
+    def has_session(self, session_id: str) -> bool:
+        query = "select 1 from session where id = ?"
+        return self.writer.execute(query, (session_id,)).fetchone() is not None
+
+    def insert_session(self, row: SessionRow, detail: SessionDetail) -> int:
+        values = {
+            **{name: getattr(row, name) for name in row.__struct_fields__},
+            **{name: getattr(row.totals, name) for name in row.totals.__struct_fields__},
+            "id": row.session_id,
+            "branch": 0,
+            "seq": 0,
+            "tool_names": to_json(row.tool_names, "tool names").decode() if row.tool_names else None,
+            "tags": to_json(row.tags, "tags").decode() if row.tags else None,
+        }
+        columns = [name.strip() for name in SESSION_COLUMNS.split(",")][1:]
+        self.writer.execute(INSERT_SESSION, [values[name] for name in columns])
+        number = self.writer.last_insert_rowid()
+        texts = (detail.spec, detail.policy, detail.workspace, detail.state)
+        bindings = (number, *(None if text is None else text.decode() for text in texts))
+        self.writer.execute(INSERT_DETAIL, bindings)
+        return number
+
+    def reserve_key(self) -> int:
+        number: Any = self.writer.execute(RESERVE_NUMBER).get
+        if number is None:  # the store has never had a session
+            number = self.writer.execute(FIRST_NUMBER).get
+        return int(number)
+
+    def insert_branch(self, key: int, parent: Leaf | None) -> int:
+        branch, seq = (None, 0) if parent is None else (parent.branch, parent.seq)
+        self.writer.execute(INSERT_BRANCH, (key, branch, seq))
+        return self.writer.last_insert_rowid()
+
+    def set_leaf(self, key: int, leaf: Leaf) -> None:
+        query = "update session set branch = ?, seq = ? where no = ?"
+        self.writer.execute(query, (leaf.branch, leaf.seq, key))
+
+    def insert_entries(self, entries: Iterator[tuple[int, NewEntry]], owner: str | None) -> None:
+        rows = ((branch << 32 | entry.seq, *entry_row(entry)[1:]) for branch, entry in entries)
+        self.writer.executemany(INSERT_ENTRY, rows)
+
+    def insert_calls(
+        self, key: int, calls: Iterable[Call], numbers: Mapping[int, int], owner: str | None
+    ) -> None:
+        rows = ((*call_row(call, numbers[call.branch]), key << 32 | n) for n, call in enumerate(calls, 1))
+        self.writer.executemany(INSERT_CALL, rows)
+
+    def insert_facts(self, key: int, facts: Iterable[Fact], owner: str | None) -> None:
+        insert_facts(self.writer, key, facts)
+
+    def insert_inbox(self, key: int, inputs: Iterable[QueuedInput], owner: str | None) -> None:
+        rows = ((key, queued.number, queued.body, queued.at) for queued in inputs)
+        self.writer.executemany(INSERT_INPUT, rows)
+
+    def has_blob(self, digest: str) -> bool:
+        return self.writer.execute(SELECT_BLOB, (self.space, digest)).fetchone() is not None
+
+    def insert_blob(self, blob: BlobStream, at: int) -> None:
+        bindings = (self.space, blob.hash, blob.mime, blob.size, at, blob.size)
+        number: Any = self.writer.execute(INSERT_BLOB, bindings).get
+        if blob.size:
+            with self.writer.blob_open("main", "blob", "bytes", number, True) as file:
+                for piece in blob.pieces:
+                    file.write(piece)
+
+    def link_blobs(self, places: Iterable[tuple[int, int, str]]) -> None:
+        rows = ((branch << 32 | seq, self.space, digest) for branch, seq, digest in places)
+        self.writer.executemany(LINK_BLOB, rows)
+
+
+def insert_facts(writer: apsw.Connection, number: int, facts: Iterable[Fact]) -> None:
+    def rows() -> Iterator[tuple[Any, ...]]:
+        for fact in facts:
+            columns, rest = split_fact_data(fact.data)
+            data = to_json(rest, "journal data").decode() if rest else None
+            yield (number << 32 | fact.number, fact.kind, fact.key, *columns, data, fact.at)
+
+    writer.executemany(INSERT_FACT, rows())
