@@ -29,7 +29,7 @@ from bough.core.search_text import (
     tokenize_indexed,
 )
 from bough.stores.memory.store import MemoryStore
-from bough.stores.sqlite import search_index as sqlite_index
+from bough.stores.search_index import BATCH_ROWS
 from bough.stores.sqlite.store import SqliteStore
 from support.runtime import deterministic_runtime
 
@@ -340,7 +340,7 @@ class TestIndex:
                     session.append([user(f"herring {m}-{k}") for k in range(100)])
             seen: list[tuple[int, int]] = []
             assert store.index(lambda entries, left: seen.append((entries, left))) == 1_200
-            assert len(seen) >= 1_200 // sqlite_index.BATCH_ROWS
+            assert len(seen) >= 1_200 // BATCH_ROWS
             assert seen[-1] == (1_200, 0)
             assert [entries for entries, _ in seen] == sorted(entries for entries, _ in seen)
             assert len(store.search("herring", limit=1_000).hits) == 1_000
@@ -359,7 +359,7 @@ class TestIndex:
             with pytest.raises(Killed):
                 store.index(kill)
             assert 0 < bare(path, "select count(*) from search_entry")[0][0] < 600  # type: ignore[operator]
-            assert store.index() == 600 - sqlite_index.BATCH_ROWS
+            assert store.index() == 600 - BATCH_ROWS
             assert bare(path, "select count(*) from search_entry") == [(600,)]
 
     def test_a_batch_read_before_a_purge_brings_nothing_back(self, path: Path) -> None:
@@ -369,11 +369,11 @@ class TestIndex:
             fork = session.fork(at=1)
             assert isinstance(store.backend, SqliteStore)
             with store.backend._connections.reading() as reader:
-                batch = sqlite_index._read(reader, ("default", None), 0)
+                batch = store.backend._index.read_batch(reader, 0)
             assert len(batch.rows) == 2
             store.delete(session.session_id)
             store.purge(session.session_id)
-            store.backend._connections.write(lambda writer: sqlite_index._put(writer, batch))
+            store.backend._connections.write(lambda writer: store.backend._index.write_batch(writer, batch))
             assert bare(path, "select id from search_entry") == []
             assert [hit.session_id for hit in store.search("herring").hits] == [fork.session_id] * 2
             assert [hit.snippet for hit in store.search("herring role:user").hits] == ["herring one"]
@@ -384,10 +384,10 @@ class TestIndex:
             assert isinstance(store.backend, SqliteStore)
             for _ in range(2):
                 with store.backend._connections.reading() as reader:
-                    batch = sqlite_index._read(reader, ("default", None), 0)
+                    batch = store.backend._index.read_batch(reader, 0)
                 for _ in range(2):
                     store.backend._connections.write(
-                        lambda writer, batch=batch: sqlite_index._put(writer, batch)
+                        lambda writer, batch=batch: store.backend._index.write_batch(writer, batch)
                     )
             assert len(store.search("herring").hits) == 2
 

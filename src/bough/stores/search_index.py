@@ -145,10 +145,10 @@ class SearchIndex(ABC):
     def _catch_up(self, progress: IndexProgress | None) -> int:
         entries, first = 0, 0
         while True:
-            batch = self._connections.read_snapshot(partial(self._read, first=first))
+            batch = self._connections.read_snapshot(partial(self.read_batch, first=first))
             if not batch.rows and not batch.marks:
                 return entries
-            entries += self._connections.write(partial(self._write, batch=batch))
+            entries += self._connections.write(partial(self.write_batch, batch=batch))
             if progress is not None:
                 progress(entries, self._connections.read_snapshot(self.count_stale))
             if batch.next_session is None:
@@ -158,7 +158,7 @@ class SearchIndex(ABC):
     def _is_full(self, batch: IndexBatch) -> bool:
         return len(batch.rows) + len(batch.marks) >= BATCH_ROWS or batch.characters >= self.batch_characters
 
-    def _read(self, reader: Any, first: int) -> IndexBatch:
+    def read_batch(self, reader: Any, first: int) -> IndexBatch:
         batch = IndexBatch()
         for session in self.stale_sessions(reader, first):
             if self._is_full(batch):
@@ -213,7 +213,7 @@ class SearchIndex(ABC):
             branch, seq = self.parent(reader, branch) or (None, 0)
         return {}
 
-    def _write(self, writer: Any, batch: IndexBatch) -> int:
+    def write_batch(self, writer: Any, batch: IndexBatch) -> int:
         entries = self.insert_entries(writer, batch.rows)
         for mark in batch.marks:
             session = mark.session

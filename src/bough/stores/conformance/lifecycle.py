@@ -189,6 +189,21 @@ class Deleting(Opening):
             pen.store.purge(gone)
         assert _given(pen.store, "ses_g") == (MessageLimit(1, 1, 5),)
 
+    def test_a_purge_leaves_what_another_fork_inherits_from_a_session_purged_before(self) -> None:
+        pen = Pen(self.opened())
+        pen.append(user("1"))
+        start, start_cursor = pen.leaf, pen.cursor
+        pen.append(assistant("2"), calls=(call("first", 1, 2),))
+        short, cursor = pen.leaf, pen.cursor
+        pen.move(start, start_cursor)
+        pen.append(assistant("other"), calls=(call("second", 1, 2),))
+        for name, at in (("ses_f", short), ("ses_g", pen.leaf)):
+            Pen(pen.store, name, fork_point=(at, cursor), relation="fork")
+        for gone in ("ses_a", "ses_f"):
+            pen.store.trash(gone, 500)
+            pen.store.purge(gone)
+        assert [row.call_id for row in pen.store.inherited_calls("ses_g")] == ["second"]
+
     def test_nothing_is_forked_where_what_it_would_stand_on_is_gone(self) -> None:
         """The branch is still there: another fork stands on the beginning of it."""
         pen, fork = self._forked()

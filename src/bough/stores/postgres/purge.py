@@ -1,37 +1,34 @@
-"""Forgetting, in PostgreSQL: what goes with a session and what a surviving fork keeps.
+"""Purging in PostgreSQL: the statements below the steps of `stores.purge`.
 
-Runs inside one transaction that holds the space's lock, so no fork comes between and a crash half-way leaves
-everything as it was. The rows are gone for every reader at once; their bytes leave the files when the tables are
-written anew (`postgres_schema.scrub`, by their owner).
+The transaction holds the space's lock, so no fork comes between. The rows are gone for every reader at once; their
+bytes leave the files when the tables are rewritten (`schema.scrub`, by their owner).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from ...core.tree import Branch, Leaf, reachable_seqs
-from ...errors import NotTrashed
-from ..base import Fact, PurgeResult
-from ..message_limits import LIMIT_FACT_KINDS, retained_limit_facts
+from ...core.tree import Branch
+from ..base import Fact
+from ..message_limits import LIMIT_FACT_KINDS
+from ..purge import Purge
 from ..rows import fact_from
-from .commit import Head
 from .connections import Connection
-from .export_sessions import SELECT_TOLD
 from .rows import json_text
-from .search_index import forget
+from .search_index import remove_from_index
+from .transfer import SELECT_LIMIT_FACTS
 
-SELECT_CHILDREN = """
+SELECT_TASKS = """
 select id, parent_session from bough.session where parent_session = any(%s) and relation = 'task' order by no
 """
-SELECT_TRASHED = """
+SELECT_TRASHED_TASKS = """
 select id, parent_session from bough.session
 where parent_session = any(%s) and relation = 'task' and trashed_at is not null order by no
 """
-SELECT_BELOW = "select id, parent_session from bough.session where parent_session = any(%s) order by no"
-SELECT_DOOMED = """
+SELECT_CHILDREN = "select id, parent_session from bough.session where parent_session = any(%s) order by no"
+SELECT_CANDIDATES = """
 with recursive line (id) as (
     select id from bough.branch where session_no = any(%s)
     union
@@ -42,15 +39,15 @@ with recursive line (id) as (
 select branch.id, branch.session_no, branch.parent, branch.parent_seq
 from line join bough.branch on branch.id = line.id
 """
-SELECT_FEET = """
-select parent, parent_seq from bough.branch where parent = any(%(held)s) and id <> all(%(held)s)
+SELECT_FORK_POINTS = """
+select parent, parent_seq from bough.branch where parent = any(%(branches)s) and id <> all(%(branches)s)
 """
 DELETE_CALLS = """
-delete from bough.usage where session_no = any(%s) and not exists (
+delete from bough.usage where session_no = any(%s) and (%s::bigint[] is null or usage.branch = any(%s)) and not exists (
     select 1 from unnest(%s::bigint[], %s::bigint[]) as kept (branch, seq)
     where kept.branch = usage.branch and kept.seq >= coalesce(usage.answer_seq, usage.after_seq))
 """
-# Of each branch what lies behind its last kept entry.
+# Of each branch everything after its last kept entry.
 DELETE_USES = """
 delete from bough.blob_use using unnest(%s::bigint[], %s::bigint[]) as cut (branch, last)
 where blob_use.branch = cut.branch and blob_use.seq > cut.last returning blob_no
@@ -62,92 +59,69 @@ where entry.branch = cut.branch and entry.seq > cut.last
 DELETE_BLOBS = """
 delete from bough.blob where no = any(%s) and not exists (select 1 from bough.blob_use where blob_no = blob.no)
 """
-INSERT_LEFT = """
+INSERT_FACT = """
 insert into bough.journal (session_no, space, owner, n, kind, branch, data, at) values (%s, %s, %s, %s, %s, %s, %s, %s)
 """
-OF_SESSION = ("draft", "inbox", "session_detail")
 
 
-def below(connection: Connection, session_id: str, query: Any = SELECT_CHILDREN) -> list[str]:
-    """Its children by that query and theirs, deepest first; a ring of parents is walked once."""
-    found = {session_id: None}
-    level = [session_id]
-    while level:
-        place = {name: n for n, name in enumerate(level)}
-        rows = [(place[parent], name) for name, parent in connection.execute(query, (level,))]
-        rows.sort(key=itemgetter(0))  # the children of the first parent first, as in every store
-        level = [name for name in dict.fromkeys(name for _, name in rows) if name not in found]
-        found.update(dict.fromkeys(level))
-    return list(found)[:0:-1]
+def children(connection: Connection, query: Any, parents: list[str]) -> list[str]:
+    """Return the children of sessions by one of the statements above, those of the first parent first."""
+    order = {parent: n for n, parent in enumerate(parents)}
+    rows = [(order[parent], name) for name, parent in connection.execute(query, (parents,))]
+    return [name for _, name in sorted(rows, key=itemgetter(0))]
 
 
-def purge(writer: Connection, head: Head, session_id: str, *, with_forks: bool) -> PurgeResult:
-    if head.trashed_at is None:
-        raise NotTrashed(session_id)
-    query = SELECT_BELOW if with_forks else SELECT_TRASHED
-    ids = [*below(writer, session_id, query), session_id]
-    numbers = [
-        no for (no,) in writer.execute("select no from bough.session where id = any(%s) for update", (ids,))
-    ]
-    doomed = {
-        number: (Branch(number, None, parent, seq), session_no)
-        for number, session_no, parent, seq in writer.execute(SELECT_DOOMED, (numbers,))
-    }
-    feet = [Leaf(*row) for row in writer.execute(SELECT_FEET, {"held": list(doomed)})]
-    keep = reachable_seqs({number: branch for number, (branch, _) in doomed.items()}, feet)
-    forget(writer, list(doomed), numbers)
-    owners = {*numbers, *(session_no for _, session_no in doomed.values())}
-    for no in owners:
-        _forget_facts(writer, no, partial(_stays, keep, () if no in numbers else doomed.keys()))
-    for table in OF_SESSION:
-        gone: Any = f"delete from bough.{table} where no = any(%s)"
-        writer.execute(gone, (numbers,))
-    writer.execute("delete from bough.session where no = any(%s)", (numbers,))
-    writer.execute(DELETE_CALLS, (list(owners), list(keep), list(keep.values())))
-    entries, kept, blobs = _forget_branches(writer, [branch for branch, _ in doomed.values()], keep)
-    dropped = writer.execute(DELETE_BLOBS, (blobs,)).rowcount
-    return PurgeResult(tuple(ids), entries, kept, dropped)
+class PostgresPurge(Purge):
+    def __init__(self, writer: Connection) -> None:
+        self.writer = writer
 
+    def session_numbers(self, session_ids: list[str]) -> list[int]:
+        query = "select no from bough.session where id = any(%s) for update"
+        return [number for (number,) in self.writer.execute(query, (session_ids,))]
 
-def _stays(keep: Mapping[int, int], looked_at: Collection[int], place: Leaf) -> bool:
-    """Of one that was gone before, others may stand on branches that are not looked at now."""
-    is_elsewhere = bool(looked_at) and place.branch not in looked_at
-    return is_elsewhere or place.seq <= keep.get(place.branch, -1)
+    def candidates(self, numbers: list[int]) -> Iterable[Any]:
+        return self.writer.execute(SELECT_CANDIDATES, (numbers,))
 
+    def fork_points(self, branches: list[int]) -> Iterable[Any]:
+        return self.writer.execute(SELECT_FORK_POINTS, {"branches": branches})
 
-def _forget_facts(writer: Connection, no: int, stays: Callable[[Leaf], bool]) -> None:
-    """A journal goes, but for how much the calls of turns were given that stay."""
-    told = writer.execute(SELECT_TOLD, (no, list(LIMIT_FACT_KINDS)), binary=True).fetchall()
-    left = retained_limit_facts(map(fact_from, told), stays)
-    of = writer.execute(
-        "select space, owner from bough.journal where session_no = %s limit 1", (no,)
-    ).fetchone()
-    writer.execute("delete from bough.journal where session_no = %s", (no,))
-    for fact in left:
-        assert of is not None  # it had facts
-        writer.execute(
-            INSERT_LEFT, (no, *of, fact.number, fact.kind, fact.data.get("branch"), _rest(fact), fact.at)
-        )
+    def remove_from_index(self, branches: list[int], numbers: list[int]) -> None:
+        remove_from_index(self.writer, branches, numbers)
 
+    def limit_facts(self, number: int) -> list[Fact]:
+        bindings = (number, list(LIMIT_FACT_KINDS))
+        return list(map(fact_from, self.writer.execute(SELECT_LIMIT_FACTS, bindings, binary=True)))
 
-def _rest(fact: Fact) -> str | None:
-    return json_text({name: value for name, value in fact.data.items() if name != "branch"}, "journal data")
+    def replace_journal(self, number: int, facts: list[Fact]) -> None:
+        query = "select space, owner from bough.journal where session_no = %s limit 1"
+        tenant = self.writer.execute(query, (number,)).fetchone()
+        self.writer.execute("delete from bough.journal where session_no = %s", (number,))
+        for fact in facts:
+            assert tenant is not None  # it had facts
+            rest = {name: value for name, value in fact.data.items() if name != "branch"}
+            data, branch = json_text(rest, "journal data"), fact.data.get("branch")
+            values = (number, *tenant, fact.number, fact.kind, branch, data, fact.at)
+            self.writer.execute(INSERT_FACT, values)
 
+    def delete_sessions(self, numbers: list[int]) -> None:
+        for table in ("draft", "inbox", "session_detail", "session"):
+            query: Any = f"delete from bough.{table} where no = any(%s)"
+            self.writer.execute(query, (numbers,))
 
-def _forget_branches(
-    writer: Connection, doomed: Iterable[Branch], keep: dict[int, int]
-) -> tuple[int, int, list[int]]:
-    """How many entries went, how many stayed, and the blobs the former used."""
-    branches = list(doomed)
-    cut = (
-        [branch.branch for branch in branches],
-        [keep.get(branch.branch, branch.parent_seq) for branch in branches],
-    )
-    blobs = {no for (no,) in writer.execute(DELETE_USES, cut)}
-    gone = writer.execute(DELETE_ENTRIES, cut).rowcount
-    kept = sum(
-        max(0, keep[branch.branch] - branch.parent_seq) for branch in branches if branch.branch in keep
-    )
-    free = [branch.branch for branch in branches if branch.branch not in keep]
-    writer.execute("delete from bough.branch where id = any(%s)", (free,))
-    return gone, kept, list(blobs)
+    def delete_calls(
+        self, numbers: Sequence[int], keep: Mapping[int, int], branches: list[int] | None
+    ) -> None:
+        values = (list(numbers), branches, branches, list(keep), list(keep.values()))
+        self.writer.execute(DELETE_CALLS, values)
+
+    def delete_entries(self, branches: list[Branch], keep: Mapping[int, int]) -> tuple[int, list[Any]]:
+        numbers = [branch.branch for branch in branches]
+        cuts = (numbers, [keep.get(branch.branch, branch.parent_seq) for branch in branches])
+        blobs = {number for (number,) in self.writer.execute(DELETE_USES, cuts)}
+        entries = self.writer.execute(DELETE_ENTRIES, cuts).rowcount
+        deleted = [number for number in numbers if number not in keep]
+        self.writer.execute("delete from bough.branch where id = any(%s)", (deleted,))
+        return entries, list(blobs)
+
+    def delete_blobs(self, numbers: list[Any]) -> int:
+        return self.writer.execute(DELETE_BLOBS, (numbers,)).rowcount

@@ -108,7 +108,7 @@ create table entry (
     primary key (branch, seq)
 );
 create index entry_public on entry (branch, seq) where not internal;
-create index entry_aside on entry (branch, seq) where kind is not null;
+create index entry_non_message on entry (branch, seq) where kind is not null;
 
 create table usage (
     session_no         bigint not null,

@@ -8,9 +8,10 @@ creates the schema, under another role than the one that works here.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any
 
@@ -20,9 +21,13 @@ from psycopg.errors import UniqueViolation
 from ...core.codec import from_json
 from ...core.drafts import Blob
 from ...core.entries import Entry
+from ...core.search import Search
 from ...core.tree import Branch, Leaf, Range, contains_leaf, lineage
 from ...core.usage import Call
-from ...errors import Fenced, IdTaken, InvalidPosition, NotFound, SessionRunning, SessionTrashed, StoreDamaged
+from ...errors import Fenced, IdTaken, InvalidPosition, NotFound,
+    NotTrashed,
+    ServerUnreachable,
+    SessionRunning, SessionTrashed, StoreDamaged
 from ..base import (
     Change,
     CommitResult,
@@ -35,10 +40,23 @@ from ..base import (
     SessionPage,
     SessionQuery,
     SessionRow,
+    StoreBackend,
     StoredEntry,
     UnreferencedBlobs,
 )
+from ..counts import (
+    SELECT_DAILY_USAGE,
+    CountColumn,
+    DailyUsage,
+    StorageSize,
+    check_count_column,
+    daily_usage_from,
+)
+from ..purge import descendants
 from ..rows import call_from, entries_from, fact_from, session_from, stored_from
+from ..search import IndexProgress, SearchPage
+from ..session_query import session_conditions
+from ..transfer import ImportResult, SessionExports
 from .commit import (
     commit_locked,
     committed,
@@ -51,23 +69,29 @@ from .commit import (
     values_of,
 )
 from .connections import SET_LOCK_TIMEOUT, SET_SPACE, ConnectionLost, Connections, Row
-from .counts import PostgresCounting
 from .create import (
     LOCK,
     LOCK_CONVERSATION,
     SELECT_FIRST_KEY,
+    SHARE_LOCK,
     check_same,
     insert_session,
     insert_session_within,
     lock_row,
 )
-from .export_sessions import MINE, SELECT_BRANCHES, SELECT_SESSION, SELECT_STORED
-from .import_sessions import PostgresDumping
-from .purge import below, purge
+from .purge import SELECT_CHILDREN, SELECT_TASKS, SELECT_TRASHED_TASKS, PostgresPurge, children
 from .rows import CALL_COLUMNS, ENTRY_COLUMNS, FACT_COLUMNS, SESSION_COLUMNS, detail_from
-from .search import PostgresSearching
-from .session_query import conditions
-from .statement import Connection, Statement
+from .search import PostgresSearch
+from .search_index import PostgresSearchIndex
+from .statement import Connection, Statement, run_statement
+from .transfer import (
+    MINE,
+    SELECT_BRANCHES,
+    SELECT_SESSION,
+    SELECT_STORED,
+    PostgresExporter,
+    PostgresImporter,
+)
 from .url import Address
 
 # A path is one statement, and so one snapshot and one round trip. Its first row holds, as JSON in place of a body, the
@@ -202,6 +226,24 @@ ENQUEUE = """
 insert into bough.inbox (no, n, space, owner, key, body, at)
 select %s, coalesce(max(n), 0) + 1, %s, %s, %s, %s, %s from bough.inbox where no = %s returning n
 """
+SELECT_USAGE = f"""
+{SELECT_DAILY_USAGE} from bough.usage join bough.session on session.no = usage.session_no
+where {SET_SPACE} and session.space = %(space)s and (%(owner)s::text is null or session.owner = %(owner)s)
+  and usage.at >= %(since)s
+group by 1, 2, 3, 4
+"""
+SELECT_STORAGE_SIZE = """
+with own as materialized (
+    select branch.id from bough.branch where session_no = %(no)s
+), used as (
+    select distinct blob_use.blob_no from own join bough.blob_use on blob_use.branch = own.id
+)
+select (select count(*) from own join bough.entry on entry.branch = own.id),
+       (select coalesce(sum(length(entry.body)), 0)::bigint from own join bough.entry on entry.branch = own.id),
+       (select count(*) from own),
+       (select count(*) from used),
+       (select coalesce(sum(blob.size), 0)::bigint from used join bough.blob on blob.no = used.blob_no)
+"""
 
 
 @lru_cache(maxsize=8)
@@ -215,7 +257,7 @@ def _path_query(detail: str, only: str) -> str:
     return SELECT_PATH.format(detail=detail, only=only)
 
 
-class PostgresStore(PostgresSearching, PostgresDumping, PostgresCounting):
+class PostgresStore(StoreBackend):
     has_tasks = True
 
     def __init__(self, url: str, *, space: str = "default", owner: str | None = None) -> None:
@@ -278,12 +320,22 @@ class PostgresStore(PostgresSearching, PostgresDumping, PostgresCounting):
         row = self._session_rows(SELECT_WITH_DETAIL, session_id)[0]
         return session_from(row[4:]), detail_from(row[:4])
 
+    def _conditions(self, query: SessionQuery) -> tuple[str, dict[str, Any]]:
+        return session_conditions(
+            query,
+            self.space,
+            self.owner,
+            parameter="%({})s",
+            tag_column="tags ->> %(tag_name)s::text",
+            tag_name=None if query.tag is None else query.tag[0],
+        )
+
     def sessions(self, query: SessionQuery) -> SessionPage:
-        where, bindings = conditions(query, self.owner)
+        conditions, bindings = self._conditions(query)
         rows = self._connections.query(
-            f"select {SESSION_COLUMNS} from bough.session where {SET_SPACE} and {where} "
+            f"select {SESSION_COLUMNS} from bough.session where {SET_SPACE} and {conditions} "
             "order by no desc limit %(limit)s",
-            {**bindings, "space": self.space, "limit": query.limit + 1},
+            {**bindings, "limit": query.limit + 1},
         )
         more = len(rows) > query.limit
         rows = rows[: query.limit]
@@ -488,7 +540,7 @@ class PostgresStore(PostgresSearching, PostgresDumping, PostgresCounting):
     def trash(self, session_id: str, at: int) -> list[str]:
         def work(writer: Connection) -> list[str]:
             head = lock_head(writer, session_id, self.owner)
-            ids = [*below(writer, session_id), session_id]
+            ids = self._with_children(writer, session_id, SELECT_TASKS)
             if head.trashed_at is None:
                 query = "update bough.session set trashed_at = %s where id = any(%s) and trashed_at is null"
                 writer.execute(query, (at, ids))
@@ -499,7 +551,7 @@ class PostgresStore(PostgresSearching, PostgresDumping, PostgresCounting):
     def restore(self, session_id: str) -> list[str]:
         def work(writer: Connection) -> list[str]:
             head = lock_head(writer, session_id, self.owner)
-            ids = [*below(writer, session_id), session_id]
+            ids = self._with_children(writer, session_id, SELECT_TASKS)
             query = "update bough.session set trashed_at = null where id = any(%s) and trashed_at = %s"
             writer.execute(query, (ids, head.trashed_at))
             return ids
@@ -507,10 +559,16 @@ class PostgresStore(PostgresSearching, PostgresDumping, PostgresCounting):
         # Repeated after a lost answer it restores nothing and returns the same ids.
         return self._connections.write(work)
 
+    def _with_children(self, connection: Connection, session_id: str, query: str) -> list[str]:
+        return [*descendants(partial(children, connection, query), session_id), session_id]
+
     def purge(self, session_id: str, *, with_forks: bool = False) -> PurgeResult:
         def work(writer: Connection) -> PurgeResult:
             lock_row(writer, LOCK, self.space)
-            return purge(writer, lock_head(writer, session_id, self.owner), session_id, with_forks=with_forks)
+            if lock_head(writer, session_id, self.owner).trashed_at is None:
+                raise NotTrashed(session_id)
+            query = SELECT_CHILDREN if with_forks else SELECT_TRASHED_TASKS
+            return PostgresPurge(writer).run(self._with_children(writer, session_id, query))
 
         def was_committed(_: PurgeResult) -> bool:
             return not self._connections.query(SELECT_SESSION, self._named(session_id))
@@ -603,6 +661,67 @@ class PostgresStore(PostgresSearching, PostgresDumping, PostgresCounting):
             return writer.execute(DELETE_UNREFERENCED, (self.space, before)).rowcount
 
         return self._connections.write(work, lambda _: not self.unreferenced_blobs(before).blobs)
+
+    # -- counting and searching --------------------------------------------------------------------
+
+    def count(self, query: SessionQuery, by: CountColumn) -> dict[str, int]:
+        check_count_column(by)
+        conditions, bindings = self._conditions(query)
+        select = f"select coalesce({by}, ''), count(*) from bough.session where {SET_SPACE} and {conditions} group by 1"
+        return dict(self._connections.query(select, bindings))
+
+    def daily_usage(self, since: int = 0) -> list[DailyUsage]:
+        bindings = {"space": self.space, "owner": self.owner, "since": since}
+        return daily_usage_from(self._connections.query(SELECT_USAGE, bindings))
+
+    def storage_size(self, session_id: str) -> StorageSize:
+        def work(reader: Connection) -> StorageSize:
+            number, _ = self._exporter(reader).find(session_id)
+            row = reader.execute(SELECT_STORAGE_SIZE, {"no": number}).fetchone()
+            assert row is not None
+            return StorageSize(*row)
+
+        return self._connections.read_snapshot(work)
+
+    def _index(self) -> PostgresSearchIndex:
+        return PostgresSearchIndex(self._connections, self.space, self.owner, self.url)
+
+    def index(self, progress: IndexProgress | None = None) -> int:
+        return self._index().catch_up(progress)
+
+    def search(self, search: Search) -> SearchPage:
+        return self._connections.read_snapshot(
+            lambda reader: PostgresSearch(reader, search, self._index()).page()
+        )
+
+    # -- transfer ----------------------------------------------------------------------------------
+
+    def _exporter(self, connection: Connection) -> PostgresExporter:
+        return PostgresExporter(connection, self.space, self.owner, self.url)
+
+    @contextmanager
+    def export_sessions(self, *session_ids: str, children: bool = False) -> Iterator[SessionExports]:
+        with self._connections.snapshot() as reader:
+            yield self._exporter(reader).export_all(session_ids, children=children)
+
+    def import_sessions(self, exports: SessionExports, at: int) -> ImportResult:
+        """Exports are read once, so a broken connection is not retried: the sessions are looked up instead."""
+        results: list[ImportResult] = []
+
+        def work(writer: Connection) -> ImportResult:
+            run_statement(writer, SHARE_LOCK, {"space": self.space})
+            results.append(PostgresImporter(self._exporter(writer)).import_all(exports, at))
+            return results[0]
+
+        try:
+            return self._connections.transaction(work, tries=1)
+        except ConnectionLost as lost:
+            if results and all(self._has(name) for name in results[0].added):
+                return results[0]
+            raise ServerUnreachable(self.url, f"{lost.reason}; nothing was imported") from None
+
+    def _has(self, session_id: str) -> bool:
+        return bool(self._connections.query(SELECT_SESSION, self._named(session_id)))
 
 
 _seq = attrgetter("seq")
