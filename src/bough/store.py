@@ -25,7 +25,16 @@ from .log.verify import Problem, verify
 from .log.workspace import Workspace
 from .session import Appendable, Session, as_drafts
 from .stores import is_postgres_url
-from .stores.base import NewSession, PurgeResult, Relation, SessionPage, SessionQuery, SessionRow, Status, StoreBackend
+from .stores.base import (
+    NewSession,
+    PurgeResult,
+    Relation,
+    SessionPage,
+    SessionQuery,
+    SessionRow,
+    Status,
+    StoreBackend,
+)
 from .stores.search import IndexProgress, SearchPage
 
 if TYPE_CHECKING:
