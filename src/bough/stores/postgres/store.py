@@ -24,10 +24,17 @@ from ...core.entries import Entry
 from ...core.search import Search
 from ...core.tree import Branch, Leaf, Range, contains_leaf, lineage
 from ...core.usage import Call
-from ...errors import Fenced, IdTaken, InvalidPosition, NotFound,
+from ...errors import (
+    Fenced,
+    IdTaken,
+    InvalidPosition,
+    NotFound,
     NotTrashed,
     ServerUnreachable,
-    SessionRunning, SessionTrashed, StoreDamaged
+    SessionRunning,
+    SessionTrashed,
+    StoreDamaged,
+)
 from ..base import (
     Change,
     CommitResult,
