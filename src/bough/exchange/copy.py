@@ -1,4 +1,4 @@
-"""Sessions from store to store, without a file between: deep copies, and conversations taken over from an older store."""
+"""Copy sessions between stores without a file: deep copies, and conversations imported from an older store."""
 
 from __future__ import annotations
 
@@ -6,47 +6,47 @@ from ..errors import IdConflict
 from ..log.runtime import Runtime
 from ..stores.base import SessionQuery, StoreBackend
 from ..stores.transfer import ImportResult, SessionExports
-from .bundle.rename import beside
+from .bundle.rename import with_new_ids
 
 
-def import_dumps(
-    store: StoreBackend, runtime: Runtime, dumps: SessionExports, *, new_id: bool
+def import_exports(
+    store: StoreBackend, runtime: Runtime, exports: SessionExports, *, new_id: bool
 ) -> ImportResult:
     if new_id:
-        dumps = SessionExports(beside(dumps.sessions, runtime.new_id), dumps.blobs)
-    return store.import_sessions(dumps, runtime.now())
+        exports = SessionExports(with_new_ids(exports.sessions, runtime.new_id), exports.blobs)
+    return store.import_sessions(exports, runtime.now())
 
 
 def copy_session(
     source: StoreBackend, session_id: str, target: StoreBackend, runtime: Runtime, *, new_id: bool
 ) -> str:
-    """A session and its tasks into another store or space, blobs and evidence too; returns its id there."""
-    with source.export_sessions(session_id, children=True) as dumps:
-        taken = import_dumps(target, runtime, dumps, new_id=new_id)
-    return taken.added[0] if new_id else session_id
+    """Copy a session and its tasks, with blobs and evidence, into another store or space; return its id there."""
+    with source.export_sessions(session_id, children=True) as exports:
+        result = import_exports(target, runtime, exports, new_id=new_id)
+    return result.added[0] if new_id else session_id
 
 
 def import_conversation(
     older: StoreBackend, store: StoreBackend, runtime: Runtime, conversation_id: str
 ) -> None:
-    """Bring a conversation that is not here yet from an older store, its sessions oldest first.
+    """Import a conversation that is not here yet from an older store, its sessions oldest first.
 
-    Two processes may do so at once: what the other has taken in is the same, and adds nothing; if the other
-    has gone on with it meanwhile, that is what counts.
+    If two processes do so at once, the second import adds nothing; if the first has already continued the
+    conversation, its version wins.
     """
-    if _is_here(store, conversation_id):
+    if _has_conversation(store, conversation_id):
         return
-    names = _sessions(older, conversation_id)
+    session_ids = _sessions(older, conversation_id)
     try:
-        with older.export_sessions(*names, children=True) as dumps:
-            store.import_sessions(dumps, runtime.now())
+        with older.export_sessions(*session_ids, children=True) as exports:
+            store.import_sessions(exports, runtime.now())
     except IdConflict:
-        if not _is_here(store, conversation_id):
+        if not _has_conversation(store, conversation_id):
             raise
 
 
-def _is_here(store: StoreBackend, conversation_id: str) -> bool:
-    """In the trash counts: what was deleted here is not to come back from there."""
+def _has_conversation(store: StoreBackend, conversation_id: str) -> bool:
+    """Count trashed sessions too: what was deleted here must not come back from the older store."""
     queries = (
         SessionQuery(conversation_id=conversation_id, trashed=trashed, limit=1) for trashed in (False, True)
     )

@@ -346,7 +346,7 @@ def long(store: Store, entries: int = 1_500) -> Session:
 
 DYING = """
 import os, sys, bough
-bough.open(sys.argv[1]).import_bundle(sys.argv[2], progress=lambda p: os._exit(9) if p.phase == "taking in" and p.lines > 4000 else None)
+bough.open(sys.argv[1]).import_bundle(sys.argv[2], progress=lambda p: os._exit(9) if p.phase == "importing" and p.lines > 4000 else None)
 """
 
 
@@ -444,7 +444,7 @@ class TestImport:
     def test_ctrl_c_changes_nothing(self, store: Store, tmp_path: Path) -> None:
         data = bundle(long(store))
         with other(store, tmp_path) as there:
-            for stage in ("checking", "taking in"):
+            for stage in ("checking", "importing"):
 
                 def interrupt(progress: Any, stage: str = stage) -> None:
                     if progress.phase == stage:
@@ -501,7 +501,7 @@ class TestDamage:
             assert isinstance(error, InvalidBundle)
             assert error.line == n + 1
             refused(there, b"".join(lines[:n]) + lines[n][:-1])
-        assert "more behind the end" in str(refused(there, b"".join(lines) + b"\n"))
+        assert "more after the end" in str(refused(there, b"".join(lines) + b"\n"))
 
     def test_with_any_line_gone_doubled_or_swapped_it_is_refused_even_with_a_true_hash(
         self, session: Session

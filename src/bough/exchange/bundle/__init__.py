@@ -1,1 +1,1 @@
-"""Bundles: one session, whole, in one file. docs/format.md describes the format."""
+"""Bundles: one session in one file. docs/format.md describes the format."""

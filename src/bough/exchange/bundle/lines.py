@@ -1,7 +1,6 @@
-"""The lines of a bundle: one JSON value each, and what they look like.
+"""The lines of a bundle, one JSON object each; docs/format.md describes them in prose.
 
-Knows how a dumped session is written as lines and read back; docs/format.md is the same in prose. Bodies are
-spliced in as they were stored, so that the very bytes that were hashed come back. Does not know files.
+Bodies are spliced in as they were stored, so that the bytes that were hashed come back unchanged. Does not know files.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ MAJOR, MINOR = 1, 0
 FORMAT = f"{MAJOR}.{MINOR}"
 NOTHING = Raw(b"")
 UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
-"""What reading JSON of a stranger's making may raise: numbers without end and nesting without end too."""
+"""What decoding untrusted JSON may raise, also for endless numbers and endless nesting."""
 
 
 class Line(Struct, frozen=True, tag_field="line", omit_defaults=True, forbid_unknown_fields=True):
-    """What a newer minor may add are kinds of entry and of fact; a field it does not know it refuses to lose."""
+    """A newer minor version may add kinds of entries and facts. Unknown fields are refused, so that none is lost."""
 
 
 class Header(Line, frozen=True, tag="bundle"):
     format: str
     session: str
-    """The session it was made for: the first one in it."""
+    """The session it was made for, which comes first."""
     children: bool = False
     blobs: bool = False
     redacted: bool = False
@@ -53,7 +52,7 @@ class BranchLine(Line, frozen=True, tag="branch"):
     parent: int | None = None
     parent_seq: int = 0
     below: bool = False
-    """Not its own: a fork stands on it."""
+    """Whether it is inherited: a fork starts from it."""
 
 
 class EntryLine(Line, frozen=True, tag="entry"):
@@ -76,7 +75,7 @@ class CallLine(Line, frozen=True, tag="call"):
 
 
 class GivenLine(Line, frozen=True, tag="given"):
-    """Of a turn that it stands on: how many messages its calls were given at the most."""
+    """For an inherited turn: the most messages its model calls were given."""
 
     given: MessageLimit
 
@@ -116,7 +115,7 @@ class Counts(Struct, frozen=True):
 class EndLine(Line, frozen=True, tag="end"):
     counts: Counts
     sha256: str
-    """Over every byte before this line."""
+    """Over all bytes before this line."""
 
 
 AnyLine = (
@@ -135,24 +134,24 @@ AnyLine = (
 decode_line = msgspec.json.Decoder(AnyLine).decode
 encode_line = msgspec.json.Encoder().encode
 
-# Where a session lies and who drives it now is not what it is.
-_UNTOLD = ("space", "fence", "holder", "lease_until")
-_TOLD = frozenset(SessionRow.__struct_fields__) - frozenset(_UNTOLD)
+# Where a session is stored and who runs it is not part of it.
+_OMITTED = ("space", "fence", "holder", "lease_until")
+_EXPORTED = frozenset(SessionRow.__struct_fields__) - frozenset(_OMITTED)
 
 
 def session_line(row: SessionRow, detail: SessionDetail) -> SessionLine:
-    told = {name: value for name, value in asdict(row).items() if name in _TOLD and value is not None}
-    wide = {name: Raw(text) for name, text in asdict(detail).items() if text is not None}
-    return SessionLine(told, **wide)
+    columns = {name: value for name, value in asdict(row).items() if name in _EXPORTED and value is not None}
+    details = {name: Raw(text) for name, text in asdict(detail).items() if text is not None}
+    return SessionLine(columns, **details)
 
 
 def session_of(line: SessionLine) -> tuple[SessionRow, SessionDetail]:
-    unknown = sorted(line.row.keys() - _TOLD)
+    unknown = sorted(line.row.keys() - _EXPORTED)
     if unknown:
         raise msgspec.ValidationError(f"the row has columns this Bough does not know ({', '.join(unknown)})")
     row = msgspec.convert({**line.row, "space": ""}, SessionRow)
-    wide = (line.spec, line.policy, line.workspace, line.state)
-    return row, SessionDetail(*(bytes(text) or None for text in wide))
+    details = (line.spec, line.policy, line.workspace, line.state)
+    return row, SessionDetail(*(bytes(text) or None for text in details))
 
 
 def branch_line(branch: Branch) -> BranchLine:
@@ -181,18 +180,18 @@ def entry_line(stored: StoredEntry) -> EntryLine:
     )
 
 
-class _Spoken(Struct, frozen=True):
-    """As much of a message as tells who speaks; whether the rest is one is for the check to say."""
+class _Role(Struct, frozen=True):
+    """The role of a message; the integrity check decodes the rest."""
 
     role: Role
 
 
-_spoken = msgspec.json.Decoder(_Spoken)
+_role_decoder = msgspec.json.Decoder(_Role)
 
 
 def entry_of(line: EntryLine) -> StoredEntry:
     body = bytes(line.body)
-    role = _spoken.decode(body).role if line.kind == "message" else None
+    role = _role_decoder.decode(body).role if line.kind == "message" else None
     entry = NewEntry(
         line.seq,
         bytes.fromhex(line.id),

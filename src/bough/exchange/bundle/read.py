@@ -1,7 +1,6 @@
-"""Reading a bundle: lines back into dumps, each in its place, the hash held against the last line.
+"""Read a bundle: lines back into sessions, and the hash against the last line.
 
-A bundle is read twice: once to know that it is whole, once to take it in. What is wrong is told with the number
-of its line. Nothing is kept in memory but the line at hand.
+A bundle is read twice: once to check it, once to import it. Errors name the line. Only the current line is kept in memory.
 """
 
 from __future__ import annotations
@@ -46,33 +45,33 @@ from .lines import (
 )
 from .write import PROGRESS_INTERVAL, OnProgress, TransferProgress, write_error
 
-LONGEST_HEADER = 64 * 1024
-COPIED = 1 << 20
-LONGEST = 1 << 30  # of a line; what a body can be at most, and a bound against files that are none of ours
+MAX_HEADER = 64 * 1024
+COPY_BYTES = 1 << 20
+MAX_LINE = 1 << 30  # of a line: the largest body, and a bound against files that are not bundles
 
 L = TypeVar("L", bound=AnyLine)
 
 
-class _Loose(Struct, frozen=True, tag_field="line", tag="bundle"):
-    """As much of a header as any version has."""
+class _AnyHeader(Struct, frozen=True, tag_field="line", tag="bundle"):
+    """The part of the header that every version has."""
 
     format: Annotated[str, msgspec.Meta(pattern=r"^[1-9][0-9]{0,5}\.[0-9]{1,6}$")]
 
 
-class Checked(Struct, frozen=True):
-    """What the first reading found."""
+class CheckResult(Struct, frozen=True):
+    """The result of the first pass."""
 
     header: Header
     counts: Counts
-    stands_on: list[bytes]
-    """By session: the hash of what it stands on."""
+    inherited_hashes: list[bytes]
+    """By session: the hash of the entries it inherits."""
 
 
 class BundleReader:
     """One pass over a bundle."""
 
-    def __init__(self, file: BinaryIO, where: str, doing: str, tell: OnProgress | None) -> None:
-        self.file, self.where, self.doing, self.tell = file, where, doing, tell
+    def __init__(self, file: BinaryIO, name: str, phase: str, progress: OnProgress | None) -> None:
+        self.file, self.name, self.phase, self.progress = file, name, phase, progress
         self.n = self.bytes = 0
         self.hash, self._last = sha256(), b""
         self.sessions = self.entries = self.calls = self.facts = self.blobs = 0
@@ -81,7 +80,7 @@ class BundleReader:
         self._next()
 
     def wrong(self, why: str) -> InvalidBundle:
-        return InvalidBundle(self.where, self.n, why)
+        return InvalidBundle(self.name, self.n, why)
 
     @property
     def counts(self) -> Counts:
@@ -90,33 +89,33 @@ class BundleReader:
     # -- lines -------------------------------------------------------------------------------------
 
     def _header(self) -> Header:
-        data = self._data(LONGEST_HEADER)
+        data = self._read_line(MAX_HEADER)
         try:
-            loose = msgspec.json.decode(data, type=_Loose)
+            any_header = msgspec.json.decode(data, type=_AnyHeader)
         except UNREADABLE:
-            raise self.wrong("this is no bundle; bough export makes one") from None
-        if int(loose.format.partition(".")[0]) > MAJOR:
-            raise NewerFormat(self.where, loose.format, FORMAT)
-        header = self._decoded(data)
+            raise self.wrong("this is not a bundle; bough export writes one") from None
+        if int(any_header.format.partition(".")[0]) > MAJOR:
+            raise NewerFormat(self.name, any_header.format, FORMAT)
+        header = self._decode(data)
         if not isinstance(header, Header):
             raise self.wrong("the first line is not a header")
         return header
 
-    def _data(self, most: int = LONGEST) -> bytes:
-        data = self.file.readline(most)
+    def _read_line(self, limit: int = MAX_LINE) -> bytes:
+        data = self.file.readline(limit)
         self.n += 1
         self.bytes += len(data)
         if not data.endswith(b"\n"):
             raise self.wrong(
-                "the file ends here, in the middle" if len(data) < most else "the line has no end"
+                "the file ends in the middle of this line" if len(data) < limit else "the line is too long"
             )
-        self.hash.update(self._last)  # a line late: what the last line tells is the hash of all before it
+        self.hash.update(self._last)  # one line late: the last line holds the hash of all lines before it
         self._last = data
-        if self.tell is not None and self.n % PROGRESS_INTERVAL == 0:
-            self.tell(TransferProgress(self.doing, self.n, self.bytes))
+        if self.progress is not None and self.n % PROGRESS_INTERVAL == 0:
+            self.progress(TransferProgress(self.phase, self.n, self.bytes))
         return data
 
-    def _decoded(self, data: bytes) -> AnyLine:
+    def _decode(self, data: bytes) -> AnyLine:
         try:
             line: AnyLine = decode_line(data)
         except UNREADABLE as error:
@@ -124,56 +123,58 @@ class BundleReader:
         return line
 
     def _next(self) -> None:
-        self.line = self._decoded(self._data())
+        self.line = self._decode(self._read_line())
 
-    def _run(self, kind: type[L]) -> Iterator[L]:
+    def _lines_of(self, kind: type[L]) -> Iterator[L]:
         while isinstance(self.line, kind):
             yield self.line
             self._next()
 
     # -- sessions ----------------------------------------------------------------------------------
 
-    def dumps(self, stands_on: list[bytes] | None = None) -> SessionExports:
-        """Everything in it, to be read in order; `stands_on` from an earlier reading."""
-        return SessionExports(self._sessions(stands_on or []), self._blobs)
+    def dumps(self, inherited_hashes: list[bytes] | None = None) -> SessionExports:
+        """Return all sessions, to be read in order; `inherited_hashes` come from the first pass."""
+        return SessionExports(self._sessions(inherited_hashes or []), self._blobs)
 
-    def _sessions(self, stands_on: list[bytes]) -> Iterator[SessionExport]:
+    def _sessions(self, inherited_hashes: list[bytes]) -> Iterator[SessionExport]:
         while isinstance(self.line, SessionLine):
-            dump = self._session(self.line, stands_on[self.sessions] if stands_on else b"")
+            dump = self._session(self.line, inherited_hashes[self.sessions] if inherited_hashes else b"")
             self.sessions += 1
             yield dump
         if not self.sessions:
-            raise self.wrong("a session belongs here")
+            raise self.wrong("expected a session")
 
-    def _session(self, line: SessionLine, stands_on: bytes) -> SessionExport:
+    def _session(self, line: SessionLine, inherited_hash: bytes) -> SessionExport:
         try:
             row, detail = session_of(line)
         except UNREADABLE as error:
             raise self.wrong(f"the row cannot be read ({error})") from None
         if self.sessions == 0 and row.session_id != self.header.session:
-            raise self.wrong(f"session {row.session_id} stands first, the header names {self.header.session}")
+            raise self.wrong(
+                f"session {row.session_id} comes first, but the header names {self.header.session}"
+            )
         self._next()
-        branches = tuple(branch_of(line, row.session_id) for line in self._run(BranchLine))
+        branches = tuple(branch_of(line, row.session_id) for line in self._lines_of(BranchLine))
         below: list[Call] = []
         while isinstance(self.line, CallLine) and self.line.below:
             below.append(self.line.call)
             self._next()
-        given = tuple(line.given for line in self._run(GivenLine))
+        limits = tuple(line.given for line in self._lines_of(GivenLine))
         return SessionExport(
             row=row,
             detail=detail,
             branches=branches,
             inherited_calls=tuple(below),
-            inherited_limits=given,
+            inherited_limits=limits,
             entries=self._entries(),
             calls=self._calls(),
             facts=self._facts(),
-            inbox=(queued_of(line) for line in self._run(QueuedLine)),
-            inherited_hash=lambda: stands_on,
+            inbox=(queued_of(line) for line in self._lines_of(QueuedLine)),
+            inherited_hash=lambda: inherited_hash,
         )
 
     def _entries(self) -> Iterator[StoredEntry]:
-        for line in self._run(EntryLine):
+        for line in self._lines_of(EntryLine):
             self.entries += 1
             try:
                 stored = entry_of(line)
@@ -182,117 +183,117 @@ class BundleReader:
             yield stored
 
     def _calls(self) -> Iterator[Call]:
-        for line in self._run(CallLine):
+        for line in self._lines_of(CallLine):
             if line.below:
-                raise self.wrong("a call of what is stood on belongs before the entries")
+                raise self.wrong("an inherited call must come before the entries")
             self.calls += 1
             yield line.call
 
     def _facts(self) -> Iterator[Fact]:
-        for line in self._run(FactLine):
+        for line in self._lines_of(FactLine):
             self.facts += 1
             yield fact_of(line)
 
     # -- blobs and the end -------------------------------------------------------------------------
 
     def _blobs(self, mimes: Mapping[str, str]) -> Iterator[BlobStream]:
-        before = ""
+        last_hash = ""
         while isinstance(self.line, BlobLine):
             line = self.line
-            if line.hash <= before or line.hash not in mimes or not self.header.blobs:
+            if line.hash <= last_hash or line.hash not in mimes or not self.header.blobs:
                 raise self.wrong(
-                    f"blob {line.hash} does not belong here: nothing names it, or its place is another"
+                    f"blob {line.hash} is unexpected: nothing refers to it, or it is out of order"
                 )
             if not 0 <= line.size <= MAX_COUNT or "\0" in line.mime:
-                raise self.wrong(f"blob {line.hash} has a size or a type that cannot be")
-            before = line.hash
+                raise self.wrong(f"blob {line.hash} has an invalid size or type")
+            last_hash = line.hash
             self.blobs += 1
             pieces = self._pieces(line)
             yield BlobStream(line.hash, line.mime, line.size, pieces)
-            for _ in pieces:  # whoever has the blob already reads none of it
+            for _ in pieces:  # a store that has the blob reads none of it
                 pass
         self._end()
 
     def _pieces(self, line: BlobLine) -> Iterator[bytes]:
         digest, size = sha256(), 0
         self._next()
-        for piece in self._run(PieceLine):
+        for piece in self._lines_of(PieceLine):
             size += len(piece.data)
             if not piece.data or size > line.size:
-                raise self.wrong(f"blob {line.hash} has an empty piece, or more bytes than it says")
+                raise self.wrong(f"blob {line.hash} has an empty piece, or more bytes than announced")
             digest.update(piece.data)
             yield piece.data
         if (digest.hexdigest(), size) != (line.hash, line.size):
-            raise self.wrong(f"blob {line.hash} does not hold the bytes it is named after")
+            raise self.wrong(f"blob {line.hash} does not match its hash")
 
     def _end(self) -> None:
         line = self.line
         if not isinstance(line, EndLine):
-            raise self.wrong(f"a {type(line).__name__} does not belong here")
+            raise self.wrong(f"unexpected {type(line).__name__}")
         if line.sha256 != self.hash.hexdigest():
-            raise self.wrong("the hash over all lines is not the one it says: the file was altered")
+            raise self.wrong("the hash over all lines does not match: the file was altered")
         if line.counts != self.counts:
-            raise self.wrong(f"it says {line.counts}, there are {self.counts}")
+            raise self.wrong(f"it announces {line.counts}, but has {self.counts}")
         if self.file.read(1):
-            raise self.wrong("there is more behind the end")
+            raise self.wrong("there is more after the end")
 
 
-def check(file: BinaryIO, where: str, tell: OnProgress | None) -> Checked:
-    """Read all of it and keep nothing: raises `InvalidBundle` at the first thing that is wrong."""
-    reader = BundleReader(file, where, "checking", tell)
-    dumps, naming = reader.dumps(), BlobReferences()
+def check_bundle(file: BinaryIO, name: str, progress: OnProgress | None) -> CheckResult:
+    """Read the whole bundle without keeping it; raises `InvalidBundle` at the first problem."""
+    reader = BundleReader(file, name, "checking", progress)
+    dumps, references = reader.dumps(), BlobReferences()
     try:
-        hashes = [_drained(check_export(dump), naming) for dump in dumps.sessions]
+        hashes = [_read_to_end(check_export(dump), references) for dump in dumps.sessions]
     except IntegrityError as error:
         raise reader.wrong(str(error)) from None
-    for _ in dumps.blobs(naming.mimes):
+    for _ in dumps.blobs(references.mimes):
         pass
-    return Checked(reader.header, reader.counts, hashes)
+    return CheckResult(reader.header, reader.counts, hashes)
 
 
-def _drained(dump: SessionExport, naming: BlobReferences) -> bytes:
-    """Reads the dump to its end; returns the hash of what it stands on."""
-    foreign = {branch.branch for branch in dump.branches if branch.session_id is None}
+def _read_to_end(dump: SessionExport, references: BlobReferences) -> bytes:
+    """Read an export to its end; return the hash of what it inherits."""
+    inherited = {branch.branch for branch in dump.branches if branch.session_id is None}
 
-    def stood_on() -> Iterator[StoredEntry]:
+    def inherited_entries() -> Iterator[StoredEntry]:
         for stored in dump.entries:
-            naming.add(stored.entry.kind, stored.entry.body)
-            if stored.branch in foreign:
+            references.add(stored.entry.kind, stored.entry.body)
+            if stored.branch in inherited:
                 yield stored
 
-    found = hash_inherited(stood_on(), dump.inherited_calls, dump.inherited_limits)
-    for part in (dump.calls, dump.facts, naming.inbox(dump.inbox)):
+    found = hash_inherited(inherited_entries(), dump.inherited_calls, dump.inherited_limits)
+    for part in (dump.calls, dump.facts, references.inbox(dump.inbox)):
         for _ in part:
             pass
     return found
 
 
 @contextlib.contextmanager
-def opened(source: str | os.PathLike[str] | BinaryIO) -> Iterator[tuple[BinaryIO, str]]:
-    """A file that can be read twice, and what to call it. A pipe is copied to a file of its own first."""
+def open_twice(source: str | os.PathLike[str] | BinaryIO) -> Iterator[tuple[BinaryIO, str]]:
+    """Open a file that can be read twice, and its name for messages. A pipe is first copied to a temporary file."""
     if not isinstance(source, str | os.PathLike):
-        with _twice(source) as file:
+        with _seekable(source) as file:
             yield file, str(getattr(source, "name", "the bundle"))
         return
-    where = os.fspath(source)
+    name = os.fspath(source)
     with contextlib.ExitStack() as stack:
         try:
-            given = stack.enter_context(open(where, "rb"))
+            stream = stack.enter_context(open(name, "rb"))
         except OSError as error:
-            raise InvalidBundle(where, 0, f"it cannot be opened ({error.strerror})") from None
-        yield stack.enter_context(_twice(given)), where
+            raise InvalidBundle(name, 0, f"it cannot be opened ({error.strerror})") from None
+        yield stack.enter_context(_seekable(stream)), name
 
 
 @contextlib.contextmanager
-def _twice(given: BinaryIO) -> Iterator[BinaryIO]:
-    if given.seekable():
-        yield given
+def _seekable(stream: BinaryIO) -> Iterator[BinaryIO]:
+    if stream.seekable():
+        yield stream
         return
-    import tempfile  # late: it loads half a library, and few import from a pipe
+    import tempfile  # late: it loads many modules, and few imports read from a pipe
 
     with tempfile.TemporaryFile() as spool:
         try:
-            while data := given.read(COPIED):
+            while data := stream.read(COPY_BYTES):
                 spool.write(data)
         except OSError as error:
             raise write_error(tempfile.gettempdir(), error) from None

@@ -1,8 +1,8 @@
-"""A dumped session with its secrets hidden, to be shown to others: chained anew, under an id of its own.
+"""Redact an exported session for sharing: hide secrets, recompute the chain, and give it another id.
 
-The log hides what was known to be secret when it was written; this hides what is known now. The id is made of
-the old one, so that the same session gives the same bytes, and cannot be turned back. What it says of what
-it hid are names and counts. Blobs are not looked through, so none come along.
+The log hides what was known to be secret when it was written; this hides what is known now. The new id is a hash of the
+old one: the same session gives the same bytes, and the old id cannot be recovered. The result reports only names and
+counts of secrets. Blobs cannot be searched for secrets, so they are left out.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from ...core.entries import BranchSummary, Payload, Unknown
 from ...core.redact import Redactor
 from ...stores.base import Fact, QueuedInput, SessionDetail, SessionRow, StoredEntry
 from ...stores.transfer import SessionExport
-from .rename import Names, owned, relinked
+from .rename import IdMap, rename_links, with_owner
 
 _HIDDEN = re.compile(r"\[redacted(?: ([^\]]*))?\]")
 UNNAMED = "looks like a secret"
 MARK = "redacted"
-"""The tag that says so wherever the session goes."""
+"""The tag that marks a redacted session in any store."""
 
 
 class CountingRedactor(Redactor):
-    """A redactor that counts what it hides."""
+    """A redactor that counts what it hides, by the name of the secret."""
 
     def __init__(self, redactor: Redactor) -> None:
         super().__init__()
         self._redactor = redactor
-        self.masked: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
 
     def may_contain_secret(self, body: bytes) -> bool:
         return self._redactor.may_contain_secret(body)
@@ -41,7 +41,7 @@ class CountingRedactor(Redactor):
     def redact_text(self, text: str) -> str:
         hidden = self._redactor.redact_text(text)
         if hidden != text:
-            self.masked += _marks(hidden) - _marks(text)
+            self.counts += _marks(hidden) - _marks(text)
         return hidden
 
 
@@ -51,15 +51,15 @@ def _marks(text: str) -> Counter[str]:
 
 class Redaction:
     def __init__(self, redactor: Redactor) -> None:
-        self.tally = CountingRedactor(redactor)
-        self._sessions = Names(_other("ses"))
-        self._conversations = Names(_other("con"))
+        self.redactor = CountingRedactor(redactor)
+        self._sessions = IdMap(_hashed_id("ses"))
+        self._conversations = IdMap(_hashed_id("con"))
         self._ids: dict[bytes, bytes] = {b"": b""}
 
     def dumps(self, dumps: Iterable[SessionExport]) -> Iterator[SessionExport]:
         for dump in dumps:
             row = self._row(dump.row)
-            facts = self._facts(relinked(dump.facts, self._sessions, is_root=False))
+            facts = self._facts(rename_links(dump.facts, self._sessions, is_root=False))
             changed = replace(
                 dump,
                 row=row,
@@ -68,16 +68,16 @@ class Redaction:
                 facts=facts,
                 inbox=self._inbox(dump.inbox),
             )
-            yield owned(changed, row.session_id)
+            yield with_owner(changed, row.session_id)
 
     def _row(self, row: SessionRow) -> SessionRow:
-        hide = self.tally.redact_json
+        hide = self.redactor.redact_json
         return replace(
             row,
             session_id=self._sessions[row.session_id],
             conversation_id=self._conversations[row.conversation_id],
             parent_session=None if row.parent_session is None else self._sessions[row.parent_session],
-            owner=None,  # whose mailbox it was is nobody's business
+            owner=None,  # the owner is not part of what is shared
             agent=hide(row.agent),
             title=hide(row.title),
             error=hide(row.error),
@@ -86,17 +86,17 @@ class Redaction:
         )
 
     def _detail(self, detail: SessionDetail) -> SessionDetail:
-        """The cached state goes: it is folded again from what is left."""
+        """Drop the cached state: it is folded again from the redacted entries."""
         return SessionDetail(*(self._json(text) for text in (detail.spec, detail.policy, detail.workspace)))
 
     def _json(self, text: bytes | None) -> bytes | None:
-        if text is None or not self.tally.may_contain_secret(text):
+        if text is None or not self.redactor.may_contain_secret(text):
             return text
-        return to_json(self.tally.redact_json(from_json(text)), "a redacted value")
+        return to_json(self.redactor.redact_json(from_json(text)), "a redacted value")
 
     def _facts(self, facts: Iterable[Fact]) -> Iterator[Fact]:
         for fact in facts:
-            yield replace(fact, data=self.tally.redact_json(fact.data))
+            yield replace(fact, data=self.redactor.redact_json(fact.data))
 
     def _inbox(self, inbox: Iterable[QueuedInput]) -> Iterator[QueuedInput]:
         for queued in inbox:
@@ -123,21 +123,21 @@ class Redaction:
     def _body(self, kind: str, body: bytes) -> bytes:
         if kind == "branch_summary":
             body = self._summary_body(decode(kind, body))
-        if not self.tally.may_contain_secret(body):
+        if not self.redactor.may_contain_secret(body):
             return body
         payload = decode(kind, body)
         if isinstance(payload, Unknown):
-            return to_json(self.tally.redact_json(from_json(body)), kind)
-        return encode(self.tally.redact_payload(payload))
+            return to_json(self.redactor.redact_json(from_json(body)), kind)
+        return encode(self.redactor.redact_payload(payload))
 
     def _summary_body(self, payload: Payload) -> bytes:
-        """It names the branch it left by an id, which is another now."""
+        """Replace the entry id it refers to, which has changed."""
         assert isinstance(payload, BranchSummary)
         left = self._ids.get(bytes.fromhex(payload.leaf_id), b"")
         return encode(replace(payload, leaf_id=left.hex()))
 
 
-def _other(prefix: str) -> Callable[[str], str]:
+def _hashed_id(prefix: str) -> Callable[[str], str]:
     def name(old: str) -> str:
         return f"{prefix}_{sha256(f'redacted {old}'.encode()).hexdigest()[:20]}"
 

@@ -1,4 +1,4 @@
-"""A dumped session under another id: the links between a parent and its tasks go along."""
+"""Give exported sessions other ids, and rename the links between parents and tasks accordingly."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ LINKS = {
     "task_waits": "session",
     "task_decided": "session",
 }
-"""The facts that name other sessions, and where."""
+"""The facts that name another session, and the field that does."""
 
 
-class Names(dict[str, str]):
-    """Old ids to new ones, made when they are first met."""
+class IdMap(dict[str, str]):
+    """New ids by old ones, created on first use."""
 
     def __init__(self, make: Callable[[str], str]) -> None:
         super().__init__()
@@ -30,30 +30,30 @@ class Names(dict[str, str]):
         return new
 
 
-def beside(dumps: Iterable[SessionExport], new_id: Callable[[str], str]) -> Iterator[SessionExport]:
-    """Everything under new ids, to lie beside what it is a copy of.
+def with_new_ids(dumps: Iterable[SessionExport], new_id: Callable[[str], str]) -> Iterator[SessionExport]:
+    """Give every session a new id, so that the copy can exist beside the original.
 
-    The first session becomes an import, and says of what: its parent is the id it had. Conversations get
-    ids of their own, so that none goes on in a copy by mistake.
+    The first session becomes an import whose parent is its old id. Conversations get new ids too, so that none is
+    continued in a copy by mistake.
     """
-    names = Names(lambda old: new_id("ses"))
-    conversations = Names(lambda old: new_id("con"))
+    names = IdMap(lambda old: new_id("ses"))
+    conversation_ids = IdMap(lambda old: new_id("con"))
     for n, dump in enumerate(dumps):
         old = dump.row
         row = replace(
             old,
             session_id=names[old.session_id],
-            conversation_id=conversations[old.conversation_id],
+            conversation_id=conversation_ids[old.conversation_id],
             parent_session=names[old.parent_session] if n and old.parent_session else old.session_id,
             parent_seq=old.parent_seq if n else old.leaf.seq,
             relation=old.relation if n else "import",
         )
-        renamed = replace(dump, row=row, facts=relinked(dump.facts, names, is_root=not n))
-        yield owned(renamed, row.session_id)
+        renamed = replace(dump, row=row, facts=rename_links(dump.facts, names, is_root=not n))
+        yield with_owner(renamed, row.session_id)
 
 
-def owned(dump: SessionExport, session_id: str) -> SessionExport:
-    """Its own branches name it."""
+def with_owner(dump: SessionExport, session_id: str) -> SessionExport:
+    """Assign its own branches to `session_id`."""
     branches = tuple(
         branch if branch.session_id is None else replace(branch, session_id=session_id)
         for branch in dump.branches
@@ -61,8 +61,8 @@ def owned(dump: SessionExport, session_id: str) -> SessionExport:
     return replace(dump, branches=branches)
 
 
-def relinked(facts: Iterable[Fact], names: Names, *, is_root: bool) -> Iterator[Fact]:
-    """The facts that name other sessions, by their new names. Who a root came from is none of them."""
+def rename_links(facts: Iterable[Fact], names: IdMap, *, is_root: bool) -> Iterator[Fact]:
+    """Rename the sessions in facts, except the origin of a root."""
     for fact in facts:
         data = fact.data
         link = LINKS.get(fact.kind, "")

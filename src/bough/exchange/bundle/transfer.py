@@ -1,8 +1,7 @@
-"""Bundles: a session, whole, in one file that any store takes in again. docs/format.md says what is in it.
+"""Export a session as a bundle, one file that any store can import. docs/format.md describes the format.
 
-Export streams one consistent read of the store into the file; import reads the file twice, first to check
-everything and then to write it in one transaction. No evidence ever leaves: what a provider signed is between
-it and us.
+Export streams one consistent read of the store into the file. Import reads the file twice: first to check everything,
+then to write it in one transaction. Evidence, which providers signed for this store, is never exported.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from ...errors import InvalidArgument, InvalidBundle
 from ...log.runtime import Runtime
 from ...stores.base import StoreBackend
 from ...stores.transfer import SessionExports
-from ..copy import import_dumps
+from ..copy import import_exports
 from .lines import FORMAT, Header
-from .read import BundleReader, check, opened
+from .read import BundleReader, check_bundle, open_twice
 from .redaction import MARK, Redaction
 from .write import BundleExportResult, BundleWriter, OnProgress, atomic_file, write_error
 
@@ -29,18 +28,18 @@ PathOrFile = str | os.PathLike[str] | BinaryIO
 
 
 class BundleImportResult(Struct, frozen=True):
-    """What a bundle brought here: what is new, and what was known."""
+    """The result of importing a bundle."""
 
     session_id: str
-    """The session the bundle was made for, by the id it has here."""
+    """The session the bundle was made for, by its id in this store."""
     added: tuple[str, ...]
-    """The sessions written now, it and its tasks."""
+    """The sessions written now: it and its tasks."""
     existing: tuple[str, ...]
-    """Those that were here before with the same content: of them nothing was written."""
+    """Those that existed with the same content; nothing was written for them."""
     entries: int
     blobs: int
     missing_blobs: int
-    """Blobs that are named and neither in the bundle nor here; they show as stubs."""
+    """Referenced blobs that are neither in the bundle nor in the store; they are shown as placeholders."""
     redacted: bool = False
 
 
@@ -55,31 +54,29 @@ def export(
     redact: bool = False,
     progress: OnProgress | None = None,
 ) -> BundleExportResult:
-    """Write one session, and its tasks, as a bundle. The same session makes the same bytes, wherever it lies."""
+    """Write a session and its tasks as a bundle. The same session gives the same bytes from any store."""
     if blobs and redact:
-        raise InvalidArgument(
-            "blobs", blobs, "False where redact=True: the bytes of blobs cannot be looked through"
-        )
+        raise InvalidArgument("blobs", blobs, "False with redact=True: blobs cannot be searched for secrets")
     redaction = Redaction(runtime.redactor) if redact else None
     with store.export_sessions(session_id, children=children) as found:
         sessions = iter(found.sessions if redaction is None else redaction.dumps(found.sessions))
         first = next(sessions)
         header = Header(FORMAT, first.row.session_id, children, blobs, first.row.tags.get(MARK) == "true")
         dumps = SessionExports(chain([first], sessions), found.blobs)
-        exported = _written(to, header, dumps, store.url, progress)
-    return exported if redaction is None else replace(exported, redactions=dict(redaction.tally.masked))
+        exported = _write(to, header, dumps, store.url, progress)
+    return exported if redaction is None else replace(exported, redactions=dict(redaction.redactor.counts))
 
 
-def _written(
-    to: PathOrFile, header: Header, dumps: SessionExports, where: str, tell: OnProgress | None
+def _write(
+    to: PathOrFile, header: Header, dumps: SessionExports, name: str, progress: OnProgress | None
 ) -> BundleExportResult:
     if isinstance(to, str | os.PathLike):
         with atomic_file(to) as file:
-            return BundleWriter(file, where, tell).bundle(header, dumps)
+            return BundleWriter(file, name, progress).bundle(header, dumps)
     try:
-        return BundleWriter(to, where, tell).bundle(header, dumps)
+        return BundleWriter(to, name, progress).bundle(header, dumps)
     except BrokenPipeError:
-        raise  # whoever reads went away; that is for the owner of the stream to judge
+        raise  # the reader closed the stream; its owner decides what that means
     except OSError as error:
         raise write_error(str(getattr(to, "name", "the bundle")), error) from None
 
@@ -92,21 +89,21 @@ def import_bundle(
     new_id: bool = False,
     progress: OnProgress | None = None,
 ) -> BundleImportResult:
-    """Take a bundle in: all of it, in one transaction, or nothing. Twice adds nothing.
+    """Import a bundle in one transaction, all or nothing. Importing it again adds nothing.
 
-    `new_id` gives it and its tasks fresh ids, to lie beside what has theirs.
+    `new_id` gives it and its tasks new ids, so that it can exist beside the original.
     """
     if isinstance(source, io.TextIOBase):
         raise InvalidBundle(
             str(getattr(source, "name", "the bundle")), 0, 'it was opened as text; open it with "rb"'
         )
-    with opened(source) as (file, where):
-        begin = file.tell()
-        found = check(file, where, progress)
-        file.seek(begin)
-        reader = BundleReader(file, where, "taking in", progress)
-        taken = import_dumps(store, runtime, reader.dumps(found.stands_on), new_id=new_id)
-    first = taken.added[0] if new_id else found.header.session
+    with open_twice(source) as (file, name):
+        start = file.tell()
+        found = check_bundle(file, name, progress)
+        file.seek(start)
+        reader = BundleReader(file, name, "importing", progress)
+        result = import_exports(store, runtime, reader.dumps(found.inherited_hashes), new_id=new_id)
+    first = result.added[0] if new_id else found.header.session
     return BundleImportResult(
-        first, taken.added, taken.known, taken.entries, taken.blobs, taken.missing, found.header.redacted
+        first, result.added, result.known, result.entries, result.blobs, result.missing, found.header.redacted
     )

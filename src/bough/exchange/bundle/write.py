@@ -1,4 +1,4 @@
-"""Writing a bundle: dumps as lines, a hash over all of them at the end, and a file that is whole or not there."""
+"""Write a bundle: sessions as lines, a hash over all of them at the end, and a file that is complete or absent."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ PROGRESS_INTERVAL = 1_000
 
 
 class TransferProgress(Struct, frozen=True):
-    """How far it is, told every thousand lines."""
+    """Progress, reported every thousand lines."""
 
     phase: str
-    """writing, checking or taking in"""
+    """writing, checking or importing"""
     lines: int
     bytes: int
 
@@ -49,25 +49,25 @@ OnProgress = Callable[[TransferProgress], None]
 
 
 class BundleExportResult(Struct, frozen=True):
-    """What went into a bundle, and what was left out of it."""
+    """What was written to a bundle, and what was left out."""
 
     counts: Counts
     bytes: int
     omitted_blobs: int
-    """Blobs that are named and not in it: not asked for, or missing in the store."""
+    """Referenced blobs that are not in it: not requested, or missing in the store."""
     redactions: dict[str, int] = field(default_factory=dict)
-    """Of a redacted bundle: how often what was hidden, by the name of the secret; never the secret."""
+    """In a redacted bundle: how often each secret was hidden, by its name."""
 
 
 class BundleWriter:
-    """Lines into a file, hashed and counted on their way."""
+    """Writes lines to a file, and hashes and counts them."""
 
-    def __init__(self, file: BinaryIO, where: str, tell: OnProgress | None) -> None:
-        self.file, self.where, self.tell = file, where, tell
+    def __init__(self, file: BinaryIO, where: str, progress: OnProgress | None) -> None:
+        self.file, self.where, self.progress = file, where, progress
         self.hash = sha256()
         self.bytes = self.lines = 0
         self.sessions = self.entries = self.calls = self.facts = self.blobs = 0
-        self.naming = BlobReferences()
+        self.references = BlobReferences()
 
     def put(self, line: Line) -> None:
         data = encode_line(line) + b"\n"
@@ -75,8 +75,8 @@ class BundleWriter:
         self.file.write(data)
         self.bytes += len(data)
         self.lines += 1
-        if self.tell is not None and self.lines % PROGRESS_INTERVAL == 0:
-            self.tell(TransferProgress("writing", self.lines, self.bytes))
+        if self.progress is not None and self.lines % PROGRESS_INTERVAL == 0:
+            self.progress(TransferProgress("writing", self.lines, self.bytes))
 
     def bundle(self, header: Header, dumps: SessionExports) -> BundleExportResult:
         self.put(header)
@@ -87,11 +87,11 @@ class BundleWriter:
                 why = f"session {dump.row.session_id}: {error}"
                 raise StoreDamaged(self.where, why) from None
         if header.blobs:
-            for blob in dumps.blobs(self.naming.mimes):
+            for blob in dumps.blobs(self.references.mimes):
                 self._blob(blob)
         counts = Counts(self.sessions, self.entries, self.calls, self.facts, self.blobs)
         self.put(EndLine(counts, self.hash.hexdigest()))
-        return BundleExportResult(counts, self.bytes, len(self.naming.mimes) - self.blobs)
+        return BundleExportResult(counts, self.bytes, len(self.references.mimes) - self.blobs)
 
     def _session(self, dump: SessionExport) -> None:
         dump = check_export(dump)
@@ -104,7 +104,7 @@ class BundleWriter:
         for given in dump.inherited_limits:
             self.put(GivenLine(given))
         for stored in dump.entries:
-            self.naming.add(stored.entry.kind, stored.entry.body)
+            self.references.add(stored.entry.kind, stored.entry.body)
             self.put(entry_line(stored))
             self.entries += 1
         for call in dump.calls:
@@ -113,23 +113,23 @@ class BundleWriter:
         for fact in dump.facts:
             self.put(fact_line(fact))
             self.facts += 1
-        for queued in self.naming.inbox(dump.inbox):
+        for queued in self.references.inbox(dump.inbox):
             self.put(queued_line(queued))
 
     def _blob(self, blob: BlobStream) -> None:
         self.put(BlobLine(blob.hash, blob.mime, blob.size))
         self.blobs += 1
         digest, size = sha256(), 0
-        for piece in _cut(blob):
+        for piece in _split(blob):
             digest.update(piece)
             size += len(piece)
             self.put(PieceLine(piece))
         if (digest.hexdigest(), size) != (blob.hash, blob.size):
-            raise StoreDamaged(self.where, f"blob {blob.hash} does not hold the bytes it is named after")
+            raise StoreDamaged(self.where, f"blob {blob.hash} does not match its hash")
 
 
-def _cut(blob: BlobStream) -> Iterator[bytes]:
-    """Pieces of one size, whatever the store hands out, so that the bundle is the same."""
+def _split(blob: BlobStream) -> Iterator[bytes]:
+    """Cut pieces to one size, so that bundles from different stores are equal."""
     for piece in blob.pieces:
         for begin in range(0, len(piece), PIECE_BYTES):
             yield piece[begin : begin + PIECE_BYTES]
@@ -137,15 +137,15 @@ def _cut(blob: BlobStream) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file that appears under its name when it is complete and on disk, and leaves nothing behind if not."""
-    target = Path(os.path.realpath(path))  # a link stays one
+    """Open a file that appears under its name once it is complete and on disk, and leaves nothing behind otherwise."""
+    target = Path(os.path.realpath(path))  # write through a symbolic link
     if target.exists() and not target.is_file():
-        with _stream(target) as file:
+        with _open_stream(target) as file:
             yield file
         return
-    half = target.with_name(f".{target.name}.{os.urandom(6).hex()}.part")
+    partial = target.with_name(f".{target.name}.{os.urandom(6).hex()}.part")
     try:
-        handle = os.open(half, os.O_CREAT | os.O_EXCL | os.O_WRONLY, stat.S_IRUSR | stat.S_IWUSR)
+        handle = os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, stat.S_IRUSR | stat.S_IWUSR)
     except OSError as error:
         raise write_error(str(target), error) from None
     try:
@@ -153,17 +153,17 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(half, target)
+        os.replace(partial, target)
     except OSError as error:
         raise write_error(str(target), error) from None
     finally:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(half)
+            os.unlink(partial)
 
 
 @contextlib.contextmanager
-def _stream(target: Path) -> Iterator[BinaryIO]:
-    """A pipe or a device is written to: a file put in its place would take it away from everybody."""
+def _open_stream(target: Path) -> Iterator[BinaryIO]:
+    """Write to a pipe or device directly: replacing it by a file would break it for others."""
     try:
         with open(target, "wb") as file:
             yield file
@@ -172,7 +172,7 @@ def _stream(target: Path) -> Iterator[BinaryIO]:
 
 
 def write_error(where: str, error: OSError) -> StoreError:
-    """The system's error in our words."""
+    """Return the store error for an error of the operating system."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StoreFull(where)
     if isinstance(error, PermissionError):

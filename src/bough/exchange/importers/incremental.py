@@ -1,7 +1,7 @@
-"""What a source told since its session was taken in, appended where it belongs: behind the same entry as there.
+"""Append what a source added since its session was imported, after the same entries as in the source.
 
-Equal ids are equal histories, so an entry that is here is found by its id, on whichever branch. What follows it there
-and not here is appended, on a branch of its own if something else follows it here. A session that was gone on with on both
+Equal entry ids mean equal histories, so an entry is found by its id on any branch. What follows it only in the source is
+appended, on a new branch if something else follows it here. A session that was continued on both
 sides is not touched: that is `IdConflict`.
 """
 
@@ -22,122 +22,126 @@ from ...log.runtime import Runtime
 from ...stores.base import StoreBackend
 
 FINAL = "imported"
-"""The fact a session that was taken in ends with."""
+"""The last fact of an import."""
 MOVES = ("appended", "moved")
 
 
-def grow(store: StoreBackend, runtime: Runtime, shelf: StoreBackend, session_id: str) -> int:
-    """How many entries were appended. `shelf` holds the session as its source tells it now."""
-    return Growing(store, runtime, shelf, session_id).run()
+def append_new_entries(store: StoreBackend, runtime: Runtime, staging: StoreBackend, session_id: str) -> int:
+    """Append the new entries of `staging`, which holds the session as its source has it now; return their number."""
+    return SessionUpdate(store, runtime, staging, session_id).run()
 
 
-class Growing:
-    def __init__(self, store: StoreBackend, runtime: Runtime, shelf: StoreBackend, session_id: str) -> None:
-        self.shelf, self.told = shelf, shelf.session(session_id)
+class SessionUpdate:
+    def __init__(self, store: StoreBackend, runtime: Runtime, staging: StoreBackend, session_id: str) -> None:
+        self.staging, self.source_row = staging, staging.session(session_id)
         try:
             self.row = store.session(session_id)
         except NotFound:
             raise IdConflict(session_id) from None
-        self.now = self.told.started_at
+        self.now = self.source_row.started_at
         clock = Runtime(lambda: self.now, runtime.new_id, runtime.holder, runtime.is_gone, runtime.redactor)
-        self.here = Log(store, self.row, clock)
-        self.places = {b"": Leaf(_root(store, session_id), 0)}
-        self.places |= {s.entry.entry_id: Leaf(s.branch, s.entry.seq) for s in store.entries(session_id)}
-        self.calls = {(call.branch, call.after_seq + 1): call for call in shelf.calls(session_id)}
-        self.paid = {(call.branch, call.after_seq + 1) for call in store.calls(session_id)}
+        self.log = Log(store, self.row, clock)
+        self.positions = {b"": Leaf(_root(store, session_id), 0)}
+        self.positions |= {s.entry.entry_id: Leaf(s.branch, s.entry.seq) for s in store.entries(session_id)}
+        self.calls = {(call.branch, call.after_seq + 1): call for call in staging.calls(session_id)}
+        self.has_usage = {(call.branch, call.after_seq + 1) for call in store.calls(session_id)}
 
     def run(self) -> int:
-        coming = list(_chained(self.shelf, self.row.session_id))
+        source_entries = list(_entries_with_parents(self.staging, self.row.session_id))
         has_moved = self._has_moved()
-        self._refuse_other([entry for _, _, entry in coming], has_moved)
+        self._refuse_conflict([entry for _, _, entry in source_entries], has_moved)
         added = 0
-        for place, before, entry in coming:
+        for place, before, entry in source_entries:
             self.now = entry.at
             call = self.calls.get((place.branch, place.seq))
-            if entry.entry_id in self.places:
-                self._pay(self.places[entry.entry_id], call)
+            if entry.entry_id in self.positions:
+                self._add_usage(self.positions[entry.entry_id], call)
                 continue
-            self._stand_at(before)
+            self._move_to(before)
             self._append(entry, call)
             added += 1
-        leaf = _id_at(self.shelf, self.told.leaf, self.row.session_id)
-        if added or (self.here.leaf != self.places[leaf] and not has_moved):
-            self._stand_at(leaf)
+        leaf = _id_at(self.staging, self.source_row.leaf, self.row.session_id)
+        if added or (self.log.leaf != self.positions[leaf] and not has_moved):
+            self._move_to(leaf)
             self._end()
         return added
 
     def _has_moved(self) -> bool:
-        """Whether it was written to or moved since it was taken in, by somebody here or by a growth that broke off."""
-        facts = [fact.kind for fact in self.here.store.journal(self.row.session_id)]
+        """Whether it was written or moved since the import, by a user or by an update that was interrupted."""
+        facts = [fact.kind for fact in self.log.store.journal(self.row.session_id)]
         since = facts[len(facts) - facts[::-1].index(FINAL) :] if FINAL in facts else facts
         return any(kind in MOVES for kind in since)
 
-    def _refuse_other(self, coming: list[NewEntry], has_moved: bool) -> None:
-        """`IdConflict` unless what is here is a beginning of what is told; and if both have gone on since."""
-        ids = {entry.entry_id for entry in coming}
-        is_beginning = not coming or len(self.places) == 1 or coming[0].entry_id in self.places
-        is_ours = has_moved and self.here.leaf.seq > 0 and self.here.cursor.entry_id not in ids
+    def _refuse_conflict(self, source_entries: list[NewEntry], has_moved: bool) -> None:
+        """Raise `IdConflict` unless the session here is a prefix of the source, or if both were continued."""
+        ids = {entry.entry_id for entry in source_entries}
+        is_beginning = (
+            not source_entries or len(self.positions) == 1 or source_entries[0].entry_id in self.positions
+        )
+        is_ours = has_moved and self.log.leaf.seq > 0 and self.log.cursor.entry_id not in ids
         if (
-            self.row.seed_count != self.told.seed_count
+            self.row.seed_count != self.source_row.seed_count
             or not is_beginning
-            or (is_ours and not ids <= self.places.keys())
+            or (is_ours and not ids <= self.positions.keys())
         ):
             raise IdConflict(self.row.session_id)
 
-    def _stand_at(self, entry_id: bytes) -> None:
-        if self.here.leaf != self.places[entry_id]:
-            self.here.move(self.places[entry_id])
+    def _move_to(self, entry_id: bytes) -> None:
+        if self.log.leaf != self.positions[entry_id]:
+            self.log.move(self.positions[entry_id])
 
     def _append(self, entry: NewEntry, call: Call | None) -> None:
         payload = decode(entry.kind, entry.body)
         for media in payload.media if isinstance(payload, Message) else ():
-            blob = self.shelf.blob(media.hash)
+            blob = self.staging.blob(media.hash)
             if blob is not None:
-                self.here.store.put_blob(blob, self.now)
+                self.log.store.put_blob(blob, self.now)
         draft = Draft(payload, entry.model, entry.finish, decode_evidence(entry.evidence))
-        self.here.append([draft], calls=self._charged(call))
-        self.places[entry.entry_id] = self.here.leaf
+        self.log.append([draft], calls=self._new_call(call))
+        self.positions[entry.entry_id] = self.log.leaf
 
-    def _pay(self, place: Leaf, call: Call | None) -> None:
-        """An answer that was taken in before the source told what it had cost."""
+    def _add_usage(self, place: Leaf, call: Call | None) -> None:
+        """Add the usage of an answer that was imported before the source recorded it."""
         if (
             call is not None
-            and (place.branch, place.seq) not in self.paid
-            and place.branch == self.here.leaf.branch
+            and (place.branch, place.seq) not in self.has_usage
+            and place.branch == self.log.leaf.branch
         ):
-            self.here.record("call_told", calls=self._charged(call))
+            self.log.record("call_told", calls=self._new_call(call))
 
-    def _charged(self, call: Call | None) -> list[Call]:
-        return [] if call is None else [replace(call, call_id=self.here.runtime.new_id(""), branch=0)]
+    def _new_call(self, call: Call | None) -> list[Call]:
+        return [] if call is None else [replace(call, call_id=self.log.runtime.new_id(""), branch=0)]
 
     def _end(self) -> None:
-        facts = self.shelf.journal(self.row.session_id)
+        facts = self.staging.journal(self.row.session_id)
         data = next(fact.data for fact in reversed(facts) if fact.kind == FINAL)
-        row = {"status": self.told.status, "holder": None, "lease_until": None}
-        self.here.record(FINAL, data=data, row=row if self.row.title else {**row, "title": self.told.title})
+        row = {"status": self.source_row.status, "holder": None, "lease_until": None}
+        self.log.record(
+            FINAL, data=data, row=row if self.row.title else {**row, "title": self.source_row.title}
+        )
 
 
-def _chained(shelf: StoreBackend, session_id: str) -> Iterator[tuple[Leaf, bytes, NewEntry]]:
-    """Every entry as it grew: its place, the id of the one before it, and itself."""
-    branches = {branch.branch: branch for branch in shelf.branches(session_id)}
+def _entries_with_parents(staging: StoreBackend, session_id: str) -> Iterator[tuple[Leaf, bytes, NewEntry]]:
+    """Yield every entry with its position and the id of the entry before it, oldest first."""
+    branches = {branch.branch: branch for branch in staging.branches(session_id)}
     ids: dict[Leaf, bytes] = {}
-    for stored in shelf.entries(session_id):
+    for stored in staging.entries(session_id):
         place = Leaf(stored.branch, stored.entry.seq)
-        before = _held(branches, Leaf(stored.branch, stored.entry.seq - 1))
+        before = _owner_position(branches, Leaf(stored.branch, stored.entry.seq - 1))
         ids[place] = stored.entry.entry_id
         yield place, ids.get(before, b""), stored.entry
 
 
-def _held(branches: Mapping[int, Branch], place: Leaf) -> Leaf:
-    """The same place by the branch that holds its entry."""
+def _owner_position(branches: Mapping[int, Branch], place: Leaf) -> Leaf:
+    """Return the same position on the branch that holds its entry."""
     number = place.branch
     while place.seq <= branches[number].parent_seq and (parent := branches[number].parent) is not None:
         number = parent
     return Leaf(number, place.seq)
 
 
-def _id_at(shelf: StoreBackend, leaf: Leaf, session_id: str) -> bytes:
-    last = shelf.path(session_id, leaf=leaf, newest=1).entries
+def _id_at(staging: StoreBackend, leaf: Leaf, session_id: str) -> bytes:
+    last = staging.path(session_id, leaf=leaf, newest=1).entries
     return last[-1].entry_id if last else b""
 
 

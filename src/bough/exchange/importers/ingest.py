@@ -1,8 +1,8 @@
-"""Taking in what another tool told: built in memory by the log's own laws, then written in one transaction.
+"""Import a `SessionRecord`: build the session in a memory store by the log's own laws, then write it in one transaction.
 
-Ids and times come from the source, so the same source makes the same session: taking it in twice adds nothing, and a
-source that has grown since adds what it grew by. What the log's laws refuse is mended where that can be done without
-inventing anything (a call without a result gets one that says so) and else counted as lost.
+Ids and times come from the source, so importing the same source twice adds nothing, and a source that has grown adds only
+its new entries. What the log's laws refuse is repaired if nothing has to be invented (a call without a result gets an
+error result), and otherwise counted as lost.
 """
 
 from __future__ import annotations
@@ -37,99 +37,101 @@ from ...log.runtime import Runtime
 from ...models.prices import price
 from ...stores.base import StoreBackend
 from ...stores.memory.store import MemoryStore
-from ..copy import import_dumps
-from .incremental import FINAL, grow
+from ..copy import import_exports
+from .incremental import FINAL, append_new_entries
 
-NOTHING = "it contains no messages; nothing was imported"
-NO_RESULT = "The session this was imported from holds no result of this call."
+NO_MESSAGES = "it contains no messages; nothing was imported"
+NO_RESULT = "The session this was imported from has no result for this call."
 
 
 class ToolImportResult(Struct, frozen=True):
-    """What became of one session of another tool."""
+    """The result of importing one session of another tool."""
 
     tool: str
     source: str
     session_id: str
-    """The id it has here."""
+    """Its id in this store."""
     added: tuple[str, ...]
-    """The sessions written now, it and its tasks."""
+    """The sessions written now: it and its tasks."""
     existing: tuple[str, ...]
-    """Those that were here before."""
+    """Those that existed before."""
     entries: int
-    """Entries that are new here."""
+    """New entries."""
     losses: dict[str, Loss]
-    """What could not be taken over as it was, by what it was."""
+    """What could not be converted as it was, by description."""
     title: str | None = None
     error: str | None = None
-    """Why nothing of it was taken in."""
+    """Why nothing of it was imported."""
 
 
 def import_session(
-    store: StoreBackend, runtime: Runtime, foreign: SessionRecord, *, new_id: bool = False
+    store: StoreBackend, runtime: Runtime, record: SessionRecord, *, new_id: bool = False
 ) -> ToolImportResult:
-    """One session and its tasks. All of it or nothing; of one that has grown since, what it grew by."""
-    if not (foreign.entries or foreign.seeds or foreign.tasks):
-        lost, about = foreign.losses, (foreign.title, NOTHING)
-        return ToolImportResult(foreign.tool, foreign.source, foreign.session_id, (), (), 0, lost, *about)
-    shelf = MemoryStore(space=store.space, owner=store.owner)
+    """Import one session and its tasks, all or nothing; only the new entries of one that has grown."""
+    if not (record.entries or record.seeds or record.tasks):
+        nothing = ToolImportResult(record.tool, record.source, record.session_id, (), (), 0, record.losses)
+        return replace(nothing, title=record.title, error=NO_MESSAGES)
+    staging = MemoryStore(space=store.space, owner=store.owner)
     losses = LossReport()
     added: tuple[str, ...] = ()
-    known: tuple[str, ...] = ()
-    entries, refused = 0, None
+    existing: tuple[str, ...] = ()
+    entries, refusal = 0, None
     try:
-        SessionBuilder(shelf, runtime, foreign, losses).run()
-        added, known, entries = _taken_in(store, runtime, shelf, foreign.session_id, new_id=new_id)
+        SessionBuilder(staging, runtime, record, losses).run()
+        added, existing, entries = _write(store, runtime, staging, record.session_id, new_id=new_id)
     except (
         InvalidValue,
         IdTaken,
         SessionRunning,
         StaleLeaf,
         SessionTrashed,
-    ) as error:  # of this one; the next may be fine
-        refused = str(error)
-    session_id = added[0] if new_id and added else foreign.session_id
+    ) as error:  # the next session may be fine
+        refusal = str(error)
+    session_id = added[0] if new_id and added else record.session_id
     return ToolImportResult(
-        foreign.tool, foreign.source, session_id, added, known, entries, losses, foreign.title, refused
+        record.tool, record.source, session_id, added, existing, entries, losses, record.title, refusal
     )
 
 
-def _taken_in(
-    store: StoreBackend, runtime: Runtime, shelf: StoreBackend, session_id: str, *, new_id: bool
+def _write(
+    store: StoreBackend, runtime: Runtime, staging: StoreBackend, session_id: str, *, new_id: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...], int]:
-    """The sessions written now, those that were here before, and how many entries are new."""
+    """Return the sessions written now, those that existed before, and the number of new entries."""
     try:
-        return _all_of(store, runtime, shelf, (session_id,), new_id=new_id, children=True)
+        return _import_dump(store, runtime, staging, (session_id,), new_id=new_id, children=True)
     except IdConflict:
-        with shelf.export_sessions(session_id, children=True) as dumps:
-            names = [dump.row.session_id for dump in dumps.sessions]
+        with staging.export_sessions(session_id, children=True) as exports:
+            session_ids = [dump.row.session_id for dump in exports.sessions]
     added: list[str] = []
-    known: list[str] = []
+    existing: list[str] = []
     entries = 0
-    for name in names:  # each before its tasks
+    for name in session_ids:  # parents before their tasks
         try:
-            new, old, many = _all_of(store, runtime, shelf, (name,), new_id=False, children=False)
+            new, old, new_entries = _import_dump(
+                store, runtime, staging, (name,), new_id=False, children=False
+            )
         except IdConflict:
-            new, old, many = (), (name,), grow(store, runtime, shelf, name)
-        added, known, entries = [*added, *new], [*known, *old], entries + many
-    return tuple(added), tuple(known), entries
+            new, old, new_entries = (), (name,), append_new_entries(store, runtime, staging, name)
+        added, existing, entries = [*added, *new], [*existing, *old], entries + new_entries
+    return tuple(added), tuple(existing), entries
 
 
-def _all_of(
+def _import_dump(
     store: StoreBackend,
     runtime: Runtime,
-    shelf: StoreBackend,
-    names: tuple[str, ...],
+    staging: StoreBackend,
+    session_ids: tuple[str, ...],
     *,
     new_id: bool,
     children: bool,
 ) -> tuple[tuple[str, ...], tuple[str, ...], int]:
-    with shelf.export_sessions(*names, children=children) as dumps:
-        taken = import_dumps(store, runtime, dumps, new_id=new_id)
-    return taken.added, taken.known, taken.entries
+    with staging.export_sessions(*session_ids, children=children) as exports:
+        result = import_exports(store, runtime, exports, new_id=new_id)
+    return result.added, result.known, result.entries
 
 
-class Clock:
-    """A world that stands at the time of what is told."""
+class RecordClock:
+    """A runtime whose clock is set to the time of the record being added."""
 
     def __init__(self, runtime: Runtime, new_id: Callable[[str], str]) -> None:
         self.now = 0
@@ -137,106 +139,106 @@ class Clock:
 
 
 class SessionBuilder:
-    """The session as its source tells it, in a store of its own; what it loses goes to `losses`."""
+    """Builds a session and its tasks in a memory store."""
 
     def __init__(
         self,
-        shelf: StoreBackend,
+        staging: StoreBackend,
         runtime: Runtime,
-        foreign: SessionRecord,
+        record: SessionRecord,
         losses: LossReport,
         parent: Log | None = None,
     ) -> None:
-        self.foreign, self.losses, self.outer = foreign, losses, runtime
-        self.clock = Clock(runtime, _ids(foreign.session_id))
-        times = [told.at for told in foreign.entries if told.at is not None]
+        self.record, self.losses, self.outer = record, losses, runtime
+        self.clock = RecordClock(runtime, _ids(record.session_id))
+        times = [entry.at for entry in record.entries if entry.at is not None]
         self.clock.now = (
-            foreign.started_at if foreign.started_at is not None else min(times, default=runtime.now())
+            record.started_at if record.started_at is not None else min(times, default=runtime.now())
         )
-        self.log = self._started(shelf, parent)
+        self.log = self._start(staging, parent)
         self.places = {START: self.log.leaf}
-        losses.merge(foreign.losses)
+        losses.merge(record.losses)
 
-    def _started(self, shelf: StoreBackend, parent: Log | None) -> Log:
-        foreign = self.foreign
-        conversation_id = foreign.session_id
+    def _start(self, staging: StoreBackend, parent: Log | None) -> Log:
+        record = self.record
+        conversation_id = record.session_id
         about: SessionOptions = {
-            "owner": shelf.owner,
-            "title": foreign.title,
+            "owner": staging.owner,
+            "title": record.title,
             "relation": "import",
-            "state": foreign.state,
-            "tags": {"imported_from": foreign.tool, **foreign.tags},
+            "state": record.state,
+            "tags": {"imported_from": record.tool, **record.tags},
         }
         if parent is not None:
-            parent.record("task_started", data={"child": foreign.session_id, "seq": parent.leaf.seq})
+            parent.record("task_started", data={"child": record.session_id, "seq": parent.leaf.seq})
             conversation_id = parent.store.session(parent.session_id).conversation_id
             about["relation"] = "task"
             about["parent_session"], about["parent_seq"] = parent.session_id, parent.leaf.seq
-        seeds = [Draft(seed) for seed in foreign.seeds]
+        seeds = [Draft(seed) for seed in record.seeds]
         runtime = self.clock.runtime
         new, cursor = new_session(
-            runtime, shelf.space, foreign.agent, seeds, foreign.session_id, conversation_id, about
+            runtime, staging.space, record.agent, seeds, record.session_id, conversation_id, about
         )
-        row, _ = shelf.create(new)
-        return Log(shelf, row, runtime, cursor)
+        row, _ = staging.create(new)
+        return Log(staging, row, runtime, cursor)
 
     def run(self) -> None:
-        for told in self.foreign.entries:
-            self.clock.now = told.at if told.at is not None else self.clock.now
-            self._add(told)
-            if told.key is not None:
-                self.places[told.key] = self.log.leaf
-        if self.foreign.leaf is not None:
-            self._stand_behind(self.foreign.leaf)
+        for entry in self.record.entries:
+            self.clock.now = entry.at if entry.at is not None else self.clock.now
+            self._add(entry)
+            if entry.key is not None:
+                self.places[entry.key] = self.log.leaf
+        if self.record.leaf is not None:
+            self._move_after(self.record.leaf)
         self._label()
         self._end()
-        for task in self.foreign.tasks:
+        for task in self.record.tasks:
             SessionBuilder(self.log.store, self.outer, task, self.losses, self.log).run()
 
-    def _add(self, told: EntryRecord) -> None:
-        results = told.payload.results if isinstance(told.payload, Message) else ()
-        if self._are_awaited(
+    def _add(self, entry: EntryRecord) -> None:
+        results = entry.payload.results if isinstance(entry.payload, Message) else ()
+        if self._are_open(
             results
-        ):  # they go where their calls are open, whichever of their like they follow
-            self._append(told)
+        ):  # results belong where their calls are open, whatever they follow in the source
+            self._append(entry)
             return
-        if told.after is not None:
-            self._stand_behind(told.after)
-        if results and not self._are_awaited(results):
+        if entry.after is not None:
+            self._move_after(entry.after)
+        if results and not self._are_open(results):
             self.losses.add("a tool result without an open call", results[0].call_id)
             return
-        if not results and not isinstance(told.payload, Note):
-            self._close()
-        self._append(told)
+        if not results and not isinstance(entry.payload, Note):
+            self._close_calls()
+        self._append(entry)
 
-    def _are_awaited(self, results: tuple[ToolResult, ...]) -> bool:
-        waiting = {call.call.id for call in self.log.cursor.open_calls}
-        return bool(results) and all(result.call_id in waiting for result in results)
+    def _are_open(self, results: tuple[ToolResult, ...]) -> bool:
+        open_calls = {call.call.id for call in self.log.cursor.open_calls}
+        return bool(results) and all(result.call_id in open_calls for result in results)
 
-    def _stand_behind(self, key: str) -> None:
+    def _move_after(self, key: str) -> None:
         place = self.places.get(key)
         if place is None:
             self.losses.add("a missing parent; the entry follows the previous one instead", key)
         elif place != self.log.leaf:
-            self._close()
+            self._close_calls()
             self.log.move(place)
 
-    def _append(self, told: EntryRecord) -> None:
+    def _append(self, entry: EntryRecord) -> None:
         calls = []
-        if told.usage is not None and _is_counted(told.usage):
-            calls.append(self._call(told, told.usage))
-        elif told.usage is not None:
+        if entry.usage is not None and _is_countable(entry.usage):
+            calls.append(self._call(entry, entry.usage))
+        elif entry.usage is not None:
             self.losses.add("usage that is not a count of tokens")
-        draft = Draft(self._named(told), told.model, told.finish, told.evidence)
+        draft = Draft(self._payload(entry), entry.model, entry.finish, entry.evidence)
         try:
             self.log.append([draft], calls=calls)
         except (InvalidMessage, InvalidValue) as error:
             self.losses.add("an invalid message", str(error))
 
-    def _call(self, told: EntryRecord, usage: Usage) -> Call:
-        """The ledger's row. What is no answer, a summary for instance, was paid for too."""
+    def _call(self, entry: EntryRecord, usage: Usage) -> Call:
+        """Return the ledger row of the model call. A summary was paid for as well, not only an answer."""
         after, call_id = self.log.leaf.seq, self.clock.runtime.new_id("")
-        by = told.payload.role if isinstance(told.payload, Message) else kind_of(told.payload)
+        by = entry.payload.role if isinstance(entry.payload, Message) else kind_of(entry.payload)
         is_answer = by == "assistant"
         return Call(
             call_id,
@@ -246,15 +248,15 @@ class SessionBuilder:
             self.clock.now,
             usage,
             "answer" if is_answer else by,
-            provider=told.provider,
-            model=told.model,
-            price=price(usage, told.provider, told.model),
+            provider=entry.provider,
+            model=entry.model,
+            price=price(usage, entry.provider, entry.model),
         )
 
-    def _named(self, told: EntryRecord) -> Payload:
-        """The payload, with the place here of the entry it names there."""
-        payload = told.payload
-        place = None if told.refers_to is None else self.places.get(told.refers_to)
+    def _payload(self, entry: EntryRecord) -> Payload:
+        """Return the payload with the position of the entry that `refers_to` names."""
+        payload = entry.payload
+        place = None if entry.refers_to is None else self.places.get(entry.refers_to)
         if isinstance(payload, Compaction):
             is_kept = (
                 place is not None
@@ -267,20 +269,22 @@ class SessionBuilder:
         return payload
 
     def _label(self) -> None:
-        for key, words in self.foreign.labels.items():
+        for key, words in self.record.labels.items():
             try:
                 label(self.log, self.places.get(key, Leaf(0, 0)), words)
             except (InvalidPosition, InvalidValue) as error:
                 self.losses.add("an invalid label", str(error))
 
-    def _close(self) -> None:
-        """What was never answered is told so: no provider takes a history with a call left open."""
-        waiting = self.log.cursor.open_calls
-        if waiting:
-            missing = (tool_result(c.call.id, NO_RESULT, error=True, outcome="interrupted") for c in waiting)
+    def _close_calls(self) -> None:
+        """Close open calls with error results: no provider accepts a history with an open call."""
+        open_calls = self.log.cursor.open_calls
+        if open_calls:
+            missing = (
+                tool_result(c.call.id, NO_RESULT, error=True, outcome="interrupted") for c in open_calls
+            )
             self.log.append([Draft(message) for message in missing])
             what = "a tool call without a result; an error result was added"
-            self.losses.add(what, waiting[0].call.id, len(waiting))
+            self.losses.add(what, open_calls[0].call.id, len(open_calls))
 
     def _end(self) -> None:
         row = {
@@ -288,21 +292,21 @@ class SessionBuilder:
             "holder": None,
             "lease_until": None,
         }
-        foreign = self.foreign
-        data = {"tool": foreign.tool, "source": foreign.source, "losses": self.losses.counts}
+        record = self.record
+        data = {"tool": record.tool, "source": record.source, "losses": self.losses.counts}
         self.log.record(FINAL, data=data, row=row)
 
 
-def _is_counted(usage: Usage) -> bool:
+def _is_countable(usage: Usage) -> bool:
     return all(count is None or (type(count) is int and 0 <= count <= MAX_COUNT) for count in astuple(usage))
 
 
 def _ids(session_id: str) -> Callable[[str], str]:
-    """The same ones each time: the n-th of this session."""
+    """Return a function for ids that are the same on every import: hashes of a counter."""
     numbers = count(1)
 
     def new_id(prefix: str) -> str:
-        made = sha256(f"{session_id} {next(numbers)}".encode()).hexdigest()
-        return f"{prefix}_{made[:20]}" if prefix else made[:12]
+        digest = sha256(f"{session_id} {next(numbers)}".encode()).hexdigest()
+        return f"{prefix}_{digest[:20]}" if prefix else digest[:12]
 
     return new_id
