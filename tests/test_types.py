@@ -46,9 +46,10 @@ order: dict[str, int] = look_up(41)
 async def main() -> None:
     async for event in session.send("And now?", model="anthropic:claude", tools=[look_up]):
         kind: str = event.type
+        print(kind)
     answer: RunResult = await session.send("And now?", model=model)
     report = await session.replay(start=2, mode="dry", tools=[look_up])
-    print(answer.text, report.mode, kind)
+    print(answer.text, report.mode)
 
 
 newest: Session | None = store.latest()

@@ -16,10 +16,11 @@ __version__ = "0.1.0"
 _HOMES = {
     "agent.events": ["Event", "RunResult"],
     "agent.limits": ["Limits"],
-    "agent.tools.tool": ["Happened", "NeverHappened", "Tool", "ToolContext", "tool"],
+    "agent.tools.tool": ["Happened", "NeverHappened", "PendingApproval", "Tool", "ToolContext", "tool"],
     "core.context": ["Context"],
     "core.entries": ["BranchSummary", "Compaction", "Entry", "Evidence", "Note", "Settings", "Uncompaction"],
     "core.fit": ["Budget", "FitResult"],
+    "core.log_events": ["LogEvent"],
     "core.messages": [
         "Attachment",
         "Media",
@@ -36,25 +37,31 @@ _HOMES = {
     "core.tree": ["Branch", "Leaf"],
     "core.turns": ["CallModel", "OpenCall", "Rest", "RunTools"],
     "core.usage": ["Call", "Price", "Totals", "Usage"],
+    "engines.local": ["ModelLike", "Run"],
     "errors": ["BoughError", "NotFound", "StaleLeaf"],
-    "log.changes": ["AppendResult", "Cut"],
     "exchange.bundle.transfer": ["BundleImportResult"],
     "exchange.bundle.write": ["BundleExportResult"],
     "exchange.exports.finetune": ["FineTuning"],
+    "exchange.importers.ingest": ["ToolImportResult"],
+    "log.changes": ["AppendResult", "Cut"],
+    "log.hydrate": ["HydratedSession"],
+    "log.runtime": ["Runtime"],
+    "log.verify": ["Problem"],
+    "log.workspace": ["Workspace"],
+    "models.model": ["Delta", "Model", "Request", "ToolSpec"],
     "models.prices": ["Rates"],
     "models.recorded": ["RecordedModel"],
     "models.scripted": ["Broken", "ScriptedModel", "Slow"],
-    "log.hydrate": ["HydratedSession"],
-    "replay.turn_comparison": ["Divergence"],
     "replay.diff": ["Diff", "diff"],
     "replay.report": ["ReplayReport"],
+    "replay.turn_comparison": ["Divergence"],
     "session": ["Session"],
     "store": ["Store", "open"],
+    "stores.base": ["Fact", "SessionPage", "SessionRow", "StoreBackend"],
     "stores.search": ["SearchHit", "SearchPage"],
-    "stores.base": ["SessionPage", "SessionRow"],
     "turn": ["Turn"],
-    "log.verify": ["Problem"],
-    "log.workspace": ["Workspace"],
+    "wire": ["Answer"],
+    "wire.explain": ["Difference"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -66,6 +73,7 @@ if TYPE_CHECKING:
     from .agent.limits import Limits as Limits
     from .agent.tools.tool import Happened as Happened
     from .agent.tools.tool import NeverHappened as NeverHappened
+    from .agent.tools.tool import PendingApproval as PendingApproval
     from .agent.tools.tool import Tool as Tool
     from .agent.tools.tool import ToolContext as ToolContext
     from .agent.tools.tool import tool as tool
@@ -79,6 +87,7 @@ if TYPE_CHECKING:
     from .core.entries import Uncompaction as Uncompaction
     from .core.fit import Budget as Budget
     from .core.fit import FitResult as FitResult
+    from .core.log_events import LogEvent as LogEvent
     from .core.messages import Attachment as Attachment
     from .core.messages import Media as Media
     from .core.messages import Message as Message
@@ -100,17 +109,25 @@ if TYPE_CHECKING:
     from .core.usage import Price as Price
     from .core.usage import Totals as Totals
     from .core.usage import Usage as Usage
+    from .engines.local import ModelLike as ModelLike
+    from .engines.local import Run as Run
     from .errors import BoughError as BoughError
     from .errors import NotFound as NotFound
     from .errors import StaleLeaf as StaleLeaf
     from .exchange.bundle.transfer import BundleImportResult as BundleImportResult
     from .exchange.bundle.write import BundleExportResult as BundleExportResult
     from .exchange.exports.finetune import FineTuning as FineTuning
+    from .exchange.importers.ingest import ToolImportResult as ToolImportResult
     from .log.changes import AppendResult as AppendResult
     from .log.changes import Cut as Cut
     from .log.hydrate import HydratedSession as HydratedSession
+    from .log.runtime import Runtime as Runtime
     from .log.verify import Problem as Problem
     from .log.workspace import Workspace as Workspace
+    from .models.model import Delta as Delta
+    from .models.model import Model as Model
+    from .models.model import Request as Request
+    from .models.model import ToolSpec as ToolSpec
     from .models.prices import Rates as Rates
     from .models.recorded import RecordedModel as RecordedModel
     from .models.scripted import Broken as Broken
@@ -123,11 +140,15 @@ if TYPE_CHECKING:
     from .session import Session as Session
     from .store import Store as Store
     from .store import open as open
+    from .stores.base import Fact as Fact
     from .stores.base import SessionPage as SessionPage
     from .stores.base import SessionRow as SessionRow
+    from .stores.base import StoreBackend as StoreBackend
     from .stores.search import SearchHit as SearchHit
     from .stores.search import SearchPage as SearchPage
     from .turn import Turn as Turn
+    from .wire import Answer as Answer
+    from .wire.explain import Difference as Difference
 
 
 def __getattr__(name: str) -> Any:

@@ -13,6 +13,8 @@ EventType = Literal["system_message", "user_message", "assistant_message", "tool
 
 
 class LogEvent(Struct, frozen=True):
+    """One message, tool call or tool result of a path, in the order of the log."""
+
     type: EventType
     seq: int
     at: int

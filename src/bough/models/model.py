@@ -26,6 +26,8 @@ class ToolSpec(Struct, frozen=True):
 
 
 class Request(Struct, frozen=True):
+    """What a model is asked: the context, the tools it may call, and how to read blobs."""
+
     context: Context
     blobs: Blobs
     tools: tuple[ToolSpec, ...] = ()
@@ -40,6 +42,8 @@ class Delta(Struct, frozen=True):
 
 
 class Model(Protocol):
+    """Anything that answers a request: implement `stream` to plug in your own."""
+
     provider: str
     """The wire format it speaks, and the issuer of its evidence."""
     model: str

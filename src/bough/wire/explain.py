@@ -22,6 +22,8 @@ class Missing(Struct, frozen=True):
 
 
 class Difference(Struct, frozen=True):
+    """Where two requests first differ, and what each has there."""
+
     path: str
     before: Any
     after: Any
