@@ -101,7 +101,7 @@ class ToolRunner:
         result = stored.results[0]
         data = {
             **call_data(call),
-            "content": msgspec.to_builtins(result.content),
+            "content": msgspec.to_builtins(list(result.content)),
             "error": result.error,
             "outcome": result.outcome,
         }

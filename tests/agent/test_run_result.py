@@ -1,0 +1,149 @@
+"""The result of a run, a tool as the function it was, and how little is read before an input is durable."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bough
+from bough import Limits, ScriptedModel, Session, Slow, ToolCall, ToolContext, assistant, system
+from bough.errors import InvalidOperation
+from bough.models.prices import Rates
+from conftest import Store
+
+
+@bough.tool(effect="idempotent")
+def refund(order: int) -> str:
+    """Give the money back."""
+    return f"refunded {order}"
+
+
+@bough.tool
+def keyed(order: int, ctx: ToolContext) -> str:
+    """Return the key."""
+    return f"{order} under {ctx.key}"
+
+
+@bough.tool(approval=True)
+async def pay(order: int) -> str:
+    """Pay."""
+    return f"paid {order}"
+
+
+def calls(name: str) -> Any:
+    return assistant(ToolCall("c", name, {"order": 41}))
+
+
+@pytest.fixture
+def session(store: Store) -> Session:
+    return store.start("support", [system("You help.")])
+
+
+class TestRunResult:
+    def test_it_has_the_final_answer_and_what_it_cost(self, session: Session) -> None:
+        model = ScriptedModel([calls("refund"), "Done."], rates=Rates(input=1, output=1))
+        result = session.send_sync("Refund 41.", model=model, tools=[refund])
+        assert (result.text, result.status, result.error) == ("Done.", "completed", None)
+        assert result.usage == session.usage()
+        assert result.usage.calls == 2
+
+    def test_events_carry_what_they_name(self, session: Session) -> None:
+        result = session.send_sync(
+            "Refund 41.", model=ScriptedModel([calls("refund"), "Done."]), tools=[refund]
+        )
+        by_type = {event.type: event.data for event in reversed(result.events)}
+        assert by_type["session:turn_started"]["text"] == "Refund 41."
+        assert by_type["session:answer"]["calls"] == [
+            {"call_id": "c", "name": "refund", "arguments": {"order": 41}}
+        ]
+        tool_result = by_type["session:tool_result"]
+        assert (tool_result["name"], tool_result["call_id"], tool_result["error"]) == ("refund", "c", False)
+        assert tool_result["content"] == [{"type": "text", "text": "refunded 41"}]
+
+    def test_a_run_can_be_awaited(self, session: Session) -> None:
+        async def main() -> bough.RunResult:
+            run = session.send("hi", model=ScriptedModel(["hello"]))
+            with pytest.raises(InvalidOperation, match="has not ended"):
+                _ = run.result
+            result = await run
+            assert run.result is result
+            return result
+
+        assert asyncio.run(main()).text == "hello"
+
+    def test_a_call_that_needs_approval_leaves_it_waiting(self, session: Session) -> None:
+        result = session.send_sync("Pay.", model=ScriptedModel([calls("pay")]), tools=[pay])
+        assert (result.status, result.text) == ("waiting", "")
+        assert result.events[-1].data["arguments"] == {"order": 41}
+
+    def test_a_limit_stops_it_and_a_failing_model_fails_it(self, session: Session) -> None:
+        session.send_sync("1", model=ScriptedModel(["one"]))
+        stopped = session.send_sync("2", model=ScriptedModel(["two"]), limits=Limits(turns=1))
+        assert stopped.status == "stopped"
+        assert stopped.error is not None
+        assert stopped.error.code == "turn_limit"
+        failed = session.send_sync("3", model=ScriptedModel([]))
+        assert failed.status == "failed"
+        assert failed.error is not None
+        assert "no more lines" in failed.error.message
+
+    def test_a_cancelled_one_says_so(self, session: Session) -> None:
+        async def main() -> bough.RunResult:
+            run = session.send("q", model=ScriptedModel([Slow(30)]))
+            asyncio.get_running_loop().call_later(0.05, run.cancel)
+            return await run
+
+        assert asyncio.run(main()).status == "cancelled"
+
+    def test_nothing_to_resume_is_idle(self, session: Session) -> None:
+        assert session.resume_sync(model=ScriptedModel([])).status == "idle"
+
+    def test_the_sync_form_refuses_a_running_event_loop(self, session: Session) -> None:
+        async def main() -> None:
+            with pytest.raises(InvalidOperation, match="cannot run inside a running event loop"):
+                session.send_sync("q", model=ScriptedModel(["a"]))
+
+        asyncio.run(main())
+        assert session.path()[-1].role == "system", "nothing was sent"
+
+
+class TestToolIsAFunction:
+    def test_it_is_called_as_the_function_it_was(self) -> None:
+        assert refund(41) == "refunded 41"
+        assert keyed(41, ToolContext("k", "s", ToolCall("c", "keyed", {}), {})) == "41 under k"
+        assert asyncio.run(pay(41)) == "paid 41"
+
+    def test_it_keeps_name_docstring_and_signature(self) -> None:
+        assert (refund.__name__, refund.__doc__) == ("refund", "Give the money back.")
+        assert list(inspect.signature(keyed).parameters) == ["order", "ctx"]
+        assert inspect.unwrap(refund) is refund.function
+
+    def test_its_options_are_listed_by_help(self) -> None:
+        assert {"effect", "verify", "dry_run", "approval", "timeout"} <= inspect.signature(
+            bough.tool
+        ).parameters.keys()
+        assert bough.tool.__doc__ is not None
+        assert "idempotent" in bough.tool.__doc__
+
+
+def test_an_input_is_durable_after_two_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path with row and details, and the row again once the lease is held."""
+    store = bough.open(str(tmp_path / "agent.db"))
+    session = store.session(store.start("support", [system("You help.")]).session_id)
+    backend, operations = store.backend, list[str]()
+    for name in dir(type(backend)):
+        method = getattr(backend, name)
+        if name.startswith("_") or not callable(method):
+            continue
+
+        def counted(*args: Any, _name: str = name, _method: Any = method, **kwargs: Any) -> Any:
+            operations.append(_name)
+            return _method(*args, **kwargs)
+
+        monkeypatch.setattr(backend, name, counted)
+    session.send_sync("hi", model=ScriptedModel(["hello"]))
+    assert operations[: operations.index("commit") + 1] == ["path", "lease", "session", "commit"]
