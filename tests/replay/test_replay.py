@@ -526,7 +526,7 @@ class TestFrom:
         report = session.replay_sync(start=3)
         assert (report.cut.at, report.cut.requested) == (2, 3)
         assert report.is_identical
-        assert "asked for 3" in "\n".join(report.lines())
+        assert "requested 3" in "\n".join(report.lines())
 
     def test_the_seeds_are_always_kept(self, session: Session) -> None:
         assert session.replay_sync(start=0).cut.at == 1

@@ -1,9 +1,9 @@
-"""What is different between two paths: where they part, turn by turn, in words, tools, results and money.
+"""The difference between two paths: where they diverge, turn by turn, in text, tools, results and cost.
 
-Ids find what they share (equal ids are equal histories); after it values are compared, turns aligned by their inputs
-so that one more or one less does not make all that follow look changed, results in call order. The same means: the
-same was asked, said, called and returned, and the state is the same. What differs around it (prompt, model, tools)
-is told in `setup` and is no difference of behaviour. Knows paths and ledgers; does not know how a replay is made.
+Equal entry ids are equal histories, which gives the shared part; behind it values are compared. Turns are aligned by
+their inputs, so that one turn more or less does not make all later ones look changed, and results by call order. Two
+paths are the same if inputs, answers, calls, results and state are equal. Prompt, model and tools are listed in
+`setup` and are not a difference of behaviour. Knows paths and ledgers; does not know how a replay is made.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ..core.usage import Totals, add, total
 from ..errors import InvalidArgument
 from ..log import ledger
 from ..log.log import Log
-from .turn_comparison import Divergence, Kind, align, heaviest
-from .turn_reader import Read, read, told_message
+from .turn_comparison import Divergence, Kind, align, heaviest_kind
+from .turn_reader import TurnView, message_text, read_turns
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -36,9 +36,9 @@ class DiffSide(Struct, frozen=True):
     session_id: str
     seq: int
     models: tuple[str, ...] = ()
-    """Who answered after the shared part."""
+    """The models that answered after the shared part."""
     totals: Totals = Totals()
-    """What the turns of the table cost."""
+    """What the turns of `rows` cost."""
 
 
 class SetupChange(Struct, frozen=True):
@@ -50,27 +50,27 @@ class SetupChange(Struct, frozen=True):
 
 
 class DiffRow(Struct, frozen=True):
-    """One turn of the table."""
+    """One turn of both sides."""
 
     kind: Kind
     input: str
     turn_a: int | None = None
     turn_b: int | None = None
     differences: tuple[Divergence, ...] = ()
-    """In order; behind one that changes what is called, the rest of the turn is its consequence and not listed."""
+    """In order. After one that changes the calls, the rest of the turn is its consequence and is not listed."""
     a: Totals = Totals()
     b: Totals = Totals()
 
 
 class Diff(Struct, frozen=True):
-    """What two sessions, or two branches, differ in, turn by turn."""
+    """The difference between two sessions or branches, turn by turn."""
 
     a: DiffSide
     b: DiffSide
     shared: int
-    """So many entries are the very same."""
+    """The number of entries with equal ids."""
     shared_turns: int
-    """So many turns lie in them whole; they are not in the table."""
+    """The number of whole turns in them; they are not in `rows`."""
     rows: tuple[DiffRow, ...] = ()
     setup: tuple[SetupChange, ...] = ()
     is_state_same: bool = True
@@ -81,14 +81,14 @@ class Diff(Struct, frozen=True):
 
     @property
     def first_divergence(self) -> Divergence | None:
-        """The first divergence, be it one word."""
-        return next((found for row in self.rows for found in row.differences), None)
+        """The first divergence, even in a single word."""
+        return next((divergence for row in self.rows for divergence in row.differences), None)
 
     @property
     def first_action_divergence(self) -> Divergence | None:
-        """The first divergence that is more than wording."""
-        found = (found for row in self.rows for found in row.differences)
-        return next((one for one in found if one.kind != "reworded"), None)
+        """The first divergence beyond wording."""
+        divergences = (divergence for row in self.rows for divergence in row.differences)
+        return next((divergence for divergence in divergences if divergence.kind != "reworded"), None)
 
     def lines(self) -> list[str]:
         from .report_text import diff_lines
@@ -102,7 +102,7 @@ class Diff(Struct, frozen=True):
 
 
 class ComparedPath(Struct, frozen=True):
-    """One side as it was read: the path, and what each of its turns cost."""
+    """One side of a comparison: the path, and what each of its turns cost."""
 
     session_id: str
     path: Sequence[Entry]
@@ -110,39 +110,40 @@ class ComparedPath(Struct, frozen=True):
 
 
 def diff(a: DiffTarget, b: DiffTarget) -> Diff:
-    """Compare two sessions at their leaves, or any two places: `(session, seq)`, `(session, Leaf(branch, seq))`."""
-    return compare(_line(a), _line(b))
+    """Compare two sessions at their leaves, or at any entries: `(session, seq)`, `(session, Leaf(branch, seq))`."""
+    return compare(_resolve(a), _resolve(b))
 
 
-def _line(place: DiffTarget) -> ComparedPath:
-    session, at = (
-        place if isinstance(place, tuple) and len(place) == 2 else (place, getattr(place, "leaf", None))
-    )
+def _resolve(target: DiffTarget) -> ComparedPath:
+    is_pair = isinstance(target, tuple) and len(target) == 2
+    session, at = target if is_pair else (target, getattr(target, "leaf", None))  # type: ignore[misc]
     log = getattr(session, "log", None)
     if not isinstance(log, Log) or not (type(at) is int or isinstance(at, Leaf)):
-        raise InvalidArgument("a place", place, "a session, (session, seq) or (session, Leaf(branch, seq))")
+        raise InvalidArgument(
+            "diff target", target, "a session, (session, seq) or (session, Leaf(branch, seq))"
+        )
     return read_compared_path(log, log.leaf_at(at) if isinstance(at, int) else at)
 
 
 def read_compared_path(log: Log, leaf: Leaf) -> ComparedPath:
     row = log.store.session(log.session_id)
-    there = log if leaf == log.leaf else Log(log.store, replace(row, leaf=leaf), log.runtime)
-    path = there.path().entries
-    return ComparedPath(log.session_id, path, ledger.by_turn(there, path))
+    at_leaf = log if leaf == log.leaf else Log(log.store, replace(row, leaf=leaf), log.runtime)
+    path = at_leaf.path().entries
+    return ComparedPath(log.session_id, path, ledger.by_turn(at_leaf, path))
 
 
 def compare(a: ComparedPath, b: ComparedPath, *, kept: int | None = None) -> Diff:
-    """With `kept` what comes behind that seq is in the table even if it came out the very same."""
+    """With `kept`, turns behind that seq are in `rows` even if their ids are equal."""
     shared = shared_prefix(a.path, b.path)
-    turns_a, turns_b = read(a.path), read(b.path)
-    most = shared if kept is None else min(kept, shared)
-    whole = _whole(turns_a, turns_b, most, len(a.path), len(b.path))
-    rows = [_row(one, other, found, a, b) for one, other, found in align(turns_a[whole:], turns_b[whole:])]
+    turns_a, turns_b = read_turns(a.path), read_turns(b.path)
+    end = shared if kept is None else min(kept, shared)
+    count = _count_shared_turns(turns_a, turns_b, end, len(a.path), len(b.path))
+    rows = [_row(*aligned, a, b) for aligned in align(turns_a[count:], turns_b[count:])]
     return Diff(
-        _side(a, turns_a[whole:], [row.a for row in rows]),
-        _side(b, turns_b[whole:], [row.b for row in rows]),
+        _side(a, turns_a[count:], [row.a for row in rows]),
+        _side(b, turns_b[count:], [row.b for row in rows]),
         shared,
-        whole,
+        count,
         tuple(rows),
         _setup(a.path, b.path),
         fold_state(a.path) == fold_state(b.path),
@@ -150,13 +151,15 @@ def compare(a: ComparedPath, b: ComparedPath, *, kept: int | None = None) -> Dif
 
 
 def shared_prefix(a: Sequence[Entry], b: Sequence[Entry]) -> int:
-    """How many entries are the same. An id holds all that came before it, so one look halves the question."""
+    """Count the equal entries at the start. An id covers everything before it, so a binary search finds the end."""
     places = range(min(len(a), len(b)))
     return bisect_left(places, True, key=lambda n: a[n].entry_id != b[n].entry_id)
 
 
-def _whole(a: Sequence[Read], b: Sequence[Read], shared: int, end_a: int, end_b: int) -> int:
-    """How many turns lie in the shared part with all they hold on both sides."""
+def _count_shared_turns(
+    a: Sequence[TurnView], b: Sequence[TurnView], shared: int, end_a: int, end_b: int
+) -> int:
+    """Count the turns that lie completely in the shared part on both sides."""
     if shared == end_a == end_b:
         return len(a)
     count = 0
@@ -168,27 +171,31 @@ def _whole(a: Sequence[Read], b: Sequence[Read], shared: int, end_a: int, end_b:
 
 
 def _row(
-    one: Read | None, other: Read | None, found: Sequence[Divergence], a: ComparedPath, b: ComparedPath
+    one: TurnView | None,
+    other: TurnView | None,
+    divergences: Sequence[Divergence],
+    a: ComparedPath,
+    b: ComparedPath,
 ) -> DiffRow:
-    asked = one or other
-    assert asked is not None
+    turn = one or other
+    assert turn is not None
     return DiffRow(
-        heaviest(found),
-        told_message(asked.input),
+        heaviest_kind(divergences),
+        message_text(turn.input),
         None if one is None else one.turn,
         None if other is None else other.turn,
-        tuple(found),
+        tuple(divergences),
         Totals() if one is None else a.costs.get(one.turn, Totals()),
         Totals() if other is None else b.costs.get(other.turn, Totals()),
     )
 
 
-def _side(line: ComparedPath, turns: Sequence[Read], costs: Sequence[Totals]) -> DiffSide:
+def _side(compared: ComparedPath, turns: Sequence[TurnView], costs: Sequence[Totals]) -> DiffSide:
     models = dict.fromkeys(step.model for turn in turns for step in turn.steps if step.model)
     spent = total([])
     for cost in costs:
         spent = add(spent, cost)
-    return DiffSide(line.session_id, line.path[-1].seq if line.path else 0, tuple(models), spent)
+    return DiffSide(compared.session_id, compared.path[-1].seq if compared.path else 0, tuple(models), spent)
 
 
 def _setup(a: Sequence[Entry], b: Sequence[Entry]) -> tuple[SetupChange, ...]:
@@ -203,10 +210,10 @@ def _setup(a: Sequence[Entry], b: Sequence[Entry]) -> tuple[SetupChange, ...]:
 
 
 def _models(
-    asked: tuple[str | None, str | None], paths: tuple[Sequence[Entry], Sequence[Entry]]
+    names: tuple[str | None, str | None], paths: tuple[Sequence[Entry], Sequence[Entry]]
 ) -> list[str]:
-    """What was asked for; where only one side says it, the other is told by who answered there."""
-    if not any(asked):
+    """The models set in the settings; if only one side sets one, those that answered on the other."""
+    if not any(names):
         return ["", ""]
     answered = [", ".join(dict.fromkeys(entry.model for entry in path if entry.model)) for path in paths]
-    return [name or others for name, others in zip(asked, answered, strict=True)]
+    return [name or others for name, others in zip(names, answered, strict=True)]

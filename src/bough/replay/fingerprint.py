@@ -1,4 +1,4 @@
-"""The fingerprint of a session: one hash over everything a store holds of it, to show that nothing was touched."""
+"""The fingerprint of a session: one hash over all its stored data, to prove that nothing changed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ..log.log import Log
 
 
 def fingerprint(log: Log) -> str:
-    """Row, wide row, branches, entries, journal and ledger, as they are now."""
-    store, name = log.store, log.session_id
-    whole = sha256()
-    for part in (store.session(name), store.detail(name), store.branches(name)):
-        whole.update(msgspec.json.encode(part))
-    for rows in (store.entries(name), store.journal(name), store.calls(name)):
+    """Hash row, details, branches, entries, journal and ledger as they are now."""
+    store, session_id = log.store, log.session_id
+    digest = sha256()
+    for part in (store.session(session_id), store.detail(session_id), store.branches(session_id)):
+        digest.update(msgspec.json.encode(part))
+    for rows in (store.entries(session_id), store.journal(session_id), store.calls(session_id)):
         for row in rows:
-            whole.update(msgspec.json.encode(row))
-    return whole.hexdigest()
+            digest.update(msgspec.json.encode(row))
+    return digest.hexdigest()

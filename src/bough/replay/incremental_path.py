@@ -1,7 +1,7 @@
-"""The path of a replay as it grows, and what follows from it: read once, then carried from turn to turn.
+"""The growing path of a replay, and what is derived from it: read once, then updated from turn to turn.
 
-All of it is a fold, so an entry costs what it adds and not what lies before it: twice the length is twice the work.
-Knows entries. Does not know who appends them.
+Everything is a fold, so an entry costs what it adds: twice the length is twice the work. Knows entries. Does not know
+who appends them.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ class IncrementalPath:
         self.start(path)
 
     def start(self, path: list[Entry]) -> None:
-        """From this path on. Whoever appends to the log extends it."""
+        """Start over with this path. The writer that appends to the log extends it."""
         self.path = path
-        self._seen = 0
+        self._folded = 0
         self._settings = Settings()
         self._history = History()
-        self._numbers: dict[tuple[int, int], int] = {}
-        self._made: Counter[bytes] = Counter()
+        self._occurrences: dict[tuple[int, int], int] = {}
+        self._counts: Counter[bytes] = Counter()
 
     @property
     def entry_id(self) -> bytes:
-        """Of its last entry: equal ids are equal histories."""
+        """The id of its last entry: equal ids are equal histories."""
         return self.path[-1].entry_id if self.path else b""
 
     def settings(self) -> Settings:
@@ -42,13 +42,13 @@ class IncrementalPath:
         return self._history
 
     def occurrence(self, call: OpenCall) -> int:
-        """How many calls of the same name and arguments its turn made before that one."""
+        """Count the earlier calls of its turn with the same name and arguments."""
         self._catch_up()
-        return self._numbers[call.seq, call.index]
+        return self._occurrences[call.seq, call.index]
 
     def _catch_up(self) -> None:
-        new = self.path[self._seen :]
-        self._seen = len(self.path)
+        new = self.path[self._folded :]
+        self._folded = len(self.path)
         self._settings = fold_settings(new, self._settings)
         for entry in new:
             self._history.follow(entry)
@@ -56,9 +56,9 @@ class IncrementalPath:
 
     def _number(self, entry: Entry) -> None:
         if entry.turn == entry.seq:
-            self._numbers.clear()
-            self._made.clear()
+            self._occurrences.clear()
+            self._counts.clear()
         for index, call in enumerate(entry.message.calls if entry.message is not None else ()):
             key = canonical(call)
-            self._numbers[entry.seq, index] = self._made[key]
-            self._made[key] += 1
+            self._occurrences[entry.seq, index] = self._counts[key]
+            self._counts[key] += 1

@@ -1,4 +1,4 @@
-"""Tasks of a tool that runs in a replay: answered by the recorded child session, or refused. No child is run."""
+"""Tasks of a tool that runs in a replay: answered by the recorded child session, or refused. No child runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .recording import RecordedResult
 
 
 def recorded_task(source: Log, recorded: RecordedResult | None) -> RunTask:
-    """What `ctx.task` does in a replay. The child of the same call and number must have been asked the same."""
+    """Return what `ctx.task` does in a replay: the child of the same call and number must have had the same input."""
 
     async def task(key: str, text: str, **_: Any) -> str:
         number = key.rpartition("/")[2]
@@ -35,10 +35,10 @@ def _answer(source: Log, recorded: RecordedResult | None, number: str, text: str
     if recorded is None:
         return None
     store = source.store
-    made_by = {branch.branch: branch.session_id for branch in store.branches(source.session_id)}
+    owner_of = {branch.branch: branch.session_id for branch in store.branches(source.session_id)}
     try:
         row = replace(
-            store.session(made_by.get(recorded.branch) or ""), leaf=Leaf(recorded.branch, recorded.seq)
+            store.session(owner_of.get(recorded.branch) or ""), leaf=Leaf(recorded.branch, recorded.seq)
         )
         log = Log(store, row, source.runtime)
         key = f"{log.idempotency_key(recorded.seq, recorded.index)}/{number}"
@@ -46,7 +46,7 @@ def _answer(source: Log, recorded: RecordedResult | None, number: str, text: str
     except NotFound:
         return None
     turn = [entry for entry in entries if entry.turn]
-    asked, answered = (turn[0].message, turn[-1].message) if turn else (None, None)
-    if asked is None or answered is None or asked.text != text or not is_completed(turn):
+    question, answer = (turn[0].message, turn[-1].message) if turn else (None, None)
+    if question is None or answer is None or question.text != text or not is_completed(turn):
         return None
-    return answered.text
+    return answer.text

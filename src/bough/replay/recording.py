@@ -1,9 +1,9 @@
-"""What a session recorded, as a replay needs it: what the host put in, turn by turn, and what its tools returned.
+"""A recorded session as a replay needs it: the host's entries by turn, and the results of its tools.
 
-Knows entries. Does not know who answers now. A result is found by the turn of its call, the name, the canonical
-arguments and the number of its like in that turn. In the turn and not in the session: a result of an earlier
-turn may be out of date, one of a later turn had not happened yet, and a turn that calls less than it did then
-must not shift what all later ones get.
+A result is found by the turn of its call, the name, the canonical arguments and the number of equal calls before it in
+that turn. Within the turn and not the session: a result of an earlier turn may be outdated, one of a later turn had not
+happened yet, and a turn with fewer calls must not shift the results of later ones. Knows entries. Does not know who
+answers now.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ class RecordedTurn(Struct, frozen=True):
     turn: int
     """The seq of its input in the source."""
     input: Entry | None
-    """None: the turn was open at the cut and goes on."""
+    """None: the turn was open at the cut and is continued."""
     before: tuple[Entry, ...] = ()
-    """What the host put between this turn and the one before."""
+    """Entries of the host between this turn and the one before."""
     inner: Sequence[Entry] = ()
-    """What the host put into the turn: settings, notes, compactions, system messages; steps never go down."""
+    """Entries of the host inside the turn: settings, notes, compactions, system messages, in order of steps."""
     answers: int = 0
-    """Answers in the whole turn, those before the cut included."""
+    """The number of answers in the turn, those before the cut included."""
 
 
 class RecordedResult(Struct, frozen=True):
-    """A recorded call and what it returned."""
+    """The result of a recorded call."""
 
     branch: int
     seq: int
     index: int
-    """Of the call in its answer."""
+    """The index of the call in its answer."""
     rank: tuple[int, int]
-    """When its result landed: the seq of the entry and the index in it."""
+    """The order of its arrival: the seq of the entry and the index in it."""
     message: Message
 
     @property
@@ -63,9 +63,9 @@ class Recording:
         self._results = _results(path)
 
     def find(self, turn: int, call: ToolCall, occurrence: int) -> RecordedResult | None:
-        """What the n-th such call of that turn returned; None: there was none, or it never returned."""
-        found = self._results.get((turn, canonical(call)), ())
-        return found[occurrence] if occurrence < len(found) else None
+        """The result of that occurrence of the call in the turn; None: there was no such call, or it had no result."""
+        results = self._results.get((turn, canonical(call)), ())
+        return results[occurrence] if occurrence < len(results) else None
 
     def calls(self) -> Iterable[ToolCall]:
         """Every call of the replayed part."""
@@ -79,7 +79,7 @@ def canonical(call: ToolCall) -> bytes:
 
 
 def _turns(path: Sequence[Entry], at: int) -> tuple[list[RecordedTurn], tuple[Entry, ...]]:
-    """The turns after seq `at`, and what the host put behind the last one."""
+    """Return the turns after seq `at`, and the host's entries behind the last one."""
     answers: dict[int, int] = {}
     for entry in path:
         answers[entry.turn] = answers.get(entry.turn, 0) + (entry.role == "assistant")
@@ -99,15 +99,15 @@ def _turns(path: Sequence[Entry], at: int) -> tuple[list[RecordedTurn], tuple[En
     return turns, tuple(between)
 
 
-def _open_turn(kept: Sequence[Entry]) -> int:
-    """The turn that is open behind what is kept, or 0."""
-    cursor = cursor_from_tail(kept)
+def _open_turn(path: Sequence[Entry]) -> int:
+    """The turn that is open at the end of the path, or 0."""
+    cursor = cursor_from_tail(path)
     return 0 if cursor is None else cursor.turn
 
 
 def _results(path: Sequence[Entry]) -> dict[tuple[int, bytes], list[RecordedResult | None]]:
     """Results by the calls they answer, paired as the log pairs them."""
-    found: dict[tuple[int, bytes], list[RecordedResult | None]] = {}
+    results: dict[tuple[int, bytes], list[RecordedResult | None]] = {}
     waiting: list[tuple[Entry, int, ToolCall, list[RecordedResult | None], int]] = []
     for entry in path:
         message = entry.message
@@ -116,13 +116,13 @@ def _results(path: Sequence[Entry]) -> dict[tuple[int, bytes], list[RecordedResu
         if message.role == "assistant":
             waiting = []
         for index, call in enumerate(message.calls):
-            hits = found.setdefault((entry.turn, canonical(call)), [])
-            hits.append(None)
-            waiting.append((entry, index, call, hits, len(hits) - 1))
+            same_calls = results.setdefault((entry.turn, canonical(call)), [])
+            same_calls.append(None)
+            waiting.append((entry, index, call, same_calls, len(same_calls) - 1))
         for n, result in enumerate(message.results):
             match = next(open_ for open_ in waiting if open_[2].id == result.call_id)
             waiting.remove(match)
-            asked, index, _, hits, at = match
+            answer, index, _, same_calls, position = match
             alone = message if len(message.parts) == 1 else Message("tool", (result,))
-            hits[at] = RecordedResult(asked.branch, asked.seq, index, (entry.seq, n), alone)
-    return found
+            same_calls[position] = RecordedResult(answer.branch, answer.seq, index, (entry.seq, n), alone)
+    return results

@@ -1,4 +1,4 @@
-"""What a replay found: values only, the same every time it is made the same way. No clock in it."""
+"""The report of a replay: values only, without times, so that the same replay gives the same report."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from .turn_comparison import Divergence
 
 
 class ReplayReport(Struct, frozen=True, kw_only=True):
-    """A replay and what came of it: where it lies, what it differs in, what it cost."""
+    """The result of a replay: its session, what differs, what it cost."""
 
     source: str
     replay: str
-    """The session it was made in."""
+    """The session that holds the replay."""
     mode: Mode
     cut: Cut
-    """What was kept of the source: up to `at`; `asked` is what was asked for."""
+    """What was kept of the source: the entries up to `at`."""
     until: int
-    """How far the source was replayed: calls without results at its end are left out."""
+    """The last entry that was replayed: calls without results at the end are left out."""
     model_before: tuple[str, ...]
     model_after: tuple[str, ...]
     diff: Diff
     """Source against replay, turn by turn."""
     is_identical: bool
-    """The replay ends in the very same entry id: every entry is the same, bytes and all."""
+    """Both end in the same entry id: every entry is equal, byte by byte."""
     turns: int
-    """Inputs that were fed, of all there were."""
+    """The number of inputs that were replayed, of `total_turns`."""
     total_turns: int
     recorded_results: int
     """Calls answered from the recording."""
     dry_runs: dict[str, int]
     reads: dict[str, int]
-    """Runs of `read` tools for real."""
+    """How often each `read` tool really ran."""
     effects: dict[str, int]
-    """Runs of other tools for real: none but in mode live, and there of the named ones only."""
+    """How often each other tool really ran: only in mode live, and only those named there."""
     missed_calls: tuple[str, ...]
-    """Calls nobody answered: nothing was done."""
+    """The names of calls without an answer: nothing was done."""
     usage_before: Totals
     """What the replayed turns cost when they were recorded."""
     usage_after: Totals
@@ -49,7 +49,7 @@ class ReplayReport(Struct, frozen=True, kw_only=True):
     source_after: str
     """Fingerprints of the source."""
     stop_reason: str | None = None
-    """Why it ended before the last input; None: it did not."""
+    """Why it ended before the last input; None if it did not."""
 
     @property
     def is_same(self) -> bool:
@@ -73,18 +73,18 @@ class ReplayReport(Struct, frozen=True, kw_only=True):
 
     @property
     def usage_change(self) -> dict[str, int]:
-        """What the replay cost more (or less) than the recording, field by field."""
+        """The cost of the replay minus that of the recording, field by field."""
         pairs = zip(
             Totals.__struct_fields__, astuple(self.usage_after), astuple(self.usage_before), strict=True
         )
         return {name: now - then for name, now, then in pairs}
 
     def lines(self) -> list[str]:
-        from .report_text import replayed_lines
+        from .report_text import report_lines
 
-        return replayed_lines(self)
+        return report_lines(self)
 
     def markdown(self) -> str:
-        from .report_text import replayed_markdown
+        from .report_text import report_markdown
 
-        return replayed_markdown(self)
+        return report_markdown(self)

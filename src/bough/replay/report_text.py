@@ -1,4 +1,4 @@
-"""Diffs and replays for people: plain lines, and Markdown. Colours are the command line's business."""
+"""Diffs and replay reports as plain lines and as Markdown, without colours."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONG = 200
 
 
 def diff_lines(diff: Diff) -> list[str]:
-    """The whole of it: what is shared, what differs around the turns, the table, the first divergence."""
+    """The shared part, the setup, the turns, and the first divergence."""
     lines = [f"a {_side(diff.a.session_id, diff.a.models)}", f"b {_side(diff.b.session_id, diff.b.models)}"]
     lines.append(f"shared: {diff.shared} entries, {diff.shared_turns} turns")
     lines += [f"{one.name}: {_short(one.a)!r} -> {_short(one.b)!r}" for one in diff.setup]
@@ -28,33 +28,33 @@ def diff_lines(diff: Diff) -> list[str]:
     return lines
 
 
-def replayed_lines(replayed: ReplayReport) -> list[str]:
-    """What was done, then the diff of source and replay in its short form."""
-    cut = replayed.cut
-    moved = "" if not cut.has_moved else f" (asked for {cut.requested}, moved to a legal place)"
+def report_lines(report: ReplayReport) -> list[str]:
+    """What was done, then the diff of source and replay in short."""
+    cut = report.cut
+    moved = "" if not cut.has_moved else f" (requested {cut.requested}, moved to a valid position)"
     lines = [
-        f"{replayed.source} -> {replayed.replay}, mode {replayed.mode}",
-        f"kept 1..{cut.at}{moved}, fed {replayed.turns} of {replayed.total_turns} inputs",
-        f"model {_names(replayed.model_before)} -> {_names(replayed.model_after)}",
+        f"{report.source} -> {report.replay}, mode {report.mode}",
+        f"kept 1..{cut.at}{moved}, replayed {report.turns} of {report.total_turns} inputs",
+        f"model {_names(report.model_before)} -> {_names(report.model_after)}",
     ]
-    lines += [_row_line(row) for row in replayed.rows]
-    lines += _first_lines(replayed.diff)
-    lines += _doings(replayed)
-    if replayed.stop_reason is not None:
-        lines.append(f"stopped: {_short(replayed.stop_reason, LONG)}")
-    lines.append("same" if replayed.is_same else "different")
+    lines += [_row_line(row) for row in report.rows]
+    lines += _first_lines(report.diff)
+    lines += _summary(report)
+    if report.stop_reason is not None:
+        lines.append(f"stopped: {_short(report.stop_reason, LONG)}")
+    lines.append("same" if report.is_same else "different")
     return lines
 
 
-def _doings(replayed: ReplayReport) -> list[str]:
-    before, after = replayed.usage_before, replayed.usage_after
-    unchanged = "unchanged" if replayed.is_source_unchanged else "CHANGED while it was replayed"
+def _summary(report: ReplayReport) -> list[str]:
+    before, after = report.usage_before, report.usage_after
+    unchanged = "unchanged" if report.is_source_unchanged else "CHANGED during the replay"
     return [
-        f"effects sent: {replayed.effects_sent}{_counts(replayed.effects)}",
-        f"calls: {replayed.recorded_results} recorded, {sum(replayed.dry_runs.values())} dry run{_counts(replayed.dry_runs)}, "
-        f"{sum(replayed.reads.values())} read for real{_counts(replayed.reads)}, {len(replayed.missed_calls)} refused",
+        f"effects sent: {report.effects_sent}{_counts(report.effects)}",
+        f"calls: {report.recorded_results} recorded, {sum(report.dry_runs.values())} dry run{_counts(report.dry_runs)}, "
+        f"{sum(report.reads.values())} really read{_counts(report.reads)}, {len(report.missed_calls)} refused",
         f"tokens {_tokens(before, after)}, cost {_cost(before, after)}",
-        f"source {unchanged} ({replayed.source_after[:12]})",
+        f"source {unchanged} ({report.source_after[:12]})",
     ]
 
 
@@ -67,13 +67,13 @@ def diff_markdown(diff: Diff) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def replayed_markdown(replayed: ReplayReport) -> str:
-    title = f"# Replay of `{replayed.source}` in `{replayed.replay}`, mode {replayed.mode}"
-    facts = "\n".join(f"- {_cell(line)}" for line in _doings(replayed))
-    verdict = f"**{'Same' if replayed.is_same else 'Different'}.**"
-    if replayed.stop_reason is not None:
-        verdict += f" Stopped: {_cell(replayed.stop_reason)}."
-    parts = [title, _markdown_table(replayed.rows), _markdown_first(replayed.diff), facts, verdict]
+def report_markdown(report: ReplayReport) -> str:
+    title = f"# Replay of `{report.source}` in `{report.replay}`, mode {report.mode}"
+    facts = "\n".join(f"- {_cell(line)}" for line in _summary(report))
+    verdict = f"**{'Same' if report.is_same else 'Different'}.**"
+    if report.stop_reason is not None:
+        verdict += f" Stopped: {_cell(report.stop_reason)}."
+    parts = [title, _markdown_table(report.rows), _markdown_first(report.diff), facts, verdict]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -111,7 +111,7 @@ def _markdown_first(diff: Diff) -> str:
 def _first_lines(diff: Diff) -> list[str]:
     found = [("first divergence", diff.first_divergence)]
     if diff.first_action_divergence is not None and diff.first_action_divergence != diff.first_divergence:
-        found.append(("first that is more than words", diff.first_action_divergence))
+        found.append(("first beyond wording", diff.first_action_divergence))
     lines = []
     for name, one in found:
         if one is not None:
@@ -166,5 +166,5 @@ _SPECIAL = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_{}[]<>#|~!"})
 
 
 def _cell(text: str) -> str:
-    """Content in Markdown is inert: no mark-up, no line of its own."""
+    """Escape content for Markdown: no mark-up, no line breaks."""
     return " ".join(text.split()).translate(_SPECIAL)

@@ -1,7 +1,7 @@
-"""Who answers a tool call in a replay: the recording, a dry run, a tool named live, or nobody.
+"""Who answers a tool call in a replay: the recording, a dry run, or a tool that runs live.
 
-The one place from which a replay could have an effect. Deny is the default: a call that nothing here answers gets
-a result that says so, and is a miss. Knows tools and the recording; does not know models or the log.
+The one place from which a replay could have an effect. Deny is the default: a call without an answer gets a result
+that says so, and counts as a miss. Knows tools and the recording; does not know models or the log.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _TYPES = {
 
 
 class ReplayedTool(Tool, frozen=True, kw_only=True):
-    """A tool as the loop of a replay has it: the same to the model, and its calls are answered elsewhere."""
+    """A tool in a replay: the same to the model, but its calls are answered by the recording."""
 
     answer: Callable[[ToolContext], Awaitable[Message]]
 
     def refusal(self, call: ToolCall) -> Message | None:
-        """A call that could not be run has its recorded result like any other."""
+        """None: a malformed call has its recorded result like any other."""
         return None
 
     async def run(self, context: ToolContext) -> Message:
@@ -47,7 +47,7 @@ class ReplayedTool(Tool, frozen=True, kw_only=True):
 
 
 class NoArguments(Struct):
-    """The arguments of a tool that is known by its recorded calls alone and never run."""
+    """The arguments of a tool that is only known from recorded calls and never runs."""
 
 
 class ToolAnswers:
@@ -58,7 +58,7 @@ class ToolAnswers:
         self.reads: Counter[str] = Counter()
         self.effects: Counter[str] = Counter()
         self.misses: list[str] = []
-        """The calls nobody answered, by name."""
+        """The names of the calls without an answer."""
 
     async def answer(
         self, context: ToolContext, recorded: RecordedResult | None, *, is_allowed: bool, task: RunTask
@@ -84,7 +84,7 @@ class ToolAnswers:
         return recorded.result.outcome != "denied" if recorded is not None else not tool.approval
 
     async def _run(self, tool: Tool, context: ToolContext, task: RunTask) -> Message:
-        """For real. Counted before it runs: what fails half-way may have had its effect."""
+        """Run the tool. Counted first: a run that fails half-way may have had its effect."""
         (self.reads if tool.effect == "read" else self.effects)[tool.name] += 1
         return await tool.run(_with(context, task))
 
@@ -98,7 +98,7 @@ class ToolAnswers:
 
 
 def visible_tools(tools: Mapping[str, Tool], recording: Recording) -> list[Tool]:
-    """The tools a model is told of; without any handed in, those that were called, by their recorded arguments."""
+    """The tools a model sees; if none are passed, those that were called, described by their recorded arguments."""
     if tools:
         return list(tools.values())
     return [_recorded_tool(name, calls) for name, calls in _by_name(recording.calls()).items()]
@@ -107,40 +107,40 @@ def visible_tools(tools: Mapping[str, Tool], recording: Recording) -> list[Tool]
 def replayed_tool(
     tool: Tool, answer: Callable[[ToolContext], Awaitable[Message]], *, is_live: bool = False
 ) -> ReplayedTool:
-    """Waits for nobody and does nothing by itself: what becomes of a call is for `ToolAnswers` to say."""
+    """A tool that needs no approval and has no effect of its own: `ToolAnswers` decides about each call."""
     effect = tool.effect if is_live else "read"
     return ReplayedTool(tool.spec, tool.function, tool.arguments, tool.context_name, effect, answer=answer)
 
 
 def unknown_tool(name: str) -> Tool:
-    """A tool nobody told the model of; it was called all the same."""
+    """A tool that the model was not told about and called nevertheless."""
     return _recorded_tool(name, [])
 
 
 def _recorded_tool(name: str, calls: list[ToolCall]) -> Tool:
-    """As much of a tool as its calls show: the names and kinds of its arguments."""
+    """A tool described by its calls: the names and types of its arguments."""
     kinds: dict[str, set[str]] = {}
     for call in calls:
         for key, value in call.arguments.items():
             kinds.setdefault(key, set()).add(_TYPES[type(value)])
-    properties = {key: {"type": min(found)} if len(found) == 1 else {} for key, found in kinds.items()}
+    properties = {key: {"type": min(types)} if len(types) == 1 else {} for key, types in kinds.items()}
     spec = ToolSpec(name, name.replace("_", " "), {"type": "object", "properties": properties})
     return Tool(spec, _never, NoArguments)
 
 
 def _never() -> None:
     raise InvalidReplay(
-        "a tool known by its recorded calls alone cannot run", "hand it in: replay(tools=[…])"
+        "a tool that is only known from recorded calls cannot run", "pass it: replay(tools=[…])"
     )
 
 
 def _by_name(calls: Iterable[ToolCall]) -> dict[str, list[ToolCall]]:
-    found: dict[str, list[ToolCall]] = {}
+    by_name: dict[str, list[ToolCall]] = {}
     for call in calls:
-        found.setdefault(call.name, []).append(call)
-    return found
+        by_name.setdefault(call.name, []).append(call)
+    return by_name
 
 
 def _with(context: ToolContext, task: RunTask) -> ToolContext:
-    """The same context, its tasks answered from the recording too."""
+    """The same context, with its tasks answered from the recording."""
     return ToolContext(context.key, context.session_id, context.call, context.state, task)

@@ -1,4 +1,4 @@
-"""Comparing turns: which belong together, and what in them is different. Pure."""
+"""Compare turns: which correspond to each other, and what in them differs. Pure."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from msgspec import Struct
 
 from ..core.messages import Message
 from .turn_reader import (
-    Made,
-    Read,
+    CallView,
     Step,
-    told_arguments,
-    told_calls,
-    told_message,
-    told_reasoning,
-    told_result,
+    TurnView,
+    arguments_text,
+    calls_text,
+    message_text,
+    reasoning_text,
+    result_text,
 )
 
 Kind = Literal[
     "same", "reworded", "result changed", "arguments changed", "tool changed", "input changed", "missing"
 ]
 WEIGHTS: dict[str, int] = {kind: n for n, kind in enumerate(get_args(Kind))}
-MOST_WORDS = 4_000  # difflib is quadratic; longer texts are told whole
-Aligned = tuple[Read | None, Read | None, list["Divergence"]]
+MAX_WORDS = 4_000  # difflib is quadratic; longer texts are shown whole
+Aligned = tuple[TurnView | None, TurnView | None, list["Divergence"]]
 
 
 class TextSpan(Struct, frozen=True):
@@ -37,13 +37,13 @@ class TextSpan(Struct, frozen=True):
 
 
 class Divergence(Struct, frozen=True):
-    """One thing that came otherwise than it did the other time."""
+    """One difference between two runs of a turn."""
 
     kind: Kind
     subject: str
     """What differs: input, turn, answer, reasoning, calls, or the name of the tool."""
     expected: str
-    """In a; of a replay: as recorded."""
+    """In a; for a replay: the recording."""
     actual: str
     """In b."""
     turn_a: int | None = None
@@ -53,17 +53,19 @@ class Divergence(Struct, frozen=True):
     seq_b: int | None = None
 
     def word_diff(self) -> list[TextSpan]:
-        """Both texts word by word."""
+        """Compare both texts word by word."""
         return word_diff(self.expected, self.actual)
 
 
-def heaviest(found: Sequence[Divergence]) -> Kind:
-    """One word for a turn: what weighs most in it."""
-    return max((one.kind for one in found), key=lambda kind: WEIGHTS[kind], default="same")
+def heaviest_kind(divergences: Sequence[Divergence]) -> Kind:
+    """The kind of the most important difference of a turn."""
+    return max(
+        (divergence.kind for divergence in divergences), key=lambda kind: WEIGHTS[kind], default="same"
+    )
 
 
-def align(a: Sequence[Read], b: Sequence[Read]) -> Iterator[Aligned]:
-    """The turns that belong together by the order of their inputs, and those only one side has."""
+def align(a: Sequence[TurnView], b: Sequence[TurnView]) -> Iterator[Aligned]:
+    """Pair the turns of both sides by the order of their inputs; a turn that only one side has is paired with None."""
     keys_a, keys_b = [_key(turn.input) for turn in a], [_key(turn.input) for turn in b]
     head = _common(keys_a, keys_b)
     tail = _common(keys_a[head:][::-1], keys_b[head:][::-1])
@@ -77,8 +79,8 @@ def align(a: Sequence[Read], b: Sequence[Read]) -> Iterator[Aligned]:
         yield one, other, compare_turns(one, other)
 
 
-def _block(a: Sequence[Read], b: Sequence[Read]) -> Iterator[Aligned]:
-    """Turns in the same place of both; those that one side has more are missing in the other."""
+def _block(a: Sequence[TurnView], b: Sequence[TurnView]) -> Iterator[Aligned]:
+    """Pair turns by position; the surplus of one side is missing on the other."""
     for n in range(max(len(a), len(b))):
         one, other = a[n] if n < len(a) else None, b[n] if n < len(b) else None
         if one is not None and other is not None:
@@ -87,15 +89,15 @@ def _block(a: Sequence[Read], b: Sequence[Read]) -> Iterator[Aligned]:
             yield one, other, [_missing(one, other)]
 
 
-def _missing(one: Read | None, other: Read | None) -> Divergence:
-    expected = "" if one is None else told_message(one.input)
-    came = "" if other is None else told_message(other.input)
+def _missing(one: TurnView | None, other: TurnView | None) -> Divergence:
+    expected = "" if one is None else message_text(one.input)
+    came = "" if other is None else message_text(other.input)
     at_a, at_b = one.turn if one else None, other.turn if other else None
     return Divergence("missing", "turn", expected, came, at_a, at_b, 0, at_a, at_b)
 
 
 def _key(message: Message) -> str:
-    return told_message(message)
+    return message_text(message)
 
 
 def _common(a: Sequence[str], b: Sequence[str]) -> int:
@@ -107,70 +109,70 @@ def _common(a: Sequence[str], b: Sequence[str]) -> int:
     return count
 
 
-def compare_turns(a: Read, b: Read) -> list[Divergence]:
+def compare_turns(a: TurnView, b: TurnView) -> list[Divergence]:
     if _key(a.input) != _key(b.input):
-        texts = told_message(a.input), told_message(b.input)
+        texts = message_text(a.input), message_text(b.input)
         return [Divergence("input changed", "input", *texts, a.turn, b.turn, 0, a.turn, b.turn)]
-    found: list[Divergence] = []
+    divergences: list[Divergence] = []
     for n in range(max(len(a.steps), len(b.steps))):
         one, other = a.steps[n] if n < len(a.steps) else None, b.steps[n] if n < len(b.steps) else None
-        for kind, what, expected, came, seqs in _steps(one, other):
-            found.append(Divergence(kind, what, expected, came, a.turn, b.turn, n + 1, *seqs))
-        if WEIGHTS[heaviest(found)] >= WEIGHTS["arguments changed"]:
+        for kind, what, expected, came, seqs in _compare_steps(one, other):
+            divergences.append(Divergence(kind, what, expected, came, a.turn, b.turn, n + 1, *seqs))
+        if WEIGHTS[heaviest_kind(divergences)] >= WEIGHTS["arguments changed"]:
             break
-    return found
+    return divergences
 
 
 Seqs = tuple[int | None, int | None]
-Found = tuple[Kind, str, str, str, Seqs]
+StepDifference = tuple[Kind, str, str, str, Seqs]
 
 
-def _steps(a: Step | None, b: Step | None) -> Iterator[Found]:
+def _compare_steps(a: Step | None, b: Step | None) -> Iterator[StepDifference]:
     seqs = (None if a is None else a.seq, None if b is None else b.seq)
-    names_a = [one.call.name for one in a.made] if a is not None else []
-    names_b = [one.call.name for one in b.made] if b is not None else []
+    names_a = [view.call.name for view in a.calls] if a is not None else []
+    names_b = [view.call.name for view in b.calls] if b is not None else []
     if names_a != names_b:
-        yield "tool changed", "calls", _told_step(a), _told_step(b), seqs
+        yield "tool changed", "calls", _step_text(a), _step_text(b), seqs
         return
     if a is None or b is None:
-        yield "missing", "answer", _told_step(a), _told_step(b), seqs
+        yield "missing", "answer", _step_text(a), _step_text(b), seqs
         return
-    if told_reasoning(a.message) != told_reasoning(b.message):
-        yield "reworded", "reasoning", told_reasoning(a.message), told_reasoning(b.message), seqs
-    if told_message(a.message) != told_message(b.message):
-        yield "reworded", "answer", told_message(a.message), told_message(b.message), seqs
-    for one, other in zip(a.made, b.made, strict=True):
-        yield from _made(one, other, seqs)
+    if reasoning_text(a.message) != reasoning_text(b.message):
+        yield "reworded", "reasoning", reasoning_text(a.message), reasoning_text(b.message), seqs
+    if message_text(a.message) != message_text(b.message):
+        yield "reworded", "answer", message_text(a.message), message_text(b.message), seqs
+    for one, other in zip(a.calls, b.calls, strict=True):
+        yield from _compare_calls(one, other, seqs)
 
 
-def _told_step(step: Step | None) -> str:
-    """The calls, or the words of a step that calls nothing."""
+def _step_text(step: Step | None) -> str:
+    """The calls of a step, or its text if it calls nothing."""
     if step is None:
         return ""
-    return told_calls(step) or told_message(step.message)
+    return calls_text(step) or message_text(step.message)
 
 
-def _made(a: Made, b: Made, seqs: Seqs) -> Iterator[Found]:
+def _compare_calls(a: CallView, b: CallView, seqs: Seqs) -> Iterator[StepDifference]:
     name = a.call.name
-    if told_arguments(a.call) != told_arguments(b.call):
-        yield "arguments changed", name, told_arguments(a.call), told_arguments(b.call), seqs
+    if arguments_text(a.call) != arguments_text(b.call):
+        yield "arguments changed", name, arguments_text(a.call), arguments_text(b.call), seqs
     elif a.result != b.result:
-        yield "result changed", name, told_result(a.result), told_result(b.result), (a.seq, b.seq)
+        yield "result changed", name, result_text(a.result), result_text(b.result), (a.seq, b.seq)
 
 
 def word_diff(a: str, b: str) -> list[TextSpan]:
-    """Two texts word by word, blanks kept with the word behind them."""
+    """Compare two texts word by word; blanks belong to the word behind them."""
     one, other = _split(a), _split(b)
-    if max(len(one), len(other)) > MOST_WORDS:
+    if max(len(one), len(other)) > MAX_WORDS:
         return [TextSpan("a", a), TextSpan("b", b)]
-    found: list[TextSpan] = []
+    spans: list[TextSpan] = []
     for kind, i, j, k, m in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
         if kind == "equal":
-            found.append(TextSpan("both", "".join(one[i:j])))
+            spans.append(TextSpan("both", "".join(one[i:j])))
             continue
-        found.extend([TextSpan("a", "".join(one[i:j]))] if j > i else [])
-        found.extend([TextSpan("b", "".join(other[k:m]))] if m > k else [])
-    return found
+        spans.extend([TextSpan("a", "".join(one[i:j]))] if j > i else [])
+        spans.extend([TextSpan("b", "".join(other[k:m]))] if m > k else [])
+    return spans
 
 
 def _split(text: str) -> list[str]:

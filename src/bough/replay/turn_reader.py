@@ -1,6 +1,6 @@
-"""A path read for comparing: its turns, their steps, each call with its result in call order.
+"""A path prepared for comparison: its turns, their steps, each call with its result, in call order.
 
-Ids of calls are left out: providers make them up, and two runs never share one.
+Call ids are left out: providers make them up, and two runs never share one.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from ..core.messages import Media, Message, Reasoning, Text, ToolCall, ToolResul
 _sorted = msgspec.json.Encoder(order="sorted")
 
 
-class Made(Struct, frozen=True):
-    """One call and what it returned; None: it has no result."""
+class CallView(Struct, frozen=True):
+    """One call and its result, if it has one."""
 
     call: ToolCall
     result: ToolResult | None = None
     seq: int | None = None
-    """Of the result."""
+    """The seq of the result."""
 
 
 class Step(Struct, frozen=True):
     seq: int
     message: Message
     """The answer without its calls."""
-    made: tuple[Made, ...] = ()
+    calls: tuple[CallView, ...] = ()
     model: str | None = None
 
 
-class Read(Struct, frozen=True):
+class TurnView(Struct, frozen=True):
     """One turn."""
 
     turn: int
@@ -44,46 +44,48 @@ class Read(Struct, frozen=True):
     """The seq of its last entry."""
 
 
-def read(path: Sequence[Entry]) -> list[Read]:
-    """The turns of a path, oldest first; what belongs to none is left out."""
+def read_turns(path: Sequence[Entry]) -> list[TurnView]:
+    """Return the turns of a path, oldest first; entries outside of turns are left out."""
     turns: list[tuple[Message, list[Entry]]] = []
     for entry in path:
         if entry.turn == entry.seq and entry.message is not None:
             turns.append((entry.message, [entry]))
         elif entry.turn and turns:
             turns[-1][1].append(entry)
-    return [_turn(asked, entries) for asked, entries in turns]
+    return [_turn(message, entries) for message, entries in turns]
 
 
-def _turn(asked: Message, entries: Sequence[Entry]) -> Read:
+def _turn(input_message: Message, entries: Sequence[Entry]) -> TurnView:
     steps: list[Step] = []
     for entry in entries:
         message = entry.message
         if message is not None and message.role == "assistant":
             steps.append(_step(entry, message))
         elif message is not None and message.role == "tool":
-            steps[-1] = _answered(steps[-1], entry, message)
-    return Read(entries[0].turn, asked, tuple(steps), entries[-1].seq)
+            steps[-1] = _with_results(steps[-1], entry, message)
+    return TurnView(entries[0].turn, input_message, tuple(steps), entries[-1].seq)
 
 
 def _step(entry: Entry, message: Message) -> Step:
-    said = tuple(part for part in message.parts if not isinstance(part, ToolCall))
-    return Step(entry.seq, Message("assistant", said), tuple(map(Made, message.calls)), entry.model)
+    parts = tuple(part for part in message.parts if not isinstance(part, ToolCall))
+    return Step(entry.seq, Message("assistant", parts), tuple(map(CallView, message.calls)), entry.model)
 
 
-def _answered(step: Step, entry: Entry, message: Message) -> Step:
-    made = list(step.made)
+def _with_results(step: Step, entry: Entry, message: Message) -> Step:
+    calls = list(step.calls)
     for result in message.results:
-        at = next(n for n, one in enumerate(made) if one.result is None and one.call.id == result.call_id)
-        made[at] = Made(made[at].call, replace(result, call_id=""), entry.seq)
-    return replace(step, made=tuple(made))
+        index = next(
+            n for n, view in enumerate(calls) if view.result is None and view.call.id == result.call_id
+        )
+        calls[index] = CallView(calls[index].call, replace(result, call_id=""), entry.seq)
+    return replace(step, calls=tuple(calls))
 
 
-# -- as text, for people and for comparing by words ------------------------------------------------
+# -- as text, for people and for comparing word by word --------------------------------------------
 
 
-def told_message(message: Message) -> str:
-    """The words of a message, its media by name."""
+def message_text(message: Message) -> str:
+    """The text of a message, its media by type and hash."""
     pieces = []
     for part in message.parts:
         if isinstance(part, Text):
@@ -93,26 +95,26 @@ def told_message(message: Message) -> str:
     return "\n".join(pieces)
 
 
-def told_reasoning(message: Message) -> str:
+def reasoning_text(message: Message) -> str:
     return "\n".join(part.text for part in message.parts if isinstance(part, Reasoning))
 
 
-def told_arguments(call: ToolCall) -> str:
+def arguments_text(call: ToolCall) -> str:
     return call.malformed if call.malformed is not None else _sorted.encode(call.arguments).decode()
 
 
-def told_calls(step: Step | None) -> str:
-    """The calls of a step in one line: `look({"order":41})`; empty if it calls nothing."""
-    made = step.made if step is not None else ()
-    return ", ".join(f"{one.call.name}({told_arguments(one.call)})" for one in made)
+def calls_text(step: Step | None) -> str:
+    """The calls of a step in one line: `look({"order":41})`; empty if there are none."""
+    calls = step.calls if step is not None else ()
+    return ", ".join(f"{view.call.name}({arguments_text(view.call)})" for view in calls)
 
 
-def told_result(result: ToolResult | None) -> str:
+def result_text(result: ToolResult | None) -> str:
     if result is None:
         return "(no result)"
     marks: list[str] = [] if result.outcome == "done" else [result.outcome]
     marks += ["error"] if result.error and result.outcome == "done" else []
     marks += ["ends the turn"] if result.ends_turn else []
-    text = told_message(Message("user", result.content))
+    text = message_text(Message("user", result.content))
     details = "" if not result.details else f" {_sorted.encode(result.details).decode()}"
     return f"{'[' + ', '.join(marks) + '] ' if marks else ''}{text}{details}"
