@@ -40,11 +40,10 @@ from hypothesis import strategies as st
 
 import bough
 from bough import BoughError, Session, Usage, wire
+from bough.adapters import MISSING_MEDIA, UNKNOWN_RESULT
 from bough.adapters.claude_agent import session_store as claude_agent
-from bough.adapters.claude_agent.lines import MISSING
-from bough.adapters.claude_agent.notes import about, held
+from bough.adapters.claude_agent.lines import record_of, stored_lines
 from bough.adapters.claude_agent.session_store import BoughSessionStore
-from bough.adapters.claude_agent.write import CUT_OFF
 from bough.cli.main import bough as command
 from bough.core.entries import Compaction, Settings
 from bough.errors import InvalidMessage
@@ -77,7 +76,7 @@ def appended(sessions: Store, *batches: list[Line], key: Any = KEY) -> Session:
         store = BoughSessionStore(sessions)
         for batch in batches:
             await store.append(key, batch)
-        return await BoughSessionStore(sessions).load(key), await store.opened(key)
+        return await BoughSessionStore(sessions).load(key), await store.bough_session(key)
 
     loaded, session = asyncio.run(append())
     assert loaded == [line for batch in batches for line in batch]
@@ -224,7 +223,7 @@ class TestSession:
         lines = shop_transcript().lines
         store = BoughSessionStore(memory)
         asyncio.run(store.append(KEY, lines[:11]))
-        session = asyncio.run(store.opened(KEY))
+        session = asyncio.run(store.bough_session(KEY))
         assert session is not None
         match by_hand:
             case "rewind":
@@ -286,7 +285,7 @@ class TestSession:
         elsewhere = bough.open("memory:")
         elsewhere.import_bundle(bundle)
         loaded = without_thoughts(made.lines)
-        loaded[0]["message"]["content"][1] = text(MISSING)
+        loaded[0]["message"]["content"][1] = text(MISSING_MEDIA)
         assert asyncio.run(BoughSessionStore(elsewhere).load(KEY)) == loaded
 
 
@@ -316,7 +315,7 @@ class TestBatches:
         calls = {call.id for entry in session.path() if entry.message for call in entry.message.calls}
         results = [one.call_id for entry in session.path() if entry.message for one in entry.message.results]
         assert (calls, sorted(results)) == ({"toolu_1", "toolu_2"}, ["toolu_1", "toolu_2"])
-        assert CUT_OFF not in json.dumps(session.messages("anthropic"))
+        assert UNKNOWN_RESULT not in json.dumps(session.messages("anthropic"))
         assert [entry.message.text for entry in session.transcript() if entry.message] == [
             *("Fix the shop", "Fixed.", "And this?", "A dot.", "on", "ok", "back")
         ]
@@ -331,7 +330,7 @@ class TestBatches:
         made.results(result("a"))
         store_again = BoughSessionStore(store)
         asyncio.run(store_again.append(KEY, made.lines[4:]))
-        session = asyncio.run(store_again.opened(KEY))
+        session = asyncio.run(store_again.bough_session(KEY))
         assert session is not None
         assert roles(sound(session)) == ["user", "assistant", "tool"]
         assert asyncio.run(store_again.load(KEY)) == made.lines
@@ -366,8 +365,12 @@ class TestBatches:
         made.user([result("a"), result("b")])  # two messages, so the line lies in a note
         made.user("elsewhere", parent="u-1")
         session = appended(memory, made.lines)
-        told = {n: entry.branch for entry in session.entries() for n in about(entry).get("of", ())}
-        kept = {n: entry.branch for entry in session.entries() for n, _ in held(entry, session.read_blob)}
+        told = {
+            n: entry.branch for entry in session.entries() for n in record_of(entry).get("noted_numbers", ())
+        }
+        kept = {
+            n: entry.branch for entry in session.entries() for n, _ in stored_lines(entry, session.read_blob)
+        }
         assert told == {3: kept[3]}
 
     def test_a_call_the_conversation_went_on_without_is_told_so(self, memory: Store) -> None:
@@ -378,7 +381,7 @@ class TestBatches:
         made.results(result("a", "late"))
         session = appended(memory, made.lines[:2], made.lines[2:3], made.lines[3:])
         assert roles(session) == ["user", "assistant", "tool", "user"]
-        assert CUT_OFF in json.dumps(session.messages("anthropic"))
+        assert UNKNOWN_RESULT in json.dumps(session.messages("anthropic"))
 
     def test_a_batch_that_comes_again_adds_nothing(self, store: Store) -> None:
         lines = [line for line in shop_transcript().lines if "uuid" in line]
@@ -421,7 +424,7 @@ class TestBatches:
     def test_a_transcript_that_was_forgotten_is_read_again(
         self, memory: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(claude_agent, "KNOWN", 1)
+        monkeypatch.setattr(claude_agent, "CACHE_SIZE", 1)
         adapter = BoughSessionStore(memory)
         for batch in ([{"type": "x", "uuid": "a"}], [{"type": "x", "uuid": "a"}, {"type": "x", "uuid": "b"}]):
             for name in ("one", "two"):
@@ -483,7 +486,7 @@ ODD: dict[str, Line] = {
         "message": {**answer_of()["message"], "usage": {"input_tokens": -1}},
     },
     "reminders of every kind": {"type": "attachment", "uuid": "odd", "rendered": [{"content": 7}, "x", {}]},
-    "keys of ours": user_of([{**text("x"), "held": 1}], details={"claude": {"n": [7]}}),
+    "keys of ours": user_of([{**text("x"), "held": 1}], details={"claude": {"numbers": [7]}}),
     "a title": {"type": "custom-title", "customTitle": "a\x00b \ud800"},
     "a blank summary": user_of(" ", isCompactSummary=True),
 }
@@ -665,7 +668,7 @@ class TestSdk:
             return forked.session_id
 
         key: Any = {"project_key": home.name, "session_id": asyncio.run(drive())}
-        session = asyncio.run(store.opened(key))
+        session = asyncio.run(store.bough_session(key))
         assert session is not None
         assert roles(sound(session))[-1] == "assistant"
         assert session.row.title == "Shop (fork)"

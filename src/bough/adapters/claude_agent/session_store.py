@@ -1,7 +1,7 @@
 """Bough as the session store of the Claude Agent SDK: `ClaudeAgentOptions(session_store=BoughSessionStore(store))`.
 
-Knows the SDK's protocol: keys, batches, summaries. Does not know how a line becomes an entry: `claude_agent_writing` does.
-Work on the store runs on threads by anyio, as the SDK itself does it: the event loop is never held up.
+Knows the SDK's protocol: keys, batches, summaries. Does not know how a line becomes an entry (`transcript`). Calls to the
+store run on threads by anyio, as the SDK's own do, so the event loop never waits for them.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ from ...log.log import Log
 from ...session import Session
 from ...stores.base import SessionRow
 from .. import require_store
-from .mirror import Mirror, lines_of
-from .notes import NAME
-from .write import Writing
+from .lines import KEY
+from .transcript import BatchWriter, TranscriptIndex, transcript_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,128 +40,125 @@ if TYPE_CHECKING:
     from ...store import Store
 
 R = TypeVar("R")
-TRIES = 8
-PAGE = 1_000
-KNOWN = 256
-"""Transcripts whose lines are remembered between batches; of another all are read again."""
-PROJECT, SESSION, SUBPATH = "claude_project", "claude_session", "claude_subpath"
-_ODD = re.compile(r"[^A-Za-z0-9-]+")
+MAX_ATTEMPTS = 8
+PAGE_SIZE = 1_000
+CACHE_SIZE = 256
+"""Transcripts whose index is kept between batches; others are read again."""
+PROJECT_TAG, SESSION_TAG, SUBPATH_TAG = "claude_project", "claude_session", "claude_subpath"
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9-]+")
 
 
 class BoughSessionStore(SessionStore):
     """Transcripts of the Claude Agent SDK as Bough sessions; sub-agents are their tasks.
 
-    What was appended comes back equal, and the same lines are messages, calls, results and usage of a real session. Two
-    processes may append to one transcript: the slower one lands behind the other.
+    Lines are returned exactly as they were appended, and are also the messages, calls, results and usage of a real session.
+    Two processes may append to one transcript: the slower one's lines come after the other's.
     """
 
     def __init__(self, store: Store, *, agent: str = "claude-agent") -> None:
         self.store, self.agent = require_store(store, "BoughSessionStore"), agent
         self._lock = Lock()
-        self._writers: OrderedDict[str, Writer] = OrderedDict()
+        self._writers: OrderedDict[str, TranscriptWriter] = OrderedDict()
 
     # -- the SDK's protocol ------------------------------------------------------------------------
 
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:
-        """All of them, durable on return. One whose uuid is known is passed over."""
-        await _cross(self._append, key, [_object(entry) for entry in entries])
+        """Append all lines, durable on return. A line whose uuid is already stored is skipped."""
+        await _run_blocking(self._append, key, [_object(entry) for entry in entries])
 
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
-        """Every line in the order it came, on whichever branch it is; None if there is none."""
-        return cast("list[SessionStoreEntry] | None", await _cross(self._load, key))
+        """Return every line of all branches in the order they came; None if there is none."""
+        return cast("list[SessionStoreEntry] | None", await _run_blocking(self._load, key))
 
     async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
-        rows = await _cross(lambda: list(self._rows(project_key)))
-        return [{"session_id": row.tags[SESSION], "mtime": row.updated_at // 1_000} for row in rows]
+        rows = await _run_blocking(lambda: list(self._rows(project_key)))
+        return [{"session_id": row.tags[SESSION_TAG], "mtime": row.updated_at // 1_000} for row in rows]
 
     async def list_session_summaries(self, project_key: str) -> list[SessionSummaryEntry]:
-        return await _cross(self._summaries, project_key)
+        return await _run_blocking(self._summaries, project_key)
 
     async def delete(self, key: SessionKey) -> None:
-        """Into the trash, a session with its sub-agents. `bough restore` brings them back."""
-        await _cross(self._delete, key)
+        """Move a session and its sub-agents to the trash; `bough restore` brings them back."""
+        await _run_blocking(self._delete, key)
 
     async def list_subkeys(self, key: SessionListSubkeysKey) -> list[str]:
-        return await _cross(lambda: [row.tags[SUBPATH] for row in self._tasks(key)])
+        return await _run_blocking(lambda: [row.tags[SUBPATH_TAG] for row in self._tasks(key)])
 
-    # -- more than the protocol --------------------------------------------------------------------
+    # -- beyond the protocol -----------------------------------------------------------------------
 
-    async def opened(self, key: SessionKey) -> Session | None:
-        """The Bough session of a transcript: show, fork, export it. None if there is none."""
-        return await _cross(self._session, key)
+    async def bough_session(self, key: SessionKey) -> Session | None:
+        """Return the Bough session of a transcript, to show, fork or export; None if there is none."""
+        return await _run_blocking(self._session, key)
 
     # -- on a thread -------------------------------------------------------------------------------
 
     def _append(self, key: SessionKey, lines: list[TranscriptLine]) -> None:
         if not lines:
             return
-        name = self._base(key)
+        session_id = self._base_id(key)
         with self._lock:
-            writer = self._writers.setdefault(name, Writer())
-            self._writers.move_to_end(name)
-            if len(self._writers) > KNOWN:
+            writer = self._writers.setdefault(session_id, TranscriptWriter())
+            self._writers.move_to_end(session_id)
+            if len(self._writers) > CACHE_SIZE:
                 self._writers.popitem(last=False)
         with writer.lock:
             self._write(key, writer, lines)
 
-    def _write(self, key: SessionKey, writer: Writer, lines: list[TranscriptLine]) -> None:
-        for attempt in range(TRIES):
+    def _write(self, key: SessionKey, writer: TranscriptWriter, lines: list[TranscriptLine]) -> None:
+        for attempt in range(MAX_ATTEMPTS):
             try:
-                mirror = writer.mirror or Mirror(self._started(key, lines).log)
-                writer.mirror = None  # what fails in the middle is read again
-                writer.mirror = _added(mirror, key, lines)
+                index = writer.index or TranscriptIndex(self._find_or_start(key, lines).log)
+                writer.index = None  # if the write fails halfway, the index is read again
+                writer.index = _append_new(index, key, lines)
                 return
-            except (
-                StaleLeaf,
-                SessionTrashed,
-            ):  # another process was faster, or somebody has deleted it meanwhile
-                if attempt == TRIES - 1:
+            except (StaleLeaf, SessionTrashed):  # another process was faster, or deleted it
+                if attempt == MAX_ATTEMPTS - 1:
                     raise
 
     def _load(self, key: SessionKey) -> list[TranscriptLine] | None:
         session = self._session(key)
-        return lines_of(session.log, session.read_blob) or None if session is not None else None
+        return transcript_lines(session.log, session.read_blob) or None if session is not None else None
 
     def _summaries(self, project_key: str) -> list[SessionSummaryEntry]:
-        found: list[SessionSummaryEntry] = []
+        summaries: list[SessionSummaryEntry] = []
         for row in self._rows(project_key):
-            state = Log(self.store.backend, row, self.store.runtime).state.get(NAME)
+            state = Log(self.store.backend, row, self.store.runtime).state.get(KEY)
             data = state if isinstance(state, dict) else {}
             mtime = row.updated_at // 1_000
-            found.append({"session_id": row.tags[SESSION], "mtime": mtime, "data": data})
-        return found
+            summaries.append({"session_id": row.tags[SESSION_TAG], "mtime": mtime, "data": data})
+        return summaries
 
     def _delete(self, key: SessionKey) -> None:
         session = self._session(key)
-        gone = [] if session is None else [session.session_id]
+        session_ids = [] if session is None else [session.session_id]
         if key.get("subpath") is None:
-            listed: SessionListSubkeysKey = {
+            subkeys: SessionListSubkeysKey = {
                 "project_key": key["project_key"],
                 "session_id": key["session_id"],
             }
-            gone.extend(row.session_id for row in self._tasks(listed))
+            session_ids.extend(row.session_id for row in self._tasks(subkeys))
         with self._lock:
-            self._writers.clear()  # what is appended from here on is none of theirs
-        for session_id in gone:
+            self._writers.clear()  # later appends start new sessions
+        for session_id in session_ids:
             if self.store.backend.session(session_id).trashed_at is None:
                 self.store.delete(session_id)
 
     # -- keys and sessions -------------------------------------------------------------------------
 
     def _rows(self, project_key: str) -> Iterator[SessionRow]:
-        """The sessions of a project that hold something, without their sub-agents and without forks of them."""
-        for row in self.store.all_sessions(tag=(PROJECT, project_key), limit=PAGE):
-            if SUBPATH not in row.tags and row.relation is None and row.leaf.seq:
+        """Yield the sessions of a project that are not empty, without sub-agents and forks."""
+        for row in self.store.all_sessions(tag=(PROJECT_TAG, project_key), limit=PAGE_SIZE):
+            if SUBPATH_TAG not in row.tags and row.relation is None and row.leaf.seq:
                 yield row
 
     def _tasks(self, key: SessionListSubkeysKey) -> Iterator[SessionRow]:
-        for row in self.store.all_sessions(tag=(SESSION, key["session_id"]), limit=PAGE):
-            is_own = row.tags.get(PROJECT) == key["project_key"] and row.relation in (None, "task")
-            if is_own and SUBPATH in row.tags and row.leaf.seq:
+        for row in self.store.all_sessions(tag=(SESSION_TAG, key["session_id"]), limit=PAGE_SIZE):
+            is_own = row.tags.get(PROJECT_TAG) == key["project_key"] and row.relation in (None, "task")
+            if is_own and SUBPATH_TAG in row.tags and row.leaf.seq:
                 yield row
 
     def _session(self, key: SessionKey) -> Session | None:
-        row = self._row(self._living(key)) or self._taken_in(key)
+        row = self._row(self._current_id(key)) or self._imported_row(key)
         return None if row is None else Session(Log(self.store.backend, row, self.store.runtime))
 
     def _row(self, session_id: str) -> SessionRow | None:
@@ -171,98 +167,96 @@ class BoughSessionStore(SessionStore):
         except NotFound:
             return None
 
-    def _taken_in(self, key: SessionKey) -> SessionRow | None:
-        """A transcript that came here in a bundle, from another tenant perhaps, has the id it had there."""
+    def _imported_row(self, key: SessionKey) -> SessionRow | None:
+        """Find a transcript imported in a bundle: it has the session id of the store it came from."""
         wanted = _tags(key)
-        for row in self.store.all_sessions(tag=(SESSION, key["session_id"]), limit=PAGE):
-            tags = {name: row.tags[name] for name in (PROJECT, SESSION, SUBPATH) if name in row.tags}
+        for row in self.store.all_sessions(tag=(SESSION_TAG, key["session_id"]), limit=PAGE_SIZE):
+            tags = {
+                name: row.tags[name] for name in (PROJECT_TAG, SESSION_TAG, SUBPATH_TAG) if name in row.tags
+            }
             if tags == wanted and row.relation in (None, "task"):
                 return row
         return None
 
-    def _started(self, key: SessionKey, lines: list[TranscriptLine]) -> Session:
-        found = self._session(key)
-        if found is not None:
-            return found
-        about: dict[str, Any] = {"session_id": self._living(key), "tags": _tags(key)}
+    def _find_or_start(self, key: SessionKey, lines: list[TranscriptLine]) -> Session:
+        session = self._session(key)
+        if session is not None:
+            return session
+        session_id, tags = self._current_id(key), _tags(key)
         if key.get("subpath") is None:
-            return self.store.start(self.agent, **about)
-        named = (clean_text(line.get("agentType")) for line in lines if line_kind(line) == "agent_metadata")
-        agent = next(named, None) or "subagent"
+            return self.store.start(self.agent, session_id=session_id, tags=tags)
+        names = (clean_text(line.get("agentType")) for line in lines if line_kind(line) == "agent_metadata")
+        agent = next(names, None) or "subagent"
         parent = self._session({"project_key": key["project_key"], "session_id": key["session_id"]})
         if parent is None:
-            return self.store.start(agent, **about)
-        about["conversation_id"] = parent.row.conversation_id
-        return self.store.start_task(parent, agent, **about)
+            return self.store.start(agent, session_id=session_id, tags=tags)
+        return self.store.start_task(
+            parent, agent, session_id=session_id, tags=tags, conversation_id=parent.row.conversation_id
+        )
 
-    def _base(self, key: SessionKey) -> str:
-        """The id of a transcript's session: the same in every process, another for every key and every tenant."""
+    def _base_id(self, key: SessionKey) -> str:
+        """Return the id of a transcript's session: the same in every process, different for each key and tenant."""
         store = self.store.backend
         parts = (store.space, store.owner, key["project_key"], key["session_id"], key.get("subpath"))
-        mark = sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()[:12]
+        hashed = sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()[:12]
         last = (key.get("subpath") or "").rpartition("/")[2]
-        shown = "-".join(_ODD.sub("-", part)[:64] for part in (key["session_id"], last) if part)
-        return f"claude-{shown}-{mark}"
+        visible = "-".join(_NOT_PLAIN.sub("-", part)[:64] for part in (key["session_id"], last) if part)
+        return f"claude-{visible}-{hashed}"
 
-    def _living(self, key: SessionKey) -> str:
-        """What was deleted keeps its id, and what is appended afterwards is another session."""
-        base = name = self._base(key)
+    def _current_id(self, key: SessionKey) -> str:
+        """Return the id of the transcript's current session: deleted ones keep theirs, and the next gets a number."""
+        base = session_id = self._base_id(key)
         count = 1
-        while (row := self._row(name)) is not None and row.trashed_at is not None:
+        while (row := self._row(session_id)) is not None and row.trashed_at is not None:
             count += 1
-            name = f"{base}-{count}"
-        return name
+            session_id = f"{base}-{count}"
+        return session_id
 
 
-class Writer:
-    """Who appends to one transcript in this process, one batch after the other."""
+class TranscriptWriter:
+    """Serializes the batches appended to one transcript in this process."""
 
     def __init__(self) -> None:
         self.lock = RLock()
-        self.mirror: Mirror | None = None
+        self.index: TranscriptIndex | None = None
 
 
-def _added(mirror: Mirror, key: SessionKey, lines: list[TranscriptLine]) -> Mirror:
-    """What is known behind them; what is known already is not written again."""
-    fresh = mirror.unknown(lines)
-    if not fresh:
-        return mirror
-    state = _summary(mirror, key, fresh) if key.get("subpath") is None else None
+def _append_new(index: TranscriptIndex, key: SessionKey, lines: list[TranscriptLine]) -> TranscriptIndex:
+    """Append the lines that are not stored yet, and return the index after them."""
+    new = index.new_lines(lines)
+    if not new:
+        return index
+    state = _summary(index, key, new) if key.get("subpath") is None else None
     try:
-        Writing(mirror).run(mirror.numbered(fresh), state)
-    except (
-        InvalidMessage,
-        InvalidValue,
-    ):  # a line that no message can be made of; all of them are kept all the same
-        mirror = Mirror(mirror.log)
-        Writing(mirror, is_told=False).run(mirror.numbered(mirror.unknown(fresh)), state)
-    return mirror
+        BatchWriter(index).write(index.number(new), state)
+    except (InvalidMessage, InvalidValue):  # a line that cannot be a message: store all of them unchanged
+        index = TranscriptIndex(index.log)
+        BatchWriter(index, parses=False).write(index.number(index.new_lines(new)), state)
+    return index
 
 
-def _summary(mirror: Mirror, key: SessionKey, fresh: list[TranscriptLine]) -> dict[str, Any] | None:
-    """What the SDK lists a session by, as an update of the state; None if it is as it was."""
-    before = mirror.log.state.get(NAME)
+def _summary(index: TranscriptIndex, key: SessionKey, new: list[TranscriptLine]) -> dict[str, Any] | None:
+    """Return the update of the state by which the SDK lists a session; None if nothing changed."""
+    before = index.log.state.get(KEY)
     data = before if isinstance(before, dict) else {}
-    known: SessionSummaryEntry = {"session_id": key["session_id"], "mtime": 0, "data": data}
-    after = fold_session_summary(known, key, cast("list[SessionStoreEntry]", fresh))["data"]
-    kept = {name: clean_text(value) if isinstance(value, str) else value for name, value in after.items()}
-    return None if kept == data else {**dict.fromkeys(data), **kept}
+    summary: SessionSummaryEntry = {"session_id": key["session_id"], "mtime": 0, "data": data}
+    after = fold_session_summary(summary, key, cast("list[SessionStoreEntry]", new))["data"]
+    cleaned = {name: clean_text(value) if isinstance(value, str) else value for name, value in after.items()}
+    return None if cleaned == data else {**dict.fromkeys(data), **cleaned}
 
 
 def _tags(key: SessionKey) -> dict[str, str]:
-    tags = {PROJECT: key["project_key"], SESSION: key["session_id"]}
+    tags = {PROJECT_TAG: key["project_key"], SESSION_TAG: key["session_id"]}
     subpath = key.get("subpath")
-    return tags if subpath is None else {**tags, SUBPATH: subpath}
+    return tags if subpath is None else {**tags, SUBPATH_TAG: subpath}
 
 
 def _object(entry: object) -> TranscriptLine:
     if not isinstance(entry, dict):
-        raise InvalidMessage(
-            f"a transcript entry is a JSON object, not {type(entry).__name__}; hand in dicts"
-        )
+        raise InvalidMessage(f"a transcript entry must be a dict, not {type(entry).__name__}")
     return entry
 
 
-async def _cross(work: Callable[..., R], *given: Any) -> R:
-    """On a thread, to its end: whoever is cancelled while a write is under way may read afterwards."""
-    return await to_thread.run_sync(partial(work, *given))
+async def _run_blocking(function: Callable[..., R], *args: Any) -> R:
+    """Run on a thread to the end: a caller cancelled during a write may read afterwards."""
+    return await to_thread.run_sync(partial(function, *args))

@@ -203,9 +203,9 @@ class Conversations:
         return None if session is None else self._record(session)
 
     def records(self, scope: str | None, limit: int | None) -> list[ConversationRecord]:
-        filters = {} if scope is None else {"tag": (SCOPE_TAG, scope)}
+        tag = None if scope is None else (SCOPE_TAG, scope)
         rows: dict[str, SessionRow] = {}
-        for row in self._store.all_sessions(**filters):
+        for row in self._store.all_sessions(tag=tag):
             if row.relation in CONVERSATION_RELATIONS:
                 rows.setdefault(row.conversation_id, row)
         records: list[ConversationRecord] = []
