@@ -1,9 +1,8 @@
-"""Bytes: how a payload is written, read back and chained.
+"""Encode, decode and chain payloads.
 
-The body of an entry is JSON, written once: fields in declared order, keys of tool arguments in the
-order given, no blanks, UTF-8. These bytes are the canonical content: the id is a hash over them and
-the id of the parent, so they are never written anew. Measured: sha256 of a 2 kB body takes 1.7 µs
-here, blake2b 2.9.
+The body of an entry is JSON, written once: fields in declared order, keys of tool arguments in the given order, no
+whitespace, UTF-8. These bytes are the canonical content: the id is a hash over them and the id of the parent, so
+they are never encoded again. Measured: sha256 of a 2 kB body takes 1.7 µs here, blake2b 2.9.
 """
 
 from __future__ import annotations
@@ -19,65 +18,65 @@ from .entries import KINDS, Evidence, Payload, Unknown, kind_of
 from .messages import Message, check_message
 
 ID_BYTES = 20
-MAX_INT_BITS = 8192  # what every JSON reader here takes back unchanged
-MAX_DEPTH = 200  # msgspec and PostgreSQL go deeper, other readers of a bundle may not
+MAX_INT_BITS = 8192  # every JSON reader here returns integers of this size unchanged
+MAX_DEPTH = 200  # msgspec and PostgreSQL allow more, other readers of a bundle may not
 
 _encode = msgspec.json.Encoder().encode
 _decoders = {kind: msgspec.json.Decoder(type_) for kind, type_ in KINDS.items()}
 decode_message = msgspec.json.Decoder(Message).decode
 _evidence = msgspec.json.Decoder(Evidence)
-_WRITTEN: dict[type, str] = {type_: kind for kind, type_ in KINDS.items()}
+_KIND_OF_TYPE: dict[type, str] = {type_: kind for kind, type_ in KINDS.items()}
 
 
 def encode(payload: Payload) -> bytes:
-    """The bytes of a payload, whatever it holds; `read_back` says whether they may stand."""
-    kind = _WRITTEN.get(type(payload))
+    """Encode a payload without checking it; `round_trip` does that."""
+    kind = _KIND_OF_TYPE.get(type(payload))
     if kind is None:
-        named = getattr(payload, "kind", type(payload).__name__)
-        raise InvalidMessage(f"unknown kind {named!r} is not written; kinds are {', '.join(KINDS)}")
+        name = getattr(payload, "kind", type(payload).__name__)
+        raise InvalidMessage(f"unknown kind {name!r} cannot be written; kinds are {', '.join(KINDS)}")
     return _write(payload, kind)
 
 
 def round_trip(payload: Payload, body: bytes) -> Payload:
-    """The payload as any reader will see it; refuses what would come back as something else.
+    """Decode `body` and return the payload as every reader will see it; raise if it differs from `payload`.
 
-    msgspec checks types when it reads and not when it writes, so this is what keeps a part of the wrong
-    type from poisoning the log. Bytes that became text and NaN that became null make it unequal.
+    msgspec checks types when it decodes, not when it encodes, so this keeps a part of the wrong type out of the log.
+    Bytes that became text and NaN that became null make it unequal.
     """
     kind = kind_of(payload)
     try:
-        kept = decode(kind, body)
+        decoded = decode(kind, body)
     except msgspec.MsgspecError as error:
         check_json(_plain(payload), kind)
-        raise InvalidMessage(f"a {kind} of the wrong shape: {error}") from None
-    if body.count(b"{") + body.count(b"[") > MAX_DEPTH:  # few have as many; the others cannot be too deep
-        _check_depth(kept, kind)
-    if kept != payload:  # a tuple that became a list may pass
+        raise InvalidMessage(f"invalid {kind}: {error}") from None
+    if body.count(b"{") + body.count(b"[") > MAX_DEPTH:  # few have as many; the rest cannot be too deep
+        _check_depth(decoded, kind)
+    if decoded != payload:  # a tuple that became a list is fine
         check_json(_plain(payload), kind)
-    if isinstance(kept, Message):
-        check_message(kept)
-    return kept
+    if isinstance(decoded, Message):
+        check_message(decoded)
+    return decoded
 
 
-def _check_depth(value: object, where: str, depth: int = 0) -> None:
-    """msgspec reads and writes deeper than we promise, and than all that reads us can."""
+def _check_depth(value: object, field: str, depth: int = 0) -> None:
+    """msgspec accepts deeper nesting than the format promises and than other readers handle."""
     if depth > MAX_DEPTH:
-        raise NotJson(where, f"nested deeper than {MAX_DEPTH}")
+        raise NotJson(field, f"nested deeper than {MAX_DEPTH}")
     if isinstance(value, dict):
         for item in value.values():
-            _check_depth(item, where, depth + 1)
-    elif isinstance(value, _ROWS):
+            _check_depth(item, field, depth + 1)
+    elif isinstance(value, _SEQUENCES):
         for item in value:
-            _check_depth(item, where, depth + 1)
+            _check_depth(item, field, depth + 1)
     elif isinstance(value, msgspec.Struct):
         for name in value.__struct_fields__:
-            _check_depth(getattr(value, name), where, depth)
+            _check_depth(getattr(value, name), field, depth)
 
 
 def _plain(value: object) -> object:
     if isinstance(value, msgspec.Struct):
         return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
-    return [_plain(item) for item in value] if isinstance(value, _ROWS) else value
+    return [_plain(item) for item in value] if isinstance(value, _SEQUENCES) else value
 
 
 def decode(kind: str, body: bytes) -> Payload:
@@ -98,78 +97,78 @@ def encode_evidence(evidence: Evidence | None) -> bytes | None:
     return body
 
 
-def decode_or_refuse(decoder: msgspec.json.Decoder[Any], body: bytes, where: str) -> Any:
+def decode_or_refuse(decoder: msgspec.json.Decoder[Any], body: bytes, field: str) -> Any:
     try:
         return decoder.decode(body)
     except msgspec.MsgspecError as error:
-        raise NotJson(where, str(error)) from None
+        raise NotJson(field, str(error)) from None
 
 
 def chain_id(parent: bytes, kind: str, turn: int, step: int, body: bytes) -> bytes:
-    """The id of an entry: a hash over its parent's id and its own canonical content."""
+    """Return the id of an entry: a hash over its parent's id and its canonical content."""
     return sha256(b"%b%b %d %d\n%b" % (parent, kind.encode(), turn, step, body)).digest()[:ID_BYTES]
 
 
-def to_json(value: object, where: str) -> bytes:
-    """Any JSON value as bytes, keys in the order given; refuses what JSON cannot hold."""
-    check_json(value, where)
-    return _write(value, where)
+def to_json(value: object, field: str) -> bytes:
+    """Encode a JSON value, keys in the given order; raise if JSON cannot hold it unchanged."""
+    check_json(value, field)
+    return _write(value, field)
 
 
 def from_json(body: bytes | str) -> Any:
     return msgspec.json.decode(body)
 
 
-Plain = TypeVar("Plain", str, str | None)
+OptionalText = TypeVar("OptionalText", str, str | None)
 
 
-def check_text(value: Plain, where: str) -> Plain:
-    """Text for a plain column, which on some stores can hold neither NUL nor half a character."""
+def check_text(value: OptionalText, field: str) -> OptionalText:
+    """Return text for a plain column; raise on a NUL or a lone surrogate, which some stores cannot hold."""
     if value is None:
         return value
     if not isinstance(value, str):
-        raise NotText(where, value)
+        raise NotText(field, value)
     if "\0" in value:
-        raise InvalidText(where, "a NUL character")
+        raise InvalidText(field, "a NUL character")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InvalidText(where, "a lone surrogate") from None
+        raise InvalidText(field, "a lone surrogate") from None
     return value
 
 
-def _write(value: object, where: str) -> bytes:
+def _write(value: object, field: str) -> bytes:
     try:
         return _encode(value)
     except UnicodeEncodeError:
-        raise InvalidText(where, "a lone surrogate") from None
+        raise InvalidText(field, "a lone surrogate") from None
     except (TypeError, ValueError, RecursionError) as error:
-        raise NotJson(where, str(error)) from None
+        raise NotJson(field, str(error)) from None
 
 
-_PLAIN = (str, bool, type(None))
-_ROWS = (list, tuple)
+_SCALARS = (str, bool, type(None))
+_SEQUENCES = (list, tuple)
 
 
-def check_json(value: object, where: str, depth: int = 0) -> None:
-    """Walk a value of the caller's own making. msgspec would write NaN as null and 1 as a key "1"."""
-    if isinstance(value, _PLAIN):
+def check_json(value: object, field: str, depth: int = 0) -> None:
+    """Raise if JSON would change the value: msgspec would write NaN as null and the key 1 as "1"."""
+    if isinstance(value, _SCALARS):
         return
     if isinstance(value, int):
         if value.bit_length() > MAX_INT_BITS:
-            raise NotJson(where, f"an integer of {value.bit_length()} bits")
+            raise NotJson(field, f"an integer of {value.bit_length()} bits")
     elif isinstance(value, float):
         if not math.isfinite(value):
-            raise NotJson(where, value)
+            raise NotJson(field, value)
     elif depth > MAX_DEPTH:
-        raise NotJson(where, f"nested deeper than {MAX_DEPTH}")
+        raise NotJson(field, f"nested deeper than {MAX_DEPTH}")
     elif isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
-                raise NotJson(f"a key in {where}", key)
-            check_json(item, where, depth + 1)
-    elif isinstance(value, _ROWS):
+                raise NotJson(f"a key in {field}", key)
+            check_json(item, field, depth + 1)
+    elif isinstance(value, _SEQUENCES):
         for item in value:
-            check_json(item, where, depth + 1)
+            check_json(item, field, depth + 1)
     else:
-        raise NotJson(where, value)
+        raise NotJson(field, value)

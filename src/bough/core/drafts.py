@@ -1,7 +1,7 @@
-"""Drafts: what is to be appended, and its way to the bytes that are.
+"""Drafts: what to append, turned into entries and their bytes.
 
-`write` is the whole of it: each draft is checked against the cursor, its bytes lifted out into blobs, its
-body encoded once and chained to the one before. Pure; the log hands the outcome to a store.
+`build_entries` checks each draft against the cursor, extracts its media into blobs, encodes its body once and chains
+it to the previous entry. Pure; the log passes the result to a store.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .messages import Attachment, Message, is_text_only
 from .redact import Redactor
 from .turns import Cursor, advance
 
-# How a turn ended, by the finish of the answer that closed it where none was given by a model.
-_ENDED = {"cancelled": "cancelled", "interrupted": "interrupted", "error": "failed"}
+# The status of a turn by the finish of its closing answer, where the model did not write that answer.
+_STATUS_BY_FINISH = {"cancelled": "cancelled", "interrupted": "interrupted", "error": "failed"}
 
 
 class Draft(Struct, frozen=True, gc=False):
-    """Something to append, and what is known of its making."""
+    """A payload to append, and what is known about its origin."""
 
     payload: Payload
     model: str | None = None
@@ -32,7 +32,7 @@ class Draft(Struct, frozen=True, gc=False):
 
 
 class NewEntry(Struct, frozen=True, gc=False):
-    """An entry as it is written: the body is its canonical bytes."""
+    """An entry ready to be stored; the body is its canonical bytes."""
 
     seq: int
     entry_id: bytes
@@ -47,10 +47,10 @@ class NewEntry(Struct, frozen=True, gc=False):
     finish: str | None = None
     evidence: bytes | None = None
     media: tuple[str, ...] = ()
-    """Digests of the blobs its parts point to."""
+    """Digests of the blobs its parts refer to."""
 
     def to_entry(self, branch: int) -> Entry:
-        """The same entry as a value."""
+        """Decode this entry."""
         return Entry(
             branch,
             self.seq,
@@ -78,7 +78,7 @@ class ExtraFact(Struct, frozen=True, gc=False):
 
 
 class EntryBatch(Struct, frozen=True, gc=False):
-    """Payloads made ready: entries, blobs and the cursor behind them."""
+    """Entries ready to be stored: with their blobs, facts and the cursor after them."""
 
     entries: tuple[NewEntry, ...]
     payloads: tuple[Payload, ...]
@@ -90,15 +90,15 @@ class EntryBatch(Struct, frozen=True, gc=False):
 def build_entries(
     cursor: Cursor, drafts: Sequence[Draft], at: int, *, seed: bool = False, redactor: Redactor | None = None
 ) -> EntryBatch:
-    """Chain drafts behind a cursor; raises if one may not stand there or cannot be kept."""
+    """Chain drafts after a cursor; raise if one may not follow or cannot be stored unchanged."""
     entries: list[NewEntry] = []
     payloads: list[Payload] = []
     blobs: dict[str, Blob] = {}
     facts: list[ExtraFact] = []
     for draft in drafts:
         payload, body, media = _canonical(draft.payload, blobs, redactor)
-        place = advance(cursor, payload, seed=seed)
-        turn, step, after = place.turn, place.step, place.cursor
+        position = advance(cursor, payload, seed=seed)
+        turn, step, after = position.turn, position.step, position.cursor
         kind, role = ("message", payload.role) if isinstance(payload, Message) else (kind_of(payload), None)
         entry_id = chain_id(cursor.entry_id, kind, turn, step, body)
         entries.append(
@@ -122,8 +122,8 @@ def build_entries(
         if turn == after.seq:
             facts.append(ExtraFact("turn_started", {"turn": turn}))
         if cursor.turn and not after.turn:
-            ended = _ENDED.get(draft.finish or "", "completed")
-            facts.append(ExtraFact("turn_ended", {"turn": cursor.turn, "status": ended}))
+            status = _STATUS_BY_FINISH.get(draft.finish or "", "completed")
+            facts.append(ExtraFact("turn_ended", {"turn": cursor.turn, "status": status}))
         cursor = after.with_id(entry_id)
     return EntryBatch(tuple(entries), tuple(payloads), tuple(blobs.values()), cursor, tuple(facts))
 
@@ -131,21 +131,23 @@ def build_entries(
 def _canonical(
     payload: Payload, blobs: dict[str, Blob], redactor: Redactor | None
 ) -> tuple[Payload, bytes, tuple[str, ...]]:
-    """The payload as it will be read back, its bytes, and the blobs it names."""
+    """Return the payload as it will be read, its bytes, and the digests of its blobs."""
     body = encode(payload)
     if redactor is not None and redactor.may_contain_secret(body):
         payload = redactor.redact_payload(round_trip(payload, body))
         body = encode(payload)
     if not isinstance(payload, Message):
         return round_trip(payload, body), body, ()
-    if is_text_only(payload) and BASE64_MARK not in body:  # most are; they need not be decoded to be known
+    if is_text_only(payload) and BASE64_MARK not in body:  # most messages; no need to decode them
         return payload, body, ()
-    found: dict[str, Attachment] = {}
+    attachments: dict[str, Attachment] = {}
     if BASE64_MARK in body or ATTACHMENT_MARK in body:
-        payload, found = extract_blobs(payload)
+        payload, attachments = extract_blobs(payload)
         body = encode(payload)
-        for digest, attachment in found.items():
+        for digest, attachment in attachments.items():
             blobs[digest] = Blob(digest, check_text(attachment.mime, "mime type"), attachment.data)
-    kept = round_trip(payload, body)
-    handles = [media.hash for media in kept.media] if MEDIA_MARK in body and isinstance(kept, Message) else []
-    return kept, body, tuple(dict.fromkeys([*handles, *found]))
+    stored = round_trip(payload, body)
+    handles = (
+        [media.hash for media in stored.media] if MEDIA_MARK in body and isinstance(stored, Message) else []
+    )
+    return stored, body, tuple(dict.fromkeys([*handles, *attachments]))

@@ -1,6 +1,6 @@
-"""Entries: the immutable nodes of a session's tree, and what each kind of them carries.
+"""Entries: the immutable nodes of a session's tree, and the payload of each kind.
 
-Knows the kinds and which entries the public may see. Does not know branches, files or providers.
+Knows the kinds and which entries are public. Does not know branches, files or providers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .messages import Message
 
 
 class Compaction(Struct, frozen=True, omit_defaults=True):
-    """From here on the model sees `summary` in place of what lies before `first_kept`."""
+    """From here on the model sees `summary` in place of everything before `first_kept`."""
 
     summary: str
     first_kept: int
@@ -21,17 +21,17 @@ class Compaction(Struct, frozen=True, omit_defaults=True):
     files_read: tuple[str, ...] = ()
     files_changed: tuple[str, ...] = ()
     replaces_earlier: bool = False
-    """True if this summary already tells what the compaction before it told; else both are shown."""
+    """True if this summary includes the previous compaction's summary; otherwise both are shown."""
 
 
 class Uncompaction(Struct, frozen=True):
-    """Cancels the compaction at `cancels`: the earlier projection is back, byte for byte."""
+    """Cancels the compaction at `cancels`: restores the earlier projection, byte for byte."""
 
     cancels: int
 
 
 class BranchSummary(Struct, frozen=True):
-    """What a branch that was left had found; names it by the place and id of its last entry."""
+    """A summary of an abandoned branch, which is identified by the seq and id of its last entry."""
 
     summary: str
     leaf_seq: int
@@ -39,7 +39,7 @@ class BranchSummary(Struct, frozen=True):
 
 
 class Settings(Struct, frozen=True, omit_defaults=True):
-    """What holds from here on. None means: as before."""
+    """Settings that apply from here on. None: unchanged."""
 
     model: str | None = None
     prompt: str | None = None
@@ -56,7 +56,7 @@ class Note(Struct, frozen=True, omit_defaults=True):
 
 
 class Unknown(Struct, frozen=True):
-    """An entry of a kind from a newer minor format: kept whole, never written by us."""
+    """An entry of a kind from a newer minor format: preserved as it is, never written by this version."""
 
     kind: str
     body: bytes
@@ -80,26 +80,26 @@ def kind_of(payload: Payload) -> str:
 
 
 class Evidence(Struct, frozen=True, gc=False):
-    """What its issuer wants back (signatures, native ids), by index of the part it belongs to."""
+    """Data the issuer requires back (signatures, native ids), by index of the part it belongs to."""
 
     issuer: str
     parts: dict[str, dict[str, Any]]
 
 
 class Entry(Struct, frozen=True, gc=False):
-    """One immutable node of the tree: its place, what it carries, and a hash over all that lies before it."""
+    """One immutable node of the tree: its position, its payload, and a hash over its whole history."""
 
     branch: int
     seq: int
     entry_id: bytes
     turn: int
-    """The seq of the input it answers; 0 for seeds and for what stands between turns."""
+    """The seq of the input it answers; 0 for seeds and entries between turns."""
     step: int
-    """Which model call of its turn it belongs to; 0 for the input."""
+    """The number of the model call within the turn; 0 for the input."""
     payload: Payload
     internal: bool
     at: int
-    """Microseconds since 1970, UTC. For people; no order depends on it."""
+    """Microseconds since 1970, UTC. For display; no order depends on it."""
     model: str | None = None
     finish: str | None = None
     evidence: Evidence | None = None
@@ -117,7 +117,7 @@ class Entry(Struct, frozen=True, gc=False):
         return self.payload if isinstance(self.payload, Message) else None
 
     def __repr__(self) -> str:
-        """Never shows evidence: it is nobody's business but the issuer's."""
+        """Omits evidence, which is meant for its issuer only."""
         return (
             f"Entry({self.branch}:{self.seq} {self.entry_id.hex()[:8]} {self.kind}"
             f"{'/' + self.role if self.role else ''} turn={self.turn} step={self.step})"
@@ -125,7 +125,7 @@ class Entry(Struct, frozen=True, gc=False):
 
 
 def is_internal(payload: Payload, *, seed: bool) -> bool:
-    """Public are the input and the answer that calls no tool; fixed when the entry is appended."""
+    """Return False for inputs and answers without tool calls, which are public; fixed at append."""
     if seed or not isinstance(payload, Message):
         return True
     if payload.role == "user":

@@ -1,6 +1,6 @@
-"""Fitting a context into a budget: whole turns go, oldest first, never half of one.
+"""Fit a context into a budget: drop whole turns, oldest first, never part of one.
 
-State and usage are folds of the whole path and know nothing of this window.
+State and usage are folds of the whole path and do not depend on this window.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from .context import Context, Item
 from .messages import Media, Message
 from .turns import group_by_turn
 
-MEDIA_TOKENS = 1_500  # a middling image; providers count by pixels, which a handle does not know
-BYTES_PER_TOKEN = 4  # the usual rule of thumb for English and JSON; the provider's count is the truth
+MEDIA_TOKENS = 1_500  # an average image; providers count pixels, which a handle does not know
+BYTES_PER_TOKEN = 4  # the usual rule of thumb for English and JSON; only the provider's count is exact
 
 _encoder = msgspec.json.Encoder()
 
 
 class Budget(Struct, frozen=True):
-    """The most a context may hold. None: no limit."""
+    """Upper limits for a context. None: no limit."""
 
     tokens: int | None = None
     bytes: int | None = None
     media: int | None = None
     messages: int | None = None
-    """`max_messages`: trims silently, and is not the turn cap."""
+    """`max_messages`: trims silently; unrelated to the limit on turns."""
 
 
 class Size(Struct, frozen=True, gc=False):
@@ -45,20 +45,20 @@ class Size(Struct, frozen=True, gc=False):
 
 
 class FitResult(Struct, frozen=True):
-    """A context cut to a budget, and what was dropped for it."""
+    """A context within a budget, and what was dropped to fit it."""
 
     context: Context
     dropped: tuple[int, ...]
-    """The seqs of what was left out, oldest first."""
+    """The seqs of the dropped entries, oldest first."""
     size: Size
 
 
 def measure(message: Message) -> Size:
-    """An estimate that is the same everywhere: bytes of the JSON, a quarter of them as tokens."""
+    """Estimate the size of a message, the same everywhere: bytes of the JSON, a quarter of them as tokens."""
     text = len(_encoder.encode(message.parts))
     media: list[Media] = list(message.media)
-    carried = sum(handle.size * 4 // 3 for handle in media)
-    return Size(text // BYTES_PER_TOKEN + 1 + MEDIA_TOKENS * len(media), text + carried, len(media), 1)
+    media_bytes = sum(handle.size * 4 // 3 for handle in media)
+    return Size(text // BYTES_PER_TOKEN + 1 + MEDIA_TOKENS * len(media), text + media_bytes, len(media), 1)
 
 
 def _measure_text(text: str) -> Size:
@@ -67,11 +67,11 @@ def _measure_text(text: str) -> Size:
 
 
 def fit(context: Context, budget: Budget) -> FitResult:
-    """Keep the system prompt and the summaries, then whole turns, newest first, while they fit."""
+    """Keep the system prompt and the summaries, then whole turns, newest first, as long as they fit."""
     used = sum((_measure_text(text) for text in context.system), Size())
     pinned = [item for item in context.items if item.pinned]
     used = sum((measure(item.message) for item in pinned), used)
-    _refuse(used, budget, 0)
+    _raise_if_too_large(used, budget, 0)
     kept: list[list[Item]] = []
     dropped: list[Item] = []
     rest = group_by_turn(item for item in context.items if not item.pinned)
@@ -83,7 +83,7 @@ def fit(context: Context, budget: Budget) -> FitResult:
             used = size
             continue
         if not kept:
-            _refuse(size, budget, group[0].turn or group[0].seq)
+            _raise_if_too_large(size, budget, group[0].turn or group[0].seq)
         dropped = [item for part in rest for item in part] + group
         break
     items = pinned + [item for group in reversed(kept) for item in group]
@@ -99,7 +99,7 @@ def _excess(size: Size, budget: Budget) -> tuple[str, int, int] | None:
     return None
 
 
-def _refuse(size: Size, budget: Budget, turn: int) -> None:
+def _raise_if_too_large(size: Size, budget: Budget, turn: int) -> None:
     excess = _excess(size, budget)
     if excess is not None:
         raise TurnTooLarge(turn, *excess)

@@ -1,4 +1,4 @@
-"""A path as the five event types of an event-sourced log: one event per message, call and result."""
+"""Convert a path to the five event types of an event-sourced log: one event per message, call and result."""
 
 from __future__ import annotations
 

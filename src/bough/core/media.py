@@ -1,7 +1,7 @@
-"""Lifting bytes out of what is to be written: a durable part holds handles only.
+"""Extract bytes from messages before they are stored: a durable part contains handles only.
 
-Knows attachments and data: URLs. An attachment, or a data: URL within text, becomes a Media part; a
-data: URL inside JSON (tool arguments, details) becomes a short reference, for JSON has no parts.
+Knows attachments and data: URLs. An attachment, or a data: URL within text, becomes a Media part; a data: URL inside
+JSON (tool arguments, details) becomes a short reference, because JSON has no parts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from .messages import Attachment, Media, Message, Part, Text, ToolCall, ToolResult
 
-# What a body that needs lifting, or names blobs, cannot but contain: one look at the bytes instead of a walk.
+# Bytes that occur in every body with data to extract or with handles: one search instead of a walk.
 BASE64_MARK = b";base64,"
 ATTACHMENT_MARK = b'{"type":"attachment"'
 MEDIA_MARK = b'{"type":"media"'
@@ -32,63 +32,65 @@ def media_handle(attachment: Attachment) -> Media:
 
 
 def extract_blobs(message: Message) -> tuple[Message, dict[str, Attachment]]:
-    """The same message with handles in place of bytes, and the bytes by their digest."""
-    found: dict[str, Attachment] = {}
+    """Return the message with handles in place of bytes, and the attachments by their digest."""
+    blobs: dict[str, Attachment] = {}
     parts: list[Part] = []
     for part in message.parts:
         if isinstance(part, Text | Attachment):
-            parts.extend(_lift_piece(part, found))
+            parts.extend(_extract_from_part(part, blobs))
         elif isinstance(part, ToolResult):
-            content = tuple(piece for whole in part.content for piece in _lift_piece(whole, found))
-            parts.append(replace(part, content=content, details=_lift_json(part.details, found)))
+            content = tuple(
+                piece for original in part.content for piece in _extract_from_part(original, blobs)
+            )
+            parts.append(replace(part, content=content, details=_extract_from_json(part.details, blobs)))
         elif isinstance(part, ToolCall):
-            parts.append(replace(part, arguments=_lift_json(part.arguments, found)))
+            parts.append(replace(part, arguments=_extract_from_json(part.arguments, blobs)))
         else:
             parts.append(part)
-    return replace(message, parts=tuple(parts), details=_lift_json(message.details, found)), found
+    return replace(message, parts=tuple(parts), details=_extract_from_json(message.details, blobs)), blobs
 
 
-def _lift_piece(
-    piece: Text | Media | Attachment, found: dict[str, Attachment]
+def _extract_from_part(
+    piece: Text | Media | Attachment, blobs: dict[str, Attachment]
 ) -> list[Text | Media | Attachment]:
     if isinstance(piece, Attachment):
-        return [_keep(piece, found)]
+        return [_add_blob(piece, blobs)]
     if isinstance(piece, Media) or ";base64," not in piece.text:
         return [piece]
     pieces: list[Text | Media | Attachment] = []
     end = 0
     for match in _URL.finditer(piece.text):
-        attachment = _decoded(match)
+        attachment = _decode_url(match)
         if attachment is None:
             continue
         if match.start() > end:
             pieces.append(Text(piece.text[end : match.start()]))
-        pieces.append(_keep(attachment, found))
+        pieces.append(_add_blob(attachment, blobs))
         end = match.end()
     if end < len(piece.text):
         pieces.append(Text(piece.text[end:]))
     return pieces
 
 
-def _lift_json(value: Any, found: dict[str, Attachment]) -> Any:
+def _extract_from_json(value: Any, blobs: dict[str, Attachment]) -> Any:
     if isinstance(value, dict):
-        return {key: _lift_json(item, found) for key, item in value.items()}
+        return {key: _extract_from_json(item, blobs) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_lift_json(item, found) for item in value]
+        return [_extract_from_json(item, blobs) for item in value]
     if isinstance(value, str) and ";base64," in value:
-        return _URL.sub(lambda match: _reference(match, found), value)
+        return _URL.sub(lambda match: _reference(match, blobs), value)
     return value
 
 
-def _reference(match: re.Match[str], found: dict[str, Attachment]) -> str:
-    attachment = _decoded(match)
+def _reference(match: re.Match[str], blobs: dict[str, Attachment]) -> str:
+    attachment = _decode_url(match)
     if attachment is None:
         return match.group(0)
-    media = _keep(attachment, found)
+    media = _add_blob(attachment, blobs)
     return f"bough-blob:{media.hash};{media.mime};{media.size}"
 
 
-def _decoded(match: re.Match[str]) -> Attachment | None:
+def _decode_url(match: re.Match[str]) -> Attachment | None:
     text = match.group(2)
     try:
         data = base64.b64decode(
@@ -101,7 +103,7 @@ def _decoded(match: re.Match[str]) -> Attachment | None:
     return Attachment(data, match.group(1))
 
 
-def _keep(attachment: Attachment, found: dict[str, Attachment]) -> Media:
+def _add_blob(attachment: Attachment, blobs: dict[str, Attachment]) -> Media:
     media = media_handle(attachment)
-    found[media.hash] = attachment
+    blobs[media.hash] = attachment
     return media

@@ -1,8 +1,8 @@
-"""Messages and their parts: pure values, ours and not any provider's.
+"""Messages and their parts: pure values, independent of any provider.
 
-Knows what a message is. Does not know where it is stored, which session it belongs to, or how a
-provider writes it. Equal content makes equal values; identity is the log's business. `gc=False`: values hold
-no cycles (the codec refuses a ring), and the collector need not walk the thousands a path consists of.
+Does not know where a message is stored, which session it belongs to, or how a provider writes it. Equal content makes
+equal values; identity is the log's business. `gc=False`: values contain no cycles (the codec refuses them), so the
+garbage collector need not walk the thousands of values of a path.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ Outcome = Literal["done", "unknown", "denied", "interrupted", "dry_run", "not_re
 
 
 class Text(Struct, frozen=True, tag_field="type", tag="text", gc=False):
-    """Words."""
+    """Plain text."""
 
     text: str
 
 
 class Reasoning(Struct, frozen=True, tag_field="type", tag="reasoning", omit_defaults=True, gc=False):
-    """What the model thought, as far as its provider shows it; the signature is evidence, not here."""
+    """The model's reasoning, as far as its provider shows it; the signature is stored as evidence."""
 
     text: str = ""
 
 
 class ToolCall(Struct, frozen=True, tag_field="type", tag="tool_call", omit_defaults=True, gc=False):
-    """What a model asks for: a tool by its name, with arguments, under an id its result is found by."""
+    """A model's call of a tool: its name, its arguments, and the id that its result refers to."""
 
     id: str
     name: str
     arguments: dict[str, Any] = {}
     malformed: str | None = None
-    """What the model wrote where its arguments are not a JSON object; kept, so that it can be told."""
+    """The raw text of arguments that are not a JSON object; stored so that the model can be shown its mistake."""
 
 
 class Media(Struct, frozen=True, tag_field="type", tag="media", omit_defaults=True, gc=False):
-    """A handle: the bytes lie in the store by (space, sha256)."""
+    """A handle to bytes, which the store keeps by (space, sha256)."""
 
     hash: str
     mime: str
@@ -52,7 +52,7 @@ class Media(Struct, frozen=True, tag_field="type", tag="media", omit_defaults=Tr
 
 
 class Attachment(Struct, frozen=True, tag_field="type", tag="attachment", gc=False):
-    """Bytes on their way in. The log keeps them as a blob and writes a Media handle instead."""
+    """Bytes to store. The log saves them as a blob and writes a Media handle instead."""
 
     data: bytes
     mime: str
@@ -60,7 +60,7 @@ class Attachment(Struct, frozen=True, tag_field="type", tag="attachment", gc=Fal
 
 
 class ToolResult(Struct, frozen=True, tag_field="type", tag="tool_result", omit_defaults=True, gc=False):
-    """What came of a call. `content` is for the model, `details` for the host."""
+    """The result of a call. `content` is for the model, `details` for the host."""
 
     call_id: str
     content: tuple[Text | Media | Attachment, ...] = ()
@@ -80,9 +80,9 @@ class Message(Struct, frozen=True, omit_defaults=True, gc=False):
     role: Role
     parts: tuple[Part, ...] = ()
     is_new: bool = False
-    """Of a seed: new to the agent, as opposed to earlier context rendered again."""
+    """For seeds: new to the agent, as opposed to earlier context rendered again."""
     timestamp: int | None = None
-    """Of a seed: when the host says it happened, in its own unit."""
+    """For seeds: the host's own time of the message, in its own unit."""
     details: dict[str, Any] | None = None
     """For the host, never for the model."""
 
@@ -116,7 +116,7 @@ _ALLOWED: dict[str, tuple[type, ...]] = {
 
 
 def check_message(message: Message) -> None:
-    """Refuse a role we do not know and parts its role cannot have."""
+    """Raise InvalidMessage for an unknown role or a part its role cannot have."""
     allowed = _ALLOWED.get(message.role)
     if allowed is None:
         raise InvalidMessage(f"unknown role {message.role!r}; roles are {', '.join(ROLES)}")
@@ -124,7 +124,7 @@ def check_message(message: Message) -> None:
         if not isinstance(part, allowed):
             names = ", ".join(kind.__name__ for kind in allowed if kind is not Attachment)
             raise InvalidMessage(
-                f"a {message.role} message cannot hold {type(part).__name__}; it takes {names}"
+                f"a {message.role} message cannot hold {type(part).__name__}; allowed are {names}"
             )
     if message.role == "tool" and not message.parts:
         raise InvalidMessage("a tool message holds at least one ToolResult; use tool_result(call_id, …)")
@@ -134,9 +134,9 @@ _OUTCOMES: frozenset[str] = frozenset(get_args(Outcome))
 
 
 def is_text_only(message: Message) -> bool:
-    """Whether a message surely comes back from its bytes as it is: text and results of text, rightly typed.
+    """Return whether a message consists of correctly typed text and text results, so its bytes decode to an equal value.
 
-    Most messages, and all the long ones, are such; they need be neither decoded nor checked again.
+    Most messages, and all long ones, do; they need be neither decoded nor checked again.
     """
     if message.details is not None or message.timestamp is not None or message.is_new is not False:
         return False
@@ -172,24 +172,24 @@ def _parts(role: str, content: tuple[str | Part, ...]) -> tuple[Part, ...]:
     for piece in content:
         if not isinstance(piece, str | Part):
             raise InvalidMessage(
-                f"{role}() takes text and parts, not {type(piece).__name__}; "
-                "provider dicts go to session.append or turn.answer"
+                f"{role}() accepts text and parts, not {type(piece).__name__}; "
+                "pass provider dicts to session.append or turn.answer"
             )
     return tuple(Text(piece) if isinstance(piece, str) else piece for piece in content)
 
 
 def system(*content: str | Part) -> Message:
-    """What the model is told of its part, before anybody speaks."""
+    """Return a system message: instructions for the model."""
     return Message("system", _parts("system", content))
 
 
 def user(*content: str | Part) -> Message:
-    """What a person says: texts, media handles, attachments."""
+    """Return a user message of texts, media handles and attachments."""
     return Message("user", _parts("user", content))
 
 
 def assistant(*content: str | Part) -> Message:
-    """What a model answers: texts, reasoning, tool calls."""
+    """Return an assistant message of texts, reasoning and tool calls."""
     return Message("assistant", _parts("assistant", content))
 
 
@@ -203,7 +203,7 @@ def tool_result(
     state: dict[str, Any] | None = None,
     details: dict[str, Any] | None = None,
 ) -> Message:
-    """One result as a message. Content is text, parts, or any JSON value (written as JSON text)."""
+    """Return a tool message with one result. Content is text, parts, or any JSON value (written as JSON text)."""
     if state is not None:
         details = {**(details or {}), "state": state}
     result = ToolResult(call_id, _content(content), error, outcome, ends_turn, details)
@@ -221,17 +221,17 @@ def _content(content: object) -> tuple[Text | Media | Attachment, ...]:
             not isinstance(piece, str) for piece in content
         ):
             return tuple(pieces)
-    from .codec import to_json  # codec knows messages; only this call looks back
+    from .codec import to_json  # codec imports messages; only this call needs it
 
     return (Text(to_json(content, "tool result").decode()),)
 
 
 def to_user_message(content: str | Message) -> Message:
-    """What opens a turn: a user message, or text that becomes one."""
+    """Return the user message that opens a turn; text becomes one."""
     message = user(content) if isinstance(content, str) else content
     if not isinstance(message, Message) or message.role != "user":
-        named = message.role if isinstance(message, Message) else type(message).__name__
+        name = message.role if isinstance(message, Message) else type(message).__name__
         raise InvalidMessage(
-            f"a turn opens with a user message, not {named}; append others with session.append"
+            f"a turn opens with a user message, not {name}; append others with session.append"
         )
     return message

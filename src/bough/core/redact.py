@@ -1,8 +1,7 @@
-"""Redaction: known secrets and what looks like one for certain, before anything becomes durable.
+"""Redact known secrets, and text in the unmistakable shape of a key, before anything becomes durable.
 
-Happens before the id is computed, so the log is honest about what it holds. Ids of calls, names of tools and
-evidence are left alone: a history with broken ids is worth nothing. One look at the bytes decides whether
-there is anything to do.
+Runs before the id is computed, so the chain covers exactly what is stored. Ids of calls, names of tools and evidence
+are not redacted: a history with broken ids is useless. One search of the bytes decides whether there is anything to do.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from ..errors import SecretTooShort
 from .entries import BranchSummary, Compaction, Note, Payload, Settings
 from .messages import Attachment, Media, Message, Reasoning, Text, ToolCall, ToolResult
 
-MIN_SECRET_LENGTH = 8  # a shorter secret is a word; hiding it would hide ordinary text
+MIN_SECRET_LENGTH = 8  # a shorter secret is like a word; redacting it would redact ordinary text
 _SHAPES = (
     r"sk-(?:ant-[A-Za-z0-9_-]{20,}|(?:proj-)?[A-Za-z0-9_-]{32,})",
     r"g(?:h[pousr]_[A-Za-z0-9]{36,}|ithub_pat_[A-Za-z0-9_]{40,})",
@@ -27,75 +26,70 @@ _SHAPES = (
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----",
 )
 _PATTERNS = re.compile("|".join(_SHAPES), re.DOTALL)
-# JSON escapes no character a shape consists of, so what the text holds the bytes hold too. One search for each:
-# a pattern that begins with letters is searched by them, an alternation is tried at every byte. Measured on
-# 1.9 kB: 4.6 µs, one for each kind of key 6.0, `in` for the same beginnings 8, one alternation of all 20.
-_LOOKS = tuple(re.compile(shape.encode(), re.DOTALL).search for shape in _SHAPES)
+# JSON escapes no character of a shape, so a match in the text is also a match in the bytes. One search per shape:
+# a pattern that begins with literal letters is found by them, an alternation is tried at every byte. Measured on
+# 1.9 kB: 4.6 µs, one search for each kind of key 6.0, `in` for the same prefixes 8, one alternation of all 20.
+_SEARCHES = tuple(re.compile(shape.encode(), re.DOTALL).search for shape in _SHAPES)
 REDACTED = "[redacted]"
-MAX_KEY_LENGTH = 16_384  # more text behind its first line, and it was only spoken of
-# A key of many lines that has begun and not ended yet, or the first letters of one.
-_BEGUN = re.compile(
+MAX_KEY_LENGTH = 16_384  # more text after the first line of a key is no key
+# A multi-line key that has begun and not ended yet, or its first letters.
+_UNFINISHED_KEY = re.compile(
     r"-----BEGIN [A-Z ]*(?:-{0,4}\Z|(?<=PRIVATE KEY)-----(?!.*-----END [A-Z ]*PRIVATE KEY-----))", re.DOTALL
 )
 _KEY_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
 
 
 def is_key_text(text: str) -> bool:
-    """Whether it may stand in the middle of a key as a whole."""
+    """Return whether the whole text could be the inside of a key."""
     return not text.strip(_KEY_LETTERS)
 
 
 class Redactor:
     def __init__(self, secrets: Mapping[str, str] | Iterable[str] = ()) -> None:
-        named = secrets if isinstance(secrets, Mapping) else dict.fromkeys(secrets, "")
-        pairs = (
-            named.items()
-            if isinstance(secrets, Mapping)
-            else ((name, value) for value, name in named.items())
-        )
+        pairs = secrets.items() if isinstance(secrets, Mapping) else (("", value) for value in secrets)
         self._known: dict[str, str] = {}
         for name, value in pairs:
             if len(value) < MIN_SECRET_LENGTH:
                 raise SecretTooShort(name, len(value), MIN_SECRET_LENGTH)
             self._known[value] = f"[redacted {name}]" if name else REDACTED
-        written = (re.escape(msgspec.json.encode(value)[1:-1]) for value in self._known)
-        self._looks = (*_LOOKS, *(re.compile(known).search for known in written))
+        encoded = (re.escape(msgspec.json.encode(value)[1:-1]) for value in self._known)
+        self._searches = (*_SEARCHES, *(re.compile(secret).search for secret in encoded))
 
     def may_contain_secret(self, body: bytes) -> bool:
-        """Whether there is anything to hide in these bytes of JSON. Every append asks."""
-        for look in self._looks:  # noqa: SIM110 - `any` costs a generator
-            if look(body):
+        """Return whether these bytes of JSON may contain a secret. Called for every append."""
+        for search in self._searches:  # noqa: SIM110 - `any` costs a generator
+            if search(body):
                 return True
         return False
 
     def redact_text(self, text: str) -> str:
-        for value, hidden in self._known.items():
-            text = text.replace(value, hidden)
+        for value, placeholder in self._known.items():
+            text = text.replace(value, placeholder)
         return _PATTERNS.sub(REDACTED, text)
 
     def safe_length(self, text: str) -> int:
-        """Up to where nothing that may still follow can make a secret of it: so much of a stream may be shown.
+        """Return how much of a stream's text may be shown: nothing that follows can turn this part into a secret.
 
-        The last word may become a key; a key of many lines may have begun, and so may a known secret.
+        The last word may become a key; a multi-line key, or a known secret, may have begun.
         """
         end = len(text.rstrip(_KEY_LETTERS))
-        begun = _BEGUN.search(text) if end else None
-        if begun is not None and len(text) - begun.start() <= MAX_KEY_LENGTH:
-            end = min(end, begun.start())
+        unfinished = _UNFINISHED_KEY.search(text) if end else None
+        if unfinished is not None and len(text) - unfinished.start() <= MAX_KEY_LENGTH:
+            end = min(end, unfinished.start())
         if not end:
-            return 0  # a long word, or a key of many lines: no need to look through it again and again
+            return 0  # one long word or a multi-line key: do not search it again for every chunk
         for value in self._known:
             start = text.find(value[0], max(0, end - len(value) + 1), end)
             while start >= 0 and not value.startswith(text[start : start + len(value)]):
                 start = text.find(value[0], start + 1, end)
             end = end if start < 0 else start
-        for found in _PATTERNS.finditer(text):
-            if found.start() < end < found.end():
-                end = found.start()
+        for match in _PATTERNS.finditer(text):
+            if match.start() < end < match.end():
+                end = match.start()
         return end
 
     def redact_json(self, value: Any) -> Any:
-        """Every string within, keys too: a secret hides anywhere."""
+        """Redact every string within a JSON value, keys too."""
         if isinstance(value, str):
             return self.redact_text(value)
         if isinstance(value, dict):

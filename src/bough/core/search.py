@@ -1,10 +1,10 @@
-"""The query language: what a person types, as a value every store can answer.
+"""The query language: parse a typed query into a value every store can answer.
 
     lost parcel "order 41" ship* -refund tool:track error:true after:7d
 
-Words are looked for together, in any order; a phrase in quotes as it stands; `*` ends the beginning of a
-word; `-` leaves out. Knows words and filters, not how they are looked up. Whatever is typed either means
-something or is refused with the reason; nothing in it is handed on as syntax.
+All words must match, in any order; a quoted phrase matches literally; `*` ends a prefix; `-` excludes. Knows words
+and filters, not how they are looked up. Every query is either valid or refused with the reason; nothing in it is
+passed on as syntax.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Column = Literal["text", "tool", "model", "mark"]
 COLUMNS: tuple[Column, ...] = get_args(Column)
 FILTERS = ("role", "kind", "tool", "model", "error", "agent", "tag", "session", "before", "after")
 TITLE = "title"
-"""The kind of a hit in a session's title; it stands at seq 0, before the first entry."""
+"""The kind of a hit in a session's title, which has seq 0, before the first entry."""
 MAX_QUERY_LENGTH = 2_000
 EXCERPT_LENGTH = 160
-# A filter has no blank behind its colon, and neither `std::vector` nor `http://host` is one.
-_TYPED = re.compile(r'(-(?!-))?(?:([a-z_]+):(?=[^\s:/]))?("[^"]*"?\*?|[^\s"]+)')
+# A filter has no blank after its colon; `std::vector` and `http://host` are not filters.
+_TERM = re.compile(r'(-(?!-))?(?:([a-z_]+):(?=[^\s:/]))?("[^"]*"?\*?|[^\s"]+)')
 
 
 class Term(Struct, frozen=True):
-    """Words in a row, in one column of an entry."""
+    """Consecutive words, in one column of an entry."""
 
     column: Column
     words: tuple[str, ...]
@@ -45,57 +45,57 @@ class Search(Struct, frozen=True, kw_only=True):
     terms: tuple[Term, ...] = ()
     agent: str | None = None
     tag: tuple[str, str | None] | None = None
-    """A tag that is set; with a value, to that."""
+    """A tag that is set; with a value, set to it."""
     session_id: str | None = None
-    """Everything this session stands on, shared history included, and told as its own."""
+    """Only the path of this session, including shared history."""
     since: int | None = None
     until: int | None = None
-    """Microseconds; the latter is not included."""
+    """Microseconds; `until` is exclusive."""
     trashed: bool = False
     before: str | None = None
     limit: int = 50
 
     def __post_init__(self) -> None:
-        is_place = isinstance(self.before, str) and re.fullmatch("[0-9]{1,18}", self.before)
-        if self.before is not None and not is_place:
+        is_cursor = isinstance(self.before, str) and re.fullmatch("[0-9]{1,18}", self.before)
+        if self.before is not None and not is_cursor:
             raise InvalidArgument("before", self.before, "the `next` of a page")
         if type(self.limit) is not int or not 0 < self.limit <= 1_000:
             raise InvalidArgument("limit", self.limit, "a number from 1 to 1,000")
 
 
 def parse_query(query: str, now: int) -> Search:
-    """What was typed, as a search. `now` is what `after:7d` counts from."""
+    """Parse a query. `now` is what `after:7d` counts from."""
     if not isinstance(query, str) or len(query) > MAX_QUERY_LENGTH:
-        raise InvalidSearch(query, f"a search is text of at most {MAX_QUERY_LENGTH:,} characters")
+        raise InvalidSearch(query, f"expected text of at most {MAX_QUERY_LENGTH:,} characters")
     if any("\ud800" <= letter <= "\udfff" for letter in query):
-        raise InvalidSearch(query, "it holds half a character; type it again")
-    found: dict[str, object] = {}
+        raise InvalidSearch(query, "it contains a lone surrogate; type it again")
+    filters: dict[str, object] = {}
     terms: list[Term] = []
-    for minus, name, value in _TYPED.findall(query):
+    for minus, name, value in _TERM.findall(query):
         if name in ("", "role", "kind", "tool", "model", "error"):
             terms += _terms(name, value, is_excluded=bool(minus))
         else:
-            found |= _filter(f"{minus}{name}:{value}", name, value, now)
-    if not terms and not found:
+            filters |= _filter(f"{minus}{name}:{value}", name, value, now)
+    if not terms and not filters:
         raise InvalidSearch(
-            query, "it holds no letter or digit to look for; type a word, or a filter such as role:tool"
+            query, "it contains no letter or digit; type a word, or a filter such as role:tool"
         )
-    return Search(terms=tuple(dict.fromkeys(terms)), **found)  # type: ignore[arg-type]  # _filter names fields
+    return Search(terms=tuple(dict.fromkeys(terms)), **filters)  # type: ignore[arg-type]  # _filter names fields
 
 
 def _terms(name: str, value: str, *, is_excluded: bool) -> list[Term]:
     is_prefix, bare = value.endswith("*"), value.strip('*"')
     if name in _ALLOWED:
         if bare not in _ALLOWED[name]:
-            raise InvalidSearch(f"{name}:{value}", f"{name}: takes {', '.join(_ALLOWED[name])}")
+            raise InvalidSearch(f"{name}:{value}", f"{name}: accepts {', '.join(_ALLOWED[name])}")
         return [Term("mark", (marker_word(name, bare),), is_excluded=is_excluded)]
-    looked_for = tuple(word for word, *_ in tokenize(bare))
-    if not looked_for:
+    words = tuple(word for word, *_ in tokenize(bare))
+    if not words:
         if name:
-            raise InvalidSearch(f"{name}:{value}", f"{name}: takes a name")
-        return []  # a lone dash or bracket: there is no such word
+            raise InvalidSearch(f"{name}:{value}", f"{name}: needs a name")
+        return []  # a lone dash or bracket contains no word
     column: Column = "tool" if name == "tool" else "model" if name == "model" else "text"
-    return [Term(column, looked_for, is_prefix, is_excluded)]
+    return [Term(column, words, is_prefix, is_excluded)]
 
 
 _ALLOWED: dict[str, tuple[str, ...]] = {
@@ -114,31 +114,31 @@ def _filter(typed: str, name: str, value: str, now: int) -> dict[str, object]:
         )
     if typed.startswith("-"):
         raise InvalidSearch(
-            typed, f"{name}: cannot be left out; only words, role:, kind:, tool:, model: and error: can"
+            typed, f"{name}: cannot be excluded; only words, role:, kind:, tool:, model: and error: can"
         )
     bare = value.strip('"')
     if not bare:
-        raise InvalidSearch(typed, f"{name}: takes a value")
+        raise InvalidSearch(typed, f"{name}: needs a value")
     match name:
         case "before":
-            return {"until": _moment(typed, bare, now)}
+            return {"until": _parse_time(typed, bare, now)}
         case "after":
-            return {"since": _moment(typed, bare, now)}
+            return {"since": _parse_time(typed, bare, now)}
         case "tag":
-            key, equals, wanted = bare.partition("=")
-            return {"tag": (key, wanted if equals else None)}
+            key, equals, tag_value = bare.partition("=")
+            return {"tag": (key, tag_value if equals else None)}
     return {"session_id" if name == "session" else name: bare}
 
 
-def _moment(typed: str, value: str, now: int) -> int:
+def _parse_time(typed: str, value: str, now: int) -> int:
     try:
         return parse_time("", value, now)
     except InvalidArgument:
-        raise InvalidSearch(typed, f"it takes {TIME_FORMATS}") from None
+        raise InvalidSearch(typed, f"expected {TIME_FORMATS}") from None
 
 
 def marker_word(name: str, value: str) -> str:
-    """A filter's value as one word, which no text can be mistaken for within its column."""
+    """Return a filter's value as one word, unique within its column."""
     return name + value.replace("_", "")
 
 
@@ -151,7 +151,7 @@ def index_columns(
     model: str | None = None,
     error: bool = False,
 ) -> dict[Column, str]:
-    """What of an entry each column holds, cut into words."""
+    """Return the indexed text of an entry by column."""
     marks = [marker_word("kind", kind), marker_word("error", str(error).lower())]
     if role is not None:
         marks.append(marker_word("role", role))
@@ -164,22 +164,22 @@ def index_columns(
 
 
 def matches(terms: Sequence[Term], columns: Mapping[Column, str]) -> bool:
-    """Whether an entry with these columns is meant."""
-    cut: dict[Column, list[Token]] = {}
+    """Return whether an entry with these columns matches all terms."""
+    tokens: dict[Column, list[Token]] = {}
     for term in terms:
-        if term.column not in cut:
-            cut[term.column] = tokenize_indexed(columns[term.column])
-        is_there = bool(find_spans(cut[term.column], term.words, is_prefix=term.is_prefix))
-        if is_there == term.is_excluded:
+        if term.column not in tokens:
+            tokens[term.column] = tokenize_indexed(columns[term.column])
+        has_match = bool(find_spans(tokens[term.column], term.words, is_prefix=term.is_prefix))
+        if has_match == term.is_excluded:
             return False
     return True
 
 
 def excerpt(text: str, terms: Sequence[Term]) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """A line of the text about where it matches, and where in that line the words stand."""
-    wanted = [term for term in terms if term.column == "text" and not term.is_excluded]
-    places = [find_phrase(text, term.words, is_prefix=term.is_prefix) for term in wanted]
-    at = min((place for place in places if place >= 0), default=0)
+    """Return one line of the text around the first match, and the spans of the matches in it."""
+    shown_terms = [term for term in terms if term.column == "text" and not term.is_excluded]
+    offsets = [find_phrase(text, term.words, is_prefix=term.is_prefix) for term in shown_terms]
+    at = min((offset for offset in offsets if offset >= 0), default=0)
     begin = (
         0
         if at < EXCERPT_LENGTH // 2
@@ -187,19 +187,20 @@ def excerpt(text: str, terms: Sequence[Term]) -> tuple[str, tuple[tuple[int, int
         or at - EXCERPT_LENGTH // 4
     )
     end = begin + EXCERPT_LENGTH
-    shown = " ".join(text[begin:end].split())
-    shown = f"{'…' if begin else ''}{shown}{'…' if end < len(text) else ''}"
-    cut = list(tokenize(shown))
-    marks = {span for term in wanted for span in find_spans(cut, term.words, is_prefix=term.is_prefix)}
-    return shown, tuple(_apart(sorted(marks)))
+    line = " ".join(text[begin:end].split())
+    line = f"{'…' if begin else ''}{line}{'…' if end < len(text) else ''}"
+    tokens = list(tokenize(line))
+    marks = {
+        span for term in shown_terms for span in find_spans(tokens, term.words, is_prefix=term.is_prefix)
+    }
+    return line, tuple(_merge_overlaps(sorted(marks)))
 
 
-def _apart(marks: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Marks that overlap, as one."""
-    apart: list[tuple[int, int]] = []
-    for begin, end in marks:
-        if apart and begin < apart[-1][1]:
-            apart[-1] = (apart[-1][0], max(end, apart[-1][1]))
+def _merge_overlaps(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for begin, end in spans:
+        if merged and begin < merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
-            apart.append((begin, end))
-    return apart
+            merged.append((begin, end))
+    return merged

@@ -1,11 +1,11 @@
-"""Words: the text of a payload, how text is cut into words that can be found, and where they stand.
+"""The searchable text of a payload, and how text is split into words.
 
-Knows what is searched of each kind of entry and what makes two words the same. Does not know queries,
-indexes or sessions. Every store finds by these words, so that all find the same.
+Knows what is searched of each kind of entry and when two words are equal. Does not know queries, indexes or sessions.
+Every store uses these words, so that all find the same.
 
 A word is a run of letters and digits, whatever its case and accents: `src/Café_1.py` is src, cafe, 1, py.
-Scripts written without blanks (Chinese, Japanese, Korean, Thai, …) and emoji make a word of each character,
-so that a run of them is found as a phrase wherever it stands.
+In scripts written without blanks (Chinese, Japanese, Korean, Thai, …) and for emoji, each character is a word, so
+that a run of them is found as a phrase anywhere.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .entries import BranchSummary, Compaction, Note, Payload, Settings
 from .messages import Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
 
 MAX_TEXT_LENGTH = 1_000_000
-"""Characters of one entry that are searched; what lies behind them is kept but not found."""
+"""Characters of one entry that are searched; the rest is stored but not found."""
 
-# Patterns are compiled when first used, and kept by `re`: 5 ms that a program which never searches does not pay.
-# Accents, vowel points and the like: part of the word they stand in, and left out of it.
+# Patterns are compiled on first use and cached by `re`: 5 ms that a program which never searches does not pay.
+# Accents, vowel points and the like: part of their word, and ignored in comparisons.
 _MARKS = "\u0300-\u036f\u0483-\u0487\u0591-\u05bd\u05bf\u05c1\u05c2\u05c7\u0610-\u061a\u064b-\u065f\u0670"
-_INDIC = "\u0900-\u0963\u0966-\u0dff"  # whose vowel signs are no letters to Python, but make the word
+_INDIC = "\u0900-\u0963\u0966-\u0dff"  # vowel signs are not letters for Python, but part of the word
 _JAMO = "\u1100-\u11ff"
 _ALONE = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u3098\u309b-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
@@ -42,24 +42,24 @@ _MIXED = r"[0-9A-Za-z]*[^\x00-\x7f](?:[0-9A-Za-z]|[^\x00-\x7f])*"
 _ESCAPES = r'(?:\\u[0-9a-fA-F]{4})+|\\["\\/bfnrt]'
 
 Token = tuple[str, int, int]
-"""A word as it is compared, and where in its text it begins and ends."""
+"""A normalised word, and its begin and end in the text."""
 
 
 def tokenize(text: str) -> Iterator[Token]:
-    """Every word of the text, in order."""
-    for found in re.finditer(_PIECE, text):
-        piece = found.group()
+    """Yield every word of the text, in order."""
+    for match in re.finditer(_PIECE, text):
+        piece = match.group()
         if piece.isascii():
-            yield piece.lower(), found.start(), found.end()
+            yield piece.lower(), match.start(), match.end()
         else:
-            for word in _folded(piece):
-                yield word, found.start(), found.end()
+            for word in _normalize_words(piece):
+                yield word, match.start(), match.end()
 
 
 def normalize_for_index(text: str) -> str:
-    """The same words for an index that itself cuts at everything ASCII but letters and digits.
+    """Return text with the same words for an index that itself splits at every ASCII character but letters and digits.
 
-    Most text is ASCII, and is left to it: measured 15 times faster than word by word.
+    Most text is ASCII and needs no splitting here: measured 15 times faster than word by word.
     """
     if text.isascii():
         return text.lower()
@@ -69,19 +69,19 @@ def normalize_for_index(text: str) -> str:
 
 
 def tokenize_indexed(plain: str) -> list[Token]:
-    """The words such an index makes of `plain_words`."""
+    """Return the words such an index makes of `normalize_for_index`."""
     return [(word, 0, 0) for word in re.findall(_INDEXED, plain)]
 
 
-@lru_cache(maxsize=20_000)  # characters that are words come again and again: 3 times faster
-def _folded(piece: str) -> tuple[str, ...]:
-    """Case, width and accents aside. Composed again, for Korean comes apart on the way."""
+@lru_cache(maxsize=20_000)  # the same characters occur again and again: 3 times faster
+def _normalize_words(piece: str) -> tuple[str, ...]:
+    """Ignore case, width and accents. Composed again at the end, because NFKD takes Korean syllables apart."""
     plain = normalize("NFC", re.sub(_DROPPED, "", normalize("NFKD", piece.casefold()))).lower()
     return tuple(re.findall(_FOLDED, plain))
 
 
 def searchable_text(payload: Payload) -> str:
-    """What is searched of an entry; never evidence, nor details, which are the host's."""
+    """Return the searchable text of an entry; never evidence, nor details, which belong to the host."""
     match payload:
         case Message():
             pieces = [piece for part in payload.parts for piece in _pieces(part)]
@@ -92,7 +92,7 @@ def searchable_text(payload: Payload) -> str:
         case Settings():
             pieces = [text for text in (payload.prompt, payload.prompt_patch) if text]
         case Note():
-            pieces = [_written(payload.data)] if payload.data else []
+            pieces = [_json_text(payload.data)] if payload.data else []
         case _:
             pieces = []
     return "\n".join(pieces)[:MAX_TEXT_LENGTH]
@@ -103,34 +103,34 @@ def _pieces(part: Part) -> Iterator[str]:
         case Text() | Reasoning():
             yield part.text
         case ToolCall():
-            yield f"{part.name} {_written(part.arguments)}"
+            yield f"{part.name} {_json_text(part.arguments)}"
             if part.malformed is not None:
                 yield part.malformed
         case ToolResult():
             for piece in part.content:
-                yield _unescaped(piece.text) if isinstance(piece, Text) else piece.name or ""
+                yield _unescape_json(piece.text) if isinstance(piece, Text) else piece.name or ""
         case Media():
             yield part.name or ""
 
 
-def _written(value: Mapping[str, object]) -> str:
-    return _unescaped(msgspec.json.encode(value).decode())
+def _json_text(value: Mapping[str, object]) -> str:
+    return _unescape_json(msgspec.json.encode(value).decode())
 
 
-def _unescaped(text: str) -> str:
-    r"""JSON as a person reads it: `lost\nparcel` holds the words lost and parcel, not nparcel."""
+def _unescape_json(text: str) -> str:
+    r"""Replace JSON escapes: `lost\nparcel` contains the words lost and parcel, not nparcel."""
     if text[:1] not in ("{", "[", '"') or "\\" not in text:
         return text
-    return re.sub(_ESCAPES, lambda found: _said(found.group()), text)
+    return re.sub(_ESCAPES, lambda match: _decode_escapes(match.group()), text)
 
 
-def _said(escapes: str) -> str:
-    said: str = json.loads(f'"{escapes}"')
-    return said.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+def _decode_escapes(escapes: str) -> str:
+    text: str = json.loads(f'"{escapes}"')
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def tool_names(payload: Payload, names: Mapping[str, str]) -> tuple[str, ...]:
-    """The tools it calls, or whose results it holds; `names` are those of the calls open before it."""
+    """Return the tools it calls or has results of; `names` maps the ids of open calls to their tools."""
     if not isinstance(payload, Message):
         return ()
     called = [call.name for call in payload.calls]
@@ -139,34 +139,34 @@ def tool_names(payload: Payload, names: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def is_error(payload: Payload, finish: str | None) -> bool:
-    """A tool that failed, or a turn that was stopped by an error or a limit."""
+    """Return True for a failed tool, or a turn that was stopped by an error or a limit."""
     is_failed = isinstance(payload, Message) and any(result.error for result in payload.results)
     return is_failed or finish == "error"
 
 
 def find_spans(tokens: Sequence[Token], phrase: Sequence[str], *, is_prefix: bool) -> list[tuple[int, int]]:
-    """Where the phrase stands among these words: begin and end in their text."""
-    *whole, last = phrase
-    width, places = len(phrase), []
+    """Return begin and end of each occurrence of the phrase among these tokens."""
+    *complete, last = phrase
+    width, spans = len(phrase), []
     for at in range(len(tokens) - width + 1):
         end = tokens[at + width - 1]
         if (end[0].startswith(last) if is_prefix else end[0] == last) and all(
-            tokens[at + n][0] == word for n, word in enumerate(whole)
+            tokens[at + offset][0] == word for offset, word in enumerate(complete)
         ):
-            places.append((tokens[at][1], end[2]))
-    return places
+            spans.append((tokens[at][1], end[2]))
+    return spans
 
 
 def find_phrase(text: str, phrase: Sequence[str], *, is_prefix: bool) -> int:
-    """About where the phrase stands in the text; -1 if it does not.
+    """Return about where the phrase begins in the text; -1 if it does not occur.
 
-    First as plain letters between plain blanks, which finds most at the speed of a regular expression.
+    Searches plain letters between ASCII separators first, which finds most at the speed of a regular expression.
     """
     gap = r"[\x00-\x2f\x3a-\x60\x7b-\x7f]"  # spelled out: the complement of a range up to the end takes 6 ms to compile
     tail = "" if is_prefix else rf"(?:{gap}|$)"
     pattern = rf"(?:^|{gap}){f'{gap}+'.join(map(re.escape, phrase))}{tail}"
-    found = re.search(pattern, text.lower())
-    if found is not None or text.isascii():
-        return -1 if found is None else found.start()
-    places = find_spans(list(tokenize(text)), phrase, is_prefix=is_prefix)
-    return places[0][0] if places else -1
+    match = re.search(pattern, text.lower())
+    if match is not None or text.isascii():
+        return -1 if match is None else match.start()
+    spans = find_spans(list(tokenize(text)), phrase, is_prefix=is_prefix)
+    return spans[0][0] if spans else -1

@@ -1,4 +1,4 @@
-"""State: the fold of the updates that tools and notes recorded along the path.
+"""State: the fold of the updates recorded by tools and notes along the path.
 
 An update is a JSON merge patch (RFC 7396): a value sets its key, null removes it, objects merge.
 """
@@ -15,17 +15,17 @@ State = dict[str, Any]
 
 
 def state_updates(payload: Payload) -> list[State]:
-    """The updates one entry recorded, in order."""
+    """Return the updates one entry recorded, in order."""
     if isinstance(payload, Note):
         return [] if payload.state is None else [payload.state]
     if not isinstance(payload, Message) or payload.role != "tool":
         return []
-    found = [result.details.get("state") for result in payload.results if result.details]
-    return [update for update in found if isinstance(update, dict)] if found else []
+    patches = [result.details.get("state") for result in payload.results if result.details]
+    return [patch for patch in patches if isinstance(patch, dict)]
 
 
 def merge_state(state: State, update: State) -> State:
-    """A new state; neither argument is changed."""
+    """Return a new state; neither argument is changed."""
     merged = dict(state)
     for key, value in update.items():
         if value is None:

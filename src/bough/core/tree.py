@@ -1,7 +1,7 @@
-"""Lineage arithmetic: branches, leaves, and the ranges a path is read from.
+"""Lineage arithmetic: branches, leaves, and the ranges of a path.
 
-A branch knows its parent and the seq it left it at; an entry is found by (branch, seq). So a path is a
-handful of ranges and a fork is one small value. Knows nothing of what entries hold.
+A branch knows its parent and the seq at which it branched off; an entry is addressed by (branch, seq). So a path is a
+handful of ranges and a fork is one small value. Knows nothing about the content of entries.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from msgspec import Struct
 
 
 class Leaf(Struct, frozen=True, order=True, gc=False):
-    """Where a session stands. Seq 0 is the place before the first entry."""
+    """The position of a session in its tree. Seq 0 is before the first entry."""
 
     branch: int
     seq: int
@@ -22,11 +22,11 @@ class Leaf(Struct, frozen=True, order=True, gc=False):
 
 
 class Branch(Struct, frozen=True, gc=False):
-    """One line of growth: the parent branch, and the seq it left it at."""
+    """A branch of the tree: its parent, and the seq at which it branched off."""
 
     branch: int
     session_id: str | None
-    """None once its session was purged and only a fork keeps it."""
+    """None once its session was purged and only a fork still needs it."""
     parent: int | None
     parent_seq: int
     """The seq of the last entry it shares with its parent; its own first seq is one more."""
@@ -41,7 +41,7 @@ class Range(Struct, frozen=True, gc=False):
 
 
 def lineage(branches: Mapping[int, Branch], leaf: Leaf) -> list[Range]:
-    """The ranges of the path root → leaf, oldest first; empty ranges are left out."""
+    """Return the ranges of the path from root to leaf, oldest first, without empty ranges."""
     ranges: list[Range] = []
     branch: int | None = leaf.branch
     last = leaf.seq
@@ -51,14 +51,14 @@ def lineage(branches: Mapping[int, Branch], leaf: Leaf) -> list[Range]:
             ranges.append(Range(branch, node.parent_seq + 1, last))
             last = node.parent_seq
         if node.parent is not None and node.parent >= branch:
-            raise KeyError(node.parent)  # a parent is older than its child: this is a ring somebody forged
+            raise KeyError(node.parent)  # a parent is always older than its child: this cycle is forged
         branch = node.parent
     ranges.reverse()
     return ranges
 
 
 def window(ranges: Iterable[Range], first: int, last: int) -> list[Range]:
-    """The part of a path between two seqs, both included."""
+    """Return the part of a path between two seqs, both included."""
     return [
         Range(part.branch, max(part.first, first), min(part.last, last))
         for part in ranges
@@ -67,30 +67,32 @@ def window(ranges: Iterable[Range], first: int, last: int) -> list[Range]:
 
 
 def reachable_seqs(branches: Mapping[int, Branch], leaves: Iterable[Leaf]) -> dict[int, int]:
-    """How far each branch must be kept, given every place something still stands on.
+    """Return the last seq of each branch that is reachable from `leaves`.
 
-    A foot keeps its branch up to its seq, and thereby every ancestor up to where the line left it.
-    Branches that are not named may go.
+    A leaf needs its branch up to its seq, and every ancestor up to where the line branched off. Branches that are
+    not in the result are unreachable.
     """
-    keep: dict[int, int] = {}
-    for foot in leaves:
-        branch: int | None = foot.branch
-        seq = foot.seq
+    reach: dict[int, int] = {}
+    for leaf in leaves:
+        branch: int | None = leaf.branch
+        seq = leaf.seq
         while branch is not None and branch in branches:
-            if keep.get(branch, -1) >= seq:
+            if reach.get(branch, -1) >= seq:
                 break
-            keep[branch] = seq
+            reach[branch] = seq
             node = branches[branch]
             branch, seq = node.parent, min(seq, node.parent_seq)
-    return keep
+    return reach
 
 
 def contains_leaf(branches: Iterable[Branch], session_id: str, leaf: Leaf) -> bool:
-    """Whether a place is of a session's tree, given its own branches and the ones they hang on.
+    """Return whether a leaf is in a session's tree, given the session's branches and their ancestors.
 
-    Of branches that belong to others, its tree has what its own branches stand on and no more.
+    Of branches that belong to other sessions, the tree includes only what its own branches descend from.
     """
-    known = {branch.branch: branch for branch in branches}
-    own = [Leaf(branch.branch, branch.tail) for branch in known.values() if branch.session_id == session_id]
-    held = known.get(leaf.branch)
-    return held is not None and held.parent_seq <= leaf.seq <= reachable_seqs(known, own).get(leaf.branch, -1)
+    by_id = {branch.branch: branch for branch in branches}
+    own = [Leaf(branch.branch, branch.tail) for branch in by_id.values() if branch.session_id == session_id]
+    branch = by_id.get(leaf.branch)
+    if branch is None:
+        return False
+    return branch.parent_seq <= leaf.seq <= reachable_seqs(by_id, own).get(leaf.branch, -1)

@@ -1,4 +1,4 @@
-"""Drawing a session's tree as text: the path in its own column, what was left behind beside it."""
+"""Draw a session's tree as text: the path in the first column, abandoned branches beside it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .tree import Branch, Leaf
 
 Point = tuple[int, int]
 MAX_COLUMNS = 16
-"""Columns of branches that are drawn; how many there are beyond is said as a number."""
-MAX_TEXT_LENGTH = 2_000  # of a text no line shows more
+"""Columns of branches that are drawn; deeper ones are shown as a number."""
+MAX_TEXT_LENGTH = 2_000  # no line shows more of a text
 
 
 def draw_tree(
@@ -23,7 +23,7 @@ def draw_tree(
     width: int = 100,
     labels: Mapping[Leaf, str] | None = None,
 ) -> str:
-    """One line per entry; `●` marks the leaf, `├╮` where a branch was left, with its number; `⚑` a label."""
+    """Return one line per entry; `●` marks the leaf, `├╮` a branch with its number, `⚑` a label."""
     return "\n".join(_Drawing(entries, branches, leaf, width, labels or {}).lines())
 
 
@@ -39,7 +39,7 @@ class _Drawing:
         self.entries = {(entry.branch, entry.seq): entry for entry in entries}
         self.branches = {branch.branch: branch for branch in branches}
         self.width, self.labels = width, labels
-        self.leaf = self._held((leaf.branch, leaf.seq))
+        self.leaf = self._owner((leaf.branch, leaf.seq))
         self.children: dict[Point, list[Point]] = {}
         for branch, seq in sorted(self.entries):
             self.children.setdefault(self._before(branch, seq), []).append((branch, seq))
@@ -47,10 +47,10 @@ class _Drawing:
 
     def _before(self, branch: int, seq: int) -> Point:
         before = (branch, seq - 1)
-        return before if before in self.entries else self._held(before)
+        return before if before in self.entries else self._owner(before)
 
-    def _held(self, point: Point) -> Point:
-        """The branch that really holds this place: one that left there shares it with its parent."""
+    def _owner(self, point: Point) -> Point:
+        """Return the point on the branch that stores it: a branch shares its first points with its parent."""
         branch, seq = point
         while branch in self.branches and seq <= self.branches[branch].parent_seq:
             parent = self.branches[branch].parent
@@ -69,18 +69,18 @@ class _Drawing:
     def lines(self) -> Iterator[str]:
         if self.leaf == (0, 0):
             yield "● (empty)"
-        # Each line of growth goes on downwards; what branches off is drawn first, one column to the right. By a
-        # list of what is still to be drawn and not by recursion: branches may hang on branches a thousand deep.
-        waiting = self._following((0, 0), 0)
-        while waiting:
-            point, depth, is_side = waiting.pop()
+        # Each branch grows downwards; what branches off is drawn first, one column to the right. A stack instead of
+        # recursion: branches may be nested a thousand deep.
+        stack = self._following((0, 0), 0)
+        while stack:
+            point, depth, is_side = stack.pop()
             if is_side:
                 yield f"{_margin(depth - 1)}├╮ branch {point[0]}"
             yield self._line(point, _margin(depth))
-            waiting += self._following(point, depth)
+            stack += self._following(point, depth)
 
     def _following(self, point: Point, depth: int) -> list[tuple[Point, int, bool]]:
-        """What grows from here, the last to be drawn first."""
+        """Return the children of a point, the last to be drawn first."""
         children = self.children.get(point, [])
         if len(children) < 2:
             return [(child, depth, False) for child in children]
@@ -104,22 +104,22 @@ def _margin(depth: int) -> str:
 
 
 def describe_entry(entry: Entry) -> str:
-    """What an entry says, in one line."""
+    """Return the content of an entry in one line."""
     match entry.payload:
         case Message() as message:
-            said = " ".join(filter(None, map(_part, message.parts)))
+            text = " ".join(filter(None, map(_part, message.parts)))
         case Compaction(summary=summary, first_kept=first):
-            said = f"summary of all before {first}: {summary}"
+            text = f"summary of all before {first}: {summary}"
         case Uncompaction(cancels=seq):
-            said = f"cancels the compaction at {seq}"
+            text = f"cancels the compaction at {seq}"
         case BranchSummary(summary=summary, leaf_seq=seq):
-            said = f"left a branch at {seq}: {summary}"
+            text = f"left a branch at {seq}: {summary}"
         case Settings() | Note() as payload:
-            shown = {name: value for name in payload.__struct_fields__ if (value := getattr(payload, name))}
-            said = to_json(shown, "entry").decode()
+            fields = {name: value for name in payload.__struct_fields__ if (value := getattr(payload, name))}
+            text = to_json(fields, "entry").decode()
         case unknown:
-            said = f"of a newer kind, {len(unknown.body)} bytes"
-    line = " ".join(said.split())
+            text = f"of a newer kind, {len(unknown.body)} bytes"
+    line = " ".join(text.split())
     return line if line.isprintable() else "".join(c if c.isprintable() else "·" for c in line)
 
 

@@ -1,7 +1,7 @@
-"""Turns, steps and open batches: where an entry may stand, and what is to be done next.
+"""Turns, steps and open batches: which entry may follow which, and what to do next.
 
-`advance` is the one function that knows the order of a log: appending folds it over what is to be
-written, opening a session folds it over what is there, verify folds it over everything.
+`advance` is the only function that knows the order of a log: appending folds it over the new entries, opening a
+session over the last stored ones, verify over all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .messages import Message, ToolCall, ToolResult
 
 
 class OpenCall(Struct, frozen=True, gc=False):
-    """A tool call without its result, named by the answer that made it and its index there."""
+    """A tool call without its result, identified by the seq of its answer and its index there."""
 
     seq: int
     index: int
@@ -26,31 +26,33 @@ class OpenCall(Struct, frozen=True, gc=False):
 
 
 class Cursor(Struct, frozen=True, gc=False):
-    """All an append must know of the place it follows."""
+    """Everything an append needs to know about the entry it follows."""
 
     seq: int = 0
     entry_id: bytes = b""
     turn: int = 0
-    """The turn that is open, or 0."""
+    """The open turn, or 0."""
     step: int = 0
     open_calls: tuple[OpenCall, ...] = ()
     ends_turn: bool = False
-    """A result of the open batch ends the turn once the batch is closed."""
+    """Whether a result of the open batch ends the turn once the batch is closed."""
 
     def with_id(self, entry_id: bytes) -> Cursor:
-        """The same place, its entry's id filled in."""
+        """Return the same cursor with the id of its entry."""
         return Cursor(self.seq, entry_id, self.turn, self.step, self.open_calls, self.ends_turn)
 
 
 class TurnPosition(Struct, frozen=True, gc=False):
+    """The turn and step of an appended entry, and the cursor after it."""
+
     turn: int
     step: int
     cursor: Cursor
-    """The cursor behind the entry; its entry_id is filled in by whoever computes it."""
+    """Without entry_id: the caller computes the id and adds it."""
 
 
 def advance(cursor: Cursor, payload: Payload, *, seed: bool = False) -> TurnPosition:
-    """Where `payload` stands when it follows `cursor`; raises if it may not."""
+    """Return the position of `payload` after `cursor`; raise OpenBatch or OrphanResult if it may not follow."""
     seq = cursor.seq + 1
     if isinstance(payload, Message):
         if payload.role == "tool":
@@ -70,29 +72,29 @@ def _answer(cursor: Cursor, calls: Sequence[ToolCall], seq: int) -> TurnPosition
     step = cursor.step + 1 if cursor.turn else 0
     if not calls:
         return TurnPosition(cursor.turn, step, Cursor(seq))
-    waiting = tuple([OpenCall(seq, index, call) for index, call in enumerate(calls)])
-    return TurnPosition(cursor.turn, step, Cursor(seq, b"", cursor.turn, step, waiting))
+    open_calls = tuple([OpenCall(seq, index, call) for index, call in enumerate(calls)])
+    return TurnPosition(cursor.turn, step, Cursor(seq, b"", cursor.turn, step, open_calls))
 
 
 def _result(cursor: Cursor, results: Sequence[ToolResult], seq: int) -> TurnPosition:
-    waiting = list(cursor.open_calls)
-    ends = cursor.ends_turn
+    open_calls = list(cursor.open_calls)
+    ends_turn = cursor.ends_turn
     for result in results:
-        for index, waits in enumerate(waiting):
-            if waits.call.id == result.call_id:
-                del waiting[index]
+        for index, open_call in enumerate(open_calls):
+            if open_call.call.id == result.call_id:
+                del open_calls[index]
                 break
         else:
-            raise OrphanResult(result.call_id, [call.call.id for call in waiting])
-        ends = ends or result.ends_turn
-    if not waiting and ends:
+            raise OrphanResult(result.call_id, [open_call.call.id for open_call in open_calls])
+        ends_turn = ends_turn or result.ends_turn
+    if not open_calls and ends_turn:
         return TurnPosition(cursor.turn, cursor.step, Cursor(seq))
-    after = Cursor(seq, b"", cursor.turn, cursor.step, tuple(waiting), ends)
+    after = Cursor(seq, b"", cursor.turn, cursor.step, tuple(open_calls), ends_turn)
     return TurnPosition(cursor.turn, cursor.step, after)
 
 
 def cursor_after(entries: Iterable[Entry], cursor: Cursor = Cursor()) -> Cursor:
-    """The cursor behind entries that are already in the log. An input that opened no turn was a seed."""
+    """Return the cursor after stored entries. An input that opened no turn was a seed."""
     for entry in entries:
         after = advance(cursor, entry.payload, seed=not entry.turn).cursor
         cursor = after.with_id(entry.entry_id)
@@ -100,9 +102,9 @@ def cursor_after(entries: Iterable[Entry], cursor: Cursor = Cursor()) -> Cursor:
 
 
 def cursor_from_tail(entries: Sequence[Entry]) -> Cursor | None:
-    """The cursor behind the last of some consecutive entries; None if more of what lies before is needed.
+    """Return the cursor after the last of consecutive entries; None if earlier entries are needed.
 
-    Looking back to the latest input or answer is enough, so opening a long session reads a few entries.
+    It suffices to reach back to the latest input or answer, so opening a long session reads only a few entries.
     """
     for index in range(len(entries) - 1, -1, -1):
         entry = entries[index]
@@ -120,7 +122,7 @@ class CallModel(Struct, frozen=True):
 
 
 class RunTools(Struct, frozen=True):
-    """These calls wait for results. The started ones may have happened before a crash."""
+    """These calls wait for results. The started ones may have run before a crash."""
 
     calls: tuple[OpenCall, ...]
     started: frozenset[tuple[int, int]] = frozenset()
@@ -136,17 +138,17 @@ Action = CallModel | RunTools | Rest
 
 
 def next_action(path: Sequence[Entry], started: Iterable[tuple[int, int]] = ()) -> Action:
-    """What to do at the end of this path: call the model, run these tools, or rest.
+    """Return what to do at the end of this path: call the model, run these tools, or rest.
 
-    A pure function of what is durable, so going on after a crash is the same loop as going on at all.
-    `started` names, by (seq of the answer, index), the calls whose start was recorded.
+    A pure function of what is durable, so resuming after a crash is the same loop as running at all.
+    `started` holds (seq of the answer, index) of the calls whose start was recorded.
     """
     cursor = cursor_from_tail(path)
     if cursor is None:
         raise ValueError("the path must reach back to its latest input or answer")
     if cursor.open_calls:
-        waiting = {(call.seq, call.index) for call in cursor.open_calls}
-        return RunTools(cursor.open_calls, frozenset(waiting.intersection(started)))
+        open_keys = {(call.seq, call.index) for call in cursor.open_calls}
+        return RunTools(cursor.open_calls, frozenset(open_keys.intersection(started)))
     if cursor.turn:
         return CallModel()
     last = next((e.message for e in reversed(path) if e.message is not None and e.turn), None)
@@ -156,7 +158,7 @@ def next_action(path: Sequence[Entry], started: Iterable[tuple[int, int]] = ()) 
 
 
 def is_completed(turn: Sequence[Entry]) -> bool:
-    """Whether a turn has its final answer: the one reading for resume, export and usage."""
+    """Return whether a turn has its final answer: the same rule for resume, export and usage."""
     messages = [entry.message for entry in turn if entry.message is not None]
     if not messages:
         return False
@@ -167,7 +169,7 @@ def is_completed(turn: Sequence[Entry]) -> bool:
 
 
 class HasTurn(Protocol):
-    """Whatever knows its turn and may hold a message: an entry, or an item of a context."""
+    """An entry, or an item of a context: it has a turn and may have a message."""
 
     @property
     def turn(self) -> int: ...
@@ -179,18 +181,17 @@ P = TypeVar("P", bound=HasTurn)
 
 
 def group_by_turn(items: Iterable[P]) -> list[list[P]]:
-    """Units that stay or go together: a turn; outside of turns one thing, or a call with its results."""
-    found: list[list[P]] = []
-    waiting = 0
-    for thing in items:
-        previous = found[-1][-1] if found else None
-        joins = previous is not None and (thing.turn == previous.turn if thing.turn else waiting > 0)
-        if joins:
-            found[-1].append(thing)
+    """Group what is kept or dropped together: a turn; outside of turns a single item, or a call with its results."""
+    groups: list[list[P]] = []
+    open_calls = 0
+    for item in items:
+        previous = groups[-1][-1] if groups else None
+        if previous is not None and (item.turn == previous.turn if item.turn else open_calls > 0):
+            groups[-1].append(item)
         else:
-            found.append([thing])
-        message = thing.message
-        if message is not None and not thing.turn:
-            waiting = len(message.calls) if message.role == "assistant" else waiting
-            waiting -= len(message.results)
-    return found
+            groups.append([item])
+        message = item.message
+        if message is not None and not item.turn:
+            open_calls = len(message.calls) if message.role == "assistant" else open_calls
+            open_calls -= len(message.results)
+    return groups

@@ -1,6 +1,6 @@
-"""Usage: one ledger row per model call, whatever became of its answer; totals are sums of rows.
+"""Usage: one ledger row per model call, whether or not it was answered; totals are sums of rows.
 
-`input_tokens` counts everything the model read; cache reads and writes are parts of it, not beside it.
+`input_tokens` counts everything the model read; cache reads and writes are included in it.
 Money is integer microcents (a millionth of a cent, 10⁻⁸ of a dollar): sums are exact.
 """
 
@@ -17,7 +17,7 @@ from .tree import Range
 
 
 class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
-    """What a provider reported for one call. None: it was not told."""
+    """Token counts a provider reported for one call. None: not reported."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -26,11 +26,11 @@ class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Price(Struct, frozen=True, gc=False):
-    """What one call cost, in millionths of a cent."""
+    """The cost of one call, in millionths of a cent."""
 
     microcents: int
     version: str
-    """Which price table said so; frozen into the row, repricing adds and never edits."""
+    """The version of the price table; fixed in the row: repricing adds rows and never edits."""
 
 
 class Call(Struct, frozen=True, gc=False):
@@ -38,7 +38,7 @@ class Call(Struct, frozen=True, gc=False):
 
     call_id: str
     branch: int
-    """The branch the answer went to, or where the session stood if there was none."""
+    """The branch of the answer, or the session's branch at the time if there was none."""
     after_seq: int
     answer_seq: int | None
     at: int
@@ -55,11 +55,11 @@ class Call(Struct, frozen=True, gc=False):
         return self.price is None
 
 
-MAX_COUNT = 2**53  # what every reader of JSON and every store can count
+MAX_COUNT = 2**53  # the largest integer every JSON reader and every store handles
 
 
 def check_call(call: Call) -> None:
-    """Refuse a row that not every store could keep and sum."""
+    """Raise if not every store could keep and sum this row."""
     price = call.price
     version = None if price is None else price.version
     for text in (call.call_id, call.purpose, call.bucket, call.provider, call.model, version):
@@ -83,7 +83,7 @@ class Totals(Struct, frozen=True, gc=False):
     cost_microcents: int = 0
     unpriced_calls: int = 0
     unknown_calls: int = 0
-    """Calls whose tokens were never told, for example cut off by a crash."""
+    """Calls whose tokens were never reported, for example because of a crash."""
 
     @property
     def cost_cents(self) -> float:
@@ -91,19 +91,19 @@ class Totals(Struct, frozen=True, gc=False):
 
 
 def difference(new: Totals, old: Totals) -> Totals:
-    """What a row's totals grow by when `old` is replaced by `new`."""
+    """Return the change of a row's totals when `old` is replaced by `new`."""
     return Totals(*(a - b for a, b in zip(astuple(new), astuple(old), strict=True)))
 
 
-def add(one: Totals, other: Totals) -> Totals:
-    return Totals(*(a + b for a, b in zip(astuple(one), astuple(other), strict=True)))
+def add(first: Totals, second: Totals) -> Totals:
+    return Totals(*(a + b for a, b in zip(astuple(first), astuple(second), strict=True)))
 
 
 def format_cost(totals: Totals) -> str:
-    """Money for people, in dollars; what has no price is said and not called free."""
+    """Format the cost in dollars; calls without a price are counted, not shown as free."""
     dollars = totals.cost_microcents / 100_000_000
-    said = f"${dollars:,.4f}" if 0 < dollars < 1 else f"${dollars:,.2f}"
-    return f"{said} + {totals.unpriced_calls} unpriced" if totals.unpriced_calls else said
+    cost = f"${dollars:,.4f}" if 0 < dollars < 1 else f"${dollars:,.2f}"
+    return f"{cost} + {totals.unpriced_calls} unpriced" if totals.unpriced_calls else cost
 
 
 def total(calls: Iterable[Call]) -> Totals:
@@ -122,12 +122,12 @@ def total(calls: Iterable[Call]) -> Totals:
 
 
 def calls_on_path(calls: Iterable[Call], ranges: Iterable[Range], since: int = 0) -> list[Call]:
-    """The calls whose answer stands on the path behind `since`; an unanswered one counts where it was made."""
+    """Return the calls whose answer is on the path after `since`; an unanswered call counts where it was made."""
     reach = {part.branch: part.last for part in ranges}
-    kept = []
+    selected = []
     for call in calls:
         answered = call.answer_seq is not None
         seq = call.answer_seq if call.answer_seq is not None else call.after_seq
         if seq <= reach.get(call.branch, -1) and (seq > since if answered else seq >= since):
-            kept.append(call)
-    return kept
+            selected.append(call)
+    return selected
