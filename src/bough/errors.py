@@ -493,7 +493,7 @@ class TurnTooLarge(BoughError):
 
     def __init__(self, turn: int, measure: str, size: int, budget: int) -> None:
         self.turn, self.measure, self.size, self.budget = turn, measure, size, budget
-        subject = f"turn {turn}" if turn else "the system prompt and summaries, which always stay,"
+        subject = f"turn {turn}" if turn else "the part that always stays (system prompt, summaries)"
         super().__init__(
             f"{subject} alone has {size:,} {measure}, the budget is {budget:,}, and it is never dropped silently",
             "raise the budget, compact the session, or shorten the tool results",
