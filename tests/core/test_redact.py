@@ -103,7 +103,7 @@ def test_ids_names_and_evidence_are_left_alone() -> None:
 def test_a_secret_too_short_to_be_hidden_is_refused_where_it_is_given(place: Path, value: str) -> None:
     """It was left in the log without a word: 4711 is in every second order number."""
     for secrets in ({"PIN": value}, [SECRET, value]):
-        with pytest.raises(SecretTooShort, match="8 characters") as refused:
+        with pytest.raises(SecretTooShort, match="at least 8") as refused:
             bough.open(place, secrets=secrets)
         assert ("PIN" if isinstance(secrets, dict) else "secret 2") in str(refused.value)
         assert not value or value not in str(refused.value)

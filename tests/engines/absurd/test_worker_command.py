@@ -132,7 +132,7 @@ class TestBadInput:
             (["run", "--engine", "absurd:nowhere", "--agent", "a", "hi"], "--queue nowhere"),
             (["worker", "--agents", "nothing.py"], "no file nothing.py"),
             (["worker", "--queue", "nowhere", "--agents", "AGENTS"], "--queue nowhere"),
-            (["worker", "--lease", "soon", "--agents", "AGENTS"], "a length of time"),
+            (["worker", "--lease", "soon", "--agents", "AGENTS"], "a duration"),
             (["worker", "--agents", paths.__file__], "there is no agent in"),
         ],
     )
