@@ -387,7 +387,7 @@ class TestImport:
     ) -> None:
         data = bundle(session, blobs=True)
         session.append([user("more")])
-        assert "--new-id" in str(refused(store, data, IdConflict))
+        assert "new_id=True" in str(refused(store, data, IdConflict))
         before = bundle(session)
         taken = store.import_bundle(io.BytesIO(data), new_id=True)
         copy = store.session(taken.session_id)

@@ -1,8 +1,8 @@
-"""Claude Code: one file of JSON lines per session, each line behind its parent; sub-agents in files of their own.
+"""Import Claude Code: one JSON Lines file per session, each line after its parent; sub-agents in files of their own.
 
-The lines of one answer are put together again, and its results with it, whichever of its lines they hang on: tools run
-while an answer still streams. Lines hang on lines nobody said, so a parent is the nearest one that was. What a line says
-`claude_lines` knows.
+The lines of one answer are joined, with its results, whichever of its lines they follow: tools run while an answer still
+streams. Parents may be bookkeeping lines, so an entry follows the nearest ancestor that was converted.
+`formats.claude_code` reads single lines.
 """
 
 from __future__ import annotations
@@ -40,115 +40,127 @@ from ...formats.jsonl import INVALID_JSON, find_files, parse_time, read_objects
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord
 
 NAME = "claude-code"
-BESIDE = "agent-*.jsonl"
-BELOW = "subagents"
-INNER = "subagent"
-KEPT_FOR_ITSELF = "a bookkeeping line of the tool"
+AGENT_FILES = "agent-*.jsonl"
+AGENT_FOLDER = "subagents"
+SUBAGENT = "subagent"
+BOOKKEEPING_LINE = "a bookkeeping line of the tool"
 
 
 def read_sessions(source: str) -> Iterator[SessionRecord]:
-    """Every session of a folder with the sub-agents it started; a sub-agent whose session is gone stands alone."""
-    beside: dict[Path, dict[str, list[Path]]] = {}
-    is_asked_for = Path(source).expanduser().is_file()
+    """Yield every session with the sub-agents it started; a sub-agent without its session is a session of its own."""
+    agent_files: dict[Path, dict[str, list[Path]]] = {}
+    is_single_file = Path(source).expanduser().is_file()
     for path in find_files(source, NAME):
         main = _main_of(path)
-        if main is not None and main.is_file() and not is_asked_for:
-            continue  # it comes with its session
+        if main is not None and main.is_file() and not is_single_file:
+            continue  # it is read with its session
         if main is not None:
-            told = _session(path, f"{main.stem}-{path.stem}", is_agent=True)
+            entries = _session(path, f"{main.stem}-{path.stem}", is_agent=True)
         else:
-            if path.parent not in beside:
-                beside[path.parent] = _beside(path.parent)
-            below = sorted((path.with_suffix("") / BELOW).rglob("*.jsonl"))
-            told = _session(path, path.stem, [*beside[path.parent].get(path.stem, ()), *below])
-        if told.entries or told.tasks or is_asked_for or set(told.losses) - {KEPT_FOR_ITSELF}:
-            yield told  # else it is one of the many files without a conversation: titles, backups
+            if path.parent not in agent_files:
+                agent_files[path.parent] = _agent_files(path.parent)
+            agent_paths = sorted((path.with_suffix("") / AGENT_FOLDER).rglob("*.jsonl"))
+            entries = _session(path, path.stem, [*agent_files[path.parent].get(path.stem, ()), *agent_paths])
+        if entries.entries or entries.tasks or is_single_file or set(entries.losses) - {BOOKKEEPING_LINE}:
+            yield entries  # skip files without a conversation: titles, backups
 
 
 def _main_of(path: Path) -> Path | None:
-    """The file of the session a sub-agent's file belongs to; None if it is no sub-agent's."""
-    if BELOW in path.parts:
-        at = len(path.parts) - 1 - path.parts[::-1].index(BELOW)
+    """Return the session file a sub-agent's file belongs to; None if it is not a sub-agent's."""
+    if AGENT_FOLDER in path.parts:
+        at = len(path.parts) - 1 - path.parts[::-1].index(AGENT_FOLDER)
         return Path(*path.parts[: at - 1], f"{path.parts[at - 1]}.jsonl") if at else None
-    return path.with_name(f"{_session_id(path)}.jsonl") if path.match(BESIDE) else None
+    return path.with_name(f"{_session_id(path)}.jsonl") if path.match(AGENT_FILES) else None
 
 
-def _beside(folder: Path) -> dict[str, list[Path]]:
-    found: dict[str, list[Path]] = {}
-    for path in sorted(folder.glob(BESIDE)):
-        found.setdefault(_session_id(path), []).append(path)
-    return found
+def _agent_files(folder: Path) -> dict[str, list[Path]]:
+    result: dict[str, list[Path]] = {}
+    for path in sorted(folder.glob(AGENT_FILES)):
+        result.setdefault(_session_id(path), []).append(path)
+    return result
 
 
 def _session_id(path: Path) -> str:
-    """Of the session a sub-agent's lines name, if they do; no path may be made of it."""
+    """Return the session id in a sub-agent's lines, restricted to characters that are safe in a path."""
     named = (line.get("sessionId") for line in read_objects(path, LossReport()))
-    found = next((one for one in named if isinstance(one, str)), "")
-    return found if found.replace("-", "").replace("_", "").isalnum() else "unknown"
+    result = next((entry for entry in named if isinstance(entry, str)), "")
+    return result if result.replace("-", "").replace("_", "").isalnum() else "unknown"
 
 
 def _session(path: Path, source: str, tasks: Iterable[Path] = (), *, is_agent: bool = False) -> SessionRecord:
     losses = LossReport()
-    main, sides = Tree(losses), Sides(losses)
+    main, sidechains = Transcript(losses), Sidechains(losses)
     for line in read_objects(path, losses):
         is_side = line.get("isSidechain") is True and not is_agent
-        (sides.tree_of(line) if is_side else main).add(line)
-    children = [_foreign(tree, f"{source}-{name}", INNER) for name, tree in sides.trees.items() if tree.units]
+        (sidechains.tree_of(line) if is_side else main).add(line)
+    children = [
+        _record(tree, f"{source}-{name}", SUBAGENT) for name, tree in sidechains.trees.items() if tree.units
+    ]
     children.extend(_session(task, f"{source}-{_name(task)}", is_agent=True) for task in tasks)
-    about = _metadata(path, losses) if is_agent else {}
-    agent = clean_text(about.get("agentType")) or (INNER if is_agent else NAME)
-    told = _foreign(main, source, agent, clean_text(about.get("description")))
-    return replace(told, losses=losses, tasks=tuple(children))
+    metadata = _metadata(path, losses) if is_agent else {}
+    agent = clean_text(metadata.get("agentType")) or (SUBAGENT if is_agent else NAME)
+    entries = _record(main, source, agent, clean_text(metadata.get("description")))
+    return replace(entries, losses=losses, tasks=tuple(children))
 
 
 def _name(path: Path) -> str:
-    below = path.parts[path.parts.index(BELOW) + 1 :] if BELOW in path.parts else path.parts[-1:]
-    return "-".join(below).removesuffix(".jsonl")
+    agent_paths = (
+        path.parts[path.parts.index(AGENT_FOLDER) + 1 :] if AGENT_FOLDER in path.parts else path.parts[-1:]
+    )
+    return "-".join(agent_paths).removesuffix(".jsonl")
 
 
 def _metadata(path: Path, losses: LossReport) -> dict[str, Any]:
     place = path.with_name(f"{path.stem}.meta.json")
     try:
-        found = msgspec.json.decode(place.read_bytes())
+        result = msgspec.json.decode(place.read_bytes())
     except FileNotFoundError:
         return {}
     except (*INVALID_JSON, OSError):
         losses.add("the metadata of a sub-agent", place.name)
         return {}
-    return found if isinstance(found, dict) else {}
+    return result if isinstance(result, dict) else {}
 
 
-def _foreign(tree: Tree, source: str, agent: str, title: str | None = None) -> SessionRecord:
-    told = tuple(tree.told())
+def _record(tree: Transcript, source: str, agent: str, title: str | None = None) -> SessionRecord:
+    entries = tuple(tree.entries())
     seeds = (system(tree.prompt),) if tree.prompt else ()
     leaf = None if tree.last is None else tree.last.end
-    titled = title or tree.title
     return SessionRecord(
-        NAME, source, told, seeds, leaf, {}, titled, agent, tags=tree.tags, losses=LossReport()
+        NAME,
+        source,
+        entries,
+        seeds,
+        leaf,
+        {},
+        title or tree.title,
+        agent,
+        tags=tree.tags,
+        losses=LossReport(),
     )
 
 
-class Sides:
-    """The sub-agents that older versions wrote into the file of their session, as trees with roots of their own."""
+class Sidechains:
+    """The sub-agents that older versions wrote into the file of their session, each a tree."""
 
     def __init__(self, losses: LossReport) -> None:
-        self.trees: dict[str, Tree] = {}
+        self.trees: dict[str, Transcript] = {}
         self._losses = losses
-        self._by_line: dict[object, Tree] = {}
+        self._by_line: dict[object, Transcript] = {}
 
-    def tree_of(self, line: TranscriptLine) -> Tree:
+    def tree_of(self, line: TranscriptLine) -> Transcript:
         uuid, agent = line.get("uuid"), line.get("agentId")
         tree = self._by_line.get(parent_uuid(line))
         if tree is None:
             named = agent if isinstance(agent, str) and agent.isalnum() else f"side-{len(self.trees) + 1}"
-            tree = self.trees.setdefault(named, Tree(self._losses))
+            tree = self.trees.setdefault(named, Transcript(self._losses))
         if isinstance(uuid, str):
             self._by_line.setdefault(uuid, tree)
         return tree
 
 
 class Unit(Struct):
-    """What is told in one piece: an answer with its results, or one line that somebody said."""
+    """An answer with its results, or one converted line."""
 
     uid: str
     parent: str | None
@@ -167,8 +179,8 @@ class Unit(Struct):
         return f"{self.uid}/{max(bool(self.answer) + len(self.results) + len(self.rest) - 1, 0)}"
 
 
-class Tree:
-    """The lines of one conversation, as units behind each other."""
+class Transcript:
+    """Reads the lines of one conversation as a tree of units."""
 
     def __init__(self, losses: LossReport) -> None:
         self.losses = losses
@@ -177,18 +189,18 @@ class Tree:
         self.tags: dict[str, str] = {}
         self.prompt: str | None = None
         self.last: Unit | None = None
-        self._of: dict[str, Unit] = {}
+        self._unit_by_uuid: dict[str, Unit] = {}
         self._answers: dict[str, Unit] = {}
         self._calls: dict[str, Unit] = {}
         self._boundary: TranscriptLine | None = None
-        self._shown: str | None = None
+        self._current_prompt: str | None = None
         self._titles: dict[str, tuple[str, object]] = {}
         self._kinds: set[str] = set()
         self._is_tree = False
 
     @property
     def title(self) -> str | None:
-        """The name a person gave it, else the one the tool gave it; old ones name a line, perhaps of another file."""
+        """The user's title, else the tool's. Old titles name a line, which may be in another file."""
         for kind in reversed(TITLES):
             name, leaf = self._titles.get(kind, (None, None))
             if name and (kind != "summary" or leaf in self.parents):
@@ -198,13 +210,13 @@ class Tree:
     def add(self, line: TranscriptLine) -> None:
         uuid = line.get("uuid") if isinstance(line.get("uuid"), str) else None
         if uuid is not None and uuid in self.parents:
-            return  # at a second compaction the tool writes lines again that are there
+            return  # a second compaction writes earlier lines again
         self._note_facts(line)
         unit = self._unit(line, uuid or f"line-{len(self.units) + 1}")
         if uuid is not None:
             self.parents[uuid] = parent_uuid(line)
             if unit is not None:
-                self._of[uuid] = unit
+                self._unit_by_uuid[uuid] = unit
         if unit is not None:
             self.last = unit
 
@@ -227,25 +239,25 @@ class Tree:
         if is_summary(line):
             return self._summary(line, uid)
         if kind == "user":
-            return self._said(line, uid)
+            return self._user_line(line, uid)
         if kind == "attachment":
-            return self._attached(line, uid)
+            return self._attachment(line, uid)
         if kind == "system" and line.get("subtype") == "microcompact_boundary":
             self.losses.add("tool results the tool removed from the context; they stay in it here")
         elif kind in BOOKKEEPING:
-            self._pass_over(KEPT_FOR_ITSELF, kind)
+            self._count_loss(BOOKKEEPING_LINE, kind)
         elif kind not in TITLES:
-            self._pass_over("a line of unknown type", kind)
+            self._count_loss("a line of unknown type", kind)
         return None
 
-    def _pass_over(self, what: str, kind: str) -> None:
+    def _count_loss(self, what: str, kind: str) -> None:
         self.losses.add(what, "" if kind in self._kinds else kind)
         self._kinds.add(kind)
 
     def _answer(self, line: TranscriptLine, name: str, uid: str) -> Unit:
         unit = self._answers.get(name)
         if unit is None:
-            unit = self._answers[name] = self._begun(line, uid)
+            unit = self._answers[name] = self._new_unit(line, uid)
         unit.answer.append(line)
         for block in content_blocks(line):
             if (
@@ -256,7 +268,7 @@ class Tree:
                 self._calls[block["id"]] = unit
         return unit
 
-    def _begun(self, line: TranscriptLine, uid: str) -> Unit:
+    def _new_unit(self, line: TranscriptLine, uid: str) -> Unit:
         unit = Unit(uid, parent_uuid(line), parse_time(line.get("timestamp")))
         self.units.append(unit)
         return unit
@@ -266,90 +278,90 @@ class Tree:
         if compaction is None:
             self.losses.add("a blank summary", uid)
             return None
-        unit = self._begun(line, uid)
+        unit = self._new_unit(line, uid)
         unit.rest.append((compaction, unit.at))
         unit.names = first_kept_uuid(self._boundary)
-        if unit.parent is None and len(self.units) > 1:  # versions that did not say what it follows
+        if unit.parent is None and len(self.units) > 1:  # older versions named no parent
             unit.parent = self.units[-2].uid
         self._boundary = None
         return unit
 
-    def _said(self, line: TranscriptLine, uid: str) -> Unit | None:
+    def _user_line(self, line: TranscriptLine, uid: str) -> Unit | None:
         messages = [_with_details(message, line) for message in read_user_line(line, self.losses)]
         calls = (self._calls.get(message.results[0].call_id) for message in messages if message.results)
-        unit = next((found for found in calls if found is not None), None)
+        unit = next((result for result in calls if result is not None), None)
         if not messages:
             return None
-        unit = unit or self._begun(line, uid)
+        unit = unit or self._new_unit(line, uid)
         at = parse_time(line.get("timestamp"))
         for message in messages:
             (unit.results if message.results else unit.rest).append((message, at))
         return unit
 
-    def _attached(self, line: TranscriptLine, uid: str) -> Unit | None:
+    def _attachment(self, line: TranscriptLine, uid: str) -> Unit | None:
         prompt = system_prompt(line)
-        payload = self._prompted(prompt) if prompt else read_attachment(line, self.losses)
+        payload = self._prompt_change(prompt) if prompt else read_attachment(line, self.losses)
         if payload is None:
-            found = line.get("attachment")
-            kind = str(found.get("type")) if isinstance(found, dict) else "none"
+            result = line.get("attachment")
+            kind = str(result.get("type")) if isinstance(result, dict) else "none"
             if not prompt:
-                self._pass_over("an attachment of unknown type, or without content for the model", kind)
+                self._count_loss("an attachment of unknown type, or without content for the model", kind)
             return None
-        unit = self._begun(line, uid)
+        unit = self._new_unit(line, uid)
         unit.rest.append((payload, unit.at))
         return unit
 
-    def _prompted(self, prompt: str) -> Settings | None:
-        """The first is what the model saw before anything; another one holds from here on."""
+    def _prompt_change(self, prompt: str) -> Settings | None:
+        """The first prompt becomes a seed; a changed one becomes new settings."""
         if self.prompt is None:
-            self.prompt = self._shown = prompt
-        if prompt == self._shown:
+            self.prompt = self._current_prompt = prompt
+        if prompt == self._current_prompt:
             return None
-        self._shown = prompt
+        self._current_prompt = prompt
         return Settings(prompt=prompt)
 
     # -- telling -----------------------------------------------------------------------------------
 
-    def told(self) -> Iterator[EntryRecord]:
-        self._is_tree = any(self.parents.values())  # if no line says what it follows, each follows the last
+    def entries(self) -> Iterator[EntryRecord]:
+        self._is_tree = any(self.parents.values())  # if no line names a parent, each follows the previous one
         for unit in self.units:
             entries = list(self._entries(unit))
-            for index, one in enumerate(entries):
+            for index, entry in enumerate(entries):
                 after = self._after(unit) if not index else None
-                yield replace(one, key=f"{unit.uid}/{index}", after=after)
+                yield replace(entry, key=f"{unit.uid}/{index}", after=after)
 
     def _entries(self, unit: Unit) -> Iterator[EntryRecord]:
         if unit.answer:
-            found = read_answer(unit.answer, self.losses)
-            by = (found.model, found.provider, found.finish, found.evidence, found.usage)
-            yield EntryRecord(found.message, None, None, None, unit.at, *by)
-        names = self._of[unit.names].start if unit.names in self._of else None
+            result = read_answer(unit.answer, self.losses)
+            by = (result.model, result.provider, result.finish, result.evidence, result.usage)
+            yield EntryRecord(result.message, None, None, None, unit.at, *by)
+        names = self._unit_by_uuid[unit.names].start if unit.names in self._unit_by_uuid else None
         for payload, at in (*unit.results, *unit.rest):
             yield EntryRecord(payload, refers_to=names, at=at)
 
     def _after(self, unit: Unit) -> str | None:
-        """The key of what it follows: the end of the nearest line above that is told."""
-        uuid, seen = unit.parent, set[str]()
+        """Return the key of the last entry of the nearest converted ancestor."""
+        uuid, visited = unit.parent, set[str]()
         while uuid is not None:
-            found = self._of.get(uuid)
-            if found is not None and found is not unit:
-                for passed in seen:  # who comes this way again need not go all of it
-                    self._of.setdefault(passed, found)
-                return found.end
-            if uuid not in self.parents or uuid in seen:
-                return uuid  # a line that is not there, or a ring
-            seen.add(uuid)
+            result = self._unit_by_uuid.get(uuid)
+            if result is not None and result is not unit:
+                for skipped in visited:  # shorten the next search through these lines
+                    self._unit_by_uuid.setdefault(skipped, result)
+                return result.end
+            if uuid not in self.parents or uuid in visited:
+                return uuid  # a missing line, or a cycle
+            visited.add(uuid)
             uuid = self.parents[uuid]
         return START if self._is_tree else None
 
 
 def _with_details(message: Message, line: TranscriptLine) -> Message:
-    """A result with what the tool kept of it for itself: patches, exit codes, times."""
-    kept = line.get("toolUseResult")
-    if not message.results or not isinstance(kept, dict | list) or not is_storable(kept):
+    """Add what the tool stored about a result: patches, exit codes, times."""
+    details = line.get("toolUseResult")
+    if not message.results or not isinstance(details, dict | list) or not is_storable(details):
         return message
     parts = tuple(
-        replace(part, details={NAME: kept}) if isinstance(part, ToolResult) else part
+        replace(part, details={NAME: details}) if isinstance(part, ToolResult) else part
         for part in message.parts
     )
     return replace(message, parts=parts)

@@ -1,7 +1,6 @@
-"""pi, the coding agent: a file of JSON lines per session, its entries a tree by id and parentId.
+"""Import pi, the coding agent: one JSON Lines file per session, its entries a tree by id and parentId.
 
-Knows its kinds of entries and messages, how its compactions and branch summaries name places, and where it keeps what each
-provider wants back. The system prompt is in no file of pi's.
+pi stores the signatures of each provider in fields of its own. The system prompt is not stored.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ ISSUERS = {
     ("openai-responses", "openai"): "openai",
     ("google-generative-ai", "google"): "gemini",
 }
-"""Whose signatures an answer holds, by its API and provider."""
+"""The provider whose signatures an answer holds, by API and provider."""
 PROVIDERS = {"google": "gemini"}
 
 Line = dict[str, Any]
@@ -42,71 +41,71 @@ Line = dict[str, Any]
 
 def read_sessions(source: str) -> Iterator[SessionRecord]:
     for path in find_files(source, "pi"):
-        told = File(path).foreign()
-        if told is not None:
-            yield told
+        entries = PiSession(path).record()
+        if entries is not None:
+            yield entries
 
 
-class File:
-    """One session, read."""
+class PiSession:
+    """Reads one session file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.losses = LossReport()
-        self.head: Line = {}
-        self.told: list[EntryRecord] = []
+        self.metadata: Line = {}
+        self.entries: list[EntryRecord] = []
         self.title: str | None = None
         self.labels: dict[str, str] = {}
         self.keys: dict[str, str] = {}
-        """By the id of an entry there the key of the one it became, or of the one before if it became none."""
+        """By pi's entry id: the key of our entry, or of the one before it if it became none."""
         self._parents: dict[str, str | None] = {}
-        self._real: dict[str, EntryRecord] = {}
+        self._by_id: dict[str, EntryRecord] = {}
         self._model: tuple[str | None, str | None] = (None, None)
         last: str | None = None
         for number, line in enumerate(read_objects(path, self.losses)):
             if line.get("type") == "session":
-                self.head = self.head or line
+                self.metadata = self.metadata or line
                 continue
             last = self._read(line, number, last)
         self.leaf = self.keys.get(last or START)
 
-    def foreign(self) -> SessionRecord | None:
-        """None for a file without a word, as pi leaves one that was opened and left."""
-        if not self.told and not self.losses:
+    def record(self) -> SessionRecord | None:
+        """Return the session; None for an empty file, which pi leaves after a session without input."""
+        if not self.entries and not self.losses:
             return None
-        origin = text_or_none(self.head.get("parentSession"))
+        origin = text_or_none(self.metadata.get("parentSession"))
         tags = {
-            "cwd": text_or_none(self.head.get("cwd")),
+            "cwd": text_or_none(self.metadata.get("cwd")),
             "forked_from": Path(origin).stem if origin else None,
         }
         labels = {self.keys[name]: label for name, label in self.labels.items() if name in self.keys}
         return SessionRecord(
             "pi",
-            text_or_none(self.head.get("id")) or self.path.stem,
-            tuple(self.told),
+            text_or_none(self.metadata.get("id")) or self.path.stem,
+            tuple(self.entries),
             leaf=self.leaf,
             labels=labels,
             title=self.title,
             agent="pi",
-            started_at=parse_time(self.head.get("timestamp")),
+            started_at=parse_time(self.metadata.get("timestamp")),
             tags={name: value for name, value in tags.items() if value},
             losses=self.losses,
         )
 
     def _read(self, line: Line, number: int, last: str | None) -> str:
-        """Returns its id. The first version wrote none: each line follows the one before."""
+        """Read an entry and return its id. The first version wrote no ids: each line follows the previous one."""
         name = text_or_none(line.get("id")) or f"#{number}"
         parent = line.get("parentId") if "parentId" in line else last
         parent = parent if isinstance(parent, str) else None
         self._parents[name] = parent
         after = START if parent is None else self.keys.get(parent, parent)
-        told = self._entry(line, name, parent)
-        if told is None:
+        entries = self._entry(line, name, parent)
+        if entries is None:
             self.keys[name] = after
             return name
         at = parse_time(line.get("timestamp"))
-        self.told.append(msgspec.structs.replace(told, key=name, after=after, at=at))
-        self._real[name] = self.told[-1]
+        self.entries.append(msgspec.structs.replace(entries, key=name, after=after, at=at))
+        self._by_id[name] = self.entries[-1]
         self.keys[name] = name
         return name
 
@@ -115,7 +114,7 @@ class File:
         if kind == "message" and isinstance(line.get("message"), dict):
             return self._message(line["message"])
         if kind == "custom_message":
-            return self._heard(line.get("content"))
+            return self._extension_message(line.get("content"))
         if kind == "compaction":
             return self._compaction(line, parent)
         if kind == "branch_summary":
@@ -160,12 +159,12 @@ class File:
         if role == "bashExecution":
             return _bash(message)
         if role in ("custom", "hookMessage"):
-            return self._heard(message.get("content"))
+            return self._extension_message(message.get("content"))
         self.losses.add("a message of unknown role", str(role))
         return None
 
-    def _heard(self, content: object) -> EntryRecord | None:
-        """What an extension told the model. It opens no turn, unless it shows a picture: only an input can."""
+    def _extension_message(self, content: object) -> EntryRecord | None:
+        """Convert a message of an extension. It opens no turn unless it shows an image, which only a user message may."""
         parts = self._parts(content)
         is_plain = all(isinstance(part, Text) for part in parts)
         return EntryRecord(Message("system" if is_plain else "user", tuple(parts))) if parts else None
@@ -173,25 +172,25 @@ class File:
     def _parts(self, content: object) -> list[Text | Attachment]:
         if isinstance(content, str):
             return [Text(content)] if content else []
-        found: list[Text | Attachment] = []
+        parts: list[Text | Attachment] = []
         for block in content if isinstance(content, list) else ():
-            made = self._block(block)
-            if isinstance(made, Text | Attachment):
-                found.append(made)
-        return found
+            part = self._block(block)
+            if isinstance(part, Text | Attachment):
+                parts.append(part)
+        return parts
 
     def _block(self, block: object) -> Part | None:
-        about = block if isinstance(block, dict) else {}
-        kind = about.get("type")
+        fields = block if isinstance(block, dict) else {}
+        kind = fields.get("type")
         try:
-            if kind == "text" and isinstance(about["text"], str):
-                return Text(about["text"])
-            if kind == "thinking" and isinstance(about["thinking"], str):
-                return Reasoning(about["thinking"])
+            if kind == "text" and isinstance(fields["text"], str):
+                return Text(fields["text"])
+            if kind == "thinking" and isinstance(fields["thinking"], str):
+                return Reasoning(fields["thinking"])
             if kind == "image":
-                return parse_base64(about["data"], about["mimeType"])
-            if kind == "toolCall" and isinstance(about["name"], str):
-                return parse_tool_call(_call_id(about["id"]), about["name"], about["arguments"])
+                return parse_base64(fields["data"], fields["mimeType"])
+            if kind == "toolCall" and isinstance(fields["name"], str):
+                return parse_tool_call(_call_id(fields["id"]), fields["name"], fields["arguments"])
         except UNEXPECTED_SHAPE as error:
             self.losses.add("a part of a message of unknown shape", str(error))
             return None
@@ -205,13 +204,13 @@ class File:
         proofs: dict[str, dict[str, Any]] = {}
         content = message.get("content")
         for block in content if isinstance(content, list) else ():
-            made = self._block(block)
-            if made is None:
+            part = self._block(block)
+            if part is None:
                 continue
             proof = _proof(issuer, block)
             if proof:
                 proofs[str(len(parts))] = proof
-            parts.append(made)
+            parts.append(part)
         payload: Payload = Message("assistant", tuple(parts))
         if not parts:
             payload = Note({"pi": "a failed answer", "error": text_or_none(message.get("errorMessage"))})
@@ -232,9 +231,9 @@ class File:
             self.losses.add("a tool result without a call id", str(message.get("toolName")))
             return None
         details = message.get("details")
-        kept = {"pi": details} if isinstance(details, dict) and details else None
+        kept_details = {"pi": details} if isinstance(details, dict) and details else None
         content = tuple(self._parts(message.get("content")))
-        result = ToolResult(_call_id(call_id), content, message.get("isError") is True, details=kept)
+        result = ToolResult(_call_id(call_id), content, message.get("isError") is True, details=kept_details)
         return EntryRecord(Message("tool", (result,)), usage=_usage(message.get("usage")))
 
     # -- summaries ---------------------------------------------------------------------------------
@@ -248,37 +247,37 @@ class File:
         if summary is None:
             self.losses.add("a compaction without a summary")
             return None
-        about = details if isinstance(details, dict) else {}
+        fields = details if isinstance(details, dict) else {}
         payload = Compaction(
             summary,
             0,
             tokens if type(tokens) is int and tokens >= 0 else 0,
-            _names(about.get("readFiles")),
-            _names(about.get("modifiedFiles")),
+            _strings(fields.get("readFiles")),
+            _strings(fields.get("modifiedFiles")),
             replaces_earlier=True,
         )
         return EntryRecord(payload, refers_to=self._first_kept(line, parent), usage=_usage(line.get("usage")))
 
     def _first_kept(self, line: Line, parent: str | None) -> str | None:
-        """The first entry of ours that it keeps: its own may be a change of the model, or it tells how many it keeps."""
+        """Return the first kept entry. pi may name an entry that has no counterpart here, or only how many it keeps."""
         index, tail = line.get("firstKeptEntryIndex"), line.get("retainedTail")
-        wanted = f"#{index}" if type(index) is int else line.get("firstKeptEntryId")
-        many = len(tail) if isinstance(tail, list) else None
-        found: str | None = None
-        seen: set[str] = set()
-        while parent is not None and parent not in seen:
-            seen.add(parent)
-            if many is not None and parent in self._real:
-                many -= isinstance(self._real[parent].payload, Message)
-            found = parent if parent in self._real else found
-            if parent == wanted or many == 0:
-                return found
+        first_id = f"#{index}" if type(index) is int else line.get("firstKeptEntryId")
+        remaining = len(tail) if isinstance(tail, list) else None
+        first_kept: str | None = None
+        visited: set[str] = set()
+        while parent is not None and parent not in visited:
+            visited.add(parent)
+            if remaining is not None and parent in self._by_id:
+                remaining -= isinstance(self._by_id[parent].payload, Message)
+            first_kept = parent if parent in self._by_id else first_kept
+            if parent == first_id or remaining == 0:
+                return first_kept
             parent = self._parents.get(parent)
         return None
 
 
 def _bash(message: Line) -> EntryRecord:
-    """What the user ran by hand; the model saw it unless it was told not to."""
+    """Convert a command the user ran; the model saw it unless `excludeFromContext` is set."""
     command, output, code = (message.get(name) for name in ("command", "output", "exitCode"))
     if message.get("excludeFromContext") is True:
         return EntryRecord(Note({"pi": "bash", "command": command, "output": output, "exit_code": code}))
@@ -289,47 +288,50 @@ def _bash(message: Line) -> EntryRecord:
 
 
 def _call_id(value: object) -> str:
-    """OpenAI's calls have two names there, the call's and its item's."""
+    """Return the call id; for OpenAI, pi joins it with the item id."""
     if not isinstance(value, str):
-        raise TypeError("a call without an id")
+        raise TypeError("a tool call without an id")
     return value.partition("|")[0] or value
 
 
 def _proof(issuer: str | None, block: Line) -> dict[str, Any]:
-    """What the issuer of a part wants back with it."""
-    thinking, said = text_or_none(block.get("thinkingSignature")), text_or_none(block.get("textSignature"))
+    """Return the signatures and ids the provider expects back with a part."""
+    thinking, text_signature = (
+        text_or_none(block.get("thinkingSignature")),
+        text_or_none(block.get("textSignature")),
+    )
     if issuer == "anthropic" and thinking:
         return {"data" if block.get("redacted") is True else "signature": thinking}
     if issuer == "gemini":
-        signed = gemini_signature(thinking or said or block.get("thoughtSignature"))
+        signed = gemini_signature(thinking or text_signature or block.get("thoughtSignature"))
         return {"signature": signed} if signed else {}
     if issuer == "openai" and block.get("type") == "toolCall":
         item = str(block.get("id")).partition("|")[2]
         return {"id": item} if item else {}
     if issuer == "openai":
-        about = _object(thinking or said)
-        wanted = ("id", "encrypted_content") if thinking else ("id", "phase")
-        return {key: about[key] for key in wanted if text_or_none(about.get(key))}
+        fields = _object(thinking or text_signature)
+        names = ("id", "encrypted_content") if thinking else ("id", "phase")
+        return {key: fields[key] for key in names if text_or_none(fields.get(key))}
     return {}
 
 
 def _object(signed: str | None) -> Line:
-    """An item of OpenAI's as JSON, or, before that, only its id."""
+    """Return OpenAI's item as stored: JSON, or only its id in older versions."""
     try:
-        found = msgspec.json.decode(signed or "")
+        value = msgspec.json.decode(signed or "")
     except (*INVALID_JSON, UnicodeEncodeError):
         return {"id": signed}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _usage(usage: object) -> Usage | None:
-    """pi counts what the cache gave or took beside the input; ours is all the model read."""
-    found = token_counts(usage, TOKENS)
-    if found is None or not any(found):
+    """Convert usage: pi counts cached tokens beside the input, here they are part of it."""
+    tokens = token_counts(usage, TOKENS)
+    if tokens is None or not any(tokens):
         return None
-    fresh, output, read, written = found
+    fresh, output, read, written = tokens
     return Usage(fresh + read + written, output, read, written)
 
 
-def _names(found: object) -> tuple[str, ...]:
-    return tuple(name for name in found if isinstance(name, str)) if isinstance(found, list) else ()
+def _strings(value: object) -> tuple[str, ...]:
+    return tuple(name for name in value if isinstance(name, str)) if isinstance(value, list) else ()
