@@ -135,7 +135,7 @@ LOOKUPS = (
     "insert into bough.public_input (session_id, text) values ('{}', repeat('x', 1000001))",
     "select (bough.own_messages('{}')).text::int / 0",
     "select 1 / count(*) from bough.own_messages('{}')",
-    "select bough.found('{}'::tsquery, 0, 9, 9)",
+    "select bough.match_words('{}'::tsquery, 0, 9, 9)",
     "select nextval('bough.{}')",
     "select to_regclass('bough.{}'), to_regrole('{}')",
 )

@@ -163,7 +163,7 @@ class TestReading:
             for read in COLUMN_READS
         ]
         attacks += [
-            f"select * from bough.found('{word}'::tsquery, 0, 1::bigint << 62, 99)" for word in SEARCHES
+            f"select * from bough.match_words('{word}'::tsquery, 0, 1::bigint << 62, 99)" for word in SEARCHES
         ]
         assert betrayals(nest.stranger, "other service", attacks) == []
         for table in nest.relations("r"):

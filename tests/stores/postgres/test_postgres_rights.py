@@ -97,7 +97,7 @@ class TestTheClient:
             "update bough.session set branch = 1",
             "select nextval('bough.session_no')",
             "select last_value from bough.branch_id",
-            "select * from bough.found('x'::tsquery, 0, 9, 9)",
+            "select * from bough.match_words('x'::tsquery, 0, 9, 9)",
             "select bough.take_input()",
             "update bough.public_message set text = 'x'",
             "delete from bough.public_session",

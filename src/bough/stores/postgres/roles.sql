@@ -1,11 +1,11 @@
--- Who may do what. Run by `bough migrate`, every time: nothing is lost when it is run again.
+-- Rights and policies. Every `bough migrate` runs this file; running it again loses nothing.
 -- {owner}, {service} and {client} are names of roles.
 --
--- The owner made the tables; forced row level security binds it too. The service role is what an application's
--- login is a member of: it reads and writes one space, named by `bough.space` in each transaction. The client
--- role reads the public's views and writes into one of them, as `bough.space` and `bough.owner` say; it has no
--- right on any table, sequence or index behind them. Without those settings either sees nothing. A login that is
--- bound (`bough.bind`, at the end) is one owner for good, whatever it sets.
+-- The owner creates the tables; row level security is forced, so it applies to the owner, too. An application's login
+-- is a member of the service role, which reads and writes one space, named by `bough.space` in each transaction. The
+-- client role reads the public views and inserts into one of them, for the space and owner in `bough.space` and
+-- `bough.owner`; it has no right on any table, sequence or index behind them. Without those settings neither role
+-- sees anything. A login that is bound (`bough.bind`, at the end) is always one owner, whatever it sets.
 
 revoke all on schema bough from public;
 revoke all on all tables in schema bough from public, {client};
@@ -15,16 +15,17 @@ grant usage on schema bough to {service}, {client};
 grant select on bough.migration to {service};
 grant select, insert, update, delete on bough.session, bough.session_detail, bough.draft, bough.branch,
     bough.usage, bough.inbox, bough.blob, bough.search_mark to {service};
-grant select, insert, delete on bough.entry, bough.journal, bough.blob_use to {service}; -- these never change
+grant select, insert, delete on bough.entry, bough.journal, bough.blob_use to {service}; -- these are never updated
 grant select (place, space, session_no, at), insert, delete on bough.search to {service};
 grant select on bough.active_message to {service};
-grant select, update on bough.lock to {service}; -- to lock them: the policy lets no row change
+grant select, update on bough.lock to {service}; -- to lock rows: the policy allows no update
 grant usage on sequence bough.session_no, bough.branch_id to {service};
 grant execute on function bough.text_of(bytea) to {service};
 
 -- -- rows -----------------------------------------------------------------------------------------------
 
--- Who asks. `session_user` is who logged in, and stays so within the functions below; only a superuser changes it.
+-- The identity of the caller. `session_user` is the login, also within the functions below; only a superuser can
+-- change it.
 create or replace view bough.me as
 select coalesce(login.space, nullif(current_setting('bough.space', true), '')) as space,
        coalesce(login.owner, nullif(current_setting('bough.owner', true), '')) as owner
@@ -33,10 +34,10 @@ from (select quote_ident(session_user)::regrole as role) as person left join bou
 do $$
 declare
     name text;
-    -- A setting that is over is ''. As a question of its own, because PostgreSQL looks at a bare setting when it plans,
-    -- finds it empty, expects no row of that space, and reads all of them to find the one whose id is known. And not the
-    -- bare column, so that no index on space serves a policy, however few rows old statistics promise: who wants one
-    -- says so in his query.
+    -- A setting of an earlier transaction reads as ''. In a subquery, because the planner evaluates a bare setting,
+    -- finds it empty, expects no row of that space, and reads all of them to find the one whose id is known. Not the
+    -- bare column, so that no index on space is used for a policy, however few rows old statistics promise: a query
+    -- that wants such an index names the space itself.
     mine text := 'nullif(space, '''') = (select nullif(current_setting(''bough.space'', true), ''''))';
     here text := 'space = (select space from bough.me)';
     own  text := 'space = (select space from bough.me) and owner = (select owner from bough.me)';
@@ -47,10 +48,10 @@ begin
         execute format('alter table bough.%I force row level security', name);
         execute format('drop policy if exists service on bough.%I', name);
         execute format('drop policy if exists reader on bough.%I', name);
-        continue when name in ('migration', 'lock', 'login'); -- not of any space
+        continue when name in ('migration', 'lock', 'login'); -- belong to no space
         execute format('create policy service on bough.%I to {service} using (%s) with check (%s)', name, mine, mine);
     end loop;
-    -- The owner, as the functions below meet it: a reader for the public of one owner's sessions.
+    -- For the owner's role, under which the functions below run: they read one owner's sessions for the public.
     execute format('create policy reader on bough.session for select to {owner} using (%s)', own);
     execute format('create policy reader on bough.branch for select to {owner} using (%s)', here);
     execute format('create policy reader on bough.entry for select to {owner} using (%s and not internal)', own);
@@ -65,27 +66,27 @@ create policy service on bough.lock to {service} using (true) with check (false)
 create policy reader on bough.login to {owner} using (true) with check (true);
 insert into bough.lock select generate_series(0, 2047) on conflict do nothing;
 
--- The operators of full text search are not leakproof: behind a policy PostgreSQL would not use the index for
--- them. So the service asks for words through `found` alone, which is bound to the space that is set.
+-- The operators of full text search are not leakproof: under a policy PostgreSQL would not use the index for them. So
+-- the service matches words only through `match_words`, which is limited to the current space.
 create policy reader on bough.search for select to {owner} using (true);
 
-create or replace function bough.found(looked_for tsquery, first bigint, last bigint, most integer)
+create or replace function bough.match_words(query tsquery, first bigint, last bigint, max_rows integer)
 returns table (place bigint, session_no bigint, at bigint)
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
     select search.place, search.session_no, search.at from bough.search
-    where search.words @@ looked_for and search.space = nullif(current_setting('bough.space', true), '')
+    where search.words @@ query and search.space = nullif(current_setting('bough.space', true), '')
       and search.place >= first and search.place < last
-    order by search.place desc limit most
+    order by search.place desc limit max_rows
 $$;
-revoke all on function bough.found(tsquery, bigint, bigint, integer) from public;
-grant execute on function bough.found(tsquery, bigint, bigint, integer) to {service};
+revoke all on function bough.match_words(tsquery, bigint, bigint, integer) from public;
+grant execute on function bough.match_words(tsquery, bigint, bigint, integer) to {service};
 
 -- -- the public -----------------------------------------------------------------------------------------
 
--- Functions and not plain views: a plan would tell, by the rows a filter removed, how many there are that the
--- client may not see. They compare the identity themselves, for policies do not bind an owner that is superuser.
--- Each names its search path, with pg_temp last: unnamed it would come first, and a client could put a type or a
--- table of its own in the place of ours.
+-- Functions and not plain views: a plan would show, by the rows a filter removed, how many exist that the client may
+-- not see. They compare the identity themselves, since policies do not apply to an owner that is superuser. Each
+-- names its search path, with pg_temp last: by default it comes first, and a client could replace a type or a table of
+-- ours by its own.
 
 -- A task's input and answer are its parent's tool call and result: internal, as a replay is.
 create or replace view bough.mine as
@@ -123,7 +124,7 @@ $$;
 create or replace function bough.own_facts(of_session text, after bigint)
 returns table (session_id text, n bigint, kind text, at bigint)
 language sql stable security definer set search_path = pg_catalog, pg_temp as $$
-    select mine.id, journal.n, -- what is not for the public is a stub: its numbers have no gap
+    select mine.id, journal.n, -- an internal fact has no kind: the numbers have no gap
            case when journal.kind in ('turn_started', 'turn_ended') then journal.kind end, journal.at
     from bough.mine join bough.journal on journal.session_no = mine.no
     where mine.id collate "POSIX" = coalesce(of_session, mine.id) and journal.n > after
@@ -137,14 +138,15 @@ language sql stable security definer set search_path = pg_catalog, pg_temp as $$
     from bough.mine join bough.inbox on inbox.no = mine.no and inbox.owner = mine.owner
 $$;
 
--- Input for a session of one's own: always a user's, always text. Whether it is foreign or absent is not told.
+-- Input for a session of the caller: always a user message, always text. The error does not show whether a session
+-- is missing or another owner's.
 create or replace function bough.take_input() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    held record;
-    said text;
+    target record;
+    message text;
 begin
-    select mine.no, mine.space, mine.owner into held from bough.mine
+    select mine.no, mine.space, mine.owner into target from bough.mine
     where mine.id collate "POSIX" = new.session_id;
     if not found then
         raise exception 'no such session' using errcode = 'no_data_found';
@@ -152,20 +154,20 @@ begin
     if new.text is null or length(new.text) = 0 or length(new.text) > 1000000 then
         raise exception 'input is text of 1 to 1,000,000 characters' using errcode = 'check_violation';
     end if;
-    if (select count(*) from bough.inbox where no = held.no) >= 1000 then -- or one client fills the disk
-        raise exception '1,000 inputs wait for this session' using errcode = 'program_limit_exceeded';
+    if (select count(*) from bough.inbox where no = target.no) >= 1000 then -- else one client could fill the disk
+        raise exception '1,000 inputs are queued for this session' using errcode = 'program_limit_exceeded';
     end if;
-    said := json_build_object('role', 'user', 'parts',
+    message := json_build_object('role', 'user', 'parts',
                               json_build_array(json_build_object('type', 'text', 'text', new.text)))::text;
     loop
         begin
             insert into bough.inbox (no, n, space, owner, body, at)
-            select held.no, coalesce(max(n), 0) + 1, held.space, held.owner, convert_to(said, 'UTF8'),
+            select target.no, coalesce(max(n), 0) + 1, target.space, target.owner, convert_to(message, 'UTF8'),
                    (extract(epoch from clock_timestamp()) * 1000000)::bigint
-            from bough.inbox where no = held.no
+            from bough.inbox where no = target.no
             returning n, at into new.n, new.at;
             return new;
-        exception when unique_violation then -- somebody else's input came between: take the next number
+        exception when unique_violation then -- another input took the number: take the next one
         end;
     end loop;
 end
@@ -195,8 +197,8 @@ begin
 end
 $$;
 
--- For the owner of the schema: from now on this login is that owner, and no setting makes it anybody else. It has
--- the client's rights of its own, and need not be in the client role.
+-- For the owner of the schema: this login is that owner from now on, and no setting changes that. It gets the client's
+-- rights itself, and need not be in the client role.
 create or replace function bough.bind(who regrole, to_space text, to_owner text) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
@@ -206,7 +208,7 @@ begin
 end
 $$;
 
--- With its rights: a login that kept them without its row would be whom it says it is.
+-- Revokes its rights, too: a login that kept them without its row could name any owner.
 create or replace function bough.unbind(who regrole) returns void
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin

@@ -1,4 +1,4 @@
-"""Columns of the PostgreSQL tables, in the order the values behind `rows` are made from."""
+"""Columns of the PostgreSQL tables, in the order in which `stores.rows` converts them."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ CALL_COLUMNS = ", ".join(f"usage.{name}" for name in CALL_NAMES)
 FACT_COLUMNS = "n, kind, key, branch, first, last, data, at"
 
 
-def session_row(row: SessionRow, **instead: Any) -> dict[str, Any]:
-    """The row by the names of its columns, but for `no`."""
-    given = {
+def session_row(row: SessionRow, **overrides: Any) -> dict[str, Any]:
+    """Return the row by column, without `no`."""
+    values = {
         **{name: getattr(row, name) for name in row.__struct_fields__},
         **{name: getattr(row.totals, name) for name in row.totals.__struct_fields__},
         "id": row.session_id,
         "tool_names": json_text(row.tool_names, "tool names"),
         "tags": json_text(row.tags, "tags"),
-        **instead,
+        **overrides,
     }
-    return {name: given[name] for name in SESSION_NAMES[1:]}
+    return {name: values[name] for name in SESSION_NAMES[1:]}
 
 
-def json_text(value: Any, where: str) -> str | None:
-    """JSON as text; None if there is nothing to say."""
-    return to_json(value, where).decode() if value else None
+def json_text(value: Any, name: str) -> str | None:
+    """Return the value as JSON; None if it is empty."""
+    return to_json(value, name).decode() if value else None
 
 
 def detail_row(detail: SessionDetail) -> list[str | None]:
-    wide = (detail.spec, detail.policy, detail.workspace, detail.state)
-    return [None if text is None else text.decode() for text in wide]
+    parts = (detail.spec, detail.policy, detail.workspace, detail.state)
+    return [None if text is None else text.decode() for text in parts]
 
 
 def detail_from(row: tuple[Any, ...]) -> SessionDetail:

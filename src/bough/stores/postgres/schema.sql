@@ -1,12 +1,12 @@
 -- Bough's PostgreSQL schema, as of version 1. PostgreSQL 15 or newer, no extension.
 --
--- The same tables as in sqlite.sql, whose tour holds here too; what differs, and why:
--- - Everything lies in the schema `bough`, made by its owner with `bough migrate`, never by the store.
--- - Keys are pairs, (branch, seq) and (session_no, n): one index per table on the way of an append.
--- - `space` and `owner` are repeated on what hangs on a session, so that a policy is a plain comparison and a
---   table can be partitioned by space.
+-- The same tables as in the schema of SQLite, whose introduction applies here, too. The differences, and why:
+-- - Everything is in the schema `bough`, which its owner creates with `bough migrate`, never the store.
+-- - Keys are pairs, (branch, seq) and (session_no, n): an append touches one index per table.
+-- - `space` and `owner` are repeated on every row that belongs to a session, so that a policy is a plain comparison
+--   and a table can be partitioned by space.
 -- - The store writes a step as one statement. Its compare and swap is the `where` of the update of `session`.
--- - No foreign key stands on the way of an append: each would cost a lock and a probe per row.
+-- - An append checks no foreign key: each would cost a lock and an index probe per row.
 --
 -- Bodies are JSON bytes exactly as hashed; convert_from(body, 'UTF8') shows them. Times are microseconds, UTC.
 
@@ -17,13 +17,13 @@ create table session (
     no                  bigint primary key default nextval('bough.session_no'), -- never reused
     id                  text collate "C" not null unique,
     space               text collate "C" not null,         -- tenant; every policy compares it
-    owner               text collate "C",                  -- whose mailbox within the space; null: the space's own
+    owner               text collate "C",                  -- user within the space; null: belongs to the space
     conversation_id     text collate "C" not null,
     agent               text,
     title               text,
     status              text not null,                     -- a cache of the journal
     relation            text,
-    parent_session      text collate "C",                  -- by id and not by reference: the parent may be purged
+    parent_session      text collate "C",                  -- an id without a foreign key: the parent may be purged
     parent_seq          bigint,
     trigger_type        text,
     trigger_id          text,
@@ -46,18 +46,18 @@ create table session (
     fence               bigint not null,
     holder              text,
     lease_until         bigint,
-    tags                jsonb,                             -- strings by name; no order is kept nor asked for
+    tags                jsonb,                             -- strings by name, in no order
     started_at          bigint not null,
     updated_at          bigint not null,
     completed_at        bigint,
     trashed_at          bigint,
     error               text
-) with (fillfactor = 70); -- every append rewrites the row: room for it on its page, and no index to touch
+) with (fillfactor = 70); -- every append rewrites the row: with free space on its page no index is touched
 create index session_by_conversation on session (space, conversation_id, no);
 create index session_by_space on session (space, no);
 create index session_by_parent on session (parent_session) where parent_session is not null;
--- The public's way to a session: by whose it is, then by its id. In another collation than the column's, so that the
--- unique index of ids cannot serve instead: it would meet the rows of others, and the pages it read would tell.
+-- For the public's access to a session: by owner, then by id. Its collation differs from the column's, so that the
+-- unique index of ids cannot be used instead: it would read rows of other owners, and the number of pages would show.
 create index session_by_owner on session (space, owner, id collate "POSIX");
 
 create table session_detail (
@@ -75,14 +75,14 @@ create table draft (
     branch bigint not null,
     seq    bigint not null,
     fence  bigint not null,
-    text   bytea not null,    -- UTF-8; an answer in flight may hold a NUL, which text refuses
+    text   bytea not null,    -- UTF-8; an answer in flight may contain a NUL, which text refuses
     at     bigint not null
 );
 
 create table branch (
     id         bigint primary key default nextval('bough.branch_id'),
     space      text collate "C" not null,
-    session_no bigint not null,  -- no foreign key: a branch outlives its purged session while a fork stands on it
+    session_no bigint not null,  -- no foreign key: a branch outlives its purged session while a fork needs it
     parent     bigint references branch (id),
     parent_seq bigint not null
 );
@@ -154,7 +154,7 @@ create table inbox (
     n     bigint not null,
     space text collate "C" not null,
     owner text collate "C",
-    key   text,               -- of the writer, so that an enqueue whose answer was lost is not done twice
+    key   text,               -- of the writer, so that an enqueue whose answer was lost is not repeated
     body  bytea not null,     -- a user message, as JSON
     at    bigint not null,
     primary key (no, n)
@@ -170,22 +170,22 @@ create table blob (
     bytes bytea not null,
     unique (space, hash)
 );
-alter table blob alter column bytes set storage external; -- images do not compress, and pieces are read out of it
+alter table blob alter column bytes set storage external; -- images do not compress, and parts of it are read
 create table blob_use (
     branch  bigint not null,
     seq     bigint not null,
-    blob_no bigint not null references blob (no), -- whoever collects a blob meets who has just used it
+    blob_no bigint not null references blob (no), -- deleting a blob waits for a transaction that has just used it
     space   text collate "C" not null,
     primary key (branch, seq, blob_no)
 );
 create index blob_use_by_blob on blob_use (blob_no);
 
--- The search index: words without text or order, each with a letter for its column. It only proposes: what it
--- proposes is read and compared as in any other store. An entry too wide for a tsvector is always proposed.
+-- The search index: words without text or order, each with a letter for its column. It yields candidates, which are
+-- read and compared as in any other store. An entry too large for a tsvector is always a candidate.
 create table search (
     place      bigint primary key,  -- branch << 32 | seq; seq 0 of a first branch: the session's title
     space      text collate "C" not null,
-    session_no bigint not null,     -- found under it: the owner, or the oldest that stands on what a purge left
+    session_no bigint not null,     -- reported as the match: the entry's session or, after its purge, the oldest fork that needs the entry
     at         bigint not null,
     words      tsvector not null
 );
@@ -197,21 +197,21 @@ create table search_mark (
     title text
 );
 
--- Whom to wait for when two would do what only one may: rows to lock, and nothing else in them. Not advisory locks:
--- those anybody who may log in can take, and see others take.
+-- Rows to lock, without content, for operations that must exclude each other. Not advisory locks: every login can take
+-- those, and can see others take them.
 create table lock (
     n integer primary key
 );
 
--- A login with a row here is that owner, whatever it sets; any other is whom its settings name.
+-- A login with a row here is that owner, whatever it sets; any other is the owner that its settings name.
 create table login (
     role  regrole primary key,
     space text collate "C" not null check (space <> ''),
     owner text collate "C" not null check (owner <> '')
 );
 
--- What of an entry the public may read: its text, without reasoning, calls or handles. A NUL is shown as U+FFFD.
--- Its body is read here and not when it is called: no setting of the caller's changes what its strings mean.
+-- The part of an entry that the public may read: its text, without reasoning, calls or handles. A NUL is shown as
+-- U+FFFD. The function's body is parsed when it is created: no setting of the caller changes what its strings mean.
 create function text_of(body bytea) returns text
 language sql immutable strict parallel safe return (
     select coalesce(string_agg(part ->> 'text', '' order by place), '')
@@ -221,7 +221,7 @@ language sql immutable strict parallel safe return (
     where part ->> 'type' = 'text'
 );
 
--- For people: each message of each session's active path, exactly once; of the space that is set.
+-- For people: each message of each session's active path, exactly once, in the current space.
 create view active_message with (security_invoker = true) as
 with recursive line (no, branch, last) as (
     select no, branch, seq from bough.session where trashed_at is null

@@ -20,7 +20,7 @@ BATCH_CANDIDATES = 500
 SELECT_CANDIDATES = """
 select found.place, found.at, session.no, session.id, session.title, session.branch, session.seq,
        entry.kind, entry.role, entry.model, entry.finish, entry.body, coalesce({conditions}, false)
-from bough.found(%(words)s::tsquery, %(first)s::bigint, %(last)s::bigint, %(limit)s::integer) as found
+from bough.match_words(%(words)s::tsquery, %(first)s::bigint, %(last)s::bigint, %(limit)s::integer) as found
 left join bough.session on session.no = {session_number}
 left join bough.entry on entry.branch = found.place >> 32 and entry.seq = found.place & 4294967295
 order by found.place desc

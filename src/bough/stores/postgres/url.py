@@ -1,8 +1,8 @@
-"""The address of a PostgreSQL store: a libpq URL with our own options taken out of it, and how to show it.
+"""The address of a PostgreSQL store: a libpq URL without our own options, which it parses, and a form without secrets.
 
     postgresql://app@db.example/agents?prepared=off&connections=16
 
-Knows nothing of pools or statements. What it shows never holds a password.
+Knows nothing of pools or statements.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ...errors import InvalidArgument, ServerUnreachable
 
 CONNECTIONS = 20
 CONNECT_SECONDS = 30
-"""How long a host may be silent before a connection to it counts as failed; `connect_timeout` says otherwise."""
+"""How long to wait for a host while connecting, unless `connect_timeout` is given."""
 SECRET = frozenset(["password", "sslpassword", "passfile", "sslkey"])
 
 
@@ -32,8 +32,8 @@ class Address(Struct, frozen=True):
     safe_url: str
     """The same without secrets, for messages."""
     is_prepared: bool = True
-    """False behind a pooler that hands the next transaction to another server connection and does not follow
-    prepared statements (PgBouncer before 1.21)."""
+    """False behind a pooler that runs each transaction on another server connection and does not support prepared
+    statements (PgBouncer before 1.21)."""
     connections: int = CONNECTIONS
 
     @classmethod
@@ -53,7 +53,7 @@ class Address(Struct, frozen=True):
 
     @property
     def connect_options(self) -> dict[str, Any]:
-        """How every connection is opened. Statements are prepared at once: they come again, and it costs nothing."""
+        """Return the options of every connection. Statements are prepared at first use: they come again, at no cost."""
         return {
             "autocommit": True,
             "prepare_threshold": 0 if self.is_prepared else None,
@@ -85,9 +85,9 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-# psycopg names a prepared statement by its text and the types of its values, and the type of an int by its size,
-# that of None by nothing: the same statement would be prepared dozens of times. So every value goes untyped, and
-# the statement, with its casts, decides.
+# psycopg identifies a prepared statement by its text and the types of its values, where the type of an int depends on
+# its size and None has none: the same statement would be prepared dozens of times. So every value is sent untyped,
+# and the casts of the statement decide.
 
 
 class _Int(IntDumper):
