@@ -43,7 +43,7 @@ from bough.errors import (
     SessionRunning,
     ToolsNotAllowed,
 )
-from bough.stores.conformance.writer import everything
+from bough.stores.conformance.writer import read_everything
 from bough.wire import PROVIDERS, find_provider, render
 from conftest import Store
 
@@ -82,11 +82,11 @@ class TestAppend:
     def test_a_stale_handle_is_told_and_nothing_is_merged(self, store: Store, session: Session) -> None:
         other = store.session(session.session_id)
         session.append([user("first")])
-        before = everything(store.backend, session.session_id)
+        before = read_everything(store.backend, session.session_id)
         with pytest.raises(StaleLeaf) as caught:
             other.append([user("second")])
         assert caught.value.present == session.leaf
-        assert everything(store.backend, session.session_id) == before
+        assert read_everything(store.backend, session.session_id) == before
         other.refresh()
         other.append([user("second")])
         assert texts(other) == ["You help.", "first", "second"]
@@ -101,7 +101,7 @@ class TestAppend:
     def test_a_law_broken_in_the_middle_of_a_batch_writes_nothing(
         self, store: Store, session: Session
     ) -> None:
-        before = everything(store.backend, session.session_id)
+        before = read_everything(store.backend, session.session_id)
         for batch, error in [
             ([user("q"), tool_result("nobody")], OrphanResult),
             ([user("q"), assistant(ToolCall("a", "t")), user("too early")], OpenBatch),
@@ -110,7 +110,7 @@ class TestAppend:
         ]:
             with pytest.raises(error):
                 session.append(batch)
-        assert everything(store.backend, session.session_id) == before
+        assert read_everything(store.backend, session.session_id) == before
         session.append([user("and it still works")])
 
     def test_provider_dicts_become_entries(self, session: Session) -> None:
@@ -244,10 +244,10 @@ class TestRewind:
 
 class TestFork:
     def test_it_does_not_touch_its_source(self, store: Store, asked: Session) -> None:
-        before = everything(store.backend, asked.session_id)
+        before = read_everything(store.backend, asked.session_id)
         fork = asked.fork(at=2)
         fork.append([assistant("another way")])
-        assert everything(store.backend, asked.session_id) == before
+        assert read_everything(store.backend, asked.session_id) == before
         assert texts(fork) == ["You help.", "q", "another way"]
         assert [entry.seq for entry in fork.path()] == [1, 2, 3]
 

@@ -35,7 +35,7 @@ class TestStore(StoreConformance):
         for store in self.stores:
             store.close()
 
-    def opened(self, space: str = "default", owner: str | None = None) -> StoreBackend:
+    def open_store(self, space: str = "default", owner: str | None = None) -> StoreBackend:
         store = SqliteStore(self.place, space=space, owner=owner, key=RAW)
         self.stores.append(store)
         return store

@@ -13,7 +13,7 @@ from bough.stores.sqlite.store import SqliteStore
 
 
 class TestMemory(StoreConformance):
-    def opened(self, space: str = "default", owner: str | None = None) -> StoreBackend:
+    def open_store(self, space: str = "default", owner: str | None = None) -> StoreBackend:
         if not hasattr(self, "shared"):
             self.shared = MemoryStore()
         return self.shared.for_tenant(space, owner)
@@ -27,7 +27,7 @@ class TestSqlite(StoreConformance):
         for store in self.stores:
             store.close()
 
-    def opened(self, space: str = "default", owner: str | None = None) -> StoreBackend:
+    def open_store(self, space: str = "default", owner: str | None = None) -> StoreBackend:
         store = SqliteStore(self.place, space=space, owner=owner)
         self.stores.append(store)
         return store

@@ -23,7 +23,7 @@ from bough.errors import BoughError
 from bough.session import Session
 from bough.store import Store
 from bough.stores.base import SessionQuery
-from bough.stores.conformance.writer import everything
+from bough.stores.conformance.writer import read_everything
 from bough.stores.memory.store import MemoryStore
 from bough.stores.sqlite.store import SqliteStore
 from support.runtime import deterministic_runtime
@@ -328,7 +328,8 @@ class Machine(RuleBasedStateMachine):
             for r in store.sessions(SessionQuery(trashed=trashed, limit=10_000)).sessions
         ]
         return [
-            (row, everything(store, row.session_id), store.path(row.session_id, detail=True)) for row in rows
+            (row, read_everything(store, row.session_id), store.path(row.session_id, detail=True))
+            for row in rows
         ]
 
     @invariant()

@@ -49,7 +49,7 @@ from bough.errors import (
 from bough.exchange.bundle.write import BundleExportResult
 from bough.log.runtime import real_runtime
 from bough.store import Store
-from bough.stores.conformance.writer import everything
+from bough.stores.conformance.writer import read_everything
 from bough.stores.memory.store import MemoryStore
 from bough.stores.sqlite.store import SqliteStore
 from support.paths import GOLDEN, SUPPORT
@@ -76,7 +76,8 @@ def other(store: Store, place: Path | None = None) -> Store:
 def all_of(store: Store) -> list[Any]:
     rows = [row for trashed in (False, True) for row in store.all_sessions(trashed=trashed)]
     return [
-        (row, everything(store.backend, row.session_id), store.backend.inbox(row.session_id)) for row in rows
+        (row, read_everything(store.backend, row.session_id), store.backend.inbox(row.session_id))
+        for row in rows
     ]
 
 

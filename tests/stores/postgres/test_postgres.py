@@ -23,7 +23,7 @@ from bough import StaleLeaf, Store, ToolCall, Usage, assistant, errors, system, 
 from bough.core.drafts import Blob, Draft
 from bough.core.tree import Leaf
 from bough.stores.base import Change, NewSession
-from bough.stores.conformance.writer import Pen
+from bough.stores.conformance.writer import SessionWriter
 from bough.stores.postgres import connections as postgres_connections
 from bough.stores.postgres import pool as postgres_pool
 from bough.stores.postgres import schema as postgres_schema
@@ -141,8 +141,8 @@ class TestALostConnection:
         self, store: Store, wire: PostgresProxy, has_answer: bool
     ) -> None:
         how(wire, has_answer)(b"ses_mine")
-        pen = Pen(store.backend, "ses_mine", seeds=[system("s")])
-        assert (wire.loss_count, pen.is_new, pen.texts()) == (1, True, ["s"])
+        writer = SessionWriter(store.backend, "ses_mine", seeds=[system("s")])
+        assert (wire.loss_count, writer.is_new, writer.texts()) == (1, True, ["s"])
 
     def test_a_fork_is_made_once(self, store: Store, wire: PostgresProxy, has_answer: bool) -> None:
         session = store.start()

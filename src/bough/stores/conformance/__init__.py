@@ -1,39 +1,46 @@
-"""The store contract as a suite: every law of `stores.store`, runnable against anyone's store.
+"""The store contract as a suite: every law of `stores.base`, runnable against anyone's store.
 
     class TestMyStore(StoreConformance):
-        def opened(self, space="default", owner=None):
+        def open_store(self, space="default", owner=None):
             return MyStore(self.place, space=space, owner=owner)
 
-Each test calls `opened` for a store over the same, at first empty, data. Needs nothing but a runner that
+Each test calls `open_store` for a store over the same, at first empty, data. Needs nothing but a runner that
 calls `test_…` methods on a fresh instance; pytest does.
 """
 
 from __future__ import annotations
 
-from .appends import Appending, Creating
-from .branches import Branching, Counting
-from .counts import Looking
-from .lifecycle import Deleting, Drafting, Finding, KeepingBlobs, Leasing, Queueing
-from .search import Searching
-from .transfer import Moving
+from .appends import AppendConformance, CreateConformance
+from .branches import BranchConformance, UsageConformance
+from .counts import CountConformance
+from .lifecycle import (
+    BlobConformance,
+    DeleteConformance,
+    DraftConformance,
+    InboxConformance,
+    LeaseConformance,
+    QueryConformance,
+)
+from .search import SearchConformance
+from .transfer import TransferConformance
 
 
 class StoreConformance(
-    Creating,
-    Appending,
-    Branching,
-    Counting,
-    Finding,
-    Deleting,
-    Leasing,
-    Drafting,
-    Queueing,
-    KeepingBlobs,
-    Searching,
-    Looking,
-    Moving,
+    CreateConformance,
+    AppendConformance,
+    BranchConformance,
+    UsageConformance,
+    QueryConformance,
+    DeleteConformance,
+    LeaseConformance,
+    DraftConformance,
+    InboxConformance,
+    BlobConformance,
+    SearchConformance,
+    CountConformance,
+    TransferConformance,
 ):
-    """Define `opened` and run it whole."""
+    """Define `open_store`; the suite does the rest."""
 
 
 __all__ = ["StoreConformance"]

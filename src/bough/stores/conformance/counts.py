@@ -12,15 +12,17 @@ from ...core.usage import Totals
 from ...errors import NotFound
 from ..base import SessionQuery
 from ..counts import DAY, StorageSize
-from .writer import Opening, Pen, call, handle_of, make_blob, refused
+from .writer import SessionWriter, StoreFactory, assert_raises, call, make_blob, media_of
 
 
-class Looking(Opening):
+class CountConformance(StoreFactory):
     def test_sessions_are_counted_by_the_values_of_a_column(self) -> None:
-        store = self.opened()
+        store = self.open_store()
         for n in range(5):
-            Pen(store, f"ses_{n}", agent="a" if n < 3 else None, model="m" if n else None, started_at=n)
-        Pen(self.opened(space="other"), "ses_other", agent="a")
+            SessionWriter(
+                store, f"ses_{n}", agent="a" if n < 3 else None, model="m" if n else None, started_at=n
+            )
+        SessionWriter(self.open_store(space="other"), "ses_other", agent="a")
         store.trash("ses_4", 1)
         assert store.count(SessionQuery(), "agent") == {"a": 3, "": 1}
         assert store.count(SessionQuery(limit=1), "status") == {"idle": 4}
@@ -35,18 +37,18 @@ class Looking(Opening):
         ]
 
     def test_an_owner_counts_only_what_is_his(self) -> None:
-        Pen(self.opened(owner="ann"), "ses_ann")
-        Pen(self.opened(owner="bob"), "ses_bob").append(user("x"), calls=(call("c", 0, None),))
-        assert self.opened(owner="ann").count(SessionQuery(), "status") == {"idle": 1}
-        assert self.opened(owner="ann").daily_usage() == []
-        assert len(self.opened().daily_usage()) == 1
-        assert len(self.opened(owner="bob").daily_usage()) == 1
-        refused(NotFound, lambda: self.opened(owner="ann").storage_size("ses_bob"))
-        refused(NotFound, lambda: self.opened(owner="ann").non_message_entries("ses_bob"))
+        SessionWriter(self.open_store(owner="ann"), "ses_ann")
+        SessionWriter(self.open_store(owner="bob"), "ses_bob").append(user("x"), calls=(call("c", 0, None),))
+        assert self.open_store(owner="ann").count(SessionQuery(), "status") == {"idle": 1}
+        assert self.open_store(owner="ann").daily_usage() == []
+        assert len(self.open_store().daily_usage()) == 1
+        assert len(self.open_store(owner="bob").daily_usage()) == 1
+        assert_raises(NotFound, lambda: self.open_store(owner="ann").storage_size("ses_bob"))
+        assert_raises(NotFound, lambda: self.open_store(owner="ann").non_message_entries("ses_bob"))
 
     def test_spending_is_summed_by_day_agent_model_and_bucket(self) -> None:
-        store = self.opened()
-        one, other = Pen(store, "ses_1", agent="a"), Pen(store, "ses_2")
+        store = self.open_store()
+        one, other = SessionWriter(store, "ses_1", agent="a"), SessionWriter(store, "ses_2")
         today = replace(call("c1", 1, 2), at=3 * DAY + 5)
         one.append(user("x"), assistant("y"), calls=(today, replace(today, call_id="c2")))
         later = replace(call("c3", 3, None, tokens=None, cost=None), at=4 * DAY)
@@ -63,36 +65,36 @@ class Looking(Opening):
         assert [s.day for s in store.daily_usage(4 * DAY)] == [4, 4]
 
     def test_a_session_holds_its_own_branches_and_their_blobs_once(self) -> None:
-        store = self.opened()
-        assert store.storage_size(Pen(store, "ses_empty").session_id) == StorageSize(branches=1)
-        pen, blob = Pen(store), make_blob(b"0123456789")
-        pen.append(user("x", handle_of(blob)), blobs=(blob,))
-        at = pen.cursor
-        pen.append(assistant("y"))
-        pen.move(Leaf(pen.leaf.branch, 1), at)
-        pen.append(assistant("z"), user(handle_of(blob)))
+        store = self.open_store()
+        assert store.storage_size(SessionWriter(store, "ses_empty").session_id) == StorageSize(branches=1)
+        writer, blob = SessionWriter(store), make_blob(b"0123456789")
+        writer.append(user("x", media_of(blob)), blobs=(blob,))
+        at = writer.cursor
+        writer.append(assistant("y"))
+        writer.move(Leaf(writer.leaf.branch, 1), at)
+        writer.append(assistant("z"), user(media_of(blob)))
         stored = store.entries("ses_a")
         assert store.storage_size("ses_a") == StorageSize(
             4, sum(len(one.entry.body) for one in stored), 2, 1, 10
         )
-        Pen(store, "ses_fork", fork_point=(Leaf(pen.leaf.branch, 2), Cursor()))
+        SessionWriter(store, "ses_fork", fork_point=(Leaf(writer.leaf.branch, 2), Cursor()))
         assert store.storage_size("ses_fork") == StorageSize(branches=1)
 
     def test_asides_are_what_is_no_message_of_the_path(self) -> None:
-        store = self.opened()
-        pen = Pen(store)
-        pen.append(user("x"))
-        at = pen.cursor
-        pen.append(Settings(model="left"))
-        pen.move(Leaf(pen.leaf.branch, 1), at)
-        pen.append(Note({"n": 1}), assistant("y"), Settings(model="m"))
+        store = self.open_store()
+        writer = SessionWriter(store)
+        writer.append(user("x"))
+        at = writer.cursor
+        writer.append(Settings(model="left"))
+        writer.move(Leaf(writer.leaf.branch, 1), at)
+        writer.append(Note({"n": 1}), assistant("y"), Settings(model="m"))
         assert [entry.seq for entry in store.non_message_entries("ses_a")] == [2, 4]
         assert [entry.payload for entry in store.non_message_entries("ses_a")] == [
             Note({"n": 1}),
             Settings(model="m"),
         ]
-        assert [entry.seq for entry in store.non_message_entries("ses_a", leaf=Leaf(pen.leaf.branch, 3))] == [
-            2
-        ]
-        assert store.non_message_entries("ses_a", leaf=Leaf(pen.leaf.branch, 1)) == []
-        refused(NotFound, lambda: store.non_message_entries("ses_none", leaf=pen.leaf))
+        assert [
+            entry.seq for entry in store.non_message_entries("ses_a", leaf=Leaf(writer.leaf.branch, 3))
+        ] == [2]
+        assert store.non_message_entries("ses_a", leaf=Leaf(writer.leaf.branch, 1)) == []
+        assert_raises(NotFound, lambda: store.non_message_entries("ses_none", leaf=writer.leaf))

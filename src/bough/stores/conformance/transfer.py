@@ -15,7 +15,7 @@ from ...errors import IdConflict, NotFound
 from ..base import StoreBackend
 from ..memory.store import MemoryStore
 from ..transfer import ImportResult, SessionExport, SessionExports
-from .writer import Opening, Pen, call, everything, handle_of, make_blob, refused
+from .writer import SessionWriter, StoreFactory, assert_raises, call, make_blob, media_of, read_everything
 
 
 def told(store: StoreBackend, *session_ids: str, children: bool = False) -> list[Any]:
@@ -44,95 +44,95 @@ def move(
         return target.import_sessions(dumps, 900)
 
 
-class Moving(Opening):
-    def _session_to_move(self) -> Pen:
+class TransferConformance(StoreFactory):
+    def _session_to_move(self) -> SessionWriter:
         """A session with an abandoned branch, calls on both, a blob and queued input."""
-        pen = Pen(self.opened(), seeds=[user("seed")], tags={"b": "2", "a": "1"})
-        pen.append(user("q"), facts=(ExtraFact("turn_started", {"turn": 2, "max_messages": 9}),))
-        cursor, leaf = pen.cursor, pen.leaf
+        writer = SessionWriter(self.open_store(), seeds=[user("seed")], tags={"b": "2", "a": "1"})
+        writer.append(user("q"), facts=(ExtraFact("turn_started", {"turn": 2, "max_messages": 9}),))
+        cursor, leaf = writer.cursor, writer.leaf
         blob = make_blob(b"picture")
-        pen.append(assistant("a"), calls=(call("c1", 2, 3),), state=b'{"a":1}')
-        pen.append(user(handle_of(blob)), blobs=(blob,))
-        pen.move(leaf, cursor, data={"from": [pen.leaf.branch, pen.leaf.seq]})
-        pen.append(assistant("b"), calls=(call("c2", 2, 3, tokens=None, cost=None),))
-        pen.store.enqueue("ses_a", b'{"role":"user"}', 300)
-        return pen
+        writer.append(assistant("a"), calls=(call("c1", 2, 3),), state=b'{"a":1}')
+        writer.append(user(media_of(blob)), blobs=(blob,))
+        writer.move(leaf, cursor, data={"from": [writer.leaf.branch, writer.leaf.seq]})
+        writer.append(assistant("b"), calls=(call("c2", 2, 3, tokens=None, cost=None),))
+        writer.store.enqueue("ses_a", b'{"role":"user"}', 300)
+        return writer
 
-    def _fork_to_move(self) -> Pen:
-        pen = self._session_to_move()
-        return Pen(
-            pen.store,
+    def _fork_to_move(self) -> SessionWriter:
+        writer = self._session_to_move()
+        return SessionWriter(
+            writer.store,
             "ses_f",
-            fork_point=(pen.leaf, pen.cursor),
+            fork_point=(writer.leaf, writer.cursor),
             seeds=[user("f")],
             relation="fork",
             parent_session="ses_a",
         )
 
     def test_what_is_taken_in_elsewhere_tells_the_same(self) -> None:
-        pen, there = self._session_to_move(), MemoryStore()
-        Pen(there, "ses_other")  # so that numbers there are others
-        before = told(pen.store, "ses_a")
-        taken = move(pen.store, there, "ses_a")
+        writer, there = self._session_to_move(), MemoryStore()
+        SessionWriter(there, "ses_other")  # so that numbers there are others
+        before = told(writer.store, "ses_a")
+        taken = move(writer.store, there, "ses_a")
         assert (taken.added, taken.known, taken.entries, taken.blobs) == (("ses_a",), (), 5, 1)
         assert told(there, "ses_a") == before
         assert [entry.message for entry in there.path("ses_a").entries] == [
-            entry.message for entry in pen.store.path("ses_a").entries
+            entry.message for entry in writer.store.path("ses_a").entries
         ]
 
     def test_what_left_comes_back_under_numbers_of_this_store(self) -> None:
-        pen, there = self._session_to_move(), MemoryStore()
-        before = everything(pen.store, "ses_a")
-        move(pen.store, there, "ses_a")
-        pen.store.trash("ses_a", 500)
-        pen.store.purge("ses_a")
-        Pen(pen.store, "ses_other")
-        move(there, pen.store, "ses_a")
-        assert told(pen.store, "ses_a") == told(there, "ses_a")
-        after = everything(pen.store, "ses_a")
+        writer, there = self._session_to_move(), MemoryStore()
+        before = read_everything(writer.store, "ses_a")
+        move(writer.store, there, "ses_a")
+        writer.store.trash("ses_a", 500)
+        writer.store.purge("ses_a")
+        SessionWriter(writer.store, "ses_other")
+        move(there, writer.store, "ses_a")
+        assert told(writer.store, "ses_a") == told(there, "ses_a")
+        after = read_everything(writer.store, "ses_a")
         assert after[0].totals == before[0].totals
         assert [stored.entry for stored in after[2]] == [stored.entry for stored in before[2]]
         assert after[3][0].branch > before[3][-1].branch  # numbers of branches are never reused
-        assert pen.store.blob(make_blob(b"picture").hash) == make_blob(b"picture")
+        assert writer.store.blob(make_blob(b"picture").hash) == make_blob(b"picture")
 
     def test_it_goes_on_growing_where_it_stands(self) -> None:
-        pen, there = self._session_to_move(), MemoryStore()
-        move(pen.store, there, "ses_a")
-        pen.store.trash("ses_a", 500)
-        pen.store.purge("ses_a")
-        move(there, pen.store, "ses_a")
-        pen.leaf = pen.row.leaf
-        pen.append(user("on"))
-        assert pen.texts() == ["seed", "q", "b", "on"]
-        assert len(pen.store.branches("ses_a")) == 2
+        writer, there = self._session_to_move(), MemoryStore()
+        move(writer.store, there, "ses_a")
+        writer.store.trash("ses_a", 500)
+        writer.store.purge("ses_a")
+        move(there, writer.store, "ses_a")
+        writer.leaf = writer.row.leaf
+        writer.append(user("on"))
+        assert writer.texts() == ["seed", "q", "b", "on"]
+        assert len(writer.store.branches("ses_a")) == 2
 
     def test_taken_in_twice_it_adds_nothing(self) -> None:
-        pen, there = self._session_to_move(), MemoryStore()
-        move(pen.store, there, "ses_a")
-        before = everything(pen.store, "ses_a")
-        taken = move(there, pen.store, "ses_a")
+        writer, there = self._session_to_move(), MemoryStore()
+        move(writer.store, there, "ses_a")
+        before = read_everything(writer.store, "ses_a")
+        taken = move(there, writer.store, "ses_a")
         assert (taken.added, taken.known, taken.entries, taken.blobs) == ((), ("ses_a",), 0, 0)
-        assert everything(pen.store, "ses_a") == before
+        assert read_everything(writer.store, "ses_a") == before
 
     def test_an_id_that_holds_other_content_is_refused_with_all_that_came_along(self) -> None:
-        store, there = self.opened(), MemoryStore()
+        store, there = self.open_store(), MemoryStore()
         for where, text in ((store, "ours"), (there, "theirs")):
-            Pen(where).append(user(text))
-        Pen(there, "ses_new").append(user("new"))
-        before = everything(store, "ses_a")
-        refused(IdConflict, lambda: move(there, store, "ses_new", "ses_a"))
-        assert everything(store, "ses_a") == before
-        refused(NotFound, lambda: store.session("ses_new"))
+            SessionWriter(where).append(user(text))
+        SessionWriter(there, "ses_new").append(user("new"))
+        before = read_everything(store, "ses_a")
+        assert_raises(IdConflict, lambda: move(there, store, "ses_new", "ses_a"))
+        assert read_everything(store, "ses_a") == before
+        assert_raises(NotFound, lambda: store.session("ses_new"))
 
     def test_an_id_of_another_tenant_is_taken_and_nothing_is_told_of_it(self) -> None:
-        store, there = self.opened(), MemoryStore()
-        Pen(self.opened(space="other")).append(user("same"))
-        Pen(there).append(user("same"))
-        refused(IdConflict, lambda: move(there, store, "ses_a"))
-        refused(NotFound, lambda: store.session("ses_a"))
+        store, there = self.open_store(), MemoryStore()
+        SessionWriter(self.open_store(space="other")).append(user("same"))
+        SessionWriter(there).append(user("same"))
+        assert_raises(IdConflict, lambda: move(there, store, "ses_a"))
+        assert_raises(NotFound, lambda: store.session("ses_a"))
 
     def test_a_source_that_breaks_off_leaves_nothing(self) -> None:
-        store, there = self.opened(), self._session_to_move().store
+        store, there = self.open_store(), self._session_to_move().store
         far = MemoryStore()
         move(there, far, "ses_a")
         store.trash("ses_a", 500)
@@ -149,77 +149,82 @@ class Moving(Opening):
 
         with far.export_sessions("ses_a") as dumps:
             torn = SessionExports(map(broken, dumps.sessions), dumps.blobs)
-            refused(NotFound, lambda: store.import_sessions(torn, 900))
-        refused(NotFound, lambda: store.session("ses_a"))
+            assert_raises(NotFound, lambda: store.import_sessions(torn, 900))
+        assert_raises(NotFound, lambda: store.session("ses_a"))
         assert move(far, store, "ses_a").added == ("ses_a",)
 
     def test_a_fork_brings_what_it_stands_on(self) -> None:
-        pen, there = self._fork_to_move(), MemoryStore()
-        before = told(pen.store, "ses_f")
-        move(pen.store, there, "ses_f")
+        writer, there = self._fork_to_move(), MemoryStore()
+        before = told(writer.store, "ses_f")
+        move(writer.store, there, "ses_f")
         assert told(there, "ses_f") == before
         for name in ("ses_f", "ses_a"):
-            pen.store.trash(name, 500)
-        pen.store.purge("ses_a", with_forks=True)
-        move(there, pen.store, "ses_f")
-        assert told(pen.store, "ses_f") == before
-        assert pen.texts() == ["seed", "q", "b", "f"]
-        assert [branch.session_id for branch in pen.store.branches("ses_f")] == [None, None, "ses_f"]
-        assert [c.call_id for c in pen.store.inherited_calls("ses_f")] == ["c2"]
-        pen.store.trash("ses_f", 600)
-        assert pen.store.purge("ses_f").entries == 4
+            writer.store.trash(name, 500)
+        writer.store.purge("ses_a", with_forks=True)
+        move(there, writer.store, "ses_f")
+        assert told(writer.store, "ses_f") == before
+        assert writer.texts() == ["seed", "q", "b", "f"]
+        assert [branch.session_id for branch in writer.store.branches("ses_f")] == [None, None, "ses_f"]
+        assert [c.call_id for c in writer.store.inherited_calls("ses_f")] == ["c2"]
+        writer.store.trash("ses_f", 600)
+        assert writer.store.purge("ses_f").entries == 4
 
     def test_a_fork_hangs_on_its_parent_where_the_parent_is_here(self) -> None:
-        pen, there = self._fork_to_move(), MemoryStore()
-        before = told(pen.store, "ses_f")
-        move(pen.store, there, "ses_f")
-        pen.store.trash("ses_f", 500)
-        pen.store.purge("ses_f")
-        assert move(there, pen.store, "ses_f").entries == 1
-        assert told(pen.store, "ses_f") == before
-        assert [branch.session_id for branch in pen.store.branches("ses_f")] == ["ses_a", "ses_a", "ses_f"]
+        writer, there = self._fork_to_move(), MemoryStore()
+        before = told(writer.store, "ses_f")
+        move(writer.store, there, "ses_f")
+        writer.store.trash("ses_f", 500)
+        writer.store.purge("ses_f")
+        assert move(there, writer.store, "ses_f").entries == 1
+        assert told(writer.store, "ses_f") == before
+        assert [branch.session_id for branch in writer.store.branches("ses_f")] == ["ses_a", "ses_a", "ses_f"]
 
     def test_a_fork_does_not_hang_on_a_parent_that_holds_something_else(self) -> None:
-        pen, there = self._fork_to_move(), MemoryStore()
-        before = told(pen.store, "ses_f")
-        move(pen.store, there, "ses_f")
+        writer, there = self._fork_to_move(), MemoryStore()
+        before = told(writer.store, "ses_f")
+        move(writer.store, there, "ses_f")
         for name in ("ses_f", "ses_a"):
-            pen.store.trash(name, 500)
-        pen.store.purge("ses_a", with_forks=True)
-        other = Pen(pen.store, seeds=[user("another seed")])
+            writer.store.trash(name, 500)
+        writer.store.purge("ses_a", with_forks=True)
+        other = SessionWriter(writer.store, seeds=[user("another seed")])
         other.append(user("q"))
-        assert move(there, pen.store, "ses_f").entries == 4
-        assert told(pen.store, "ses_f") == before
+        assert move(there, writer.store, "ses_f").entries == 4
+        assert told(writer.store, "ses_f") == before
 
     def test_tasks_come_along_when_asked_for(self) -> None:
-        pen, there = self._session_to_move(), MemoryStore()
-        Pen(pen.store, "ses_t2", relation="task", parent_session="ses_a", started_at=300)
-        Pen(pen.store, "ses_t1", relation="task", parent_session="ses_a", started_at=200)
-        Pen(pen.store, "ses_t3", relation="task", parent_session="ses_t1")
-        Pen(pen.store, "ses_f", relation="fork", parent_session="ses_a")
-        assert move(pen.store, there, "ses_a", children=True).added == ("ses_a", "ses_t1", "ses_t3", "ses_t2")
-        assert told(there, "ses_a", children=True) == told(pen.store, "ses_a", children=True)
+        writer, there = self._session_to_move(), MemoryStore()
+        SessionWriter(writer.store, "ses_t2", relation="task", parent_session="ses_a", started_at=300)
+        SessionWriter(writer.store, "ses_t1", relation="task", parent_session="ses_a", started_at=200)
+        SessionWriter(writer.store, "ses_t3", relation="task", parent_session="ses_t1")
+        SessionWriter(writer.store, "ses_f", relation="fork", parent_session="ses_a")
+        assert move(writer.store, there, "ses_a", children=True).added == (
+            "ses_a",
+            "ses_t1",
+            "ses_t3",
+            "ses_t2",
+        )
+        assert told(there, "ses_a", children=True) == told(writer.store, "ses_a", children=True)
 
     def test_who_drives_it_is_not_told(self) -> None:
-        pen = self._session_to_move()
-        before = told(pen.store, "ses_a")
-        pen.store.lease("ses_a", "me", until=9_999, at=10)
-        assert told(pen.store, "ses_a") == before
+        writer = self._session_to_move()
+        before = told(writer.store, "ses_a")
+        writer.store.lease("ses_a", "me", until=9_999, at=10)
+        assert told(writer.store, "ses_a") == before
 
     def test_it_becomes_the_owners_who_takes_it_in(self) -> None:
-        pen, far = self._session_to_move(), MemoryStore()
-        move(pen.store, far, "ses_a")
-        pen.store.trash("ses_a", 500)
-        pen.store.purge("ses_a")
-        ann = self.opened(owner="ann")
+        writer, far = self._session_to_move(), MemoryStore()
+        move(writer.store, far, "ses_a")
+        writer.store.trash("ses_a", 500)
+        writer.store.purge("ses_a")
+        ann = self.open_store(owner="ann")
         move(far, ann, "ses_a")
         assert ann.session("ses_a").owner == "ann"
-        refused(NotFound, lambda: self.opened(owner="bob").session("ses_a"))
+        assert_raises(NotFound, lambda: self.open_store(owner="bob").session("ses_a"))
 
     def test_a_leaf_before_the_first_entry_is_a_place_too(self) -> None:
-        pen, there = Pen(self.opened()), MemoryStore()
-        start = pen.leaf
-        pen.append(user("q"))
-        pen.move(Leaf(start.branch, 0), Cursor())
-        move(pen.store, there, "ses_a")
-        assert told(there, "ses_a") == told(pen.store, "ses_a")
+        writer, there = SessionWriter(self.open_store()), MemoryStore()
+        start = writer.leaf
+        writer.append(user("q"))
+        writer.move(Leaf(start.branch, 0), Cursor())
+        move(writer.store, there, "ses_a")
+        assert told(there, "ses_a") == told(writer.store, "ses_a")

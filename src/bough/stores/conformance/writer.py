@@ -1,4 +1,4 @@
-"""What the suite writes with: a pen that knows only the verbs of a store, and how to compare two readings."""
+"""Helpers of the suite: a writer that only uses the methods of a store, and functions to compare what was read."""
 
 from __future__ import annotations
 
@@ -17,53 +17,53 @@ from ...errors import BoughError
 from ..base import Change, CommitResult, NewSession, SessionDetail, SessionRow, StoreBackend
 
 
-def refused(kind: type[BoughError], do: Callable[[], Any]) -> BoughError:
-    """The error `do` raises, which must be of that kind."""
+def assert_raises(kind: type[BoughError], action: Callable[[], Any]) -> BoughError:
+    """Return the error that `action` raises; fail unless it is of that kind."""
     try:
-        outcome = do()
+        result = action()
     except kind as error:
         return error
-    raise AssertionError(f"expected {kind.__name__}, got {outcome!r}")
+    raise AssertionError(f"expected {kind.__name__}, got {result!r}")
 
 
-class Pen:
-    """Writes a session through a store's verbs and remembers where it stands."""
+class SessionWriter:
+    """Writes a session through a store's methods and remembers its leaf."""
 
     def __init__(self, store: StoreBackend, session_id: str = "ses_a", **row: Any) -> None:
         self.store, self.session_id, self.at = store, session_id, 100
         seeds: Sequence[Payload] = row.pop("seeds", ())
-        under: tuple[Leaf, Cursor] = row.pop("fork_point", (None, Cursor()))
-        written = build_entries(under[1], [Draft(seed) for seed in seeds], 100, seed=under[0] is None)
+        fork_point: tuple[Leaf, Cursor] = row.pop("fork_point", (None, Cursor()))
+        built = build_entries(fork_point[1], [Draft(seed) for seed in seeds], 100, seed=fork_point[0] is None)
         row.setdefault("conversation_id", f"con_{session_id}")
         row = {"space": store.space, "owner": store.owner, "started_at": 100, "updated_at": 100, **row}
         self.new = NewSession(
-            SessionRow(session_id=session_id, seed_count=0 if under[0] else len(seeds), **row),
+            SessionRow(session_id=session_id, seed_count=0 if fork_point[0] else len(seeds), **row),
             f"start {session_id}",
             SessionDetail(),
-            written.entries,
-            written.blobs,
-            under[0],
+            built.entries,
+            built.blobs,
+            fork_point[0],
         )
-        made, self.is_new = store.create(self.new)
-        self.leaf, self.cursor = made.leaf, written.cursor
+        created, self.is_new = store.create(self.new)
+        self.leaf, self.cursor = created.leaf, built.cursor
 
-    def change(self, *payloads: Payload, **how: Any) -> Change:
+    def change(self, *payloads: Payload, **fields: Any) -> Change:
         self.at += 1
-        written = build_entries(
-            how.pop("cursor", self.cursor), [Draft(payload) for payload in payloads], self.at
+        built = build_entries(
+            fields.pop("cursor", self.cursor), [Draft(payload) for payload in payloads], self.at
         )
-        self.next_cursor = written.cursor
-        how = {"after": self.leaf, "key": f"k{self.at}", "at": self.at, "blobs": written.blobs, **how}
-        return Change(session_id=self.session_id, entries=written.entries, **how)
+        self.next_cursor = built.cursor
+        fields = {"after": self.leaf, "key": f"k{self.at}", "at": self.at, "blobs": built.blobs, **fields}
+        return Change(session_id=self.session_id, entries=built.entries, **fields)
 
-    def append(self, *payloads: Payload, **how: Any) -> CommitResult:
-        done = self.store.commit(self.change(*payloads, **how))
-        self.leaf, self.cursor = done.leaf, self.next_cursor
-        return done
+    def append(self, *payloads: Payload, **fields: Any) -> CommitResult:
+        result = self.store.commit(self.change(*payloads, **fields))
+        self.leaf, self.cursor = result.leaf, self.next_cursor
+        return result
 
-    def move(self, to: Leaf, cursor: Cursor, **how: Any) -> CommitResult:
+    def move(self, to: Leaf, cursor: Cursor, **fields: Any) -> CommitResult:
         self.at += 1
-        done = self.store.commit(
+        result = self.store.commit(
             Change(
                 session_id=self.session_id,
                 key=f"k{self.at}",
@@ -71,11 +71,11 @@ class Pen:
                 kind="moved",
                 after=self.leaf,
                 move_to=to,
-                **how,
+                **fields,
             )
         )
-        self.leaf, self.cursor = done.leaf, cursor
-        return done
+        self.leaf, self.cursor = result.leaf, cursor
+        return result
 
     def texts(self) -> list[str]:
         return [entry.message.text for entry in self.store.path(self.session_id).entries if entry.message]
@@ -91,8 +91,8 @@ def call(name: str, after: int, answer: int | None, tokens: int | None = 10, cos
     return Call(name, 0, after, answer, 100, usage, provider="p", model="m", price=price)
 
 
-def everything(store: StoreBackend, session_id: str) -> tuple[Any, ...]:
-    """All that a store tells of a session; equal before and after means nothing was written."""
+def read_everything(store: StoreBackend, session_id: str) -> tuple[Any, ...]:
+    """Return all that a store has of a session; equal before and after means nothing was built."""
     return (
         store.session(session_id),
         store.detail(session_id),
@@ -108,13 +108,13 @@ def make_blob(data: bytes) -> Blob:
     return Blob(sha256(data).hexdigest(), "text/plain", data)
 
 
-def handle_of(blob: Blob) -> Media:
+def media_of(blob: Blob) -> Media:
     return Media(blob.hash, blob.mime, len(blob.data))
 
 
-class Opening:
-    """What each part of the suite asks of its subclass."""
+class StoreFactory:
+    """What each part of the suite needs from its subclass."""
 
     @abstractmethod
-    def opened(self, space: str = "default", owner: str | None = None) -> StoreBackend:
-        """A store over the data of this test, opened for that space and owner."""
+    def open_store(self, space: str = "default", owner: str | None = None) -> StoreBackend:
+        """Return a store over the data of this test, opened for that space and owner."""

@@ -1,0 +1,43 @@
+"""A live session is written by the log alone: it decides, a store keeps. Checked over the source of Bough itself."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import bough
+
+SOURCE = Path(bough.__file__).parent
+
+
+def calls_of(name: str) -> Iterator[tuple[str, ast.Call]]:
+    """Every call of a function or method of this name outside the stores, and the file it is in."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        place = path.relative_to(SOURCE).as_posix()
+        if place.startswith("stores/"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if (
+                isinstance(node, ast.Call)
+                and getattr(node.func, "attr", getattr(node.func, "id", None)) == name
+            ):
+                yield place, node
+
+
+def is_super_call(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == "super()"
+
+
+def test_only_the_log_commits_a_change() -> None:
+    """A store of an engine may extend the `commit` it inherits: what it adds is in the same transaction."""
+    others = [
+        f"{place}:{call.lineno} {ast.unparse(call.func)}"
+        for place, call in calls_of("commit")
+        if place != "log/log.py" and not (place.startswith("engines/") and is_super_call(call))
+    ]
+    assert others == []
+
+
+def test_only_the_log_makes_a_change() -> None:
+    assert {place for place, _ in calls_of("Change")} == {"log/log.py"}
