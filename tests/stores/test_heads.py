@@ -122,6 +122,6 @@ class TestHeads:
 
     def test_it_does_not_grow_without_end(self) -> None:
         heads = Heads("default", None)
-        for number in range(Heads.MOST * 3):
+        for number in range(Heads.MAX_SESSIONS * 3):
             heads.remember(str(number), Head(number, Leaf(1, 1), 1, 0, True))
-        assert len(heads._known) <= Heads.MOST
+        assert len(heads._known) <= Heads.MAX_SESSIONS

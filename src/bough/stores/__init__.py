@@ -1,4 +1,4 @@
-"""Where sessions lie: the contract (`store`), its laws as a suite (`conformance`), and the stores."""
+"""Stores: the contract (`base`), its laws as a suite (`conformance`), the steps databases share, and the stores themselves."""
 
 
 def is_postgres_url(url: str) -> bool:

@@ -1,29 +1,29 @@
-"""The contract every store keeps, and the values that cross it.
+"""The contract of every store, and the values that cross it.
 
-The laws, in prose; `bough.stores.conformance` is the same list as tests.
+The laws in prose; `bough.stores.conformance` is the same list as tests.
 
-- **One write.** `commit(change)` is the only write to a live session. It is atomic: entries, calls, state,
-  row, leaf and facts, or nothing.
-- **Compare and swap.** A change that names the leaf it follows is written only if the session stands there.
-  If it does not and the change's key is in the journal, the recorded outcome is returned and nothing is
-  written; if the key is unknown, `StaleLeaf` is raised and nothing is written.
+- **One write.** `commit(change)` is the only write to a live session. It is atomic: entries, calls, state, row, leaf
+  and facts, or nothing.
+- **Compare and swap.** A change that names the leaf it follows is written only if that is the session's leaf. If it is
+  not and the change's key is in the journal, the recorded result is returned and nothing is written; if the key is
+  unknown, `StaleLeaf` is raised and nothing is written.
 - **Entries never change.** (branch, seq) is written once. A path from any leaf has no gap.
-- **Branches.** An append extends the leaf's branch if this session owns it and the leaf is its tail;
-  otherwise it opens a branch whose parent holds the leaf's entry. Numbers of branches are never reused.
-- **The journal has no gap** and is never rewritten: each change adds its fact first, then the further ones.
+- **Branches.** An append extends the leaf's branch if this session owns it and the leaf is its tail; otherwise it opens
+  a branch whose parent holds the leaf's entry. Branch numbers are never reused.
+- **The journal has no gap** and is never rewritten: each change adds its own fact first, then the extra ones.
 - **Totals are sums.** The row's totals equal the sum of the session's own calls after every commit.
 - **Reads are snapshots.** Row, branches and entries of one read belong to one moment.
-- **Tenants.** A store is opened for a space, and perhaps an owner; a session of another is not found.
-- **Moving.** `dump` tells a session without its store's numbers, `take_in` writes it under its own: a dump of
-  what was taken in equals the dump it came from. What a fork stands on comes along, without an owner unless
-  its parent is here and holds the same.
-- **Search.** What was indexed is found, by the words of `core.words`, once, under the session that owns it.
-  Appending does not index; `index` does, and what it has not reached yet is told as `behind`.
-- **Purge.** What no surviving branch stands on goes; what one stands on stays, with the calls it cost and how
-  much they were given.
+- **Tenants.** A store is opened for a space, and perhaps an owner; a session of another tenant is not found.
+- **Transfer.** `export_sessions` describes a session without its store's numbers, `import_sessions` writes it under new
+  ones: exporting what was imported gives the same export. What a fork inherits comes along, without an owner unless
+  its parent is present and holds the same.
+- **Search.** What was indexed is found by the words of `core.search`, once, under the session that owns it. Appending
+  does not index; `index` does, and `unindexed_sessions` counts what it has not reached yet.
+- **Purge.** What no surviving branch inherits is deleted; what one inherits stays, with the calls it cost and their
+  message limits.
 
-Stores are synchronous and safe to use from several threads. They do not read the clock, make no ids and
-know nothing of turns, providers or prices: the log decides, the store keeps.
+Stores are synchronous and safe to use from several threads. They do not read the clock, make no ids and know nothing of
+turns, providers or prices: the log decides, the store keeps.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
     from .transfer import ImportResult, SessionExports
 
 Status = Literal["idle", "running", "waiting", "completed", "failed", "cancelled", "interrupted"]
-"""Waiting: its turn is open, and wants a person: his word on a call or, after it, that he resumes it."""
+"""Waiting: the turn is open and needs a person, to decide on a call or, after that, to resume it."""
 Relation = Literal["fork", "task", "replay", "import"]
 
 
 class SessionRow(Struct, frozen=True, kw_only=True):
-    """What is known of a session without reading its entries."""
+    """A session without its entries."""
 
     session_id: str
     space: str
@@ -76,7 +76,7 @@ class SessionRow(Struct, frozen=True, kw_only=True):
     turns: int = 0
     totals: Totals = Totals()
     facts: int = 0
-    """How many facts its journal holds; the number of the latest one."""
+    """The length of its journal, which is the number of the latest fact."""
     fence: int = 0
     holder: str | None = None
     lease_until: int | None = None
@@ -89,14 +89,14 @@ class SessionRow(Struct, frozen=True, kw_only=True):
 
 
 class SessionDetail(Struct, frozen=True):
-    """The wide part of a session's row, read only when asked for. JSON, as written."""
+    """The large, rarely read part of a session. JSON, as written."""
 
     spec: bytes | None = None
-    """The agent as it was frozen at the start."""
+    """The agent as it was when the session started."""
     policy: bytes | None = None
     workspace: bytes | None = None
     state: bytes | None = None
-    """The fold of the updates at the present leaf; None: fold it."""
+    """The state at the current leaf; None: compute it from the entries."""
 
 
 class Fact(Struct, frozen=True):
@@ -119,20 +119,20 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     data: dict[str, Any] = {}
     facts: tuple[ExtraFact, ...] = ()
     after: Leaf | None = None
-    """The leaf it follows. None only where the leaf does not matter: a title, a tag, a status."""
+    """The leaf it follows. None only where the leaf does not matter: for a title, a tag or a status."""
     entries: tuple[NewEntry, ...] = ()
     move_to: Leaf | None = None
     calls: tuple[Call, ...] = ()
-    """Ledger rows; their branch is filled in by the store. A started call is replaced by its call_id."""
+    """Ledger rows; the store sets their branch. With `replaces_call` a started call of the same call_id is replaced."""
     replaces_call: bool = False
     blobs: tuple[Blob, ...] = ()
     state: bytes | UnsetType | None = UNSET
     columns: Mapping[str, Any] = field(default_factory=dict)
-    """Columns of SETTABLE to set."""
+    """Values of `SETTABLE_COLUMNS`."""
     tags: Mapping[str, str | None] = field(default_factory=dict)
-    """Tags to set; None removes one. Merged by the store, for another may set one at the same moment."""
+    """Tags to set; None removes one. The store merges them, because another writer may set one at the same time."""
     inbox_number: int | None = None
-    """The number of the queued input it appends; gone from the queue with this change."""
+    """The number of the queued input it appends, which this change removes from the inbox."""
     fence: int | None = None
 
 
@@ -149,7 +149,7 @@ class CommitResult(Struct, frozen=True, gc=False):
     facts: int
     """The number of the latest fact."""
     is_repeat: bool = False
-    """The change had been written before, under the same key."""
+    """Whether the change had been committed before, under the same key."""
 
 
 class NewSession(Struct, frozen=True):
@@ -159,7 +159,7 @@ class NewSession(Struct, frozen=True):
     seeds: tuple[NewEntry, ...] = ()
     blobs: tuple[Blob, ...] = ()
     fork_point: Leaf | None = None
-    """The place in the parent's tree its first branch hangs on."""
+    """The position in the parent's tree where its first branch begins."""
 
 
 class QueuedInput(Struct, frozen=True):
@@ -174,7 +174,7 @@ class PathSnapshot(Struct, frozen=True):
 
     row: SessionRow
     ranges: tuple[Range, ...]
-    """The whole path, whatever part of it was asked for."""
+    """The whole path, even if only a part of it was read."""
     entries: list[Entry]
     detail: SessionDetail | None = None
 
@@ -186,7 +186,7 @@ class StoredEntry(Struct, frozen=True):
 
 class SessionQuery(Struct, frozen=True, kw_only=True):
     owner: str | None = None
-    """Within what the store was opened for: of another owner's sessions there are none."""
+    """Within the tenant the store was opened for."""
     agent: str | None = None
     status: str | None = None
     model: str | None = None
@@ -195,10 +195,10 @@ class SessionQuery(Struct, frozen=True, kw_only=True):
     parent_session: str | None = None
     tag: tuple[str, str] | None = None
     id_prefix: str | None = None
-    """The beginning of its id, as people shorten it."""
+    """The beginning of its id."""
     title: str | None = None
     include_children: bool = True
-    """False leaves out tasks and replays: what other sessions made, not people."""
+    """False leaves out tasks and replays, which other sessions started."""
     started_from: int | None = None
     started_before: int | None = None
     trashed: bool = False
@@ -216,11 +216,11 @@ class SessionQuery(Struct, frozen=True, kw_only=True):
 
 
 class SessionPage(Struct, frozen=True):
-    """Some sessions of a list, the newest first, and where to read on."""
+    """Some sessions of a list, the newest first."""
 
     sessions: list[SessionRow]
     next: str | None = None
-    """Hand it in as `before` to read on; None: this was the last page."""
+    """Pass it as `before` for the next page; None: this was the last one."""
 
 
 class PurgeResult(Struct, frozen=True):
@@ -251,11 +251,11 @@ class StoreBackend(ABC):
 
     @abstractmethod
     def create(self, new: NewSession) -> tuple[SessionRow, bool]:
-        """The session, and whether it was made now. Idempotent by session id; `IdTaken` if it holds another history."""
+        """Return the session, and whether it was created now. Idempotent by id; `IdTaken` if the id has another history."""
 
     @abstractmethod
     def latest_or_create(self, new: NewSession) -> tuple[SessionRow, bool]:
-        """The newest session of `new`'s conversation that is no fork, child or replay; else `new`, atomically."""
+        """Return the newest session of the conversation that is no fork, task or replay; else create `new`, atomically."""
 
     @abstractmethod
     def session(self, session_id: str) -> SessionRow: ...
@@ -264,7 +264,7 @@ class StoreBackend(ABC):
     def detail(self, session_id: str) -> SessionDetail: ...
 
     def session_with_detail(self, session_id: str) -> tuple[SessionRow, SessionDetail]:
-        """The row and its wide part."""
+        """Return the row and its detail in one read."""
         return self.session(session_id), self.detail(session_id)
 
     @abstractmethod
@@ -272,11 +272,11 @@ class StoreBackend(ABC):
 
     @abstractmethod
     def index(self, progress: IndexProgress | None = None) -> int:
-        """Make what is new findable; returns how many entries that was. Others may write meanwhile."""
+        """Index what is new; return how many entries that was. Does not block writers."""
 
     @abstractmethod
     def search(self, search: Search) -> SearchPage:
-        """A page of what is indexed and matches. `NotFound` if it names a session that is not here."""
+        """Return a page of matches among what is indexed. `NotFound` if it names a session that is absent."""
 
     @abstractmethod
     def commit(self, change: Change) -> CommitResult: ...
@@ -293,72 +293,72 @@ class StoreBackend(ABC):
         public: bool = False,
         detail: bool = False,
     ) -> PathSnapshot:
-        """Entries of the path to `leaf` (default: the session's) from seq `first` to `last`, or the newest n.
+        """Return the path to `leaf` (default: the session's) with the entries from seq `first` to `last`, or the `newest`.
 
-        `InvalidPosition` if the leaf is on a branch that neither is the session's own nor carries one of its own there.
+        `InvalidPosition` if the leaf is on a branch that the session neither owns nor inherits up to there.
         """
 
     @abstractmethod
     def entries(self, session_id: str) -> list[StoredEntry]:
-        """Every entry of the branches it owns, reachable or not, by (branch, seq)."""
+        """Return every entry of the branches it owns, reachable or not, by (branch, seq)."""
 
     @abstractmethod
     def branches(self, session_id: str) -> list[Branch]:
-        """Its own branches and the ones they hang on, oldest first."""
+        """Return its own branches and their ancestors, oldest first."""
 
     @abstractmethod
     def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[Fact]: ...
 
     @abstractmethod
     def calls(self, session_id: str) -> list[Call]:
-        """The session's own ledger rows, oldest first."""
+        """Return the session's own ledger rows, oldest first."""
 
     @abstractmethod
     def inherited_calls(self, session_id: str) -> list[Call]:
-        """Rows of the other sessions, purged ones too, whose branches its own hang on."""
+        """Return the ledger rows of the sessions, also purged ones, that own the ancestors of its branches."""
 
-    # Counting: any store can do it so; one that counts in its own language does that instead.
+    # Counts from the methods above; a database overrides them with SQL.
 
     def count(self, query: SessionQuery, by: CountColumn) -> dict[str, int]:
-        """How many sessions match, by the values of one column; "" is none. Whatever page is asked for, all count."""
+        """Count matching sessions by the values of one column, "" for none; the page of the query is ignored."""
         return count_by(self.sessions(replace(query, before=None, limit=100_000)).sessions, by)
 
     def daily_usage(self, since: int = 0) -> list[DailyUsage]:
-        """What every session of the space cost, trashed ones too, by day, agent, model and bucket, in that order."""
+        """Return the usage of all sessions, trashed ones too, by day, agent, model and bucket, in that order."""
         rows = [
             r for t in (False, True) for r in self.sessions(SessionQuery(trashed=t, limit=100_000)).sessions
         ]
         return sum_daily((row, c) for row in rows for c in self.calls(row.session_id) if c.at >= since)
 
     def storage_size(self, session_id: str) -> StorageSize:
-        """What its own branches hold."""
+        """Return how much its own branches hold."""
         stored = self.entries(session_id)
         own = [branch for branch in self.branches(session_id) if branch.session_id == session_id]
-        blobs = {name: self.blob(name) for one in stored for name in one.entry.media}
+        blobs = {digest: self.blob(digest) for item in stored for digest in item.entry.media}
         return storage_size_of(
             stored, len(own), {name: len(blob.data) for name, blob in blobs.items() if blob}
         )
 
     def non_message_entries(self, session_id: str, *, leaf: Leaf | None = None) -> list[Entry]:
-        """The entries of the path that are no messages: settings, compactions, notes."""
+        """Return the entries of the path that are no messages: settings, compactions, notes."""
         return [entry for entry in self.path(session_id, leaf=leaf).entries if entry.message is None]
 
     @abstractmethod
     def export_sessions(
         self, *session_ids: str, children: bool = False
     ) -> AbstractContextManager[SessionExports]:
-        """Everything that makes these sessions, with their tasks if asked for, at one moment; streams while open."""
+        """Open a snapshot of whole sessions, with `children` also their tasks; it streams while open."""
 
     @abstractmethod
     def import_sessions(self, exports: SessionExports, at: int) -> ImportResult:
-        """Write whole sessions, every byte, id, number and time as it was: all of them, or nothing.
+        """Write whole sessions, every byte, id, seq and time as it was: all of them, or nothing.
 
-        One that is here with the same content is left alone; `IdConflict` if its id holds other content.
+        One that is present with the same content is left alone; `IdConflict` if its id holds other content.
         """
 
     @abstractmethod
     def trash(self, session_id: str, at: int) -> list[str]:
-        """Its task children first, then itself; what is missing is passed over. Returns what was trashed."""
+        """Move its tasks and then itself to the trash; return their ids."""
 
     @abstractmethod
     def restore(self, session_id: str) -> list[str]: ...
@@ -368,26 +368,26 @@ class StoreBackend(ABC):
 
     @abstractmethod
     def lease(self, session_id: str, holder: str, until: int, at: int) -> int:
-        """Take or renew the right to drive the session; returns the fence. `SessionRunning` if another holds it."""
+        """Take or renew the right to run the session; return the fence. `SessionRunning` if another holder has it."""
 
     @abstractmethod
     def release(self, session_id: str, fence: int) -> None: ...
 
     @abstractmethod
     def save_draft(self, session_id: str, leaf: Leaf, text: str, fence: int, at: int) -> None:
-        """Keep what an answer in flight has said so far, in place of what was kept before. `Fenced` if taken over."""
+        """Save the text of an answer in flight, replacing the earlier draft. `Fenced` if another runner took over."""
 
     @abstractmethod
     def draft(self, session_id: str) -> str | None:
-        """What was kept for the place where the session stands now; None if it has moved on since."""
+        """Return the draft saved at the current leaf; None if the leaf has moved since."""
 
     @abstractmethod
     def enqueue(self, session_id: str, body: bytes, at: int) -> int:
-        """Keep an input for a session that is busy; returns its number in the queue."""
+        """Queue an input for a session that is running; return its number."""
 
     @abstractmethod
     def inbox(self, session_id: str) -> list[QueuedInput]:
-        """What waits, oldest first. A change that `takes` one removes it in the same transaction."""
+        """Return queued inputs, oldest first. A change with their `inbox_number` removes them."""
 
     @abstractmethod
     def put_blob(self, blob: Blob, at: int) -> None: ...
@@ -397,11 +397,11 @@ class StoreBackend(ABC):
 
     @abstractmethod
     def unreferenced_blobs(self, before: int) -> UnreferencedBlobs:
-        """What `collect_blobs` would drop."""
+        """Count what `delete_unreferenced_blobs` would delete."""
 
     @abstractmethod
     def delete_unreferenced_blobs(self, before: int) -> int:
-        """Drop blobs of this space that no entry points to and that were put before that time."""
+        """Delete blobs of this space that no entry refers to and that were put before that time; return how many."""
 
     @abstractmethod
     def close(self) -> None: ...

@@ -438,7 +438,7 @@ class TestGroup:
     @staticmethod
     def double(tickets: Sequence[Ticket[int, int]]) -> None:
         for ticket in tickets:
-            ticket.done(ticket.asked * 2)
+            ticket.succeed(ticket.work * 2)
 
     def test_everybody_gets_their_own_outcome(self) -> None:
         assert self.submit_together(Group(self.double), range(30)) == [n * 2 for n in range(30)]
@@ -446,11 +446,11 @@ class TestGroup:
     def test_more_than_a_batch_holds_are_carried_out_in_several(self) -> None:
         sizes: list[int] = []
 
-        def carry_out(tickets: Sequence[Ticket[int, int]]) -> None:
+        def run_batch(tickets: Sequence[Ticket[int, int]]) -> None:
             sizes.append(len(tickets))
             self.double(tickets)
 
-        assert self.submit_together(Group(carry_out, most=4), range(11)) == [n * 2 for n in range(11)]
+        assert self.submit_together(Group(run_batch, max_batch=4), range(11)) == [n * 2 for n in range(11)]
         assert sizes == [4, 4, 3]
 
     @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
@@ -459,13 +459,13 @@ class TestGroup:
     ) -> None:
         leaders: list[str] = []
 
-        def carry_out(tickets: Sequence[Ticket[int, int]]) -> None:
+        def run_batch(tickets: Sequence[Ticket[int, int]]) -> None:
             leaders.append(threading.current_thread().name)
             if len(leaders) == 1:
                 raise interrupt
             self.double(tickets)
 
-        outcomes = self.submit_together(Group(carry_out), range(6))
+        outcomes = self.submit_together(Group(run_batch), range(6))
         assert sum(isinstance(outcome, interrupt) for outcome in outcomes) == 1, "Ctrl-C was swallowed"
         for n, outcome in enumerate(outcomes):
             assert outcome == n * 2 or isinstance(outcome, interrupt | errors.StoreError)
@@ -473,12 +473,12 @@ class TestGroup:
     def test_a_leader_interrupted_over_work_of_others_alone_hears_of_it(self) -> None:
         """The batch may be full before it reaches the leader's own ticket; Ctrl-C is not swallowed even then."""
 
-        def carry_out(tickets: Sequence[Ticket[int, int]]) -> None:
+        def run_batch(tickets: Sequence[Ticket[int, int]]) -> None:
             if tickets[0].asked == 99:
                 raise KeyboardInterrupt
             self.double(tickets)
 
-        group: Group[int, int] = Group(carry_out, most=1)
+        group: Group[int, int] = Group(run_batch, max_batch=1)
         ahead: Ticket[int, int] = Ticket(99)
         group._waiting.append(ahead)
         with pytest.raises(KeyboardInterrupt):
@@ -490,8 +490,8 @@ class TestGroup:
         """Woken to lead, it leaves instead: somebody else has to."""
         done: list[int] = []
 
-        def carry_out(tickets: Sequence[Ticket[int, int]]) -> None:
-            done.extend(ticket.asked for ticket in tickets)
+        def run_batch(tickets: Sequence[Ticket[int, int]]) -> None:
+            done.extend(ticket.work for ticket in tickets)
             self.double(tickets)
 
         class Leaves(Ticket[int, int]):
@@ -499,7 +499,7 @@ class TestGroup:
                 super().wait()
                 raise KeyboardInterrupt
 
-        group: Group[int, int] = Group(carry_out)
+        group: Group[int, int] = Group(run_batch)
         leaving = Leaves(1)
         outcomes: list[object] = []
 
@@ -526,13 +526,13 @@ class TestGroup:
     def test_the_group_works_on_after_an_interrupt(self) -> None:
         calls: list[int] = []
 
-        def carry_out(tickets: Sequence[Ticket[int, int]]) -> None:
+        def run_batch(tickets: Sequence[Ticket[int, int]]) -> None:
             calls.append(1)
             if len(calls) == 1:
                 raise KeyboardInterrupt
             self.double(tickets)
 
-        group: Group[int, int] = Group(carry_out)
+        group: Group[int, int] = Group(run_batch)
         with pytest.raises(KeyboardInterrupt):
             group.submit(1)
         assert group.submit(2) == 4

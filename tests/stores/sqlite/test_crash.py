@@ -363,7 +363,7 @@ class TestFullDisk:
             assert [entry.message.text for entry in store.session("ses_one").path()] == ["s"]
             assert list(store.verify()) == []
             assert len(store.search("s").hits) == 1
-            with pytest.raises(errors.StoreFull, match="no room"):
+            with pytest.raises(errors.StoreFull, match="no space left"):
                 store.start()
             every_verb_reads(place, tmp_path)
             (small_disk / "ballast").unlink()
@@ -499,7 +499,7 @@ def every_verb_reads(place: Path, aside: Path) -> None:
     for verb in reading:
         done = command(*verb, store=place)
         assert done.code == 0, (verb, done.err)
-    assert "SQLite finds its pages whole" in command("doctor", store=place).out
+    assert "SQLite finds no damaged page" in command("doctor", store=place).out
     assert command("verify", store=aside / "copy.db").code == 0
 
 
@@ -581,11 +581,11 @@ WATCH_AS_NOBODY = f"""{AS_SOMEBODY}
             print("reading", flush=True)
             sys.stdin.readline()
     except errors.StoreError as error:
-        print("was written while it was read" if "was written while" in str(error) else error)
+        print("was written during the read" if "was written during" in str(error) else error)
     try:
         list(rows)
     except errors.StoreError as error:
-        print("was written while it was read" if "was written while" in str(error) else error)
+        print("was written during the read" if "was written during" in str(error) else error)
 """
 TORN_AS_NOBODY = f"""{AS_SOMEBODY}
     lay_down_rights()
@@ -599,11 +599,11 @@ TORN_AS_NOBODY = f"""{AS_SOMEBODY}
             sys.stdin.readline()
             reader.execute("select * from entry").get
     except errors.StoreError as error:
-        print("was written while it was read" if "was written while" in str(error) else error)
+        print("was written during the read" if "was written during" in str(error) else error)
     try:
         list(rows)
     except errors.StoreError as error:
-        print("was written while it was read" if "was written while" in str(error) else error)
+        print("was written during the read" if "was written during" in str(error) else error)
 """
 LOOK_AS_NOBODY = f"""{AS_SOMEBODY}
     from bough.stores.sqlite.readonly import readonly_snapshot
@@ -617,7 +617,7 @@ LOOK_AS_NOBODY = f"""{AS_SOMEBODY}
                 reader.execute("select count(*) from entry").get
         except errors.StoreError as error:
             told.add(str(error))
-    print([said for said in told if "was written while" not in said])
+    print([said for said in told if "was written during" not in said])
 """
 
 
@@ -642,14 +642,14 @@ class TestRights:
     def test_a_read_only_file_is_refused(self, open_made: Path) -> None:
         open_made.chmod(0o444)
         before = beside(open_made)
-        assert run(AS_NOBODY, open_made) == "ReadOnly\n"
+        assert run(AS_NOBODY, open_made) == "StoreReadOnly\n"
         assert beside(open_made) == before
 
     def test_a_read_only_folder_is_refused(self, open_made: Path) -> None:
         open_made.parent.chmod(0o555)
         before = beside(open_made)
-        assert run(AS_NOBODY, open_made) == "ReadOnly\n"
-        assert run(AS_NOBODY, open_made.parent / "new.db") == "ReadOnly\n"
+        assert run(AS_NOBODY, open_made) == "StoreReadOnly\n"
+        assert run(AS_NOBODY, open_made.parent / "new.db") == "StoreReadOnly\n"
         assert beside(open_made) == before
 
     def test_what_may_not_be_written_can_be_read_and_nothing_appears_beside_it(self, open_made: Path) -> None:
@@ -699,7 +699,7 @@ class TestRights:
         assert child.stdout.readline() == "kept between two reads 2\n"
         assert child.stdout.readline() == "reading\n"
         write("within one")
-        assert child.communicate("\n")[0] == "was written while it was read\n" * 2
+        assert child.communicate("\n")[0] == "was written during the read\n" * 2
 
     def test_a_torn_read_is_not_taken_for_damage(self, open_made: Path) -> None:
         """Who checkpoints writes page by page, and somebody who stands still reads some of each."""
@@ -713,7 +713,7 @@ class TestRights:
         with open_made.open("r+b") as file:
             file.seek(8_192)
             file.write(b"\xff" * (open_made.stat().st_size - 8_192))
-        assert child.communicate("\n")[0] == "was written while it was read\n" * 2
+        assert child.communicate("\n")[0] == "was written during the read\n" * 2
 
     def test_a_log_that_comes_and_goes_is_no_log_that_cannot_be_read(self, open_made: Path) -> None:
         """Between its length and its index it was deleted by a writer that closed the store."""
@@ -729,11 +729,11 @@ class TestRights:
 
     def test_a_queue_file_of_somebody_else_is_refused_with_an_error_of_ours(self, open_made: Path) -> None:
         Path(f"{open_made}-queue").chmod(0o400)
-        assert run(AS_NOBODY, open_made) == "ReadOnly\n"
+        assert run(AS_NOBODY, open_made) == "StoreReadOnly\n"
 
     def test_an_unreadable_file_is_refused_with_an_error_of_ours(self, open_made: Path) -> None:
         open_made.chmod(0o200)
-        assert run(AS_NOBODY, open_made) in ("ReadOnly\n", "StoreError\n")
+        assert run(AS_NOBODY, open_made) in ("StoreReadOnly\n", "StoreError\n")
 
     def test_the_file_is_the_owners_alone(self, made: Path) -> None:
         with bough.open(made) as store:

@@ -10,7 +10,7 @@ import apsw
 
 import bough
 from bough import user
-from bough.stores.sqlite.wal import FIRST, FOLD_AT
+from bough.stores.sqlite.wal import CHECKPOINT_FRAMES, MIN_EXTENSION
 
 
 def size(path: Path) -> int:
@@ -34,7 +34,7 @@ class TestLayingOut:
                 session.append([user(f"{number} " + "x" * 2_000)])
                 lengths.append(size(path))
         grown = sum(after > before for before, after in pairwise(lengths))
-        assert lengths[0] >= FIRST
+        assert lengths[0] >= MIN_EXTENSION
         assert grown < 10, "one in ten commits at most pays for its length"
 
     def test_a_copy_of_a_store_in_use_holds_every_commit(self, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ class TestLayingOut:
         path = tmp_path / "a.db"
         with bough.open(path, synchronous="normal") as store:
             store.start().append([user("hello")])
-            assert size(path) < FIRST
+            assert size(path) < MIN_EXTENSION
 
     def test_a_log_cut_to_nothing_is_laid_out_anew(self, tmp_path: Path) -> None:
         path = tmp_path / "a.db"
@@ -68,7 +68,7 @@ class TestLayingOut:
             assert size(path) == 0
             for number in range(3):
                 session.append([user(str(number))])
-            assert size(path) >= FIRST
+            assert size(path) >= MIN_EXTENSION
             assert len(session.path()) == 4
 
     def test_a_log_that_cannot_be_laid_out_is_written_all_the_same(self, tmp_path: Path) -> None:
@@ -85,11 +85,11 @@ class TestFolding:
         path = tmp_path / "a.db"
         with bough.open(path) as store:
             session = store.start()
-            for number in range(FOLD_AT // 8):
+            for number in range(CHECKPOINT_FRAMES // 8):
                 session.append([user(f"{number} " + "x" * 100_000)])
-            assert size(path) < 3 * FOLD_AT * 8_216
-            assert path.stat().st_size > FOLD_AT * 8_192, "most of it is in the file already"
-        assert len(texts(path, session.session_id)) == FOLD_AT // 8
+            assert size(path) < 3 * CHECKPOINT_FRAMES * 8_216
+            assert path.stat().st_size > CHECKPOINT_FRAMES * 8_192, "most of it is in the file already"
+        assert len(texts(path, session.session_id)) == CHECKPOINT_FRAMES // 8
 
     def test_a_reader_that_holds_the_log_does_not_fail_a_commit(self, tmp_path: Path) -> None:
         path = tmp_path / "a.db"
@@ -98,8 +98,8 @@ class TestFolding:
             reader = apsw.Connection(str(path))
             reader.execute("begin").fetchall()
             assert reader.execute("select count(*) from session").get == 1
-            for number in range(FOLD_AT // 8):
+            for number in range(CHECKPOINT_FRAMES // 8):
                 session.append([user(f"{number} " + "x" * 100_000)])
             assert reader.execute("select count(*) from entry").get == 0, "its own moment"
             reader.close()
-        assert len(texts(path, session.session_id)) == FOLD_AT // 8
+        assert len(texts(path, session.session_id)) == CHECKPOINT_FRAMES // 8

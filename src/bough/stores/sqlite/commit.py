@@ -1,8 +1,8 @@
-"""What one change does to the SQLite tables, inside a transaction somebody else opened.
+"""What one change does to the SQLite tables, inside a transaction that the caller opened.
 
-Refuses first, writes afterwards: when a `BoughError` leaves here nothing was written. The session's row is
-updated before anything is inserted and only if it stands where it was thought to stand; so what the last
-change left behind may be remembered instead of read, and a wrong memory costs time and nothing else.
+Refuses first, writes afterwards: when a `BoughError` is raised here nothing was written. The session's row is updated
+before anything is inserted, and only if its leaf and counts are the expected ones; so the state after the last change
+may be cached instead of read, and a stale cache costs time and nothing else.
 """
 
 from __future__ import annotations
@@ -58,38 +58,38 @@ where no = ? and branch = ? and seq = ? and facts = ? and calls = ? and fence = 
 NOTHING = Totals()
 Executor = apsw.Connection | apsw.Cursor
 Started = tuple[int, Call]
-"""A ledger row's key and what it holds so far."""
+"""A ledger row's key and its content so far."""
 
 
 class Head(Struct, frozen=True, gc=False):
-    """What a change must know of the session it follows."""
+    """What a change needs to know of its session."""
 
     no: int
     leaf: Leaf
     facts: int
     calls: int
     is_growing: bool
-    """The leaf is the tail of a branch of its own."""
+    """Whether the leaf is the tail of a branch it owns."""
 
 
 class Heads:
-    """The sessions of one tenant as the latest changes left them. Who reads one holds the right to write."""
+    """A cache of the sessions of one tenant after their latest changes. Only the writing thread uses it."""
 
-    MOST = 1_000
+    MAX_SESSIONS = 1_000
 
     def __init__(self, space: str, owner: str | None) -> None:
         self.space, self.owner = space, owner
         self._known: dict[str, Head] = {}
 
     def recall(self, change: Change) -> Head | None:
-        """The head if it is known and the change grows it. Nothing is refused by memory: such a change reads."""
+        """Return the head if it is cached and the change extends it. A change that may be refused reads instead."""
         head = self._known.get(change.session_id)
         return head if head is not None and change.after == head.leaf and change.move_to is None else None
 
     def remember(self, session_id: str, head: Head | None) -> None:
         self._known.pop(session_id, None)
         if head is not None and head.is_growing:
-            if len(self._known) >= self.MOST:
+            if len(self._known) >= self.MAX_SESSIONS:
                 self._known.clear()
             self._known[session_id] = head
 
@@ -100,30 +100,30 @@ def apply(connection: apsw.Connection, change: Change, heads: Heads) -> CommitRe
     if head is None:
         head = _read(writer, change, heads)
         if change.after is not None and change.after != head.leaf:
-            return _repeated(writer, change, head)
+            return _find_committed(writer, change, head)
         if change.move_to is not None:
             _check_place(writer, change.move_to, head.leaf)
     _check_blobs(writer, heads.space, change.entries, change.blobs)
-    started = _started(writer, change, head.no) if change.replaces_call else {}
-    done = _advance(writer, change, head, started)
-    heads.remember(change.session_id, done)
-    if done is None:  # it was recalled, and somebody else has been here since
+    started = _started_calls(writer, change, head.no) if change.replaces_call else {}
+    new_head = _advance(writer, change, head, started)
+    heads.remember(change.session_id, new_head)
+    if new_head is None:  # the cached head was stale: another process has written since
         return apply(connection, change, heads)
     if change.blobs:
         insert_blobs(writer, heads.space, change.blobs, change.at)
-    insert_entries(writer, done.leaf.branch, change.entries)
+    insert_entries(writer, new_head.leaf.branch, change.entries)
     if change.calls:
-        _add_calls(writer, change, head, done.leaf.branch, started)
-    _add_facts(writer, change, head, done.leaf)
-    _clear_up(writer, change, head.no)
-    return CommitResult(done.leaf, done.facts)
+        _add_calls(writer, change, head, new_head.leaf.branch, started)
+    _add_facts(writer, change, head, new_head.leaf)
+    _delete_consumed(writer, change, head.no)
+    return CommitResult(new_head.leaf, new_head.facts)
 
 
 def _read(writer: apsw.Cursor, change: Change, heads: Heads) -> Head:
-    found = writer.execute(SELECT_HEAD, (change.session_id, heads.space, heads.owner)).fetchone()
-    if found is None:
+    row = writer.execute(SELECT_HEAD, (change.session_id, heads.space, heads.owner)).fetchone()
+    if row is None:
         raise NotFound(change.session_id)
-    no, branch, seq, facts, calls, fence, trashed_at, is_growing = found
+    no, branch, seq, facts, calls, fence, trashed_at, is_growing = row
     if trashed_at is not None:
         raise SessionTrashed(change.session_id)
     if change.fence is not None and change.fence != fence:
@@ -131,26 +131,28 @@ def _read(writer: apsw.Cursor, change: Change, heads: Heads) -> Head:
     return Head(no, Leaf(branch, seq), facts, calls, bool(is_growing))
 
 
-def _repeated(writer: apsw.Cursor, change: Change, head: Head) -> CommitResult:
-    """The leaf moved: either this very change did it, or the writer is stale.
+def _find_committed(writer: apsw.Cursor, change: Change, head: Head) -> CommitResult:
+    """Return the result of this change if it moved the leaf itself; else the writer is stale.
 
-    No index on the key: it would cost every append, and this scan is paid by the late one only.
+    There is no index on the key: it would slow down every append, and only a late writer pays for this scan.
     """
     assert change.after is not None
     base = head.no << 32
-    found = writer.execute(SELECT_KEY, (base, base + (1 << 32), change.key)).fetchone()
-    if found is None:
+    row = writer.execute(SELECT_KEY, (base, base + (1 << 32), change.key)).fetchone()
+    if row is None:
         raise StaleLeaf(change.session_id, change.after, head.leaf)
-    data = fact_from(found).data
-    return CommitResult(Leaf(data["branch"], data["last"]), found[0] & 0xFFFFFFFF, is_repeat=True)
+    data = fact_from(row).data
+    return CommitResult(Leaf(data["branch"], data["last"]), row[0] & 0xFFFFFFFF, is_repeat=True)
 
 
 def _advance(writer: apsw.Cursor, change: Change, head: Head, started: Mapping[str, Started]) -> Head | None:
-    """The row moved on to where this change leaves it; None if it does not stand at `head`."""
+    """Update the session's row; return the new head, or None if the row is not at `head`."""
     leaf = head.leaf if change.move_to is None else change.move_to
     is_growing = head.is_growing and change.move_to is None
     if change.entries:
-        if not is_growing:  # only a head that was read may open a branch: nothing can refuse it any more
+        if (
+            not is_growing
+        ):  # only for a head that was read, not cached: nothing can refuse the change any more
             writer.execute(INSERT_BRANCH, (head.no, leaf.branch, leaf.seq))
             leaf = Leaf(writer.connection.last_insert_rowid(), leaf.seq)
         leaf, is_growing = Leaf(leaf.branch, change.entries[-1].seq), True
@@ -192,11 +194,11 @@ def insert_entries(writer: Executor, branch: int, entries: Iterable[NewEntry]) -
             )
 
 
-def _check_blobs(writer: Executor, space: str, entries: Iterable[NewEntry], coming: Sequence[Blob]) -> None:
+def _check_blobs(writer: Executor, space: str, entries: Iterable[NewEntry], new: Sequence[Blob]) -> None:
     for entry in entries:
         for digest in entry.media:
             known = (
-                any(blob.hash == digest for blob in coming)
+                any(blob.hash == digest for blob in new)
                 or writer.execute(
                     "select 1 from blob where space = ? and hash = ?", (space, digest)
                 ).fetchone()
@@ -206,11 +208,11 @@ def _check_blobs(writer: Executor, space: str, entries: Iterable[NewEntry], comi
 
 
 def _check_place(writer: Executor, to: Leaf, present: Leaf) -> None:
-    held = writer.execute(
+    row = writer.execute(
         "select 1 from entry where id = ? union all select 1 from branch where id = ? and parent_seq = ?",
         (to.branch << 32 | to.seq, to.branch, to.seq),
     ).fetchone()
-    if held is None:
+    if row is None:
         raise InvalidPosition(str(to), 0, present.seq)
 
 
@@ -223,14 +225,14 @@ def insert_blobs(writer: Executor, space: str, blobs: Iterable[Blob], at: int) -
         )
 
 
-def _started(writer: apsw.Cursor, change: Change, no: int) -> dict[str, Started]:
-    """The rows that the starts of these calls left, by call id."""
-    found: dict[str, Started] = {}
+def _started_calls(writer: apsw.Cursor, change: Change, no: int) -> dict[str, Started]:
+    """Return the rows that were written when these calls started, by call id."""
+    started: dict[str, Started] = {}
     for call in change.calls:
         row = writer.execute(SELECT_STARTED, (no << 32, (no + 1) << 32, call.call_id)).fetchone()
         if row is not None:
-            found[call.call_id] = row[0], call_from(row[1:])
-    return found
+            started[call.call_id] = row[0], call_from(row[1:])
+    return started
 
 
 def _add_calls(
@@ -256,9 +258,9 @@ def _add_facts(writer: apsw.Cursor, change: Change, head: Head, leaf: Leaf) -> N
         writer.execute(INSERT_FACT, (n, fact.kind, None, None, None, None, _text(fact.data), change.at))
 
 
-def _clear_up(writer: apsw.Cursor, change: Change, no: int) -> None:
+def _delete_consumed(writer: apsw.Cursor, change: Change, no: int) -> None:
     if change.move_to is not None or (change.entries and change.fence is not None):
-        # A draft dies with the answer it became, and with a rewind; only a fenced runner leaves drafts.
+        # A draft is deleted with the answer it became, and by a rewind; only a fenced runner saves drafts.
         writer.execute("delete from draft where no = ?", (no,))
     if change.inbox_number is not None:
         writer.execute("delete from inbox where no = ? and n = ?", (no, change.inbox_number))
@@ -283,8 +285,7 @@ def _update_row(
             bindings.append(to_json(value, name).decode() if name == "tool_names" else value)
     if change.tags:
         bindings.append(to_json(dict(change.tags), "tags").decode())
-    was = head.leaf
-    bindings += (head.no, was.branch, was.seq, head.facts, head.calls, change.fence)
+    bindings += (head.no, head.leaf.branch, head.leaf.seq, head.facts, head.calls, change.fence)
     writer.execute(_update(tuple(change.columns), bool(change.tags)), bindings)
 
 
@@ -296,7 +297,7 @@ def _update(names: tuple[str, ...], with_tags: bool) -> str:
     return f"{UPDATE_HEAD}{sets}{patch}{WHERE_HEAD}"
 
 
-SESSION_GIVEN = (
+SESSION_COLUMNS_SET = (
     *("id", "space", "owner", "conversation_id", "agent", "title", "status", "relation", "parent_session"),
     *(
         "parent_seq",
@@ -310,13 +311,13 @@ SESSION_GIVEN = (
     ),
     *("started_at", "updated_at"),
 )
-SESSION_ZERO = (
+SESSION_COLUMNS_ZERO = (
     *("branch", "seq", "turns", "calls", "input_tokens", "output_tokens", "cache_read_tokens", "fence"),
     *("cache_write_tokens", "cost_microcents", "unpriced_calls", "unknown_calls"),
 )
 INSERT_SESSION = f"""
-insert into session ({", ".join((*SESSION_GIVEN, *SESSION_ZERO))}, facts)
-values ({", ".join("?" * len(SESSION_GIVEN))}, {", ".join("0" * len(SESSION_ZERO))}, 1)
+insert into session ({", ".join((*SESSION_COLUMNS_SET, *SESSION_COLUMNS_ZERO))}, facts)
+values ({", ".join("?" * len(SESSION_COLUMNS_SET))}, {", ".join("0" * len(SESSION_COLUMNS_ZERO))}, 1)
 """
 
 
@@ -326,28 +327,28 @@ def _session_row(row: SessionRow) -> list[Any]:
         "tool_names": to_json(row.tool_names, "tool names").decode() if row.tool_names else None,
         "tags": to_json(row.tags, "tags").decode() if row.tags else None,
     }
-    return [json[name] if name in json else getattr(row, name) for name in SESSION_GIVEN]
+    return [json[name] if name in json else getattr(row, name) for name in SESSION_COLUMNS_SET]
 
 
 def insert_session(writer: apsw.Connection, new: NewSession) -> None:
-    row, detail, under = new.row, new.detail, new.fork_point
-    if under is not None:
-        _check_place(writer, under, under)
+    row, detail, parent = new.row, new.detail, new.fork_point
+    if parent is not None:
+        _check_place(writer, parent, parent)
     _check_blobs(writer, row.space, new.seeds, new.blobs)
     writer.execute(INSERT_SESSION, _session_row(row))
     no = writer.last_insert_rowid()
-    wide = [
+    texts = [
         None if text is None else text.decode()
         for text in (detail.spec, detail.policy, detail.workspace, detail.state)
     ]
     writer.execute(
-        "insert into session_detail (no, spec, policy, workspace, state) values (?, ?, ?, ?, ?)", (no, *wide)
+        "insert into session_detail (no, spec, policy, workspace, state) values (?, ?, ?, ?, ?)", (no, *texts)
     )
-    writer.execute(INSERT_BRANCH, (no, under.branch if under else None, under.seq if under else 0))
+    writer.execute(INSERT_BRANCH, (no, parent.branch if parent else None, parent.seq if parent else 0))
     branch = writer.last_insert_rowid()
     insert_blobs(writer, row.space, new.blobs, row.started_at)
     insert_entries(writer, branch, new.seeds)
-    seq = new.seeds[-1].seq if new.seeds else under.seq if under else 0
+    seq = new.seeds[-1].seq if new.seeds else parent.seq if parent else 0
     writer.execute("update session set branch = ?, seq = ? where no = ?", (branch, seq, no))
     data = {"relation": row.relation, "parent": row.parent_session} if row.parent_session else {}
     fact = (no << 32 | 1, "started", new.key, branch, None, seq, _text(data), row.started_at)

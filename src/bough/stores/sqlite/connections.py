@@ -1,8 +1,8 @@
-"""The connections to one SQLite file: one that writes, behind a lock, and a pool of readers.
+"""The connections to one SQLite file: one writer behind a lock, and a pool of readers.
 
-Knows transactions, threads, processes and fork(); does not know what is read or written. All writing goes
-through `write`, where writers that come together share a transaction; each read sees one snapshot. A file that
-cannot be written is read all the same (`sqlite_still`). After fork() the child opens connections of its own.
+Knows transactions, threads, processes and fork(); does not know what is read or written. All writing goes through
+`write`, where concurrent writers share a transaction; each read sees one snapshot. A file that cannot be written can
+still be read (`readonly`). After fork() the child opens connections of its own.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ class Connections:
 
     def _open(self) -> None:
         self._pid = os.getpid()
-        self._group: Group[Work, Any] = Group(self._carry_out, alone=self._transact)
+        self._group: Group[Work, Any] = Group(self._run_batch, run_alone=self._transact)
         self._readers: list[apsw.Connection] = []
-        self._lent: set[apsw.Connection] = set()
+        self._in_use: set[apsw.Connection] = set()
         self._is_closed = self._can_write = False
         try:
             self._open_writer()
-        except (StoreReadOnly, StoreFull) as refused:
-            check_readable(self._path, refused)
+        except (StoreReadOnly, StoreFull) as error:
+            check_readable(self._path, error)
         _OPEN.add(self)
 
     def _open_writer(self) -> None:
-        """When the store is opened; if it could not be written then, before each write: it may have been seen to."""
+        """Called when the store is opened and, if it could not be written then, before each write: it may be writable now."""
         file.prepare(self._path, synchronous=self._synchronous)
         self._queue = file.Queue(self._path)
         try:
@@ -83,10 +83,10 @@ class Connections:
             self._open()
 
     def pause(self) -> None:
-        """Wait until nobody writes or reads, and let nobody begin to write."""
+        """Wait until no thread writes or reads, and block writers."""
         self._group.lead.acquire()
         for _ in range(5_000):
-            if not self._lent:
+            if not self._in_use:
                 break
             time.sleep(0.001)
 
@@ -94,27 +94,27 @@ class Connections:
         self._group.lead.release()
 
     def write(self, work: Callable[[apsw.Connection], R]) -> R:
-        """Do this in a transaction, perhaps with others; durable on return."""
+        """Run work in a transaction, perhaps together with other writers; durable on return."""
         self._check_open()
-        outcome: R = self._group.submit(work)
-        return outcome
+        result: R = self._group.submit(work)
+        return result
 
-    def _carry_out(self, tickets: Sequence[Ticket[Work, Any]]) -> None:
-        """Everybody's work in one transaction. A refusal concerns only who is refused."""
+    def _run_batch(self, tickets: Sequence[Ticket[Work, Any]]) -> None:
+        """Run the work of all tickets in one transaction. An error of one does not affect the others."""
         try:
-            outcomes = self._transact(lambda writer: [_attempt(writer, ticket.asked) for ticket in tickets])
-        except _HalfDone:
-            outcomes = [self._by_itself(ticket.asked) for ticket in tickets]
-        for ticket, outcome in zip(tickets, outcomes, strict=True):
-            if isinstance(outcome, Exception):
-                ticket.failed(outcome)
+            results = self._transact(lambda writer: [_attempt(writer, ticket.work) for ticket in tickets])
+        except _PartlyWritten:
+            results = [self._transact_or_error(ticket.work) for ticket in tickets]
+        for ticket, result in zip(tickets, results, strict=True):
+            if isinstance(result, Exception):
+                ticket.fail(result)
             else:
-                ticket.done(outcome)
+                ticket.succeed(result)
 
-    def _by_itself(self, work: Work) -> Any:
+    def _transact_or_error(self, work: Work) -> Any:
         try:
             return self._transact(work)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is one writer's and not its neighbours'
+        except Exception as error:  # noqa: BLE001 - any error belongs to one writer only
             return error
 
     def _transact(self, work: Work) -> Any:
@@ -123,12 +123,12 @@ class Connections:
         writer = self._writer
         try:
             with self._queue:
-                if writer.in_transaction:  # an interrupt came in the middle of a rollback
+                if writer.in_transaction:  # an interrupt came during a rollback
                     writer.execute("rollback")
                 writer.execute("begin immediate")
                 try:
-                    self._wal.lay_out()
-                    outcome = work(writer)
+                    self._wal.extend()
+                    result = work(writer)
                     writer.execute("commit")
                 except BaseException:
                     if writer.in_transaction:
@@ -136,21 +136,21 @@ class Connections:
                     raise
         except apsw.Error as error:
             raise file.explain(self._path, error) from None
-        return outcome
+        return result
 
     def reading(self) -> contextlib.AbstractContextManager[apsw.Connection]:
-        """A connection within one snapshot."""
+        """Open a snapshot and return its connection."""
         self._check_open()
-        return self._pooled() if self._can_write else self._looking()
+        return self._pooled() if self._can_write else self._readonly()
 
     @contextlib.contextmanager
-    def _looking(self) -> Iterator[apsw.Connection]:
+    def _readonly(self) -> Iterator[apsw.Connection]:
         with readonly_snapshot(self._path) as reader:
-            self._lent.add(reader)
+            self._in_use.add(reader)
             try:
                 yield reader
             finally:
-                self._lent.discard(reader)
+                self._in_use.discard(reader)
 
     @contextlib.contextmanager
     def _pooled(self) -> Iterator[apsw.Connection]:
@@ -159,7 +159,7 @@ class Connections:
         except IndexError:
             reader = file.connect(self._path, synchronous=self._synchronous)
             reader.execute("pragma query_only = on")
-        self._lent.add(reader)
+        self._in_use.add(reader)
         try:
             reader.execute("begin")
             yield reader
@@ -167,20 +167,20 @@ class Connections:
         except apsw.Error as error:
             raise file.explain(self._path, error) from None
         finally:
-            self._lent.discard(reader)
+            self._in_use.discard(reader)
             if reader.in_transaction:
                 with contextlib.suppress(apsw.Error):
                     reader.execute("rollback")
             if self._is_closed or reader.in_transaction:
-                reader.close(True)  # it is of no more use; the next one to read opens another
+                reader.close(True)  # unusable; the next reader opens another
             else:
                 self._readers.append(reader)
 
     def scrub(self) -> bool:
-        """Write the file anew and empty the write-ahead log, so that no deleted byte is left.
+        """Rewrite the file and empty the write-ahead log, so that no deleted byte is left.
 
-        `secure_delete` zeroes a cell where it lies, but balancing leaves copies in the free part of other
-        pages; only a vacuum gets them. False if a reader of another process held the log open.
+        `secure_delete` zeroes a cell in place, but balancing leaves copies in the free part of other pages; only a
+        vacuum removes them. Returns False if a reader of another process held the log open.
         """
         with self._group.lead, self._queue:
             try:
@@ -194,50 +194,52 @@ class Connections:
 
     def backup(self, to: str) -> None:
         self._check_open()
-        sight = open_readonly(self._path)
+        readonly = open_readonly(self._path)
         try:
-            with contextlib.closing(sight.connection) as source:
-                file.backup(source, to, sight.check)
+            with contextlib.closing(readonly.connection) as source:
+                file.backup(source, to, readonly.check)
         except apsw.FullError:
             raise StoreFull(to) from None
 
 
-class _HalfDone(Exception):
-    """One of a group failed in the middle of its work."""
+class _PartlyWritten(Exception):
+    """One of several writers failed after it had written something."""
 
 
 def _attempt(writer: apsw.Connection, work: Work) -> Any:
-    """A refusal as a value, so that the others' work stands. Who refuses has written nothing yet: a savepoint
-    for each would undo what is not there, and cost each two statements."""
+    """Return an error as a value, so that the work of the others is kept.
+
+    Work that is refused has written nothing yet: a savepoint would have nothing to undo and cost two statements.
+    """
     before = writer.total_changes()
     try:
         return work(writer)
     except apsw.Error:
-        raise  # the file itself: nobody's work can stand
-    except Exception as error:  # whatever it is, it is one writer's and not its neighbours'
+        raise  # the file itself failed: no work can be kept
+    except Exception as error:  # any error belongs to one writer only
         if writer.total_changes() != before:
-            raise _HalfDone from error
+            raise _PartlyWritten from error
         return error
 
 
 # SQLite keeps the locks of a process in tables of its own, which fork() copies: a child would believe it held
 # the locks of its parent, even on a connection it opens itself, and lose commits when the parent checkpoints.
-# So nothing may be under way when a process forks, and the child closes what it inherited. POSIX locks are
+# So no transaction may be open when a process forks, and the child closes what it inherited. POSIX locks are
 # not inherited, so that closing takes nothing from the parent.
 
 _OPEN: WeakSet[Connections] = WeakSet()
-_resting: list[Connections] = []
+_paused: list[Connections] = []
 
 
 def _before_fork() -> None:
-    _resting[:] = sorted(_OPEN, key=id)
-    for connections in _resting:
+    _paused[:] = sorted(_OPEN, key=id)
+    for connections in _paused:
         connections.pause()
 
 
 def _after_fork_in_parent() -> None:
-    while _resting:
-        _resting.pop().unpause()
+    while _paused:
+        _paused.pop().unpause()
 
 
 def _after_fork_in_child() -> None:

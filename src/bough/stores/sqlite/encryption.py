@@ -1,8 +1,8 @@
 """Which file is encrypted with which key, for every connection of this process.
 
 SQLite itself cannot encrypt. `apsw-sqlite3mc` is the same module around a SQLite that can (ChaCha20-Poly1305 for each
-page, the write-ahead log too) and is installed in place of `apsw`. A key belongs to a file and not to a handle: whoever
-opens the file in this process again, to read, to look after it or after fork(), needs the same one.
+page, the write-ahead log too) and is installed in place of `apsw`. A key belongs to a file and not to a handle: every
+other connection of this process, for reading, maintenance or after fork(), needs the same one.
 """
 
 from __future__ import annotations
@@ -17,25 +17,27 @@ _KEYS: dict[str, str] = {}
 
 
 def register_key(path: str, key: str) -> None:
-    """From now on this file is opened with that key, and made with it if there is none."""
+    """Open this file with that key from now on, and create it with the key if it does not exist."""
     if not isinstance(key, str) or not key or "\0" in key:
         raise InvalidKey()
     if not hasattr(apsw, "mc_version"):
         raise EncryptionUnavailable(path)
-    _KEYS[_name(path)] = key
+    _KEYS[_real_path(path)] = key
 
 
 def has_key(path: str) -> bool:
-    return _name(path) in _KEYS
+    return _real_path(path) in _KEYS
 
 
 def unlock(connection: apsw.Connection, path: str) -> None:
-    """Before anything is read or written."""
-    key = _KEYS.get(_name(path))
+    """Set the key of a connection, before anything is read or written."""
+    key = _KEYS.get(_real_path(path))
     if key is not None:
         connection.pragma("key", key)
-        connection.execute("pragma temp_store = memory")  # what it sorts must not lie in the open either
+        connection.execute(
+            "pragma temp_store = memory"
+        )  # temporary data must not be stored in plain text either
 
 
-def _name(path: str) -> str:
+def _real_path(path: str) -> str:
     return os.path.realpath(path)

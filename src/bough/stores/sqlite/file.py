@@ -1,9 +1,9 @@
-"""The SQLite file itself: making it, opening it, migrating it, backing it up, queueing for it.
+"""The SQLite file itself: creating, opening, migrating and backing it up, and queueing for it.
 
 Knows pragmas, file modes, formats and locks between processes. Does not know sessions.
 
-Format: `application_id` says the file is ours; `user_version` is major * 1000 + minor. A newer major is
-refused; a newer minor only adds, so it is opened and unknown kinds of entry are kept whole.
+Format: `application_id` identifies a Bough store; `user_version` is major * 1000 + minor. A newer major is refused; a
+newer minor only adds, so it is opened and unknown kinds of entry are kept as they are.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ UNREADABLE = "it is not a SQLite file, or an encrypted one (key=…, bough --key
 LOCKED = "the key is not the one it was encrypted with, or it is not encrypted at all"
 
 OPENED: WeakSet[apsw.Connection] = WeakSet()
-"""Every connection of this process. They must not cross fork(): see `sqlite_connections`."""
+"""Every connection of this process. They must not cross fork(): see `connections`."""
 
 Migration = Callable[[apsw.Connection], None]
 MIGRATIONS: Mapping[int, Migration] = {}  # to format → what leads there; forward only
@@ -58,7 +58,7 @@ def connect(path: str, *, synchronous: str, read_only: bool = False) -> apsw.Con
 
 
 def connect_immutable(path: str) -> apsw.Connection:
-    """Reads the file alone, as one that nobody changes: no lock is taken, and nothing appears beside it."""
+    """Open the file alone as one that does not change: takes no lock and creates no file next to it."""
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_NOMUTEX
     connection = apsw.Connection(f"{Path(path).absolute().as_uri()}?immutable=1", flags=flags)
     unlock(connection, path)
@@ -66,24 +66,24 @@ def connect_immutable(path: str) -> apsw.Connection:
 
 
 def prepare(path: str, *, synchronous: str, migrations: Mapping[int, Migration] = MIGRATIONS) -> None:
-    """Make sure a store of our format lies at `path`; safe when several processes start at once."""
+    """Make sure `path` is a store of the current format; safe when several processes start at once."""
     try:
         _check_place(Path(path))
     except apsw.Error as error:
         raise explain(path, error) from None
     except (OSError, ValueError) as error:
-        raise NotAStore(path, f"no file can be had there ({error})") from None
+        raise NotAStore(path, f"no file can be created there ({error})") from None
     queue = Queue(path)
     try:
         with queue, contextlib.closing(connect(path, synchronous=synchronous)) as connection:
-            found = check_format(connection, path)
-            if found == 0:
+            version = check_format(connection, path)
+            if version == 0:
                 # 8 kB pages: space 1.25 times the JSON instead of 1.31, for 1-2 % of the time of an append.
                 connection.execute("pragma page_size = 8192")
                 connection.execute("pragma journal_mode = wal")
                 _apply(connection, path, {FORMAT: _make})
-            elif found < FORMAT:
-                backup(connection, f"{path}.format-{found}.{int(time.time())}.bak")
+            elif version < FORMAT:
+                backup(connection, f"{path}.format-{version}.{int(time.time())}.bak")
                 _apply(connection, path, migrations)
     except apsw.Error as error:
         raise explain(path, error) from None
@@ -92,7 +92,7 @@ def prepare(path: str, *, synchronous: str, migrations: Mapping[int, Migration] 
 
 
 def _check_place(where: Path) -> None:
-    """Refuse what is not ours before anything is made beside it; make the file if there is none."""
+    """Refuse a file that is not a store before creating anything next to it; create it if it does not exist."""
     if where.is_dir():
         raise NotAStore(str(where), "it is a directory")
     if not where.parent.is_dir():
@@ -109,7 +109,7 @@ def _check_place(where: Path) -> None:
     if 0 < (size := where.stat().st_size) < 512:
         raise NotAStore(str(where), "it is not a SQLite file")
     if size and not Path(f"{where}-wal").exists():
-        # Not even a lock file may appear beside somebody else's. Through SQLite and not open(): closing a
+        # Not even a lock file may be created next to another program's file. Through SQLite and not open(): closing a
         # descriptor of our own would drop this process's locks on the file.
         with contextlib.closing(connect_immutable(str(where))) as peek:
             check_format(peek, str(where))
@@ -120,16 +120,16 @@ def may_write(path: str | Path) -> bool:
 
 
 def check_format(connection: apsw.Connection, path: str) -> int:
-    """The format of the file, 0 if it is new; refuses what is not ours or too new.
+    """Return the format of the file, 0 if it is new; raise if it is not a store or too new.
 
-    The two numbers stand on the first page; the rest is looked at only if they are not ours, for after a
-    crash in the middle of a checkpoint the other pages may be torn until the log is read.
+    The two numbers are on the first page; the rest is read only if they are not ours, because after a crash during a
+    checkpoint the other pages may be torn until the log is read.
     """
     application = int(connection.execute("pragma application_id").get)
     version = int(connection.execute("pragma user_version").get)
     if application == APPLICATION_ID and version:
         if version // 1_000 > FORMAT // 1_000:
-            raise NewerFormat(path, _spoken(version), _spoken(FORMAT))
+            raise NewerFormat(path, _version_text(version), _version_text(FORMAT))
         return version
     if int(connection.execute("select count(*) from sqlite_schema").get):
         raise NotAStore(path, "it is a SQLite database of another program")
@@ -144,11 +144,11 @@ def _make(connection: apsw.Connection) -> None:
 
 
 def _apply(connection: apsw.Connection, path: str, migrations: Mapping[int, Migration]) -> None:
-    """All steps in one transaction; the format is read again inside it, for another may have been first."""
+    """Migrate in one transaction; the format is read again inside it, because another process may have been first."""
     connection.execute("begin immediate")
     try:
-        found = check_format(connection, path)
-        for to in sorted(step for step in migrations if step > found):
+        version = check_format(connection, path)
+        for to in sorted(step for step in migrations if step > version):
             migrations[to](connection)
             connection.execute(f"pragma user_version = {to}")
         connection.execute("commit")
@@ -157,47 +157,47 @@ def _apply(connection: apsw.Connection, path: str, migrations: Mapping[int, Migr
         raise
 
 
-def _spoken(version: int) -> str:
+def _version_text(version: int) -> str:
     return f"{version // 1_000}.{version % 1_000}"
 
 
 def backup(connection: apsw.Connection, to: str, check: Callable[[], None] = lambda: None) -> None:
-    """A whole copy while others read and write, made beside its name, checked and then moved there; or nothing."""
-    half = f"{to}.part"
-    _drop(half)  # of a process that was killed
-    os.close(os.open(half, os.O_CREAT | os.O_EXCL | os.O_RDWR, stat.S_IRUSR | stat.S_IWUSR))
+    """Copy the whole store without blocking others: into a temporary file, checked and then renamed, or not at all."""
+    partial = f"{to}.part"
+    _delete(partial)  # left by a process that was killed
+    os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_RDWR, stat.S_IRUSR | stat.S_IWUSR))
     try:
         with (
-            contextlib.closing(apsw.Connection(half)) as target,
+            contextlib.closing(apsw.Connection(partial)) as target,
             _unlocked(target, connection).backup("main", connection, "main") as copy,
         ):
             while not copy.done:
                 copy.step(1_000)
         check()
-        os.replace(half, to)
+        os.replace(partial, to)
     except BaseException:
-        _drop(half)  # a full disk wants its room back
+        _delete(partial)  # a full disk needs the space
         raise
 
 
-def _drop(half: str) -> None:
-    for name in (half, f"{half}-journal"):
+def _delete(partial: str) -> None:
+    for name in (partial, f"{partial}-journal"):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
 
 
 def _unlocked(target: apsw.Connection, source: apsw.Connection) -> apsw.Connection:
-    """With the key and the pages of what it is to be a copy of; encrypted ones are copied only as they are."""
+    """Give the copy the key and page size of its source; encrypted pages are copied as they are."""
     unlock(target, source.filename)
     target.execute(f"pragma page_size = {source.execute('pragma page_size').get}")
     return target
 
 
 class Queue:
-    """Writers of several processes stand in line here.
+    """A queue for the writers of several processes.
 
-    SQLite's busy handler sleeps and tries again, so the unlucky wait long (measured: worst 440 ms with 8
-    processes against 99 ms in line). The lock is thrift, not safety: `begin immediate` still decides.
+    SQLite's busy handler sleeps and tries again, so some writers wait long (measured with 8 processes: worst 440 ms,
+    99 ms with the queue). The lock saves time and is not needed for safety: `begin immediate` still decides.
     """
 
     def __init__(self, path: str) -> None:
@@ -224,7 +224,7 @@ class Queue:
 
 
 def _refusal(path: str, error: OSError) -> Exception:
-    """Why a file cannot be made or opened for writing; what we have no words for stays as it is."""
+    """Return why a file cannot be created or opened for writing; other errors are returned unchanged."""
     match error.errno:
         case errno.EACCES | errno.EPERM | errno.EROFS:
             return StoreReadOnly(path)
@@ -234,7 +234,7 @@ def _refusal(path: str, error: OSError) -> Exception:
 
 
 def _is_full(path: str) -> bool:
-    """Whether no room is left where the file lies: SQLite tells some of its own files' want as an I/O error."""
+    """Whether the disk is full: SQLite reports that as an I/O error for some of its own files."""
     try:
         return shutil.disk_usage(Path(path).absolute().parent).free < 64 * 1024
     except OSError:
@@ -242,7 +242,7 @@ def _is_full(path: str) -> bool:
 
 
 def explain(path: str, error: apsw.Error) -> StoreError:
-    """SQLite's error in our words."""
+    """Return SQLite's error as a `StoreError`."""
     match error:
         case apsw.NotADBError():
             return NotAStore(path, LOCKED if has_key(path) else UNREADABLE)
@@ -257,7 +257,7 @@ def explain(path: str, error: apsw.Error) -> StoreError:
         case apsw.IOError():
             return StoreError(f"reading or writing {path} failed ({error}); nothing of this change was kept")
         case apsw.CantOpenError():
-            return StoreError(f"{path} cannot be opened ({error}); check the path and its rights")
+            return StoreError(f"{path} cannot be opened ({error}); check the path and its permissions")
         case apsw.BusyError() | apsw.LockedError():
             return StoreLocked(path, BUSY_MS // 1000)
     return StoreError(f"{path}: {error}")

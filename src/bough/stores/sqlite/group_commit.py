@@ -1,10 +1,9 @@
-"""Group commit: writers that come at the same moment share one transaction and one sync.
+"""Group commit: concurrent writers share one transaction and one sync.
 
-Each writer leaves a ticket and asks for the lead. Who gets it carries out every ticket that lies there; the
-others sleep until theirs is done, or until the lead is free and they have waited longest. Each is woken by
-itself: were they to sleep on the lock, it would pass through all of their hands before the next one could
-lead. A writer that finds the lead free and nobody waiting takes the direct way, with nothing between it and
-the disk.
+Each writer queues a ticket and tries to take the lead. The leader runs every queued ticket; the others sleep until
+theirs is done, or until the lead is free and they have waited longest. Each is woken on its own: if they slept on the
+lock, it would pass through all of them before the next one could lead. A writer that finds the lead free and no ticket
+queued writes directly.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ R = TypeVar("R")
 
 
 class Ticket(Generic[T, R]):
-    __slots__ = ("_asleep", "asked", "error", "is_done", "outcome")
+    __slots__ = ("_asleep", "error", "is_done", "result", "work")
 
-    def __init__(self, asked: T) -> None:
-        self.asked = asked
-        self.outcome: R | None = None
+    def __init__(self, work: T) -> None:
+        self.work = work
+        self.result: R | None = None
         self.error: BaseException | None = None
         self.is_done = False
         self._asleep = Lock()
@@ -39,17 +38,17 @@ class Ticket(Generic[T, R]):
         with contextlib.suppress(RuntimeError):  # it is awake already
             self._asleep.release()
 
-    def done(self, outcome: R) -> None:
-        self.outcome, self.is_done = outcome, True
+    def succeed(self, result: R) -> None:
+        self.result, self.is_done = result, True
         self.wake()
 
-    def failed(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         self.error, self.is_done = error, True
         self.wake()
 
 
 class Lead(Generic[T, R]):
-    """The right to write, one at a time. Who lets go of it wakes the one that has waited longest."""
+    """The right to write, for one thread at a time. Releasing it wakes the thread that has waited longest."""
 
     def __init__(self, waiting: deque[Ticket[T, R]]) -> None:
         self._waiting = waiting
@@ -60,12 +59,12 @@ class Lead(Generic[T, R]):
 
     def release(self) -> None:
         self._lock.release()
-        # A ticket left before the release is seen here; one left after it finds the lead free.
+        # A ticket queued before the release is seen here; one queued after it finds the lead free.
         if self._waiting:
             self.pass_on()
 
     def pass_on(self) -> None:
-        with contextlib.suppress(IndexError):  # nobody waits, or somebody has just taken it up
+        with contextlib.suppress(IndexError):  # the queue is empty, or was emptied just now
             self._waiting[0].wake()
 
     def __enter__(self) -> None:
@@ -78,65 +77,65 @@ class Lead(Generic[T, R]):
 class Group(Generic[T, R]):
     def __init__(
         self,
-        carry_out: Callable[[Sequence[Ticket[T, R]]], None],
-        most: int = 256,
-        alone: Callable[[T], R] | None = None,
+        run_batch: Callable[[Sequence[Ticket[T, R]]], None],
+        max_batch: int = 256,
+        run_alone: Callable[[T], R] | None = None,
     ) -> None:
-        self._carry_out = carry_out
-        self._alone = alone
-        self._most = most
+        self._run_batch = run_batch
+        self._run_alone = run_alone
+        self._max_batch = max_batch
         self._waiting: deque[Ticket[T, R]] = deque()
         self.lead = Lead(self._waiting)
 
-    def submit(self, asked: T) -> R:
-        if self._alone is not None and self.lead.acquire(blocking=False):
+    def submit(self, work: T) -> R:
+        if self._run_alone is not None and self.lead.acquire(blocking=False):
             try:
                 if not self._waiting:
-                    return self._alone(asked)
+                    return self._run_alone(work)
             finally:
                 self.lead.release()
-        return self.wait_for(Ticket(asked))
+        return self.wait_for(Ticket(work))
 
     def wait_for(self, ticket: Ticket[T, R]) -> R:
-        """Leave it with the others; back when it is done, by whomever."""
+        """Queue a ticket and return its result once this thread or another has run it."""
         self._waiting.append(ticket)
         try:
-            self._see_done(ticket)
-        except BaseException:  # Ctrl-C: what nobody has begun is not begun, and the next one leads
+            self._run_until_done(ticket)
+        except BaseException:  # Ctrl-C: work that has not begun is withdrawn, and the next thread leads
             with contextlib.suppress(ValueError):
                 self._waiting.remove(ticket)
             self.lead.pass_on()
             raise
         if ticket.error is not None:
             raise ticket.error
-        return ticket.outcome  # type: ignore[return-value]  # a ticket without error has its outcome
+        return ticket.result  # type: ignore[return-value]  # a ticket without an error has a result
 
-    def _see_done(self, ticket: Ticket[T, R]) -> None:
+    def _run_until_done(self, ticket: Ticket[T, R]) -> None:
         while not ticket.is_done:
             if not self.lead.acquire(blocking=False):
                 ticket.wait()
                 continue
             try:
                 if not ticket.is_done:
-                    self._carry_out_with(ticket)
+                    self._lead(ticket)
             finally:
                 self.lead.release()
 
-    def _carry_out_with(self, own: Ticket[T, R]) -> None:
+    def _lead(self, own: Ticket[T, R]) -> None:
         batch: list[Ticket[T, R]] = []
-        with contextlib.suppress(IndexError):  # one that leaves meanwhile makes the queue shorter than it was
-            while len(batch) < self._most:
+        with contextlib.suppress(IndexError):  # another thread may withdraw its ticket meanwhile
+            while len(batch) < self._max_batch:
                 batch.append(self._waiting.popleft())
         try:
-            self._carry_out(batch)
-        except Exception as error:  # noqa: BLE001 - handed on to everybody it concerns
+            self._run_batch(batch)
+        except Exception as error:  # noqa: BLE001 - passed on to every waiting writer
             for ticket in batch:
                 if not ticket.is_done:
-                    ticket.failed(error)
-        except BaseException as error:  # Ctrl-C: the leader goes, and nobody may wait for it
+                    ticket.fail(error)
+        except BaseException as error:  # Ctrl-C: the leader stops, so no thread may wait for it
             for ticket in batch:
                 if not ticket.is_done:
-                    ticket.failed(
+                    ticket.fail(
                         error if ticket is own else StoreError("the writer ahead was interrupted; try again")
                     )
             raise

@@ -1,7 +1,6 @@
-"""The health of a SQLite store's file, looked at without opening it as a store.
+"""The health of a SQLite store's file, checked without opening it as a store.
 
-Reads only: makes no file, takes no lock for long, migrates nothing. Knows the file; sessions are looked at by
-`bough.doctor`.
+Reads only: creates no file, holds no lock for long, migrates nothing. Sessions are checked by `bough.log.doctor`.
 """
 
 from __future__ import annotations
@@ -22,31 +21,31 @@ Level = Literal["ok", "warning", "problem"]
 
 
 class Finding(Struct, frozen=True):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     level: Level
     message: str
     fix: str = ""
-    """The command that mends it, if one does."""
+    """The command that fixes it, if there is one."""
     is_final: bool = False
-    """Nothing more can be looked at."""
+    """Whether no further check is possible."""
 
 
 def file_health(path: str) -> list[Finding]:
-    """What can be said of the file alone; the last finding is a problem if it cannot be read as a store."""
+    """Check the file alone; the last finding is a problem if it cannot be read as a store."""
     place = Path(path)
     if not place.is_file():
-        return [Finding("problem", f"{path} is no file", "bough chat or bough run makes a store", True)]
+        return [Finding("problem", f"{path} is not a file", "bough chat or bough run creates a store", True)]
     try:
         with readonly_snapshot(path) as reader:
             inside = _inside(reader, path)
-    except BoughError as error:  # not ours: its mode and size are none of our business
+    except BoughError as error:  # not a store: its mode and size do not matter
         return [Finding("problem", str(error), is_final=True)]
     return [_mode(place), _size(place), *_room(place), *inside]
 
 
 def format_of(path: str) -> int:
-    """The format a file has, without opening it as a store; refuses what is not ours or too new."""
+    """Return the format of a file without opening it as a store; raise if it is not a store or too new."""
     with readonly_snapshot(path) as reader:
         return check_format(reader, path)
 
@@ -71,7 +70,7 @@ def _room(place: Path) -> list[Finding]:
     free = shutil.disk_usage(place.parent).free
     if free < 2 * place.stat().st_size + 100_000_000:
         findings.append(
-            Finding("warning", f"{free / 1e6:,.0f} MB of disk are free: too little for a backup beside it")
+            Finding("warning", f"{free / 1e6:,.0f} MB of disk are free: too little for a backup next to it")
         )
     if not may_write(place):
         findings.append(
@@ -81,19 +80,19 @@ def _room(place: Path) -> list[Finding]:
 
 
 def _inside(reader: apsw.Connection, path: str) -> list[Finding]:
-    found = check_format(reader, path)
-    spoken = f"format {found // 1_000}.{found % 1_000}"
-    if found < FORMAT:
-        findings = [Finding("warning", f"{spoken} is older than this Bough's", "bough migrate --yes")]
+    version = check_format(reader, path)
+    text = f"format {version // 1_000}.{version % 1_000}"
+    if version < FORMAT:
+        findings = [Finding("warning", f"{text} is older than this Bough's", "bough migrate --yes")]
     else:
-        findings = [Finding("ok", spoken)]
-    said = [str(row[0]) for row in reader.execute("pragma quick_check(20)")]
-    if said == ["ok"]:
-        findings.append(Finding("ok", "SQLite finds its pages whole"))
+        findings = [Finding("ok", text)]
+    lines = [str(row[0]) for row in reader.execute("pragma quick_check(20)")]
+    if lines == ["ok"]:
+        findings.append(Finding("ok", "SQLite finds no damaged page"))
     else:
         findings += [
             Finding("problem", f"SQLite: {line}", "restore a backup, or export what can be read")
-            for line in said
+            for line in lines
         ]
     unused = int(reader.execute("pragma freelist_count").get)
     pages = int(reader.execute("pragma page_count").get)

@@ -1,8 +1,8 @@
-"""A reader for the public: inputs and final answers of one owner, and nothing behind them.
+"""A reader for the public: inputs and final answers of one owner, and nothing else.
 
-The connection can only read, and only through two views bound to that space and owner; SQLite's own
-authorizer refuses everything else, so even raw SQL run on it cannot reach a table, another owner's
-session, an internal entry, evidence, reasoning, settings or state. On PostgreSQL row level security does this.
+The connection can only read, and only through two views bound to that space and owner; SQLite's own authorizer refuses
+everything else, so even raw SQL run on it cannot reach a table, another owner's session, an internal entry, evidence,
+reasoning, settings or state. On PostgreSQL row level security does this.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from . import file
 from .encryption import register_key
 from .readonly import ReadOnlyConnection, open_readonly
 
-# SQLite tells its authorizer through which view, or common table expression, a column is read. A query can
+# SQLite passes to its authorizer the view, or common table expression, through which a column is read. A query can
 # give an expression of its own any name, so the names that open the tables are drawn at random for each
 # connection: `public_…` only read through them.
 VIEWS = """
@@ -83,49 +83,49 @@ class PublicReader:
         if key is not None:
             register_key(path, key)
         self.path = path
-        self._told = {"space": _literal(space, "space"), "owner": _literal(owner, "owner")}
-        self._sight = self._look()
+        self._tenant = {"space": _literal(space, "space"), "owner": _literal(owner, "owner")}
+        self._readonly = self._open()
 
-    def _look(self) -> ReadOnlyConnection:
+    def _open(self) -> ReadOnlyConnection:
         try:
-            sight = open_readonly(self.path)
-            file.check_format(sight.connection, self.path)
+            readonly = open_readonly(self.path)
+            file.check_format(readonly.connection, self.path)
             token = f"v{secrets.token_hex(16)}"
-            sight.connection.execute(VIEWS.format(token=token, **self._told))
-            sight.connection.authorizer = _authorizer(token)
-            # A query plan would tell the names drawn above.
-            sight.connection.exec_trace = lambda cursor, *_: not cursor.is_explain
+            readonly.connection.execute(VIEWS.format(token=token, **self._tenant))
+            readonly.connection.authorizer = _authorizer(token)
+            # A query plan would reveal the random names.
+            readonly.connection.exec_trace = lambda cursor, *_: not cursor.is_explain
         except apsw.Error as error:
             raise file.explain(self.path, error) from None
-        return sight
+        return readonly
 
     def close(self) -> None:
-        self._sight.connection.close()
+        self._readonly.connection.close()
 
     def sessions(self) -> list[PublicSession]:
-        """The owner's sessions, the latest active first."""
+        """Return the owner's sessions, the latest active first."""
         query = "select * from public_session order by updated_at desc"
         return [PublicSession(*row) for row in self.query(query)]
 
     def transcript(self, session_id: str) -> list[PublicMessage]:
-        """The inputs and final answers of one session's path; `NotFound` for any other."""
+        """Return the inputs and final answers of one session's path; `NotFound` for any other."""
         if not list(self.query("select 1 from public_session where session_id = ?", (session_id,))):
             raise NotFound(session_id)
         query = "select seq, role, at, text from public_message where session_id = ? order by seq"
         return [PublicMessage(*row) for row in self.query(query, (session_id,))]
 
     def query(self, sql: str, bindings: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-        """Any query over public_session and public_message; everything else is refused by SQLite itself."""
-        if self._sight.is_stale:
+        """Run any query over public_session and public_message; SQLite itself refuses everything else."""
+        if self._readonly.is_stale:
             self.close()
-            self._sight = self._look()
+            self._readonly = self._open()
         try:
-            yield from self._sight.connection.execute(sql, bindings)
-            self._sight.check()
+            yield from self._readonly.connection.execute(sql, bindings)
+            self._readonly.check()
         except (apsw.AuthError, apsw.ExecTraceAbort):
             raise StoreError("a public reader reads public_session and public_message only") from None
         except apsw.Error as error:
-            self._sight.check()  # a read that is torn looks like damage
+            self._readonly.check()  # a torn read looks like damage
             raise file.explain(self.path, error) from None
 
     def __enter__(self) -> PublicReader:
