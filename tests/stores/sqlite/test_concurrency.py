@@ -474,7 +474,7 @@ class TestGroup:
         """The batch may be full before it reaches the leader's own ticket; Ctrl-C is not swallowed even then."""
 
         def run_batch(tickets: Sequence[Ticket[int, int]]) -> None:
-            if tickets[0].asked == 99:
+            if tickets[0].work == 99:
                 raise KeyboardInterrupt
             self.double(tickets)
 

@@ -655,7 +655,7 @@ class TestRights:
     def test_what_may_not_be_written_can_be_read_and_nothing_appears_beside_it(self, open_made: Path) -> None:
         open_made.parent.chmod(0o555)
         before = beside(open_made)
-        assert run(READ_AS_NOBODY, open_made) == "kept\nReadOnly\n"
+        assert run(READ_AS_NOBODY, open_made) == "kept\nStoreReadOnly\n"
         assert beside(open_made) == before
 
     def test_a_store_somebody_else_is_writing_can_be_read_where_nothing_may_be_written(
@@ -667,7 +667,7 @@ class TestRights:
                 file.chmod(0o644)
             open_made.parent.chmod(0o555)
             before = beside(open_made)
-            assert run(READ_AS_NOBODY, open_made) == "kept in the log\nReadOnly\n"
+            assert run(READ_AS_NOBODY, open_made) == "kept in the log\nStoreReadOnly\n"
             assert beside(open_made) == before
 
     def test_a_log_that_cannot_be_read_where_it_lies_is_never_left_out(self, open_made: Path) -> None:
