@@ -19,7 +19,7 @@ TOOLS = '''
 import os, pathlib, signal, time
 import bough
 from bough import Happened, NeverHappened, ToolContext
-from bough.models.names import named
+from bough.models.names import model_by_name
 
 BOOK = pathlib.Path("book")
 
@@ -59,7 +59,7 @@ def refund(order: int, ctx: ToolContext) -> str:
 @bough.tool(effect="idempotent")
 async def delegate(order: int, ctx: ToolContext) -> str:
     """Have a child give the money back."""
-    return await ctx.task("refund it", models=[named("scripted:child.json")], tools=[refund])
+    return await ctx.task("refund it", models=[model_by_name("scripted:child.json")], tools=[refund])
 
 @bough.tool(effect="read")
 def sleeps() -> str:

@@ -503,8 +503,8 @@ class TestNamed:
 
     def test_no_sdk_is_imported_before_the_first_call(self):
         code = (
-            "import sys; from bough.models.names import named;"
-            f"[named(p + ':x') for p in {PROVIDERS}];"
+            "import sys; from bough.models.names import model_by_name;"
+            f"[model_by_name(p + ':x') for p in {PROVIDERS}];"
             "print([m for m in ('anthropic', 'openai', 'google.genai', 'httpx2', 'pydantic') if m in sys.modules])"
         )
         env = {"PYTHONPATH": ":".join(sys.path)}
