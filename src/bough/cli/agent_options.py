@@ -1,7 +1,7 @@
-"""The agent a command line describes: its models, tools, limits, and what it is told.
+"""The agent options that `run`, `chat` and `resume` share: models, tools, limits and prompt.
 
-Knows the options that `run`, `chat` and `resume` share and where a model's name comes from: the option, else the
-session, else the environment, never a guess. Does not know how a turn is run.
+The model comes from --model, else from the session, else from $BOUGH_MODEL. Also loads tools from files and modules. Does
+not know how a turn runs.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from .rendering.output import notify
 from .text_argument import text_or_file
 
 NO_MODEL = """\
-no model is named. Name one with --model NAME, or set BOUGH_MODEL:
+no model was given. Pass --model NAME, or set BOUGH_MODEL:
 
   anthropic:MODEL  openai:MODEL  gemini:MODEL    the key comes from the environment
   openai-chat:MODEL@http://127.0.0.1:8080/v1     any compatible server
-  scripted:FILE.yaml                             offline: answers from a file, for trying and for tests
+  scripted:FILE.yaml                             offline: answers from a file, for trials and tests
 
 Several --model are a fallback chain."""
 
 
 class AgentOptions(Struct, frozen=True, kw_only=True):
-    """What the command line said of the agent."""
+    """The agent options as typed."""
 
     models: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class AgentOptions(Struct, frozen=True, kw_only=True):
 
 
 class Agent(Struct, frozen=True):
-    """Who answers, and what it may use."""
+    """The models, tools and limits a turn runs with."""
 
     options: AgentOptions
     names: tuple[str, ...]
@@ -74,17 +74,17 @@ class Agent(Struct, frozen=True):
     workspace: Workspace | None
 
     def tools(self, session: Session) -> list[Tool]:
-        """Those of the files named, and the workspace's, which keep their long output in this session."""
+        """Return the tools from files, and the workspace's, which store long output in this session."""
         if self.workspace is None:
             return self.own_tools
         return [*self.own_tools, *session.workspace_tools(self.workspace, commands=self.options.allow)]
 
-    def how(self, session: Session) -> dict[str, Any]:
-        """What `send` and `resume` take."""
+    def run_arguments(self, session: Session) -> dict[str, Any]:
+        """Return the keyword arguments of `send` and `resume`."""
         return {"model": self.models, "tools": self.tools(session), "limits": self.limits}
 
-    def about(self) -> dict[str, Any]:
-        """What a new session's row says of it. The spec tells people later how it was started."""
+    def start_arguments(self) -> dict[str, Any]:
+        """Return the keyword arguments of `start`. The spec records how the session was started."""
         options = self.options
         spec = {
             "name": options.agent,
@@ -103,15 +103,15 @@ class Agent(Struct, frozen=True):
         }
 
     def start(self, store: Store) -> Session:
-        """A new session, or the latest of the conversation that was named."""
+        """Start a session, or continue the latest one of --conversation."""
         options = self.options
         seeds = [system_message(options.system)] if options.system else []
         if options.conversation is not None:
-            return store.latest_or_start(options.conversation, options.agent, seeds, **self.about())
-        return store.start(options.agent, seeds, **self.about())
+            return store.latest_or_start(options.conversation, options.agent, seeds, **self.start_arguments())
+        return store.start(options.agent, seeds, **self.start_arguments())
 
-    def again(self, session: Session) -> str:
-        """The options that bring the same agent to the session once more, as they are typed behind its name."""
+    def flags(self, session: Session) -> str:
+        """Return the options that select this agent again, as typed in a shell, with a leading space."""
         options = self.options
         given = {
             "--model": () if self.names == _own_models(session) else self.names,
@@ -126,7 +126,7 @@ class Agent(Struct, frozen=True):
         return "".join(f" {shlex.quote(word)}" for word in words)
 
     def update_prompt(self, session: Session) -> None:
-        """--system on a session that is there already holds from here on, as an entry of it."""
+        """Append --system to an existing session as its new prompt, unless it is the prompt already."""
         prompt = self.options.system
         if prompt is None or "\n\n".join(session.context().system) == prompt:
             return
@@ -135,9 +135,9 @@ class Agent(Struct, frozen=True):
 
 
 def agent_for(options: AgentOptions, session: Session | None) -> Agent:
-    """Everything that can be refused is refused here, before anything is made."""
+    """Build the agent. Refuses every invalid option, before anything is written."""
     if options.workspace is None and (options.scope or options.allow):
-        raise CommandError("--scope and --allow say what a workspace may do; name it with --workspace DIR")
+        raise CommandError("--scope and --allow need --workspace DIR")
     names = options.models or _own_models(session) or _environment()
     if not names:
         raise CommandError(NO_MODEL)
@@ -149,22 +149,22 @@ def agent_for(options: AgentOptions, session: Session | None) -> Agent:
 
 def _microcents(dollars: float) -> int:
     if not isfinite(dollars):
-        raise CommandError(f"--max-cost {dollars} is no amount of money; leave it out for no cap")
+        raise CommandError(f"--max-cost {dollars} is not an amount; omit it for no limit")
     microcents = round(dollars * MICROCENTS_PER_DOLLAR)
     if not microcents:
         raise CommandError(
-            f"--max-cost {dollars:g} would allow no call at all; raise it, or leave it out for no cap"
+            f"--max-cost {dollars:g} would not allow a single call; raise it, or omit it for no limit"
         )
     return microcents
 
 
 def _own_models(session: Session | None) -> tuple[str, ...]:
-    """What the session's settings name, else the chain it was started with, else its row."""
+    """Return the models of the session's settings, else of the chain it was started with, else of its row."""
     if session is None:
         return ()
-    on_result = fold_settings(session.path()).model
-    if on_result is not None:
-        return (on_result,)
+    model = fold_settings(session.path()).model
+    if model is not None:
+        return (model,)
     row, spec = session.row, _spec(session)
     chain = tuple(spec.get("models", ()))
     return chain if chain[:1] == (row.model,) else (row.model,) if row.model else ()
@@ -185,34 +185,34 @@ def _workspace(options: AgentOptions) -> Workspace | None:
 
 def _spec(session: Session) -> dict[str, Any]:
     spec = session.log.store.detail(session.session_id).spec
-    found = msgspec.json.decode(spec) if spec else {}
-    return found if isinstance(found, dict) else {}
+    fields = msgspec.json.decode(spec) if spec else {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def require_tools(session: Session, tools: list[Tool]) -> None:
-    """A call that waits is not answered with "no such tool" because an option was forgotten."""
+    """Refuse to resume if an open call needs a tool that was not loaded; else the model would be told it does not exist."""
     missing = sorted({call.call.name for call in session.open_tool_calls} - {tool.name for tool in tools})
     if missing:
         raise CommandError(
-            f"session {session.session_id} waits for {', '.join(missing)}, and no such tool is given{_hint(session)}; "
-            f"name it with --tools FILE.py or --workspace DIR, or leave the turn behind: "
+            f"session {session.session_id} has open calls of {', '.join(missing)}, which is not loaded{_hint(session)}; "
+            f"pass --tools FILE.py or --workspace DIR, or abandon the turn: "
             f"bough resume {session.session_id} --rollback"
         )
 
 
 def warn_missing_tools(session: Session, tools: list[Tool]) -> None:
-    lost = sorted(set(session.row.tool_names) - {tool.name for tool in tools})
-    if lost:
-        notify(f"without {', '.join(lost)}, which this session had{_hint(session)}")
+    missing = sorted(set(session.row.tool_names) - {tool.name for tool in tools})
+    if missing:
+        notify(f"running without {', '.join(missing)}, which this session had{_hint(session)}")
 
 
 def _hint(session: Session) -> str:
-    was = original_flags(session)
-    return f" (it was started with{was})" if was else ""
+    flags = original_flags(session)
+    return f" (it was started with{flags})" if flags else ""
 
 
 def original_flags(session: Session) -> str:
-    """Its tools and workspace, as they are typed behind its name."""
+    """Return the --tools and --workspace the session was started with, as typed in a shell, with a leading space."""
     spec = _spec(session)
     was = [("--tools", source) for source in spec.get("tools", ())]
     was += [("--workspace", spec["workspace"])] if spec.get("workspace") else []
@@ -223,7 +223,7 @@ def original_flags(session: Session) -> str:
 
 
 def load_tools(sources: Iterable[str]) -> list[Tool]:
-    """Every tool of `FILE.py`, `package.module`, or of one name in it (`FILE.py:name`), each once."""
+    """Return the tools of each `FILE.py` or `package.module`, or of one name in it (`FILE.py:name`), without duplicates."""
     found: dict[int, Tool] = {}
     for source in sources:
         place, _, name = source.partition(":")
@@ -231,14 +231,14 @@ def load_tools(sources: Iterable[str]) -> list[Tool]:
         tools = _tools_named(source, module, name) if name else _every(module)
         if not tools:
             raise CommandError(
-                f"there is no tool in {source}; decorate functions with @bough.tool, or list them as `tools`"
+                f"{source} has no tools; decorate functions with @bough.tool, or list them as `tools`"
             )
         found |= {id(one): one for one in tools}
     return list(found.values())
 
 
 def load_module(option: str, source: str, place: str) -> ModuleType:
-    """The module of `FILE.py` or `package.module`, as the option named it."""
+    """Import `FILE.py` or `package.module`."""
     is_file = place.endswith(".py") or not all(part.isidentifier() for part in place.split("."))
     if is_file and Path(place).is_dir():
         raise CommandError(f"{option} {source}: {place} is a folder; name a file in it, or a module")
@@ -246,15 +246,13 @@ def load_module(option: str, source: str, place: str) -> ModuleType:
         raise CommandError(f"{option} {source}: there is no file {place}")
     try:
         return _from_file(Path(place)) if is_file else _imported(place)
-    except Exception as error:  # somebody's own code may raise anything
-        raise CommandError(
-            f"{option} {source} could not be loaded: {type(error).__name__}: {error}"
-        ) from error
+    except Exception as error:  # user code may raise anything
+        raise CommandError(f"{option} {source}: cannot be loaded: {type(error).__name__}: {error}") from error
 
 
 def _from_file(place: Path) -> ModuleType:
     name = f"bough_tools_{place.stem}"
-    _find_in(place.resolve().parent)  # as a script finds its neighbours
+    _find_in(place.resolve().parent)  # as a script imports its neighbours
     spec = spec_from_file_location(name, place)
     assert spec is not None
     assert spec.loader is not None
@@ -304,62 +302,69 @@ def _tags(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) ->
 
 
 _AGENT = (
-    click.option("--model", "models", multiple=True, metavar="NAME", help="Several are a fallback chain."),
+    click.option(
+        "--model", "models", multiple=True, metavar="NAME", help="The model; repeat it for a fallback chain."
+    ),
     click.option(
         "--tools",
         multiple=True,
         metavar="FILE.py|MODULE[:NAME]",
-        help="Every tool there, and lists called tools.",
+        help="Load every tool there, and the lists named `tools`.",
     ),
     click.option(
         "--workspace",
         type=click.Path(exists=True, file_okay=False),
         metavar="DIR",
-        help="Give it files, grep, shell and HTTP there.",
+        help="Give the agent file, grep, shell and HTTP tools in this folder.",
     ),
     click.option(
         "--scope",
         type=click.Choice(["sandboxed", "project", "full"]),
-        help="What of the workspace it may touch; sandboxed if not said.",
+        help="What the workspace tools may access. Default: sandboxed.",
     ),
     click.option(
-        "--allow", multiple=True, metavar="COMMAND", help="A command its shell may run; repeat for more."
+        "--allow", multiple=True, metavar="COMMAND", help="A command the shell tool may run; repeatable."
     ),
     click.option(
-        "--max-cost", type=click.FloatRange(min=0), metavar="DOLLARS", help="Refuse calls past this."
+        "--max-cost",
+        type=click.FloatRange(min=0),
+        metavar="DOLLARS",
+        help="Stop when the session has cost this much.",
     ),
     click.option(
-        "--max-turns", type=click.IntRange(min=1), help="Cap on the session's turns; 50 if not said."
+        "--max-turns", type=click.IntRange(min=1), help="Limit of turns in the session. Default: 50."
     ),
 )
 _START = (
     click.option("--system", callback=text_or_file, metavar="TEXT|@FILE", help="The system prompt."),
-    click.option("--agent", metavar="NAME", help="The agent's name, for bough ls --agent."),
+    click.option("--agent", metavar="NAME", help="The agent's name; bough ls --agent filters by it."),
     click.option("--title", help="The session's title."),
     click.option("--tag", "tags", multiple=True, callback=_tags, metavar="NAME=VALUE"),
     click.option(
-        "--conversation", metavar="ID", help="Go on with its latest session, or start its first one."
+        "--conversation",
+        metavar="ID",
+        help="Continue the latest session of this conversation, or start its first.",
     ),
 )
 
 
 def agent_options(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """Who answers, with which tools and limits; the verb is given them as `asked`."""
-    return _taking(verb, _AGENT)
+    """Add the agent options to a command, which receives them as `options`."""
+    return _with_options(verb, _AGENT)
 
 
 def start_options(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """`agent_options`, and what a new session is told and called."""
-    return _taking(verb, (*_AGENT, *_START))
+    """Add the agent options and those of a new session: prompt, title, tags, conversation."""
+    return _with_options(verb, (*_AGENT, *_START))
 
 
-def _taking(verb: Callable[..., Any], options: tuple[Any, ...]) -> Callable[..., Any]:
+def _with_options(verb: Callable[..., Any], options: tuple[Any, ...]) -> Callable[..., Any]:
     @wraps(verb)
-    def parsed(*args: Any, **given: Any) -> Any:
-        about = {name: given.pop(name) for name in AgentOptions.__struct_fields__ if name in given}
-        return verb(*args, options=AgentOptions(**about), **given)
+    def command(*args: Any, **parameters: Any) -> Any:
+        fields = {name: parameters.pop(name) for name in AgentOptions.__struct_fields__ if name in parameters}
+        return verb(*args, options=AgentOptions(**fields), **parameters)
 
-    taking: Callable[..., Any] = parsed
+    decorated: Callable[..., Any] = command
     for option in reversed(options):
-        taking = option(taking)
-    return taking
+        decorated = option(decorated)
+    return decorated

@@ -1,6 +1,6 @@
-"""What `bough` starts with: nothing is loaded yet, so that a Ctrl-C while the rest loads is heard as one.
+"""Entry point of the `bough` script. Imports nothing at first, so that Ctrl-C during startup exits cleanly.
 
-The command comes with the core; what it is drawn with comes with the extra `cli`, and may be missing.
+The script is installed with the core; click and rich come with the extra `cli` and may be missing.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ def run() -> None:
         name = (missing.name or "").partition(".")[0]
         if name not in ("click", "rich"):
             raise
-        sys.stderr.write(f"bough: the command line needs {name}; pip install 'bough[cli]' brings it\n")
+        sys.stderr.write(f"bough: the command line needs {name}; install it with: pip install 'bough[cli]'\n")
         sys.exit(2)
 
 
 def _run() -> None:
     try:
-        from .main import run as go
+        from .main import run as run_command_line
     except KeyboardInterrupt:
         sys.exit(130)
-    go()
+    run_command_line()

@@ -1,7 +1,7 @@
 """The entry point: `bough [--store URL] VERB …`.
 
-Knows the verbs, where each lives, and what an error means for the exit code. A verb's module is loaded when it
-is used, so `bough --help` loads none of them.
+Lists the commands and the module of each, and maps errors to exit codes. A command's module is imported when the
+command runs, so `bough --help` imports none of them.
 """
 
 from __future__ import annotations
@@ -21,57 +21,66 @@ from .store_option import StoreLocation
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Start here": {
-        "demo": ("demo.demo", "An agent killed inside a refund, in one minute: no key, no network."),
-        "chat": ("chat.chat", "Talk to an agent in the terminal; every word is durable."),
+        "demo": (
+            "demo.demo",
+            "Watch an agent get killed during a refund and recover; needs no key and no network.",
+        ),
+        "chat": ("chat.chat", "Talk to an agent in the terminal; every message is saved as it is sent."),
         "run": ("commands.run", "Send one input to an agent and print its answer."),
-        "resume": ("commands.run", "Go on with a turn that was cut off."),
-        "approve": ("commands.run", "Allow, or deny, the tool calls that wait for a person."),
+        "resume": ("commands.run", "Continue a turn that was interrupted."),
+        "approve": ("commands.run", "Approve or deny tool calls that wait for approval."),
     },
     "Look": {
         "ls": ("commands.ls", "List sessions, newest first."),
         "show": ("commands.show", "Show a session's transcript, or one of its entries."),
-        "log": ("commands.show", "List every entry of a session's path."),
-        "tree": ("commands.show", "Draw a session's tree with its leaf."),
-        "tail": ("commands.tail", "Print a session's facts as JSON lines; -f goes on as they come."),
-        "search": ("commands.search", "Search every message, tool input and tool output."),
-        "usage": ("commands.usage", "What was spent: by session, day, model or agent."),
-        "context": ("commands.show", "What the model would be given at this place."),
+        "log": ("commands.show", "List the entries on a session's path."),
+        "tree": ("commands.show", "Draw a session's tree of branches."),
+        "tail": ("commands.tail", "Print a session's journal as JSON lines; -f follows it."),
+        "search": ("commands.search", "Search messages, tool inputs and tool outputs."),
+        "usage": ("commands.usage", "Sum tokens and cost by session, day, model or agent."),
+        "context": ("commands.show", "Print what the model would receive at this point."),
         "serve": ("commands.serve", "Serve the API and the viewer over HTTP."),
         "worker": (
             "commands.worker",
-            "Run the tasks of a queue; any number of workers, on any number of machines.",
+            "Run the tasks of a queue; start as many workers as you need.",
         ),
     },
     "Move": {
-        "fork": ("commands.moves", "Make a new session from any place of another, in O(1)."),
-        "rewind": ("commands.moves", "Move the leaf back; nothing is lost."),
-        "undo": ("commands.moves", "Rewind to before the latest input."),
-        "redo": ("commands.moves", "Go back to where the last rewind came from."),
-        "compact": ("commands.moves", "Let a summary stand for what lies before the newest turn."),
+        "fork": ("commands.moves", "Start a new session from any entry of another, without copying."),
+        "rewind": ("commands.moves", "Move back to an earlier entry; nothing is deleted."),
+        "undo": ("commands.moves", "Move back to before the latest input."),
+        "redo": ("commands.moves", "Undo the last rewind."),
+        "compact": ("commands.moves", "Replace older turns with a summary in what the model receives."),
         "uncompact": ("commands.moves", "Cancel the latest compaction."),
-        "title": ("commands.moves", "Name a session."),
+        "title": ("commands.moves", "Set or print a session's title."),
         "tag": ("commands.moves", "Set or remove a session's tags."),
-        "label": ("commands.moves", "Name a place of a session's tree."),
+        "label": ("commands.moves", "Label an entry of a session."),
     },
     "Compare": {
-        "replay": ("commands.replay", "Re-execute a session without effects, with another model or prompt."),
-        "diff": ("commands.replay", "Compare two sessions or places turn by turn."),
+        "replay": (
+            "commands.replay",
+            "Run a session again without side effects, with another model or prompt.",
+        ),
+        "diff": ("commands.replay", "Compare two sessions or entries turn by turn."),
     },
     "Exchange": {
-        "export": ("commands.export", "Write a session as a bundle, web page, Markdown, or for other tools."),
-        "import": ("commands.import_", "Take a bundle in, or the sessions of another tool."),
+        "export": (
+            "commands.export",
+            "Export a session as a bundle, web page, Markdown, or another tool's format.",
+        ),
+        "import": ("commands.import_", "Import a bundle, or the sessions of another tool."),
         "copy": ("commands.import_", "Copy sessions to another store."),
     },
-    "Care": {
-        "rm": ("commands.delete", "Put a session and its children into the trash."),
-        "restore": ("commands.delete", "Bring a session back from the trash."),
-        "purge": ("commands.delete", "Forget a trashed session for good."),
-        "gc": ("commands.delete", "Drop blobs nobody points to, and what a policy names."),
-        "verify": ("commands.health", "Check chains, numbers, pairs and totals."),
-        "doctor": ("commands.health", "Read-only health of a store, or of another tool's session folder."),
-        "backup": ("commands.backup", "Write a whole copy of the store while others go on."),
-        "migrate": ("commands.backup", "Bring the store to this version's format, with a backup."),
-        "completion": ("commands.completion", "Print what makes your shell complete bough's verbs."),
+    "Maintain": {
+        "rm": ("commands.delete", "Move a session and its children to the trash."),
+        "restore": ("commands.delete", "Restore a session from the trash."),
+        "purge": ("commands.delete", "Delete a trashed session permanently."),
+        "gc": ("commands.delete", "Delete unreferenced attachments and, if you ask, old sessions."),
+        "verify": ("commands.health", "Check the integrity of one session or of all."),
+        "doctor": ("commands.health", "Check the health of a store, or of another tool's session folder."),
+        "backup": ("commands.backup", "Copy the store to a file without blocking writers."),
+        "migrate": ("commands.backup", "Upgrade the store to this version's format, after a backup."),
+        "completion": ("commands.completion", "Print the completion script for your shell."),
     },
 }
 PAGED = {"ls", "show", "log", "tree", "search", "usage", "context", "diff"}
@@ -93,12 +102,12 @@ _SYNONYMS = {
     "status": "ls",
     "switch": "rewind",
 }
-"""What other tools call it."""
+"""Names that other tools use for our commands."""
 VERBS = {verb: home for verbs in SECTIONS.values() for verb, home in verbs.items()}
 
 
 class Verbs(click.Group):
-    """Loads a verb's module when the verb is used."""
+    """Imports a command's module when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -111,7 +120,7 @@ class Verbs(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Verbs without loading them: whoever presses TAB does not wait."""
+        """Complete command names without importing their modules."""
         found = [
             CompletionItem(verb, help=said)
             for verb, (_, said) in VERBS.items()
@@ -126,10 +135,10 @@ class Verbs(click.Group):
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], VERBS, 1)
-            guess = f" Did you mean {near[0]!r}?" if near else " bough --help lists the verbs."
+            guess = f" Did you mean {near[0]!r}?" if near else " bough --help lists the commands."
             if args[0] in _SYNONYMS:
-                guess = f" Here it is bough {_SYNONYMS[args[0]]}."
-            ctx.fail(f"there is no verb {args[0]!r}.{guess}")
+                guess = f" Did you mean '{_SYNONYMS[args[0]]}'?"
+            ctx.fail(f"unknown command {args[0]!r}.{guess}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -146,20 +155,20 @@ def _function(verb: str) -> str:
 @click.option(
     "--store",
     metavar="URL",
-    help="A path, memory: or postgresql://…. Default: $BOUGH_STORE, else one file per user.",
+    help="A file path, memory: or postgresql://…. Default: $BOUGH_STORE, else one file per user.",
 )
-@click.option("--space", default="default", show_default=True, help="The tenant whose sessions are meant.")
+@click.option("--space", default="default", show_default=True, help="The tenant to work in.")
 @click.option("--owner", help="Only sessions of this owner.")
 @click.option(
     "--key-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     envvar="BOUGH_KEY_FILE",
-    help="Holds the key of an encrypted store file. Default: $BOUGH_KEY_FILE.",
+    help="File with the key of an encrypted store. Default: $BOUGH_KEY_FILE.",
 )
 @click.option(
     "--no-pager",
     is_flag=True,
-    help="Print at once what does not fit the terminal; else $BOUGH_PAGER, $PAGER or less shows it.",
+    help="Do not page long output. By default $BOUGH_PAGER, $PAGER or less shows it.",
 )
 @click.version_option(__version__, prog_name="bough", message="%(prog)s %(version)s")
 @click.pass_context
@@ -171,16 +180,16 @@ def bough(
     key_file: Path | None,
     no_pager: bool,
 ) -> None:
-    """Sessions of LLM agents that cannot be lost.
+    """Run LLM agents in durable sessions that you can inspect, fork and replay.
 
     \b
     New here?
       bough demo                           one minute, no key, no network
-      bough chat --model anthropic:MODEL   talk; then bough ls, bough show, bough tree
-      bough VERB --help                    what a verb takes
+      bough chat --model anthropic:MODEL   talk; then try bough ls, bough show, bough tree
+      bough COMMAND --help                 help for one command
 
-    A REFERENCE is a session's id or a unique prefix of it, `latest`, a title, or a bundle file; any of them
-    with @7 means its entry 7.
+    A REFERENCE is a session's id or a unique prefix of it, `latest`, a title, or a bundle file. Append @7 to
+    name entry 7.
     """
     if os.environ.get("NO_COLOR"):
         ctx.color = False
@@ -190,27 +199,27 @@ def bough(
     if ctx.invoked_subcommand in PAGED:
         from .rendering.pager import paged
 
-        ctx.with_resource(paged(wanted=not no_pager))
+        ctx.with_resource(paged(enabled=not no_pager))
 
 
 def run() -> None:
-    """What `bough` on the command line calls."""
+    """Run the command line and exit."""
     _fill_streams()
     sys.exit(outcome(sys.argv[1:]))
 
 
 def _fill_streams() -> None:
-    """A stream that was closed by whoever started us leads nowhere; its number must not become a store's file."""
+    """Replace closed standard streams by /dev/null, so that a store's file cannot get their descriptor."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open as long as we run
 
 
 def outcome(arguments: list[str]) -> int:
-    """Run one command line; the exit code. 0 fine, 1 differs or problems, 2 usage, 3 stale or locked."""
+    """Run one command line and return its exit code: 0 success, 1 failure or difference, 2 usage, 3 stale or locked."""
     out = sys.stdout
     for stream in (out, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # a locale that cannot say it is told what it would have been
+        if isinstance(stream, TextIOWrapper):  # print escapes for characters the locale cannot encode
             stream.reconfigure(errors="backslashreplace")
     try:
         code: Any = bough.main(arguments, prog_name="bough", standalone_mode=False)
@@ -219,14 +228,14 @@ def outcome(arguments: list[str]) -> int:
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted; what was durable is safe", err=True)
+        click.echo("interrupted; everything saved so far is safe", err=True)
         return 130
     except BrokenPipeError:
-        # Whoever reads has seen enough. Python would complain once more when it flushes at the end.
+        # The reader closed the pipe. Without this Python would report it again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except SystemExit:
-        if sys.stdout is not out:  # the same, heard by click, which wraps the stream and calls it an error
+        if sys.stdout is not out:  # also a closed pipe: click wraps the stream and raises SystemExit
             return 0
         raise
     except Exception as error:

@@ -1,7 +1,6 @@
-"""Spans on their way to a collector: OTLP over HTTP, each line a request.
+"""Sends OpenTelemetry spans to a collector: OTLP over HTTP, one request per line.
 
-Knows addresses, headers and what a collector answers. Does not know spans. Sending again does no harm: the ids are the
-same. A redirect is not followed: it would lose what was sent.
+Sending twice is harmless, since the span ids are the same. Redirects are not followed: they would drop the body.
 """
 
 from __future__ import annotations
@@ -21,30 +20,30 @@ from .rendering.error_text import FAILURE, CommandError
 
 PATH = "/v1/traces"
 HEADERS = "OTEL_EXPORTER_OTLP_HEADERS"
-"""The variable that every exporter of OpenTelemetry reads: NAME=VALUE,… with keys that are nobody's business."""
+"""The variable all OpenTelemetry exporters read: NAME=VALUE,…. It may hold secrets, so its value is never printed."""
 TIMEOUT = 30
 MAX_REPLY = 64 * 1024
 
 
 class SendFailed(CommandError):
-    """The collector did not take it."""
+    """The collector did not accept the spans."""
 
     exit_code = FAILURE
 
 
-class Sent(Struct, frozen=True):
+class SendResult(Struct, frozen=True):
     url: str
     requests: int
     spans: int
 
 
-class Partial(Struct, frozen=True, rename="camel"):
+class PartialSuccess(Struct, frozen=True, rename="camel"):
     rejected_spans: int | str = 0
     error_message: str = ""
 
 
-class Reply(Struct, frozen=True, rename="camel"):
-    partial_success: Partial = Partial()
+class CollectorReply(Struct, frozen=True, rename="camel"):
+    partial_success: PartialSuccess = PartialSuccess()
 
 
 class _NoRedirect(HTTPRedirectHandler):
@@ -52,36 +51,38 @@ class _NoRedirect(HTTPRedirectHandler):
         return None
 
 
-def send(lines: Iterable[str], to: str) -> Sent:
-    url, headers, opener = address(to), _headers(), build_opener(_NoRedirect)
+def send(lines: Iterable[str], to: str) -> SendResult:
+    url, headers, opener = collector_url(to), _headers(), build_opener(_NoRedirect)
     requests = spans = 0
     for line in lines:
         body = line.encode()
         reply = _post(opener, Request(url, body, headers, method="POST"), requests)
         partial = reply.partial_success
         if partial.rejected_spans not in ("", "0", 0):
-            said = partial.error_message or "it does not say why"
-            raise SendFailed(f"{url} took the others and rejected {partial.rejected_spans} spans: {said}")
+            reason = partial.error_message or "no reason given"
+            raise SendFailed(
+                f"{url} rejected {partial.rejected_spans} spans and accepted the others: {reason}"
+            )
         requests += 1
-        spans += line.count('"spanId":"')  # within a text the quotes are escaped
-    return Sent(url, requests, spans)
+        spans += line.count('"spanId":"')  # inside a text the quotes are escaped
+    return SendResult(url, requests, spans)
 
 
-def address(to: str) -> str:
-    """The address of a collector, with the path for traces unless it is there."""
+def collector_url(to: str) -> str:
+    """Return the collector's URL, with the path for traces appended if it is missing."""
     try:
         parts = urlsplit(to)
         is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        is_good = is_good and parts.username is None  # a key goes into a header
+        is_good = is_good and parts.username is None  # keys belong in a header
     except ValueError:
         is_good = False
     if not is_good or not to.isprintable() or " " in to or parts.query or parts.fragment:
-        raise CommandError(f"{to!r} is no address of a collector; it takes one such as http://localhost:4318")
+        raise CommandError(f"{to!r} is not a collector's URL; expected one such as http://localhost:4318")
     return to if parts.path.rstrip("/").endswith(PATH) else to.rstrip("/") + PATH
 
 
 def _headers() -> dict[str, str]:
-    found = {"Content-Type": "application/json", "User-Agent": "bough"}
+    headers = {"Content-Type": "application/json", "User-Agent": "bough"}
     for pair in filter(str.strip, os.environ.get(HEADERS, "").split(",")):
         name, is_pair, value = pair.partition("=")
         name, value = name.strip(), unquote(value.strip())
@@ -92,31 +93,31 @@ def _headers() -> dict[str, str]:
             or " " in name
             or not value.isprintable()
         ):
-            raise CommandError(f"{HEADERS} is not understood; it takes NAME=VALUE, several parted by commas")
-        found[name] = value
-    return found
+            raise CommandError(f"{HEADERS} is invalid; expected NAME=VALUE, separated by commas")
+        headers[name] = value
+    return headers
 
 
-def _post(opener: OpenerDirector, request: Request, done: int) -> Reply:
+def _post(opener: OpenerDirector, request: Request, done: int) -> CollectorReply:
     url = request.full_url
-    before = f" ({done} requests were taken before)" if done else ""
+    before = f" ({done} requests were accepted before)" if done else ""
     try:
         with opener.open(request, timeout=TIMEOUT) as answer:
-            said = answer.read(MAX_REPLY)
+            body = answer.read(MAX_REPLY)
     except HTTPError as error:
         with error:
-            words = error.read(200).decode("utf-8", "replace").strip()
+            reason = error.read(200).decode("utf-8", "replace").strip()
         raise SendFailed(
-            f"{url} refused the spans: {error.code} {error.reason}{': ' + words if words else ''}{before}; look at the "
-            f"address, and at {HEADERS} if it wants a key"
+            f"{url} refused the spans: {error.code} {error.reason}{': ' + reason if reason else ''}{before}; check the "
+            f"URL, and {HEADERS} if the collector needs a key"
         ) from None
     except (URLError, HTTPException, OSError) as error:
         cause = getattr(error, "reason", None) or error
         why = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
         raise SendFailed(
-            f"nobody takes spans at {url}: {why}{before}; start a collector there, or write them to a file with -o FILE"
+            f"cannot send spans to {url}: {why}{before}; start a collector there, or write them to a file with -o FILE"
         ) from None
     try:
-        return msgspec.json.decode(said, type=Reply)
+        return msgspec.json.decode(body, type=CollectorReply)
     except msgspec.DecodeError:
-        return Reply()  # it said 200 in words of its own
+        return CollectorReply()  # accepted, with a body we do not know

@@ -1,7 +1,7 @@
-"""References: how a person names a session, and perhaps a place in it.
+"""References: how the command line names a session, and optionally an entry of it.
 
-`ses_3f…`, a unique prefix with or without `ses_`, `latest`, a title, or a bundle file; `@7` is its entry 7,
-`@3:7` the entry 7 of branch 3, wherever the session stands now.
+`ses_3f…`, a unique prefix with or without `ses_`, `latest`, a title, or a bundle file. `@7` names its entry 7, `@3:7`
+entry 7 of branch 3, whatever the session's leaf.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from .rendering.output import clip
 from .store_option import StoreLocation
 
 NEWEST = ("latest", "@", "")
-"""Names of the newest session; the last is what stands before the @ of @7."""
+"""Names of the newest session; the empty one is the name in `@7`."""
 _AT = re.compile(r"^(?P<name>.*)@(?:(?P<branch>\d+):)?(?P<seq>\d+)$", re.DOTALL)
 
 
 class Position(Struct, frozen=True):
     session: Session
     leaf: Leaf | None
-    """The place that was named with @; None: the session's own leaf."""
+    """The entry named with @; None means the session's own leaf."""
 
     @property
     def seq(self) -> int | None:
         return None if self.leaf is None else self.leaf.seq
 
     def session_at(self) -> Session:
-        """A handle that stands at the place named; looking never moves the leaf."""
+        """Return a session handle at this position. The stored leaf does not move."""
         if self.leaf is None:
             return self.session
         log = self.session.log
@@ -50,24 +50,24 @@ class Position(Struct, frozen=True):
 
     @property
     def is_on_path(self) -> bool:
-        """Whether the place named lies on the way to where the session stands."""
+        """Whether this position is on the path to the session's leaf."""
         session, leaf = self.session, self.leaf
         return leaf is None or (leaf.seq <= session.leaf.seq and session.log.leaf_at(leaf.seq) == leaf)
 
     def move_leaf(self, summary: str | None = None) -> Cut:
-        """Move the leaf to the place named: back along the path, or over to the branch that holds it."""
+        """Move the session's leaf here: back along the path, or to another branch."""
         assert self.leaf is not None
         if self.is_on_path:
             return self.session.rewind(self.leaf.seq, summary=summary)
         if summary is not None:
             raise CommandError(
-                "--summary tells of what a rewind leaves behind; another branch is gone to without one"
+                "--summary only applies when rewinding on the same branch; omit it to switch branches"
             )
         return Cut(self.session.checkout(self.leaf).seq, self.leaf.seq)
 
 
 def resolve(location: StoreLocation, reference: str, *, trashed: bool = False) -> Position:
-    """The place a reference names, in this store or in a bundle file."""
+    """Resolve a reference to a session of this store or of a bundle file."""
     name, branch, seq = _split_reference(reference)
     bundle, _ = bundle_file(location, reference, trashed=trashed)
     if bundle is not None:
@@ -83,22 +83,22 @@ def resolve(location: StoreLocation, reference: str, *, trashed: bool = False) -
 
 
 def resolve_stored(location: StoreLocation, reference: str, *, trashed: bool = False) -> Position:
-    """For verbs that change something: what a bundle file holds is only looked at, and a change of it would not last."""
+    """Resolve a reference for a command that writes: a bundle file is refused, since the change would be lost."""
     bundle, _ = bundle_file(location, reference, trashed=trashed)
     if bundle is not None:
         raise CommandError(
-            f"{reference} is a bundle file; take it in first: bough import {shlex.quote(str(bundle))}"
+            f"{reference} is a bundle file; import it first: bough import {shlex.quote(str(bundle))}"
         )
     return resolve(location, reference, trashed=trashed)
 
 
 def resolve_session(location: StoreLocation, reference: str) -> Position:
-    """For verbs that take a session as a whole: a place in it is refused, for it would be passed over."""
+    """Resolve a reference for a command that takes whole sessions: `@7` is refused."""
     return _whole(resolve(location, reference), reference)
 
 
 def resolve_stored_session(location: StoreLocation, reference: str, *, trashed: bool = False) -> Position:
-    """Both: a whole session of this store."""
+    """Resolve a reference to a whole session of this store."""
     return _whole(resolve_stored(location, reference, trashed=trashed), reference)
 
 
@@ -106,14 +106,14 @@ def _whole(found: Position, reference: str) -> Position:
     if found.leaf is not None:
         name = _split_reference(reference)[0] or "latest"
         raise CommandError(
-            f"{reference} names an entry, and this verb takes the whole session: say {name}. "
-            f"bough rewind {reference} moves its leaf there, bough fork {reference} makes a session that ends there"
+            f"{reference} names an entry, but this command takes a whole session; use {name}. "
+            f"bough rewind {reference} moves the session back to that entry, bough fork {reference} starts a new session there"
         )
     return found
 
 
 def _split_reference(reference: str) -> tuple[str, int | None, int | None]:
-    """Name, branch and seq."""
+    """Return the name, branch and entry number."""
     match = _AT.match(reference)
     if match is None:
         return reference, None, None
@@ -123,9 +123,9 @@ def _split_reference(reference: str) -> tuple[str, int | None, int | None]:
 def bundle_file(
     location: StoreLocation, reference: str, *, trashed: bool = False
 ) -> tuple[Path | None, int | None]:
-    """The file a reference names, if it names one, and the seq in it. A bare word is a session's before a file's."""
+    """Return the bundle file a reference names, if any, and the entry number. A bare word names a session first."""
     if not reference:
-        raise CommandError("the reference is empty; say latest, or an id that bough ls lists")
+        raise CommandError("the reference is empty; use latest, or an id from bough ls")
     name, _, seq = _split_reference(reference)
     place = Path(name)
     if name.endswith(".bough") and not place.exists():
@@ -146,11 +146,11 @@ def _leaf_on_branch(session: Session, name: str, branch: int, seq: int) -> Leaf:
     found = next((one for one in session.branches() if one.branch == branch), None)
     if found is not None and found.parent_seq < seq <= found.tail:
         return Leaf(branch, seq)
-    holds = "there is no such branch in this session"
+    holds = "this session has no such branch"
     if found is not None:
-        holds = f"branch {branch} holds the entries {found.parent_seq + 1} to {found.tail}"
+        holds = f"branch {branch} has entries {found.parent_seq + 1} to {found.tail}"
     raise CommandError(
-        f"{branch}:{seq} is no place: {holds}; bough log {name or 'latest'} --all lists them all"
+        f"there is no entry {branch}:{seq}: {holds}; bough log {name or 'latest'} --all lists all entries"
     )
 
 
@@ -158,31 +158,31 @@ def _session_id(store: Store, name: str, *, trashed: bool) -> str:
     if name in NEWEST:
         rows = store.sessions(include_children=False, trashed=trashed, limit=1).sessions
         if not rows and trashed:
-            raise CommandError("the trash is empty; bough rm REFERENCE puts a session there")
+            raise CommandError("the trash is empty")
         if not rows:
             raise CommandError("there is no session yet; bough chat starts one")
         return rows[0].session_id
     found = _match(store, name, trashed=trashed)
     if found is None and trashed:
-        raise CommandError(f"no session {name!r} in the trash; bough ls --trashed lists what is")
+        raise CommandError(f"there is no session {name!r} in the trash; bough ls --trashed lists it")
     if found is None:
         raise NotFound(name)
     return found
 
 
 def _match(store: Store, name: str, *, trashed: bool) -> str | None:
-    """The one session of this id, prefix or title; several are refused."""
-    # A replay bears the title of its source; who says the title means the source.
+    """Return the id of the only session with this id, prefix or title; refuse an ambiguous name."""
+    # A replay has the title of its source; the title names the source.
     by_title: list[dict[str, Any]] = [{"title": name, "include_children": False}, {"title": name}]
     for query in ({"id_prefix": name}, {"id_prefix": f"ses_{name}"}, *by_title):
         rows = store.sessions(trashed=trashed, limit=6, **query).sessions
         exact = [row for row in rows if row.session_id == name]
-        if "title" in query and len(rows) > 1:  # forks bear it too
+        if "title" in query and len(rows) > 1:  # forks have it too
             rows = [row for row in rows if row.relation is None] or rows
         if exact or len(rows) == 1:
             return (exact or rows)[0].session_id
         if rows:
-            raise CommandError(f"{name!r} may be any of these; say more of its id:\n{_candidates(rows)}")
+            raise CommandError(f"{name!r} is ambiguous; type more of the id:\n{_candidates(rows)}")
     return None
 
 
@@ -192,7 +192,7 @@ def _candidates(rows: list[SessionRow]) -> str:
 
 
 def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Ids and titles for the shell, newest first. It would tear a title of several words apart: that tells of its id."""
+    """Complete ids and one-word titles, newest first. Longer titles appear as the help text of their id."""
     found = ctx.find_object(StoreLocation) or StoreLocation(
         ctx.parent.params.get("store") if ctx.parent else None, "default", None
     )
@@ -200,7 +200,7 @@ def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
         return []
     try:
         rows = found.open().sessions(limit=200).sessions
-    except (BoughError, OSError):  # said across the line that is being typed it would help nobody
+    except (BoughError, OSError):  # a message would garble the line being typed
         return []
     named = [("latest", None), *((row.session_id, row.title) for row in rows)]
     named += [(row.title, None) for row in rows if row.title and row.title.split() == [row.title]]

@@ -1,4 +1,4 @@
-"""Where a run goes on from: a new session, one that is there, a copy of one, or an earlier place of it."""
+"""The session a run continues: a new one, an existing one, a fork of one, or an earlier entry of one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .store_option import StoreLocation
 
 
 class Source(Struct, frozen=True, kw_only=True):
-    """The flags of a session's origin, at most one of them."""
+    """--resume, --copy or --overwrite; at most one of them."""
 
     resume_from: str | None = None
     copy_from: str | None = None
@@ -35,11 +35,11 @@ class Source(Struct, frozen=True, kw_only=True):
             )
             > 1
         ):
-            raise CommandError("--resume, --copy and --overwrite exclude each other; name one")
+            raise CommandError("--resume, --copy and --overwrite exclude each other; use one")
         if self.to_point is not None and self.copy_from is None:
-            raise CommandError("--to-point says how much --copy takes along; name what to copy")
+            raise CommandError("--to-point needs --copy REFERENCE")
         if self.from_point is not None and self.overwrite_from is None:
-            raise CommandError("--from-point says where --overwrite goes back to; name the session")
+            raise CommandError("--from-point needs --overwrite REFERENCE")
 
     @property
     def reference(self) -> str | None:
@@ -49,26 +49,30 @@ class Source(Struct, frozen=True, kw_only=True):
         )
 
     def session(self, location: StoreLocation, options: AgentOptions) -> tuple[Session, Agent]:
-        """The session to run in and the agent to run it; nothing is made or moved before both are known to be sound."""
+        """Return the session to run in and its agent. Nothing is created or moved before both are valid."""
         if self.reference is None:
             return _new(location, options)
         reject_naming_options(
             options, *(("agent",) if self.copy_from is not None else ("title", "tags", "agent"))
         )
-        place = resolve_stored(location, self.reference)
-        if self.resume_from is not None and place.leaf is not None:
+        position = resolve_stored(location, self.reference)
+        if self.resume_from is not None and position.leaf is not None:
             raise CommandError(
-                f"--resume goes on where the session stands; for entry {place.leaf.seq} use --copy or --overwrite"
+                f"--resume continues at the session's leaf; to continue from entry {position.leaf.seq} use --copy or --overwrite"
             )
-        agent = agent_for(options, place.session)
+        agent = agent_for(options, position.session)
         if self.copy_from is not None:
-            return _copied(place, self.to_point, agent), agent
-        _refuse_replay(place.session)
-        if place.leaf is not None or self.from_point is not None:
-            cut = place.move_leaf() if place.leaf is not None else place.session.rewind(self.from_point or 0)
-            _print_move(cut, f"rewound {place.session.session_id} to")
-        agent.update_prompt(place.session)
-        return place.session, agent
+            return _copy(position, self.to_point, agent), agent
+        _refuse_replay(position.session)
+        if position.leaf is not None or self.from_point is not None:
+            cut = (
+                position.move_leaf()
+                if position.leaf is not None
+                else position.session.rewind(self.from_point or 0)
+            )
+            _print_move(cut, f"rewound {position.session.session_id} to")
+        agent.update_prompt(position.session)
+        return position.session, agent
 
 
 def _new(location: StoreLocation, options: AgentOptions) -> tuple[Session, Agent]:
@@ -76,55 +80,54 @@ def _new(location: StoreLocation, options: AgentOptions) -> tuple[Session, Agent
         agent = agent_for(options, None)
         return agent.start(location.open_or_create()), agent
     store = location.open_or_create()
-    found = store.latest(options.conversation)
-    agent = agent_for(options, found)
+    existing = store.latest(options.conversation)
+    agent = agent_for(options, existing)
     session = agent.start(store)
-    if found is not None:
+    if existing is not None:
         agent.update_prompt(session)
     return session, agent
 
 
-def _copied(place: Position, to_point: int | None, agent: Agent) -> Session:
-    options, seq = agent.options, place.seq if to_point is None else to_point
-    source = place.session if to_point is not None else place.session_at()
+def _copy(position: Position, to_point: int | None, agent: Agent) -> Session:
+    options, seq = agent.options, position.seq if to_point is None else to_point
+    source = position.session if to_point is not None else position.session_at()
     model = options.models[0] if options.models else None
-    made = source.fork(seq, model=model, prompt=options.system, title=options.title)
-    assert made.cut is not None
-    _print_move(made.cut, f"copied {place.session.session_id} to {made.session_id}, up to")
+    fork = source.fork(seq, model=model, prompt=options.system, title=options.title)
+    assert fork.cut is not None
+    _print_move(fork.cut, f"copied {position.session.session_id} to {fork.session_id}, up to")
     if options.tags:
-        made.tag(**options.tags)
-    return made
+        fork.tag(**options.tags)
+    return fork
 
 
 def _print_move(cut: Cut, what: str) -> None:
-    why = f" ({cut.requested} would part a call from its results)" if cut.has_moved else ""
+    why = f" (entry {cut.requested} is between a call and its results)" if cut.has_moved else ""
     notify(f"{what} entry {cut.at}{why}")
 
 
 def resolve_runnable(location: StoreLocation, reference: str) -> Session:
-    """A whole session of this store that may go on."""
+    """Resolve a session of this store that can run; a replay cannot."""
     session = resolve_stored_session(location, reference).session
     _refuse_replay(session)
     return session
 
 
 def reject_naming_options(options: AgentOptions, *names: str) -> None:
-    """What a session is called is said when it is made, and what is typed is never passed over."""
+    """Refuse options that only apply to a new session."""
     if options.conversation is not None:
         raise CommandError(
-            "--conversation names the session by itself; leave out --resume, --copy, --overwrite"
+            "--conversation already selects the session; omit --resume, --copy and --overwrite"
         )
     flags = {"title": "--title", "tags": "--tag", "agent": "--agent", "system": "--system"}
     given = [flags[name] for name in names if getattr(options, name) not in (None, {})]
     if given:
         raise CommandError(
-            f"{' and '.join(given)}: only for a session that is made; of one that is there bough title and bough tag "
-            "change the name and the tags"
+            f"{' and '.join(given)}: only for a new session; use bough title and bough tag on an existing one"
         )
 
 
 def _refuse_replay(session: Session) -> None:
-    """Before anything is said of how to go on with it."""
+    """Refuse a replay before any other message suggests how to continue it."""
     if session.row.relation == "replay":
         raise SessionIsReplay(session.session_id)
 
@@ -135,39 +138,37 @@ _OPTIONS = (
         "resume_from",
         metavar="REFERENCE",
         shell_complete=complete,
-        help="Go on with this session.",
+        help="Continue this session.",
     ),
     click.option(
         "--copy", "copy_from", metavar="REFERENCE", shell_complete=complete, help="Fork this session first."
     ),
-    click.option(
-        "--to-point", type=click.IntRange(min=0), metavar="N", help="Of --copy: only up to entry N."
-    ),
+    click.option("--to-point", type=click.IntRange(min=0), metavar="N", help="With --copy: fork at entry N."),
     click.option(
         "--overwrite",
         "overwrite_from",
         metavar="REFERENCE",
         shell_complete=complete,
-        help="Go on with this session from an earlier place.",
+        help="Continue this session from an earlier entry.",
     ),
     click.option(
         "--from-point",
         type=click.IntRange(min=0),
         metavar="N",
-        help="Of --overwrite: rewind to entry N first. What lay behind it stays; bough tree shows it.",
+        help="With --overwrite: rewind to entry N first. Later entries are kept on their branch; bough tree shows them.",
     ),
 )
 
 
 def source_options(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """--resume, --copy --to-point, --overwrite --from-point; the verb is given them as `source`."""
+    """Add --resume, --copy --to-point and --overwrite --from-point to a command, which receives them as `source`."""
 
     @wraps(verb)
-    def parsed(*args: Any, **given: Any) -> Any:
-        source = Source(**{name: given.pop(name) for name in Source.__struct_fields__})
-        return verb(*args, source=source, **given)
+    def command(*args: Any, **parameters: Any) -> Any:
+        source = Source(**{name: parameters.pop(name) for name in Source.__struct_fields__})
+        return verb(*args, source=source, **parameters)
 
-    taking: Callable[..., Any] = parsed
+    decorated: Callable[..., Any] = command
     for option in reversed(_OPTIONS):
-        taking = option(taking)
-    return taking
+        decorated = option(decorated)
+    return decorated

@@ -1,4 +1,4 @@
-"""Where the command line finds its store: an option, the environment, else one stable file per user."""
+"""The store a command line uses: --store, else $BOUGH_STORE, else one file per user."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def default_store() -> Path:
-    """Never keyed by the working directory: a session is found from wherever it is asked for."""
+    """Return the per-user store, which does not depend on the working directory."""
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(base) / "bough" / "bough.db"
 
 
 class StoreLocation:
-    """The store, space and owner of this command line; opened when first asked for."""
+    """The store, space and owner named on the command line. Opened on first use, closed when the command ends."""
 
     def __init__(self, store: str | None, space: str, owner: str | None) -> None:
         self.url = store or os.environ.get("BOUGH_STORE") or str(default_store())
@@ -30,7 +30,7 @@ class StoreLocation:
         self._stores: list[Store] = []
 
     def register_key_file(self, key_file: Path | None) -> None:
-        """The store is encrypted, or to be made so, with what the file's first line says."""
+        """Use the first line of `key_file` as the key of the (new or existing) encrypted store."""
         if key_file is None or not self.is_file:
             return
         from ..stores.sqlite.encryption import register_key
@@ -38,7 +38,7 @@ class StoreLocation:
         try:
             lines = key_file.read_text().splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise CommandError(f"the key in {key_file} cannot be read ({error})") from None
+            raise CommandError(f"cannot read the key in {key_file} ({error})") from None
         register_key(self.url, lines[0] if lines else "")
 
     @property
@@ -47,7 +47,7 @@ class StoreLocation:
 
     @property
     def exists(self) -> bool:
-        """Whether there may be something to read: a file that nobody has made yet holds nothing."""
+        """Whether the store may hold something: False for a file that does not exist yet."""
         return not self.is_file or Path(self.url).exists()
 
     @property
@@ -56,7 +56,7 @@ class StoreLocation:
 
     @property
     def display_url(self) -> str:
-        """The store's name for messages: no password in it."""
+        """The store's URL for messages, without the password."""
         if not self.is_postgres:
             return self.url
         from ..stores.postgres.url import Address
@@ -64,26 +64,26 @@ class StoreLocation:
         return Address.parse(self.url).safe_url
 
     def open(self) -> Store:
-        """For reading and changing what is there; says so if there is no store yet."""
+        """Open an existing store; raise CommandError if there is none."""
         if not self.exists:
             raise CommandError(
-                f"there is no store at {self.url} yet; bough chat or bough run makes one, bough demo shows what it is"
+                f"there is no store at {self.url} yet; bough chat or bough run creates it, bough demo shows what it can do"
             )
         return self._open()
 
     def open_or_create(self) -> Store:
-        """For what may be the first session of all: the file, and the folder of the default one, are made."""
+        """Open the store; create the file, and the folder of the default store, if they do not exist."""
         if self.is_file and Path(self.url) == default_store():
             try:
                 Path(self.url).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             except OSError as error:
                 raise CommandError(
-                    f"no store can be made at {self.url} ({error.strerror}); name another with --store PATH or BOUGH_STORE"
+                    f"cannot create a store at {self.url} ({error.strerror}); name another with --store PATH or BOUGH_STORE"
                 ) from None
         return self._open()
 
     def open_memory(self) -> Store:
-        """A store in memory, for looking into a bundle."""
+        """Open an empty in-memory store, used to read bundles."""
         from ..store import open
 
         self._stores.append(open("memory:", space=self.space))

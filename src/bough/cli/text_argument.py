@@ -1,4 +1,4 @@
-"""Text of a command line: as it was typed, from a file (@FILE) or from stdin. UTF-8, or refused before anything is made."""
+"""Text arguments: typed, from a file (@FILE) or from stdin. Anything but UTF-8 is refused before anything is written."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .rendering.error_text import CommandError
 
 
 def text_or_file(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """For an option that takes TEXT|@FILE: what the file says, or the text as given."""
+    """Option callback for TEXT|@FILE: return the text, or the contents of the file."""
     if value is None:
         return None
     return check_utf8(value, param.opts[-1]) if not value.startswith("@") else _of_file(value[1:])
 
 
 def read_stdin() -> str:
-    """All of stdin."""
+    """Return all of stdin."""
     try:
         return check_utf8(sys.stdin.read(), "stdin")
     except UnicodeDecodeError:
@@ -26,7 +26,7 @@ def read_stdin() -> str:
 
 
 def check_utf8(text: str, what: str) -> str:
-    """The text itself; refused if a byte of it was none of UTF-8, which Python passes on as half a character."""
+    """Return the text; refuse it if it holds surrogates, which Python makes of bytes that are not UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -42,8 +42,6 @@ def _of_file(name: str) -> str:
     try:
         return Path(name).read_text(encoding="utf-8")
     except OSError as error:
-        raise CommandError(
-            f"{name}: {error.strerror}; @FILE reads a text from a file, name one that is there"
-        ) from None
+        raise CommandError(f"{name}: {error.strerror}; @FILE reads the text from an existing file") from None
     except UnicodeDecodeError:
         raise CommandError(f"{name} is not UTF-8 text; save it as UTF-8") from None

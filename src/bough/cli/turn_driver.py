@@ -1,7 +1,7 @@
-"""Driving a turn from a terminal: events to whoever shows them, Ctrl-C to the turn, approvals to a person.
+"""Drives a turn from the terminal: passes events to a watcher, Ctrl-C to the turn, and approvals to the user.
 
-One event loop serves all the runs of a command. A tool that blocks its thread cannot be stopped, only left: the
-log says that its outcome is unknown, and `leave` does not wait for it.
+One event loop runs all turns of a command. A tool that blocks its thread cannot be stopped: the log records its
+outcome as unknown, and `exit` does not wait for it.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from .rendering.turn_events import Watcher
 from .store_option import StoreLocation
 
 Ask = Callable[[OpenCall], bool | None]
-"""A person's word on a call: allow, deny, or None: not now."""
+"""Ask the user about a call: True allows it, False denies it, None decides later."""
 
 CANCELLED_CODE = 130
 
 
 class TurnEnd(Struct, frozen=True):
-    """How a run ended."""
+    """How a turn ended."""
 
     reason: str
     error: dict[str, Any] | None = None
     waiting: tuple[OpenCall, ...] = ()
-    """Calls that wait for a person."""
+    """Calls that wait for approval."""
 
     @property
     def is_fine(self) -> bool:
@@ -49,7 +49,7 @@ class TurnEnd(Struct, frozen=True):
 
 
 class Driver:
-    """Runs turns one after the other; Ctrl-C cancels the turn and not the program, twice ends the program."""
+    """Runs turns one after the other. Ctrl-C cancels the turn; a second Ctrl-C ends the program."""
 
     def __init__(self, pass_location: StoreLocation) -> None:
         self._here = pass_location
@@ -62,10 +62,10 @@ class Driver:
     def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
         self._loop.close()
         if kind is KeyboardInterrupt:
-            self.leave(CANCELLED_CODE)
+            self.exit(CANCELLED_CODE)
 
     def drive(self, run: Run, watcher: Watcher) -> Event | None:
-        """The whole run; returns its last word."""
+        """Consume the run and return its last event, `session:turn_completed`, if it came."""
         is_interrupted = False
 
         def interrupt() -> None:
@@ -82,8 +82,8 @@ class Driver:
         finally:
             self._loop.remove_signal_handler(signal.SIGINT)
 
-    def leave(self, code: int) -> int:
-        """The exit code, or after a cancel the exit itself: Python would wait for a tool's thread, perhaps for hours."""
+    def exit(self, code: int) -> int:
+        """Return the exit code. After a cancel exit at once: Python would wait for a tool's thread, perhaps for hours."""
         if self._has_cancelled:
             self._here.close()
             sys.stdout.flush()
@@ -94,7 +94,7 @@ class Driver:
 
 async def _consume(run: Run, watcher: Watcher) -> Event | None:
     last = None
-    # Closed at once if the watcher fails: a run that nobody watches is cancelled, and says so in its log.
+    # Closed at once if the watcher fails: that cancels the run, and the log records it.
     async with aclosing(cast(AsyncGenerator[Event, None], run.__aiter__())) as events:
         async for event in events:
             watcher.watch(event)
@@ -112,34 +112,38 @@ def run_turn(
     *,
     one_shot: bool = False,
 ) -> TurnEnd:
-    """One input, or the turn that is open, and the approvals it needs, to its end."""
-    how = agent.how(session)
-    run = session.resume(**how) if content is None else session.send(content, **how, one_shot=one_shot)
+    """Run one input, or the open turn, to its end, asking for the approvals it needs."""
+    arguments = agent.run_arguments(session)
+    run = (
+        session.resume(**arguments)
+        if content is None
+        else session.send(content, **arguments, one_shot=one_shot)
+    )
     while True:
         try:
             last = driver.drive(run, watcher)
         except TaskTrashed:
-            raise  # not this one: what it waits for
+            raise  # a task of this session, not the session itself
         except (NotFound, SessionTrashed) as gone:
-            raise TakenOver(f"taken away in the middle of the turn: {gone.command_text}") from gone
+            raise TakenOver(f"the session was removed during the turn: {gone.command_text}") from gone
         waiting = waiting_calls(session)
         if not waiting or ask is None or not _decide(session, waiting, ask):
             return _end(last, waiting)
-        run = session.resume(**how)
+        run = session.resume(**arguments)
 
 
 def waiting_calls(session: Session) -> tuple[PendingApproval, ...]:
-    """The calls that wait for a person, those of its tasks too; each knows its session."""
+    """Return the calls that wait for approval, those of its tasks included."""
     return tuple(session.pending_approvals())
 
 
 def _decide(session: Session, waiting: tuple[PendingApproval, ...], ask: Ask) -> bool:
-    """Whether every one of them has its answer now."""
+    """Ask about each call; return whether all of them were decided."""
     for call in waiting:
-        word = ask(call)
-        if word is None:
+        allow = ask(call)
+        if allow is None:
             return False
-        session.approve(call, allow=word)
+        session.approve(call, allow=allow)
     return True
 
 

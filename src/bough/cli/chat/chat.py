@@ -1,7 +1,7 @@
-"""`bough chat`: talk to an agent in the terminal; every word is durable.
+"""`bough chat`: the conversation between the user and a session, and its slash commands.
 
-Knows the conversation between a person and a session: inputs, approvals, what to do when a turn was cut off or
-another process has the session. How it looks is `screen`'s business, what is typed `typed`'s.
+Handles inputs, approvals, interrupted turns and sessions that another process is running. `turn_screen` draws turns,
+`line_input` reads what is typed.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from .line_input import PipedInput, TerminalInput
 if TYPE_CHECKING:
     from rich.console import Console
 
-SHOWN_AT_START = 2
+TURNS_AT_START = 2
 
 
 @click.command()
 @click.option(
-    "--resume", "resume_from", metavar="REFERENCE", shell_complete=complete, help="Go on with this session."
+    "--resume", "resume_from", metavar="REFERENCE", shell_complete=complete, help="Continue this session."
 )
 @start_options
 @pass_location
 def chat(location: StoreLocation, resume_from: str | None, options: AgentOptions) -> int:
-    """Talk to an agent in the terminal; every word is durable.
+    """Talk to an agent in the terminal; every message is saved as it is sent.
 
-    A backslash at the end of a line goes on with the next one, triple quotes hold several. Ctrl-C stops the
-    turn, Ctrl-D leaves. Without a terminal each line of stdin is an input and the answers go to stdout.
+    End a line with a backslash to continue it, or put several lines between triple quotes. Ctrl-C stops the
+    turn, Ctrl-D quits. Without a terminal each line of stdin is an input and the answers go to stdout.
 
     \b
     bough chat --model anthropic:MODEL
@@ -61,11 +61,11 @@ def chat(location: StoreLocation, resume_from: str | None, options: AgentOptions
     bough chat --resume latest
     """
     with Driver(location) as driver:
-        return driver.leave(Chat.opened(location, driver, resume_from, options).go())
+        return driver.exit(Chat.open(location, driver, resume_from, options).run())
 
 
 class Chat:
-    """One conversation. The session is made by the first input, so that looking around leaves nothing behind."""
+    """One conversation. The session is created by the first input, so opening and closing the chat leaves nothing behind."""
 
     def __init__(
         self, location: StoreLocation, driver: Driver, session: Session | None, agent: Agent
@@ -74,11 +74,11 @@ class Chat:
         self._driver = driver
         self.is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
         self._session = session
-        self._seen: Leaf | None = None
+        self._last_leaf: Leaf | None = None
         self._console: Console | None = None
 
     @classmethod
-    def opened(
+    def open(
         cls, location: StoreLocation, driver: Driver, resume_from: str | None, options: AgentOptions
     ) -> Chat:
         session = None
@@ -87,10 +87,10 @@ class Chat:
             session = resolve_runnable(location, resume_from)
         elif options.conversation is not None:
             session = location.open_or_create().latest(options.conversation)
-        made = cls(location, driver, session, agent_for(options, session))
+        chat = cls(location, driver, session, agent_for(options, session))
         if session is not None:
-            made.agent.update_prompt(session)
-        return made
+            chat.agent.update_prompt(session)
+        return chat
 
     @property
     def session(self) -> Session:
@@ -100,13 +100,13 @@ class Chat:
 
     @property
     def is_new(self) -> bool:
-        """Nothing was said yet, so there is no session to look at."""
+        """Whether there is no session yet, because nothing was sent."""
         return self._session is None
 
     def switch(self, session: Session) -> None:
-        """Go on with another session from here."""
+        """Continue with another session, or at another entry of this one."""
         self._session = session
-        self._seen = session.leaf
+        self._last_leaf = session.leaf
 
     @property
     def console(self) -> Console:
@@ -118,42 +118,42 @@ class Chat:
 
     # -- the conversation --------------------------------------------------------------------------
 
-    def go(self) -> int:
-        """Until the person leaves; the exit code."""
-        typed = self._typed(list(COMMANDS)) if self.is_terminal else PipedInput()
+    def run(self) -> int:
+        """Read inputs until the user quits; return the exit code."""
+        source = self._terminal_input(list(COMMANDS)) if self.is_terminal else PipedInput()
         self._greet()
         code = 0
         while True:
             try:
-                self._catch_up()
+                self._reload()
                 if self.is_terminal:
                     click.echo()
-                code = self._take(typed.read())
+                code = self._handle(source.read())
             except (EOFError, LeaveChat):
                 break
             except KeyboardInterrupt:
-                notify(dim("\n/quit or Ctrl-D leaves"))
+                notify(dim("\nType /quit or Ctrl-D to quit"))
             if code and not self.is_terminal:
-                break  # the next line of a pipe was meant for an answer that never came
+                break  # the next line of the pipe expects an answer that never came
         self._farewell()
         return 0 if self.is_terminal else code
 
-    def _take(self, text: str) -> int:
-        """One input: a command or words for the agent. Whatever goes wrong is said, and the chat goes on."""
+    def _handle(self, text: str) -> int:
+        """Handle one input: a slash command or a message. Errors are printed and the chat continues."""
         if not text.strip():
             return 0
         try:
             if text.startswith("/"):
-                perform(self, text)
+                run_command(self, text)
                 return 0
-            if self.is_terminal and self._catch_up() and not self.confirm("send your words all the same?"):
+            if self.is_terminal and self._reload() and not self.confirm("Send your message anyway?"):
                 return 0
             return self.turn(text)
         except (BoughError, click.ClickException, OSError) as error:
-            return self.describe_error(error)
+            return self.print_error(error)
 
     def turn(self, content: str | None) -> int:
-        """An input, or without one the turn that is open."""
+        """Send a message, or without one resume the open turn."""
         content = None if content is None else check_utf8(content, "your input")
         session = self.session
         if content is None:
@@ -173,9 +173,9 @@ class Chat:
         except SessionRunning as error:
             return self._busy(error, content)
         finally:
-            self._seen = session.leaf
+            self._last_leaf = session.leaf
         spent = difference(session.row.totals, before)
-        self._tell(end)
+        self._print_end(end)
         if self.is_terminal:
             notify(dim(f"{tokens(spent)} · {format_cost(spent)}"))
         return 0 if end.is_fine else FAILURE
@@ -187,75 +187,75 @@ class Chat:
 
         return TerminalWatcher(self.session, self.console)
 
-    def _tell(self, end: TurnEnd) -> None:
+    def _print_end(self, end: TurnEnd) -> None:
         if end.waiting:
             for call in end.waiting:
-                notify(f"waits for approval: {call_text(call.call)}")
+                notify(f"waiting for approval: {call_text(call.call)}")
             name = self.session.session_id
             notify(
-                "/resume asks again"
+                "/resume asks you again"
                 if self.is_terminal
-                else f"bough approve {name}, then bough resume {name}{self.agent.again(self.session)}"
+                else f"bough approve {name}, then bough resume {name}{self.agent.flags(self.session)}"
             )
         elif end.reason == "cancelled":
-            notify(dim("cancelled; what was said is kept. /undo takes the input back"))
+            notify(dim("Cancelled; everything so far is saved. /undo removes your message"))
         elif end.error is not None:
             notify(f"{click.style('✗', fg='red')} {safe(end.error['command_message'])}")
             if self.session.log.cursor.turn:
-                notify("the input is durable; /resume tries again, /undo takes it back")
+                notify("Your message is saved. /resume tries again, /undo removes it")
 
-    # -- what may stand in the way -----------------------------------------------------------------
+    # -- errors and other processes -----------------------------------------------------------------
 
-    def describe_error(self, error: Exception) -> int:
+    def print_error(self, error: Exception) -> int:
         report = describe_error(error)
         if report is None:
             raise error
         notify(f"{click.style('✗', fg='red')} {safe(report.text)}")
         if isinstance(error, StaleLeaf | Fenced):
-            self._catch_up()
+            self._reload()
         return report.exit_code
 
     def _busy(self, error: SessionRunning, content: str | None) -> int:
-        """Another process drives the session: wait, or leave the input in its queue."""
-        self._say_busy(error)
+        """Another process is running the session: wait, or queue the input."""
+        self._print_busy(error)
         if content is None or not self.is_terminal:
-            self.note(f"wait for it (bough tail -f {error.session_id}), then try again")
-        elif self.confirm("leave your input in its queue, to be answered next?"):
+            self.note(f"Wait for it (bough tail -f {error.session_id}), then try again")
+        elif self.confirm("Queue your message, to be answered next?"):
             self.session.enqueue(content)
-            notify("queued; the answer is shown here when it is there and you press Enter")
+            notify("Queued. Press Enter later to see the answer")
         return CONFLICT
 
-    def _say_busy(self, error: SessionRunning) -> None:
-        self.note(f"{error.holder or 'another process'} is in the middle of a turn here")
+    def _print_busy(self, error: SessionRunning) -> None:
+        self.note(f"{error.holder or 'Another process'} is running a turn in this session")
 
-    def _catch_up(self) -> bool:
-        """Stand where the session stands now; True if another process moved it, and what it said is shown."""
+    def _reload(self) -> bool:
+        """Reload the current leaf; if another process moved it, show the new messages and return True."""
         if self._session is None:
             return False
         session = self._session
         session.refresh()
-        seen, self._seen = self._seen, session.leaf
-        if seen is None or seen == session.leaf:
+        previous, self._last_leaf = self._last_leaf, session.leaf
+        if previous is None or previous == session.leaf:
             return False
-        notify(dim(f"another process moved this session to entry {session.leaf.seq}"))
-        if seen.branch == session.leaf.branch:
-            self.show([entry for entry in session.transcript() if entry.seq > seen.seq])
+        notify(dim(f"Another process moved this session to entry {session.leaf.seq}"))
+        if previous.branch == session.leaf.branch:
+            self.show([entry for entry in session.transcript() if entry.seq > previous.seq])
         return True
 
     def _ask(self, call: OpenCall) -> bool | None:
         click.echo(call_details(call.call))
-        return self.confirm("allow it?", when_left=None)
+        return self.confirm("Allow it?", default_on_abort=None)
 
-    def confirm(self, question: str, *, when_left: bool | None = False) -> bool | None:
+    def confirm(self, question: str, *, default_on_abort: bool | None = False) -> bool | None:
         try:
             return click.confirm(question, default=False)
         except click.Abort:
             click.echo()
-            return when_left
+            return default_on_abort
 
-    # -- words around it ---------------------------------------------------------------------------
+    # -- greeting and output ---------------------------------------------------------------------------
 
-    def _typed(self, words: list[str]) -> TerminalInput:
+    def _terminal_input(self, words: list[str]) -> TerminalInput:
         from ...core.redact import Redactor
         from ...log.runtime import environment_secrets
 
@@ -264,49 +264,49 @@ class Chat:
     def _greet(self) -> None:
         session = self._session
         if session is not None:
-            self._seen = session.leaf
+            self._last_leaf = session.leaf
             warn_missing_tools(session, self.agent.tools(session))
         if self.is_terminal:
             name = "a new session" if session is None else session.row.title or session.session_id
             notify(f"{click.style('bough', bold=True)} {dim(f'· {name} · {self.agent.names[0]}')}")
-            notify(dim("/help lists the commands, Ctrl-D leaves"))
+            notify(dim("/help lists the commands, Ctrl-D quits"))
         if session is not None and self.is_terminal:
             self._show_latest(session)
         if session is not None and session.log.cursor.turn:
-            self._offer(session)
+            self._offer_open_turn(session)
 
     def _show_latest(self, session: Session) -> None:
-        """The last turns, whole."""
-        said = session.transcript()
-        inputs = [n for n, entry in enumerate(said) if entry.role == "user"]
-        first = inputs[-SHOWN_AT_START] if len(inputs) > SHOWN_AT_START else 0
+        """Show the last two turns."""
+        messages = session.transcript()
+        inputs = [n for n, entry in enumerate(messages) if entry.role == "user"]
+        first = inputs[-TURNS_AT_START] if len(inputs) > TURNS_AT_START else 0
         if first:
-            notify(dim("… more lies before this; /show shows all"))
-        self.show(said[first:])
+            notify(dim("… earlier messages are hidden; /show shows all"))
+        self.show(messages[first:])
 
-    def _offer(self, session: Session) -> None:
-        """A turn that was cut off: go on with it, or leave it behind. One that is being driven is neither."""
+    def _offer_open_turn(self, session: Session) -> None:
+        """Offer to continue or abandon an interrupted turn, unless another process is running it."""
         try:
             session.log.raise_if_leased()
         except SessionRunning as error:
-            self._say_busy(error)
+            self._print_busy(error)
             return
         if not self.is_terminal:
             notify(
-                f"a turn was cut off here; bough resume {session.session_id}{self.agent.again(session)} goes on with it, "
-                "your input closes it"
+                f"the last turn was interrupted; bough resume {session.session_id}{self.agent.flags(session)} continues it, "
+                "a new message closes it"
             )
             return
-        notify("\nthis turn was cut off before it was answered")
-        if self.confirm("go on with it?"):
-            self._take("/resume")
-        elif self.confirm("leave it behind, as if its input had not been sent?"):
-            self._take("/undo")
+        notify("\nThis turn was interrupted before it was answered")
+        if self.confirm("Continue it?"):
+            self._handle("/resume")
+        elif self.confirm("Abandon it, as if your message had not been sent?"):
+            self._handle("/undo")
         else:
-            notify(dim("it stays open: /resume goes on, your next input closes it"))
+            notify(dim("It stays open: /resume continues it, a new message closes it"))
 
     def show(self, entries: list[Entry]) -> None:
-        """Messages that were said before, as they looked then."""
+        """Print earlier messages as they looked when they were sent."""
         for entry in entries:
             message = entry.message
             if message is None or not message.text:
@@ -318,7 +318,7 @@ class Chat:
                 self.render(message.text)
 
     def render(self, text: str) -> None:
-        """Markdown, in a terminal."""
+        """Print text, as Markdown in a terminal."""
         if not self.is_terminal:
             click.echo(safe(text))
             return
@@ -327,48 +327,48 @@ class Chat:
         self.console.print(render_markdown(safe(text), self.console))
 
     def note(self, text: str) -> None:
-        """A remark, broken between words; an id is never torn apart."""
+        """Print a notice wrapped between words; an id is never split."""
         notify("\n".join(wrap(safe(text), width(), break_long_words=False, break_on_hyphens=False)))
 
     def _farewell(self) -> None:
         if self._session is not None:
             if self.is_terminal:
                 click.echo()
-            notify(f"come back with: bough chat --resume {self._session.session_id}")
+            notify(f"Continue with: bough chat --resume {self._session.session_id}")
 
 
 # -- slash commands -------------------------------------------------------------------------------------
 
 
 class LeaveChat(Exception):
-    """The person wants to go."""
+    """Raised to quit the chat."""
 
 
 class Command(Struct, frozen=True):
-    takes: str
-    says: str
-    act: Callable[[Chat, str], None]
+    arguments: str
+    help: str
+    run: Callable[[Chat, str], None]
 
 
-def perform(chat: Chat, text: str) -> None:
-    """What a line that begins with a slash asks for."""
+def run_command(chat: Chat, text: str) -> None:
+    """Run a slash command."""
     name, _, rest = text.partition(" ")
     command = COMMANDS.get(name)
     if command is None:
         near = get_close_matches(name, COMMANDS, 1, cutoff=0.7)
         raise CommandError(
-            f"there is no {name}{f'; did you mean {near[0]}?' if near else '; /help lists them'}"
+            f"unknown command {name}{f'; did you mean {near[0]}?' if near else '; /help lists the commands'}"
         )
     if chat.is_new and name in _NEEDS_SESSION:
-        raise CommandError("nothing was said here yet; your first words make the session")
-    command.act(chat, rest.strip())
+        raise CommandError("There is no session yet; your first message creates it")
+    command.run(chat, rest.strip())
 
 
 def _help(chat: Chat, rest: str) -> None:
-    wide = max(len(f"{name} {command.takes}") for name, command in COMMANDS.items())
+    wide = max(len(f"{name} {command.arguments}") for name, command in COMMANDS.items())
     for name, command in COMMANDS.items():
-        click.echo(f"  {f'{name} {command.takes}':<{wide}}  {dim(command.says)}")
-    click.echo(dim('\n  A \\ at the end of a line goes on with the next; """ … """ holds several lines.'))
+        click.echo(f"  {f'{name} {command.arguments}':<{wide}}  {dim(command.help)}")
+    click.echo(dim('\n  End a line with \\ to continue it; put several lines between """ and """.'))
 
 
 def _tree(chat: Chat, rest: str) -> None:
@@ -381,7 +381,7 @@ def _show(chat: Chat, rest: str) -> None:
         return
     seq = _number(rest)
     if not 1 <= seq <= chat.session.leaf.seq:
-        raise CommandError(f"there is no entry {seq}; /tree shows those there are")
+        raise CommandError(f"there is no entry {seq}; /tree lists the entries")
     entry = chat.session.path(since=seq - 1)[0]
     click.echo(dim(f"{entry.seq} {entry.role or entry.kind} {entry.model or ''}".rstrip()))
     text = entry.message.text if entry.message is not None else ""
@@ -390,39 +390,39 @@ def _show(chat: Chat, rest: str) -> None:
 
 def _fork(chat: Chat, rest: str) -> None:
     source = chat.session
-    made = source.fork(_number(rest) if rest else None)
-    chat.switch(made)
-    assert made.cut is not None
-    why = f" ({made.cut.requested} would part a call from its results)" if made.cut.has_moved else ""
+    fork = source.fork(_number(rest) if rest else None)
+    chat.switch(fork)
+    assert fork.cut is not None
+    why = f" (entry {fork.cut.requested} is between a call and its results)" if fork.cut.has_moved else ""
     chat.note(
-        f"this is {made.session_id} now, a fork at entry {made.cut.at}{why}; /resume {source.session_id} goes back"
+        f"Now in {fork.session_id}, a fork at entry {fork.cut.at}{why}. /resume {source.session_id} goes back"
     )
-    if made.log.cursor.turn:
-        chat.note("its last input has no answer; /resume asks for one, your next input leaves it so")
+    if fork.log.cursor.turn:
+        chat.note("Your last message has no answer. /resume gets one; a new message skips it")
 
 
 def _undo(chat: Chat, rest: str) -> None:
     try:
         cut = chat.session.undo()
     except InvalidPosition:
-        raise CommandError("there is no input to undo; /tree shows what there is") from None
+        raise CommandError("there is no message to undo; /tree lists the entries") from None
     chat.switch(chat.session)
-    chat.note(f"back at entry {cut.at}; nothing is lost, /redo returns")
+    chat.note(f"Back at entry {cut.at}. Nothing was deleted; /redo returns")
 
 
 def _redo(chat: Chat, rest: str) -> None:
     leaf = chat.session.redo()
     chat.switch(chat.session)
-    chat.note(f"at entry {leaf.seq} again")
+    chat.note(f"At entry {leaf.seq} again")
 
 
 def _compact(chat: Chat, rest: str) -> None:
-    """A summary of the person's, else one made without a model."""
+    """Compact with the user's summary, else with one made without a model."""
     session = chat.session
-    made = session.compact(rest or None)
+    compaction = session.compact(rest or None)
     chat.switch(session)
     chat.note(
-        f"a summary stands for all before entry {made.first_kept}; bough uncompact {session.session_id} undoes it"
+        f"A summary replaces everything before entry {compaction.first_kept}; bough uncompact {session.session_id} undoes it"
     )
 
 
@@ -442,13 +442,13 @@ def _model(chat: Chat, rest: str) -> None:
     chat.session.set(model=names[0])
     chat.agent = replace(chat.agent, names=names, models=models)
     chat.switch(chat.session)
-    chat.note(f"{names[0]} answers from here on")
+    chat.note(f"Now using {names[0]}")
 
 
 def _export(chat: Chat, rest: str) -> None:
-    place = Path(rest or export_file_name(chat.session.session_id, ".bough")).expanduser()
-    chat.session.export(place)
-    chat.note(f"written to {place}")
+    path = Path(rest or export_file_name(chat.session.session_id, ".bough")).expanduser()
+    chat.session.export(path)
+    chat.note(f"Written to {path}")
 
 
 def _title(chat: Chat, rest: str) -> None:
@@ -461,24 +461,24 @@ def _tools(chat: Chat, rest: str) -> None:
     is_known = chat.is_new and chat.agent.workspace is None
     tools = chat.agent.own_tools if is_known else chat.agent.tools(chat.session)
     if not tools:
-        chat.note("none; start with --tools FILE.py or --workspace DIR")
+        chat.note("No tools; start with --tools FILE.py or --workspace DIR")
     for tool in tools:
         about = tool.spec.description.partition("\n")[0]
-        asks = ", asks first" if tool.approval else ""
+        asks = ", needs approval" if tool.approval else ""
         click.echo(f"  {bold(tool.name)} {dim(f'({tool.effect}{asks})')} {safe(about)}")
 
 
 def _resume(chat: Chat, rest: str) -> None:
-    """Go on with the open turn; with a reference, with another session."""
+    """Resume the open turn, or switch to the session that was named."""
     if rest:
         chat.switch(resolve_runnable(chat.location, rest))
-        chat.note(f"this is {chat.session.session_id} now, at entry {chat.session.leaf.seq}")
+        chat.note(f"Now in {chat.session.session_id}, at entry {chat.session.leaf.seq}")
         return
     log = None if chat.is_new else chat.session.log
     if log is not None and (log.cursor.turn or log.store.inbox(log.session_id)):
         chat.turn(None)
     else:
-        chat.note("nothing is open here")
+        chat.note("There is no open turn here")
 
 
 def _quit(chat: Chat, rest: str) -> None:
@@ -487,25 +487,25 @@ def _quit(chat: Chat, rest: str) -> None:
 
 def _number(text: str) -> int:
     if not text.isdecimal():
-        raise CommandError(f"{text!r} is no number of an entry; /tree shows them")
+        raise CommandError(f"{text!r} is not an entry number; /tree lists the entries")
     return int(text)
 
 
 COMMANDS: dict[str, Command] = {
-    "/help": Command("", "these commands", _help),
-    "/show": Command("[N]", "what was said so far, or entry N whole", _show),
-    "/tree": Command("", "the session's tree, the leaf marked", _tree),
-    "/fork": Command("[N]", "go on in a new session, from here or from entry N", _fork),
-    "/undo": Command("", "take the latest input back; nothing is lost", _undo),
-    "/redo": Command("", "return to what /undo left", _redo),
-    "/compact": Command("[TEXT]", "let a summary stand for what lies before the newest turn", _compact),
-    "/usage": Command("", "tokens and money", _usage),
-    "/model": Command("[NAME…]", "who answers, or who answers from here on", _model),
-    "/tools": Command("", "what the agent may use", _tools),
-    "/title": Command("[TEXT]", "name the session", _title),
+    "/help": Command("", "list these commands", _help),
+    "/show": Command("[N]", "show the conversation, or entry N in full", _show),
+    "/tree": Command("", "draw the session's tree", _tree),
+    "/fork": Command("[N]", "continue in a new session, from here or from entry N", _fork),
+    "/undo": Command("", "remove your latest message from the conversation; nothing is deleted", _undo),
+    "/redo": Command("", "undo the /undo", _redo),
+    "/compact": Command("[TEXT]", "replace earlier turns with a summary", _compact),
+    "/usage": Command("", "show tokens and cost", _usage),
+    "/model": Command("[NAME…]", "show or change the model", _model),
+    "/tools": Command("", "list the agent's tools", _tools),
+    "/title": Command("[TEXT]", "show or set the session's title", _title),
     "/export": Command("[FILE]", "write the session as a bundle", _export),
-    "/resume": Command("[REFERENCE]", "go on with a cut-off turn, or another session", _resume),
-    "/quit": Command("", "leave; so does Ctrl-D", _quit),
+    "/resume": Command("[REFERENCE]", "continue an interrupted turn, or another session", _resume),
+    "/quit": Command("", "quit; so does Ctrl-D", _quit),
 }
 _NEEDS_SESSION = {"/show", "/tree", "/fork", "/undo", "/redo", "/compact", "/usage", "/export"}
-"""Looking makes no session."""
+"""Commands that need a session; they do not create one."""

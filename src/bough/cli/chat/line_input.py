@@ -1,7 +1,6 @@
-"""What a person types: lines with editing, history and completion, or lines of a pipe.
+"""Reads the chat's input: lines with editing, history and completion at a terminal, or lines of a pipe.
 
-Knows readline and how several lines make one input. The history file holds what the log would hold: secrets are
-hidden before they are written.
+Joins several lines into one input. Secrets are masked before they are written to the history file, as in the log.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ QUOTES = '"""'
 
 
 def read_input(line: Callable[[bool], str]) -> str:
-    """One input: a line, lines that end in a backslash and the next, or all between triple quotes.
+    """Read one input: a line, lines joined by a trailing backslash, or everything between triple quotes.
 
-    `line` is told whether an input goes on. An end of file in the middle ends the input, not the program.
+    `line` receives True for a continuation line. End of file inside an input ends the input, not the program.
     """
     text = line(False)
     if not text.lstrip().startswith(QUOTES):
@@ -49,61 +48,61 @@ class PipedInput:
     """Lines from stdin, without a prompt."""
 
     def read(self) -> str:
-        """The next input; EOFError at the end."""
+        """Return the next input; raise EOFError at the end."""
         return read_input(self._line)
 
     def _line(self, is_more: bool) -> str:
         try:
             line = sys.stdin.readline()
         except UnicodeDecodeError:
-            raise CommandError("what is piped in is not UTF-8 text; check the file it comes from") from None
+            raise CommandError("stdin is not UTF-8 text; check the file it comes from") from None
         if not line:
             raise EOFError
         return line.rstrip("\n")
 
 
 class TerminalInput:
-    """Lines from a terminal, by the stdlib's readline."""
+    """Lines from a terminal, read with readline."""
 
-    def __init__(self, words: Sequence[str], hide: Callable[[str], str]) -> None:
+    def __init__(self, commands: Sequence[str], redact: Callable[[str], str]) -> None:
         import readline
 
-        self._readline, self._words, self._hide = readline, words, hide
-        self._place = default_store().parent / "chat_history"
-        self._remember()
-        readline.set_auto_history(False)  # an approval's y is no input to come back to
+        self._readline, self._commands, self._redact = readline, commands, redact
+        self._history_path = default_store().parent / "chat_history"
+        self._load_history()
+        readline.set_auto_history(False)  # keep the y of an approval out of the history
         readline.set_completer(self._completion)
         readline.set_completer_delims(" \t\n")
         is_libedit = "libedit" in (readline.__doc__ or "")
         readline.parse_and_bind("bind ^I rl_complete" if is_libedit else "tab: complete")
 
     def read(self) -> str:
-        """The next input; EOFError for Ctrl-D, KeyboardInterrupt for Ctrl-C."""
+        """Return the next input; raise EOFError on Ctrl-D and KeyboardInterrupt on Ctrl-C."""
         text = read_input(self._line)
         if text.strip():
             self._readline.add_history(text)
-            self._keep(text)
+            self._save(text)
         return text
 
     def _line(self, is_more: bool) -> str:
         return input(prompt("…" if is_more else "›"))
 
     def _completion(self, text: str, n: int) -> str | None:
-        begins = self._readline.get_line_buffer().lstrip() == text
-        found = [f"{word} " for word in self._words if begins and word.startswith(text)]
-        return found[n] if n < len(found) else None
+        is_first = self._readline.get_line_buffer().lstrip() == text
+        matches = [f"{word} " for word in self._commands if is_first and word.startswith(text)]
+        return matches[n] if n < len(matches) else None
 
-    def _remember(self) -> None:
-        if not self._place.exists():
+    def _load_history(self) -> None:
+        if not self._history_path.exists():
             return
-        lines = self._place.read_bytes().splitlines()[-MAX_HISTORY:]
+        lines = self._history_path.read_bytes().splitlines()[-MAX_HISTORY:]
         for line in lines:
             self._readline.add_history(msgspec.json.decode(line, type=str))
 
-    def _keep(self, text: str) -> None:
-        self._place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        line = msgspec.json.encode(self._hide(text.encode("utf-8", "replace").decode())) + b"\n"
-        file = os.open(self._place, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    def _save(self, text: str) -> None:
+        self._history_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        line = msgspec.json.encode(self._redact(text.encode("utf-8", "replace").decode())) + b"\n"
+        file = os.open(self._history_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(file, line)
         finally:
@@ -111,7 +110,7 @@ class TerminalInput:
 
 
 def prompt(sign: str) -> str:
-    """The sign before the cursor. Readline must be told which bytes take no room."""
+    """Return the prompt. The marked bytes tell readline that the colour codes take no columns."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return f"{sign} "
     return f"\001\033[1;36m\002{sign}\001\033[0m\002 "

@@ -1,4 +1,4 @@
-"""`bough backup` and `bough migrate`: the file as a whole."""
+"""`bough backup` and `bough migrate`."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from .worker import install_absurd
 
 @click.command()
 @click.argument("to", required=False, type=click.Path(dir_okay=False))
-@click.option("--force", is_flag=True, help="Write over a file that is there.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @json_option
 @pass_location
 def backup(location: StoreLocation, to: str | None, force: bool, is_json: bool) -> None:
-    """Write a whole copy of the store while others go on.
+    """Copy the store to a file without blocking writers.
 
-    TO defaults to the store's name with the time in it, beside it.
+    TO defaults to the store's path with the time appended.
     """
     if not location.is_file:
-        raise CommandError(f"{location.display_url} is no file; only a SQLite store is backed up by a copy")
+        raise CommandError(f"{location.display_url} is not a file; bough backup copies SQLite stores only")
     store = location.open()
     target = Path(to or f"{location.url}.{store.runtime.now() // 1_000_000}.bak")
     require_folder(target)
     if target.exists() and not force:
-        raise CommandError(f"{target} is there already; --force writes over it")
+        raise CommandError(f"{target} exists; --force overwrites it")
     if target.exists() and os.path.samefile(target, location.url):
-        raise CommandError("a store is no backup of itself; name another file")
+        raise CommandError("the backup cannot replace the store itself; name another file")
     if target.exists() and not target.is_file():
-        raise CommandError(f"{target} is no file; name another path")
+        raise CommandError(f"{target} is not a regular file; name another path")
     from ...stores.sqlite.store import SqliteStore
 
     assert isinstance(store.backend, SqliteStore)
@@ -47,19 +47,28 @@ def backup(location: StoreLocation, to: str | None, force: bool, is_json: bool) 
 
 
 @click.command()
-@click.option("-y", "--yes", is_flag=True, help="Do it; without it a person is asked.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option(
     "--service-role",
     default="bough_service",
     show_default=True,
-    help="On PostgreSQL: who sees its whole space.",
+    help="PostgreSQL: role that sees its whole space.",
 )
 @click.option(
-    "--client-role", default="bough_client", show_default=True, help="On PostgreSQL: who sees what is public."
+    "--client-role",
+    default="bough_client",
+    show_default=True,
+    help="PostgreSQL: role that sees public entries only.",
 )
-@click.option("--engine", type=click.Choice(["absurd"]), help="The engine's schema and queue, on PostgreSQL.")
 @click.option(
-    "--queue", default="default", show_default=True, metavar="NAME", help="Of --engine: the queue to make."
+    "--engine", type=click.Choice(["absurd"]), help="PostgreSQL: install this engine's schema and queue."
+)
+@click.option(
+    "--queue",
+    default="default",
+    show_default=True,
+    metavar="NAME",
+    help="With --engine: the queue to create.",
 )
 @json_option
 @pass_location
@@ -72,23 +81,23 @@ def migrate(
     queue: str,
     is_json: bool,
 ) -> int:
-    """Bring the store to this version's format, with a backup.
+    """Upgrade the store to this version's format, after a backup.
 
-    A file of a newer Bough is refused and not touched. On PostgreSQL it makes or brings forward the schema and its
-    roles, as the role of the URL, which then owns them; backups there are the server's.
+    A file of a newer Bough is refused and not changed. On PostgreSQL this creates or upgrades the schema and its roles,
+    owned by the role of the URL, without a backup: use the server's own.
     """
     if engine is not None:
         return install_absurd(location, queue, service_role, yes=yes, is_json=is_json)
     if location.is_postgres:
         return _migrate_server(location, service_role, client_role, yes=yes, is_json=is_json)
     if not location.is_file:
-        raise CommandError(f"{location.display_url} has no format to migrate")
+        raise CommandError(f"{location.display_url} has nothing to migrate")
     if not Path(location.url).exists():
         location.open()
-    found = format_of(location.url)
-    if found < FORMAT:
+    version = format_of(location.url)
+    if version < FORMAT:
         notify(
-            f"{location.url}: format {_version_text(found)} → {_version_text(FORMAT)}, after a backup beside it"
+            f"{location.url}: format {_version_text(version)} → {_version_text(FORMAT)}, after a backup next to it"
         )
         if not confirm_plan("Migrate?", yes=yes):
             return 1
@@ -96,13 +105,13 @@ def migrate(
     if is_json:
         print_json(
             backend=location.display_url,
-            format_before=_version_text(found),
-            format=_version_text(max(found, FORMAT)),
+            format_before=_version_text(version),
+            format=_version_text(max(version, FORMAT)),
         )
-    elif found < FORMAT:
-        click.echo(f"{location.url} has format {_version_text(FORMAT)} now")
+    elif version < FORMAT:
+        click.echo(f"{location.url} now has format {_version_text(FORMAT)}")
     else:
-        click.echo(f"{location.url} has format {_version_text(found)}; nothing to do")
+        click.echo(f"{location.url} has format {_version_text(version)}; nothing to do")
     return 0
 
 
@@ -110,7 +119,7 @@ def _migrate_server(location: StoreLocation, service: str, client: str, *, yes: 
     from ...stores.postgres.schema import migrate as migrate_schema
 
     notify(
-        f"{location.display_url}: the schema bough, and the roles {service} and {client} if they are missing"
+        f"{location.display_url}: create or upgrade the schema bough, and the roles {service} and {client} if they are missing"
     )
     if not confirm_plan("Migrate?", yes=yes):
         return 1
@@ -120,7 +129,7 @@ def _migrate_server(location: StoreLocation, service: str, client: str, *, yes: 
     elif done.before == done.after:
         click.echo(f"{location.display_url} has schema {done.after}; nothing to do")
     else:
-        click.echo(f"{location.display_url} has schema {done.after} now")
+        click.echo(f"{location.display_url} now has schema {done.after}")
     return 0
 
 

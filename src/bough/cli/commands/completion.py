@@ -1,4 +1,4 @@
-"""`bough completion`: what a shell needs to complete verbs, options and references."""
+"""`bough completion`: shell completion of commands, options and references."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _FILES = {
 @click.argument("shell", type=click.Choice(list(_FILES)))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print what makes your shell complete bough's verbs.
+    """Print the completion script for your shell.
 
     bash: eval "$(bough completion bash)" in ~/.bashrc; zsh likewise; fish: save it as a completions file.
     """
-    made = get_completion_class(shell)
-    assert made is not None
-    source = made(ctx.find_root().command, {}, "bough", "_BOUGH_COMPLETE").source()
-    # click's own for fish ends a title, and what is told of an option, at the first comma.
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None
+    source = completion_class(ctx.find_root().command, {}, "bough", "_BOUGH_COMPLETE").source()
+    # click's script for fish cuts a title or a help text at the first comma.
     click.echo(source.replace('string split ","', 'string split --max 1 ","'))

@@ -1,4 +1,4 @@
-"""`bough rm`, `restore`, `purge` and `gc`: the plan first, and --yes."""
+"""`bough rm`, `restore`, `purge` and `gc`. Each prints its plan and asks, unless --yes is given."""
 
 from __future__ import annotations
 
@@ -22,114 +22,120 @@ from ..rendering.output import (
 )
 from ..store_option import StoreLocation, pass_location
 
-yes = click.option("-y", "--yes", is_flag=True, help="Do it; without it a person is asked.")
-some = click.argument("references", nargs=-1, required=True, metavar="REFERENCE…", shell_complete=complete)
+yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+references_argument = click.argument(
+    "references", nargs=-1, required=True, metavar="REFERENCE…", shell_complete=complete
+)
 
 
 @click.command()
-@some
-@yes
+@references_argument
+@yes_option
 @json_option
 @pass_location
 def rm(location: StoreLocation, references: tuple[str, ...], yes: bool, is_json: bool) -> int:
-    """Put a session and its children into the trash.
+    """Move a session and its children to the trash.
 
-    bough restore brings it back; bough purge forgets it for good.
+    bough restore brings them back; bough purge deletes them permanently.
     """
-    found = _sessions(location, references)
+    selected = _sessions(location, references)
     store = location.open()
-    rows = [row for session in found for row in store.family(session.session_id)]
+    rows = [row for session in selected for row in store.family(session.session_id)]
     store.raise_if_running(rows)
-    _plan("goes into the trash", rows)
-    if not confirm_plan("Into the trash?", yes=yes):
+    _plan("moves to the trash", rows)
+    if not confirm_plan("Move to the trash?", yes=yes):
         return 1
-    gone = [name for session in found for name in store.delete(session.session_id)]
+    trashed = [name for session in selected for name in store.delete(session.session_id)]
     if is_json:
-        print_json(trashed=gone)
+        print_json(trashed=trashed)
     else:
-        names = " ".join(session.session_id for session in found)
-        notify(f"{len(gone)} in the trash; bough restore {names} brings back what was put there")
+        names = " ".join(session.session_id for session in selected)
+        notify(f"moved {plural(len(trashed), 'session')} to the trash; undo with: bough restore {names}")
     return 0
 
 
 @click.command()
-@some
+@references_argument
 @json_option
 @pass_location
 def restore(location: StoreLocation, references: tuple[str, ...], is_json: bool) -> None:
-    """Bring a session back from the trash, with its children."""
-    found = _sessions(location, references, trashed=True)
+    """Restore a session from the trash, with its children."""
+    selected = _sessions(location, references, trashed=True)
     store = location.open()
-    back = [name for session in found for name in store.restore(session.session_id)]
+    restored = [name for session in selected for name in store.restore(session.session_id)]
     if is_json:
-        print_json(restored=back)
+        print_json(restored=restored)
     else:
-        click.echo("\n".join(back))
+        click.echo("\n".join(restored))
 
 
 @click.command()
-@some
-@click.option("--with-forks", is_flag=True, help="Forks of it too: when its bytes must go now.")
-@yes
+@references_argument
+@click.option("--with-forks", is_flag=True, help="Delete its forks too, which share its entries.")
+@yes_option
 @json_option
 @pass_location
 def purge(
     location: StoreLocation, references: tuple[str, ...], with_forks: bool, yes: bool, is_json: bool
 ) -> int:
-    """Forget a trashed session for good.
+    """Delete a trashed session permanently.
 
-    No byte of it is left in the file, its log, its index or its blobs. What a surviving fork stands on stays until
-    the fork goes.
+    Nothing of it remains in the file, its write-ahead log, the search index or the attachments. Entries that a fork
+    shares remain until the fork is purged.
     """
-    found = _sessions(location, references, trashed=True)
+    selected = _sessions(location, references, trashed=True)
     store = location.open()
-    rows = [row for session in found for row in store.family(session.session_id, forks=with_forks)]
+    rows = [row for session in selected for row in store.family(session.session_id, forks=with_forks)]
     store.raise_if_running(rows)
-    _plan("is forgotten for good", rows)
-    if not confirm_plan("For good?", yes=yes):
+    _plan("is deleted permanently", rows)
+    if not confirm_plan("Delete permanently?", yes=yes):
         return 1
-    purged = [store.purge(session.session_id, with_forks=with_forks) for session in found]
+    purged = [store.purge(session.session_id, with_forks=with_forks) for session in selected]
     if is_json:
         print_json(purged=to_json_value(purged))
         return 0
     for one in purged:
-        kept = f"; {one.kept_entries} entries stay until the forks on them go" if one.kept_entries else ""
-        blobs = plural(one.blobs, "blob")
-        click.echo(f"forgot {plural(len(one.sessions), 'session')}, {one.entries:,} entries, {blobs}{kept}")
+        kept = f"; {one.kept_entries} entries remain until their forks are purged" if one.kept_entries else ""
+        blobs = plural(one.blobs, "attachment")
+        click.echo(f"deleted {plural(len(one.sessions), 'session')}, {one.entries:,} entries, {blobs}{kept}")
         if not one.scrubbed:
-            notify("another program reads the file: its write-ahead log is cleaned by the next purge or gc")
+            notify(
+                "another process is reading the file, so its write-ahead log is cleaned by the next purge or gc"
+            )
     return 0
 
 
 @click.command()
 @click.option(
-    "--trashed-for", metavar="TIME", help="Policy: purge what has lain in the trash so long, such as 30d."
+    "--trashed-for", metavar="TIME", help="Purge sessions that were in the trash this long, such as 30d."
 )
 @click.option(
-    "--idle-for", metavar="TIME", help="Policy: trash sessions that were idle so long, such as 180d."
+    "--idle-for", metavar="TIME", help="Move sessions to the trash that were idle this long, such as 180d."
 )
-@yes
+@yes_option
 @json_option
 @pass_location
 def gc(
     location: StoreLocation, trashed_for: str | None, idle_for: str | None, yes: bool, is_json: bool
 ) -> int:
-    """Drop blobs nobody points to, and what a policy names.
+    """Delete unreferenced attachments and, if you ask, old sessions.
 
-    Without a policy nothing is ever deleted by age.
+    Without --trashed-for and --idle-for no session is touched.
     """
     store = location.open()
     now = store.runtime.now()
     old = _trashed_before(store, now - parse_duration("--trashed-for", trashed_for)) if trashed_for else []
     idle = _idle_before(store, now - parse_duration("--idle-for", idle_for)) if idle_for else []
-    loose = store.backend.unreferenced_blobs(now - GRACE_MICROSECONDS)
-    if not old and not idle and not loose.blobs:
+    unreferenced = store.backend.unreferenced_blobs(now - GRACE_MICROSECONDS)
+    if not old and not idle and not unreferenced.blobs:
         print_json(dropped_blobs=0, purged=[], trashed=[]) if is_json else notify("nothing to do")
         return 0
-    notify(f"{loose.blobs} blobs that no entry points to, {loose.bytes:,} bytes, are dropped")
-    _plan("is forgotten for good", old)
-    _plan("goes into the trash", idle)
-    if not confirm_plan("Go on?", yes=yes):
+    notify(
+        f"  {plural(unreferenced.blobs, 'unreferenced attachment')} ({unreferenced.bytes:,} bytes) will be deleted"
+    )
+    _plan("is deleted permanently", old)
+    _plan("moves to the trash", idle)
+    if not confirm_plan("Continue?", yes=yes):
         return 1
     with progress_bar("gc", unit="sessions") as step:
         for done, row in enumerate(old, 1):
@@ -140,23 +146,27 @@ def gc(
     if is_json:
         print_json(dropped_blobs=dropped, purged=[row.session_id for row in old], trashed=trashed)
     else:
-        click.echo(f"dropped {dropped} blobs, forgot {len(old)} sessions, put {len(trashed)} into the trash")
+        click.echo(
+            f"deleted {plural(dropped, 'attachment')} and {plural(len(old), 'session')}, moved {plural(len(trashed), 'session')} to the trash"
+        )
     return 0
 
 
 def _sessions(
     location: StoreLocation, references: tuple[str, ...], *, trashed: bool = False
 ) -> list[Session]:
-    """Each once, however often it was named."""
-    found = [resolve_stored_session(location, reference, trashed=trashed).session for reference in references]
-    return list({session.session_id: session for session in found}.values())
+    """Resolve the references to sessions, without duplicates."""
+    sessions = [
+        resolve_stored_session(location, reference, trashed=trashed).session for reference in references
+    ]
+    return list({session.session_id: session for session in sessions}.values())
 
 
 def _trashed_before(store: Store, before: int) -> list[SessionRow]:
-    """Tasks go with the session that started them, if that is in the trash too."""
+    """Return the sessions trashed before, without tasks whose parent is among them: those are purged with it."""
     rows = [row for row in store.all_sessions(trashed=True, limit=500) if (row.trashed_at or 0) < before]
-    going = {row.session_id for row in rows}
-    return [row for row in rows if not (row.relation == "task" and row.parent_session in going)]
+    ids = {row.session_id for row in rows}
+    return [row for row in rows if not (row.relation == "task" and row.parent_session in ids)]
 
 
 def _idle_before(store: Store, before: int) -> list[SessionRow]:
@@ -167,18 +177,18 @@ def _idle_before(store: Store, before: int) -> list[SessionRow]:
 def _move_to_trash(store: Store, row: SessionRow) -> list[str]:
     try:
         return store.delete(row.session_id)
-    except SessionRunning as error:  # it, or a task of it, since the plan was made
-        notify(f"{row.session_id} is left alone: {error.problem}")
+    except SessionRunning as error:  # it, or one of its tasks, started since the plan was made
+        notify(f"{row.session_id} skipped: {error.problem}")
         return []
 
 
 def _plan(what: str, rows: list[SessionRow]) -> None:
     for row in rows[:20]:
-        words = (
+        columns = (
             row.session_id,
             clip(row.title or row.agent or "", 60),
             f"({plural(row.turns, 'turn')}) {what}",
         )
-        notify("  " + "  ".join(filter(None, words)))
+        notify("  " + "  ".join(filter(None, columns)))
     if len(rows) > 20:
         notify(f"  … and {len(rows) - 20} more")

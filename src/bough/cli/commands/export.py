@@ -1,4 +1,4 @@
-"""`bough export`: a session as a bundle, web page or Markdown, or in the formats of other tools."""
+"""`bough export`: write a session as a bundle, web page, Markdown, or in another tool's format."""
 
 from __future__ import annotations
 
@@ -40,46 +40,46 @@ _ENDINGS = {
     "otel": ".jsonl",
 }
 _WHOLE = ("bundle", "html")
-"""Those that are files of their own, and not for the screen."""
+"""Formats that are files of their own and are not printed on a terminal."""
 _WITHOUT_PLACE = (*_WHOLE, "otel")
-"""Those that hold more than one path."""
+"""Formats that hold more than one path, so they cannot end at an entry."""
 _FOR = {
     "--blobs": _WHOLE,
     "--no-children": _WITHOUT_PLACE,
     "--content": ("otel",),
     "--to": ("otel",),
 }
-"""Which formats an option is for."""
+"""The formats each option applies to."""
 
 
 @click.command()
 @reference
 @format_options(
     "bundle",
-    bundle="Everything, for another store. The default.",
-    html="One page to open without network, the bundle inside; redacted.",
-    markdown="For reading and sharing; redacted.",
+    bundle="Everything, for import into another store. The default.",
+    html="One web page that works offline, with the bundle inside; secrets masked.",
+    markdown="For reading and sharing; secrets masked.",
     jsonl="One JSON object per entry of the path.",
-    events="The path as the five event types.",
-    finetune="OpenAI's chat fine-tuning format; whole turns only.",
+    events="The path as five types of events, one JSON object each.",
+    finetune="OpenAI's chat fine-tuning format; complete turns only.",
     workflow="A .relavium.yaml scaffold, one node per turn.",
-    inspect="An evaluation log of Inspect: the path as one sample.",
+    inspect="An Inspect evaluation log with the path as one sample.",
     otel="OpenTelemetry GenAI spans, as lines of OTLP JSON.",
 )
 @click.option(
     "-o",
     "--output",
     type=click.Path(),
-    help="A file, a folder, or - for stdout. Default: named after the session.",
+    help="A file, a folder, or - for stdout. Default: a file named after the session.",
 )
-@click.option("--blobs", is_flag=True, help="Bundle, HTML: images and other attachments too.")
-@click.option("--no-children", is_flag=True, help="Bundle, HTML, spans: leave out the tasks it started.")
-@click.option("--content", is_flag=True, help="Spans: what was said, asked for and found, too.")
+@click.option("--blobs", is_flag=True, help="Bundle, HTML: include images and other attachments.")
+@click.option("--no-children", is_flag=True, help="Bundle, HTML, spans: omit the tasks it started.")
+@click.option("--content", is_flag=True, help="Spans: include messages, tool arguments and results.")
 @click.option("--to", metavar="URL", help="Spans: send them to a collector, such as http://localhost:4318.")
 @click.option(
-    "--redact/--no-redact", default=None, help="Mask secrets; what is made for sharing does so anyway."
+    "--redact/--no-redact", default=None, help="Mask secrets. Default: for every format but the bundle."
 )
-@click.option("--json", "is_json", is_flag=True, help="Say as JSON what was written.")
+@click.option("--json", "is_json", is_flag=True, help="Print what was written as JSON.")
 @pass_location
 def export(
     location: StoreLocation,
@@ -93,11 +93,11 @@ def export(
     redact: bool | None,
     is_json: bool,
 ) -> None:
-    """Write a session as a bundle, web page, Markdown, or for other tools.
+    """Export a session as a bundle, web page, Markdown, or another tool's format.
 
-    A bundle is one file that bough import takes in anywhere, the same bytes for the same session. --html puts it into a
-    page that any browser opens from disk, as the viewer shows it. --otel tells all the session did itself, in any branch.
-    The other formats tell the path to where the reference stands.
+    A bundle is one file that bough import reads into any store; the same session gives the same bytes. --html puts it
+    into a page that any browser opens from disk. --otel covers every branch of the session. The other formats contain
+    the path to the entry that REFERENCE names.
 
     \b
     bough export latest -o case.bough
@@ -106,44 +106,44 @@ def export(
     bough export ses_3f --otel --to http://localhost:4318
     """
     typed = {"--blobs": blobs, "--no-children": no_children, "--content": content, "--to": to is not None}
-    _refuse_mixed(format_, output, [name for name in typed if typed[name]], is_json=is_json)
-    found = resolve(location, reference)
-    if found.leaf is not None and format_ in _WITHOUT_PLACE:
-        raise CommandError(f"this format holds the whole session; {_instead(format_, reference)}")
+    _check_options(format_, output, [name for name in typed if typed[name]], is_json=is_json)
+    position = resolve(location, reference)
+    if position.leaf is not None and format_ in _WITHOUT_PLACE:
+        raise CommandError(f"this format exports the whole session; {_instead(format_, reference)}")
     if format_ in _WHOLE:
-        hides = format_ == "html" if redact is None else redact
-        how = {"blobs": blobs, "children": not no_children, "redact": hides}
-        _export_whole(found.session, format_, output, how, is_json=is_json)
+        redacts = format_ == "html" if redact is None else redact
+        how = {"blobs": blobs, "children": not no_children, "redact": redacts}
+        _export_whole(position.session, format_, output, how, is_json=is_json)
         return
     how = {"content": content, "children": not no_children} if format_ == "otel" else {}
-    pieces = _pieces(found.session_at(), format_, {**how, "redact": redact is not False})
+    pieces = _pieces(position.session_at(), format_, {**how, "redact": redact is not False})
     if to is not None:
         _send(pieces, to, is_json=is_json)
     else:
-        _write_text(found.session, format_, output, pieces, is_json=is_json)
+        _write_text(position.session, format_, output, pieces, is_json=is_json)
 
 
 def _instead(format_: str, reference: str) -> str:
     if format_ == "otel":
-        return "ask for it without a place"
-    return f"bough fork {reference} makes one that ends there"
+        return "omit the @"
+    return f"bough fork {reference} starts a session that ends there"
 
 
-def _refuse_mixed(format_: str, output: str | None, typed: Sequence[str], *, is_json: bool) -> None:
-    """What was typed for another format, and two things on one stream."""
+def _check_options(format_: str, output: str | None, typed: Sequence[str], *, is_json: bool) -> None:
+    """Refuse options of another format, and two outputs on stdout."""
     for option in typed:
         if format_ not in _FOR[option]:
             those = " and ".join(f"--{name}" for name in _FOR[option])
-            raise CommandError(f"{option} is for {those}; --{format_} has no use for it")
+            raise CommandError(f"{option} applies to {those}, not to --{format_}")
     if "--to" in typed:
         if output is not None:
-            raise CommandError("-o writes the spans and --to sends them; ask for one at a time")
+            raise CommandError("-o writes the spans and --to sends them; use one of them")
     elif is_json and (output == "-" or (output is None and format_ not in _WHOLE)):
-        raise CommandError("--json and what is exported would both go to stdout; name a file with -o FILE")
+        raise CommandError("--json and the export would both go to stdout; name a file with -o FILE")
 
 
 def _send(pieces: Iterable[str], to: str, *, is_json: bool) -> None:
-    from ..otlp_sender import send  # late: no other export opens a connection
+    from ..otlp_sender import send  # imported late: no other format needs it
 
     sent = send(pieces, to)
     if is_json:
@@ -157,32 +157,30 @@ def _export_whole(
 ) -> None:
     target = _target(session, format_, output)
     with progress_bar("export", unit="lines") as step:
-        report = _write_whole(session, format_, target, how, lambda told: step(told.lines, None))
+        report = _write_whole(session, format_, target, how, lambda progress: step(progress.lines, None))
     if is_json:
         print_json(path=str(target), **to_json_value(report))
     else:
-        _say_written(target, report, redacted=how["redact"])
+        _print_written(target, report, redacted=how["redact"])
 
 
-def _say_written(target: Path | BinaryIO, report: BundleExportResult, *, redacted: bool) -> None:
-    where = "stdout" if target is sys.stdout.buffer else str(target)
+def _print_written(target: Path | BinaryIO, report: BundleExportResult, *, redacted: bool) -> None:
+    name = "stdout" if target is sys.stdout.buffer else str(target)
     notify(
-        f"{where}: {plural(report.counts.sessions, 'session')}, {report.counts.entries:,} entries, {report.bytes:,} bytes"
+        f"{name}: {plural(report.counts.sessions, 'session')}, {report.counts.entries:,} entries, {report.bytes:,} bytes"
     )
     for name, count in report.redactions.items():
         notify(f"masked {count} × {name}")
     if redacted and not report.redactions:
-        notify("nothing in it looked like a secret")
+        notify("no secrets found to mask")
 
 
 def _write_whole(
     session: Session, format_: str, target: Path | BinaryIO, how: dict[str, Any], tell: OnProgress
 ) -> BundleExportResult:
-    """A bundle, or a page with one inside; the bytes told are the file's."""
+    """Write a bundle, or a page with one inside; report the size of the file."""
     if how["blobs"] and how["redact"]:
-        raise CommandError(
-            "nobody can look through the bytes of blobs for secrets; --blobs wants --no-redact"
-        )
+        raise CommandError("attachments cannot be searched for secrets; --blobs needs --no-redact")
     if format_ == "bundle":
         return session.export(target, progress=tell, **how)
     shared = session.html(target, progress=tell, **how)
@@ -193,7 +191,7 @@ def _target(session: Session, format_: str, output: str | None) -> Path | Binary
     if output == "-":
         if is_terminal() and sys.stdout.isatty() and format_ in _WHOLE:
             raise CommandError(
-                f"{_ENDINGS[format_]} is not for the screen; name a file with -o, or pipe it somewhere"
+                f"refusing to print {_ENDINGS[format_]} on a terminal; name a file with -o, or pipe the output"
             )
         return sys.stdout.buffer
     name = export_file_name(_stem(session, format_), _ENDINGS[format_])
@@ -204,24 +202,24 @@ def _target(session: Session, format_: str, output: str | None) -> Path | Binary
 
 
 def _stem(session: Session, format_: str) -> str:
-    """Inspect lists the logs of a folder by their names: a time, a task and an id, with `_` between them alone."""
+    """Return the file name's stem. Inspect expects a time, a task and an id, joined by `_`, which no part may contain."""
     if format_ != "inspect":
         return session.session_id
-    row, hide = session.row, session.log.runtime.redactor.redact_text
+    row, mask = session.row, session.log.runtime.redactor.redact_text
     started = iso(row.started_at).partition(".")[0].replace(":", "-")
-    words = (hide(row.agent or "session")[:40], session.session_id)
-    return "_".join([started, *(re.sub(r"[^A-Za-z0-9.-]+", "-", word) for word in words)])
+    parts = (mask(row.agent or "session")[:40], session.session_id)
+    return "_".join([started, *(re.sub(r"[^A-Za-z0-9.-]+", "-", part) for part in parts)])
 
 
 def export_file_name(session_id: str, ending: str) -> str:
-    """Named after the session. An id may come from a stranger's bundle: it chooses no folder and no hidden file."""
+    """Return a file name for the session. Its id may come from an untrusted bundle: it must not name a folder or hidden file."""
     return re.sub(r"[^\w.-]|^\.+", "_", session_id)[:100] + ending
 
 
 def _write_text(
     session: Session, format_: str, output: str | None, pieces: Iterable[str], *, is_json: bool
 ) -> None:
-    """Formats for people and tools go to stdout unless a file is named: they are read at once more often than kept."""
+    """Write text formats to stdout, unless a file is named."""
     target = _target(session, format_, output or "-")
     if not isinstance(target, Path):
         for piece in pieces:
@@ -253,9 +251,9 @@ def _pieces(session: Session, format_: str, how: dict[str, bool]) -> Iterable[st
 
 
 def _finetune_text(session: Session, how: dict[str, bool]) -> str:
-    made = session.finetune(redact=how["redact"])
-    for skipped in made.skipped:
+    export = session.finetune(redact=how["redact"])
+    for skipped in export.skipped:
         notify(f"skipped at {skipped.seq}: {skipped.why}")
-    if not made.text:
-        notify("no turn is whole, so there is nothing to learn from")
-    return made.text
+    if not export.text:
+        notify("no turn is complete, so the export is empty")
+    return export.text

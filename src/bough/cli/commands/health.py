@@ -1,4 +1,4 @@
-"""`bough verify` and `bough doctor`: look, and change nothing unless told to."""
+"""`bough verify` and `bough doctor`. Both only read, unless doctor is given --fix."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ from ..store_option import StoreLocation, pass_location
 @json_option
 @pass_location
 def verify(location: StoreLocation, reference: str | None, is_json: bool) -> int:
-    """Check chains, numbers, pairs and totals.
+    """Check the integrity of one session or of all.
 
-    Of one session, or without REFERENCE of every one, trashed ones too. Exit code 1 if something is wrong.
+    Checks hash chains, numbering, call/result pairs and totals. Without REFERENCE every session is checked, trashed ones
+    too. Exit code 1 if something is wrong.
     """
     if reference is not None:
         session = resolve_session(location, reference).session
@@ -67,58 +68,58 @@ _MARKS = {"ok": ("✓", "green"), "warning": ("•", "yellow"), "problem": ("✗
 @click.option(
     "--fix",
     is_flag=True,
-    help="Mark sessions whose runner died as interrupted, after showing which; wants --yes.",
+    help="Mark sessions whose process died as interrupted, after listing them.",
 )
-@click.option("-y", "--yes", is_flag=True, help="Do it; without it a person is asked.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 @pass_location
 def doctor(location: StoreLocation, other: str | None, fix: bool, yes: bool, is_json: bool) -> int:
-    """Read-only health of a store, or of another tool's session folder.
+    """Check the health of a store, or of another tool's session folder.
 
-    OTHER is another store's file, or a folder of .jsonl sessions of another tool, of which calls without results,
-    results without calls and cut lines are named. Exit code 1 if there are problems.
+    OTHER is another store's file, or another tool's folder of .jsonl sessions, where calls without results, results
+    without calls and truncated lines are reported. Exit code 1 if there are problems.
     """
     if other is not None:
         location = StoreLocation(other, location.space, location.owner)
     findings = _check_health(location)
-    is_ill = any(finding.level == "problem" for finding in findings)
+    has_problems = any(finding.level == "problem" for finding in findings)
     if is_json:
-        print_json(backend=location.display_url, healthy=not is_ill, findings=to_json_value(findings))
+        print_json(backend=location.display_url, healthy=not has_problems, findings=to_json_value(findings))
     else:
         click.echo(location.display_url)
         for finding in findings:
             mark, colour = _MARKS[finding.level]
             hint = click.style(f"  → {finding.fix}", dim=True) if finding.fix else ""
             click.echo(f"{click.style(mark, fg=colour)} {safe(finding.message)}{hint}")
-    return _fix(location, yes=yes) if fix else int(is_ill)
+    return _fix(location, yes=yes) if fix else int(has_problems)
 
 
 def _check_health(location: StoreLocation) -> list[Finding]:
     with progress_bar("doctor") as step:
-        seen = iter(range(1, 1 << 62))
+        counter = iter(range(1, 1 << 62))
         if location.is_file and Path(location.url).is_dir():
             from ...exchange.folder_health import folder_health
 
-            return folder_health(location.url, lambda: step(next(seen), None))
+            return folder_health(location.url, lambda: step(next(counter), None))
         findings = file_health(location.url) if location.is_file else []
         if any(finding.level == "problem" and finding.is_final for finding in findings):
             return findings
         store = location.open()
-        return findings + session_health(store.backend, store.runtime, lambda: step(next(seen), None))
+        return findings + session_health(store.backend, store.runtime, lambda: step(next(counter), None))
 
 
 def _fix(location: StoreLocation, *, yes: bool) -> int:
-    """The plan, then what it says: sessions whose runner is known to have died are marked interrupted."""
+    """List sessions whose process is known to have died, ask, and mark them interrupted."""
     store = location.open()
     rows = stuck_sessions(store.backend, store.runtime)
     for row in rows:
-        notify(f"  {row.session_id} is marked interrupted")
+        notify(f"  {row.session_id} will be marked interrupted")
     if not rows:
-        notify("nothing to mend")
+        notify("nothing to fix")
         return 0
-    if not confirm_plan("Mend them?", yes=yes):
+    if not confirm_plan("Mark them?", yes=yes):
         return 1
     for row in rows:
         mark_interrupted(store.backend, store.runtime, row)
-    notify(f"{plural(len(rows), 'session')} mended; bough resume goes on with each")
+    notify(f"{plural(len(rows), 'session')} marked interrupted; bough resume continues each")
     return 0

@@ -1,4 +1,4 @@
-"""`bough import` and `bough copy`: sessions from elsewhere, and to elsewhere."""
+"""`bough import` and `bough copy`."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from ..store_option import StoreLocation, pass_location
     "--from",
     "tool",
     type=click.Choice(list(IMPORTERS)),
-    help=f"Sessions of another tool instead. Its place: {'; '.join(f'{t.name}: {t.source}' for t in IMPORTERS.values())}.",
+    help=f"Import sessions of another tool. FILE defaults to its own location: {'; '.join(f'{t.name}: {t.source}' for t in IMPORTERS.values())}.",
 )
 @click.option(
-    "-n", "--dry-run", is_flag=True, help="With --from: only say what there is and what would be lost."
+    "-n", "--dry-run", is_flag=True, help="With --from: only report what would be imported and lost."
 )
-@click.option("--new-id", is_flag=True, help="Under a fresh id, beside what has its own.")
+@click.option("--new-id", is_flag=True, help="Import under a new id, even if the session exists here.")
 @json_option
 @pass_location
 def import_(
@@ -51,10 +51,10 @@ def import_(
     new_id: bool,
     is_json: bool,
 ) -> int:
-    """Take a bundle in, or the sessions of another tool.
+    """Import a bundle, or the sessions of another tool.
 
-    All of it or nothing; importing it twice adds nothing. A FILE of - is read from stdin. With --from a FILE is a
-    place of that tool, by default its own; it is only read, and what cannot be taken over is told.
+    A bundle is imported completely or not at all; importing it twice adds nothing. - reads a bundle from stdin. With
+    --from, FILE is a file or folder of that tool; it is only read, and what cannot be converted is reported.
 
     \b
     bough import case.bough
@@ -64,22 +64,26 @@ def import_(
     if tool is not None:
         return import_from_tool(location, tool, files, new_id=new_id, is_dry=dry_run, is_json=is_json)
     if dry_run:
-        raise CommandError("--dry-run wants --from TOOL; bough show FILE looks into a bundle")
+        raise CommandError("--dry-run needs --from TOOL; bough show FILE shows what a bundle holds")
     if not files:
-        raise CommandError("name a bundle, or --from TOOL")
-    for name in files:  # before a store is made for what cannot be taken in
+        raise CommandError("name a bundle file, or pass --from TOOL")
+    for name in files:  # before a store is created for nothing
         if name != "-" and not Path(name).exists():
-            raise CommandError(f"{name}: there is no such file; bough export REFERENCE -o FILE writes one")
+            raise CommandError(f"{name}: no such file; bough export REFERENCE -o FILE writes a bundle")
     store = location.open_or_create()
     reports = []
     for name in files:
         source = sys.stdin.buffer if name == "-" else name
         with progress_bar("import", unit="lines") as step:
-            report = store.import_bundle(source, new_id=new_id, progress=lambda told: step(told.lines, None))
+            report = store.import_bundle(
+                source, new_id=new_id, progress=lambda progress: step(progress.lines, None)
+            )
         reports.append(report)
         if not is_json:
-            known = f", {plural(len(report.existing), 'session')} known already" if report.existing else ""
-            missing = f"; {report.missing_blobs} attachments are missing" if report.missing_blobs else ""
+            known = f", {plural(len(report.existing), 'session')} imported before" if report.existing else ""
+            missing = (
+                f"; {plural(report.missing_blobs, 'attachment')} missing" if report.missing_blobs else ""
+            )
             notify(
                 f"{name}: {plural(len(report.added), 'session')}, {report.entries:,} entries{known}{missing}"
             )
@@ -90,52 +94,52 @@ def import_(
 
 
 def import_from_tool(
-    location: StoreLocation, tool: str, places: Sequence[str], *, new_id: bool, is_dry: bool, is_json: bool
+    location: StoreLocation, tool: str, sources: Sequence[str], *, new_id: bool, is_dry: bool, is_json: bool
 ) -> int:
-    """1 if one of them was refused."""
+    """Import another tool's sessions; return 1 if one of them failed, else 0."""
     store = location.open_memory() if is_dry else location.open_or_create()
     reports: list[ToolImportResult] = []
     with progress_bar("import", unit="sessions") as step:
-        for where in places or (None,):
-            for taken in store.import_from(tool, where, new_id=new_id):
-                reports.append(taken)
+        for source in sources or (None,):
+            for result in store.import_from(tool, source, new_id=new_id):
+                reports.append(result)
                 step(len(reports), None)
     if is_json:
         print_json(imported=to_json_value(reports), dry_run=is_dry)
     else:
-        for taken in reports:
-            click.echo(safe("  ".join([taken.session_id, *_outcome(taken)])))
+        for result in reports:
+            click.echo(safe("  ".join([result.session_id, *_outcome(result)])))
         for line in _summary_lines(reports, is_dry=is_dry):
             notify(safe(line))
-    return int(any(taken.error for taken in reports))
+    return int(any(result.error for result in reports))
 
 
-def _outcome(taken: ToolImportResult) -> Iterator[str]:
-    if taken.error is not None:
-        yield f"refused: {taken.error}"
-    elif taken.added:
-        yield f"{taken.entries:,} entries"
+def _outcome(result: ToolImportResult) -> Iterator[str]:
+    if result.error is not None:
+        yield f"failed: {result.error}"
+    elif result.added:
+        yield f"{result.entries:,} entries"
     else:
-        yield f"grown by {taken.entries:,} entries" if taken.entries else "known already"
-    if taken.title:
-        yield taken.title
+        yield f"{result.entries:,} new entries" if result.entries else "imported before"
+    if result.title:
+        yield result.title
 
 
 def _summary_lines(reports: Sequence[ToolImportResult], *, is_dry: bool) -> Iterator[str]:
     losses = LossReport()
-    for taken in reports:
-        losses.merge(LossReport(taken.losses))
-    sessions = sum(len(taken.added) for taken in reports)
-    grown = sum(bool(taken.entries) and not taken.added for taken in reports)
-    doing = "would be taken in" if is_dry else "taken in"
-    known = sum(not taken.added and not taken.entries and not taken.error for taken in reports)
+    for result in reports:
+        losses.merge(LossReport(result.losses))
+    sessions = sum(len(result.added) for result in reports)
+    grown = sum(bool(result.entries) and not result.added for result in reports)
+    action = "would be imported" if is_dry else "imported"
+    known = sum(not result.added and not result.entries and not result.error for result in reports)
     yield (
-        f"{plural(sessions, 'session')} {doing}, {grown} grown, {known} known already, "
-        f"{sum(taken.entries for taken in reports):,} entries"
+        f"{plural(sessions, 'session')} {action}, {grown} updated, {known} imported before, "
+        f"{sum(result.entries for result in reports):,} entries"
     )
-    for what, lost in losses.items():
-        examples = f" ({', '.join(lost.examples)})" if lost.examples else ""
-        yield f"  lost {lost.count:,} × {what}{examples}"
+    for description, loss in losses.items():
+        examples = f" ({', '.join(loss.examples)})" if loss.examples else ""
+        yield f"  lost {loss.count:,} × {description}{examples}"
 
 
 @click.command()
@@ -144,12 +148,12 @@ def _summary_lines(reports: Sequence[ToolImportResult], *, is_dry: bool) -> Iter
 @click.option(
     "--to-key-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Holds the key of the other store, if that is encrypted or to be.",
+    help="File with the other store's key, if that is or will be encrypted.",
 )
-@click.option("--to-space", metavar="SPACE", help="Its space; default: the same.")
+@click.option("--to-space", metavar="SPACE", help="The other store's space. Default: the same.")
 @click.option("--all", "is_all", is_flag=True, help="Every session that is not in the trash.")
-@click.option("--new-id", is_flag=True, help="Under fresh ids.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--new-id", is_flag=True, help="Copy under new ids.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 @pass_location
 def copy(
@@ -165,19 +169,20 @@ def copy(
 ) -> int:
     """Copy sessions to another store.
 
-    With their tasks and attachments; bundles of both sides are the same bytes. What is there already is passed over.
+    Tasks and attachments are included, and bundles exported from both stores have the same bytes. Sessions that exist
+    there are skipped.
 
     \b
     bough copy latest --to other.db
     bough copy --all --to postgresql://host/agents
     """
     if is_all == bool(references):
-        raise CommandError("name the sessions to copy, or --all of them")
+        raise CommandError("name the sessions to copy, or pass --all")
     store = location.open()
     target = StoreLocation(to, to_space or location.space, location.owner)
     target.register_key_file(to_key_file)
     if is_all:
-        # Oldest first, so that a fork finds what it stands on.
+        # Oldest first, so that the parent of a fork is there before the fork.
         names = [row.session_id for row in store.all_sessions(limit=500) if row.relation != "task"][::-1]
         notify(f"{plural(len(names), 'session')} of {location.display_url} to {target.display_url}")
         if not confirm_plan("Copy them?", yes=yes):
@@ -185,27 +190,27 @@ def copy(
     else:
         names = [resolve_stored_session(location, reference).session.session_id for reference in references]
     with contextlib.closing(target):
-        made, known = _copied(store, names, target.open_or_create(), new_id=new_id)
+        copied, existing = _copy(store, names, target.open_or_create(), new_id=new_id)
     if is_json:
-        print_json(copied=made, existing=known)
+        print_json(copied=copied, existing=existing)
     else:
-        notify(f"{plural(len(made), 'session')} copied{f', {len(known)} were there' if known else ''}")
+        notify(f"{plural(len(copied), 'session')} copied{f', {len(existing)} existed' if existing else ''}")
     return 0
 
 
-def _copied(store: Store, names: Sequence[str], other: Store, *, new_id: bool) -> tuple[list[str], list[str]]:
-    """The ids of what was written there now, and of what was there before."""
-    made: list[str] = []
-    known: list[str] = []
+def _copy(store: Store, names: Sequence[str], other: Store, *, new_id: bool) -> tuple[list[str], list[str]]:
+    """Copy the sessions; return the ids of those written and of those that existed."""
+    copied: list[str] = []
+    existing: list[str] = []
     with progress_bar("copy", unit="sessions") as step:
         for done, name in enumerate(names, 1):
-            was_there = not new_id and _holds(other, name)
-            (known if was_there else made).append(store.copy(name, to=other, new_id=new_id).session_id)
+            exists = not new_id and _exists(other, name)
+            (existing if exists else copied).append(store.copy(name, to=other, new_id=new_id).session_id)
             step(done, len(names))
-    return made, known
+    return copied, existing
 
 
-def _holds(store: Store, name: str) -> bool:
+def _exists(store: Store, name: str) -> bool:
     try:
         store.session(name)
     except NotFound:

@@ -1,4 +1,4 @@
-"""`bough ls`."""
+"""`bough ls`: list sessions."""
 
 from __future__ import annotations
 
@@ -27,26 +27,31 @@ from ..rendering.output import (
 from ..rendering.pager import page_errors, print_next_page
 from ..store_option import StoreLocation, pass_location
 
-_NONE = "no session matches"
+_NONE = "no sessions match"
 _MARKS = {"fork": "⑂ fork of {}", "task": "↳ task of {}", "replay": "↻ replay of {}", "import": "⇣ imported"}
 
 
 @click.command()
 @click.option("--status", type=click.Choice(get_args(Status)))
 @click.option("--agent")
-@click.option("--owner", metavar="NAME", help="Within the --owner the store is opened for, if any.")
+@click.option("--owner", metavar="NAME", help="Only sessions of this owner.")
 @click.option("--conversation", "conversation_id", metavar="ID")
 @click.option("--tag", metavar="NAME=VALUE")
 @click.option("--relation", type=click.Choice(["fork", "task", "replay", "import"]))
 @click.option(
-    "--parent", metavar="REFERENCE", shell_complete=complete, help="Forks, tasks and replays of this session."
+    "--parent",
+    metavar="REFERENCE",
+    shell_complete=complete,
+    help="Only forks, tasks and replays of this session.",
 )
-@click.option("--after", metavar="TIME", help="Started at or after: 2026-11-01 (UTC), or 7d ago.")
-@click.option("--before", "until", metavar="TIME", help="Started before.")
-@click.option("--trashed", is_flag=True, help="What is in the trash.")
-@click.option("--all", "is_all", is_flag=True, help="Tasks and replays too.")
+@click.option(
+    "--after", metavar="TIME", help="Only sessions started at or after this: 2026-11-01 (UTC), or 7d."
+)
+@click.option("--before", "before", metavar="TIME", help="Only sessions started before this.")
+@click.option("--trashed", is_flag=True, help="List the trash.")
+@click.option("--all", "is_all", is_flag=True, help="Include tasks and replays.")
 @click.option("-n", "--limit", type=click.IntRange(1, 100_000), default=30, show_default=True)
-@click.option("--page", metavar="NEXT", help="Go on where a page ended; it says how.")
+@click.option("--page", metavar="NEXT", help="Continue after a previous page, as its last line says.")
 @json_option
 @pass_location
 def ls(
@@ -55,7 +60,7 @@ def ls(
     parent: str | None,
     tag: str | None,
     after: str | None,
-    until: str | None,
+    before: str | None,
     page: str | None,
     is_all: bool,
     is_json: bool,
@@ -74,20 +79,20 @@ def ls(
     query["parent_session"] = None if parent is None else _parent(location, store, parent)
     query["tag"] = None if tag is None else _pair(tag)
     query["started_from"] = None if after is None else parse_time("--after", after, now)
-    query["started_before"] = None if until is None else parse_time("--before", until, now)
+    query["started_before"] = None if before is None else parse_time("--before", before, now)
     query["include_children"] = is_all or bool(query["relation"]) or bool(query["parent_session"])
     with page_errors(page):
-        found = store.sessions(before=page, **query)
+        listed = store.sessions(before=page, **query)
     if is_json:
-        print_json(sessions=[as_data(row) for row in found.sessions], next=found.next)
-    elif found.sessions:
-        _print(found, now)
+        print_json(sessions=[as_data(row) for row in listed.sessions], next=listed.next)
+    elif listed.sessions:
+        _print(listed, now)
     else:
-        notify(_none(store, query))
+        notify(_empty_message(store, query))
 
 
 def _parent(location: StoreLocation, store: Store, reference: str) -> str:
-    """The id of a session; of one that is in the trash or gone for good, whose forks live on, as it was typed."""
+    """Resolve the parent's id. A trashed or purged parent may still have forks: then return it as typed."""
     try:
         return resolve_stored_session(location, reference).session.session_id
     except NotFound:
@@ -96,40 +101,40 @@ def _parent(location: StoreLocation, store: Store, reference: str) -> str:
         return reference
 
 
-def _none(store: Store, query: dict[str, Any]) -> str:
-    """Why there is nothing to see."""
+def _empty_message(store: Store, query: dict[str, Any]) -> str:
+    """Explain an empty list."""
     if not store.sessions(trashed=query["trashed"], limit=1).sessions:
-        return "the trash is empty" if query["trashed"] else "there is no session yet; bough chat starts one"
-    is_whole = query["include_children"] or query["trashed"]
-    return _NONE if is_whole else f"{_NONE}; bough ls --all lists tasks and replays too"
+        return (
+            "the trash is empty" if query["trashed"] else "there are no sessions yet; bough chat starts one"
+        )
+    is_complete = query["include_children"] or query["trashed"]
+    return _NONE if is_complete else f"{_NONE}; bough ls --all includes tasks and replays"
 
 
 def _pair(tag: str) -> tuple[str, str]:
     name, equals, value = tag.partition("=")
     if not equals or not name:
-        raise CommandError(
-            f"--tag {tag} is not NAME=VALUE; bough search tag:{tag} finds sessions with any value of it"
-        )
+        raise CommandError(f"--tag {tag} is not NAME=VALUE; to find any value use bough search tag:{tag}")
     return name, value
 
 
-def _print(found: SessionPage, now: int) -> None:
+def _print(page: SessionPage, now: int) -> None:
     head = ("SESSION", "ACTIVE", "STATUS", "TURNS", "COST", "MODEL", "TITLE")
-    rows = [_line(row, now) for row in found.sessions]
-    click.echo("\n".join(table(rows, head, spare=("MODEL", "TURNS", "COST", "ACTIVE", "STATUS"))))
-    if found.next:
-        print_next_page(found.next)
+    rows = [_line(row, now) for row in page.sessions]
+    click.echo("\n".join(table(rows, head, drop_first=("MODEL", "TURNS", "COST", "ACTIVE", "STATUS"))))
+    if page.next:
+        print_next_page(page.next)
 
 
 def as_data(row: SessionRow) -> dict[str, Any]:
-    """A session's row as JSON: its id is `id`, like everywhere people look for one."""
+    """Return a session's row as JSON data, its id as `id`."""
     data: dict[str, Any] = to_json_value(row)
     return {"id": data.pop("session_id"), **data}
 
 
 def _line(row: SessionRow, now: int) -> tuple[str, ...]:
-    marked = _MARKS[row.relation].format((row.parent_session or "")[:12]) if row.relation else ""
-    title = " ".join(filter(None, [row.title or row.agent or "", f"({marked})" if marked else ""]))
+    relation = _MARKS[row.relation].format((row.parent_session or "")[:12]) if row.relation else ""
+    title = " ".join(filter(None, [row.title or row.agent or "", f"({relation})" if relation else ""]))
     return (
         row.session_id[:16],
         format_age(row.updated_at, now) if sys.stdout.isatty() else format_time(row.updated_at),

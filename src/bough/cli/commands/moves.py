@@ -1,4 +1,4 @@
-"""`bough fork`, `rewind`, `undo`, `redo`, `compact`, `uncompact`, `title` and `tag`."""
+"""`bough fork`, `rewind`, `undo`, `redo`, `compact`, `uncompact`, `title`, `tag` and `label`."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ from ..text_argument import read_stdin, text_or_file
 
 @click.command()
 @reference
-@click.option("--model", help="Another model from here on.")
-@click.option("--prompt", metavar="TEXT|@FILE", callback=text_or_file, help="Another system prompt.")
+@click.option("--model", help="The new session's model.")
+@click.option(
+    "--prompt", metavar="TEXT|@FILE", callback=text_or_file, help="The new session's system prompt."
+)
 @click.option(
     "--prompt-patch",
     metavar="TEXT|@FILE",
     callback=text_or_file,
-    help="Said in addition to the system prompt.",
+    help="Text added to the system prompt.",
 )
 @click.option("--tools", metavar="NAMES", help="Only these tools, separated by commas.")
 @click.option("--title")
@@ -46,12 +48,12 @@ def fork(
     title: str | None,
     is_json: bool,
 ) -> None:
-    """Make a new session from any place of another, in O(1).
+    """Start a new session from any entry of another, without copying.
 
-    No entry is copied and the source is untouched: bough fork ses_3f@7 --prompt @stricter.txt
+    The source does not change. Example: bough fork ses_3f@7 --prompt @stricter.txt
     """
-    found = resolve_stored(location, reference)
-    made = found.session_at().fork(
+    position = resolve_stored(location, reference)
+    new = position.session_at().fork(
         model=model,
         prompt=prompt,
         prompt_patch=prompt_patch,
@@ -60,32 +62,32 @@ def fork(
     )
     if is_json:
         print_json(
-            session={"id": made.session_id}, parent=found.session.session_id, cut=to_json_value(made.cut)
+            session={"id": new.session_id}, parent=position.session.session_id, cut=to_json_value(new.cut)
         )
         return
-    _say_cut(made.cut)
-    click.echo(made.session_id)
+    _print_cut(new.cut)
+    click.echo(new.session_id)
 
 
 @click.command()
 @required_reference
-@click.option("--summary", help="What the branch left behind had found, for the model to know.")
+@click.option("--summary", help="What the abandoned branch found out; the model sees it.")
 @json_option
 @pass_location
 def rewind(location: StoreLocation, reference: str, summary: str | None, is_json: bool) -> None:
-    """Move the leaf back; nothing is lost.
+    """Move back to an earlier entry; nothing is deleted.
 
-    REFERENCE names the place: latest@7, or latest@3:7 on a branch that was left, as bough log --all lists them. The
-    next input grows a new branch; bough redo goes back.
+    REFERENCE names the entry: latest@7, or latest@3:7 on another branch, as bough log --all lists them. The next input
+    starts a new branch; bough redo undoes the rewind.
     """
-    found = resolve_stored(location, reference)
-    if found.seq is None:
+    position = resolve_stored(location, reference)
+    if position.seq is None:
         raise CommandError(
-            f"say where to: bough rewind {reference}@7; bough log {reference} shows the numbers"
+            f"name the entry to rewind to, such as bough rewind {reference}@7; bough log {reference} lists the entries"
         )
     if summary is not None and not summary.strip():
-        raise CommandError("--summary is empty; say what the branch had found, or leave it out")
-    _moved(found.session, found.move_leaf(summary), is_json=is_json)
+        raise CommandError("--summary is empty; pass some text, or omit it")
+    _print_position(position.session, position.move_leaf(summary), is_json=is_json)
 
 
 @click.command()
@@ -93,7 +95,7 @@ def rewind(location: StoreLocation, reference: str, summary: str | None, is_json
 @json_option
 @pass_location
 def undo(location: StoreLocation, reference: str, is_json: bool) -> None:
-    """Rewind to before the latest input."""
+    """Move back to before the latest input."""
     session = resolve_stored_session(location, reference).session
     try:
         cut = session.undo()
@@ -101,7 +103,7 @@ def undo(location: StoreLocation, reference: str, is_json: bool) -> None:
         raise CommandError(
             f"{session.session_id} has no input to undo; bough log {reference} shows its entries"
         ) from None
-    _moved(session, cut, is_json=is_json)
+    _print_position(session, cut, is_json=is_json)
 
 
 @click.command()
@@ -109,10 +111,10 @@ def undo(location: StoreLocation, reference: str, is_json: bool) -> None:
 @json_option
 @pass_location
 def redo(location: StoreLocation, reference: str, is_json: bool) -> None:
-    """Go back to where the last rewind came from."""
+    """Undo the last rewind."""
     session = resolve_stored_session(location, reference).session
     session.redo()
-    _moved(session, None, is_json=is_json)
+    _print_position(session, None, is_json=is_json)
 
 
 @click.command()
@@ -121,32 +123,32 @@ def redo(location: StoreLocation, reference: str, is_json: bool) -> None:
     "--summary",
     metavar="TEXT|@FILE|-",
     callback=text_or_file,
-    help="The summary; without it one is made without a model.",
+    help="The summary. Default: an outline, made without a model.",
 )
-@click.option("--keep-from", type=click.IntRange(1), help="The first entry the model still sees whole.")
+@click.option("--keep-from", type=click.IntRange(1), help="The first entry the model still receives in full.")
 @json_option
 @pass_location
 def compact(
     location: StoreLocation, reference: str, summary: str | None, keep_from: int | None, is_json: bool
 ) -> None:
-    """Let a summary stand for what lies before the newest turn.
+    """Replace older turns with a summary in what the model receives.
 
-    Nothing is deleted: bough uncompact brings the exact earlier context back.
+    Nothing is deleted: bough uncompact restores the exact earlier context.
     """
     session = resolve_stored_session(location, reference).session
     if keep_from is not None and keep_from > session.leaf.seq + 1:
         raise CommandError(
-            f"--keep-from {keep_from}: the path ends at {session.leaf.seq}; bough log shows the numbers"
+            f"--keep-from {keep_from} is invalid: the path ends at entry {session.leaf.seq}; bough log lists the entries"
         )
-    made = session.compact(read_stdin() if summary == "-" else summary, first_kept=keep_from)
+    compaction = session.compact(read_stdin() if summary == "-" else summary, first_kept=keep_from)
     if is_json:
         print_json(
             session={"id": session.session_id},
             leaf=to_json_value(session.leaf),
-            compaction=to_json_value(made),
+            compaction=to_json_value(compaction),
         )
         return
-    click.echo(f"from {session.leaf} on the model sees a summary of what lies before entry {made.first_kept}")
+    click.echo(f"the model now receives a summary of everything before entry {compaction.first_kept}")
 
 
 @click.command()
@@ -157,16 +159,16 @@ def uncompact(location: StoreLocation, reference: str, is_json: bool) -> None:
     """Cancel the latest compaction."""
     session = resolve_stored_session(location, reference).session
     if not active_compactions(session.path()):
-        raise CommandError(
-            f"no compaction is in force at {session.leaf}; bough compact {reference} makes one"
-        )
+        raise CommandError(f"{session.session_id} has no active compaction")
     cancelled = session.uncompact()
     if is_json:
         print_json(
             session={"id": session.session_id}, leaf=to_json_value(session.leaf), cancels=cancelled.cancels
         )
         return
-    click.echo(f"the compaction at {cancelled.cancels} no longer holds; the earlier context is back")
+    click.echo(
+        f"the compaction at entry {cancelled.cancels} is cancelled; the model receives the earlier context again"
+    )
 
 
 @click.command()
@@ -175,7 +177,10 @@ def uncompact(location: StoreLocation, reference: str, is_json: bool) -> None:
 @json_option
 @pass_location
 def title(location: StoreLocation, reference: str, words: tuple[str, ...], is_json: bool) -> None:
-    """Name a session; without TEXT print its name, with an empty one ('') take it away."""
+    """Set or print a session's title.
+
+    Without TEXT the title is printed; an empty TEXT ('') removes it.
+    """
     session = (resolve_stored_session if words else resolve_session)(location, reference).session
     if words:
         session.title(" ".join(words) or None)
@@ -191,13 +196,16 @@ def title(location: StoreLocation, reference: str, words: tuple[str, ...], is_js
 @json_option
 @pass_location
 def tag(location: StoreLocation, reference: str, tags: tuple[str, ...], is_json: bool) -> None:
-    """Set or remove a session's tags; `name=` removes one, none given prints them."""
+    """Set or remove a session's tags.
+
+    `name=` removes a tag; without tags they are printed.
+    """
     session = (resolve_stored_session if tags else resolve_session)(location, reference).session
     pairs = {}
     for pair in tags:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise CommandError(f"{pair!r} is no tag; write name=value, or name= to remove it")
+            raise CommandError(f"{pair!r} is not a tag; write name=value, or name= to remove it")
         pairs[name] = value or None
     now = session.tag(**pairs) if pairs else session.row.tags
     if is_json:
@@ -207,19 +215,19 @@ def tag(location: StoreLocation, reference: str, tags: tuple[str, ...], is_json:
         click.echo(for_terminal(f"{name}={value}"))
 
 
-def _say_cut(cut: Cut | None) -> None:
+def _print_cut(cut: Cut | None) -> None:
     if cut is not None and cut.has_moved:
-        notify(f"{cut.requested} lies between a call and its results; cut at {cut.at} instead")
+        notify(f"entry {cut.requested} is between a call and its results; used entry {cut.at} instead")
 
 
-def _moved(session: Session, cut: Cut | None, *, is_json: bool) -> None:
+def _print_position(session: Session, cut: Cut | None, *, is_json: bool) -> None:
     if is_json:
         print_json(
             session={"id": session.session_id}, leaf=to_json_value(session.leaf), cut=to_json_value(cut)
         )
         return
-    _say_cut(cut)
-    click.echo(f"{session.session_id} stands at {session.leaf}")
+    _print_cut(cut)
+    click.echo(f"{session.session_id} is at {session.leaf}")
 
 
 @click.command()
@@ -228,18 +236,18 @@ def _moved(session: Session, cut: Cut | None, *, is_json: bool) -> None:
 @json_option
 @pass_location
 def label(location: StoreLocation, reference: str, words: tuple[str, ...], is_json: bool) -> None:
-    """Name a place of a session's tree.
+    """Label an entry of a session.
 
-    `bough label latest@7 the good one` names entry 7, an empty text ('') takes the name away; without TEXT the labels
-    are listed. bough tree and the viewer show them; no model sees them.
+    `bough label latest@7 the good one` labels entry 7; an empty TEXT ('') removes the label; without TEXT the labels are
+    listed. bough tree and the viewer show labels; models do not receive them.
     """
-    found = (resolve_stored if words else resolve)(location, reference)
-    session = found.session
+    position = (resolve_stored if words else resolve)(location, reference)
+    session = position.session
     if words:
-        session.label(session.leaf if found.leaf is None else found.leaf, " ".join(words))
+        session.label(session.leaf if position.leaf is None else position.leaf, " ".join(words))
     labels = session.labels()
-    if not words and found.leaf is not None:
-        labels = {leaf: words for leaf, words in labels.items() if leaf == found.leaf}
+    if not words and position.leaf is not None:
+        labels = {leaf: label for leaf, label in labels.items() if leaf == position.leaf}
     if is_json:
         print_json(
             session={"id": session.session_id}, labels={str(leaf): name for leaf, name in labels.items()}

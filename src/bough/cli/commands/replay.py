@@ -1,4 +1,4 @@
-"""`bough replay`: a session executed again, without effects."""
+"""`bough replay` and `bough diff`."""
 
 from __future__ import annotations
 
@@ -25,37 +25,47 @@ from ..text_argument import text_or_file
 @click.command()
 @reference
 @click.option(
-    "--model", "models", multiple=True, metavar="NAME", help="Another model; several are a fallback chain."
+    "--model",
+    "models",
+    multiple=True,
+    metavar="NAME",
+    help="The model of the replay; repeat it for a fallback chain.",
 )
-@click.option("--prompt", metavar="TEXT|@FILE", callback=text_or_file, help="Another system prompt.")
+@click.option(
+    "--prompt", metavar="TEXT|@FILE", callback=text_or_file, help="The system prompt of the replay."
+)
 @click.option(
     "--prompt-patch",
     metavar="TEXT|@FILE",
     callback=text_or_file,
-    help="Said in addition to the system prompt.",
+    help="Text added to the system prompt.",
 )
 @click.option(
-    "--from", "start", type=click.IntRange(0), metavar="N", help="Keep entries 1 to N; default: the seeds."
+    "--from",
+    "start",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Keep entries 1 to N. Default: only the seeds.",
 )
 @click.option(
     "--mode",
     type=click.Choice(["strict", "recorded", "dry", "live"]),
-    help="strict: the recorded model and tools. recorded: a new model, tools from the recording. dry: what is not "
-    "recorded meets the tool's dry run. live: the tools named with --live run.",
+    help="strict: recorded answers and tool results. recorded: a new model, recorded tool results. dry: calls that were not "
+    "recorded use the tool's dry run. live: tools named with --live run.",
 )
 @click.option(
     "--tools", "sources", multiple=True, metavar="FILE.py|MODULE", help="The tools, for dry and live."
 )
-@click.option("--live", multiple=True, metavar="TOOL", help="This tool runs for real; repeatable.")
+@click.option("--live", multiple=True, metavar="TOOL", help="Run this tool for real; repeatable.")
 @click.option(
     "--on-miss",
     type=click.Choice(["stop", "next", "tell"]),
     default="stop",
     show_default=True,
-    help="A call that was not recorded: stop there, go on with the next input, or tell the model and go on.",
+    help="On a call that was not recorded: stop, skip to the next input, or tell the model and continue.",
 )
 @format_options(None, json="Print JSON.", markdown="Print Markdown.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the report there instead.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the report to this file.")
 @pass_location
 def replay(
     location: StoreLocation,
@@ -67,11 +77,11 @@ def replay(
     output: str | None,
     **how: Any,
 ) -> int:
-    """Re-execute a session without effects, with another model or prompt.
+    """Run a session again without side effects, with another model or prompt.
 
-    The source is not touched: a fork is fed every recorded input and the tools answer from the recording. Says what
-    became different first, turn by turn, in words, tools and money. REFERENCE@4 is --from 4; a bundle file is
-    taken in first. Exit code 0 the same, 1 different.
+    The source does not change: a fork receives every recorded input and tools answer from the recording. The report
+    shows the first difference, then every turn's text, tools and cost. REFERENCE@4 means --from 4; a bundle file is
+    imported first. Exit code 0 same, 1 different.
 
     \b
     bough replay latest
@@ -87,27 +97,25 @@ def replay(
             report = session.replay_sync(model=answering or None, progress=step, **how)
         write_report(report, format_, file)
     notify(
-        f"bough diff {report.source} {report.replay} compares them again; bough show {report.replay} shows the replay"
+        f"compare again with: bough diff {report.source} {report.replay}; show the replay with: bough show {report.replay}"
     )
     return 0 if report.is_same else 1
 
 
 def _source(location: StoreLocation, name: str) -> tuple[Session, int | None]:
-    """The session to replay; one from a bundle is taken in, for its replay is to last."""
+    """Return the session to replay. One from a bundle is imported, so that its replay is stored."""
     bundle, seq = bundle_file(location, name)
     if bundle is None:
         found = resolve(location, name)
         if not found.is_on_path:
-            raise CommandError(
-                f"{name} lies on a branch that was left; bough fork {name} makes a session of it to replay"
-            )
+            raise CommandError(f"{name} is on another branch; fork it first: bough fork {name}")
         return found.session, found.seq
     store = location.open_or_create()
     try:
         return store.session(store.import_bundle(bundle).session_id), seq
     except IdConflict as clash:
         raise CommandError(
-            f"session id {clash.session_id!r} holds other content here; nothing was taken in. Take it in beside with "
+            f"this store has another session {clash.session_id!r}; nothing was imported. Import it under a new id with "
             f"bough import {shlex.quote(str(bundle))} --new-id, then replay the id that is printed"
         ) from None
 
@@ -116,22 +124,22 @@ def _source(location: StoreLocation, name: str) -> tuple[Session, int | None]:
 @click.argument("a", shell_complete=complete)
 @click.argument("b", shell_complete=complete)
 @format_options(None, json="Print JSON.", markdown="Print Markdown.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write it there instead.")
-@click.option("-q", "--quiet", is_flag=True, help="Only the exit code.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the comparison to this file.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing; only set the exit code.")
 @pass_location
 def diff(
     location: StoreLocation, a: str, b: str, format_: str | None, output: str | None, quiet: bool
 ) -> int:
-    """Compare two sessions or places turn by turn.
+    """Compare two sessions or entries turn by turn.
 
-    A and B are references: sessions, places (ses_3f@7), or bundle files. Exit code 0 the same, 1 different.
+    A and B are references: sessions, entries (ses_3f@7), or bundle files. Exit code 0 same, 1 different.
 
     \b
     bough diff ses_3f ses_9c
     bough diff latest@7 latest
     """
     if quiet and (format_ or output):
-        raise CommandError("-q prints nothing; leave it out, or leave out --json, --markdown and -o")
+        raise CommandError("-q prints nothing; omit it, or omit --json, --markdown and -o")
     from ...replay.diff import diff as compare
 
     with open_report(output) as file:
@@ -143,7 +151,7 @@ def diff(
 
 @contextmanager
 def open_report(output: str | None) -> Iterator[BinaryIO | None]:
-    """Where a report goes, before the work, which may cost money: one that cannot be written is lost. None: stdout."""
+    """Open the report's file, or None for stdout. Before the work: it may cost money, and the report must not be lost."""
     if output is None:
         yield None
         return
@@ -153,7 +161,7 @@ def open_report(output: str | None) -> Iterator[BinaryIO | None]:
 
 
 def write_report(report: Any, format_: str | None, file: BinaryIO | None) -> None:
-    """A report as text, JSON or Markdown, on stdout or in a file."""
+    """Write a report as text, JSON or Markdown to stdout or a file."""
     if format_ == "json" and file is None:
         print_json(**report_data(report))
         return
@@ -173,12 +181,12 @@ _COLOURS = {"  expected ": "red", "  actual ": "green"}
 
 
 def _coloured(line: str) -> str:
-    """What was and what it became, as a diff shows them."""
+    """Colour the expected and the actual line like a diff."""
     return next((click.style(line, fg=_COLOURS[head]) for head in _COLOURS if line.startswith(head)), line)
 
 
 def report_data(report: Any) -> dict[str, Any]:
-    """The report and what it derives."""
+    """Return the report and its derived values as JSON data."""
     first = report.first_divergence
     return {
         "same": report.is_same,

@@ -1,4 +1,4 @@
-"""`bough run`, `bough resume` and `bough approve`: a turn of an agent, from one command line to the next."""
+"""`bough run`, `bough resume` and `bough approve`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from .worker import engine_option, enqueue_run, parse_engine
 @click.argument("text", required=False)
 @source_options
 @start_options
-@click.option("--queue", is_flag=True, help="If the session is busy, keep the input until its turn is over.")
+@click.option("--queue", is_flag=True, help="If the session is running, queue the input instead of failing.")
 @engine_option
 @json_option
 @pass_location
@@ -64,10 +64,10 @@ def run(
 ) -> int:
     """Send one input to an agent and print its answer.
 
-    TEXT comes from stdin if it is - or, for a new session, if stdin is no terminal. With --resume, --copy or
-    --overwrite and no TEXT the turn that is open there goes on. The answer goes to stdout, everything else to
-    stderr; with --json every event is one line. Exit code 0 answered, 1 failed, stopped by a limit or waiting
-    for an approval, 3 busy, 130 cancelled.
+    TEXT is read from stdin if it is - or, for a new session, if stdin is not a terminal. With --resume, --copy or
+    --overwrite and no TEXT, the open turn continues. The answer goes to stdout, everything else to stderr; --json
+    prints each event as one line. Exit code: 0 answered, 1 failed, stopped by a limit or waiting for approval,
+    3 busy, 130 cancelled.
 
     \b
     bough run "Where is order 41?" --model anthropic:MODEL --tools shop.py
@@ -78,11 +78,13 @@ def run(
     content = _content(text, is_new=source.reference is None)
     absurd_queue = parse_engine(engine)
     if absurd_queue is not None:
-        return enqueue_run(location, source, options, content, absurd_queue, waits=queue, is_json=is_json)
+        return enqueue_run(
+            location, source, options, content, absurd_queue, queue_if_busy=queue, is_json=is_json
+        )
     session, agent = source.session(location, options)
     if content is None and not _has_work(session):
         notify(
-            f"nothing is open in {session.session_id}; go on with: bough run --resume {session.session_id} TEXT"
+            f"{session.session_id} has no open turn; continue with: bough run --resume {session.session_id} TEXT"
         )
         return 0
     try:
@@ -92,7 +94,7 @@ def run(
             raise
     number = session.enqueue(content)
     notify(
-        f"queued as number {number}: whoever drives {session.session_id} takes it; if nobody does, bough resume will"
+        f"queued as number {number}; the process that runs {session.session_id} answers it next, else bough resume does"
     )
     return 0
 
@@ -100,18 +102,16 @@ def run(
 @click.command()
 @required_reference
 @agent_options
-@click.option(
-    "--rollback", is_flag=True, help="Leave the unfinished turn behind instead; bough redo undoes it."
-)
+@click.option("--rollback", is_flag=True, help="Abandon the open turn instead; bough redo undoes that.")
 @json_option
 @pass_location
 def resume(
     location: StoreLocation, reference: str, options: AgentOptions, rollback: bool, is_json: bool
 ) -> int:
-    """Go on with a turn that was cut off: after a crash, a failure or an approval.
+    """Continue a turn that was interrupted: after a crash, a failure or an approval.
 
-    What is durable is not done again. A tool that was running is run again only if it may be; an unsafe one is
-    settled by its verify function, or its outcome stays unknown.
+    Finished steps do not run again. A tool call that was running is repeated only if its effect allows it; an unsafe
+    one is settled by its verify function, else its outcome stays unknown.
 
     \b
     bough resume latest --tools shop.py
@@ -119,16 +119,16 @@ def resume(
     """
     session = resolve_runnable(location, reference)
     if rollback:
-        turn, left = session.log.cursor.turn, session.rollback()
+        turn, previous_leaf = session.log.cursor.turn, session.rollback()
         notify(
-            "nothing is open"
-            if left is None
-            else f"turn {turn} is left behind; bough redo {session.session_id} brings it back"
+            "there is no open turn"
+            if previous_leaf is None
+            else f"turn {turn} abandoned; bough redo {session.session_id} brings it back"
         )
         return 0
     if not _has_work(session):
         notify(
-            f"nothing is open in {session.session_id}; go on with: bough run --resume {session.session_id} TEXT"
+            f"{session.session_id} has no open turn; continue with: bough run --resume {session.session_id} TEXT"
         )
         return 0
     return _run(location, session, agent_for(options, session), None, is_json=is_json)
@@ -136,20 +136,18 @@ def resume(
 
 @click.command()
 @required_reference
-@click.option("--deny", is_flag=True, help="Say no: the model is told so.")
-@click.option(
-    "--call", "number", type=click.IntRange(min=1), metavar="N", help="Only the Nth of those that wait."
-)
+@click.option("--deny", is_flag=True, help="Deny the calls; the model is told.")
+@click.option("--call", "number", type=click.IntRange(min=1), metavar="N", help="Only the Nth waiting call.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 @pass_location
 def approve(
     location: StoreLocation, reference: str, deny: bool, number: int | None, yes: bool, is_json: bool
 ) -> int:
-    """Allow, or deny, the tool calls that wait for a person.
+    """Approve or deny tool calls that wait for approval.
 
-    Shows what waits and asks before it allows anything; without a terminal it wants --yes. A word binds to the
-    exact call, survives everything, and the call runs once. bough resume then goes on.
+    Lists the waiting calls and asks before it allows them; without a terminal pass --yes. An approval is saved, applies
+    to one call only, and the call runs once. bough resume continues the turn.
     """
     session = resolve_runnable(location, reference)
     waiting = waiting_calls(session)
@@ -159,58 +157,58 @@ def approve(
     else:
         for n, call in enumerate(waiting, 1):
             where = (
-                "" if call.session_id == session.session_id else f"  (asked by its task {call.session_id})"
+                "" if call.session_id == session.session_id else f"  (called by its task {call.session_id})"
             )
             click.echo(f"{n}. {call_details(call.call)}{where}")
-    lost = read_call_status(session.log).trashed_tasks
-    for task in dict.fromkeys(lost.values()):
+    in_trash = read_call_status(session.log).trashed_tasks
+    for task in dict.fromkeys(in_trash.values()):
         print_error(TaskTrashed(session.session_id, task).command_text)
     if not chosen:
-        notify(f"no call of {session.session_id} waits for a person")
-        return FAILURE if lost else 0
+        notify(f"no call of {session.session_id} waits for approval")
+        return FAILURE if in_trash else 0
     if is_json and not (yes or deny):
         return 0
-    if not deny and not confirm_plan(f"allow {_many(chosen)}?", yes=yes):
+    if not deny and not confirm_plan(f"Allow {_count_text(chosen)}?", yes=yes):
         return FAILURE
     for call in chosen:
         session.approve(call, allow=not deny)
-    notify(f"{'denied' if deny else 'allowed'}; {_then(session)}")
+    notify(f"{'denied' if deny else 'allowed'}; {_continue_hint(session)}")
     return 0
 
 
-def _then(session: Session) -> str:
-    """How it goes on: a task with the session that started it."""
+def _continue_hint(session: Session) -> str:
+    """Say how to continue: a task continues with the session that started it."""
     top = [session.log, *ancestors(session.log)][-1]
-    if is_awaited_by_worker(top):  # it was woken by the word
-        return "its worker goes on"
-    return f"go on with: bough resume {top.session_id}{original_flags(Session(top))}"
+    if is_awaited_by_worker(top):  # the approval wakes it
+        return "its worker continues"
+    return f"continue with: bough resume {top.session_id}{original_flags(Session(top))}"
 
 
 def _chosen(waiting: tuple[AskedCall, ...], number: int | None) -> tuple[AskedCall, ...]:
     if number is not None and number > len(waiting):
-        raise CommandError(f"there is no call {number}: {len(waiting)} wait")
+        raise CommandError(f"there is no call {number}; {len(waiting)} wait for approval")
     return waiting if number is None else waiting[number - 1 : number]
 
 
-def _many(calls: tuple[AskedCall, ...]) -> str:
+def _count_text(calls: tuple[AskedCall, ...]) -> str:
     return "this call" if len(calls) == 1 else f"these {len(calls)} calls"
 
 
 def _content(text: str | None, *, is_new: bool) -> str | None:
-    """The input: an argument, or stdin. Only a new session must have one."""
+    """Return the input from the argument or stdin. Only a new session requires one."""
     if text == "-" or (text is None and is_new and not sys.stdin.isatty()):
         text = read_stdin().strip("\n")
     if text is not None and not text.strip():
-        raise CommandError("the input is empty; say something, or pipe it in")
+        raise CommandError("the input is empty; pass some text, or pipe it in")
     if text is None and is_new:
         raise CommandError(
-            'nothing to send; bough run "your words", or pipe them in. bough chat is for talking'
+            'nothing to send; use bough run "TEXT", or pipe it in. For a conversation use bough chat'
         )
     return None if text is None else check_utf8(text, "the input")
 
 
 def _has_work(session: Session) -> bool:
-    """Whether a turn is open, or an input was queued that nobody took."""
+    """Whether a turn is open, or an input is queued."""
     return bool(session.log.cursor.turn or session.log.store.inbox(session.session_id))
 
 
@@ -228,43 +226,43 @@ def _run(
         end = run_turn(driver, session, agent, content, watcher, ask, one_shot=True)
         spent = difference(session.row.totals, before)
         if is_json:
-            _tell_json(session, end, spent)
+            _print_json_end(session, end, spent)
         else:
-            _tell(session, agent, end, spent)
+            _print_end(session, agent, end, spent)
         code = CANCELLED_CODE if end.reason == "cancelled" else 0 if end.is_fine else FAILURE
-        return driver.leave(code)
+        return driver.exit(code)
 
 
 def _ask(call: OpenCall) -> bool | None:
     notify(call_details(call.call))
     try:
-        return click.confirm("allow it?", default=False, err=True)
+        return click.confirm("Allow it?", default=False, err=True)
     except click.Abort:
         notify()
         return None
 
 
-def _tell(session: Session, agent: Agent, end: TurnEnd, spent: Totals) -> None:
-    """How it ended and how to go on, then what it cost."""
+def _print_end(session: Session, agent: Agent, end: TurnEnd, spent: Totals) -> None:
+    """Print how it ended, how to continue, and what it cost."""
     name = session.session_id
-    resume = f"bough resume {name}{agent.again(session)}"
+    resume = f"bough resume {name}{agent.flags(session)}"
     if end.waiting:
         for call in end.waiting:
-            notify(f"waits for approval: {call_text(call.call)}")
-        notify(f"go on with: bough approve {name}, then {resume}")
+            notify(f"waiting for approval: {call_text(call.call)}")
+        notify(f"continue with: bough approve {name}, then {resume}")
     elif end.reason == "cancelled":
-        notify(f"cancelled; what was said is kept. Go on with: bough run --resume {name} TEXT")
+        notify(f"cancelled; everything so far is saved. Continue with: bough run --resume {name} TEXT")
     elif end.error is not None:
         notify(f"{click.style('bough:', fg='red')} {safe(end.error['command_message'])}")
         if session.log.cursor.turn:
-            notify(f"the input is durable; go on with: {resume}")
+            notify(f"the input is saved; continue with: {resume}")
     notify(dim(f"{name} · {tokens(spent)} · {format_cost(spent)}"))
 
 
-def _tell_json(session: Session, end: TurnEnd, spent: Totals) -> None:
+def _print_json_end(session: Session, end: TurnEnd, spent: Totals) -> None:
     last = session.path(last=1)[-1]
     has_answer = last.message is not None and last.message.role == "assistant" and not last.message.calls
-    told = {
+    result = {
         "schema_version": SCHEMA_VERSION,
         "type": "run",
         "session_id": session.session_id,
@@ -274,4 +272,4 @@ def _tell_json(session: Session, end: TurnEnd, spent: Totals) -> None:
         "waiting": [to_json_value(call) for call in end.waiting],
         "usage": to_json_value(spent),
     }
-    click.echo(encode_json(told))
+    click.echo(encode_json(result))

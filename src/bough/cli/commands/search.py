@@ -1,4 +1,4 @@
-"""`bough search`: every message, tool input and output."""
+"""`bough search`: full-text search."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from ..rendering.pager import page_errors, print_next_page
 from ..store_option import StoreLocation, pass_location
 
 _SESSION = re.compile(r"(?<!\S)session:([^\s\"]+)")
-_LEFT_OUT = re.compile(r"-(?!-|n\d+$|.$)")
+_EXCLUDED = re.compile(r"-(?!-|n\d+$|.$)")
 
 
-class Words(click.Command):
-    """Words may begin with a minus: `-refund` leaves them out, and is no option."""
+class SearchCommand(click.Command):
+    """Accepts words that begin with a minus: `-refund` excludes a word and is not an option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
-        left_out = [word for word in args[:end] if _LEFT_OUT.match(word)]
-        others = [word for word in args[:end] if not _LEFT_OUT.match(word)]
-        return super().parse_args(ctx, [*others, "--", *left_out, *args[end + 1 :]])
+        excluded = [word for word in args[:end] if _EXCLUDED.match(word)]
+        others = [word for word in args[:end] if not _EXCLUDED.match(word)]
+        return super().parse_args(ctx, [*others, "--", *excluded, *args[end + 1 :]])
 
 
-@click.command(cls=Words)
+@click.command(cls=SearchCommand)
 @click.argument("query", nargs=-1, required=True, metavar="WORDS…")
 @click.option("-n", "--limit", type=click.IntRange(1, 1_000), default=20, show_default=True)
-@click.option("--page", metavar="NEXT", help="Go on where a page ended; it says how.")
-@click.option("--trashed", is_flag=True, help="In the trash instead.")
+@click.option("--page", metavar="NEXT", help="Continue after a previous page, as its last line says.")
+@click.option("--trashed", is_flag=True, help="Search the trash instead.")
 @json_option
 @pass_location
 def search(
@@ -53,11 +53,11 @@ def search(
     trashed: bool,
     is_json: bool,
 ) -> int:
-    """Search every message, tool input and tool output.
+    """Search messages, tool inputs and tool outputs.
 
-    Words are all wanted; "a phrase", prefix*, -without. Filters: role:tool tool:refund model:gpt error:true
-    agent:support tag:team=blue session:ses_3f kind:note before:2026-11-01 after:7d. A hit's reference opens it:
-    bough show ses_3f@7. Exit code 1 if nothing is found.
+    Matches all words; use "a phrase", prefix* and -excluded. Filters: role:tool tool:refund model:gpt error:true
+    agent:support tag:team=blue session:ses_3f kind:note before:2026-11-01 after:7d. Each hit starts with
+    its reference, as in bough show ses_3f@7. Exit code 1 if nothing is found.
 
     \b
     bough search lost parcel after:7d
@@ -68,9 +68,9 @@ def search(
     try:
         with progress_bar("index", unit="entries") as step:
             store.backend.index(lambda done, left: step(done, None))
-    except IndexBehind as behind:  # what is indexed can be searched all the same
+    except IndexBehind as behind:  # the indexed part can still be searched
         notify(
-            f"{behind.sessions:,} session(s) have text that is not indexed, and it cannot be now: {behind.reason}"
+            f"results may be incomplete: {behind.sessions:,} session(s) cannot be indexed now ({behind.reason})"
         )
     with page_errors(page):
         found = store.search(typed, limit=limit, before=page, trashed=trashed, catch_up=False)
@@ -84,7 +84,7 @@ def search(
     if found.next:
         print_next_page(found.next)
     if not found.hits:
-        notify("nothing is found; fewer words, a prefix* or another filter find more")
+        notify("no results; try fewer words, a prefix* or another filter")
     return 0 if found.hits else 1
 
 
@@ -93,7 +93,7 @@ def _whole_id(location: StoreLocation, reference: str, *, trashed: bool) -> str:
 
 
 def _reference(hit: SearchHit) -> str:
-    """What opens it: on the path by its number, elsewhere by its branch too."""
+    """Return the reference of a hit: its number on the path, else its branch and number."""
     if not hit.seq:
         return hit.session_id
     return f"{hit.session_id}@{hit.seq}" if hit.on_path else f"{hit.session_id}@{hit.branch}:{hit.seq}"

@@ -32,16 +32,24 @@ def _clients(_: click.Context, parameter: click.Parameter, pairs: tuple[str, ...
 
 
 @click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; others want --token.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: any that is free."
-)
-@click.option("--open/--no-open", "opens", default=None, help="Open the viewer; default: at a terminal.")
-@click.option(
-    "--page", default="/", metavar="PATH", help="Which page to open, such as /s/ses_3f or /diff?a=…&b=…."
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; anything but loopback needs --token.",
 )
 @click.option(
-    "--token", metavar="SECRET", envvar="BOUGH_TOKEN", help="Who has it sees everything of the space."
+    "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0 picks a free port."
+)
+@click.option(
+    "--open/--no-open",
+    "opens",
+    default=None,
+    help="Open the viewer in a browser. Default: only at a terminal.",
+)
+@click.option("--page", default="/", metavar="PATH", help="Page to open, such as /s/ses_3f or /diff?a=…&b=….")
+@click.option(
+    "--token", metavar="SECRET", envvar="BOUGH_TOKEN", help="Grants access to everything in the space."
 )
 @click.option(
     "--client-token",
@@ -49,14 +57,21 @@ def _clients(_: click.Context, parameter: click.Parameter, pairs: tuple[str, ...
     metavar="OWNER=SECRET",
     multiple=True,
     callback=_clients,
-    help="Who has it sees the public entries of that owner, and may send; repeatable.",
+    help="Grants access to this owner's public entries, and to send; repeatable.",
 )
 @click.option(
-    "--internal-token", metavar="SECRET", envvar="BOUGH_INTERNAL_TOKEN", help="Who has it may export bundles."
+    "--internal-token",
+    metavar="SECRET",
+    envvar="BOUGH_INTERNAL_TOKEN",
+    help="Grants the right to export bundles.",
 )
-@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A name this server is known by.")
+@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A host name this server accepts.")
 @click.option(
-    "--max-import", type=click.IntRange(1), default=256, show_default=True, help="Megabytes of a bundle."
+    "--max-import",
+    type=click.IntRange(1),
+    default=256,
+    show_default=True,
+    help="Largest bundle to import, in megabytes.",
 )
 @agent_options
 @pass_location
@@ -70,12 +85,12 @@ def serve(
     page: str,
     **door: Any,
 ) -> None:
-    """Serve the API and the viewer over HTTP; Ctrl-C ends it.
+    """Serve the API and the viewer over HTTP; Ctrl-C stops it.
 
-    On loopback whoever can reach it may do everything; elsewhere --token is wanted. With --model and --tools what
-    is sent is answered here. docs/http.md tells the API.
+    On loopback every local user has full access; on other addresses --token is required. With --model and --tools the
+    server answers what is sent to it. docs/http.md describes the API.
     """
-    app, access = _loaded(), _access(host, door)
+    app, access = _import_app(), _access(host, door)
     store = location.open_or_create()
     context = app.ServerContext(store, access, _agent(options), lambda owner: _owned(location, store, owner))
     try:
@@ -91,7 +106,7 @@ def serve(
 
     def ready() -> None:
         click.echo(address)
-        notify(f"serving {location.display_url}; Ctrl-C ends it")
+        notify(f"serving {location.display_url}; Ctrl-C stops it")
         if wants_page:
             webbrowser.open(address)
 
@@ -99,15 +114,17 @@ def serve(
         app.serve(context, listener, ready)
     finally:
         context.close()
-    notify("ended")
+    notify("stopped")
 
 
-def _loaded() -> Any:
-    """The server, which needs more than the command line does."""
+def _import_app() -> Any:
+    """Import the server, which needs the extra `server`."""
     try:
         from ...server import app
     except ImportError as missing:
-        raise CommandError(f"the server needs {missing.name}; pip install 'bough[server]'") from None
+        raise CommandError(
+            f"the server needs {missing.name}; install it with: pip install 'bough[server]'"
+        ) from None
     return app
 
 
@@ -125,19 +142,19 @@ def _access(host: str, door: dict[str, Any]) -> Any:
 
 
 def _agent(options: AgentOptions) -> Any:
-    """Who answers what is sent; without --model and $BOUGH_MODEL each session's own model does."""
+    """Return the agent that answers; without --model and $BOUGH_MODEL each session's own model does."""
     from ...server.context import ServerAgent
 
     if not options.models and not os.environ.get("BOUGH_MODEL"):
         if options.workspace or options.max_cost or options.max_turns:
-            raise CommandError("--workspace, --max-cost and --max-turns are the agent's; name its --model")
+            raise CommandError("--workspace, --max-cost and --max-turns need --model")
         return ServerAgent(tools=tuple(load_tools(options.tools)))
     made = agent_for(options, None)
     return ServerAgent(tuple(made.models), tuple(made.own_tools), made.limits, made.workspace, options.allow)
 
 
 def _owned(location: StoreLocation, store: Store, owner: str) -> Store:
-    """The same store, opened for one owner."""
+    """Open the same store for one owner."""
     from ...stores.memory.store import MemoryStore
 
     if isinstance(store.backend, MemoryStore):

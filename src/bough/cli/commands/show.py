@@ -1,4 +1,4 @@
-"""`bough show`, `log`, `tree` and `context`: one session, looked at."""
+"""`bough show`, `log`, `tree` and `context`."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ MAX_RESULT_LINES = 12
 
 @click.command()
 @reference
-@click.option("--full", is_flag=True, help="Tool results whole, and reasoning.")
-@click.option("--trace", is_flag=True, help="Internal entries too: settings, notes, summaries.")
-@click.option("-n", "--last", type=click.IntRange(1), help="Only the newest so many entries.")
+@click.option("--full", is_flag=True, help="Show tool results in full, and reasoning.")
+@click.option("--trace", is_flag=True, help="Include internal entries: settings, notes, summaries.")
+@click.option("-n", "--last", type=click.IntRange(1), help="Only the newest N entries.")
 @json_option
 @pass_location
 def show(
@@ -50,17 +50,17 @@ def show(
 ) -> None:
     """Show a session's transcript, or one of its entries.
 
-    REFERENCE names a session (default: the latest); with @7 its entry 7 is shown whole.
+    REFERENCE names a session (default: the latest); with @7 only its entry 7 is shown, in full.
     """
-    found = resolve(location, reference)
-    if found.leaf is not None and last is not None:
+    position = resolve(location, reference)
+    if position.leaf is not None and last is not None:
         raise CommandError(
-            f"{reference} is one entry; bough log {reference} -n {last} lists the {last} up to it"
+            f"{reference} is a single entry; to list the {last} entries up to it use bough log {reference} -n {last}"
         )
-    if found.leaf is not None:
-        _show_entry(found, is_json=is_json)
+    if position.leaf is not None:
+        _show_entry(position, is_json=is_json)
         return
-    session = found.session
+    session = position.session
     path = session.path(last=last)
     if is_json:
         print_json(
@@ -70,22 +70,22 @@ def show(
         )
         return
     click.echo("\n".join(_header_lines(session)))
-    shown = (entry for entry in path if trace or entry.message is not None)
-    print_lines("\n".join(_entry_lines(entry, full=full)) for entry in shown)
+    visible = (entry for entry in path if trace or entry.message is not None)
+    print_lines("\n".join(_entry_lines(entry, full=full)) for entry in visible)
     for line in _open_call_lines(session):
         click.echo(line)
 
 
 @click.command()
 @reference
-@click.option("--all", "is_all", is_flag=True, help="Abandoned branches too.")
+@click.option("--all", "is_all", is_flag=True, help="Include the entries of other branches.")
 @click.option(
     "--events",
     is_flag=True,
-    help="As system_message, user_message, assistant_message, tool_call, tool_result.",
+    help="Print events: system_message, user_message, assistant_message, tool_call, tool_result.",
 )
-@click.option("--since", type=click.IntRange(0), default=0, help="Only what lies behind this entry.")
-@click.option("-n", "--last", type=click.IntRange(1), help="Only the newest so many.")
+@click.option("--since", type=click.IntRange(0), default=0, help="Only entries after this one.")
+@click.option("-n", "--last", type=click.IntRange(1), help="Only the newest N.")
 @click.option("--json", "is_json", is_flag=True, help="Print JSON lines, one per entry.")
 @pass_location
 def log(
@@ -97,26 +97,26 @@ def log(
     last: int | None,
     is_json: bool,
 ) -> None:
-    """List every entry of a session's path.
+    """List the entries on a session's path.
 
-    With @7 the path ends at entry 7. With --all each entry is named by its branch and number, 3:7, as
-    REFERENCE@3:7 takes it.
+    With @7 the path ends at entry 7. With --all each entry has its branch and number, 3:7, to be used as
+    REFERENCE@3:7.
     """
     session = resolve(location, reference).session_at()
     if events and is_all:
         raise CommandError(
-            "--events tells the path; bough log --all --json lists the entries of all branches"
+            "--events prints the path only; bough log --all --json lists the entries of all branches"
         )
     if events:
-        told = [event for event in session.log_events() if event.seq > since][-(last or 0) :]
-        print_lines(encode_json({"schema_version": 1, **to_json_value(event)}).decode() for event in told)
+        selected = [event for event in session.log_events() if event.seq > since][-(last or 0) :]
+        print_lines(encode_json({"schema_version": 1, **to_json_value(event)}).decode() for event in selected)
         return
     if is_all:
         entries = [entry for entry in session.log.all_entries() if entry.seq > since][-(last or 0) :]
     else:
         entries = session.path(since=since, last=last)
     if not entries:
-        notify(f"no entry lies behind {since}" if since else "there is no entry yet")
+        notify(f"there are no entries after {since}" if since else "there are no entries yet")
     if is_json:
         print_lines(encode_json({"schema_version": 1, **entry_data(entry)}).decode() for entry in entries)
     else:
@@ -128,13 +128,13 @@ def log(
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 @pass_location
 def tree(location: StoreLocation, reference: str, is_json: bool) -> None:
-    """Draw a session's tree with its leaf.
+    """Draw a session's tree of branches.
 
-    What was left behind stands beside the path, under the number of its branch; ⚑ is a label. Forks and tasks made from
-    it are named below.
+    Other branches are drawn next to the path, under their number; ⚑ marks a label. The session's forks and tasks are
+    listed below.
     """
-    found = resolve(location, reference)
-    session = found.session_at()
+    position = resolve(location, reference)
+    session = position.session_at()
     related = session.log.store.sessions(
         SessionQuery(parent_session=session.session_id, limit=1_000)
     ).sessions
@@ -168,14 +168,16 @@ def tree(location: StoreLocation, reference: str, is_json: bool) -> None:
     help="anthropic, openai-chat, openai or gemini.",
 )
 @click.option(
-    "--explain", is_flag=True, help="The first difference to what was last sent; exit code 1 if there is one."
+    "--explain",
+    is_flag=True,
+    help="Print the first difference to the last request; exit code 1 if there is one.",
 )
 @json_option
 @pass_location
 def context(location: StoreLocation, reference: str, provider: str, explain: bool, is_json: bool) -> int:
-    """What the model would be given at this place.
+    """Print what the model would receive at this point.
 
-    With @7 as it was behind entry 7. --json is the exact request for that provider.
+    With @7, what it would receive after entry 7. --json prints the exact request for the provider.
     """
     session = resolve(location, reference).session_at()
     if explain:
@@ -184,30 +186,30 @@ def context(location: StoreLocation, reference: str, provider: str, explain: boo
     if is_json:
         print_json(provider=provider, request=request)
         return 0
-    given = session.context()
-    if not given.system and not given.items:
-        notify("nothing: there is no message yet")
-    for text in given.system:
+    context_ = session.context()
+    if not context_.system and not context_.items:
+        notify("nothing: there are no messages yet")
+    for text in context_.system:
         click.echo("\n".join(_message_lines("system", Message("system", (Text(text),)), full=True)))
-    for item in given.items:
+    for item in context_.items:
         click.echo("\n".join(_message_lines(item.message.role, item.message, full=True)))
     return 0
 
 
 def _print_cache_check(session: Session, provider: str, *, is_json: bool) -> int:
-    """Whether the provider's cache stays warm; exit code 1 if it does not."""
+    """Print whether the provider's prompt cache still matches; return 1 if it does not."""
     difference = session.explain(provider)
     if is_json:
         print_json(provider=provider, difference=to_json_value(difference))
     elif difference is None:
-        click.echo("what the last call was given comes first, byte for byte; the provider's cache stays warm")
+        click.echo("the request begins with the previous one, byte for byte; the provider's cache stays warm")
     else:
         click.echo(safe(str(difference)))
     return 0 if difference is None else 1
 
 
 def entry_data(entry: Entry) -> dict[str, object]:
-    """An entry as JSON. Evidence stays where it is."""
+    """Return an entry as JSON data, without its provider evidence."""
     data: dict[str, object] = to_json_value(entry)
     data.pop("evidence", None)
     data["entry_id"] = entry.entry_id.hex()
@@ -227,8 +229,8 @@ def _header_lines(session: Session) -> Iterator[str]:
     row = session.row
     name = row.title or row.agent
     yield f"{bold(clip(name, 100))}  {dim(row.session_id)}" if name else bold(row.session_id)
-    about = [status(row), row.model, plural(row.turns, "turn"), format_cost(row.totals), tokens(row.totals)]
-    yield dim(" · ").join(filter(None, [*about, format_time(row.updated_at)]))
+    facts = [status(row), row.model, plural(row.turns, "turn"), format_cost(row.totals), tokens(row.totals)]
+    yield dim(" · ").join(filter(None, [*facts, format_time(row.updated_at)]))
     if row.parent_session:
         yield dim(f"{row.relation} of {row.parent_session} at {row.parent_seq}")
     if row.error:
@@ -240,7 +242,7 @@ def _entry_place(entry: Entry, *, is_all: bool) -> str:
 
 
 def _log_lines(entries: Sequence[Entry], places: Sequence[str]) -> Iterator[str]:
-    """One line each; the terminal is measured once, not for every line."""
+    """Yield one line per entry. The terminal is measured once, not for every line."""
     room, columns = max(map(len, places), default=0), width(200)
     for entry, place in zip(entries, places, strict=True):
         name = entry.role or entry.kind
@@ -257,16 +259,16 @@ def _entry_lines(entry: Entry, *, full: bool) -> Iterator[str]:
         return
     model = dim(f"  {entry.model}") if entry.model else ""
     yield from _message_lines(
-        name, entry.message, full=full, before=dim(f"{entry.seq:>5}") + " ", behind=model
+        name, entry.message, full=full, before=dim(f"{entry.seq:>5}") + " ", after=model
     )
 
 
 def _message_lines(
-    name: str, message: Message, *, full: bool, before: str = "", behind: str = ""
+    name: str, message: Message, *, full: bool, before: str = "", after: str = ""
 ) -> Iterator[str]:
-    """A message under its role."""
+    """Yield a message under its role."""
     yield ""
-    yield f"{before}{click.style(name, fg=_ROLES.get(name), bold=True)}{behind}"
+    yield f"{before}{click.style(name, fg=_ROLES.get(name), bold=True)}{after}"
     for part in message.parts:
         yield from ("      " + line for line in _part_lines(part, full=full))
 
@@ -299,17 +301,17 @@ def _result_lines(result: ToolResult, *, full: bool) -> Iterator[str]:
     message = Message("tool", (result,))
     text = "\n".join(piece.text for piece in result.content if isinstance(piece, Text))
     lines = safe(text).splitlines() or [""]
-    kept = lines if full else lines[:MAX_RESULT_LINES]
-    yield f"← {marked}{kept[0]}"
-    yield from (f"  {line}" for line in kept[1:])
-    if len(kept) < len(lines):
-        yield dim(f"  … {len(lines) - len(kept)} more lines; --full shows them")
+    visible = lines if full else lines[:MAX_RESULT_LINES]
+    yield f"← {marked}{visible[0]}"
+    yield from (f"  {line}" for line in visible[1:])
+    if len(visible) < len(lines):
+        yield dim(f"  … {len(lines) - len(visible)} more lines; use --full")
     for media in message.media:
         yield dim(f"  [{media.mime}, {media.size:,} bytes]")
 
 
 def _open_call_lines(session: Session) -> Iterator[str]:
-    """Calls without results: what may have happened is said as plainly as what has not."""
+    """Yield the calls without results: whether they started, wait for approval, or have an unknown outcome."""
     if not session.open_tool_calls:
         return
     from ...agent.call_status import read_call_status
@@ -327,9 +329,9 @@ def _open_call_lines(session: Session) -> Iterator[str]:
         elif place in known.task_approvals:
             mark = f"waits for approval in its task {known.task_approvals[place][0].session_id}"
         elif place in known.decided_tasks:
-            mark = "its task has a word, and goes on with this session"
+            mark = "its task was decided, and continues with this session"
         elif place in known.started:
-            mark = "outcome unknown: it was started, and nobody heard how it ended"
+            mark = "outcome unknown: it started, and its end was not recorded"
         yield f"      {click.style('?', fg='red', bold=True)} {bold(call.call.name)} {click.style(f'[{mark}]', fg='red')}"
     first = "".join(f"bough restore {task}, then " for task in dict.fromkeys(known.trashed_tasks.values()))
     first += (
@@ -337,13 +339,13 @@ def _open_call_lines(session: Session) -> Iterator[str]:
         if known.trashed_tasks or session.pending_approvals()
         else ""
     )
-    notify(f"{first}bough resume {session.session_id} --tools … goes on")
+    notify(f"{first}bough resume {session.session_id} --tools … continues")
 
 
-def _show_entry(found: Position, *, is_json: bool) -> None:
-    session = found.session_at()
+def _show_entry(position: Position, *, is_json: bool) -> None:
+    session = position.session_at()
     if not session.leaf.seq:
-        raise CommandError("0 is the place before the first entry; bough log lists the entries")
+        raise CommandError("0 is before the first entry; bough log lists the entries")
     (entry,) = session.path(last=1)
     calls = [call for call in session.model_calls("path") if call.answer_seq == entry.seq]
     if is_json:

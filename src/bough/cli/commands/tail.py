@@ -1,4 +1,4 @@
-"""`bough tail`: a session's facts as JSON lines, and those that come."""
+"""`bough tail`: a session's journal as JSON lines."""
 
 from __future__ import annotations
 
@@ -18,36 +18,41 @@ from ..rendering.output import encode_json, iso
 from ..store_option import StoreLocation, pass_location
 from .show import entry_data
 
-PAUSE = 0.1  # seconds between two looks: nobody watching notices, and a look is one indexed read
+PAUSE = 0.1  # seconds between two reads; each is one indexed query
 
 
 @click.command()
 @reference
-@click.option("-f", "--follow", is_flag=True, help="Go on as facts come; Ctrl-C ends it.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new facts; Ctrl-C stops.")
 @click.option(
-    "-n", "--last", type=click.IntRange(0), default=20, show_default=True, help="How many to begin with."
+    "-n",
+    "--last",
+    type=click.IntRange(0),
+    default=20,
+    show_default=True,
+    help="How many facts to print first.",
 )
-@click.option("--from", "after", type=click.IntRange(0), help="Begin behind this fact's number instead.")
+@click.option("--from", "after", type=click.IntRange(0), help="Start after this fact's number instead.")
 @pass_location
 def tail(location: StoreLocation, reference: str, follow: bool, last: int, after: int | None) -> None:
-    """Print a session's facts as JSON lines; -f goes on as they come.
+    """Print a session's journal as JSON lines; -f follows it.
 
-    Each line has the fact's number `n`, without gaps, and the entries it appended. Who missed some asks again
-    with --from.
+    Each line is one fact: its number `n`, without gaps, and the entries it appended. To continue later pass the last
+    number as --from.
     """
     session = resolve_session(location, reference).session
-    seen = max(0, session.row.facts - last) if after is None else min(after, MAX_COUNT)
-    for fact in _facts(session, seen, follow=follow):
+    last_number = max(0, session.row.facts - last) if after is None else min(after, MAX_COUNT)
+    for fact in _facts(session, last_number, follow=follow):
         click.echo(encode_json(_line(session, fact)))
-        sys.stdout.flush()  # whoever reads a pipe wants it now
+        sys.stdout.flush()  # a reader of the pipe gets each line at once
 
 
-def _facts(session: Session, seen: int, *, follow: bool) -> Iterator[Fact]:
+def _facts(session: Session, last_number: int, *, follow: bool) -> Iterator[Fact]:
     while True:
-        for fact in session.journal(seen, 500):
-            seen = fact.number
+        for fact in session.journal(last_number, 500):
+            last_number = fact.number
             yield fact
-        if session.row.facts > seen:
+        if session.row.facts > last_number:
             continue
         if not follow:
             return
@@ -67,7 +72,7 @@ def _line(session: Session, fact: Fact) -> dict[str, Any]:
 
 
 def _entries(session: Session, fact: Fact) -> list[Any]:
-    """What the fact appended: nothing for a title, a status, a move."""
+    """Return the entries the fact appended; none for a title, a status or a move."""
     first, last, branch = (fact.data.get(name) for name in ("first", "last", "branch"))
     if first is None or last is None or branch is None:
         return []

@@ -1,4 +1,4 @@
-"""`bough usage`: what was spent."""
+"""`bough usage`: tokens and cost."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ..rendering.error_text import CommandError
 from ..rendering.output import clip, json_option, print_json, table, to_json_value
 from ..store_option import StoreLocation, pass_location
 
-Spent = tuple[SessionRow, Call]
-_KEYS: dict[str, Callable[[Spent], str]] = {
-    "day": lambda spent: datetime.fromtimestamp(spent[1].at / 1e6).strftime("%Y-%m-%d"),
-    "model": lambda spent: spent[1].model or "(not told)",
-    "agent": lambda spent: spent[0].agent or "(none)",
-    "session": lambda spent: spent[0].session_id,
-    "purpose": lambda spent: spent[1].purpose,
-    "bucket": lambda spent: spent[1].bucket,
+SessionCall = tuple[SessionRow, Call]
+_KEYS: dict[str, Callable[[SessionCall], str]] = {
+    "day": lambda calls: datetime.fromtimestamp(calls[1].at / 1e6).strftime("%Y-%m-%d"),
+    "model": lambda call: call[1].model or "(unknown)",
+    "agent": lambda call: call[0].agent or "(none)",
+    "session": lambda call: call[0].session_id,
+    "purpose": lambda call: call[1].purpose,
+    "bucket": lambda call: call[1].bucket,
 }
 
 
@@ -33,10 +33,12 @@ _KEYS: dict[str, Callable[[Spent], str]] = {
 @click.option(
     "--view",
     type=click.Choice(["own", "path", "tree"]),
-    help="Of one session: its own calls (if not said), those of its path, or those of its children too.",
+    help="For one session: its own calls (default), those on its path, or those of its children too.",
 )
-@click.option("--since", metavar="SEQ|TIME", help="Behind an entry of the path, or since a time.")
-@click.option("--by", type=click.Choice(list(_KEYS)), help="One line per day, model, agent, …")
+@click.option(
+    "--since", metavar="SEQ|TIME", help="Only calls after this entry of the path, or since this time."
+)
+@click.option("--by", type=click.Choice(list(_KEYS)), help="Print one line per day, model, agent, …")
 @json_option
 @pass_location
 def usage(
@@ -47,37 +49,39 @@ def usage(
     by: str | None,
     is_json: bool,
 ) -> None:
-    """What was spent: by session, day, model or agent.
+    """Sum tokens and cost by session, day, model or agent.
 
-    Without REFERENCE all sessions of the store are summed, trashed ones too; money spent is spent.
+    Without REFERENCE all sessions of the store are summed, trashed ones too.
 
     \b
     bough usage --by model --since 30d
     bough usage latest --view tree
     """
     if reference is None and view is not None:
-        raise CommandError(f"--view is of one session; name it: bough usage latest --view {view}")
+        raise CommandError(f"--view needs a session, such as bough usage latest --view {view}")
     if reference is not None:
-        spent = _of_one(resolve(location, reference).session_at(), view or "own", since)
+        calls = _of_one(resolve(location, reference).session_at(), view or "own", since)
     else:
         store = location.open()
         floor = 0 if since is None else parse_time("--since", since, store.runtime.now())
-        spent = [one for one in _of_all(store) if one[1].at >= floor]
-    groups = _grouped(spent, by)
+        calls = [call for call in _of_all(store) if call[1].at >= floor]
+    groups = _grouped(calls, by)
     if is_json:
         print_json(
             usage=[{"name": name, **to_json_value(sums)} for name, sums in groups.items()],
-            total=to_json_value(_sum(spent)),
+            total=to_json_value(_sum(calls)),
         )
         return
     rows = [_line(name, sums) for name, sums in groups.items()]
     if len(rows) != 1:
-        rows.append(_line("total", _sum(spent)))
+        rows.append(_line("total", _sum(calls)))
     head = ("", "CALLS", "INPUT", "CACHED", "OUTPUT", "COST")
-    click.echo("\n".join(table(rows, head, spare=("CACHED", "INPUT", "OUTPUT", "CALLS"), is_cut=False)))
+    click.echo(
+        "\n".join(table(rows, head, drop_first=("CACHED", "INPUT", "OUTPUT", "CALLS"), clip_last=False))
+    )
 
 
-def _of_one(session: Session, view: UsageView, since: str | None) -> list[Spent]:
+def _of_one(session: Session, view: UsageView, since: str | None) -> list[SessionCall]:
     row = session.row
     if since is not None and since.isdigit():
         return [(row, call) for call in session.model_calls(view, since=session.log.leaf_at(int(since)))]
@@ -85,24 +89,24 @@ def _of_one(session: Session, view: UsageView, since: str | None) -> list[Spent]
     return [(row, call) for call in session.model_calls(view) if call.at >= floor]
 
 
-def _of_all(store: Store) -> Iterable[Spent]:
+def _of_all(store: Store) -> Iterable[SessionCall]:
     for trashed in (False, True):
         for row in store.all_sessions(trashed=trashed, limit=500):
             if row.totals.calls:
                 yield from ((row, call) for call in store.backend.calls(row.session_id))
 
 
-def _grouped(spent: list[Spent], by: str | None) -> dict[str, Totals]:
+def _grouped(calls: list[SessionCall], by: str | None) -> dict[str, Totals]:
     if by is None:
-        return {"total": _sum(spent)}
-    groups: dict[str, list[Spent]] = {}
-    for one in spent:
-        groups.setdefault(_KEYS[by](one), []).append(one)
+        return {"total": _sum(calls)}
+    groups: dict[str, list[SessionCall]] = {}
+    for call in calls:
+        groups.setdefault(_KEYS[by](call), []).append(call)
     return {name: _sum(groups[name]) for name in sorted(groups)}
 
 
-def _sum(spent: Iterable[Spent]) -> Totals:
-    return total(call for _, call in spent)
+def _sum(calls: Iterable[SessionCall]) -> Totals:
+    return total(call for _, call in calls)
 
 
 def _line(name: str, sums: Totals) -> tuple[str, ...]:

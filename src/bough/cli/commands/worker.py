@@ -1,7 +1,6 @@
-"""`bough worker`, and what `run` and `migrate` do with `--engine absurd`.
+"""`bough worker`, and the `--engine absurd` option of `run` and `migrate`.
 
-Knows how an engine is named on the command line and where a worker's agents stand in a file. What a worker does is
-the engine's.
+Parses the engine's name and loads the worker's agents from files. The work itself is in `engines.absurd`.
 """
 
 from __future__ import annotations
@@ -28,54 +27,61 @@ if TYPE_CHECKING:
     from ...engines.absurd.engine import Agent, EnqueuedTask
 
 ENGINES = "local, absurd or absurd:QUEUE"
-NOT_INSTALLED = "{} is not installed; pip install 'bough[absurd]' brings it"
+NOT_INSTALLED = "{} is not installed; install it with: pip install 'bough[absurd]'"
 WORKER_OPTIONS = ("models", "tools", "workspace", "scope", "allow", "max_cost")
 
 engine_option = click.option(
     "--engine",
     default="local",
     metavar="local|absurd[:QUEUE]",
-    help="absurd: make it a task for a worker, in the same transaction; --agent names who answers.",
+    help="absurd: queue the turn for a worker, in the same transaction; --agent names the worker's agent.",
 )
 
 
 def parse_engine(engine: str) -> str | None:
-    """The queue, or None for the local engine."""
+    """Return the queue of `absurd[:QUEUE]`, or None for the local engine."""
     name, _, queue = engine.partition(":")
     if name not in ("local", "absurd") or (name == "local" and queue):
-        raise CommandError(f"there is no engine {engine!r}; {ENGINES}")
+        raise CommandError(f"unknown engine {engine!r}; expected {ENGINES}")
     return None if name == "local" else queue or "default"
 
 
 @click.command()
-@click.option("--queue", default="default", show_default=True, metavar="NAME", help="Whose tasks it takes.")
+@click.option("--queue", default="default", show_default=True, metavar="NAME", help="The queue to work on.")
 @click.option(
     "--agents",
     "sources",
     multiple=True,
     required=True,
     metavar="FILE.py|MODULE",
-    help="Every Agent there, and lists called agents; repeatable.",
+    help="Load every Agent there, and the lists named `agents`; repeatable.",
 )
 @click.option(
-    "--concurrency", type=click.IntRange(1, 1_000), default=4, show_default=True, help="Tasks at once."
+    "--concurrency",
+    type=click.IntRange(1, 1_000),
+    default=4,
+    show_default=True,
+    help="How many tasks run at once.",
 )
 @click.option(
-    "--lease", default="30s", show_default=True, help="After so long without a sign others take over."
+    "--lease",
+    default="30s",
+    show_default=True,
+    help="How long a task may be silent before another worker takes it.",
 )
 @click.option(
-    "--grace", default="60s", show_default=True, help="How long a step may take once it is told to stop."
+    "--grace", default="60s", show_default=True, help="How long to wait for running steps when stopping."
 )
 @pass_location
 def worker(
     location: StoreLocation, sources: tuple[str, ...], queue: str, concurrency: int, lease: str, grace: str
 ) -> int:
-    """Run the tasks of a queue; any number of workers, on any number of machines.
+    """Run the tasks of a queue; start as many workers as you need, on any machine.
 
-    Needs PostgreSQL, and bough migrate --engine absurd once. Ctrl-C or SIGTERM: every task ends its step and is given
-    back; a second one ends at once. A worker may be killed at any moment: what was durable is not done again.
+    Needs PostgreSQL, and bough migrate --engine absurd once. On Ctrl-C or SIGTERM every task finishes its step and returns
+    to the queue; a second signal exits at once. A worker may be killed at any time: finished steps do not run again.
     """
-    _refuse_elsewhere(location)
+    _require_postgres(location)
     agents = load_agents(sources)
     try:
         from ...engines.absurd.worker import Worker
@@ -86,10 +92,12 @@ def worker(
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda *_: _stop(working))
     named = ", ".join(agent.name for agent in agents)
-    notify(f"{working.name} takes tasks of {queue!r} for {named}, {concurrency} at once; Ctrl-C stops it")
+    notify(
+        f"{working.name} runs tasks of queue {queue!r} for {named}, {concurrency} at once; Ctrl-C stops it"
+    )
     left = working.run(parse_duration("grace", grace) / 1_000_000)
     if left:
-        notify(f"{plural(left, 'task')} left in a step; others take over when the lease ends")
+        notify(f"{plural(left, 'task')} still in a step; another worker takes over when the lease ends")
         os._exit(0)  # Python would wait for the threads of tools, perhaps for hours
     return 0
 
@@ -97,7 +105,7 @@ def worker(
 def _stop(working: Any) -> None:
     if working.stopping.is_set():
         os._exit(130)
-    notify("stopping: every task ends its step first; once more ends at once")
+    notify("stopping: every task finishes its step first; press Ctrl-C again to exit at once")
     working.stop()
 
 
@@ -106,7 +114,7 @@ def load_agents(sources: Iterable[str]) -> list[Agent]:
         from ...engines.absurd.engine import Agent
     except ModuleNotFoundError as error:
         raise CommandError(NOT_INSTALLED.format(error.name)) from None
-    found: dict[str, Agent] = {}
+    by_name: dict[str, Agent] = {}
     for source in sources:
         values = vars(load_module("--agents", source, source))
         listed = values.get("agents")
@@ -114,12 +122,12 @@ def load_agents(sources: Iterable[str]) -> list[Agent]:
         agents = [one for one in (*values.values(), *several) if isinstance(one, Agent)]
         if not agents:
             raise CommandError(
-                f"there is no agent in {source}; write bough.engines.absurd.Agent(NAME, model=…, tools=[…])"
+                f"{source} has no agents; define one with bough.engines.absurd.Agent(NAME, model=…, tools=[…])"
             )
         for agent in agents:
-            if found.setdefault(agent.name, agent) is not agent:
-                raise CommandError(f"--agents {source}: there are two agents called {agent.name!r}")
-    return list(found.values())
+            if by_name.setdefault(agent.name, agent) is not agent:
+                raise CommandError(f"--agents {source}: two agents are named {agent.name!r}")
+    return list(by_name.values())
 
 
 def enqueue_run(
@@ -129,27 +137,27 @@ def enqueue_run(
     content: str | None,
     queue: str,
     *,
-    waits: bool,
+    queue_if_busy: bool,
     is_json: bool,
 ) -> int:
-    """Make the input, or the turn that is open, a task of the queue."""
-    _refuse_elsewhere(location)
+    """Queue the input, or the open turn, as a task."""
+    _require_postgres(location)
     given = [name for name in WORKER_OPTIONS if getattr(options, name)]
     if given:
         raise CommandError(
-            f"--engine absurd: the worker's agent decides on {', '.join(given)}; name it with --agent"
+            f"--engine absurd: {', '.join(given)} come from the worker's agent; omit them and name the agent with --agent"
         )
     if source.copy_from is not None or source.overwrite_from is not None:
         raise CommandError(
-            "--engine absurd goes on where a session stands; bough fork or bough rewind it first"
+            "--engine absurd continues at a session's leaf; run bough fork or bough rewind first"
         )
     session = _session(location, source, options)
-    sent = _sent(session, content, queue, options, waits=waits)
+    sent = _enqueue(session, content, queue, options, queue_if_busy=queue_if_busy)
     if is_json:
         print_json(sent=to_json_value(sent))
     else:
         click.echo(sent.session_id)
-        notify(f"task {sent.task_id} of queue {queue!r}; bough tail -f {sent.session_id} follows it")
+        notify(f"task {sent.task_id} in queue {queue!r}; follow it with: bough tail -f {sent.session_id}")
     return 0
 
 
@@ -158,39 +166,39 @@ def _session(location: StoreLocation, source: Source, options: AgentOptions) -> 
         reject_naming_options(options, "title", "tags", "system")
         return resolve_runnable(location, source.resume_from)
     if options.agent is None:
-        raise CommandError("--engine absurd needs --agent NAME: one that a worker was given with --agents")
+        raise CommandError("--engine absurd needs --agent NAME, one of those a worker loads with --agents")
     store = location.open_or_create()
     seeds = [system(options.system)] if options.system else []
-    about: dict[str, Any] = {"title": options.title, "tags": options.tags}
+    naming: dict[str, Any] = {"title": options.title, "tags": options.tags}
     if options.conversation is not None:
-        return store.latest_or_start(options.conversation, options.agent, seeds, **about)
-    return store.start(options.agent, seeds, **about)
+        return store.latest_or_start(options.conversation, options.agent, seeds, **naming)
+    return store.start(options.agent, seeds, **naming)
 
 
-def _sent(
-    session: Session, content: str | None, queue: str, options: AgentOptions, *, waits: bool
+def _enqueue(
+    session: Session, content: str | None, queue: str, options: AgentOptions, *, queue_if_busy: bool
 ) -> EnqueuedTask:
     if content is None:
         return session.resume(engine="absurd", queue=queue, agent=options.agent)
     try:
         limits = Limits(turns=options.max_turns or 50)
-        how: dict[str, Any] = {"queue": queue, "agent": options.agent, "limits": limits}
-        return session.send(content, engine="absurd", **how, one_shot=True)
+        arguments: dict[str, Any] = {"queue": queue, "agent": options.agent, "limits": limits}
+        return session.send(content, engine="absurd", **arguments, one_shot=True)
     except SessionRunning:
-        if not waits:
+        if not queue_if_busy:
             raise
     return session.enqueue(content, engine="absurd", queue=queue, agent=options.agent)
 
 
 def install_absurd(location: StoreLocation, queue: str, service: str, *, yes: bool, is_json: bool) -> int:
-    """Absurd's schema and the queue, beside our own."""
-    _refuse_elsewhere(location)
+    """Install Absurd's schema and the queue in the store's database."""
+    _require_postgres(location)
     try:
         from ...engines.absurd import schema as absurd_schema
     except ModuleNotFoundError as error:
         raise CommandError(NOT_INSTALLED.format(error.name)) from None
     notify(
-        f"{location.display_url}: the schema absurd, its queue {queue!r}, and the right of {service} to use them"
+        f"{location.display_url}: install the schema absurd and the queue {queue!r}, and grant them to {service}"
     )
     if not confirm_plan("Migrate?", yes=yes):
         return FAILURE
@@ -198,11 +206,11 @@ def install_absurd(location: StoreLocation, queue: str, service: str, *, yes: bo
     if is_json:
         print_json(engine="absurd", version_before=done.before, version=done.after, queue=done.queue)
     else:
-        was = "was there" if done.before == done.after else "installed"
-        click.echo(f"Absurd {done.after} {was}; queue {queue!r} is ready")
+        state = "was installed already" if done.before == done.after else "installed"
+        click.echo(f"Absurd {done.after} {state}; queue {queue!r} is ready")
     return 0
 
 
-def _refuse_elsewhere(location: StoreLocation) -> None:
+def _require_postgres(location: StoreLocation) -> None:
     if not location.is_postgres:
         raise PostgresRequired("absurd", location.display_url)

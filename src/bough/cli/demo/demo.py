@@ -1,7 +1,7 @@
-"""`bough demo`: an agent is killed inside a refund, and nothing is lost and nothing is paid twice.
+"""`bough demo`: an agent is killed during a refund; nothing is lost and nothing is paid twice.
 
-Every command shown is run, in a process of its own, and every claim is measured afterwards in the store and in the
-bank's book: what does not hold is marked and makes the exit code 1. Nothing here says how it ends before it has.
+Every command shown runs in a process of its own, and every claim is measured in the store and in the bank's ledger. A
+claim that fails is marked and makes the exit code 1.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ MAX_LINES = 24
 
 
 @click.command()
-@click.option("--keep", is_flag=True, help="Leave the store and the agent's files, to play with.")
+@click.option("--keep", is_flag=True, help="Keep the store and the agent's files.")
 @click.option(
-    "--folder", type=click.Path(file_okay=False, path_type=Path), help="Where to keep them; implies --keep."
+    "--folder", type=click.Path(file_okay=False, path_type=Path), help="Keep them in this new folder."
 )
 @click.option(
-    "--open", "opens", is_flag=True, help="Then show the diff of the replay in the browser; Ctrl-C ends it."
+    "--open", "opens", is_flag=True, help="Open the replay's diff in the browser afterwards; Ctrl-C stops it."
 )
-@click.option("--json", "is_json", is_flag=True, help="Print the claims and what was measured as JSON.")
+@click.option("--json", "is_json", is_flag=True, help="Print the claims and measurements as JSON.")
 def demo(keep: bool, folder: Path | None, opens: bool, is_json: bool) -> int:
-    """An agent killed inside a refund, in one minute: no key, no network.
+    """Watch an agent get killed during a refund and recover; needs no key and no network.
 
-    It is resumed without a second refund, forked, replayed with a stricter prompt, and compared.
+    The session is resumed without a second refund, forked, replayed with a stricter prompt, and compared.
     """
     target = _folder(folder)
     started_at = time.monotonic()
@@ -66,7 +66,7 @@ def demo(keep: bool, folder: Path | None, opens: bool, is_json: bool) -> int:
         with open_store(target / "demo.db") as store:
             run_demo(presenter, store)
         presenter.claim(
-            "all of this in under a minute",
+            "finished in under a minute",
             f"{time.monotonic() - started_at:.1f} s",
             time.monotonic() - started_at < 60,
         )
@@ -97,7 +97,7 @@ def _folder(folder: Path | None) -> Path:
 
 
 def _open(target: Path, page: str) -> None:
-    """The viewer on the demo's store, until Ctrl-C: which is the server's to hear, and ours to wait for."""
+    """Serve the viewer on the demo's store. Ctrl-C goes to the server; this process waits for it."""
     previous_handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         subprocess.run(
@@ -112,13 +112,13 @@ def _open(target: Path, page: str) -> None:
 
 
 class Presenter:
-    """Runs commands in plain sight and keeps what was claimed and measured."""
+    """Runs commands, shows their output, and records each claim with its measurement."""
 
     def __init__(self, folder: Path, *, is_quiet: bool) -> None:
         self.folder, self.is_quiet = folder, is_quiet
         self.claims: list[dict[str, Any]] = []
         self.page = "/"
-        """What the viewer is to show of it."""
+        """The viewer's page for --open."""
         self._headings = 0
 
     @property
@@ -136,7 +136,7 @@ class Presenter:
     def run(
         self, *arguments: str, keep_line: Callable[[str], bool] = lambda line: True, **env: str
     ) -> tuple[int, str]:
-        """One command of the command line; what it said is shown, shortened, and returned whole."""
+        """Run one bough command; show its output shortened and return it in full."""
         command_line = " ".join(
             [*(f"{k}={v}" for k, v in env.items()), "bough", *map(shlex.quote, arguments)]
         )
@@ -165,7 +165,7 @@ class Presenter:
         return process.returncode, process.stdout
 
     def data(self, *arguments: str) -> tuple[int, Any]:
-        """A command with --json, its lines not shown."""
+        """Run a command with --json without showing its output."""
         code, output = self.run(*arguments, "--json", keep_line=lambda line: False)
         return code, json.loads(output[output.index("{") : output.rindex("}") + 1])
 
@@ -179,9 +179,9 @@ class Presenter:
         self.show(f"\n{bold(f'{passed} of {len(self.claims)} claims hold')}")
         if kept is None:
             self.show("   bough demo --open shows the replay's diff in the browser")
-            self.show("   bough demo --keep leaves the store and the agent's files, to play with")
+            self.show("   bough demo --keep keeps the store and the agent's files")
             return
-        self.show(f"   to play with it:\n     cd {kept}\n     export BOUGH_STORE={kept / 'demo.db'}")
+        self.show(f"   to explore it:\n     cd {kept}\n     export BOUGH_STORE={kept / 'demo.db'}")
         for line in (
             "bough ls --all",
             "bough show latest",
@@ -193,13 +193,13 @@ class Presenter:
 
 
 def clip_line(line: str) -> str:
-    """What runs over the edge of the terminal goes."""
+    """Clip a line to the terminal."""
     room = width() - 6
     return line if len(line) <= room else line[: room - 1] + "…"
 
 
 def short_id(session_id: str) -> str:
-    """As people write it: any prefix that is unique will do."""
+    """Return a short prefix: any unique one is accepted."""
     return session_id[:12]
 
 
@@ -224,16 +224,16 @@ def kill_inside_refund(presenter: Presenter) -> None:
     presenter.heading("A support agent refunds an order; its process gets kill -9 inside refund()")
     code, _ = presenter.run("run", QUESTION, *AGENT, DIE_INSIDE_REFUND="1")
     died = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    presenter.claim("how the process ended", died, died == "SIGKILL")
-    presenter.claim("payments in the bank's book", payments(presenter), payments(presenter) == 1)
+    presenter.claim("signal that ended the process", died, died == "SIGKILL")
+    presenter.claim("payments in the bank's ledger", payments(presenter), payments(presenter) == 1)
 
 
 def show_durable_entries(presenter: Presenter, session: Session) -> None:
-    presenter.heading("What is durable, in a new process")
+    presenter.heading("What was saved, seen from a new process")
     _, output = presenter.run(
         "show", short_id(session.session_id), keep_line=lambda line: not line.startswith("bough resume")
     )
-    presenter.claim("entries kept", session.leaf.seq, session.leaf.seq == 5)
+    presenter.claim("entries saved", session.leaf.seq, session.leaf.seq == 5)
     marked = "outcome unknown" in output
     presenter.claim("the call is shown as", "outcome unknown" if marked else "something else", marked)
 
@@ -242,17 +242,15 @@ def resume(presenter: Presenter, session: Session, before: dict[str, bytes]) -> 
     presenter.heading("Resume: refund() has a verify function, which asks the bank")
     code, _ = presenter.run("resume", short_id(session.session_id), "--tools", "shop.py")
     presenter.claim("exit code", code, code == 0)
-    presenter.claim("payments in the bank's book", payments(presenter), payments(presenter) == 1)
+    presenter.claim("payments in the bank's ledger", payments(presenter), payments(presenter) == 1)
     session.refresh()
     violations = {name: find_provider(name).violations(session.request(name)) for name in PROVIDERS}
     accepted = [name for name, problems in violations.items() if not problems]
-    presenter.claim(
-        "providers whose rules the history keeps", ", ".join(accepted), len(accepted) == len(PROVIDERS)
-    )
+    presenter.claim("providers that accept the history", ", ".join(accepted), len(accepted) == len(PROVIDERS))
     after = rendered_prefix(session, 5)
     same = sum(after[name] == before[name] for name in PROVIDERS)
     presenter.claim(
-        "providers given the same bytes as before the crash, for the first 5 entries",
+        "providers that receive the same bytes as before the crash, for the first 5 entries",
         f"{same} of {len(PROVIDERS)}",
         same == len(PROVIDERS),
     )
@@ -265,7 +263,7 @@ def resume(presenter: Presenter, session: Session, before: dict[str, bytes]) -> 
 
 
 def rendered_prefix(session: Session, seq: int) -> dict[str, bytes]:
-    """What each provider would be given behind entry `seq`, as bytes."""
+    """Return each provider's request after entry `seq`, as bytes."""
     from ..reference import Position
 
     at_entry = Position(session, session.log.leaf_at(seq)).session_at()
@@ -273,16 +271,14 @@ def rendered_prefix(session: Session, seq: int) -> dict[str, bytes]:
 
 
 def fork(presenter: Presenter, store: Store, session: Session) -> None:
-    presenter.heading("Fork: another line of the story; no entry is copied")
+    presenter.heading("Fork: start another session from entry 7; no entry is copied")
     own = len(session.entries())
-    _, output = presenter.run(
-        "fork", f"{short_id(session.session_id)}@7", "--title", "Order 41, another line"
-    )
+    _, output = presenter.run("fork", f"{short_id(session.session_id)}@7", "--title", "Order 41, second try")
     fork_id = output.split()[-1]
     presenter.run("log", short_id(fork_id), "-n", "2")
     forked = store.session(fork_id)
     presenter.claim("entries copied", len(forked.entries()), not forked.entries())
-    presenter.claim("entries both share", forked.leaf.seq, forked.leaf.seq == 7)
+    presenter.claim("entries shared", forked.leaf.seq, forked.leaf.seq == 7)
     presenter.claim("entries of the source", len(session.entries()), len(session.entries()) == own)
 
 
@@ -305,12 +301,12 @@ def replay(presenter: Presenter, session: Session) -> None:
     presenter.claim("first divergence", divergence_text(first), "refund" in first.get("expected", ""))
     effects = sum(report["effects"].values())
     presenter.claim("effects sent", effects, effects == 0)
-    presenter.claim("payments in the bank's book", payments(presenter), payments(presenter) == paid)
+    presenter.claim("payments in the bank's ledger", payments(presenter), payments(presenter) == paid)
     before, after = (msgspec.convert(report[side], Totals) for side in ("usage_before", "usage_after"))
     presenter.claim("cost of these turns", f"{format_cost(before)} → {format_cost(after)}", before != after)
     unchanged = report["source_before"] == report["source_after"]
     presenter.claim(
-        "hash of the source, before = after",
+        "hash of the source session, before and after",
         f"{report['source_before'][:12]} = {report['source_after'][:12]}",
         unchanged,
     )

@@ -1,4 +1,4 @@
-"""Printing: data on stdout, talk on stderr, colour only on a terminal, JSON with a schema version."""
+"""Output: data on stdout, notices on stderr, colour only at a terminal, JSON with a schema version."""
 
 from __future__ import annotations
 
@@ -22,50 +22,50 @@ from .error_text import CommandError
 
 SCHEMA_VERSION = 1
 MIN_LAST_COLUMN = 12
-"""Columns of a terminal without which the last one of a table says nothing."""
+"""The least width at which a table's last column is worth printing."""
 
-# What a terminal may obey, and JSON lets stand: C1 controls (one is as good as ESC [), and what turns the line around.
+# Characters a terminal obeys and JSON does not escape: C1 controls (one equals ESC [) and bidirectional overrides.
 _CONTROL = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
 json_option = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 
 
-def format_options(default: str | None, **said: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A flag for each format; the verb is given the one that was typed as `format_`, and two are refused."""
+def format_options(default: str | None, **formats: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add a flag for each format; the command receives the chosen one as `format_`. Two formats are refused."""
 
-    def taking(verb: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(verb)
-        def parsed(*args: Any, **given: Any) -> Any:
-            typed = [name for name in said if given.pop(f"as_{name}")]
+        def command(*args: Any, **parameters: Any) -> Any:
+            typed = [name for name in formats if parameters.pop(f"as_{name}")]
             if len(typed) > 1:
-                raise CommandError(f"--{typed[0]} and --{typed[1]} are two formats; ask for one at a time")
-            return verb(*args, format_=typed[0] if typed else default, **given)
+                raise CommandError(f"--{typed[0]} and --{typed[1]} exclude each other; use one")
+            return verb(*args, format_=typed[0] if typed else default, **parameters)
 
-        made: Callable[..., Any] = parsed
-        for name in reversed(said):
-            made = click.option(f"--{name}", f"as_{name}", is_flag=True, help=said[name])(made)
-        return made
+        decorated: Callable[..., Any] = command
+        for name in reversed(formats):
+            decorated = click.option(f"--{name}", f"as_{name}", is_flag=True, help=formats[name])(decorated)
+        return decorated
 
-    return taking
+    return decorate
 
 
 def to_json_value(value: Any) -> Any:
-    """A value as JSON holds it: bytes as hex."""
+    """Convert a value to JSON types."""
     return msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=repr) if value is not None else None
 
 
 def encode_json(value: Any) -> bytes:
-    """JSON as it leaves the program: UTF-8 whatever the locale says, and nothing in it that a terminal obeys."""
+    """Encode JSON for stdout: UTF-8 whatever the locale, and no character that a terminal obeys."""
     text = msgspec.json.encode(_printable(to_json_value(value))).decode()
-    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode()
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text).encode()
 
 
 def _printable(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, dict):
-        return {str(name): _printable(one) for name, one in value.items()}
-    return [_printable(one) for one in value] if isinstance(value, list | tuple) else value
+        return {str(name): _printable(item) for name, item in value.items()}
+    return [_printable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def encode_report(data: dict[str, Any]) -> bytes:
@@ -73,12 +73,12 @@ def encode_report(data: dict[str, Any]) -> bytes:
 
 
 def print_json(**data: Any) -> None:
-    """One JSON object on stdout."""
+    """Print one JSON object to stdout."""
     click.echo(encode_report(data))
 
 
 def notify(text: str = "") -> None:
-    """A remark to the person: never mixed with the data."""
+    """Print a notice to stderr, apart from the data."""
     click.echo(text, err=True)
 
 
@@ -90,28 +90,28 @@ def bold(text: str) -> str:
     return click.style(text, bold=True)
 
 
-def width(most: int = 120) -> int:
-    return min(most, shutil.get_terminal_size((100, 24)).columns)
+def width(limit: int = 120) -> int:
+    return min(limit, shutil.get_terminal_size((100, 24)).columns)
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Many lines, some hundred at a time: each `echo` is a write of its own."""
-    waiting = iter(lines)
-    while chunk := list(islice(waiting, 500)):
+    """Print lines, 500 at a time: each `echo` is a write of its own."""
+    remaining = iter(lines)
+    while chunk := list(islice(remaining, 500)):
         click.echo("\n".join(chunk))
 
 
 def is_terminal() -> bool:
-    """Whether a person can be asked."""
+    """Whether the user can be asked."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def confirm_plan(question: str, *, yes: bool) -> bool:
-    """Whether to go on: --yes, or a person who says so. Without a terminal nobody is asked."""
+    """Return whether --yes was given or the user agrees. Without a terminal the answer is no."""
     if yes:
         return True
     if not is_terminal():
-        notify("nothing was done: this wants --yes, and there is no terminal to ask at")
+        notify("nothing was done; pass --yes to confirm, since there is no terminal to ask at")
         return False
     return click.confirm(question, err=True)
 
@@ -121,12 +121,12 @@ def format_time(at: int | None) -> str:
 
 
 def format_age(at: int, now: int) -> str:
-    """How long ago, as people say it; what lies more than a month back by its date."""
+    """Return an age such as `3 hours ago`; the date if it is more than a month."""
     seconds = (now - at) // 1_000_000
     if seconds < 60:
         return "just now"
-    for unit, size, most in (("minute", 60, 3_600), ("hour", 3_600, 86_400), ("day", 86_400, 2_678_400)):
-        if seconds < most:
+    for unit, size, limit in (("minute", 60, 3_600), ("hour", 3_600, 86_400), ("day", 86_400, 2_678_400)):
+        if seconds < limit:
             return f"{plural(seconds // size, unit)} ago"
     return format_time(at)
 
@@ -144,48 +144,52 @@ def plural(count: int, noun: str) -> str:
 
 
 def table(
-    rows: Iterable[Sequence[str]], head: Sequence[str], *, spare: Sequence[str] = (), is_cut: bool = True
+    rows: Iterable[Sequence[str]],
+    head: Sequence[str],
+    *,
+    drop_first: Sequence[str] = (),
+    clip_last: bool = True,
 ) -> list[str]:
-    """Columns as wide as they need; a pipe gets all of them whole.
+    """Return the lines of a table. A pipe gets every column in full.
 
-    At a terminal the last takes what is left, cut if it may be; where that is too little, those of `spare` are left
-    out, in that order.
+    At a terminal the last column gets the remaining width, clipped if `clip_last`; where that is too little, the columns
+    of `drop_first` are dropped, in that order.
     """
     cells = [list(head), *(list(row) for row in rows)]
-    wide = [max(_columns(click.unstyle(row[n])) for row in cells) for n in range(len(head))]
-    kept, most = list(range(len(head))), sys.maxsize
+    widths = [max(_columns(click.unstyle(row[n])) for row in cells) for n in range(len(head))]
+    columns, last_width = list(range(len(head))), sys.maxsize
     if sys.stdout.isatty():
-        least = min(MIN_LAST_COLUMN, wide[-1]) if is_cut else wide[-1]
-        for name in spare:
-            if _room(kept, wide) < least:
-                kept.remove(head.index(name))
-        most = max(_room(kept, wide), MIN_LAST_COLUMN) if is_cut else sys.maxsize
+        needed = min(MIN_LAST_COLUMN, widths[-1]) if clip_last else widths[-1]
+        for name in drop_first:
+            if _room(columns, widths) < needed:
+                columns.remove(head.index(name))
+        last_width = max(_room(columns, widths), MIN_LAST_COLUMN) if clip_last else sys.maxsize
     lines = []
     for number, row in enumerate(cells):
-        padded = [row[n] + " " * (wide[n] - _columns(click.unstyle(row[n]))) for n in kept[:-1]]
-        line = "  ".join([*padded, clip(row[-1], most)]).rstrip()
+        padded = [row[n] + " " * (widths[n] - _columns(click.unstyle(row[n]))) for n in columns[:-1]]
+        line = "  ".join([*padded, clip(row[-1], last_width)]).rstrip()
         lines.append(dim(line) if number == 0 else line)
     return lines
 
 
-def _room(kept: Sequence[int], wide: Sequence[int]) -> int:
-    """What is left for the last column."""
-    return width() - sum(wide[n] + 2 for n in kept[:-1])
+def _room(columns: Sequence[int], widths: Sequence[int]) -> int:
+    """Return the width left for the last column."""
+    return width() - sum(widths[n] + 2 for n in columns[:-1])
 
 
-def clip(text: str, most: int) -> str:
+def clip(text: str, limit: int) -> str:
     line = " ".join(text.split())
     line = line if line.isprintable() else "".join(c if c.isprintable() else " " for c in line)
-    if len(line) <= most and _columns(line) <= most:  # a character takes a column at least
+    if len(line) <= limit and _columns(line) <= limit:  # a character takes at least one column
         return line
     if line.isascii():
-        return line[: most - 1] + "…"
-    ends = list(accumulate(map(_width, line[:most])))
-    return line[: bisect_right(ends, most - 1)] + "…"
+        return line[: limit - 1] + "…"
+    ends = list(accumulate(map(_width, line[:limit])))
+    return line[: bisect_right(ends, limit - 1)] + "…"
 
 
 def _columns(text: str) -> int:
-    """How much of a terminal's line it takes: letters of some scripts, and most emoji, take two columns."""
+    """Return the columns a text takes: letters of some scripts, and most emoji, take two."""
     return len(text) if text.isascii() else sum(map(_width, text))
 
 
@@ -194,8 +198,10 @@ def _width(character: str) -> int:
 
 
 def safe(text: str) -> str:
-    """Text of a model or a tool for a terminal: escape sequences and other controls are shown, not obeyed."""
-    if text.replace("\n", "").isprintable():  # nearly all is; character by character takes 30 times as long
+    """Return text for a terminal with escape sequences and other controls made visible."""
+    if text.replace(
+        "\n", ""
+    ).isprintable():  # the common case; checking each character takes 30 times as long
         return text
     return "".join(
         c if c in "\n\t\u200d" or c.isprintable() or category(c) == "Zs" else _visible(c) for c in text
@@ -203,7 +209,7 @@ def safe(text: str) -> str:
 
 
 def for_terminal(text: str) -> str:
-    """Data on stdout: as it is for a pipe, safe for a terminal."""
+    """Return data for stdout: unchanged for a pipe, safe for a terminal."""
     return safe(text) if sys.stdout.isatty() else text
 
 
@@ -212,16 +218,16 @@ def _visible(c: str) -> str:
 
 
 Step = Callable[[int, int | None], None]
-"""How far it is, and of how much if that is known."""
+"""Called with the amount done, and the total if it is known."""
 
 
 @contextmanager
 def progress_bar(label: str, *, unit: str = "") -> Iterator[Step]:
-    """`step(done, of)` moves it. On a terminal only: logs and pipes stay clean."""
+    """Show a progress bar on stderr, moved by `step(done, total)`. Only at a terminal."""
     if not sys.stderr.isatty():
-        yield lambda done, of: None
+        yield lambda done, total: None
         return
-    from rich.console import Console  # loaded late: it takes longer than most verbs
+    from rich.console import Console  # imported late: it takes longer than most commands
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -239,6 +245,6 @@ def progress_bar(label: str, *, unit: str = "") -> Iterator[Step]:
         TextColumn(unit),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task(label, total=None)
-        yield lambda done, of: shown.update(task, completed=done, total=of)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(label, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

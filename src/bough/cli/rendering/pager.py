@@ -1,7 +1,7 @@
-"""Long output through a pager, as git does it, and the command that shows the next page of a list.
+"""Pages long output like git does, and prints the command for the next page of a list.
 
-Knows terminals and pagers: `$BOUGH_PAGER`, else `$PAGER`, else `less`. What fits the terminal is printed as it is, so a
-pager is started only by the line that does not fit. Does not know what is printed.
+Uses `$BOUGH_PAGER`, else `$PAGER`, else `less`. The pager starts with the first line that does not fit the terminal;
+shorter output is printed directly.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ from ...errors import InvalidArgument
 from .output import notify
 
 LESS = "FRX"
-"""Ends by itself if all fits, shows colours, leaves what was read on the screen."""
+"""Exit if everything fits, show colours, leave the text on the screen."""
 
 
 class PagedOutput:
-    """Stands in for stdout at a terminal: what fits is kept until the end, what does not goes to the pager."""
+    """Replaces stdout at a terminal: buffers what fits, and pipes the rest to the pager."""
 
     encoding, errors = "utf-8", "backslashreplace"
 
-    def __init__(self, out: IO[str], talk: IO[str], command: str) -> None:
+    def __init__(self, out: IO[str], stderr: IO[str], command: str) -> None:
         self._out, self._command = out, command
         size = shutil.get_terminal_size()
         self._columns, self._room = size.columns, size.lines - 1
-        self._held: list[str] = []
+        self._buffer: list[str] = []
         self._pager: subprocess.Popen[str] | None = None
-        self._talk, self._said = talk, ""
+        self._stderr, self._notices = stderr, ""
 
     def isatty(self) -> bool:
-        """So that colours are kept, and what a terminal would obey is not."""
+        """True, so that colours are kept and control characters are escaped."""
         return True
 
     def fileno(self) -> int:
         return self._out.fileno()
 
     def flush(self) -> None:
-        """Shown when all is known to fit, or by the pager as it likes."""
+        """Do nothing: the output appears at the end, or in the pager."""
 
     def write(self, text: str) -> int:
         if self._pager is not None:
             assert self._pager.stdin is not None
             return self._pager.stdin.write(text)
         lines = text.count("\n")
-        if lines <= self._room:  # a line longer than the terminal takes several
+        if lines <= self._room:  # a line wider than the terminal takes several
             lines += sum(len(click.unstyle(line)) // self._columns for line in text.split("\n"))
-        self._held.append(text)
+        self._buffer.append(text)
         self._room -= lines
         if self._room < 0:
             self._start()
@@ -64,7 +64,7 @@ class PagedOutput:
 
     @property
     def buffer(self) -> Any:
-        """What is written as bytes is text all the same: JSON is."""
+        """Accept bytes too: JSON is written as UTF-8."""
         return _Bytes(self)
 
     def _start(self) -> None:
@@ -78,47 +78,47 @@ class PagedOutput:
             encoding="utf-8",
             errors="backslashreplace",
         )
-        held, self._held = "".join(self._held), []
-        self.write(held)
+        buffered, self._buffer = "".join(self._buffer), []
+        self.write(buffered)
 
     def write_notice(self, text: str) -> int:
-        """What is said to stderr: behind what was printed before it, and not across the page that is read."""
+        """Write a notice to stderr after the output printed so far, or after the pager has ended."""
         if self._pager is None:
-            self._release()
-            return self._talk.write(text)
-        self._said += text
+            self._flush()
+            return self._stderr.write(text)
+        self._notices += text
         return len(text)
 
-    def _release(self) -> None:
-        self._out.write("".join(self._held))
+    def _flush(self) -> None:
+        self._out.write("".join(self._buffer))
         self._out.flush()
-        self._held = []
+        self._buffer = []
 
     def finish(self) -> None:
-        """Everything is shown, and whoever reads has put the pager away."""
+        """Print what is buffered, or wait until the user quits the pager."""
         if self._pager is None:
-            self._release()
+            self._flush()
             return
         assert self._pager.stdin is not None
-        with suppress(BrokenPipeError):  # left before the end: they have seen enough
+        with suppress(BrokenPipeError):  # the user quit before the end
             self._pager.stdin.close()
         while self._pager.poll() is None:
-            with suppress(KeyboardInterrupt):  # Ctrl-C is the pager's
+            with suppress(KeyboardInterrupt):  # Ctrl-C is for the pager
                 self._pager.wait()
-        self._talk.write(self._said)
+        self._stderr.write(self._notices)
 
 
-class _Talk:
-    """Stands in for stderr as long as stdout is paged."""
+class _PagedStderr:
+    """Replaces stderr while stdout is paged."""
 
-    def __init__(self, talk: IO[str], paged: PagedOutput) -> None:
-        self._talk, self._paged = talk, paged
+    def __init__(self, stderr: IO[str], paged: PagedOutput) -> None:
+        self._stderr, self._paged = stderr, paged
 
     def write(self, text: str) -> int:
         return self._paged.write_notice(text)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._talk, name)
+        return getattr(self._stderr, name)
 
 
 class _Bytes(io.RawIOBase):
@@ -132,8 +132,8 @@ class _Bytes(io.RawIOBase):
         return self._paged.write(bytes(data).decode("utf-8", "backslashreplace"))
 
 
-def pager() -> str | None:
-    """The command to page with; None where there is nobody to turn pages."""
+def pager_command() -> str | None:
+    """Return the pager's command, or None without a terminal or a pager."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
         return None
     name = next((name for name in ("BOUGH_PAGER", "PAGER") if name in os.environ), None)
@@ -143,26 +143,26 @@ def pager() -> str | None:
     if shutil.which(command.split()[0]) is None:
         if name is None:
             return None
-        notify(f"{name}={command} cannot be started; shown without it")
+        notify(f"{name}={command} cannot be started; output is not paged")
         return None
     return command
 
 
 @contextmanager
-def paged(*, wanted: bool) -> Iterator[None]:
-    """Whatever goes to stdout in here is paged, if it is wanted and does not fit the terminal."""
-    command = pager() if wanted else None
+def paged(*, enabled: bool) -> Iterator[None]:
+    """Page what is printed inside this block, if it does not fit the terminal."""
+    command = pager_command() if enabled else None
     if command is None:
         yield
         return
-    out, talk = sys.stdout, sys.stderr
-    paged = PagedOutput(out, talk, command)
-    sys.stdout, sys.stderr = cast(TextIO, paged), cast(TextIO, _Talk(talk, paged))
+    out, err = sys.stdout, sys.stderr
+    output = PagedOutput(out, err, command)
+    sys.stdout, sys.stderr = cast(TextIO, output), cast(TextIO, _PagedStderr(err, output))
     try:
         yield
     finally:
-        sys.stdout, sys.stderr = out, talk
-        paged.finish()
+        sys.stdout, sys.stderr = out, err
+        output.finish()
 
 
 # -- the next page of a list ---------------------------------------------------------------------------
@@ -170,24 +170,33 @@ def paged(*, wanted: bool) -> Iterator[None]:
 
 @contextmanager
 def page_errors(page: str | None) -> Iterator[None]:
-    """A cursor that makes no sense is refused by the name it has here."""
+    """Report an invalid cursor as `--page`."""
     try:
         yield
     except InvalidArgument as error:
         if error.name != "before":
             raise
-        raise InvalidArgument("--page", page, "what the page before said behind `more:`") from None
+        raise InvalidArgument(
+            "--page", page, "the value printed after `more:` on the previous page"
+        ) from None
 
 
 def print_next_page(following: str) -> None:
-    """The same command for the next page, as a shell takes it."""
+    """Print the shell command for the next page."""
     ctx = click.get_current_context()
-    words = ["bough", *_given(ctx.find_root()), str(ctx.info_name), "--page", following, *_given(ctx)]
+    words = [
+        "bough",
+        *_typed_arguments(ctx.find_root()),
+        str(ctx.info_name),
+        "--page",
+        following,
+        *_typed_arguments(ctx),
+    ]
     notify(f"more: {shlex.join(words)}")
 
 
-def _given(ctx: click.Context) -> list[str]:
-    """What was typed for this command, less the page and a store's password; words last, and as one."""
+def _typed_arguments(ctx: click.Context) -> list[str]:
+    """Return what was typed for this command, without --page and a store's password, arguments last and joined."""
     options: list[str] = []
     words: list[str] = []
     for param in ctx.command.params:

@@ -1,6 +1,6 @@
-"""Watching a turn: what its events mean to whoever looks on, and the plain and the JSON way of telling it.
+"""Watchers print a turn's events: `Watcher` maps events to entries, `PlainWatcher` prints text, `JsonWatcher` JSON lines.
 
-Knows how to find the entry behind an event. Does not know who drives, nor how the chat looks.
+Does not know how the turn runs, nor how the chat draws it.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ def mark(result: ToolResult) -> str:
 
 
 def call_text(call: ToolCall) -> str:
-    """A call in one line, as it would be written."""
+    """Return a call as one line of code."""
     if call.malformed is not None:
         return clip(f"{call.name}(not JSON: {call.malformed})", 200)
-    given = (f"{name}={to_json(value, name).decode()}" for name, value in call.arguments.items())
-    return clip(f"{call.name}({', '.join(given)})", 200)
+    arguments = (f"{name}={to_json(value, name).decode()}" for name, value in call.arguments.items())
+    return clip(f"{call.name}({', '.join(arguments)})", 200)
 
 
 def call_details(call: ToolCall) -> str:
-    """A call for whoever must allow it: every argument on a line of its own, and nothing of it hidden by a narrow line."""
+    """Return a call for approval: each argument on its own lines, never clipped to the terminal."""
     lines = [f"{safe(call.name)}" if call.malformed is None else f"{safe(call.name)}: {safe(call.malformed)}"]
     for name, value in call.arguments.items():
         text = value if isinstance(value, str) else to_json(value, name).decode()
@@ -56,19 +56,19 @@ def call_details(call: ToolCall) -> str:
 
 
 def preview(result: ToolResult) -> str:
-    """The beginning of a result, in one line."""
+    """Return the beginning of a result in one line."""
     parts = (part.text if isinstance(part, Text) else f"[{part.mime}]" for part in result.content)
-    told = "" if result.outcome == "done" else f"{result.outcome}: "
-    return clip(told + " ".join(parts), 300)
+    prefix = "" if result.outcome == "done" else f"{result.outcome}: "
+    return clip(prefix + " ".join(parts), 300)
 
 
 class Watcher:
-    """Takes a run's events and hands on what they mean; its kinds say how it is shown."""
+    """Receives a run's events and calls a method for each kind; subclasses print them."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.has_answered = False
-        """Whether a final answer was seen: one that a crash cut off comes back without an event."""
+        """Whether a final answer came: one recovered after a crash has no event."""
 
     def __enter__(self) -> Self:
         return self
@@ -86,12 +86,12 @@ class Watcher:
                 self.has_answered = self.has_answered or not message.calls
                 self.on_answer(message)
             case "session:tool_result":
-                self.on_result(*self._settled(data["seq"], data["index"], data["call_id"]))
+                self.on_result(*self._call_and_result(data["seq"], data["index"], data["call_id"]))
             case "session:retry":
-                self.on_notice(f"{data['model']}: {data['why']}; again in {data['seconds']:g} s")
+                self.on_notice(f"{data['model']}: {data['why']}; retrying in {data['seconds']:g} s")
             case "session:compacted":
                 self.on_notice(
-                    f"the history was too long: a summary stands for all before {data['first_kept']}"
+                    f"the history was too long; a summary replaces everything before entry {data['first_kept']}"
                 )
             case "session:limit_passed":
                 self.on_notice(data["command_message"])
@@ -105,17 +105,17 @@ class Watcher:
         assert message is not None
         return message
 
-    def _settled(self, seq: int, index: int, call_id: str) -> tuple[ToolCall, ToolResult]:
+    def _call_and_result(self, seq: int, index: int, call_id: str) -> tuple[ToolCall, ToolResult]:
         answer, *after = (entry.message for entry in self.session.path(since=seq - 1))
         assert answer is not None
         results = (result for message in after if message for result in message.results)
         return answer.calls[index], next(result for result in results if result.call_id == call_id)
 
     def _recovered(self) -> Message:
-        """What was said before a crash, and is the answer now."""
+        """Return the text streamed before a crash, which is now the answer."""
         self.has_answered = True
-        said = self.session.transcript()[-1].message
-        return assistant(f"{said.text if said else ''} (interrupted)")
+        message = self.session.transcript()[-1].message
+        return assistant(f"{message.text if message else ''} (interrupted)")
 
     def on_delta(self, text: str) -> None: ...
 
@@ -127,9 +127,9 @@ class Watcher:
 
 
 class PlainWatcher(Watcher):
-    """The answer on stdout, everything else on stderr.
+    """Prints the answer to stdout and everything else to stderr.
 
-    A terminal sees it as it comes. A pipe gets the final answer and nothing else, so that `$(bough run …)` is it.
+    A terminal shows text as it streams. A pipe gets only the final answer, as `$(bough run …)` expects.
     """
 
     def __init__(self, session: Session) -> None:
@@ -149,7 +149,7 @@ class PlainWatcher(Watcher):
         if self._is_terminal:
             click.echo("" if on_delta else safe(text), nl=bool(text))
         elif not message.calls:
-            click.echo(_encodable(text), color=True)  # as it is: a pipe gets data
+            click.echo(_encodable(text), color=True)  # unchanged: a pipe gets data
         elif text:
             notify(dim(safe(text)))
 
@@ -165,12 +165,12 @@ class PlainWatcher(Watcher):
 
 
 class JsonWatcher(Watcher):
-    """Every event as a line of JSON on stdout, deltas too."""
+    """Prints every event as a line of JSON to stdout, deltas too."""
 
     def watch(self, event: Event) -> None:
         super().watch(event)
-        told = msgspec.to_builtins(event)
-        click.echo(encode_json({"schema_version": SCHEMA_VERSION, **told}))
+        fields = msgspec.to_builtins(event)
+        click.echo(encode_json({"schema_version": SCHEMA_VERSION, **fields}))
 
 
 def _encodable(text: str) -> str:

@@ -1,7 +1,7 @@
-"""How a turn looks in a terminal: answers as Markdown, block by block, one line per tool, a quiet line of what goes on.
+"""Draws a turn in a terminal: answers as Markdown, block by block, one line per tool, and a status line.
 
-Nothing that was printed is ever drawn again, so a narrow terminal, a resize or a long answer cannot spoil it: only
-the line at the bottom lives. What models and tools say passes `safe`; rich sees no markup of theirs.
+Printed text is never redrawn, so a narrow terminal, a resize or a long answer cannot garble it; only the status line
+changes. Text of models and tools passes `safe`, and rich interprets no markup in it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STYLES = {"✓": "green", "✗": "red", "?": "yellow", "⊘": "yellow", "‖": 
 
 
 class MarkdownBlocks:
-    """Cuts Markdown that arrives in pieces into blocks that can be shown by themselves."""
+    """Splits streamed Markdown into blocks that can be printed one by one."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -35,23 +35,23 @@ class MarkdownBlocks:
         self._fence: str | None = None
 
     def add(self, text: str) -> list[str]:
-        """The blocks that are whole now. A block is whole when the next one begins."""
+        """Add text; return the blocks that are complete, which they are when the next one begins."""
         *lines, self._line = (self._line + text).split("\n")
-        return [block for line in lines if (block := self._take(line))]
+        return [block for line in lines if (block := self._add_line(line))]
 
     def rest(self) -> list[str]:
-        """What is left when no more comes."""
-        begun = self._take(self._line)
+        """Return what remains at the end of the stream."""
+        begun = self._add_line(self._line)
         left = "\n".join(self._lines).strip("\n")
         self._lines, self._line, self._fence = [], "", None
         return [block for block in (begun, left) if block]
 
     @property
     def tail(self) -> str:
-        """The end of what is still being said, for the line that lives."""
+        """The end of the unfinished block, for the status line."""
         return " ".join([*self._lines[-3:], self._line]).strip()
 
-    def _take(self, line: str) -> str | None:
+    def _add_line(self, line: str) -> str | None:
         block = None
         if self._fence is None and line.strip() and self._begins(line):
             block = "\n".join(self._lines).strip("\n")
@@ -63,21 +63,21 @@ class MarkdownBlocks:
         return block
 
     def _begins(self, line: str) -> bool:
-        """Whether a line after a blank one opens a new block: what is indented, or the next item, goes on."""
+        """Whether a line after a blank one starts a new block; indented text and further list items do not."""
         if not self._lines or self._lines[-1].strip() or line[0] in " \t":
             return False
-        first = next((held for held in self._lines if held.strip()), "")
+        first = next((text for text in self._lines if text.strip()), "")
         return not (_ITEM.match(first) and _ITEM.match(line))
 
 
 class TerminalWatcher(Watcher):
-    """One turn in a terminal."""
+    """Draws one turn in a terminal."""
 
     def __init__(self, session: Session, console: Console) -> None:
         super().__init__(session)
         self._console = console
         self._blocks = MarkdownBlocks()
-        self._said = ""
+        self._streamed_text = ""
         self._running: dict[str, str] = {}
         self._is_below_tools = False
         self._status: Status | None = None
@@ -85,7 +85,7 @@ class TerminalWatcher(Watcher):
     def __enter__(self) -> Self:
         self._status = self._console.status("", spinner="dots")
         self._status.start()
-        self._show("thinking")
+        self._show_status("thinking")
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
@@ -95,25 +95,25 @@ class TerminalWatcher(Watcher):
         self._status = None
 
     def on_delta(self, text: str) -> None:
-        self._said += text
+        self._streamed_text += text
         self._print(*self._blocks.add(safe(text)))
-        self._show(self._blocks.tail or "thinking")
+        self._show_status(self._blocks.tail or "thinking")
 
     def on_answer(self, message: Message) -> None:
-        self._print(*(self._blocks.rest() if self._said.strip() else [safe(message.text)]))
-        self._said = ""
+        self._print(*(self._blocks.rest() if self._streamed_text.strip() else [safe(message.text)]))
+        self._streamed_text = ""
         self._running = {call.id: call_text(call) for call in message.calls}
-        self._show(", ".join(self._running.values()))
+        self._show_status(", ".join(self._running.values()))
 
     def on_result(self, call: ToolCall, result: ToolResult) -> None:
         self._console.print(tool_line(call, result, self._console.width), no_wrap=True, crop=True)
         self._is_below_tools = True
         self._running.pop(call.id, None)
-        self._show(", ".join(self._running.values()) or "thinking")
+        self._show_status(", ".join(self._running.values()) or "thinking")
 
     def on_notice(self, text: str) -> None:
         self._print(*self._blocks.rest())
-        self._said = ""
+        self._streamed_text = ""
         self._console.print(f"  {safe(text)}", style="dim", markup=False)
 
     def _print(self, *blocks: str) -> None:
@@ -124,22 +124,22 @@ class TerminalWatcher(Watcher):
             self._console.print(render_markdown(block, self._console))
             self._console.print()
 
-    def _show(self, what: str) -> None:
-        """The last words of it, as much as one line holds: a second line could not be taken back everywhere."""
+    def _show_status(self, text: str) -> None:
+        """Show the end of the text in one status line: not every terminal can erase a second one."""
         from rich.text import Text
 
         if self._status is None:
             return
         room = max(self._console.width - 4, 8)
         line = Text(
-            what if len(what) <= room else "…" + what[1 - room :], style="dim", no_wrap=True, overflow="crop"
+            text if len(text) <= room else "…" + text[1 - room :], style="dim", no_wrap=True, overflow="crop"
         )
         line.truncate(room)
         self._status.update(line)
 
 
 def tool_line(call: ToolCall, result: ToolResult, width: int) -> object:
-    """What was called and what came of it, on one line however narrow."""
+    """Return a call and its result as one line that fits the terminal."""
     from rich.text import Text
 
     sign = mark(result)
@@ -151,7 +151,7 @@ def tool_line(call: ToolCall, result: ToolResult, width: int) -> object:
 
 
 def render_markdown(text: str, console: Console) -> SegmentLines:
-    """Text as Markdown, without the empty lines rich puts before and after some kinds of block."""
+    """Render Markdown, without the empty lines that rich puts around some blocks."""
     from rich.segment import SegmentLines
 
     lines = console.render_lines(_markdown(text), pad=False)
@@ -167,18 +167,18 @@ def _is_blank(line: list[Segment]) -> bool:
 
 
 def _markdown(text: str) -> Markdown:
-    """Links show where they lead, HTML is shown and not swallowed, and headings keep to the left."""
+    """Parse Markdown: links show their target, HTML is printed as text, headings are left-aligned."""
     from markdown_it import MarkdownIt
     from rich.markdown import Heading, Markdown
     from rich.text import Text
 
-    class Left(Heading):
+    class LeftHeading(Heading):
         def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
             yield Text(self.text.plain, style="bold underline" if self.tag == "h1" else "bold")
 
-    class Calm(Markdown):
-        elements = {**Markdown.elements, "heading_open": Left}
+    class PlainMarkdown(Markdown):
+        elements = {**Markdown.elements, "heading_open": LeftHeading}
 
-    made = Calm(text, hyperlinks=False, code_theme="ansi_dark")
-    made.parsed = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"]).parse(text)
-    return made
+    markdown = PlainMarkdown(text, hyperlinks=False, code_theme="ansi_dark")
+    markdown.parsed = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"]).parse(text)
+    return markdown
