@@ -80,7 +80,7 @@ format: $(VENV)/.test ## put the code in order
 	@$(BIN)/ruff check --fix .
 
 docs: $(VENV)/.test $(VENV)/.browser ## write what the program says and shows of itself: docs/cli.md, docs/demo.svg, docs/pictures
-	@$(BIN)/python docs/made.py
+	@$(BIN)/python docs/generate.py
 	@$(BIN)/python docs/pictures.py
 
 bench: $(VENV)/.test ## Bough against the bare driver, in one run; writes bench/result.json

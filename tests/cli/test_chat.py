@@ -46,7 +46,7 @@ class TestTalking:
         with Terminal("chat", *MODEL, home=home) as terminal:
             terminal.wait_for(PROMPT)
             assert "/compact" in terminal.prompt("/help")
-            assert "nothing was said here yet" in terminal.prompt("/tree")
+            assert "There is no session yet" in terminal.prompt("/tree")
             assert "--tools FILE.py" in terminal.prompt("/tools")
             terminal.enter("/quit")
             assert terminal.wait() == 0
@@ -103,7 +103,7 @@ class TestTalking:
         with Terminal("chat", *AGENT, home=home) as terminal:
             terminal.wait_for(PROMPT)
             terminal.enter("refund it")
-            assert "order: 41" in terminal.wait_for("allow it? [y/N]")
+            assert "order: 41" in terminal.wait_for("Allow it? [y/N]")
             terminal.enter(word)
             terminal.wait_for("Very well.")
         book = home / "book"
@@ -114,11 +114,11 @@ class TestTalking:
         with Terminal("chat", *AGENT, home=home) as terminal:
             terminal.wait_for(PROMPT)
             terminal.enter("refund it")
-            terminal.wait_for("allow it? [y/N]")
-            terminal.interrupt("/resume asks again")
+            terminal.wait_for("Allow it? [y/N]")
+            terminal.interrupt("/resume asks you again")
             terminal.wait_for(PROMPT)
             terminal.enter("/resume")
-            terminal.wait_for("allow it? [y/N]")
+            terminal.wait_for("Allow it? [y/N]")
             terminal.enter("y")
             terminal.wait_for("Very well.")
         assert len((home / "book").read_text().splitlines()) == 1
@@ -135,7 +135,7 @@ class TestKeys:
             terminal.enter("hi")
             wait_for(home / "asleep")
             terminal.type("\x03")
-            terminal.wait_for("cancelled")
+            terminal.wait_for("Cancelled")
             terminal.wait_for(PROMPT)
             assert "Here." in terminal.prompt("still there?")
             terminal.enter("/quit")
@@ -145,7 +145,7 @@ class TestKeys:
     def test_ctrl_c_at_the_prompt_drops_the_line_and_says_how_to_leave(self, home: Path) -> None:
         with Terminal("chat", *MODEL, home=home) as terminal:
             terminal.wait_for(PROMPT)
-            terminal.interrupt("/quit or Ctrl-D leaves")
+            terminal.interrupt("Type /quit or Ctrl-D to quit")
             terminal.wait_for(PROMPT)
             terminal.type("never sent")
             terminal.wait_for("never sent")
@@ -212,7 +212,7 @@ class TestCommands:
             (row,) = store.sessions(relation="fork").sessions
             assert texts(store.session(row.session_id))[2:] == ["else", "Two."]
         assert source.refresh().leaf.seq == 4
-        assert f"this is {source.session_id} now" in terminal.prompt(f"/resume {source.session_id}")
+        assert f"Now in {source.session_id}" in terminal.prompt(f"/resume {source.session_id}")
 
     @pytest.mark.parametrize(("text", "summary"), [("", "user: hi hi"), (" They greeted.", "They greeted.")])
     def test_compact_puts_a_summary_in_front(
@@ -221,7 +221,7 @@ class TestCommands:
         terminal.prompt(f"/compact{text}")
         first = latest(home).context().items[0].message.text
         assert summary in first
-        assert "all before entry 3" in terminal.screen
+        assert "everything before entry 3" in terminal.screen
 
     def test_model_holds_from_here_on_and_is_remembered(self, terminal: Terminal, home: Path) -> None:
         script(home, "", "", "", "Other.", name="other.json")
@@ -234,13 +234,13 @@ class TestCommands:
     def test_title_and_export(self, terminal: Terminal, home: Path) -> None:
         terminal.prompt("/title Another name")
         assert latest(home).row.title == "Another name"
-        assert "written to" in terminal.prompt("/export out.bough")
+        assert "Written to" in terminal.prompt("/export out.bough")
         assert (home / "out.bough").stat().st_size > 0
 
     def test_what_is_no_command_is_said_and_not_sent(self, terminal: Terminal, home: Path) -> None:
         assert "did you mean /undo?" in terminal.prompt("/und")
-        assert "no number" in terminal.prompt("/fork x")
-        assert "nothing is open" in terminal.prompt("/resume")
+        assert "not an entry number" in terminal.prompt("/fork x")
+        assert "There is no open turn" in terminal.prompt("/resume")
         assert latest(home).leaf.seq == 4
 
 
@@ -248,7 +248,7 @@ class TestWhatStandsInTheWay:
     def test_a_turn_that_was_cut_off_goes_on_if_wanted(self, home: Path) -> None:
         self.cut_off(home)
         with Terminal("chat", "--resume", "latest", home=home) as terminal:
-            terminal.wait_for("go on with it? [y/N]")
+            terminal.wait_for("Continue it? [y/N]")
             terminal.enter("y")
             terminal.wait_for("One.")
             terminal.wait_for(PROMPT)
@@ -257,9 +257,9 @@ class TestWhatStandsInTheWay:
     def test_a_turn_that_was_cut_off_is_left_behind_if_wanted(self, home: Path) -> None:
         self.cut_off(home)
         with Terminal("chat", "--resume", "latest", home=home) as terminal:
-            terminal.wait_for("go on with it? [y/N]")
+            terminal.wait_for("Continue it? [y/N]")
             terminal.enter("n")
-            terminal.wait_for("leave it behind")
+            terminal.wait_for("Abandon it")
             terminal.wait_for("[y/N]")
             terminal.enter("y")
             terminal.wait_for(PROMPT)
@@ -278,7 +278,7 @@ class TestWhatStandsInTheWay:
             terminal.prompt("hi")
             bough("run", "--resume", "latest", "from elsewhere", home=home)
             terminal.enter("")
-            terminal.wait_for("another process moved this session")
+            terminal.wait_for("Another process moved this session")
             terminal.wait_for("Two.")
             terminal.wait_for(PROMPT)
             assert "Three." in terminal.prompt("and here")
@@ -290,9 +290,9 @@ class TestWhatStandsInTheWay:
             terminal.prompt("hi")
             bough("run", "--resume", "latest", "from elsewhere", home=home)
             terminal.enter("and here")
-            terminal.wait_for("another process moved this session")
+            terminal.wait_for("Another process moved this session")
             terminal.wait_for("Two.")
-            terminal.wait_for("send your words all the same? [y/N]")
+            terminal.wait_for("Send your message anyway? [y/N]")
             terminal.enter("n")
             terminal.wait_for(PROMPT)
             assert len(latest(home).path()) == 4
@@ -318,10 +318,10 @@ class TestWhatStandsInTheWay:
         try:
             wait_for(home / "asleep")
             with Terminal("chat", "--resume", "latest", "--tools", "tools.py", home=home) as terminal:
-                terminal.wait_for("is in the middle of a turn")
+                terminal.wait_for("is running a turn")
                 terminal.wait_for(PROMPT)
                 terminal.enter("more")
-                terminal.wait_for("queue, to be answered next? [y/N]")
+                terminal.wait_for("Queue your message, to be answered next? [y/N]")
                 terminal.enter("y")
                 terminal.wait_for("queued")
                 terminal.wait_for(PROMPT)

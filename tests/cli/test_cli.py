@@ -84,7 +84,7 @@ class TestVerbs:
         os.close(side)
         assert done.returncode == 2
         assert done.stderr.endswith(
-            f"bough: the command line needs {missing}; pip install 'bough[cli]' brings it\n"
+            f"bough: the command line needs {missing}; install it with: pip install 'bough[cli]'\n"
         )
         assert "Traceback" not in done.stderr
 
@@ -215,7 +215,7 @@ class TestReferences:
         ):
             done = bough(*line.format("case.bough").split(), home=tmp_path, store=shelf)
             assert (done.code, done.out) == (2, ""), line
-            assert done.err.endswith("take it in first: bough import case.bough\n"), line
+            assert done.err.endswith("import it first: bough import case.bough\n"), line
         assert bough("ls", "--json", "--all", store=shelf).out == before
 
     def test_with_a_place_the_entry_there_is_shown(self, shelf: Path) -> None:

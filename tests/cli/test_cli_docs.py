@@ -1,4 +1,4 @@
-"""The page of the command line says what the command line says."""
+"""docs/cli.md and docs/demo.svg are what docs/generate.py writes."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ DOCS = ROOT / "docs"
 
 
 @pytest.fixture(scope="module")
-def made() -> ModuleType:
-    spec = spec_from_file_location("made", DOCS / "made.py")
+def generate() -> ModuleType:
+    spec = spec_from_file_location("generate", DOCS / "generate.py")
     assert spec is not None
     assert spec.loader is not None
-    module = sys.modules["made"] = module_from_spec(spec)
+    module = sys.modules["generate"] = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
 class TestPage:
-    def test_every_verb_stands_in_it_with_its_help(self, made: ModuleType) -> None:
-        """`make docs` writes it anew."""
-        assert (DOCS / "cli.md").read_text(encoding="utf-8") == made.page()
+    def test_it_holds_the_help_of_every_command(self, generate: ModuleType) -> None:
+        """`make docs` regenerates it."""
+        assert (DOCS / "cli.md").read_text(encoding="utf-8") == generate.page()
         for verb in VERBS:
-            assert f"### bough {verb}\n" in made.page()
+            assert f"### bough {verb}\n" in generate.page()
 
-    def test_the_picture_loads_nothing_from_elsewhere(self) -> None:
-        drawn = (DOCS / "demo.svg").read_text(encoding="utf-8")
-        assert drawn.count("http") == 1  # the name of SVG itself
-        assert "claims&#160;held" in drawn
+    def test_the_picture_loads_nothing_from_the_network(self) -> None:
+        svg = (DOCS / "demo.svg").read_text(encoding="utf-8")
+        assert svg.count("http") == 1  # the SVG namespace
+        assert "claims&#160;hold" in svg

@@ -32,7 +32,7 @@ class TestTrash:
     def test_rm_shows_the_plan_and_wants_yes(self, shelf: Path) -> None:
         done = bough("rm", "ses_case", store=shelf)
         assert done.code == 1
-        assert "ses_case  Order 41  (2 turns) goes into the trash" in done.err
+        assert "ses_case  Order 41  (2 turns) moves to the trash" in done.err
         assert "--yes" in done.err
         assert "ses_case" in listed(shelf)
 
@@ -46,25 +46,25 @@ class TestTrash:
         assert bough("purge", "ses_case", store=shelf).code == 1
         done = bough("purge", "ses_case", "--yes", store=shelf)
         assert done.code == 0
-        assert "entries stay until the forks on them go" in done.out
+        assert "entries remain until their forks are purged" in done.out
         assert "ses_case" not in listed(shelf) | listed(shelf, "--trashed")
         assert b"Thank you!" not in shelf.read_bytes()
 
     def test_a_person_is_asked_and_may_say_no(self, shelf: Path) -> None:
         with Terminal("rm", "ses_case", store=shelf) as asked:
-            asked.wait_for("Into the trash?")
+            asked.wait_for("Move to the trash?")
             asked.type("n\n")
             assert asked.wait() == 1
         assert "ses_case" in listed(shelf)
         with Terminal("rm", "ses_case", store=shelf) as asked:
-            asked.wait_for("Into the trash?")
+            asked.wait_for("Move to the trash?")
             asked.type("y\n")
             assert asked.wait() == 0
         assert "ses_case" not in listed(shelf)
 
     def test_ctrl_c_at_the_question_does_nothing(self, shelf: Path) -> None:
         with Terminal("rm", "ses_case", store=shelf) as asked:
-            asked.wait_for("Into the trash?")
+            asked.wait_for("Move to the trash?")
             asked.interrupt("interrupted")
             assert asked.wait() == 130
         assert "ses_case" in listed(shelf)
@@ -121,7 +121,7 @@ class TestGc:
             store.put_blob(b"x" * 1000, "text/plain")
         with sqlite3.connect(shelf) as raw:
             raw.execute("update blob set at = 0")
-        assert "1 blobs that no entry points to, 1,000 bytes" in bough("gc", store=shelf).err
+        assert "1 unreferenced attachment (1,000 bytes)" in bough("gc", store=shelf).err
         assert bough("gc", "--yes", "--json", store=shelf).json["dropped_blobs"] == 1
 
 

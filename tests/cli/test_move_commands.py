@@ -41,7 +41,7 @@ class TestFork:
     def test_a_cut_inside_a_batch_moves_and_says_so(self, shelf: Path) -> None:
         done = bough("fork", "ses_case@3", store=shelf)
         assert done.code == 0
-        assert "cut at 2 instead" in done.err
+        assert "used entry 2 instead" in done.err
         assert done.out.startswith("ses_")
 
 

@@ -49,7 +49,7 @@ class TestMigrate:
 
     def test_a_backup_is_the_servers_and_the_doctor_looks_at_the_sessions(self, url: str) -> None:
         refused = bough("backup", store=url)
-        assert (refused.code, "is no file" in refused.err) == (2, True)
+        assert (refused.code, "is not a file" in refused.err) == (2, True)
         assert bough("doctor", "--json", store=url).json["healthy"] is True
 
 

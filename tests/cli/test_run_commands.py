@@ -328,7 +328,7 @@ class TestWhereItGoesOnFrom:
         script(home, calls("look_up"), "Lost.", "Else.")
         bough("run", "hi", *AGENT, home=home)
         done = bough("run", "--overwrite", "latest", "--from-point", "2", *AGENT, home=home)
-        assert "to entry 1 (2 would part a call from its results)" in done.stderr
+        assert "to entry 1 (entry 2 is between a call and its results)" in done.stderr
 
     @pytest.mark.parametrize(
         "flags",
@@ -363,7 +363,7 @@ class TestTools:
         [
             ("none.py", "there is no file"),
             ("broken.py", "ZeroDivisionError"),
-            ("empty.py", "there is no tool"),
+            ("empty.py", "has no tools"),
             ("tools.py:nothing", "it has no 'nothing'"),
             ("no.such.module", "ModuleNotFoundError"),
         ],
@@ -410,7 +410,7 @@ class TestResume:
         before = only(home).path()
         done = bough("resume", "latest", home=home)
         assert done.returncode == 2
-        assert "waits for verified" in done.stderr
+        assert "has open calls of verified" in done.stderr
         assert "--tools tools.py" in done.stderr
         assert only(home).path() == before
 
@@ -418,7 +418,7 @@ class TestResume:
         script(home)
         bough("run", "hi", *MODEL, home=home)
         done = bough("resume", "latest", "--rollback", home=home)
-        assert "turn 1 is left behind" in done.stderr
+        assert "turn 1 abandoned" in done.stderr
         session = only(home)
         assert texts(session) == []
         session.redo()
@@ -429,7 +429,7 @@ class TestResume:
         facts = only(home).row.facts
         done = bough("resume", "latest", home=home)
         assert done.returncode == 0
-        assert "nothing is open" in done.stderr
+        assert "has no open turn" in done.stderr
         assert only(home).row.facts == facts
 
     def test_what_had_been_said_before_a_crash_is_shown(self, home: Path) -> None:
@@ -502,7 +502,7 @@ class TestApprove:
         script(home, calls("refund"), "Refunded.")
         done = bough("run", "refund it", *AGENT, home=home)
         assert (done.returncode, done.stdout) == (1, "")
-        assert "waits for approval: refund(order=41)" in done.stderr
+        assert "waiting for approval: refund(order=41)" in done.stderr
         assert "bough approve" in done.stderr
         assert not (home / "book").exists()
 
@@ -571,13 +571,13 @@ class TestApprove:
         script(home, calls("delegate"), "It is done.")
         script(home, calls("refund"), "Refunded.", name="child.json")
         done = bough("run", "refund it", *AGENT, home=home)
-        assert (done.returncode, "waits for approval: refund(order=41)" in done.stderr) == (1, True)
+        assert (done.returncode, "waiting for approval: refund(order=41)" in done.stderr) == (1, True)
         with opened(home) as store:
             names = {row.relation or "parent": row.session_id for row in store.all_sessions()}
         shown = bough("show", names["parent"], home=home)
         assert f"waits for approval in its task {names['task']}" in shown.stdout
         assert f"bough approve {names['parent']}, then bough resume" in shown.stderr
-        assert f"(asked by its task {names['task']})" in bough("approve", names["parent"], home=home).stdout
+        assert f"(called by its task {names['task']})" in bough("approve", names["parent"], home=home).stdout
         listed = json.loads(bough("approve", names["parent"], "--json", home=home).stdout)["waiting"]
         assert [call["session_id"] for call in listed] == [names["task"]]
         allowed = bough("approve", names["parent" if by == "parent" else "task"], "--yes", home=home)
@@ -609,7 +609,7 @@ class TestTerminal:
     ) -> None:
         script(home, calls("refund"), "Very well.")
         with Terminal("run", "refund it", *AGENT, home=home, columns=30) as terminal:
-            assert "order: 41" in terminal.wait_for("allow it? [y/N]")
+            assert "order: 41" in terminal.wait_for("Allow it? [y/N]")
             terminal.enter(word)
             assert terminal.wait() == 0
             assert "Very well." in terminal.screen

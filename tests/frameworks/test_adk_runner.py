@@ -308,7 +308,7 @@ class TestKilled:
             assert list(store.verify()) == []
             shown = CliRunner().invoke(command, ["--store", place, "show", "one"])
             assert shown.exit_code == 0, shown.output
-            for told in ("Refund 41", "refund", "it was started, and nobody heard how it ended"):
+            for told in ("Refund 41", "refund", "it started, and its end was not recorded"):
                 assert told in shown.output
             here.say("And?")
             closed, asked, answered = here.messages()[-3:]

@@ -137,7 +137,7 @@ class Verbs(click.Group):
             near = get_close_matches(args[0], VERBS, 1)
             guess = f" Did you mean {near[0]!r}?" if near else " bough --help lists the commands."
             if args[0] in _SYNONYMS:
-                guess = f" Did you mean '{_SYNONYMS[args[0]]}'?"
+                guess = f" Did you mean 'bough {_SYNONYMS[args[0]]}'?"
             ctx.fail(f"unknown command {args[0]!r}.{guess}")
         return super().resolve_command(ctx, args)
 

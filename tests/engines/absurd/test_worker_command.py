@@ -133,7 +133,7 @@ class TestBadInput:
             (["worker", "--agents", "nothing.py"], "no file nothing.py"),
             (["worker", "--queue", "nowhere", "--agents", "AGENTS"], "--queue nowhere"),
             (["worker", "--lease", "soon", "--agents", "AGENTS"], "a duration"),
-            (["worker", "--agents", paths.__file__], "there is no agent in"),
+            (["worker", "--agents", paths.__file__], "has no agents"),
         ],
     )
     def test_each_says_what_to_do(

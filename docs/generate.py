@@ -1,0 +1,126 @@
+"""Generates docs/cli.md (the help of every command) and docs/demo.svg (the demo's output).
+
+python docs/generate.py          `make docs` runs it
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from bough.cli.main import SECTIONS, bough
+
+FOLDER = Path(__file__).parent
+HEAD = """\
+# The command line
+
+`bough [--store URL] COMMAND …`. The store is `--store`, else `$BOUGH_STORE`, else one file per user
+(`$XDG_DATA_HOME/bough/bough.db`, by default under `~/.local/share`), whatever the working directory.
+
+**References.** Name a session by its id, a unique prefix of it (with or without `ses_`), `latest` (the newest that is not
+a task or a replay), its title, or a bundle file. Append `@7` to name its entry 7, `@3:7` for entry 7 of branch 3, as
+`bough log --all` lists them. Reading an entry never moves the leaf; commands that take whole sessions refuse `@`.
+
+**Streams.** Data goes to stdout, notices to stderr. Colour is used at a terminal only, and `NO_COLOR` switches it off;
+text of models and tools never reaches the terminal as an escape sequence. `--json` prints one object with `schema_version`
+(1); `log`, `tail` and `run` print one object per line. Without a terminal no command asks questions. Ctrl-C leaves the
+store valid.
+
+**Exit codes.** 0 success · 1 differences, problems, no results, or a turn that failed · 2 usage · 3 stale, locked or
+busy · 130 interrupted.
+
+**Destructive commands** (`rm`, `purge`, `gc`, `migrate`) print their plan and ask, unless `--yes` is given.
+
+**Paging.** At a terminal, output that does not fit goes through `$BOUGH_PAGER`, else `$PAGER`, else `less`; an empty
+`BOUGH_PAGER`, `cat`, or `bough --no-pager COMMAND …` prints it directly.
+
+**Completion.** `eval "$(bough completion bash)"`, the same for zsh, or `bough completion fish | source` completes commands,
+options, session ids and titles. Tests check the generated completions; zsh 5.9 and fish 3.6 were tried by hand.
+"""
+FORMAT = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
+    <style>
+    .{unique_id}-matrix {{ font-family: ui-monospace, Menlo, Consolas, monospace; font-size: {char_height}px;
+        line-height: {line_height}px; font-variant-east-asian: full-width; }}
+    .{unique_id}-title {{ font-size: 18px; font-weight: bold; font-family: arial; }}
+    {styles}
+    </style>
+    <defs>
+    <clipPath id="{unique_id}-clip-terminal"><rect x="0" y="0" width="{terminal_width}" height="{terminal_height}" /></clipPath>
+    {lines}
+    </defs>
+    {chrome}
+    <g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
+    {backgrounds}
+    <g class="{unique_id}-matrix">
+    {matrix}
+    </g>
+    </g>
+</svg>
+"""
+"""Rich's SVG template without the fonts it would load from the network."""
+
+
+def command_help(verb: str) -> str:
+    """Return the output of `bough COMMAND --help`, 100 columns wide."""
+    command = bough.get_command(click.Context(bough), verb)
+    assert command is not None
+    parent = click.Context(bough, info_name="bough", max_content_width=100, terminal_width=100)
+    return command.get_help(click.Context(command, parent, verb, max_content_width=100, terminal_width=100))
+
+
+def page() -> str:
+    parts = [HEAD]
+    for section, verbs in SECTIONS.items():
+        parts.append(f"## {section}\n")
+        for verb in verbs:
+            parts.append(f"### bough {verb}\n\n```text\n{command_help(verb)}\n```\n")
+    return "\n".join(parts)
+
+
+def record_demo(columns: int = 108) -> str:
+    """Run the demo at a terminal and return its output, escape sequences included."""
+    master, slave = pty.openpty()
+    environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm-256color"}
+    with tempfile.TemporaryDirectory() as folder:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "bough.cli.main", "demo"],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env={**environment, "TMPDIR": folder},
+        )
+        os.close(slave)
+        output = b""
+        while True:
+            try:
+                piece = os.read(master, 65536)
+            except OSError:
+                break
+            if not piece:
+                break
+            output += piece
+        assert process.wait() == 0, output.decode()
+    os.close(master)
+    return output.decode().replace("\r\n", "\n")
+
+
+def draw_svg(output: str, columns: int = 108) -> str:
+    console = Console(
+        record=True, width=columns, file=io.StringIO(), force_terminal=True, color_system="truecolor"
+    )
+    console.print(Text.from_ansi("$ bough demo\n" + output), soft_wrap=True)
+    return console.export_svg(title="bough demo", code_format=FORMAT, unique_id="bough")
+
+
+if __name__ == "__main__":
+    (FOLDER / "cli.md").write_text(page(), encoding="utf-8")
+    (FOLDER / "demo.svg").write_text(draw_svg(record_demo()), encoding="utf-8")
