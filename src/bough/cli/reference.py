@@ -158,7 +158,7 @@ def _session_id(store: Store, name: str, *, trashed: bool) -> str:
     if name in NEWEST:
         rows = store.sessions(include_children=False, trashed=trashed, limit=1).sessions
         if not rows and trashed:
-            raise CommandError("the trash is empty")
+            raise CommandError("the trash is empty; bough rm REFERENCE moves a session there")
         if not rows:
             raise CommandError("there is no session yet; bough chat starts one")
         return rows[0].session_id

@@ -159,7 +159,9 @@ def uncompact(location: StoreLocation, reference: str, is_json: bool) -> None:
     """Cancel the latest compaction."""
     session = resolve_stored_session(location, reference).session
     if not active_compactions(session.path()):
-        raise CommandError(f"{session.session_id} has no active compaction")
+        raise CommandError(
+            f"{session.session_id} has no active compaction; bough compact {reference} creates one"
+        )
     cancelled = session.uncompact()
     if is_json:
         print_json(

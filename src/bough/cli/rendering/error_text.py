@@ -15,7 +15,7 @@ FAILURE, USAGE, CONFLICT = errors.ExitCode.PROBLEM, errors.ExitCode.USAGE, error
 
 
 class CommandError(click.ClickException):
-    """What was asked for makes no sense here; the usage text would not help."""
+    """An invalid request; printed without the usage text."""
 
     exit_code = USAGE
 
@@ -24,13 +24,13 @@ class CommandError(click.ClickException):
 
 
 class TakenOver(CommandError):
-    """Somebody else got in between; what was done until then is done."""
+    """Another process changed or removed the session during the command."""
 
     exit_code = CONFLICT
 
 
 def print_error(text: str) -> None:
-    """An error to the person. It may hold what a stranger wrote, and is said where click no longer minds NO_COLOR."""
+    """Print an error to stderr. Escapes its text, and checks NO_COLOR itself: click's context is gone here."""
     from .output import safe  # late: `bough --help` needs none of it
 
     color = False if os.environ.get("NO_COLOR") else None
@@ -38,9 +38,9 @@ def print_error(text: str) -> None:
 
 
 def require_folder(target: Path) -> None:
-    """Before the work: what cannot be written for want of a folder would be lost."""
+    """Check that the target's folder exists, before the work that would be lost."""
     if not target.parent.is_dir():
-        raise CommandError(f"{target} cannot be written: there is no folder {target.parent}")
+        raise CommandError(f"cannot write {target}: there is no folder {target.parent}")
 
 
 class ErrorReport(NamedTuple):
@@ -49,7 +49,7 @@ class ErrorReport(NamedTuple):
 
 
 def describe_error(error: BaseException) -> ErrorReport | None:
-    """What to print and how to exit; None if the error is none of ours."""
+    """Return what to print and the exit code; None for an unexpected error."""
     if isinstance(error, click.ClickException):
         return ErrorReport(error.format_message(), error.exit_code)
     if isinstance(error, errors.BoughError):
@@ -57,9 +57,7 @@ def describe_error(error: BaseException) -> ErrorReport | None:
     if isinstance(error, OSError) and error.filename is not None:
         return ErrorReport(f"{error.filename}: {error.strerror}", FAILURE)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
-        return ErrorReport(
-            f"what is printed cannot be written ({error.strerror}); send it elsewhere", FAILURE
-        )
+        return ErrorReport(f"cannot write the output ({error.strerror})", FAILURE)
     if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
         return ErrorReport(
             f"{error.object!r} is not UTF-8 text; type it again, or check your terminal's locale", USAGE
