@@ -235,7 +235,7 @@ class TestExitCodes:
             "uncompact ses_case",
             "import nosuch",
         ):
-            assert bough(*line.split(), store=shelf).exit_code == 2, line
+            assert bough(*line.split(), store=shelf).code == 2, line
         said = describe_error(TokenRequired("0.0.0.0"))
         assert said is not None
         assert said.exit_code == 2
