@@ -17,7 +17,7 @@ from bough.agent.events import Event
 from bough.models.model import Delta, Request
 from bough.models.scripted import ScriptedModel
 from bough.server.context import ServerAgent
-from bough.server.live import MOST_WAITING, LiveEvent, LiveHub
+from bough.server.live import MAX_QUEUED, LiveEvent, LiveHub
 from bough.server.routes import events
 from bough.store import Store
 from bough.wire import Answer
@@ -248,7 +248,7 @@ class TestPieces:
         async def fall_behind() -> tuple[bool, LiveEvent | None, dict[str, str] | None]:
             live = LiveHub()
             watcher = live.watch("ses")
-            for n in range(MOST_WAITING + 10):
+            for n in range(MAX_QUEUED + 10):
                 live.publish("ses", Event("session:delta", {"text": f"{n} ", "reasoning": ""}))
             piece = await watcher.next(0.01)
             return watcher.has_lost_events, piece, live.draft("ses")
@@ -257,7 +257,7 @@ class TestPieces:
         assert has_lost_events
         assert piece is not None
         assert draft is not None
-        assert draft["text"].split() == [str(n) for n in range(MOST_WAITING + 10)]
+        assert draft["text"].split() == [str(n) for n in range(MAX_QUEUED + 10)]
 
 
 class TestClients:

@@ -11,8 +11,9 @@ import pytest
 
 import bough
 from bough import user
-from bough.server import session_filter as matching
-from bough.server.search_indexer import IndexingStatus, SearchIndexer
+from bough.server.routes import sessions as session_routes
+from bough.server.routes.search import SearchIndexer
+from bough.server.schemas import IndexingStatus
 from bough.store import Store
 from bough.stores.search import IndexProgress
 from bough.stores.sqlite.store import SqliteStore
@@ -103,8 +104,8 @@ class TestWords:
     def test_are_looked_for_in_pieces_and_no_session_is_told_twice_or_missed(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(matching, "STEP", 3)
-        monkeypatch.setattr(matching, "MOST_WORK", 7)
+        monkeypatch.setattr(session_routes, "STEP", 3)
+        monkeypatch.setattr(session_routes, "MOST_WORK", 7)
         for n in range(40):
             store.start("support", title=f"{'whale' if n % 5 == 0 else 'heron'} {n}")
         with LocalServer(store) as server:

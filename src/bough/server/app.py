@@ -1,7 +1,7 @@
-"""The application: every handler, one guard, one way to tell an error, behind the gate.
+"""The ASGI application and the server process around it.
 
-`serve` runs it; `built` is for whoever has an ASGI server of his own. Knows what begins and ends with the
-server: runs are cancelled, so that the log says so, and streams end.
+`serve` runs the application until it is interrupted; `create_app` is for use under another ASGI server. On shutdown
+active runs are cancelled, which the log records, and event streams end.
 """
 
 from __future__ import annotations
@@ -27,118 +27,122 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme, Tag
 
 from .. import __version__
+from .active_runs import ActiveRuns
 from .auth import AuthMiddleware, Caller
 from .context import ServerContext
 from .jobs import Jobs
-from .problems import MEDIA_TYPE, Problem, Refusal, handled
-from .routes import blobs, events, labels, pages, sessions, usage
-from .routes import bundles as exchange
-from .routes import moves as moving
-from .routes import path as paths
-from .routes import replay as replaying
-from .routes import request_view as seen
-from .routes import run as running
-from .routes import search as searching
-from .routes import tree as trees
-from .runs import ActiveRuns
-from .search_indexer import SearchIndexer
-
-ROOMS = (
-    sessions,
-    paths,
-    trees,
-    labels,
-    seen,
-    events,
-    running,
-    moving,
-    replaying,
-    usage,
-    searching,
+from .problems import MEDIA_TYPE, Problem, Refusal, handle_error
+from .routes import (
     blobs,
-    exchange,
-    pages,
+    bundles,
+    entries,
+    events,
+    moves,
+    replay,
+    requests,
+    runs,
+    search,
+    sessions,
+    tree,
+    usage,
+    viewer_files,
+)
+
+ROUTES = (
+    sessions,
+    entries,
+    tree,
+    requests,
+    events,
+    runs,
+    moves,
+    replay,
+    usage,
+    search,
+    blobs,
+    bundles,
+    viewer_files,
 )
 DESCRIPTION = """\
 Sessions of LLM agents: read, watch, run, move, compare. Times are microseconds since 1970, UTC; money is microcents
-(1e-8 of a dollar); a place is `branch:seq`. No JSON answer is larger than 1 MB: long strings end early and say so in
-`cut`. Requests that change something want `X-Bough: 1`. Errors are problem details (RFC 9457)."""
+(1e-8 of a dollar); a position is `branch:seq`. No JSON response is larger than 1 MB: long strings are truncated, and
+`omitted_chars` counts what is missing. POST, PATCH and DELETE require `X-Bough: 1`. Errors are problem details (RFC 9457)."""
 TAGS = {
     "server": "The server itself",
-    "sessions": "Sessions: list, count, start, read, name, trash",
-    "entries": "Entries of a path, in windows, and one by one",
-    "tree": "Branches and outlines",
-    "what the model saw": "The exact request behind an answer",
-    "events": "Facts by number, and live",
+    "sessions": "List, count, start, read, rename, trash",
+    "entries": "Entries of a path, in windows or one by one",
+    "tree": "Branches, outlines and labels",
+    "requests": "The exact request behind an answer",
+    "events": "Facts by number, and live events",
     "running": "Send, resume, cancel, approve",
     "moving": "Fork, rewind, undo, redo, compact",
     "replay": "Replay without effects, and compare",
     "usage": "Tokens, money and bytes",
     "search": "Search everything",
     "blobs": "Media",
-    "exchange": "Bundles, out and in",
+    "exchange": "Export and import of bundles",
 }
 
 
 PROBLEMS = {
-    400: "The request makes no sense; `detail` says what of it",
-    401: "A token is needed",
-    403: "Not for whoever asks, or from another site",
-    404: "No such session, place, blob or job",
-    408: "The body stopped coming",
-    409: "It is not so now: moved, running, trashed, past a limit, or there already",
+    400: "The request is invalid; `detail` says why",
+    401: "A token is required",
+    403: "Not allowed for this caller, or sent from another site",
+    404: "No such session, position, blob or job",
+    408: "The body took too long",
+    409: "Conflict: the session moved, is running, is trashed, is past a limit, or exists already",
     413: "The body is too large",
     415: "The body has the wrong Content-Type",
-    500: "Something broke; `reference` is in the server's log",
+    500: "Internal error; look for `reference` in the server's log",
     503: "The store could not be reached",
-    507: "The store has no room",
+    507: "The store is full",
 }
 
 
-def _problem(said: str) -> ResponseSpec:
-    return ResponseSpec(Problem, description=said, media_type=MEDIA_TYPE, generate_examples=False)
+def _problem_spec(description: str) -> ResponseSpec:
+    return ResponseSpec(Problem, description=description, media_type=MEDIA_TYPE, generate_examples=False)
 
 
-def handlers() -> list[HTTPRouteHandler]:
-    """Every handler, described by its function's own name and words."""
-    found = [handler for room in ROOMS for handler in room.HANDLERS]
-    for handler in found:
+def route_handlers() -> list[HTTPRouteHandler]:
+    """Return every route handler, documented by its function's name and docstring."""
+    handlers = [handler for module in ROUTES for handler in module.HANDLERS]
+    for handler in handlers:
         function = handler.fn
         handler.operation_id = function.__name__.strip("_")
         handler.description = function.__doc__
         handler.summary = (function.__doc__ or "").partition(".")[0] or None
-        handler.responses = {status: _problem(said) for status, said in PROBLEMS.items()}
-        handler.opt["takes"] = _takes(handler)
-    return found
+        handler.responses = {status: _problem_spec(text) for status, text in PROBLEMS.items()}
+        handler.opt["parameters"] = _parameters(handler)
+    return handlers
 
 
-def _takes(handler: HTTPRouteHandler) -> frozenset[str]:
-    """The names its functions, and those it depends on, take from a request."""
-    below = (handler.dependencies or {}).values()
-    functions = [handler.fn, *(one.dependency if isinstance(one, Provide) else one for one in below)]
+def _parameters(handler: HTTPRouteHandler) -> frozenset[str]:
+    """Return the parameter names of a handler and of its dependencies."""
+    dependencies = (handler.dependencies or {}).values()
+    functions = [handler.fn, *(d.dependency if isinstance(d, Provide) else d for d in dependencies)]
     return frozenset(name for function in functions for name in signature(function).parameters)
 
 
 def refuse_unknown_parameters(
     connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
 ) -> None:
-    """A filter that is mistyped is told and not passed over, or all would be taken for what was asked for."""
-    takes = handler.opt.get("takes", frozenset())
-    odd = next((name for name in connection.query_params if name not in takes), None)
-    if odd is not None and connection.url.path.startswith("/api/"):
+    """Refuse unknown query parameters: ignoring a mistyped filter would return everything as if it matched."""
+    known = handler.opt.get("parameters", frozenset())
+    unknown = next((name for name in connection.query_params if name not in known), None)
+    if unknown is not None and connection.url.path.startswith("/api/"):
         raise Refusal(
             400,
             "invalid_argument",
-            f"{odd[:80]!r} is not asked for here",
-            "/openapi.json tells what it takes",
+            f"unknown query parameter {unknown[:80]!r}",
+            "see /openapi.json",
         )
 
 
 def refuse_clients(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """A client reaches what says so, and nothing else."""
+    """Refuse clients except on handlers marked with `client`."""
     caller: Caller | None = connection.scope["state"].get("caller")
     if caller is not None and caller.is_client and not handler.opt.get("client"):
-        raise Refusal(403, "service_only", "this is not for clients", "ask with a token of the service")
+        raise Refusal(403, "service_only", "clients may not use this endpoint", "use the service token")
 
 
 def _state(context: ServerContext) -> State:
@@ -147,19 +151,19 @@ def _state(context: ServerContext) -> State:
             "context": context,
             "runs": ActiveRuns(context),
             "jobs": Jobs(),
-            "indexing": SearchIndexer(context.store.index),
-            "viewer": pages.viewer_files(),
+            "indexing": search.SearchIndexer(context.store.index),
+            "viewer": viewer_files.viewer_files(),
         }
     )
 
 
 def create_litestar(context: ServerContext) -> Litestar:
-    """The application without its gate."""
-    tokens = SecurityScheme(type="http", scheme="bearer", description="A token of the service or a client")
+    """Build the application without authentication."""
+    tokens = SecurityScheme(type="http", scheme="bearer", description="A service or client token")
     return Litestar(
-        handlers(),
+        route_handlers(),
         guards=[refuse_clients, refuse_unknown_parameters],
-        exception_handlers={Exception: handled, 404: handled},
+        exception_handlers={Exception: handle_error, 404: handle_error},
         request_max_body_size=context.access.max_body_bytes,
         logging_config=None,
         state=_state(context),
@@ -171,18 +175,18 @@ def create_litestar(context: ServerContext) -> Litestar:
             render_plugins=[JsonRenderPlugin(path="/openapi.json")],
             components=Components(security_schemes={"token": tokens}),
             security=[{"token": []}, {}],
-            tags=[Tag(name=name, description=said) for name, said in TAGS.items()],
+            tags=[Tag(name=name, description=text) for name, text in TAGS.items()],
         ),
     )
 
 
 def create_app(context: ServerContext) -> AuthMiddleware:
-    """The whole application, for an ASGI server."""
+    """Build the complete ASGI application."""
     return AuthMiddleware(create_litestar(context), context.access)
 
 
 class Server(uvicorn.Server):
-    """Ends what is going on before it waits for connections: a stream would never end by itself."""
+    """Ends runs and streams before it waits for connections to close: an event stream never closes on its own."""
 
     def __init__(self, config: uvicorn.Config, app: Litestar, context: ServerContext) -> None:
         super().__init__(config)
@@ -190,7 +194,7 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Ctrl-C and a polite kill end it, and are not raised again behind it: it did what they asked."""
+        """Shut down on SIGINT and SIGTERM without raising them again afterwards."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -211,7 +215,7 @@ class Server(uvicorn.Server):
 
 
 def create_server(context: ServerContext) -> Server:
-    """A server that is not running yet; `serve` and tests run it."""
+    """Create a server that is not started yet."""
     app = create_litestar(context)
     config = uvicorn.Config(
         AuthMiddleware(app, context.access),
@@ -230,12 +234,14 @@ def create_server(context: ServerContext) -> Server:
 
 
 def open_listener(host: str, port: int) -> socket.socket:
-    """A socket that listens: port 0 takes any that is free, and a port in use is told before anything starts."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(*found[:3])  # with its protocol, or asyncio leaves Nagle on: 40 ms per answer
+    """Open a listening socket. Port 0 picks a free port; a port in use raises OSError before anything starts."""
+    address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(
+        *address[:3]
+    )  # with its protocol, or asyncio leaves Nagle on: 40 ms per response
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind(found[4])
+        listener.bind(address[4])
         listener.listen(128)
     except OSError:
         listener.close()
@@ -244,12 +250,12 @@ def open_listener(host: str, port: int) -> socket.socket:
 
 
 def serve(context: ServerContext, listener: socket.socket, ready: Callable[[], None] | None = None) -> None:
-    """Serve until interrupted. `ready` is told once, when requests are answered."""
+    """Serve until interrupted. `ready` is called once, when the server accepts requests."""
 
     async def run() -> None:
-        made = create_server(context)
-        task = asyncio.create_task(made.serve([listener]))
-        while not made.started and not task.done():
+        server = create_server(context)
+        task = asyncio.create_task(server.serve([listener]))
+        while not server.started and not task.done():
             await asyncio.sleep(0.01)
         if ready is not None and not task.done():
             ready()

@@ -1,7 +1,7 @@
-"""Who asks, and whether the question may come in at all: tokens, Host, cross-site requests, sizes, slow bodies.
+"""Authentication and request checks: tokens, Host, cross-site requests, body sizes, slow bodies.
 
-An ASGI application around the real one, so that nothing behind it is reached unchecked. Tokens are compared
-in constant time. Knows HTTP; does not know sessions.
+An ASGI middleware around the application, so that no handler is reached unchecked. Tokens are compared in constant
+time. Knows HTTP; does not know sessions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ HEADERS = {
 
 
 class Caller(Struct, frozen=True):
-    """Whoever holds the token that came with the request."""
+    """The holder of the token sent with a request."""
 
     level: Literal["service", "client"] = "service"
     owner: str | None = None
@@ -48,49 +48,49 @@ class Caller(Struct, frozen=True):
 
 
 class AccessSettings(Struct, frozen=True, kw_only=True):
-    """What the server was told of its door."""
+    """Who may reach the server, and how large requests may be."""
 
     host: str = "127.0.0.1"
     token: str | None = None
     client_tokens: dict[str, str] = {}
-    """Tokens by their owners."""
+    """Tokens by owner."""
     internal_token: str | None = None
     allowed_hosts: tuple[str, ...] = ()
     max_body_bytes: int = 1_000_000
     max_import_bytes: int = 256_000_000
     body_timeout: float = 30.0
-    """The longest pause within a body."""
+    """Seconds: the longest pause within a request body."""
 
     def __post_init__(self) -> None:
-        told = [
+        tokens = [
             token
             for token in (self.token, self.internal_token, *self.client_tokens.values())
             if token is not None
         ]
-        if any(not token.strip() for token in told):
-            raise TokenRequired(self.host, "an empty token is none", "give it a value, or leave it out")
+        if any(not token.strip() for token in tokens):
+            raise TokenRequired(self.host, "a token is empty", "give it a value or leave it out")
         if not is_loopback(self.host) and self.token is None:
             raise TokenRequired(self.host)
         if self.token is None and self.client_tokens:
-            raise TokenRequired(self.host, "client tokens mean little while everybody else needs none")
+            raise TokenRequired(self.host, "client tokens require a service token")
 
     def caller(self, token: str | None) -> Caller | None:
-        """Every token is compared, whichever fits, so that time tells nothing."""
+        """Return the caller of a token, or None. Compares every token, so that timing reveals nothing."""
         if self.token is None:
             return Caller()
-        given = (token or "").encode("utf-8", "surrogateescape")
-        found = Caller() if hmac.compare_digest(given, self.token.encode()) else None
-        for owner, secret in self.client_tokens.items():
-            if hmac.compare_digest(given, secret.encode()):
-                found = found or Caller("client", owner)
-        return found
+        secret = (token or "").encode("utf-8", "surrogateescape")
+        caller = Caller() if hmac.compare_digest(secret, self.token.encode()) else None
+        for owner, client_token in self.client_tokens.items():
+            if hmac.compare_digest(secret, client_token.encode()):
+                caller = caller or Caller("client", owner)
+        return caller
 
     def is_internal_token(self, token: str | None) -> bool:
-        given = (token or "").encode("utf-8", "surrogateescape")
-        return self.internal_token is not None and hmac.compare_digest(given, self.internal_token.encode())
+        secret = (token or "").encode("utf-8", "surrogateescape")
+        return self.internal_token is not None and hmac.compare_digest(secret, self.internal_token.encode())
 
     def allows_host(self, host: str) -> bool:
-        """Whether a request may name this host: a page elsewhere can make a browser send its own name here."""
+        """Whether a Host header is allowed: DNS rebinding makes a browser send another site's name."""
         name = host_name(host)
         if name in self.allowed_hosts or name == self.host.lower():
             return True
@@ -112,14 +112,14 @@ def is_address(name: str) -> bool:
 
 
 def host_name(host: str) -> str:
-    """`[::1]:8377` and `localhost:8377` without their ports."""
+    """Return a Host header without its port: `[::1]:8377`, `localhost:8377`."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.rpartition(":")[0].lower() if host.count(":") == 1 else host.lower()
 
 
 class AuthMiddleware:
-    """The door: what does not pass is answered here."""
+    """Checks every request and answers those it refuses."""
 
     def __init__(self, app: ASGIApp, access: AccessSettings) -> None:
         self.app, self.access = app, access
@@ -129,25 +129,25 @@ class AuthMiddleware:
             await self.app(scope, receive, send)
             return
         if scope["type"] != "http":
-            return  # no web sockets here
-        guarded = _HeaderSender(send, is_api=scope["path"].startswith("/api"))
+            return  # web sockets are not supported
+        sender = _HeaderSender(send, is_api=scope["path"].startswith("/api"))
         headers = {
             name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
         }
         try:
             self._admit(scope, headers)
         except Refusal as refusal:
-            await _send_problem(guarded, refusal)
+            await _send_problem(sender, refusal)
             return
-        await self.app(scope, _with_timeout(receive, self.access.body_timeout), guarded)
+        await self.app(scope, _with_timeout(receive, self.access.body_timeout), sender)
 
     def _admit(self, scope: Any, headers: dict[str, str]) -> None:
         if not self.access.allows_host(headers.get("host", "")):
             raise Refusal(
                 400,
                 "bad_host",
-                "this server is not known by that Host",
-                "bough serve --allow-host NAME makes it known",
+                "the Host header is not allowed",
+                "start bough serve with --allow-host NAME",
             )
         path = scope["path"]
         self._check_size(path, headers)
@@ -158,35 +158,35 @@ class AuthMiddleware:
             caller = self.access.caller(request_token(headers))
             if caller is None:
                 raise Refusal(
-                    401, "no_token", "this needs a token", "send Authorization: Bearer TOKEN, or log in"
+                    401, "no_token", "a token is required", "send Authorization: Bearer TOKEN, or log in"
                 )
             scope.setdefault("state", {})["caller"] = caller
 
     def _check_size(self, path: str, headers: dict[str, str]) -> None:
         length = headers.get("content-length", "0")
-        most = self.access.max_import_bytes if path == IMPORT else self.access.max_body_bytes
-        if not length.isdigit() or int(length) > most:
-            raise Refusal(413, "too_large", f"the body is larger than {most:,} bytes")
+        limit = self.access.max_import_bytes if path == IMPORT else self.access.max_body_bytes
+        if not length.isdigit() or int(length) > limit:
+            raise Refusal(413, "too_large", f"the body is larger than {limit:,} bytes")
 
 
 def check_same_site(headers: dict[str, str]) -> None:
-    """A page of another site can neither set this header nor have our origin."""
+    """Refuse cross-site requests: another site's page cannot set this header or send our origin."""
     origin, host = headers.get("origin"), headers.get("host", "")
     is_same = origin is not None and origin.partition("://")[2].lower() == host.lower()
     is_foreign = origin is not None and not is_same
     if is_foreign or headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-        raise Refusal(403, "cross_site", "another site's page may not change anything here")
+        raise Refusal(403, "cross_site", "cross-site requests may not change anything")
     if not is_same and headers.get("x-bough") != "1":
-        raise Refusal(403, "cross_site", "a request that changes something says X-Bough: 1")
+        raise Refusal(403, "cross_site", "the X-Bough: 1 header is missing")
 
 
 def check_content_type(path: str, headers: dict[str, str]) -> None:
     expected = "application/octet-stream" if path == IMPORT else "application/json"
-    given = headers.get("content-type", "").partition(";")[0].strip().lower()
+    content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
-    if given != expected and (has_body or given):
+    if content_type != expected and (has_body or content_type):
         raise Refusal(
-            415, "wrong_content_type", f"the body is to be {expected}", f"send Content-Type: {expected}"
+            415, "wrong_content_type", f"the body must be {expected}", f"send Content-Type: {expected}"
         )
 
 
@@ -202,35 +202,35 @@ def request_token(headers: dict[str, str]) -> str | None:
 
 
 class _HeaderSender:
-    """Adds what every answer carries."""
+    """Adds the security headers to every response."""
 
     def __init__(self, send: Send, *, is_api: bool) -> None:
         self._send, self._is_api = send, is_api
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            given = {name.lower() for name, _ in message["headers"]}
+            present = {name.lower() for name, _ in message["headers"]}
             extra = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
             if self._is_api:
                 extra.append((b"cache-control", b"no-store"))
-            kept = [pair for pair in extra if pair[0] not in given]
-            message["headers"] = [*message["headers"], *kept]
+            missing = [pair for pair in extra if pair[0] not in present]
+            message["headers"] = [*message["headers"], *missing]
         await self._send(message)
 
 
 def _with_timeout(receive: Receive, seconds: float) -> Receive:
-    """A body that stops coming is not waited for. Behind its end, only a hang-up is awaited, however long."""
-    is_whole = False
+    """Time out while a body is being received. After its end, wait for a disconnect without limit."""
+    is_complete = False
 
     async def wait() -> Any:
-        nonlocal is_whole
-        if is_whole:
+        nonlocal is_complete
+        if is_complete:
             return await receive()
         try:
             message = await asyncio.wait_for(receive(), seconds)
         except TimeoutError:
-            raise Refusal(408, "too_slow", f"nothing of the body came for {seconds:g} s") from None
-        is_whole = message["type"] != "http.request" or not message.get("more_body", False)
+            raise Refusal(408, "too_slow", f"no data received for {seconds:g} s") from None
+        is_complete = message["type"] != "http.request" or not message.get("more_body", False)
         return message
 
     return wait
@@ -241,7 +241,7 @@ async def _send_problem(send: _HeaderSender, refusal: Refusal) -> None:
     headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", str(len(problem.body)).encode())]
     if problem.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    headers.append((b"connection", b"close"))  # a body that was not read is not waited for
+    headers.append((b"connection", b"close"))  # do not wait for an unread body
     start: Any = {"type": "http.response.start", "status": problem.status, "headers": headers}
     await send(start)
     body: Any = {"type": "http.response.body", "body": problem.body, "more_body": False}

@@ -1,16 +1,17 @@
-"""What the server works with: the store, as each one who asks may see it, who answers, and what is going on.
+"""What handlers share: the store as each caller may see it, the agent that answers, and live events.
 
-Every handler asks the desk for a session, and the desk decides whether there is one for whoever asks. Places
-come from outside and are checked against the session's own tree before anything is read there.
+Handlers get sessions only from `ServerContext`, which checks what the caller may see. Positions in requests are
+untrusted: they are checked against the session's tree before anything is read there.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial, wraps
 from threading import Lock
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from anyio import to_thread
 from litestar import Request
@@ -31,15 +32,15 @@ from ..store import Store
 from ..stores.base import SessionRow
 from .auth import AccessSettings, Caller
 from .live import LiveHub
-from .lru_cache import LruCache
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_PLACE = re.compile(r"(?:(\d{1,18}):)?(\d{1,10})")
+V = TypeVar("V")
+_POSITION = re.compile(r"(?:(\d{1,18}):)?(\d{1,10})")
 
 
 class ServerAgent(Struct, frozen=True):
-    """Who answers what is sent to this server, and with which tools."""
+    """The models, tools and limits that answer messages sent to this server."""
 
     models: tuple[Model, ...] = ()
     tools: tuple[Tool, ...] = ()
@@ -48,19 +49,19 @@ class ServerAgent(Struct, frozen=True):
     commands: tuple[str, ...] = ()
 
     def tools_of(self, session: Session) -> list[Tool]:
-        """Its own, and the workspace's, which keep their long output in this session."""
+        """Return its tools and those of the workspace, which store long output in this session."""
         if self.workspace is None:
             return list(self.tools)
         return [*self.tools, *session.workspace_tools(self.workspace, commands=self.commands)]
 
     def find_model(self, name: str) -> Model | str:
-        """One of its models by its name, else the name: it may be found by that."""
-        known = (model for model in self.models if name in (model.model, f"{model.provider}:{model.model}"))
-        return next(known, name)
+        """Return its model of that name, or the name itself for a model the server does not configure."""
+        matches = (model for model in self.models if name in (model.model, f"{model.provider}:{model.model}"))
+        return next(matches, name)
 
 
 class BranchTree(Struct, frozen=True):
-    """A session's branches, and how far each belongs to it."""
+    """A session's branches, and the last seq of each that belongs to the session."""
 
     branches: dict[int, Branch]
     reach: dict[int, int]
@@ -68,6 +69,28 @@ class BranchTree(Struct, frozen=True):
     def contains(self, leaf: Leaf) -> bool:
         branch = self.branches.get(leaf.branch)
         return branch is not None and branch.parent_seq <= leaf.seq <= self.reach.get(leaf.branch, -1)
+
+
+class LruCache(Generic[V]):
+    """Caches values derived from immutable facts, keyed by what identifies those facts."""
+
+    def __init__(self, size: int = 16) -> None:
+        self._size = size
+        self._values: OrderedDict[Hashable, V] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, key: Hashable, make: Callable[[], V]) -> V:
+        """Return the cached value or compute it; concurrent callers may compute it twice."""
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+                return self._values[key]
+        value = make()
+        with self._lock:
+            self._values[key] = value
+            while len(self._values) > self._size:
+                self._values.popitem(last=False)
+        return value
 
 
 class ServerContext:
@@ -91,10 +114,10 @@ class ServerContext:
         for sessions in self._owner_stores.values():
             sessions.close()
 
-    # -- whose sessions ----------------------------------------------------------------------------
+    # -- sessions ----------------------------------------------------------------------------------
 
     def store_of(self, caller: Caller) -> Store:
-        """The store as this one may see it; for a client, opened for its owner and nobody else."""
+        """Return the store as the caller may see it; a client gets one opened for its owner."""
         if not caller.is_client or caller.owner is None:
             return self.store
         with self._lock:
@@ -105,26 +128,26 @@ class ServerContext:
             return self._owner_stores[caller.owner]
 
     def session(self, caller: Caller, session_id: str) -> Session:
-        """A handle at its leaf. For a client what is trashed or a replay is not there."""
-        found = self.store_of(caller).session(session_id)
+        """Return a session at its leaf. Trashed sessions and replays do not exist for a client."""
+        session = self.store_of(caller).session(session_id)
         if caller.is_client:
-            row = found.row
+            row = session.row
             if row.trashed_at is not None or row.relation == "replay" or row.owner != caller.owner:
                 raise NotFound(session_id)
-        return found
+        return session
 
-    # -- places ------------------------------------------------------------------------------------
+    # -- positions ---------------------------------------------------------------------------------
 
     def tree(self, session: Session, row: SessionRow | None = None) -> BranchTree:
-        """Its branches change only with its facts, so their number names them."""
+        """Return the branches of a session, cached by its number of facts: branches change only with facts."""
         row = row or session.row
         return self._trees.get((row.session_id, row.facts), lambda: _load_tree(session))
 
     def position(self, session: Session, text: str | None) -> Leaf:
-        """`3:7`, or `7` on the present path, as a place of this session's tree; `InvalidPosition` for any other."""
+        """Parse `3:7`, or `7` on the current path; raise InvalidPosition if it is not in the session's tree."""
         if text is None:
             return session.leaf
-        match = _PLACE.fullmatch(text)
+        match = _POSITION.fullmatch(text)
         if match is None:
             raise InvalidPosition(text, 0, session.leaf.seq)
         branch, seq = match.groups()
@@ -136,25 +159,25 @@ class ServerContext:
         return leaf
 
     def session_at(self, session: Session, text: str | None) -> Session:
-        """A handle that stands at that place; the session itself is not moved."""
+        """Return a handle whose leaf is at a position; the stored session does not move."""
         if text is None:
             return session
         log, leaf = session.log, self.position(session, text)
         return Session(Log(log.store, replace(session.row, leaf=leaf), log.runtime))
 
     def require_leaf(self, session: Session, leaf: str | None) -> Session:
-        """The session, if it stands where the caller believes."""
+        """Return the session, or raise StaleLeaf if its leaf is not the one the caller expects."""
         if leaf is not None and str(session.leaf) != leaf:
             raise StaleLeaf(session.session_id, self.position(session, leaf), session.leaf)
         return session
 
     def calls_by_entry(self, session: Session) -> dict[tuple[int, int], list[Call]]:
-        """The model calls by the entry that answers them, or behind which they were made."""
+        """Return the model calls by the entry that answers them, or after which they were made."""
         row = session.row
         return self._calls.get((row.session_id, row.facts), lambda: _load_calls(session))
 
     def prompt_limits(self, session: Session) -> MessageLimits:
-        """How many messages a model was given at the most, by the turns of which that was said."""
+        """Return the message limits that applied to the turns of the tree."""
         row = session.row
         return self._prompt_limits.get((row.session_id, row.facts), lambda: tree_message_limits(session.log))
 
@@ -166,28 +189,28 @@ def _load_tree(session: Session) -> BranchTree:
 
 
 def _load_calls(session: Session) -> dict[tuple[int, int], list[Call]]:
-    store, found = session.log.store, dict[tuple[int, int], list[Call]]()
+    store, calls = session.log.store, dict[tuple[int, int], list[Call]]()
     for call in (*store.inherited_calls(session.session_id), *store.calls(session.session_id)):
         seq = call.after_seq if call.answer_seq is None else call.answer_seq
-        found.setdefault((call.branch, seq), []).append(call)
-    return found
+        calls.setdefault((call.branch, seq), []).append(call)
+    return calls
 
 
 ApiRequest = Request[Any, Any, Any]
 
 
 def in_thread(handler: Callable[P, R]) -> Callable[P, Awaitable[R]]:
-    """The crossing from the event loop to the store, for a handler that only reads or writes there."""
+    """Run a synchronous handler in a worker thread, because the store blocks."""
 
     @wraps(handler)
-    async def crossed(*given: P.args, **named: P.kwargs) -> R:
-        return await to_thread.run_sync(partial(handler, *given, **named))
+    async def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        return await to_thread.run_sync(partial(handler, *args, **kwargs))
 
-    return crossed
+    return run
 
 
 def context_and_caller(request: ApiRequest) -> tuple[ServerContext, Caller]:
-    """The desk, and who stands before it."""
+    """Return the server context and the caller of a request."""
     context: ServerContext = request.app.state.context
     caller: Caller = request.scope["state"]["caller"]
     return context, caller

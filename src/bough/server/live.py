@@ -1,7 +1,7 @@
-"""What runs in this server tell whoever watches: pieces of answers in flight, which no journal has.
+"""Live events of runs in this server: deltas of answers in progress, which the journal does not contain.
 
-Knows who watches which session. A watcher that cannot keep up loses pieces, and is told to show the whole draft
-instead: so it never shows half. Durable facts do not come through here; they are read from the store.
+Knows which connection watches which session. A watcher that falls behind loses deltas and gets the whole draft
+instead, so it never shows a partial text. Durable facts are not sent through here; they are read from the store.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from msgspec import Struct
 
 from ..agent.events import Event
 
-MOST_WAITING = 256
+MAX_QUEUED = 256
 
 
 class LiveEvent(Struct, frozen=True):
-    """Something live, and the number of the latest fact when it was told."""
+    """A live event, and the number of the latest fact when it was published."""
 
     event: str
     data: dict[str, Any]
@@ -32,38 +32,38 @@ class AnswerDraft(Struct):
 
 
 class LiveWatcher:
-    """One connection's share of a session's pieces. Belongs to the event loop."""
+    """The event queue of one connection. Used on the event loop only."""
 
     def __init__(self) -> None:
-        self._pieces: deque[LiveEvent] = deque()
-        self._has_news = asyncio.Event()
+        self._events: deque[LiveEvent] = deque()
+        self._has_events = asyncio.Event()
         self.has_lost_events = False
 
-    def put(self, piece: LiveEvent) -> None:
-        if len(self._pieces) >= MOST_WAITING:
+    def put(self, event: LiveEvent) -> None:
+        if len(self._events) >= MAX_QUEUED:
             self.has_lost_events = True
-            self._pieces.clear()
-        self._pieces.append(piece)
-        self._has_news.set()
+            self._events.clear()
+        self._events.append(event)
+        self._has_events.set()
 
     async def next(self, seconds: float) -> LiveEvent | None:
-        """The oldest piece; None if none came in time."""
-        if not self._pieces:
-            self._has_news.clear()
+        """Return the oldest event, or None after `seconds`."""
+        if not self._events:
+            self._has_events.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._has_news.wait(), seconds)
-        return self._pieces.popleft() if self._pieces else None
+                await asyncio.wait_for(self._has_events.wait(), seconds)
+        return self._events.popleft() if self._events else None
 
     def skip_deltas(self) -> None:
-        """Drop those that wait: the draft told instead has them, or its answer is there already."""
+        """Drop queued deltas: the draft sent instead contains them, or the answer is already stored."""
         self.has_lost_events = False
-        self._pieces = deque(piece for piece in self._pieces if piece.event != "delta")
+        self._events = deque(event for event in self._events if event.event != "delta")
 
 
 class LiveHub:
     def __init__(self) -> None:
         self.is_closing = asyncio.Event()
-        """Set when the server ends: streams end with it."""
+        """Set at shutdown, which ends all streams."""
         self._watchers: dict[str, list[LiveWatcher]] = {}
         self._drafts: dict[str, AnswerDraft] = {}
         self._numbers: dict[str, int] = {}
@@ -81,40 +81,40 @@ class LiveHub:
             self._watchers.pop(session_id, None)
 
     def draft(self, session_id: str) -> dict[str, str] | None:
-        """What the answer in flight has said so far; None: no run of this server is answering."""
-        found = self._drafts.get(session_id)
-        return None if found is None else {"text": found.text, "reasoning": found.reasoning}
+        """Return the draft of the answer in progress; None if no run of this server is answering."""
+        draft = self._drafts.get(session_id)
+        return None if draft is None else {"text": draft.text, "reasoning": draft.reasoning}
 
     def last_fact(self, session_id: str) -> int:
-        """The latest fact a run of this server has told: what its draft follows."""
+        """Return the number of the latest fact published by a run of this server; its draft follows that fact."""
         return self._numbers.get(session_id, 0)
 
     def publish(self, session_id: str, event: Event) -> None:
-        """One event of a run."""
+        """Publish one event of a run."""
         if event.journal_number is not None:
             self._numbers[session_id] = event.journal_number
         if event.type == "session:delta":
-            self._add(session_id, event.data)
-            self._pass_on(session_id, "delta", dict(event.data))
+            self._add_delta(session_id, event.data)
+            self._send(session_id, "delta", dict(event.data))
             return
         if event.type in ("session:answer", "session:turn_completed", "session:retry"):
             self._drafts.pop(session_id, None)
-        told = {"type": event.type.removeprefix("session:"), "data": event.data}
-        self._pass_on(session_id, "run", told)
+        data = {"type": event.type.removeprefix("session:"), "data": event.data}
+        self._send(session_id, "run", data)
 
     def end_run(self, session_id: str, problem: dict[str, Any] | None) -> None:
-        """A run is over; with a problem if it broke."""
+        """Publish the end of a run, with a problem if it failed."""
         self._drafts.pop(session_id, None)
         if problem is not None:
-            self._pass_on(session_id, "run", {"type": "failed", "data": problem})
+            self._send(session_id, "run", {"type": "failed", "data": problem})
         self._numbers.pop(session_id, None)
 
-    def _add(self, session_id: str, data: dict[str, Any]) -> None:
+    def _add_delta(self, session_id: str, data: dict[str, Any]) -> None:
         draft = self._drafts.setdefault(session_id, AnswerDraft())
         draft.text += data.get("text", "")
         draft.reasoning += data.get("reasoning", "")
 
-    def _pass_on(self, session_id: str, event: str, data: dict[str, Any]) -> None:
-        piece = LiveEvent(event, data, self._numbers.get(session_id, 0))
+    def _send(self, session_id: str, event: str, data: dict[str, Any]) -> None:
+        live_event = LiveEvent(event, data, self._numbers.get(session_id, 0))
         for watcher in self._watchers.get(session_id, ()):
-            watcher.put(piece)
+            watcher.put(live_event)

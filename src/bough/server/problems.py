@@ -1,7 +1,7 @@
-"""Errors as problem details (RFC 9457), in the words of the command line.
+"""Errors as problem details (RFC 9457), with the messages of the command line.
 
-Knows which error is which status. Says nothing of stacks, paths or SQL: what nobody foresaw goes to the
-server's log, and the answer has a reference to find it there.
+Responses never contain stack traces, paths or SQL: an unexpected error goes to the server's log, and the response has
+a reference to find it there.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ log = logging.getLogger("bough.server")
 
 
 class Problem(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What went wrong, for programs (`code`) and people (`detail`, and what to do: `next`)."""
+    """What went wrong, for programs (`code`) and for people (`detail`, and `hint`: what to do)."""
 
     type: str = "about:blank"
     title: str
     status: int
     code: str
     detail: str
-    next: str | None = None
+    hint: str | None = None
     reference: str | None = None
-    """Of a 500: what to look for in the server's log."""
+    """Look for it in the server's log."""
 
     def response(self, headers: dict[str, str] | None = None) -> Response[bytes]:
         return Response(self.body, status_code=self.status, media_type=MEDIA_TYPE, headers=headers)
@@ -43,10 +43,10 @@ class Problem(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Refusal(Exception):
-    """A request that is wrong as a request: no token, too large, from another site."""
+    """A request refused by the server itself: no token, too large, from another site."""
 
-    def __init__(self, status: int, code: str, detail: str, next: str | None = None) -> None:
-        self.problem = Problem(title=_title(status), status=status, code=code, detail=detail, next=next)
+    def __init__(self, status: int, code: str, detail: str, hint: str | None = None) -> None:
+        self.problem = Problem(title=_title(status), status=status, code=code, detail=detail, hint=hint)
         super().__init__(detail)
 
 
@@ -58,28 +58,28 @@ def problem_of(error: BaseException) -> Problem:
     if isinstance(error, errors.BoughError):
         status = error.http_status
         hint = error.command_hint or None
-        return Problem(title=_title(status), status=status, code=error.code, detail=error.problem, next=hint)
+        return Problem(title=_title(status), status=status, code=error.code, detail=error.problem, hint=hint)
     if isinstance(error, HTTPException):
         return _http_problem(error)
     reference = secrets.token_hex(4)
-    log.error("%s: a request broke", reference, exc_info=error)
-    said = "something broke that should not; nothing is known to be lost"
-    return Problem(title=_title(500), status=500, code="broken", detail=said, reference=reference)
+    log.error("%s: request failed", reference, exc_info=error)
+    detail = "internal error; see the server's log"
+    return Problem(title=_title(500), status=500, code="internal_error", detail=detail, reference=reference)
 
 
 def _store_problem(error: errors.StoreError) -> Problem:
-    """Its own words name files and hosts."""
+    """Hide the error's own message: it names files and hosts."""
     reference = secrets.token_hex(4)
     log.error("%s: %s", reference, error)
     is_full = isinstance(error, errors.StoreFull)
     status = error.http_status
-    said = "the store has no room to write" if is_full else "the store could not be read or written"
+    detail = "the store is full" if is_full else "the store could not be read or written"
     return Problem(
         title=_title(status),
         status=status,
         code=error.code,
-        detail=f"{said}; nothing of this change was kept",
-        next="the server's log says more; bough doctor looks into the store",
+        detail=f"{detail}; nothing was changed",
+        hint="see the server's log, or run bough doctor",
         reference=reference,
     )
 
@@ -92,25 +92,28 @@ def _http_problem(error: HTTPException) -> Problem:
     code = _CODES.get(status, "invalid_body" if status == 400 else _title(status).lower().replace(" ", "_"))
     detail = _title(status).lower()
     if isinstance(error, ValidationException) and isinstance(error.extra, list):
-        found = [_said(str(one.get("key", "body")), str(one.get("message"))) for one in error.extra]
-        detail, code = "; ".join(found) or "the request does not fit", "invalid_value"
+        messages = [
+            _validation_message(str(item.get("key", "body")), str(item.get("message")))
+            for item in error.extra
+        ]
+        detail, code = "; ".join(messages) or "the request is invalid", "invalid_value"
     elif status == 400:
-        detail = "the body is not the JSON that is wanted here"
+        detail = "the body is not valid JSON for this endpoint"
     elif status == 413:
-        detail = "the body is larger than this server takes"
-    return Problem(title=_title(status), status=status, code=code, detail=detail, next=_seeing(status))
+        detail = "the body is too large"
+    return Problem(title=_title(status), status=status, code=code, detail=detail, hint=_hint(status))
 
 
-def _said(key: str, message: str) -> str:
+def _validation_message(key: str, message: str) -> str:
     return "the body is missing" if (key, message) == ("data", "'data'") else f"{key}: {message}"
 
 
-def _seeing(status: int) -> str | None:
-    return "/openapi.json tells what there is and what it takes" if status in (400, 404, 405) else None
+def _hint(status: int) -> str | None:
+    return "see /openapi.json" if status in (400, 404, 405) else None
 
 
-def handled(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """The one exception handler of the app."""
+def handle_error(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """Turn any exception into a problem response."""
     return problem_of(error).response()
 
 

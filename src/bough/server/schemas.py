@@ -7,7 +7,6 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from .json_views import SCHEMA_VERSION
-from .search_indexer import IndexingStatus
 
 Json = dict[str, Any]
 Position = Annotated[str, Meta(description="branch:seq", examples=["1:7"])]
@@ -268,6 +267,13 @@ class SpaceStorage(Storage, kw_only=True):
     sessions: Annotated[int, Meta(description="How many were looked at")]
     largest: list[Json]
     next: str | None
+
+
+class IndexingStatus(Struct, frozen=True):
+    """How many of the sessions that lacked something when it began are whole by now."""
+
+    done: int
+    total: int
 
 
 class SearchResults(ApiResponse, kw_only=True):

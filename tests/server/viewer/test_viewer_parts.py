@@ -184,7 +184,7 @@ class TestPlainText:
 
 
 def test_the_page_loads_every_module_it_has_and_nothing_else(page: Page) -> None:
-    from bough.server.routes.pages import viewer_files
+    from bough.server.routes.viewer_files import viewer_files
 
     index = viewer_files()["index.html"].data.decode()
     own = {name for name in viewer_files() if name.endswith(".js") and not name.startswith("offline")}

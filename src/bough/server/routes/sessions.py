@@ -35,10 +35,13 @@ from ..schemas import (
     SessionResult,
     TrashResult,
 )
-from ..session_filter import find_sessions
 from ..truncate import SizedPage, truncate_value
 
 RELATED = 100
+STEP, MOST_WORK = 500, 2_000
+UNTITLED = (
+    4  # the heading of a row without a title is read from its first entries, which takes that much longer
+)
 COLUMNS: tuple[CountColumn, ...] = ("status", "agent", "model", "relation")
 _MOST_VALUES = 100
 _MOMENT = re.compile(r"[0-9A-Za-z:.+-]{1,40}")
@@ -98,6 +101,38 @@ def parse_time(name: str, text: str | None, now: int) -> int | None:
         raise InvalidArgument(
             name, text, "a day (2026-11-01), a time (2026-11-01T09:30) or how long ago (24h, 7d)"
         ) from None
+
+
+class SessionRows(Struct, frozen=True):
+    rows: list[tuple[SessionRow, str]]
+    """Each with its heading."""
+    next: str | None
+
+
+def find_sessions(store: StoreBackend, query: SessionQuery, words: str) -> SessionRows:
+    """A page of what is wanted, and if there are words, of those that have all of them in their headings."""
+    sought = words.casefold().split()
+    if sought:
+        return _looked_through(store, query, sought)
+    page = store.sessions(query)
+    return SessionRows([(row, heading(store, row)) for row in page.sessions], page.next)
+
+
+def _looked_through(store: StoreBackend, query: SessionQuery, sought: list[str]) -> SessionRows:
+    found, before, work = list[tuple[SessionRow, str]](), query.before, 0
+    while True:
+        step = replace(query, before=before, limit=STEP)
+        page = store.sessions(step)
+        for n, row in enumerate(page.sessions, 1):
+            named = heading(store, row)
+            work += 1 if row.title else UNTITLED
+            if all(word in named.casefold() for word in sought):
+                found.append((row, named))
+            if len(found) == query.limit or work >= MOST_WORK:
+                return SessionRows(found, store.sessions(replace(step, limit=n)).next)
+        if page.next is None:
+            return SessionRows(found, None)
+        before = page.next
 
 
 @get("/api", opt={"client": True}, tags=["server"])

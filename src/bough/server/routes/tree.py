@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from litestar import get
-from litestar.params import FromPath, QueryParameter
+from litestar import get, post
+from litestar.params import FromPath, JSONBody, QueryParameter
+from msgspec import Meta, Struct
 
 from ...core.entries import Entry
 from ...core.tree import Leaf
 from ...errors import InvalidArgument, InvalidPosition
+from ...log.labels import MAX_LENGTH
 from ...session import Session
 from ...stores.base import SessionQuery
 from ..context import ApiRequest, ServerContext, context_and_caller, in_thread
 from ..json_views import heading, line_view
 from ..path_window import read_entries
-from ..schemas import BranchList, Outline
+from ..schemas import BranchList, LabelList, LabelResult, Outline
 from ..truncate import SizedPage
 
 LINES, PLACES, RELATED = 500, 200, 500
 MOST_LOOKED_AT, STEP = 5_000, 250
+MAX_LABELS = 2_000
 KINDS = ("inputs", "messages", "all")
 
 
@@ -126,4 +129,31 @@ def _parsed(place: str) -> Leaf:
     return Leaf(int(branch), int(seq))
 
 
-HANDLERS = [branches, outline]
+@get("/api/sessions/{session_id:str}/labels", tags=["tree"])
+@in_thread
+def read_labels(request: ApiRequest, session_id: FromPath[str]) -> LabelList:
+    """The labels of a session's tree, the newest last."""
+    context, caller = context_and_caller(request)
+    found = list(context.session(caller, session_id).labels().items())
+    return LabelList(
+        labels=[{"position": str(place), "label": label} for place, label in found[-MAX_LABELS:]],
+        total=len(found),
+    )
+
+
+class LabelBody(Struct, forbid_unknown_fields=True):
+    at: Annotated[str, Meta(description="branch:seq, or a seq of the present path")]
+    label: Annotated[str | None, Meta(description=f"At most {MAX_LENGTH} characters; null takes it away")]
+
+
+@post("/api/sessions/{session_id:str}/labels", status_code=200, tags=["tree"])
+@in_thread
+def set_label(request: ApiRequest, session_id: FromPath[str], data: JSONBody[LabelBody]) -> LabelResult:
+    """Name a place of the tree. Nothing is moved, and no model sees it."""
+    context, caller = context_and_caller(request)
+    session = context.session(caller, session_id)
+    place = context.position(session, data.at)
+    return LabelResult(position=str(place), label=session.label(place, data.label))
+
+
+HANDLERS = [branches, outline, read_labels, set_label]

@@ -9,9 +9,9 @@ export class Problem extends Error {
     super(body.detail || body.title || `the server answered ${status}`);
     this.status = status;
     this.code = body.code ?? "";
-    this.next = body.next ?? "";
+    this.hint = body.hint ?? "";
   }
-  get text() { return this.next ? `${this.message}. ${this.next}` : this.message; }
+  get text() { return this.hint ? `${this.message}. ${this.hint}` : this.message; }
 }
 
 /** True while the server requires a token. */

@@ -143,7 +143,7 @@ async function openPage(opened, at) {
   } catch (problem) {
     if (page !== opened) return;
     opened.element.replaceChildren(h("div.empty", icon("error"), h("p.error-text", problem.message),
-      problem.next && h("p.muted", problem.next), h("a", { href: buildUrl("/", filters()) }, "All sessions")));
+      problem.hint && h("p.muted", problem.hint), h("a", { href: buildUrl("/", filters()) }, "All sessions")));
     if (!(problem instanceof Problem)) throw problem;
   }
 }

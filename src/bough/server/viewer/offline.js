@@ -32,7 +32,7 @@ function ofSession(session, verb, place, query) {
 }
 
 export async function sendJson() {
-  throw new Problem(409, { code: "copy", detail: "This is a read-only copy", next: "Download the bundle and run bough import to make changes." });
+  throw new Problem(409, { code: "copy", detail: "This is a read-only copy", hint: "Download the bundle and run bough import to make changes." });
 }
 
 export function apiUrl(path) { return `#${path}`; }

@@ -11,10 +11,10 @@ from msgspec import Meta, Struct
 
 from ...errors import InvalidMessage, SessionRunning
 from ...session import Session
+from ..active_runs import ActiveRuns
 from ..context import ApiRequest, context_and_caller
 from ..pending_calls import session_to_resume
 from ..problems import Refusal
-from ..runs import ActiveRuns
 from ..schemas import ApprovalResult, CancelResult, SendResult
 
 

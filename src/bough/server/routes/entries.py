@@ -12,10 +12,10 @@ from ...core.entries import Entry
 from ...errors import InvalidArgument, InvalidPosition
 from ..context import ApiRequest, context_and_caller, in_thread
 from ..json_views import call_view, entry_view, to_json
-from ..outline import turns_before
 from ..path_window import EntryWindow, PathReader, client_entry, read_entries, truncated_entry
 from ..schemas import EntryDetail, JournalPage, PathWindow, StateSnapshot, TurnList
 from ..truncate import SizedPage, truncate_to_page, truncate_value
+from ..turn_summary import turns_before
 
 LeafParam = Annotated[str | None, QueryParameter(description="branch:seq; default: where the session stands")]
 
