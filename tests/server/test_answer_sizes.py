@@ -11,7 +11,7 @@ import bough
 from bench.large import large_session, many_sessions
 from bough import Text, ToolCall, assistant, tool_result, user
 from bough.core.entries import Note
-from bough.server.truncate import MOST, Truncator, json_size, truncate_entry, truncate_value
+from bough.server.truncate import MAX_RESPONSE, Truncator, json_size, truncate_entry, truncate_value
 from support.random_logs import SOAK
 from support.server import LocalServer
 
@@ -77,7 +77,7 @@ class TestLarge:
             )
             asked += 1
             assert reply.status_code == 200 or "blobs" in path, (path, reply.text[:300])
-            assert len(reply.content) <= MOST, path
+            assert len(reply.content) <= MAX_RESPONSE, path
         assert asked >= 18
 
     def test_turns_page_through_the_whole_path(self, large: tuple[LocalServer, str]) -> None:
@@ -138,7 +138,7 @@ class TestHostile:
             assert whole["seq"] == 1
             with server.watch(f"{base}/events", after=0) as stream:
                 stream.wait(lambda: len(stream.facts()) == session.row.facts)
-                assert all(json_size(data) <= MOST for _, _, data in stream.events)
+                assert all(json_size(data) <= MAX_RESPONSE for _, _, data in stream.events)
 
     def test_a_long_batch_is_told_in_part(self) -> None:
         with bough.open("memory:") as store, LocalServer(store) as server:
@@ -153,12 +153,12 @@ class TestHostile:
 class TestCutting:
     def test_what_is_short_stays_as_it_is(self) -> None:
         value = {"a": ["b", 1, None, True, 1.5], "c": {"d": "e"}}
-        scissors = Truncator()
-        assert (scissors.cut(value), scissors.left) == (value, 0)
+        truncator = Truncator()
+        assert (truncator.truncate(value), truncator.omitted) == (value, 0)
 
     def test_a_cut_tells_how_much_is_missing(self) -> None:
-        scissors = Truncator(string=3)
-        assert (scissors.cut(["abcdef", "xy"]), scissors.left) == (["abc", "xy"], 3)
+        truncator = Truncator(string=3)
+        assert (truncator.truncate(["abcdef", "xy"]), truncator.omitted) == (["abc", "xy"], 3)
         told, left = truncate_value("x" * 50_000)
         assert len(told) + left == 50_000
 

@@ -137,7 +137,7 @@ class TestRunning:
         body = {"text": "hi", "model": name} if where == "body" else {"text": "hi"}
         refused = server.post(f"{of(session)}/send", body, 400)
         assert refused["code"] == "model_unavailable"
-        assert "ANTHROPIC_API_KEY" in refused["next"]
+        assert "ANTHROPIC_API_KEY" in refused["hint"]
         assert session.row.leaf == before
 
     def test_a_run_is_cancelled_and_stays_valid(self, store: Store) -> None:
@@ -229,7 +229,7 @@ class TestRunning:
             wait_until(lambda: len(server.get(of(session))["pending_approvals"]) == 2)
             wait_until(lambda: not server.get(of(session))["is_running_here"])
             refused = server.post(f"{of(session)}/approve", {"seq": 2, "index": 0}, 409)
-            assert (refused["code"], "`pending_approvals`" in refused["next"]) == ("not_waiting", True)
+            assert (refused["code"], "`pending_approvals`" in refused["hint"]) == ("not_waiting", True)
             stranger = talked(store)
             named = {"session_id": stranger.session_id, "seq": 2, "index": 0}
             assert server.post(f"{of(session)}/approve", named, 409)["code"] == "not_waiting"
@@ -247,7 +247,7 @@ class TestRunning:
             assert [call["state"] for call in read["open_tool_calls"]] == ["task_in_trash", "task_in_trash"]
             assert read["pending_approvals"] == []
             refused = server.post(f"{of(session)}/resume", {}, 409)
-            assert any(f"bough restore {child}" in refused["next"] for child in children)
+            assert any(f"bough restore {child}" in refused["hint"] for child in children)
 
     def test_a_task_with_a_word_goes_on_with_resume_and_is_not_unknown(self, store: Store) -> None:
         with LocalServer(store, ServerAgent((say_next(DELEGATES, "Done."),), (delegate,))) as server:

@@ -177,7 +177,7 @@ class TestErrors:
             "status": 404,
             "code": "not_found",
             "detail": "no session 'ses_x' in this store, space and owner",
-            "next": "bough ls lists the sessions",
+            "hint": "bough ls lists the sessions",
         }
 
     def test_a_wrong_value_is_named(self, server: LocalServer) -> None:
@@ -322,7 +322,7 @@ class TestTheCommand:
         assert "Traceback" not in err
 
     @pytest.mark.parametrize(
-        ("options", "said"), [((), "pass --token SECRET"), (("--token", ""), "an empty token is none")]
+        ("options", "said"), [((), "pass --token SECRET"), (("--token", ""), "a token is empty")]
     )
     def test_it_is_not_served_to_others_without_a_token(
         self, tmp_path: Path, options: tuple[str, ...], said: str

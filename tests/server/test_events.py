@@ -241,7 +241,7 @@ class TestPieces:
             server.post(f"/api/sessions/{session.session_id}/send", {"text": "go"}, 202)
             stream.wait(lambda: any(run["type"] == "failed" for run in stream.data_of("run")))
             failed = next(run for run in stream.data_of("run") if run["type"] == "failed")
-            assert failed["data"]["code"] == "broken"
+            assert failed["data"]["code"] == "internal_error"
             assert "/some/path" not in json.dumps(failed)
 
     def test_who_cannot_keep_up_gets_the_draft_and_never_half(self) -> None:

@@ -1,7 +1,6 @@
-"""The runs of this server: one per session, each a task that tells its events to whoever watches.
+"""The runs of this server: one per session, each an asyncio task that publishes its events.
 
-Knows who answers and how a run begins and ends. Input is durable before `drive` returns; that somebody else
-drives the session already is known by then too.
+Input is durable before `send` returns; a session that is running elsewhere is refused before that.
 """
 
 from __future__ import annotations
@@ -21,7 +20,9 @@ from ..session import Session
 from .context import ServerAgent, ServerContext
 from .problems import problem_of
 
-SOON = 0.5  # seconds a resumed turn is given to fail at once, for it says nothing when it begins well
+RESUME_GRACE = (
+    0.5  # seconds to wait for an immediate failure: a resumed turn that starts well has no first event
+)
 
 
 class ActiveRuns:
@@ -34,27 +35,27 @@ class ActiveRuns:
         return session_id in self._runs
 
     async def send(self, session: Session, text: str, model: str | None) -> Event | None:
-        """Run one turn; its first event, told once the input is durable."""
+        """Run one turn; return its first event once the input is durable."""
         how = await self._how(session, model)
         return await self._drive(session, session.send(text, **how), None)
 
     async def resume(self, session: Session, model: str | None) -> None:
-        """Go on with the turn that is open."""
+        """Resume the open turn."""
         how = await self._how(session, model)
         await asyncio.to_thread(session.log.raise_if_leased)
-        await self._drive(session, session.resume(**how), SOON)
+        await self._drive(session, session.resume(**how), RESUME_GRACE)
 
     async def resume_after_approval(self, session: Session) -> bool:
-        """Resume it after a word of a person; False if whoever drives it takes the word up himself.
+        """Resume a session after an approval; return False if its current driver picks the approval up itself.
 
-        A run that was about to rest when the word came does not: it is waited for, and then resumed. A worker whose
-        task slept has been woken by the word, and has the tools.
+        A run that was about to stop when the approval arrived does not see it: wait for its end, then resume. A
+        worker whose task slept is woken by the approval, and has the tools.
         """
         if await asyncio.to_thread(is_awaited_by_worker, session.log):
             return False
         run = self._runs.get(session.session_id)
         if run is not None:
-            await asyncio.wait([self._tasks[run]], timeout=SOON)
+            await asyncio.wait([self._tasks[run]], timeout=RESUME_GRACE)
         await asyncio.to_thread(session.refresh)
         if not await asyncio.to_thread(lambda: session.log.cursor.turn):
             return False
@@ -71,7 +72,7 @@ class ActiveRuns:
         return run is not None
 
     async def close(self) -> None:
-        """Cancel what runs, and wait until the log says so."""
+        """Cancel all runs and wait until the log records it."""
         for run in self._runs.values():
             run.cancel()
         if self._tasks:
@@ -94,7 +95,7 @@ class ActiveRuns:
         self._tasks[run].add_done_callback(lambda _: self._tasks.pop(run))
         done, _ = await asyncio.wait([first], timeout=patience)
         if not done:
-            first.cancel()  # what goes wrong from now on is told by the events
+            first.cancel()  # later failures are reported by events
             return None
         return first.result()
 
@@ -105,7 +106,7 @@ class ActiveRuns:
                 self._context.live.publish(name, event)
                 if not first.done():
                     first.set_result(event)
-        except Exception as error:  # noqa: BLE001 – a model or tool may raise anything; the log has it already
+        except Exception as error:  # noqa: BLE001 – a model or tool may raise anything; the log records it
             if not first.done() and isinstance(error, BoughError):
                 first.set_exception(error)
             else:
@@ -117,23 +118,25 @@ class ActiveRuns:
                 first.set_result(None)
 
 
-def _models(agent: ServerAgent, session: Session, asked: str | None) -> ModelLike:
-    """Named in the request, else set for this session, else those of the server, else the one it was started with.
+def _models(agent: ServerAgent, session: Session, requested: str | None) -> ModelLike:
+    """Return the model named in the request, else in the session's settings, else the server's, else the session's first.
 
-    One that is no model of the server's own is refused if it lacks its package or key: before the input is stored.
+    A model that the server does not configure is refused if its package or key is missing, before input is stored.
     """
-    settled = fold_settings(
+    setting = fold_settings(
         session.log.store.non_message_entries(session.session_id, leaf=session.leaf)
     ).model
-    name = asked or settled
+    name = requested or setting
     if name is not None:
-        known = agent.find_model(name)
-        return available_models([known]) if isinstance(known, str) else known
+        model = agent.find_model(name)
+        return available_models([model]) if isinstance(model, str) else model
     if agent.models:
         return list(agent.models)
     row = session.row
     if row.model is None:
         raise ModelUnavailable(
-            session.session_id, "no model is named", "start bough serve with --model, or name one"
+            session.session_id,
+            "no model is configured",
+            "start bough serve with --model, or name one in the request",
         )
     return available_models([row.model])

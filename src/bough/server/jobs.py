@@ -1,4 +1,4 @@
-"""Work that takes longer than a request: a replay, with its progress and its report. Kept in memory, the newest few."""
+"""Background jobs such as replays, with progress and a report. The newest are kept in memory."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class Jobs:
         for old in list(self._jobs)[: max(0, len(self._jobs) - MAX_JOBS)]:
             if old not in self._tasks:
                 del self._jobs[old]
-        task = asyncio.create_task(self._carry_out(job, work))
+        task = asyncio.create_task(self._run(job, work))
         self._tasks[job.job_id] = task
         task.add_done_callback(lambda _: self._tasks.pop(job.job_id, None))
         return job
 
     def find(self, job_id: str) -> Job:
         if job_id not in self._jobs:
-            raise Refusal(404, "no_job", f"no job {job_id[:60]!r}; the newest {MAX_JOBS} are kept")
+            raise Refusal(404, "no_job", f"no job {job_id[:60]!r}; only the newest {MAX_JOBS} are kept")
         return self._jobs[job_id]
 
     def cancel(self, job_id: str) -> Job:
@@ -69,27 +69,27 @@ class Jobs:
             await asyncio.wait(tasks, timeout=10)
 
     async def wait_for_change(self, seconds: float) -> None:
-        """Wait until some job has moved, or for so long."""
+        """Wait until any job changes, at most `seconds`."""
         async with self._changed:
             try:
                 await asyncio.wait_for(self._changed.wait(), seconds)
             except TimeoutError:
                 return
 
-    async def _carry_out(self, job: Job, work: Callable[[Progress], Awaitable[dict[str, Any]]]) -> None:
-        def progress(done: int, of: int) -> None:
-            job.done, job.total = done, of
-            asyncio.get_running_loop().create_task(self._tell())
+    async def _run(self, job: Job, work: Callable[[Progress], Awaitable[dict[str, Any]]]) -> None:
+        def progress(done: int, total: int) -> None:
+            job.done, job.total = done, total
+            asyncio.get_running_loop().create_task(self._notify())
 
         try:
             job.report = await work(progress)
             job.status = "done"
         except asyncio.CancelledError:
             job.status = "cancelled"
-        except Exception as error:  # noqa: BLE001 – whatever a model raises ends this job and nothing else
+        except Exception as error:  # noqa: BLE001 – a model may raise anything; it ends only this job
             job.status, job.problem = "failed", msgspec.to_builtins(problem_of(error))
-        await self._tell()
+        await self._notify()
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Rows, entries and calls as the API tells them. Evidence is not among it, ever."""
+"""Sessions, entries and calls as JSON. Evidence is never included."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PUBLIC_ROW = ("id", "heading", "title", "agent", "status", "turns", "started_at"
 
 
 def to_json(value: Any) -> Any:
-    """A value as JSON holds it."""
+    """Convert a value to plain JSON types."""
     return msgspec.to_builtins(value)
 
 
@@ -30,25 +30,25 @@ def row_view(row: SessionRow, heading: str) -> dict[str, Any]:
 
 
 def public_row(view: dict[str, Any]) -> dict[str, Any]:
-    """What a client is told of a session."""
+    """Return the fields of a session that a client may see."""
     return {name: view[name] for name in PUBLIC_ROW}
 
 
 def heading(store: StoreBackend, row: SessionRow) -> str:
-    """What a person would call it: its title, its first input, its agent."""
+    """Return the title, else the first input, else the agent, else the id."""
     if row.title:
         return one_line(row.title)
     return first_input(store, row) or row.agent or row.session_id
 
 
 def first_input(store: StoreBackend, row: SessionRow) -> str:
-    """The first line of what was first asked; it follows the seeds, or stands near them."""
+    """Return the first input as one line; it is among the first entries after the seeds."""
     try:
         near = store.path(row.session_id, first=row.seed_count + 1, last=row.seed_count + 3, public=True)
     except BoughError:
-        return ""  # damaged, or gone meanwhile: a list goes on without it
-    found = (entry.message.text for entry in near.entries if entry.message and entry.role == "user")
-    return one_line(next(filter(str.strip, found), ""))
+        return ""  # damaged or purged meanwhile: the list stays usable without it
+    texts = (entry.message.text for entry in near.entries if entry.message and entry.role == "user")
+    return one_line(next(filter(str.strip, texts), ""))
 
 
 def entry_view(entry: Entry) -> dict[str, Any]:
@@ -68,11 +68,11 @@ def entry_view(entry: Entry) -> dict[str, Any]:
     }
 
 
-def public_entry(entry: Entry, most: int) -> dict[str, Any]:
-    """What a client is told of an entry: who said what. Reasoning is not said."""
+def public_entry(entry: Entry, max_chars: int) -> dict[str, Any]:
+    """Return what a client may see of an entry: role and text, without reasoning."""
     text = entry.message.text if entry.message is not None else ""
-    told: dict[str, Any] = {"seq": entry.seq, "role": entry.role, "at": entry.at, "text": text[:most]}
-    return told if len(text) <= most else {**told, "omitted_chars": len(text) - most}
+    view: dict[str, Any] = {"seq": entry.seq, "role": entry.role, "at": entry.at, "text": text[:max_chars]}
+    return view if len(text) <= max_chars else {**view, "omitted_chars": len(text) - max_chars}
 
 
 def call_view(call: Call) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def line_view(entry: Entry) -> dict[str, Any]:
 
 
 def _shortened(entry: Entry) -> Entry:
-    """The beginning of what it says is enough for a line."""
+    """Shorten the text before it is formatted as one line."""
     message = entry.message
     if message is None:
         return entry
@@ -131,16 +131,16 @@ _FINISHES = {"cancelled": "cancelled", "interrupted": "interrupted", "error": "e
 
 
 def entry_flags(entry: Entry) -> list[str]:
-    """What is to be seen of an entry at a glance."""
-    found = ["input"] if entry.turn and entry.turn == entry.seq else []
+    """Return short flags such as input, calls or error."""
+    flags = ["input"] if entry.turn and entry.turn == entry.seq else []
     message = entry.message
     if message is None:
-        return found
-    found += ["calls"] if message.calls else []
-    found += ["result"] if message.results else []
+        return flags
+    flags += ["calls"] if message.calls else []
+    flags += ["result"] if message.results else []
     for result in message.results:
-        found += [result.outcome] if result.outcome != "done" else ["error"] if result.error else []
-    found += [_FINISHES[entry.finish]] if entry.finish in _FINISHES else []
-    found += ["reasoning"] if any(isinstance(part, Reasoning) for part in message.parts) else []
-    found += ["media"] if any(isinstance(piece, Media) for piece in message.media) else []
-    return list(dict.fromkeys(found))
+        flags += [result.outcome] if result.outcome != "done" else ["error"] if result.error else []
+    flags += [_FINISHES[entry.finish]] if entry.finish in _FINISHES else []
+    flags += ["reasoning"] if any(isinstance(part, Reasoning) for part in message.parts) else []
+    flags += ["media"] if any(isinstance(piece, Media) for piece in message.media) else []
+    return list(dict.fromkeys(flags))

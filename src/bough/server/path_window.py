@@ -1,6 +1,6 @@
-"""Windows of a path: a few entries around any place of it, read in small steps so that none is ever large.
+"""Windows of a path: a page of entries from, up to or around any seq, read in small steps.
 
-Knows how far to read for a page and what it then covers. Does not know HTTP.
+Does not know HTTP.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from .json_views import entry_view, public_entry
 from .truncate import PAGE, SizedPage, truncate_entry
 
 STEP, PUBLIC_STEP = 50, 500
-MOST_LOOKED_AT = 5_000
-"""Entries one request looks through for those it wants."""
+MAX_SCANNED = 5_000
+"""Entries that one request scans for those it returns."""
 PUBLIC_TEXT = 200_000
 View = Callable[[Entry], dict[str, Any]]
 
@@ -26,20 +26,20 @@ class EntryWindow(Struct, frozen=True):
     entries: list[dict[str, Any]]
     first: int
     last: int
-    """What it covers; `last` < `first`: nothing."""
+    """The range it covers; `last` < `first` if it is empty."""
 
 
 class PathReader(Struct, frozen=True):
-    """One way of reading along the path to a session's leaf."""
+    """Reads windows of the path to a session's leaf."""
 
     session: Session
     view: View
     is_public: bool = False
 
     def forward(self, first: int, limit: int, room: int = PAGE) -> EntryWindow:
-        """From `first` on, oldest first."""
+        """Return the entries from `first` on, oldest first."""
         page, covered = SizedPage(room), first - 1
-        for entries, end in self._ahead(first):
+        for entries, end in self._forward_steps(first):
             for entry in entries:
                 if len(page.items) == limit or not page.add(self.view(entry)):
                     return EntryWindow(page.items, first, entry.seq - 1)
@@ -49,9 +49,9 @@ class PathReader(Struct, frozen=True):
         return EntryWindow(page.items, first, covered)
 
     def backward(self, last: int, limit: int, room: int = PAGE) -> EntryWindow:
-        """Up to `last`; told oldest first, but the newest are taken first."""
+        """Return the newest entries up to `last`, oldest first."""
         page, covered = SizedPage(room), last + 1
-        for entries, begin in self._behind(last):
+        for entries, begin in self._backward_steps(last):
             for entry in reversed(entries):
                 if len(page.items) == limit or not page.add(self.view(entry)):
                     return EntryWindow(page.items[::-1], entry.seq + 1, last)
@@ -61,19 +61,19 @@ class PathReader(Struct, frozen=True):
         return EntryWindow(page.items[::-1], covered, last)
 
     def around(self, seq: int, limit: int) -> EntryWindow:
-        behind = self.forward(seq, limit - limit // 2, PAGE // 2)
+        after = self.forward(seq, limit - limit // 2, PAGE // 2)
         before = self.backward(seq - 1, limit // 2, PAGE // 2)
-        return EntryWindow([*before.entries, *behind.entries], before.first, behind.last)
+        return EntryWindow([*before.entries, *after.entries], before.first, after.last)
 
-    def _ahead(self, first: int) -> Iterator[tuple[list[Entry], int]]:
+    def _forward_steps(self, first: int) -> Iterator[tuple[list[Entry], int]]:
         step, end = self._step, self.session.leaf.seq
-        for begin in range(max(1, first), min(end, first + MOST_LOOKED_AT - 1) + 1, step):
+        for begin in range(max(1, first), min(end, first + MAX_SCANNED - 1) + 1, step):
             stop = min(begin + step - 1, end)
             yield self._read(begin, stop), stop
 
-    def _behind(self, last: int) -> Iterator[tuple[list[Entry], int]]:
+    def _backward_steps(self, last: int) -> Iterator[tuple[list[Entry], int]]:
         step, end = self._step, min(last, self.session.leaf.seq)
-        for stop in range(end, max(0, end - MOST_LOOKED_AT), -step):
+        for stop in range(end, max(0, end - MAX_SCANNED), -step):
             begin = max(1, stop - step + 1)
             yield self._read(begin, stop), begin
 
@@ -86,7 +86,7 @@ class PathReader(Struct, frozen=True):
 
 
 def read_entries(session: Session, first: int, last: int, *, public: bool = False) -> list[Entry]:
-    """The entries of the path to the handle's leaf between two seqs."""
+    """Return the entries of the path to the handle's leaf between two seqs."""
     log = session.log
     return log.store.path(log.session_id, leaf=log.leaf, first=first, last=last, public=public).entries
 

@@ -1,4 +1,4 @@
-"""The shapes of answers, as far as they can be named: what OpenAPI tells a stranger."""
+"""Response types of the API, as published in the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ SessionJson = Annotated[
     Json, Meta(description="A session's row: id, heading, title, status, leaf, totals, …")
 ]
 EntryJson = Annotated[
-    Json, Meta(description="An entry: branch, seq, kind, role, payload, …; `cut` tells what was left out")
+    Json,
+    Meta(
+        description="An entry: branch, seq, kind, role, payload, …; `omitted_chars` counts what was truncated"
+    ),
 ]
 TotalsJson = Annotated[Json, Meta(description="Sums of model calls: calls, tokens, cost_microcents, …")]
 
@@ -24,7 +27,7 @@ class ApiResponse(Struct, kw_only=True):
 
 
 class ServerInfo(ApiResponse, kw_only=True):
-    """The server, and what whoever asks may do."""
+    """The server, and what the caller may do."""
 
     name: str = "bough"
     version: str
@@ -45,9 +48,9 @@ class LoginInfo(ApiResponse, kw_only=True):
 
 class SessionList(ApiResponse, kw_only=True):
     sessions: list[SessionJson]
-    next: Annotated[str | None, Meta(description="Hand it in as `page` to read on; null: the last page")] = (
-        None
-    )
+    next: Annotated[
+        str | None, Meta(description="Pass it as `page` to get the next page; null on the last page")
+    ] = None
 
 
 class Facets(ApiResponse, kw_only=True):
@@ -66,21 +69,20 @@ class SessionResult(ApiResponse, kw_only=True):
 
 
 class SessionDetail(ApiResponse, kw_only=True):
-    """A session and what is to be done with it. A client gets its row only."""
+    """A session and its next action. A client gets `session` only."""
 
     session: SessionJson
     settings: Json | UnsetType = UNSET
     next_action: Annotated[str, Meta(description="CallModel, RunTools or Rest")] | UnsetType = UNSET
     open_tool_calls: (
-        Annotated[list[Json], Meta(description="Calls without results; `state` tells how far each is")]
-        | UnsetType
+        Annotated[list[Json], Meta(description="Tool calls without results, with their `state`")] | UnsetType
     ) = UNSET
     pending_approvals: (
         Annotated[
             list[Json],
             Meta(
-                description="What a person is asked about, here and in tasks: hand session_id, seq and index to "
-                "`approve`. `parent_call` is the call of this session that had started the task; null: its own"
+                description="Calls that wait for approval, in this session and its tasks: pass session_id, seq and index to "
+                "`approve`. `parent_call` is the call of this session that started the task; null for its own calls"
             ),
         ]
         | UnsetType
@@ -104,8 +106,8 @@ class RestoreResult(ApiResponse, kw_only=True):
 class PathWindow(ApiResponse, kw_only=True):
     session_id: str
     leaf: Position
-    total: Annotated[int, Meta(description="How many entries the path has")]
-    first: Annotated[int, Meta(description="The first seq this answer covers")]
+    total: Annotated[int, Meta(description="Number of entries of the path")]
+    first: Annotated[int, Meta(description="The first seq covered by this response")]
     last: int
     has_before: bool
     has_after: bool
@@ -136,7 +138,7 @@ class BranchList(ApiResponse, kw_only=True):
 
 
 class LabelList(ApiResponse, kw_only=True):
-    labels: Annotated[list[Json], Meta(description="place and label, the newest last")]
+    labels: Annotated[list[Json], Meta(description="position and label, newest last")]
     total: int
 
 
@@ -153,16 +155,16 @@ class Outline(ApiResponse, kw_only=True):
 
 
 class RequestView(ApiResponse, kw_only=True):
-    """What the model was given."""
+    """The exact request behind an answer."""
 
     at: Position
     after: Position
     provider: str
     model: str | None
     request: Json
-    messages_key: Annotated[str, Meta(description="The name of the list of messages in `request`")]
-    total: Annotated[int, Meta(description="How many messages that list has in full")]
-    first: Annotated[int, Meta(description="Which of them is the first told here")]
+    messages_key: Annotated[str, Meta(description="The key of the message list in `request`")]
+    total: Annotated[int, Meta(description="Number of messages in the full list")]
+    first: Annotated[int, Meta(description="Index of the first message in this response")]
     omitted_chars: int
     tokens: list[Json]
     call: Json | None
@@ -182,7 +184,7 @@ class JournalPage(ApiResponse, kw_only=True):
 
 
 class SendResult(ApiResponse, kw_only=True):
-    last_fact: Annotated[int, Meta(description="Watch the events behind this number")]
+    last_fact: Annotated[int, Meta(description="Watch the events after this number")]
     queued: int | None = None
 
 
@@ -191,9 +193,9 @@ class CancelResult(ApiResponse, kw_only=True):
 
 
 class ApprovalResult(ApiResponse, kw_only=True):
-    pending: Annotated[int, Meta(description="Calls that still wait for a person, here and in tasks")]
+    pending: Annotated[int, Meta(description="Calls that still wait for approval, here and in tasks")]
     resumed: Annotated[
-        bool, Meta(description="false: something waits, or whoever drives it takes the word up himself")
+        bool, Meta(description="false if approvals are pending, or if the running driver continues itself")
     ]
 
 
@@ -264,13 +266,13 @@ class Storage(ApiResponse, kw_only=True):
 
 
 class SpaceStorage(Storage, kw_only=True):
-    sessions: Annotated[int, Meta(description="How many were looked at")]
+    sessions: Annotated[int, Meta(description="Number of sessions included")]
     largest: list[Json]
     next: str | None
 
 
 class IndexingStatus(Struct, frozen=True):
-    """How many of the sessions that lacked something when it began are whole by now."""
+    """Progress in sessions, of those that were not fully indexed at the start."""
 
     done: int
     total: int
@@ -279,13 +281,11 @@ class IndexingStatus(Struct, frozen=True):
 class SearchResults(ApiResponse, kw_only=True):
     hits: list[Json]
     next: str | None
-    unindexed_sessions: Annotated[
-        int, Meta(description="Sessions with something that is not in the index yet")
-    ]
+    unindexed_sessions: Annotated[int, Meta(description="Sessions with text that is not indexed yet")]
     indexing: Annotated[
-        IndexingStatus | None, Meta(description="How far the index is; null: nothing is being indexed")
+        IndexingStatus | None, Meta(description="Progress of indexing; null if none is running")
     ]
-    index_error: Annotated[str | None, Meta(description="Why the index cannot be brought up to date")]
+    index_error: Annotated[str | None, Meta(description="Why indexing failed")]
 
 
 class ImportResult(ApiResponse, kw_only=True):

@@ -1,6 +1,6 @@
-"""Keeping answers small: long strings end early and say by how much, pages end before they are too large.
+"""Keeps responses small: truncates long strings and counts what is omitted; pages stop before they are too large.
 
-Knows JSON values only. Whoever wants the whole of something asks for it by itself.
+Knows JSON values only.
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ from typing import Any
 
 import msgspec
 
-MOST = 1_000_000
-"""Bytes of a JSON answer."""
+MAX_RESPONSE = 1_000_000
+"""Bytes of a JSON response."""
 PAGE = 900_000
-"""Bytes of what a page lists; the rest is for what stands around it."""
+"""Bytes of the items of a page; the rest is for the fields around them."""
 LINE = 200
 STRING, ROOM = 4_000, 16_000
-"""Characters of one string, and of one thing of a list, when several are told."""
-_LEAST = 1_000  # a part behind a long one still shows its beginning
+"""Characters of one string and of one list item, when a response contains several."""
+_MIN_ROOM = 1_000  # a part after a long one still shows its beginning
 
 
 class Truncator:
-    """Cuts one value: `left` tells how many characters were left out."""
+    """Truncates one value; `omitted` counts the characters left out."""
 
     def __init__(self, string: int = STRING, room: int = ROOM) -> None:
         self.string, self.room = string, room
-        self.left = 0
+        self.omitted = 0
 
-    def cut(self, value: Any) -> Any:
+    def truncate(self, value: Any) -> Any:
         if isinstance(value, str):
             return self._text(value)
         if isinstance(value, list | tuple):
@@ -37,30 +37,30 @@ class Truncator:
         return value
 
     def _text(self, text: str) -> str:
-        kept = max(0, min(len(text), self.string, self.room))
-        self.room -= kept
-        self.left += len(text) - kept
-        return text if kept == len(text) else text[:kept]
+        length = max(0, min(len(text), self.string, self.room))
+        self.room -= length
+        self.omitted += len(text) - length
+        return text if length == len(text) else text[:length]
 
     def _list(self, values: list[Any]) -> list[Any]:
-        found = []
+        items = []
         for at, value in enumerate(values):
             if self.room <= 0:
-                self.left += json_size(values[at:])
+                self.omitted += json_size(values[at:])
                 break
             self.room -= 2
-            found.append(self.cut(value))
-        return found
+            items.append(self.truncate(value))
+        return items
 
     def _dict(self, values: dict[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        items: dict[str, Any] = {}
         for name, value in values.items():
-            if self.room <= 0 and found:
-                self.left += len(name) + json_size(value)
+            if self.room <= 0 and items:
+                self.omitted += len(name) + json_size(value)
                 continue
             self.room -= 4 + len(name)
-            found[name] = self.cut(value)
-        return found
+            items[name] = self.truncate(value)
+        return items
 
 
 def json_size(value: Any) -> int:
@@ -68,36 +68,38 @@ def json_size(value: Any) -> int:
 
 
 def truncate_parts(parts: list[Any], string: int, room: int) -> tuple[list[Any], int]:
-    """The parts of a message, each with its own `cut`; and how much was left out of all of them."""
-    found: list[Any] = []
-    left = 0
+    """Truncate the parts of a message, each with its own `omitted_chars`; return them and the total omitted."""
+    shorter_parts: list[Any] = []
+    omitted = 0
     for at, part in enumerate(parts):
         if room <= 0 and at > 50:
-            return found, left + json_size(parts[at:])
-        scissors = Truncator(string, max(room, _LEAST))
-        shorter = scissors.cut(part)
-        room -= max(room, _LEAST) - scissors.room
-        left += scissors.left
-        found.append({**shorter, "omitted_chars": scissors.left} if scissors.left else shorter)
-    return found, left
+            return shorter_parts, omitted + json_size(parts[at:])
+        truncator = Truncator(string, max(room, _MIN_ROOM))
+        shorter = truncator.truncate(part)
+        room -= max(room, _MIN_ROOM) - truncator.room
+        omitted += truncator.omitted
+        shorter_parts.append(
+            {**shorter, "omitted_chars": truncator.omitted} if truncator.omitted else shorter
+        )
+    return shorter_parts, omitted
 
 
 def truncate_entry(entry: dict[str, Any], string: int = STRING, room: int = ROOM) -> dict[str, Any]:
-    """An entry whose long strings end early; `cut` says by how much."""
+    """Truncate the long strings of an entry; `omitted_chars` counts what is missing."""
     payload = entry["payload"]
     if isinstance(payload.get("parts"), list | tuple):
-        parts, left = truncate_parts(list(payload["parts"]), string, room)
+        parts, omitted = truncate_parts(list(payload["parts"]), string, room)
         rest = Truncator(string, room)
-        others = rest.cut({name: value for name, value in payload.items() if name != "parts"})
-        shorter, left = {**others, "parts": parts}, left + rest.left
+        others = rest.truncate({name: value for name, value in payload.items() if name != "parts"})
+        shorter, omitted = {**others, "parts": parts}, omitted + rest.omitted
     else:
-        scissors = Truncator(string, room)
-        shorter, left = scissors.cut(payload), scissors.left
-    return {**entry, "payload": shorter, **({"omitted_chars": left} if left else {})}
+        truncator = Truncator(string, room)
+        shorter, omitted = truncator.truncate(payload), truncator.omitted
+    return {**entry, "payload": shorter, **({"omitted_chars": omitted} if omitted else {})}
 
 
 def truncate_to_page(entry: dict[str, Any]) -> dict[str, Any]:
-    """As much of one entry as an answer can hold. Escaped characters are long, so it is measured."""
+    """Truncate one entry to what a response can hold. The encoded size is measured, because escapes are long."""
     room = PAGE
     while json_size(shorter := truncate_entry(entry, room, room)) > PAGE:
         room //= 2
@@ -105,33 +107,33 @@ def truncate_to_page(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def truncate_value(value: Any, room: int = PAGE // 2, string: int = 20_000) -> tuple[Any, int]:
-    """Any value, small enough for an answer of its own."""
+    """Truncate any value to what a response can hold; return it and the characters omitted."""
     while True:
-        scissors = Truncator(string, room)
-        shorter = scissors.cut(value)
+        truncator = Truncator(string, room)
+        shorter = truncator.truncate(value)
         if json_size(shorter) <= PAGE:
-            return shorter, scissors.left
+            return shorter, truncator.omitted
         room //= 2
 
 
 class SizedPage:
-    """Fills up with things until the next one would make it too large."""
+    """Collects items until the next one would make the page too large."""
 
-    def __init__(self, most: int = PAGE) -> None:
-        self.room = most
+    def __init__(self, room: int = PAGE) -> None:
+        self.room = room
         self.items: list[Any] = []
 
-    def add(self, thing: Any) -> bool:
-        """Whether there was room for it. The first one always has: it was cut to be small."""
-        self.room -= json_size(thing) + 1
+    def add(self, item: Any) -> bool:
+        """Add an item if there is room, and return whether there was. The first item always fits."""
+        self.room -= json_size(item) + 1
         if self.room < 0 and self.items:
             return False
-        self.items.append(thing)
+        self.items.append(item)
         return True
 
 
-def one_line(text: str, most: int = LINE) -> str:
-    """The beginning of a text in one line that can be shown anywhere."""
-    line = " ".join(text[: most * 4].split())
+def one_line(text: str, limit: int = LINE) -> str:
+    """Return the beginning of a text as one printable line."""
+    line = " ".join(text[: limit * 4].split())
     line = "".join(c if c.isprintable() else "·" for c in line)
-    return line if len(line) <= most else line[: most - 1] + "…"
+    return line if len(line) <= limit else line[: limit - 1] + "…"

@@ -1,6 +1,6 @@
-"""Outlines: turns in a line each, and entries in a line each, so that nobody loads a session to find his way.
+"""Summaries of turns, for an outline of a session that does not load all of it.
 
-Knows how to sum a turn up from its entries. Reads a bounded number of them, however long the session.
+Reads a bounded number of entries per request, however long the session is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .path_window import read_entries
 from .truncate import SizedPage, one_line
 
 STEP = 200
-MOST_LOOKED_AT = 4_000
+MAX_SCANNED = 4_000
 Calls = Mapping[tuple[int, int], Sequence[Call]]
 _FINISHES = {"cancelled": "cancelled", "interrupted": "interrupted", "error": "error"}
 
@@ -25,12 +25,12 @@ _FINISHES = {"cancelled": "cancelled", "interrupted": "interrupted", "error": "e
 def turns_before(
     session: Session, end: int, limit: int, calls: Calls
 ) -> tuple[list[dict[str, Any]], int | None]:
-    """The turns that end at or before `end`, newest first, and where the next page begins."""
-    page, turn, looked = SizedPage(), list[Entry](), 0
+    """Return the turns that end at or before `end`, newest first, and where the next page begins."""
+    page, turn, scanned = SizedPage(), list[Entry](), 0
     while end > 0:
         begin = max(1, end - STEP + 1)
         for entry in reversed(read_entries(session, begin, end)):
-            looked += 1
+            scanned += 1
             turn.append(entry)
             if entry.turn == entry.seq:
                 if not page.add(turn_summary(turn[::-1], calls)):
@@ -38,48 +38,48 @@ def turns_before(
                 turn = []
                 if len(page.items) == limit:
                     return page.items, entry.seq if entry.seq > 1 else None
-            elif looked >= MOST_LOOKED_AT:
-                return _ended_early(session, page, turn[::-1], calls)
+            elif scanned >= MAX_SCANNED:
+                return _partial_turn(session, page, turn[::-1], calls)
         end = begin - 1
     return page.items, None
 
 
-def _ended_early(
+def _partial_turn(
     session: Session, page: SizedPage, turn: Sequence[Entry], calls: Calls
 ) -> tuple[list[dict[str, Any]], int | None]:
-    """A turn longer than one request looks at: its input, and what was seen of its end."""
+    """Summarize a turn longer than one request scans from its input and the scanned end."""
     start = turn[0].turn
     if not start:
         return page.items, turn[0].seq
-    told = turn_summary([*read_entries(session, start, start), *turn], calls)
-    if not page.add({**told, "is_partial": True}):
+    summary = turn_summary([*read_entries(session, start, start), *turn], calls)
+    if not page.add({**summary, "is_partial": True}):
         return page.items, turn[-1].seq + 1
     return page.items, start if start > 1 else None
 
 
 def turn_summary(turn: Sequence[Entry], calls: Calls) -> dict[str, Any]:
-    """A turn, from its input to its end."""
+    """Summarize the entries of a turn, from its input to its end."""
     own = [entry for entry in turn if entry.turn == turn[0].turn]
     answers = [entry for entry in own if entry.role == "assistant"]
-    made = [call for entry in turn for call in calls.get((entry.branch, entry.seq), ())]
-    said = next((e.message.text for e in reversed(answers) if e.message and e.message.text.strip()), "")
+    model_calls = [call for entry in turn for call in calls.get((entry.branch, entry.seq), ())]
+    answer = next((e.message.text for e in reversed(answers) if e.message and e.message.text.strip()), "")
     return {
         "turn": turn[0].turn,
         "last": turn[-1].seq,
         "input": one_line(turn[0].message.text if turn[0].message else ""),
-        "answer": one_line(said),
+        "answer": one_line(answer),
         "status": turn_status(own),
         "steps": len(answers),
         "at": turn[0].at,
         "model": answers[-1].model if answers else None,
         "tools": _tools(own),
-        "usage": to_json(total(made)),
+        "usage": to_json(total(model_calls)),
         "flags": ["compacted"] if any(isinstance(e.payload, Compaction) for e in turn) else [],
     }
 
 
 def turn_status(turn: Sequence[Entry]) -> str:
-    """How it ended, if it did."""
+    """Return how a turn ended, or `open`."""
     last = next((entry for entry in reversed(turn) if entry.message is not None), None)
     if last is None or last.message is None:
         return "open"
@@ -92,20 +92,20 @@ def turn_status(turn: Sequence[Entry]) -> str:
 def _tools(turn: Sequence[Entry]) -> list[dict[str, Any]]:
     messages = [entry.message for entry in turn if entry.message is not None]
     names = {call.id: call.name for message in messages for call in message.calls}
-    found: dict[str, dict[str, Any]] = {}
+    tools: dict[str, dict[str, Any]] = {}
     for message in messages:
         for call in message.calls:
-            told = found.setdefault(call.name, {"name": call.name, "calls": 0, "errors": 0, "outcomes": []})
-            told["calls"] += 1
-        _add_results(message, names, found)
-    return list(found.values())[:50]
+            tool = tools.setdefault(call.name, {"name": call.name, "calls": 0, "errors": 0, "outcomes": []})
+            tool["calls"] += 1
+        _add_results(message, names, tools)
+    return list(tools.values())[:50]
 
 
-def _add_results(message: Message, names: Mapping[str, str], found: dict[str, dict[str, Any]]) -> None:
+def _add_results(message: Message, names: Mapping[str, str], tools: dict[str, dict[str, Any]]) -> None:
     for result in message.results:
-        told = found.get(names.get(result.call_id, ""))
-        if told is None:
+        tool = tools.get(names.get(result.call_id, ""))
+        if tool is None:
             continue
-        told["errors"] += result.error
-        if result.outcome != "done" and result.outcome not in told["outcomes"]:
-            told["outcomes"].append(result.outcome)
+        tool["errors"] += result.error
+        if result.outcome != "done" and result.outcome not in tool["outcomes"]:
+            tool["outcomes"].append(result.outcome)
