@@ -105,7 +105,7 @@ class TestWords:
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(session_routes, "STEP", 3)
-        monkeypatch.setattr(session_routes, "MOST_WORK", 7)
+        monkeypatch.setattr(session_routes, "MAX_WORK", 7)
         for n in range(40):
             store.start("support", title=f"{'whale' if n % 5 == 0 else 'heron'} {n}")
         with LocalServer(store) as server:

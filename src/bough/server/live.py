@@ -23,7 +23,7 @@ class LiveEvent(Struct, frozen=True):
 
     event: str
     data: dict[str, Any]
-    n: int
+    last_fact: int
 
 
 class AnswerDraft(Struct):

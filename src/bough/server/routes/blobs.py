@@ -1,4 +1,4 @@
-"""Blobs over HTTP: bytes of strangers, so that a browser shows few kinds of them and runs none."""
+"""Route for blobs. They are untrusted: browsers may display a few types and run none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from litestar.params import FromPath
 from ...errors import MissingBlob
 from ..context import ApiRequest, context_and_caller, in_thread
 
-SHOWN = frozenset(
+INLINE_TYPES = frozenset(
     ["image/png", "image/jpeg", "image/gif", "image/webp", "image/avif", "text/plain", "application/pdf"]
 )
 _HASH = re.compile(r"[0-9a-f]{64}")
@@ -18,20 +18,20 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 @get("/api/blobs/{digest:str}", tags=["blobs"])
 @in_thread
-def blob(request: ApiRequest, digest: FromPath[str]) -> Response[bytes]:
-    """The bytes behind a media handle. HTML, SVG and whatever else might run are only to be saved."""
+def read_blob(request: ApiRequest, digest: FromPath[str]) -> Response[bytes]:
+    """Return the bytes of a blob. HTML, SVG and other active content are served as downloads only."""
     context, _ = context_and_caller(request)
-    found = context.store.backend.blob(digest) if _HASH.fullmatch(digest) else None
-    if found is None:
+    blob = context.store.backend.blob(digest) if _HASH.fullmatch(digest) else None
+    if blob is None:
         raise MissingBlob(digest[:80])
-    mime = found.mime.partition(";")[0].strip().lower()
-    is_shown = mime in SHOWN
+    mime = blob.mime.partition(";")[0].strip().lower()
+    is_inline = mime in INLINE_TYPES
     headers = {
         "cache-control": "private, max-age=31536000, immutable",
-        "content-disposition": "inline" if is_shown else f'attachment; filename="{digest[:16]}"',
+        "content-disposition": "inline" if is_inline else f'attachment; filename="{digest[:16]}"',
         "content-security-policy": "default-src 'none'; sandbox",
     }
-    return Response(found.data, media_type=mime if is_shown else "application/octet-stream", headers=headers)
+    return Response(blob.data, media_type=mime if is_inline else "application/octet-stream", headers=headers)
 
 
-HANDLERS = [blob]
+HANDLERS = [read_blob]

@@ -1,4 +1,4 @@
-"""Bundles over HTTP, out and in. Out wants the internal token; in takes a file of any length the server allows."""
+"""Routes to export and import bundles. Export requires the internal token."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ CHUNK = 256 * 1024
 async def bundle(
     request: ApiRequest,
     session_id: FromPath[str],
-    blobs: Annotated[bool, QueryParameter(description="The media too")] = False,
-    children: Annotated[bool, QueryParameter(description="Its tasks too")] = True,
-    redact: Annotated[bool, QueryParameter(description="Secrets hidden, under another id")] = False,
+    blobs: Annotated[bool, QueryParameter(description="Include media")] = False,
+    children: Annotated[bool, QueryParameter(description="Include tasks")] = True,
+    redact: Annotated[bool, QueryParameter(description="Redact secrets, under a new session id")] = False,
     internal_token: Annotated[str | None, HeaderParameter(name="X-Internal-Token")] = None,
 ) -> Stream:
-    """A session as a bundle, the same bytes every time."""
+    """Export a session as a bundle; the same session gives the same bytes."""
     context, caller = context_and_caller(request)
-    _check(context, internal_token)
-    file = await asyncio.to_thread(_written, context, caller, session_id, blobs, children, redact)
+    _require_internal_token(context, internal_token)
+    file = await asyncio.to_thread(_write_bundle, context, caller, session_id, blobs, children, redact)
     name = re.sub(r"[^0-9A-Za-z_-]", "_", session_id)[:80]
     headers = {"content-disposition": f'attachment; filename="{name}.bough"'}
     return Stream(_chunks(file), media_type="application/octet-stream", headers=headers)
 
 
-def _check(context: ServerContext, token: str | None) -> None:
+def _require_internal_token(context: ServerContext, token: str | None) -> None:
     if context.access.internal_token is None:
         raise Refusal(
             403,
             "export_disabled",
-            "this server exports nothing",
+            "export is disabled on this server",
             "start bough serve with --internal-token, or $BOUGH_INTERNAL_TOKEN",
         )
     if not context.access.is_internal_token(token):
-        raise Refusal(403, "bad_internal_token", "X-Internal-Token is not the one that is set")
+        raise Refusal(403, "bad_internal_token", "X-Internal-Token is wrong")
 
 
-def _written(
+def _write_bundle(
     context: ServerContext, caller: Caller, session_id: str, blobs: bool, children: bool, redact: bool
 ) -> IO[bytes]:
-    """Whole before the first byte is sent, so that what goes wrong is still told as a problem."""
+    """Write the bundle completely before the first byte is sent, so that errors can still be reported."""
     session = context.session(caller, session_id)
-    file = TemporaryFile()  # noqa: SIM115 – closed by whoever sends it
+    file = TemporaryFile()  # noqa: SIM115 – closed by the sender
     try:
         session.export(file, blobs=blobs, children=children, redact=redact)
         file.seek(0)
@@ -74,31 +74,31 @@ def _chunks(file: IO[bytes]) -> Iterator[bytes]:
 @post("/api/import", request_max_body_size=None, tags=["exchange"])
 async def import_(
     request: ApiRequest,
-    new_id: Annotated[bool, QueryParameter(description="Beside what has its id here")] = False,
+    new_id: Annotated[bool, QueryParameter(description="Import under a new id")] = False,
 ) -> Response[ImportResult]:
-    """Take a bundle in, all of it or nothing; twice adds nothing. The body is the file."""
+    """Import a bundle, all or nothing; importing it twice adds nothing. The body is the file."""
     context, _ = context_and_caller(request)
     with TemporaryFile() as file:
-        await _received(request.stream(), file, context.access.max_import_bytes)
-        found = await asyncio.to_thread(context.store.import_bundle, file, new_id=new_id)
-    told = ImportResult(
-        session_id=found.session_id,
-        added=list(found.added),
-        known=list(found.existing),
-        entries=found.entries,
-        blobs=found.blobs,
-        missing_blobs=found.missing_blobs,
-        redacted=found.redacted,
+        await _receive(request.stream(), file, context.access.max_import_bytes)
+        report = await asyncio.to_thread(context.store.import_bundle, file, new_id=new_id)
+    result = ImportResult(
+        session_id=report.session_id,
+        added=list(report.added),
+        known=list(report.existing),
+        entries=report.entries,
+        blobs=report.blobs,
+        missing_blobs=report.missing_blobs,
+        redacted=report.redacted,
     )
-    return Response(told, status_code=201 if found.added else 200)
+    return Response(result, status_code=201 if report.added else 200)
 
 
-async def _received(body: AsyncIterator[bytes], file: IO[bytes], most: int) -> None:
+async def _receive(body: AsyncIterator[bytes], file: IO[bytes], limit: int) -> None:
     size = 0
     async for chunk in body:
         size += len(chunk)
-        if size > most:
-            raise Refusal(413, "too_large", f"the body is larger than {most:,} bytes")
+        if size > limit:
+            raise Refusal(413, "too_large", f"the body is larger than {limit:,} bytes")
         await asyncio.to_thread(file.write, chunk)
     file.seek(0)
 

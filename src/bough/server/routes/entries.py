@@ -1,4 +1,4 @@
-"""Entries over HTTP: windows of a path, one entry whole, the outline by turns, state and journal."""
+"""Routes for entries: windows of a path, single entries, turns, state and journal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..schemas import EntryDetail, JournalPage, PathWindow, StateSnapshot, TurnL
 from ..truncate import SizedPage, truncate_to_page, truncate_value
 from ..turn_summary import turns_before
 
-LeafParam = Annotated[str | None, QueryParameter(description="branch:seq; default: where the session stands")]
+LeafParam = Annotated[str | None, QueryParameter(description="branch:seq; default: the current leaf")]
 
 
 @get("/api/sessions/{session_id:str}/path", opt={"client": True}, tags=["entries"])
@@ -31,47 +31,45 @@ def path(
     around: Annotated[
         int | None, QueryParameter(ge=1, le=2**32, description="This seq in the middle")
     ] = None,
-    newest: Annotated[
-        bool, QueryParameter(description="The end of the path; so if nothing else is said")
-    ] = False,
+    newest: Annotated[bool, QueryParameter(description="The end of the path; the default")] = False,
     limit: Annotated[int, QueryParameter(ge=1, le=500)] = 100,
     public: Annotated[bool, QueryParameter(description="The transcript only")] = False,
 ) -> PathWindow:
-    """One window of a path: the entries from, up to or around a place, or the newest."""
+    """Read one window of a path: from, up to or around a seq, or the newest entries."""
     context, caller = context_and_caller(request)
     if sum([first is not None, last is not None, around is not None, newest]) > 1:
         raise InvalidArgument("first, last, around, newest", "several", "one of them")
     session = context.session(caller, session_id)
     session = session if caller.is_client else context.session_at(session, leaf)
     is_public = public or caller.is_client
-    walk = PathReader(session, client_entry if caller.is_client else truncated_entry, is_public)
+    reader = PathReader(session, client_entry if caller.is_client else truncated_entry, is_public)
     end = session.leaf.seq
     if first is not None:
-        found = walk.forward(first, limit)
+        window = reader.forward(first, limit)
     elif around is not None:
-        found = walk.around(min(around, max(end, 1)), limit)
+        window = reader.around(min(around, max(end, 1)), limit)
     else:
-        found = walk.backward(end if last is None else min(last, end), limit)
-    return _told(session_id, str(session.leaf), end, found)
+        window = reader.backward(end if last is None else min(last, end), limit)
+    return _path_window(session_id, str(session.leaf), end, window)
 
 
-def _told(session_id: str, leaf: str, end: int, found: EntryWindow) -> PathWindow:
+def _path_window(session_id: str, leaf: str, end: int, window: EntryWindow) -> PathWindow:
     return PathWindow(
         session_id=session_id,
         leaf=leaf,
         total=end,
-        first=found.first,
-        last=found.last,
-        has_before=found.first > 1 and end > 0,
-        has_after=found.last < end,
-        entries=found.entries,
+        first=window.first,
+        last=window.last,
+        has_before=window.first > 1 and end > 0,
+        has_after=window.last < end,
+        entries=window.entries,
     )
 
 
 @get("/api/sessions/{session_id:str}/entries/{place:str}", tags=["entries"])
 @in_thread
 def entry(request: ApiRequest, session_id: FromPath[str], place: FromPath[str]) -> EntryDetail:
-    """One entry, whole as far as 1 MB goes, and the model call that it answers."""
+    """Read one entry, up to 1 MB of it, and the model call it answers."""
     context, caller = context_and_caller(request)
     session = context.session(caller, session_id)
     found = _entry(request, session_id, place)
@@ -101,7 +99,7 @@ def _entry(request: ApiRequest, session_id: str, place: str) -> Entry:
 @get("/api/sessions/{session_id:str}/entries/{place:str}/raw", tags=["entries"])
 @in_thread
 def raw(request: ApiRequest, session_id: FromPath[str], place: FromPath[str]) -> Response[bytes]:
-    """The JSON of one entry, however long, to be saved."""
+    """Download the JSON of one entry of any length."""
     found = _entry(request, session_id, place)
     body = msgspec.json.encode(entry_view(found))
     headers = {"content-disposition": f'attachment; filename="entry-{found.branch}-{found.seq}.json"'}
@@ -117,22 +115,22 @@ def turns(
     before: Annotated[int | None, QueryParameter(ge=1, le=2**32, description="The `next` of a page")] = None,
     limit: Annotated[int, QueryParameter(ge=1, le=200)] = 50,
 ) -> TurnList:
-    """The outline of a path, turn by turn, newest first."""
+    """List the turns of a path, newest first."""
     context, caller = context_and_caller(request)
     session = context.session_at(context.session(caller, session_id), leaf)
     end = session.leaf.seq if before is None else min(before - 1, session.leaf.seq)
-    found, following = turns_before(session, end, limit, context.calls_by_entry(session))
-    return TurnList(leaf=str(session.leaf), turns=found, next=following)
+    summaries, next_seq = turns_before(session, end, limit, context.calls_by_entry(session))
+    return TurnList(leaf=str(session.leaf), turns=summaries, next=next_seq)
 
 
 @get("/api/sessions/{session_id:str}/state", tags=["entries"])
 @in_thread
 def state(request: ApiRequest, session_id: FromPath[str], leaf: LeafParam = None) -> StateSnapshot:
-    """The session's state at a place: the fold of what its tools and notes recorded."""
+    """Read the session's state at a position, folded from its tools' and notes' records."""
     context, caller = context_and_caller(request)
     session = context.session_at(context.session(caller, session_id), leaf)
-    told, cut = truncate_value(session.state)
-    return StateSnapshot(leaf=str(session.leaf), state=told, omitted_chars=cut)
+    value, omitted = truncate_value(session.state)
+    return StateSnapshot(leaf=str(session.leaf), state=value, omitted_chars=omitted)
 
 
 @get("/api/sessions/{session_id:str}/journal", tags=["events"])
@@ -143,7 +141,7 @@ def journal(
     after: Annotated[int, QueryParameter(ge=0, le=2**31)] = 0,
     limit: Annotated[int, QueryParameter(ge=1, le=500)] = 100,
 ) -> JournalPage:
-    """The numbered facts of a session, behind a number."""
+    """Read the numbered facts of a session after a number."""
     context, caller = context_and_caller(request)
     session = context.session(caller, session_id)
     page = SizedPage()

@@ -1,8 +1,7 @@
-"""Live events over HTTP: every fact once and in order, whoever wrote it, and pieces of answers in flight.
+"""Route for live events: every fact once and in order, from any process, and deltas of answers in progress.
 
-Facts are read from the journal by their numbers, so a stream begun anew misses nothing and repeats nothing.
-Pieces come from runs of this server; each is stamped with the latest fact before it, and one that comes late
-makes the whole draft be told instead.
+Facts are read from the journal by number, so a resumed stream misses nothing and repeats nothing. Deltas come from
+runs of this server and carry the number of the latest fact before them; a late delta is replaced by the whole draft.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from ..path_window import client_entry, truncated_entry
 from ..problems import problem_of
 from ..truncate import SizedPage, truncate_value
 
-PAUSE = 0.1  # seconds between two looks at what other processes wrote: one indexed read each
+PAUSE = 0.1  # seconds between polls for facts of other processes: one indexed read each
 HEARTBEAT = 10.0
-MOST_MISSED = 1_000
+MAX_MISSED = 1_000
 BATCH = 100
 STREAM_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
@@ -45,16 +44,16 @@ STREAM_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 async def events(
     request: ApiRequest,
     session_id: FromPath[str],
-    after: Annotated[int | None, QueryParameter(ge=0, le=2**31, description="Begin behind this fact")] = None,
+    after: Annotated[int | None, QueryParameter(ge=0, le=2**31, description="Start after this fact")] = None,
     last_event_id: Annotated[str | None, HeaderParameter(name="Last-Event-ID")] = None,
 ) -> Stream:
-    """Every fact of a session as it happens, and its answers as they are written."""
+    """Stream the facts of a session as they happen, and its answers as they are written."""
     context, caller = context_and_caller(request)
     session = await asyncio.to_thread(context.session, caller, session_id)
     row = await asyncio.to_thread(lambda: session.row)
-    seen = _begin(after, last_event_id, row.facts)
+    last_fact = _begin(after, last_event_id, row.facts)
     return Stream(
-        EventStream(context, caller, session, seen).stream(),
+        EventStream(context, caller, session, last_fact).stream(),
         media_type="text/event-stream",
         headers=STREAM_HEADERS,
     )
@@ -68,115 +67,115 @@ def _begin(after: int | None, last: str | None, facts: int) -> int:
     return facts if after is None else after
 
 
-def sse_event(event: str, data: Any, n: int | None = None) -> bytes:
-    """One server-sent event. JSON has no bare line breaks, so one data line holds it."""
-    head = b"" if n is None else b"id: %d\n" % n
+def sse_event(event: str, data: Any, number: int | None = None) -> bytes:
+    """Encode a server-sent event. JSON contains no raw line breaks, so it fits one data line."""
+    head = b"" if number is None else b"id: %d\n" % number
     return head + b"event: %s\ndata: %s\n\n" % (event.encode(), msgspec.json.encode(data))
 
 
 class EventStream:
-    """One stream of one session."""
+    """One connection's event stream of one session."""
 
-    def __init__(self, context: ServerContext, caller: Caller, session: Session, seen: int) -> None:
-        self.context, self.caller, self.session, self.seen = context, caller, session, seen
-        self._draft: str | None = None  # of a run elsewhere, as last told
+    def __init__(self, context: ServerContext, caller: Caller, session: Session, last_fact: int) -> None:
+        self.context, self.caller, self.session, self.last_fact = context, caller, session, last_fact
+        self._draft: str | None = None  # of a run in another process, as last sent
 
     async def stream(self) -> AsyncIterator[bytes]:
         live, name = self.context.live, self.session.session_id
         watcher = live.watch(name)
         try:
             yield b"retry: 1000\n\n"
-            async for told in self._caught_up():
-                yield told
+            async for event_bytes in self._new_facts():
+                yield event_bytes
             if not self.caller.is_client and live.draft(name) is not None:
-                async for told in self._whole_draft(watcher):
-                    yield told
-            async for told in self._on(watcher):
-                yield told
-        except BoughError as error:  # purged meanwhile, or the store is gone: say so and end
+                async for event_bytes in self._send_draft(watcher):
+                    yield event_bytes
+            async for event_bytes in self._follow(watcher):
+                yield event_bytes
+        except BoughError as error:  # purged meanwhile, or the store failed: report it and end
             yield sse_event("problem", msgspec.to_builtins(problem_of(error)))
         finally:
             live.unwatch(name, watcher)
 
-    async def _on(self, watcher: LiveWatcher) -> AsyncIterator[bytes]:
+    async def _follow(self, watcher: LiveWatcher) -> AsyncIterator[bytes]:
         quiet = 0.0
         while not self.context.live.is_closing.is_set():
-            piece, told = await watcher.next(PAUSE), False
-            async for event in self._piece(watcher, piece) if piece else self._news():
-                told = True
+            live_event, has_sent = await watcher.next(PAUSE), False
+            async for event in self._live_event(watcher, live_event) if live_event else self._poll():
+                has_sent = True
                 yield event
-            quiet = 0.0 if told else quiet + (0 if piece else PAUSE)
+            quiet = 0.0 if has_sent else quiet + (0 if live_event else PAUSE)
             if quiet >= HEARTBEAT:
                 quiet = 0.0
                 yield b": still here\n\n"
 
-    async def _piece(self, watcher: LiveWatcher, piece: LiveEvent) -> AsyncIterator[bytes]:
-        """First the facts it follows, then it; if something newer was told already, the draft as it is now."""
-        if piece.n > self.seen:
-            async for told in self._caught_up(piece.n):
-                yield told
+    async def _live_event(self, watcher: LiveWatcher, live_event: LiveEvent) -> AsyncIterator[bytes]:
+        """Send the facts before a live event, then the event; if newer facts were sent, send the current draft instead."""
+        if live_event.last_fact > self.last_fact:
+            async for event_bytes in self._new_facts(live_event.last_fact):
+                yield event_bytes
         if self.caller.is_client:
             return
-        if piece.event == "delta" and (watcher.has_lost_events or piece.n < self.seen):
-            async for told in self._whole_draft(watcher):
-                yield told
+        if live_event.event == "delta" and (watcher.has_lost_events or live_event.last_fact < self.last_fact):
+            async for event_bytes in self._send_draft(watcher):
+                yield event_bytes
             return
-        yield sse_event(piece.event, piece.data)
+        yield sse_event(live_event.event, live_event.data)
 
-    async def _whole_draft(self, watcher: LiveWatcher) -> AsyncIterator[bytes]:
-        """The facts the draft follows, then the draft; between looking and telling nothing else can happen."""
+    async def _send_draft(self, watcher: LiveWatcher) -> AsyncIterator[bytes]:
+        """Send the facts before the draft, then the draft, without a suspension point between reading and sending it."""
         live, name = self.context.live, self.session.session_id
-        while live.last_fact(name) > self.seen:
-            async for told in self._caught_up():
-                yield told
+        while live.last_fact(name) > self.last_fact:
+            async for event_bytes in self._new_facts():
+                yield event_bytes
         watcher.skip_deltas()
         yield sse_event("draft", live.draft(name) or {"text": "", "reasoning": ""})
 
-    async def _news(self) -> AsyncIterator[bytes]:
-        """What others wrote, and what they are writing."""
+    async def _poll(self) -> AsyncIterator[bytes]:
+        """Send facts and drafts of other processes."""
         row = await asyncio.to_thread(lambda: self.session.row)
-        if row.facts > self.seen:
-            async for told in self._caught_up():
-                yield told
+        if row.facts > self.last_fact:
+            async for event_bytes in self._new_facts():
+                yield event_bytes
         if self.caller.is_client or self.context.live.draft(row.session_id) is not None:
             return
-        draft = await self._elsewhere(row)
+        draft = await self._foreign_draft(row)
         if draft != self._draft:
             self._draft = draft
             yield sse_event("draft", {"text": draft or "", "reasoning": ""})
 
-    async def _elsewhere(self, row: SessionRow) -> str | None:
+    async def _foreign_draft(self, row: SessionRow) -> str | None:
         if row.status != "running":
             return None
         return await asyncio.to_thread(self.session.log.store.draft, row.session_id)
 
-    async def _caught_up(self, until: int | None = None) -> AsyncIterator[bytes]:
-        """The facts behind the last one told, up to `until` or all there are."""
+    async def _new_facts(self, until: int | None = None) -> AsyncIterator[bytes]:
+        """Send the facts after the last one sent, up to `until` or all."""
         row = await asyncio.to_thread(lambda: self.session.row)
         end = row.facts if until is None else min(until, row.facts)
-        if end - self.seen > MOST_MISSED or self.seen > row.facts:
-            self.seen = row.facts
+        if end - self.last_fact > MAX_MISSED or self.last_fact > row.facts:
+            self.last_fact = row.facts
             yield sse_event("resync", {"last_fact": row.facts}, row.facts)
             return
-        while self.seen < end:
-            for n, told in await asyncio.to_thread(self._facts, end):
-                self.seen = n
-                yield told
+        while self.last_fact < end:
+            for number, event_bytes in await asyncio.to_thread(self._facts, end):
+                self.last_fact = number
+                yield event_bytes
 
     def _facts(self, end: int) -> list[tuple[int, bytes]]:
         row = self.session.row
-        facts = self.session.journal(self.seen, min(BATCH, end - self.seen))
-        return [(fact.number, sse_event("fact", self._told(fact, row), fact.number)) for fact in facts]
+        facts = self.session.journal(self.last_fact, min(BATCH, end - self.last_fact))
+        return [(fact.number, sse_event("fact", self._fact_view(fact, row), fact.number)) for fact in facts]
 
-    def _told(self, fact: Fact, row: SessionRow) -> dict[str, Any]:
+    def _fact_view(self, fact: Fact, row: SessionRow) -> dict[str, Any]:
         entries = appended_entries(self.session, fact)
         if self.caller.is_client:
             return client_fact(fact, entries)
         data, _ = truncate_value(to_json(fact.data), 8_000, 2_000)
-        page, left = SizedPage(700_000), 0
+        page, omitted = SizedPage(700_000), 0
         for entry in entries:
-            left += not (left == 0 and page.add(truncated_entry(entry)))
-        about = {
+            omitted += not (omitted == 0 and page.add(truncated_entry(entry)))
+        session = {
             "status": row.status,
             "leaf": to_json(row.leaf),
             "turns": row.turns,
@@ -184,19 +183,19 @@ class EventStream:
             "totals": to_json(row.totals),
             "title": row.title,
         }
-        told = {
+        view = {
             "number": fact.number,
             "kind": fact.kind,
             "at": fact.at,
             "data": data,
             "entries": page.items,
-            "session": about,
+            "session": session,
         }
-        return {**told, "omitted_entries": left} if left else told
+        return {**view, "omitted_entries": omitted} if omitted else view
 
 
 def client_fact(fact: Fact, entries: list[Entry]) -> dict[str, Any]:
-    """What a client is told of a fact: what was said in public, or only that there was something."""
+    """Return what a client may see of a fact: its public entries, or only its number."""
     public = [client_entry(entry) for entry in entries if not entry.internal]
     if not public:
         return {"number": fact.number, "kind": "hidden", "at": fact.at}
@@ -204,7 +203,7 @@ def client_fact(fact: Fact, entries: list[Entry]) -> dict[str, Any]:
 
 
 def appended_entries(session: Session, fact: Fact) -> list[Entry]:
-    """The entries a fact appended: none for a title, a status, a move."""
+    """Return the entries that a fact appended; none for other kinds of facts."""
     first, last, branch = (fact.data.get(name) for name in ("first", "last", "branch"))
     if first is None or last is None or branch is None:
         return []

@@ -1,4 +1,4 @@
-"""Moving over HTTP: fork, rewind, undo, redo, compact, uncompact, and what holds from here on."""
+"""Routes that fork a session or move its leaf: fork, rewind, undo, redo, compact, uncompact, settings."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class ForkBody(Struct, forbid_unknown_fields=True):
 @post("/api/sessions/{session_id:str}/fork", tags=["moving"])
 @in_thread
 def fork(request: ApiRequest, session_id: FromPath[str], data: JSONBody[ForkBody]) -> Response[ForkResult]:
-    """A new session from any place of this one; no entry is copied."""
+    """Fork a new session from any position; no entry is copied."""
     context, caller = context_and_caller(request)
-    made = context.session_at(context.session(caller, session_id), data.at).fork(
+    fork_session = context.session_at(context.session(caller, session_id), data.at).fork(
         model=data.model,
         prompt=data.prompt,
         prompt_patch=data.prompt_patch,
         tools=data.tools,
         title=data.title,
     )
-    headers = {"location": f"/api/sessions/{made.session_id}"}
+    headers = {"location": f"/api/sessions/{fork_session.session_id}"}
     return Response(
-        ForkResult(session=session_result(made).session, cut=to_json(made.cut)),
+        ForkResult(session=session_result(fork_session).session, cut=to_json(fork_session.cut)),
         status_code=201,
         headers=headers,
     )
@@ -53,14 +53,14 @@ class RewindBody(Struct, forbid_unknown_fields=True):
 @post("/api/sessions/{session_id:str}/rewind", status_code=200, tags=["moving"])
 @in_thread
 def rewind(request: ApiRequest, session_id: FromPath[str], data: JSONBody[RewindBody]) -> MoveResult:
-    """Move the leaf to any place of the tree; nothing is lost."""
+    """Move the leaf to any position of the tree; nothing is deleted."""
     context, caller = context_and_caller(request)
     session = context.require_leaf(context.session(caller, session_id), data.leaf)
     to = context.position(session, data.to)
     if _is_on_path(session, to):
-        return _moved(session, to_json(session.rewind(to.seq, summary=data.summary)))
-    stands = session.checkout(to)
-    return _moved(session, {"at": stands.seq, "asked": to.seq})
+        return _move_result(session, to_json(session.rewind(to.seq, summary=data.summary)))
+    leaf = session.checkout(to)
+    return _move_result(session, {"at": leaf.seq, "requested": to.seq})
 
 
 def _is_on_path(session: Session, to: Leaf) -> bool:
@@ -69,7 +69,7 @@ def _is_on_path(session: Session, to: Leaf) -> bool:
     )
 
 
-def _moved(session: Session, cut: dict[str, int] | None) -> MoveResult:
+def _move_result(session: Session, cut: dict[str, int] | None) -> MoveResult:
     return MoveResult(leaf=str(session.leaf), cut=cut)
 
 
@@ -83,17 +83,17 @@ def undo(request: ApiRequest, session_id: FromPath[str], data: JSONBody[LeafBody
     """Rewind to before the latest input."""
     context, caller = context_and_caller(request)
     session = context.require_leaf(context.session(caller, session_id), data.leaf)
-    return _moved(session, to_json(session.undo()))
+    return _move_result(session, to_json(session.undo()))
 
 
 @post("/api/sessions/{session_id:str}/redo", status_code=200, tags=["moving"])
 @in_thread
 def redo(request: ApiRequest, session_id: FromPath[str], data: JSONBody[LeafBody]) -> MoveResult:
-    """Go back to where the last rewind came from."""
+    """Return to where the last rewind started."""
     context, caller = context_and_caller(request)
     session = context.require_leaf(context.session(caller, session_id), data.leaf)
     session.redo()
-    return _moved(session, None)
+    return _move_result(session, None)
 
 
 class CompactBody(Struct, forbid_unknown_fields=True):
@@ -105,19 +105,18 @@ class CompactBody(Struct, forbid_unknown_fields=True):
 @post("/api/sessions/{session_id:str}/compact", status_code=200, tags=["moving"])
 @in_thread
 def compact(request: ApiRequest, session_id: FromPath[str], data: JSONBody[CompactBody]) -> CompactResult:
-    """Let a summary stand for what lies before the newest turn, or before `keep_from`."""
+    """Replace the entries before the newest turn, or before `keep_from`, with a summary for the model."""
     context, caller = context_and_caller(request)
     session = context.require_leaf(context.session(caller, session_id), data.leaf)
     session.log.raise_if_leased()
-    made = session.compact(data.summary, first_kept=data.keep_from)
-    told, _ = truncate_value(to_json(made))
-    return CompactResult(leaf=str(session.leaf), compaction=told)
+    compaction, _ = truncate_value(to_json(session.compact(data.summary, first_kept=data.keep_from)))
+    return CompactResult(leaf=str(session.leaf), compaction=compaction)
 
 
 @post("/api/sessions/{session_id:str}/uncompact", status_code=200, tags=["moving"])
 @in_thread
 def uncompact(request: ApiRequest, session_id: FromPath[str], data: JSONBody[LeafBody]) -> UncompactResult:
-    """Cancel the latest compaction: the exact earlier context is back."""
+    """Cancel the latest compaction, which restores the exact earlier context."""
     context, caller = context_and_caller(request)
     session = context.require_leaf(context.session(caller, session_id), data.leaf)
     session.log.raise_if_leased()
@@ -136,13 +135,13 @@ class SettingsBody(Struct, forbid_unknown_fields=True):
 @post("/api/sessions/{session_id:str}/settings", status_code=200, tags=["moving"])
 @in_thread
 def settings(request: ApiRequest, session_id: FromPath[str], data: JSONBody[SettingsBody]) -> MoveResult:
-    """What holds from here on: model, prompt, tools."""
+    """Change model, prompt or tools from here on."""
     context, caller = context_and_caller(request)
     session = context.require_leaf(context.session(caller, session_id), data.leaf)
     session.log.raise_if_leased()
     tools = None if data.tools is None else tuple(data.tools)
     session.set(model=data.model, prompt=data.prompt, prompt_patch=data.prompt_patch, tools=tools)
-    return _moved(session, None)
+    return _move_result(session, None)
 
 
 HANDLERS = [fork, rewind, undo, redo, compact, uncompact, settings]

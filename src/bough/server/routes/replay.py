@@ -1,4 +1,4 @@
-"""Replay and diff over HTTP. A replay is a job; it never has effects, for no tool runs live from here."""
+"""Routes for replays and diffs. A replay is a background job without effects: no tool runs live."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .events import HEARTBEAT, STREAM_HEADERS, sse_event
 
 
 class ReplayBody(Struct, forbid_unknown_fields=True):
-    """All of it may be left out: then the recorded answers are given again."""
+    """All fields are optional; by default the recorded answers are used again."""
 
     start: int | None = None
     model: str | list[str] | None = None
@@ -38,14 +38,14 @@ class ReplayBody(Struct, forbid_unknown_fields=True):
 
 @post("/api/sessions/{session_id:str}/replays", status_code=202, tags=["replay"])
 async def replay(request: ApiRequest, session_id: FromPath[str], data: JSONBody[ReplayBody]) -> JobResult:
-    """Execute a session again without effects, with another model or prompt, as a job."""
+    """Start a replay of a session without effects, optionally with another model or prompt."""
     context, caller = context_and_caller(request)
     session = await asyncio.to_thread(context.session, caller, session_id)
     tools = context.agent.tools_of(session)
 
     async def work(progress: Progress) -> Json:
         report = await session.replay(
-            model=_known(context, data.model),
+            model=_resolve_models(context, data.model),
             prompt=data.prompt,
             prompt_patch=data.prompt_patch,
             tools=tools or "recorded",
@@ -65,16 +65,16 @@ async def replay(request: ApiRequest, session_id: FromPath[str], data: JSONBody[
     return JobResult(job=jobs.start("replay", session_id, work).view())
 
 
-def _known(context: ServerContext, asked: str | list[str] | None) -> Any:
-    """Models by name; those of the server are known by theirs."""
-    if asked is None:
+def _resolve_models(context: ServerContext, names: str | list[str] | None) -> Any:
+    """Resolve model names, preferring the server's own models."""
+    if names is None:
         return None
-    return [context.agent.find_model(name) for name in ([asked] if isinstance(asked, str) else asked)]
+    return [context.agent.find_model(name) for name in ([names] if isinstance(names, str) else names)]
 
 
 @get("/api/jobs/{job_id:str}", sync_to_thread=False, tags=["replay"])
 def job(request: ApiRequest, job_id: FromPath[str]) -> JobResult:
-    """How far a job is, and its report."""
+    """Read a job's progress and report."""
     return JobResult(job=request.app.state.jobs.find(job_id).view())
 
 
@@ -86,7 +86,7 @@ def cancel_job(request: ApiRequest, job_id: FromPath[str]) -> JobResult:
 
 @get("/api/jobs/{job_id:str}/events", tags=["replay"], media_type="text/event-stream")
 async def job_events(request: ApiRequest, job_id: FromPath[str]) -> Stream:
-    """A job's progress as it is made, and its end."""
+    """Stream a job's progress and its end."""
     context, _ = context_and_caller(request)
     found = request.app.state.jobs.find(job_id)
     told = _progress(context, request.app.state.jobs, found)
@@ -110,12 +110,12 @@ async def _progress(context: ServerContext, jobs: Jobs, job: Job) -> AsyncIterat
 @in_thread
 def diff(
     request: ApiRequest,
-    a: Annotated[str, QueryParameter(description="A session, or a place of one: ses_3f@1:7")],
+    a: Annotated[str, QueryParameter(description="A session, or a position in one: ses_3f@1:7")],
     b: FromQuery[str],
-    first: Annotated[int, QueryParameter(ge=0, description="The first row told")] = 0,
+    first: Annotated[int, QueryParameter(ge=0, description="Index of the first row")] = 0,
     limit: Annotated[int, QueryParameter(ge=1, le=200)] = 50,
 ) -> DiffPage:
-    """Two sessions, or places, compared turn by turn."""
+    """Compare two sessions or positions turn by turn."""
     context, caller = context_and_caller(request)
     found = compare(_side(context, caller, a), _side(context, caller, b))
     return _told(found, first, limit)

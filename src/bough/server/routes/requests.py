@@ -1,4 +1,4 @@
-"""What the model saw: the exact request behind an answer, what it is made of, and what changed since the call before."""
+"""Route for the exact request behind an answer, its token counts, and what changed since the previous request."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from ..truncate import SizedPage, truncate_value
 
 
 class RecordedCall(Struct, frozen=True):
-    """One model call: the path it was made behind, and the one before it."""
+    """One model call, the path before it, and the previous call on that path."""
 
     path: Sequence[Entry]
     call: Call | None
-    before: Call | None
+    previous: Call | None
 
     @property
     def seq(self) -> int:
@@ -40,43 +40,43 @@ class RecordedCall(Struct, frozen=True):
 def read_request(
     request: ApiRequest,
     session_id: FromPath[str],
-    at: Annotated[str | None, QueryParameter(description="The answer's place; default: the leaf")] = None,
+    at: Annotated[str | None, QueryParameter(description="The answer's position; default: the leaf")] = None,
     provider: Annotated[
-        str | None, QueryParameter(description="Whose format; default: that of the call")
+        str | None, QueryParameter(description="Provider format; default: that of the call")
     ] = None,
     first: Annotated[
-        int | None, QueryParameter(ge=0, description="The first message told; default: the newest")
+        int | None, QueryParameter(ge=0, description="Index of the first message; default: the newest ones")
     ] = None,
     limit: Annotated[int, QueryParameter(ge=1, le=200)] = 50,
 ) -> RequestView:
-    """The exact request a model was given for the answer at a place, or would be given behind it."""
+    """Return the request behind the answer at a position, or the request a model would get after it."""
     context, caller = context_and_caller(request)
     session = context.session_at(context.session(caller, session_id), at)
-    asking = _asking(context, session)
-    speaking = wire.find_provider(provider or provider_of(asking.call))
-    most = context.prompt_limits(session)
-    prompt = prompt_context(asking.path, most)
-    full = speaking.project(prompt, session.read_blob)
-    shown, begin, cut = _shown(full, speaking.history, first, limit)
+    recorded = _recorded_call(context, session)
+    provider_format = wire.find_provider(provider or provider_of(recorded.call))
+    limits = context.prompt_limits(session)
+    prompt = prompt_context(recorded.path, limits)
+    full = provider_format.project(prompt, session.read_blob)
+    request_part, begin, omitted = _request_window(full, provider_format.history, first, limit)
     return RequestView(
         at=str(session.leaf),
-        after=str(session.log.leaf_at(asking.seq)),
-        provider=speaking.name,
-        model=asking.call.model if asking.call else prompt.settings.model or session.row.model,
-        request=shown,
-        messages_key=speaking.history,
-        total=len(full[speaking.history]),
+        after=str(session.log.leaf_at(recorded.seq)),
+        provider=provider_format.name,
+        model=recorded.call.model if recorded.call else prompt.settings.model or session.row.model,
+        request=request_part,
+        messages_key=provider_format.history,
+        total=len(full[provider_format.history]),
         first=begin,
-        omitted_chars=cut,
+        omitted_chars=omitted,
         tokens=[{"part": part, "tokens": count} for part, count in token_shares(prompt)],
-        call=None if asking.call is None else call_view(asking.call),
-        previous=None if asking.before is None else str(session.log.leaf_at(asking.before.after_seq)),
-        difference=_difference(session, asking, most, speaking, full),
+        call=None if recorded.call is None else call_view(recorded.call),
+        previous=None if recorded.previous is None else str(session.log.leaf_at(recorded.previous.after_seq)),
+        difference=_difference(session, recorded, limits, provider_format, full),
     )
 
 
-def _asking(context: ServerContext, session: Session) -> RecordedCall:
-    """The call an answer came from, and the one before it on the same path."""
+def _recorded_call(context: ServerContext, session: Session) -> RecordedCall:
+    """Return the call behind an answer, and the previous call on the same path."""
     path = session.path()
     calls = context.calls_by_entry(session)
     on_path = [
@@ -91,39 +91,39 @@ def _asking(context: ServerContext, session: Session) -> RecordedCall:
     return RecordedCall(path[:end], own, on_path[-1] if on_path else None)
 
 
-def _shown(full: Json, history: str, first: int | None, limit: int) -> tuple[Json, int, int]:
-    """A window of the history, as much of it as an answer holds, newest kept if it must be shorter."""
+def _request_window(full: Json, history: str, first: int | None, limit: int) -> tuple[Json, int, int]:
+    """Return a window of the history that fits a response; if it must shrink, the newest messages stay."""
     messages: list[Any] = full[history]
     begin = max(0, len(messages) - limit) if first is None else first
     if begin > len(messages):
         raise InvalidArgument("first", first, f"a number up to {len(messages)}")
-    around, left = truncate_value(
+    rest, omitted = truncate_value(
         {name: value for name, value in full.items() if name != history}, 200_000, 100_000
     )
     page = SizedPage(500_000)
     window = messages[begin : begin + limit]
     for message in reversed(window) if first is None else window:
-        shorter, cut = truncate_value(message, 60_000)
+        shorter, cut_chars = truncate_value(message, 60_000)
         if not page.add(shorter):
             break
-        left += cut
-    told = page.items[::-1] if first is None else page.items
-    begin = begin if first is not None else len(messages) - len(told)
-    return {**around, history: told}, begin, left
+        omitted += cut_chars
+    shown = page.items[::-1] if first is None else page.items
+    begin = begin if first is not None else len(messages) - len(shown)
+    return {**rest, history: shown}, begin, omitted
 
 
 def _difference(
-    session: Session, asking: RecordedCall, most: MessageLimits, speaking: wire.Provider, now: Json
+    session: Session, recorded: RecordedCall, limits: MessageLimits, provider_format: wire.Provider, now: Json
 ) -> Json | None:
-    if asking.before is None:
+    if recorded.previous is None:
         return None
-    earlier = prompt_context(asking.path[: asking.before.after_seq], most)
-    found = wire.first_difference(speaking.project(earlier, session.read_blob), now)
-    if found is None:
+    earlier = prompt_context(recorded.path[: recorded.previous.after_seq], limits)
+    difference = wire.first_difference(provider_format.project(earlier, session.read_blob), now)
+    if difference is None:
         return None
-    sides = [None if isinstance(side, Missing) else side for side in (found.before, found.after)]
+    sides = [None if isinstance(side, Missing) else side for side in (difference.before, difference.after)]
     (before, after), _ = truncate_value(sides, 60_000)
-    return {"path": found.path, "before": to_json(before), "after": to_json(after)}
+    return {"path": difference.path, "before": to_json(before), "after": to_json(after)}
 
 
 HANDLERS = [read_request]

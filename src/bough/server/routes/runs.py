@@ -1,4 +1,4 @@
-"""Running over HTTP: send, resume, cancel, approve. Answers come by the events."""
+"""Routes for runs: send, resume, cancel, approve. Answers arrive through events."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from ..schemas import ApprovalResult, CancelResult, SendResult
 class SendBody(Struct, forbid_unknown_fields=True):
     text: Annotated[str, Meta(max_length=500_000)]
     queue: bool = False
-    """If the session is busy, keep the input until its turn is over."""
+    """If the session is busy, queue the input until the turn ends."""
     model: str | None = None
 
 
 @post("/api/sessions/{session_id:str}/send", status_code=202, opt={"client": True}, tags=["running"])
 async def send(request: ApiRequest, session_id: FromPath[str], data: JSONBody[SendBody]) -> SendResult:
-    """Send an input. It is durable when this answers; watch the events for what becomes of it."""
+    """Send an input. It is durable when this returns; watch the events for the answer."""
     context, caller = context_and_caller(request)
     session = await asyncio.to_thread(context.session, caller, session_id)
     if not data.text.strip():
-        raise InvalidMessage("the input is empty; say something")
+        raise InvalidMessage("the input is empty")
     runs: ActiveRuns = request.app.state.runs
     try:
         await asyncio.to_thread(session.log.raise_if_leased)
@@ -52,17 +52,19 @@ async def send(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Se
 class ResumeBody(Struct, forbid_unknown_fields=True):
     model: str | None = None
     rollback: bool = False
-    """Leave the unfinished turn behind instead."""
+    """Discard the unfinished turn instead."""
 
 
 @post("/api/sessions/{session_id:str}/resume", status_code=202, tags=["running"])
 async def resume(request: ApiRequest, session_id: FromPath[str], data: JSONBody[ResumeBody]) -> SendResult:
-    """Go on with a turn that was cut off, or with input that waits."""
+    """Resume an interrupted turn, or run queued input."""
     context, caller = context_and_caller(request)
     session = await asyncio.to_thread(context.session, caller, session_id)
     row = await asyncio.to_thread(lambda: session.row)
     if not await asyncio.to_thread(_has_work, session):
-        raise Refusal(409, "nothing_open", f"nothing is open in {session_id}", "send an input")
+        raise Refusal(
+            409, "nothing_open", f"session {session_id} has no open turn or queued input", "send an input"
+        )
     if data.rollback:
         await asyncio.to_thread(session.rollback)
     else:
@@ -76,19 +78,19 @@ def _has_work(session: Session) -> bool:
 
 @post("/api/sessions/{session_id:str}/cancel", status_code=200, tags=["running"])
 async def cancel(request: ApiRequest, session_id: FromPath[str]) -> CancelResult:
-    """Abort the run of this session in this server; the session stays valid."""
+    """Cancel the run of this session in this server; the session stays valid."""
     context, caller = context_and_caller(request)
     await asyncio.to_thread(context.session, caller, session_id)
     return CancelResult(cancelled=request.app.state.runs.cancel(session_id))
 
 
 class ApproveBody(Struct, forbid_unknown_fields=True):
-    """Names one call by the seq of the answer that made it and its index there."""
+    """Identifies a call by the seq of its answer and its index there."""
 
     seq: int
     index: int
     session_id: str | None = None
-    """The task that asks, as `pending_approvals` names it; this session if it is left out."""
+    """The task that needs the approval, from `pending_approvals`; default: this session."""
     allow: bool = True
     resume: bool = True
 
@@ -97,29 +99,29 @@ class ApproveBody(Struct, forbid_unknown_fields=True):
 async def approve(
     request: ApiRequest, session_id: FromPath[str], data: JSONBody[ApproveBody]
 ) -> ApprovalResult:
-    """Allow or deny a tool call that waits for a person, here or in a task; when none waits any more the turn goes on.
+    """Approve or deny a tool call of this session or a task; when no approval is pending, the turn resumes.
 
-    A task goes on with the session that had started it: what it answers is heard there.
+    A task is resumed through the session that started it, which reads its answer.
     """
     context, caller = context_and_caller(request)
     session = await asyncio.to_thread(context.session, caller, session_id)
-    top, left = await asyncio.to_thread(_approve, session, data)
+    top, pending = await asyncio.to_thread(_approve, session, data)
     runs: ActiveRuns = request.app.state.runs
     return ApprovalResult(
-        pending=left, resumed=data.resume and not left and await runs.resume_after_approval(top)
+        pending=pending, resumed=data.resume and not pending and await runs.resume_after_approval(top)
     )
 
 
 def _approve(session: Session, data: ApproveBody) -> tuple[Session, int]:
-    """Settle one call; which session goes on with it, and how many calls still wait there."""
-    named = (data.session_id or session.session_id, data.seq, data.index)
+    """Decide one call; return the session to resume and the number of approvals pending there."""
+    target = (data.session_id or session.session_id, data.seq, data.index)
     chosen = [
-        call for call in session.pending_approvals() if (call.session_id, call.seq, call.index) == named
+        call for call in session.pending_approvals() if (call.session_id, call.seq, call.index) == target
     ]
     if not chosen:
-        said = f"call {data.index} of answer {data.seq} of {named[0]} does not wait for a person"
+        detail = f"call {data.index} of answer {data.seq} of {target[0]} does not wait for approval"
         raise Refusal(
-            409, "not_waiting", said, "read the session anew: `pending_approvals` lists what can be approved"
+            409, "not_waiting", detail, "reload the session: `pending_approvals` lists the calls that wait"
         )
     session.approve(chosen[0], allow=data.allow)
     top = session_to_resume(session)

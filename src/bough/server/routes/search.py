@@ -1,4 +1,4 @@
-"""Search over HTTP: what is indexed is found at once, what is not is indexed beside the request."""
+"""Route for search, and the background indexing it triggers."""
 
 from __future__ import annotations
 
@@ -18,37 +18,39 @@ from ..context import ApiRequest, context_and_caller
 from ..json_views import to_json
 from ..schemas import IndexingStatus, SearchResults
 
-PATIENCE = 0.3  # seconds a search waits for what is new: mostly enough, and nobody feels it when it is not
+INDEX_WAIT = 0.3  # seconds a search waits for indexing: usually enough, and short enough not to be noticed
 
 
-class _Ended(Exception):
-    """The server ends; what is indexed by now stays so."""
+class _ShutDown(Exception):
+    """Raised at shutdown to stop indexing; indexed entries stay indexed."""
 
 
 class SearchIndexer:
+    """Brings the search index up to date in the background, one run at a time."""
+
     def __init__(self, index: Callable[[IndexProgress], int]) -> None:
         self._index = index
         self._task: asyncio.Task[None] | None = None
         self._is_ending = Event()
-        self._of = self._left = 0
+        self._total = self._left = 0
         self.error: str | None = None
-        """Why it could not go on; None: nothing is in the way."""
+        """Why the last indexing failed, or None."""
 
     @property
     def progress(self) -> IndexingStatus | None:
-        """How far it is; None while nothing is being indexed."""
-        return None if self._task is None else IndexingStatus(self._of - self._left, self._of)
+        """Progress of indexing; None if none is running."""
+        return None if self._task is None else IndexingStatus(self._total - self._left, self._total)
 
     async def catch_up(self, behind: int, patience: float) -> None:
-        """See that it goes on, and wait for its end, but no longer than so many seconds."""
+        """Start indexing unless it is running, and wait for its end, at most `patience` seconds."""
         if self._task is None:
-            self._of = self._left = behind
+            self._total = self._left = behind
             self.error = None
             self._task = asyncio.create_task(self._run())
         await asyncio.wait([self._task], timeout=patience)
 
     async def close(self) -> None:
-        """After the batch it is at: what was written is whole."""
+        """Stop after the current batch."""
         self._is_ending.set()
         if self._task is not None:
             await asyncio.wait([self._task])
@@ -56,17 +58,17 @@ class SearchIndexer:
     async def _run(self) -> None:
         try:
             await asyncio.to_thread(self._index, self._progress)
-        except _Ended:
+        except _ShutDown:
             return
-        except BoughError as error:  # a full disk, a lost connection: what is indexed can be searched
+        except BoughError as error:  # full disk or lost connection: indexed entries can still be searched
             self.error = str(error)
         finally:
             self._task = None
 
     def _progress(self, entries: int, left: int) -> None:
         if self._is_ending.is_set():
-            raise _Ended
-        self._left = min(left, self._of)
+            raise _ShutDown
+        self._left = min(left, self._total)
 
 
 @get("/api/search", tags=["search"])
@@ -79,25 +81,25 @@ async def search(
     page: Annotated[str | None, QueryParameter(description="The `next` of a page")] = None,
     trashed: FromQuery[bool] = False,
 ) -> SearchResults:
-    """Every message, tool input and tool output that matches. What is new is indexed; much of it takes a while, which `indexing` tells."""
+    """Search messages, tool inputs and tool outputs. New entries are indexed first; `indexing` shows progress if that takes long."""
     context, _ = context_and_caller(request)
     indexing: SearchIndexer = request.app.state.indexing
-    ask = partial(context.store.search, q, limit=limit, before=page, trashed=trashed, catch_up=False)
-    found = await to_thread.run_sync(ask)
-    if found.unindexed_sessions:
-        await indexing.catch_up(found.unindexed_sessions, PATIENCE)
-        found = await to_thread.run_sync(ask)
+    run_search = partial(context.store.search, q, limit=limit, before=page, trashed=trashed, catch_up=False)
+    result = await to_thread.run_sync(run_search)
+    if result.unindexed_sessions:
+        await indexing.catch_up(result.unindexed_sessions, INDEX_WAIT)
+        result = await to_thread.run_sync(run_search)
     return SearchResults(
-        hits=[{"reference": reference(hit), **to_json(hit)} for hit in found.hits],
-        next=found.next,
-        unindexed_sessions=found.unindexed_sessions,
-        indexing=indexing.progress if found.unindexed_sessions else None,
-        index_error=indexing.error if found.unindexed_sessions else None,
+        hits=[{"reference": reference(hit), **to_json(hit)} for hit in result.hits],
+        next=result.next,
+        unindexed_sessions=result.unindexed_sessions,
+        indexing=indexing.progress if result.unindexed_sessions else None,
+        index_error=indexing.error if result.unindexed_sessions else None,
     )
 
 
 def reference(hit: SearchHit) -> str:
-    """What opens it: on the path by its number, elsewhere by its branch too."""
+    """Return the reference that opens a hit: by seq on the current path, else with its branch."""
     if not hit.seq:
         return hit.session_id
     return f"{hit.session_id}@{hit.seq}" if hit.on_path else f"{hit.session_id}@{hit.branch}:{hit.seq}"

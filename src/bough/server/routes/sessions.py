@@ -1,4 +1,4 @@
-"""Sessions over HTTP: list, count, start, read, name, tag, trash, restore."""
+"""Routes for sessions: list, count, start, read, rename, tag, trash, restore."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from ..schemas import (
 from ..truncate import SizedPage, truncate_value
 
 RELATED = 100
-STEP, MOST_WORK = 500, 2_000
+STEP, MAX_WORK = 500, 2_000
 UNTITLED = (
     4  # the heading of a row without a title is read from its first entries, which takes that much longer
 )
 COLUMNS: tuple[CountColumn, ...] = ("status", "agent", "model", "relation")
-_MOST_VALUES = 100
-_MOMENT = re.compile(r"[0-9A-Za-z:.+-]{1,40}")
+_MAX_VALUES = 100
+_TIME = re.compile(r"[0-9A-Za-z:.+-]{1,40}")
 
 
 def session_query(
@@ -60,14 +60,12 @@ def session_query(
         str | None, QueryParameter(description="Forks, tasks and replays of this session")
     ] = None,
     title: FromQuery[str | None] = None,
-    after: Annotated[
-        str | None, QueryParameter(description="Started then or later: 2026-11-01, or 7d")
-    ] = None,
+    after: Annotated[str | None, QueryParameter(description="Started at or after: 2026-11-01, or 7d")] = None,
     before: Annotated[str | None, QueryParameter(description="Started before")] = None,
     trashed: FromQuery[bool] = False,
-    all: Annotated[bool, QueryParameter(description="Tasks and replays too")] = False,
+    all: Annotated[bool, QueryParameter(description="Include tasks and replays")] = False,
 ) -> SessionQuery:
-    """What of the sessions is asked for, as `bough ls` takes it."""
+    """Build a session query from the filters of the request, as in `bough ls`."""
     now = context_and_caller(request)[0].store.runtime.now()
     name, equals, value = (tag or "").partition("=")
     if tag is not None and not (name and equals):
@@ -90,12 +88,12 @@ def session_query(
 
 
 def parse_time(name: str, text: str | None, now: int) -> int | None:
-    """A time as the search takes it: a day, a time, or how long ago."""
+    """Parse a date, a time or an age, as in a search query."""
     if text is None:
         return None
     try:
-        if not _MOMENT.fullmatch(text):
-            raise InvalidSearch(text, "it is no time")
+        if not _TIME.fullmatch(text):
+            raise InvalidSearch(text, "not a time")
         return parse_query(f"after:{text}", now).since
     except InvalidSearch:
         raise InvalidArgument(
@@ -109,36 +107,40 @@ class SessionRows(Struct, frozen=True):
     next: str | None
 
 
-def find_sessions(store: StoreBackend, query: SessionQuery, words: str) -> SessionRows:
-    """A page of what is wanted, and if there are words, of those that have all of them in their headings."""
-    sought = words.casefold().split()
-    if sought:
-        return _looked_through(store, query, sought)
+def find_sessions(store: StoreBackend, query: SessionQuery, text: str) -> SessionRows:
+    """Return a page of sessions; with a text, only those whose heading contains all of its words.
+
+    Headings are not indexed, so they are scanned newest first, a bounded number per request: a page with few rows and
+    a `next` has not scanned all sessions.
+    """
+    words = text.casefold().split()
+    if words:
+        return _scan_headings(store, query, words)
     page = store.sessions(query)
     return SessionRows([(row, heading(store, row)) for row in page.sessions], page.next)
 
 
-def _looked_through(store: StoreBackend, query: SessionQuery, sought: list[str]) -> SessionRows:
-    found, before, work = list[tuple[SessionRow, str]](), query.before, 0
+def _scan_headings(store: StoreBackend, query: SessionQuery, words: list[str]) -> SessionRows:
+    matches, before, work = list[tuple[SessionRow, str]](), query.before, 0
     while True:
         step = replace(query, before=before, limit=STEP)
         page = store.sessions(step)
         for n, row in enumerate(page.sessions, 1):
-            named = heading(store, row)
+            row_heading = heading(store, row)
             work += 1 if row.title else UNTITLED
-            if all(word in named.casefold() for word in sought):
-                found.append((row, named))
-            if len(found) == query.limit or work >= MOST_WORK:
-                return SessionRows(found, store.sessions(replace(step, limit=n)).next)
+            if all(word in row_heading.casefold() for word in words):
+                matches.append((row, row_heading))
+            if len(matches) == query.limit or work >= MAX_WORK:
+                return SessionRows(matches, store.sessions(replace(step, limit=n)).next)
         if page.next is None:
-            return SessionRows(found, None)
+            return SessionRows(matches, None)
         before = page.next
 
 
 @get("/api", opt={"client": True}, tags=["server"])
 @in_thread
 def server_info(request: ApiRequest) -> ServerInfo:
-    """The server, and what you may do here."""
+    """Describe the server and what the caller may do."""
     context, caller = context_and_caller(request)
     agent = context.agent
     tools = [{"name": t.name, "effect": t.effect, "approval": t.approval} for t in agent.tools]
@@ -166,32 +168,32 @@ def list_sessions(
     request: ApiRequest,
     session_filter: NamedDependency[SessionQuery],
     text: Annotated[
-        str, QueryParameter(max_length=200, description="All of them in the title, or else the first input")
+        str, QueryParameter(max_length=200, description="Words that must all occur in the heading")
     ] = "",
     limit: Annotated[int, QueryParameter(ge=1, le=200)] = 50,
-    page: Annotated[str | None, QueryParameter(description="The `next` of a page")] = None,
+    page: Annotated[str | None, QueryParameter(description="The `next` of the previous page")] = None,
 ) -> SessionList:
-    """Sessions, newest first. A client sees its own, in few text."""
+    """List sessions, newest first. A client sees its own with fewer fields."""
     context, caller = context_and_caller(request)
     store = context.store_of(caller).backend
     if caller.is_client:
-        # Only by what it is told: a filter by anything else would tell it too.
-        kept = ("status", "agent", "title", "started_from", "started_before")
+        # Only by visible fields: filtering by a hidden field would reveal it.
+        allowed = ("status", "agent", "title", "started_from", "started_before")
         session_filter = SessionQuery(
-            include_children=False, **{name: getattr(session_filter, name) for name in kept}
+            include_children=False, **{name: getattr(session_filter, name) for name in allowed}
         )
     session_filter = replace(session_filter, limit=limit, before=page)
-    found, fitting = find_sessions(store, session_filter, text), SizedPage()
-    for row, named in found.rows:
-        view = row_view(row, named)
-        if not fitting.add(public_row(view) if caller.is_client else _truncated_row(view)):
-            shorter = find_sessions(store, replace(session_filter, limit=len(fitting.items)), text)
-            return SessionList(sessions=fitting.items, next=shorter.next)
-    return SessionList(sessions=fitting.items, next=found.next)
+    result, page_items = find_sessions(store, session_filter, text), SizedPage()
+    for row, row_heading in result.rows:
+        view = row_view(row, row_heading)
+        if not page_items.add(public_row(view) if caller.is_client else _truncated_row(view)):
+            shorter = find_sessions(store, replace(session_filter, limit=len(page_items.items)), text)
+            return SessionList(sessions=page_items.items, next=shorter.next)
+    return SessionList(sessions=page_items.items, next=result.next)
 
 
 def _truncated_row(view: Json) -> Json:
-    """Tags and errors may be long; a list tells their beginning."""
+    """Truncate long tags and errors."""
     shorter, _ = truncate_value(view, 8_000, 2_000)
     return dict(shorter)
 
@@ -203,22 +205,22 @@ def _truncated_row(view: Json) -> Json:
 )
 @in_thread
 def facets(request: ApiRequest, session_filter: NamedDependency[SessionQuery]) -> Facets:
-    """How many sessions match, and of those how many by status, agent, model and relation."""
+    """Count the matching sessions by status, agent, model and relation."""
     context, _ = context_and_caller(request)
     store = context.store.backend
     totals = {column: store.count(replace(session_filter, **{column: None}), column) for column in COLUMNS}
     counts: dict[str, dict[str, int]] = {
-        column: dict(sorted(found.items(), key=lambda pair: (-pair[1], pair[0]))[:_MOST_VALUES])
-        for column, found in totals.items()
+        column: dict(sorted(values.items(), key=lambda pair: (-pair[1], pair[0]))[:_MAX_VALUES])
+        for column, values in totals.items()
     }
-    # A column that is not filtered has counted them all.
+    # The counts of an unfiltered column sum to the total.
     free = next((column for column in COLUMNS if getattr(session_filter, column) is None), None)
-    every = store.count(session_filter, "status") if free is None else totals[free]
-    return Facets(total=sum(every.values()), facets=counts)
+    all_counts = store.count(session_filter, "status") if free is None else totals[free]
+    return Facets(total=sum(all_counts.values()), facets=counts)
 
 
 class StartBody(Struct, forbid_unknown_fields=True):
-    """All of it may be left out."""
+    """All fields are optional."""
 
     agent: str | None = None
     prompt: str | None = None
@@ -233,10 +235,10 @@ class StartBody(Struct, forbid_unknown_fields=True):
 @post("/api/sessions", tags=["sessions"])
 @in_thread
 def start_session(request: ApiRequest, data: JSONBody[StartBody]) -> Response[SessionResult]:
-    """Start a session. With a `session_id` it is idempotent."""
+    """Start a session; idempotent with a `session_id`."""
     context, _ = context_and_caller(request)
     seeds = [system(data.prompt)] if data.prompt else []
-    made = context.store.start(
+    session = context.store.start(
         data.agent,
         seeds,
         session_id=data.session_id,
@@ -246,8 +248,8 @@ def start_session(request: ApiRequest, data: JSONBody[StartBody]) -> Response[Se
         model=data.model or None,
         owner=data.owner or None,
     )
-    headers = {"location": f"/api/sessions/{made.session_id}"}
-    return Response(session_result(made), status_code=201, headers=headers)
+    headers = {"location": f"/api/sessions/{session.session_id}"}
+    return Response(session_result(session), status_code=201, headers=headers)
 
 
 def session_result(session: Session) -> SessionResult:
@@ -258,7 +260,7 @@ def session_result(session: Session) -> SessionResult:
 @get("/api/sessions/{session_id:str}", opt={"client": True}, tags=["sessions"])
 @in_thread
 def read_session(request: ApiRequest, session_id: FromPath[str]) -> SessionDetail:
-    """A session: its row, what holds at its leaf, what is to be done next, and what it is related to."""
+    """Read a session: its fields, settings, next action, open tool calls and related sessions."""
     context, caller = context_and_caller(request)
     session = context.session(caller, session_id)
     store, row = session.log.store, session.row
@@ -267,7 +269,7 @@ def read_session(request: ApiRequest, session_id: FromPath[str]) -> SessionDetai
         return SessionDetail(session=public_row(view))
     settings, _ = truncate_value(to_json(fold_settings(store.non_message_entries(session_id))), 60_000)
     related = store.sessions(SessionQuery(parent_session=session_id, limit=RELATED))
-    known = read_call_status(session.log)
+    call_status = read_call_status(session.log)
     return SessionDetail(
         session=_truncated_row(view),
         settings={
@@ -279,13 +281,13 @@ def read_session(request: ApiRequest, session_id: FromPath[str]) -> SessionDetai
             **settings,
         },
         next_action=next_action(session),
-        open_tool_calls=open_call_views(session, known),
-        pending_approvals=pending_approvals(session, known),
+        open_tool_calls=open_call_views(session, call_status),
+        pending_approvals=pending_approvals(session, call_status),
         queued=len(store.inbox(session_id)),
         draft=store.draft(session_id),
         is_running_here=request.app.state.runs.is_running(session_id),
         parent=_parent(store, row),
-        related=[_truncated_row(row_view(one, heading(store, one))) for one in related.sessions],
+        related=[_truncated_row(row_view(child, heading(store, child))) for child in related.sessions],
         related_next=related.next,
     )
 
@@ -294,14 +296,14 @@ def _parent(store: StoreBackend, row: SessionRow) -> Json | None:
     if row.parent_session is None:
         return None
     try:
-        found = store.session(row.parent_session)
+        parent = store.session(row.parent_session)
     except NotFound:
         return {"id": row.parent_session, "is_gone": True}
-    return _truncated_row(row_view(found, heading(store, found)))
+    return _truncated_row(row_view(parent, heading(store, parent)))
 
 
 def next_action(session: Session) -> str:
-    """From the few entries a cursor is made of, not from the whole path."""
+    """Return the next action from the cursor, which needs only a few entries of the path."""
     cursor = session.log.cursor
     if cursor.open_calls:
         return RunTools.__name__
@@ -309,7 +311,7 @@ def next_action(session: Session) -> str:
 
 
 class UpdateBody(Struct, forbid_unknown_fields=True):
-    """What is left out stays; null removes."""
+    """Missing fields stay as they are; null removes a value."""
 
     title: str | UnsetType | None = UNSET
     tags: dict[str, str | None] | UnsetType = UNSET
@@ -320,7 +322,7 @@ class UpdateBody(Struct, forbid_unknown_fields=True):
 def update_session(
     request: ApiRequest, session_id: FromPath[str], data: JSONBody[UpdateBody]
 ) -> SessionResult:
-    """Name or tag a session."""
+    """Rename or tag a session."""
     context, caller = context_and_caller(request)
     session = context.session(caller, session_id)
     if data.title is not UNSET:
@@ -333,7 +335,7 @@ def update_session(
 @delete("/api/sessions/{session_id:str}", status_code=200, tags=["sessions"])
 @in_thread
 def trash_session(request: ApiRequest, session_id: FromPath[str]) -> TrashResult:
-    """Put a session and its tasks into the trash; `restore` brings them back."""
+    """Move a session and its tasks to the trash; `restore` brings them back."""
     context, _ = context_and_caller(request)
     return TrashResult(trashed=context.store.delete(session_id))
 
@@ -341,7 +343,7 @@ def trash_session(request: ApiRequest, session_id: FromPath[str]) -> TrashResult
 @post("/api/sessions/{session_id:str}/restore", status_code=200, tags=["sessions"])
 @in_thread
 def restore_session(request: ApiRequest, session_id: FromPath[str]) -> RestoreResult:
-    """Bring a session back from the trash."""
+    """Restore a session from the trash."""
     context, _ = context_and_caller(request)
     return RestoreResult(restored=context.store.restore(session_id))
 

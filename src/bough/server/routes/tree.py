@@ -1,4 +1,4 @@
-"""The tree over HTTP: all branches in few bytes, and any part of them in lines."""
+"""Routes for the tree: all branches in a compact form, outlines of any part, and labels."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ..path_window import read_entries
 from ..schemas import BranchList, LabelList, LabelResult, Outline
 from ..truncate import SizedPage
 
-LINES, PLACES, RELATED = 500, 200, 500
-MOST_LOOKED_AT, STEP = 5_000, 250
+LINES, MAX_POSITIONS, RELATED = 500, 200, 500
+MAX_SCANNED, STEP = 5_000, 250
 MAX_LABELS = 2_000
 KINDS = ("inputs", "messages", "all")
 
@@ -29,14 +29,14 @@ KINDS = ("inputs", "messages", "all")
 @get("/api/sessions/{session_id:str}/branches", tags=["tree"])
 @in_thread
 def branches(request: ApiRequest, session_id: FromPath[str]) -> BranchList:
-    """Every branch of the session's tree, and the present path as ranges of them."""
+    """List every branch of the session's tree, and the current path as ranges of branches."""
     context, caller = context_and_caller(request)
     session = context.session(caller, session_id)
     tree, store = context.tree(session), session.log.store
     rows: list[list[int | None]] = [
-        [one.branch, one.parent, one.parent_seq, tree.reach[one.branch], int(one.session_id == session_id)]
-        for one in tree.branches.values()
-        if one.branch in tree.reach
+        [row.branch, row.parent, row.parent_seq, tree.reach[row.branch], int(row.session_id == session_id)]
+        for row in tree.branches.values()
+        if row.branch in tree.reach
     ]
     related = store.sessions(SessionQuery(parent_session=session_id, limit=RELATED)).sessions
     return BranchList(
@@ -62,21 +62,23 @@ def branches(request: ApiRequest, session_id: FromPath[str]) -> BranchList:
 def outline(
     request: ApiRequest,
     session_id: FromPath[str],
-    branch: Annotated[int | None, QueryParameter(ge=1, le=2**31, description="Its own entries")] = None,
-    leaf: Annotated[str | None, QueryParameter(description="Or those of the path to this place")] = None,
+    branch: Annotated[
+        int | None, QueryParameter(ge=1, le=2**31, description="The entries of this branch")
+    ] = None,
+    leaf: Annotated[str | None, QueryParameter(description="Or those of the path to this position")] = None,
     positions: Annotated[str | None, QueryParameter(description="Or these: 3:8,1:2")] = None,
     first: Annotated[int, QueryParameter(ge=1, le=2**32)] = 1,
     last: Annotated[int | None, QueryParameter(ge=0, le=2**32)] = None,
     kinds: Annotated[str, QueryParameter(description="inputs, messages or all")] = "all",
     limit: Annotated[int, QueryParameter(ge=1, le=LINES)] = LINES,
 ) -> Outline:
-    """Entries in a line each: of a branch, of a path, or of single places."""
+    """List entries as one line each: of a branch, of a path, or at single positions."""
     context, caller = context_and_caller(request)
     session = context.session(caller, session_id)
     if kinds not in KINDS:
         raise InvalidArgument("kinds", kinds, ", ".join(KINDS))
     if positions is not None:
-        return _single(context, session, positions.split(","))
+        return _outline_positions(context, session, positions.split(","))
     if branch is not None:
         tree = context.tree(session)
         if branch not in tree.reach:
@@ -85,12 +87,14 @@ def outline(
         there = context.session_at(session, f"{branch}:{tree.reach[branch]}")
     else:
         there = context.session_at(session, leaf)
-    return _lines(there, first, there.leaf.seq if last is None else min(last, there.leaf.seq), kinds, limit)
+    return _outline_range(
+        there, first, there.leaf.seq if last is None else min(last, there.leaf.seq), kinds, limit
+    )
 
 
-def _lines(there: Session, first: int, last: int, kinds: str, limit: int) -> Outline:
+def _outline_range(there: Session, first: int, last: int, kinds: str, limit: int) -> Outline:
     page, covered = SizedPage(), first - 1
-    for begin in range(first, min(last, first + MOST_LOOKED_AT - 1) + 1, STEP):
+    for begin in range(first, min(last, first + MAX_SCANNED - 1) + 1, STEP):
         stop = min(begin + STEP - 1, last)
         for entry in read_entries(there, begin, stop):
             if not is_listed(entry, kinds):
@@ -105,51 +109,51 @@ def is_listed(entry: Entry, kinds: str) -> bool:
     if kinds == "inputs":
         return bool(entry.turn) and entry.turn == entry.seq
     message = entry.message
-    has_words = message is not None and message.role in ("user", "assistant") and bool(message.text.strip())
-    return kinds == "all" or has_words
+    has_text = message is not None and message.role in ("user", "assistant") and bool(message.text.strip())
+    return kinds == "all" or has_text
 
 
-def _single(context: ServerContext, session: Session, places: list[str]) -> Outline:
-    """Those of the places that there are, in the order asked for."""
-    if len(places) > PLACES:
-        raise InvalidArgument("positions", len(places), f"at most {PLACES} positions")
+def _outline_positions(context: ServerContext, session: Session, places: list[str]) -> Outline:
+    """Outline the positions that exist, in the requested order."""
+    if len(places) > MAX_POSITIONS:
+        raise InvalidArgument("positions", len(places), f"at most {MAX_POSITIONS} positions")
     tree, page = context.tree(session), SizedPage()
     for place in places:
-        leaf = _parsed(place)
+        leaf = _parse_position(place)
         if leaf.seq and tree.contains(leaf):
             there = context.session_at(session, str(leaf))
             page.add(line_view(read_entries(there, leaf.seq, leaf.seq)[0]))
     return Outline(first=0, last=0, has_after=False, lines=page.items)
 
 
-def _parsed(place: str) -> Leaf:
+def _parse_position(place: str) -> Leaf:
     branch, colon, seq = place.partition(":")
     if not (colon and branch.isdecimal() and seq.isdecimal() and len(place) <= 30):
-        raise InvalidArgument("positions", place, "branch:seq, several by commas")
+        raise InvalidArgument("positions", place, "branch:seq, separated by commas")
     return Leaf(int(branch), int(seq))
 
 
 @get("/api/sessions/{session_id:str}/labels", tags=["tree"])
 @in_thread
 def read_labels(request: ApiRequest, session_id: FromPath[str]) -> LabelList:
-    """The labels of a session's tree, the newest last."""
+    """List the labels of a session's tree, newest last."""
     context, caller = context_and_caller(request)
-    found = list(context.session(caller, session_id).labels().items())
+    labels = list(context.session(caller, session_id).labels().items())
     return LabelList(
-        labels=[{"position": str(place), "label": label} for place, label in found[-MAX_LABELS:]],
-        total=len(found),
+        labels=[{"position": str(place), "label": label} for place, label in labels[-MAX_LABELS:]],
+        total=len(labels),
     )
 
 
 class LabelBody(Struct, forbid_unknown_fields=True):
-    at: Annotated[str, Meta(description="branch:seq, or a seq of the present path")]
-    label: Annotated[str | None, Meta(description=f"At most {MAX_LENGTH} characters; null takes it away")]
+    at: Annotated[str, Meta(description="branch:seq, or a seq of the current path")]
+    label: Annotated[str | None, Meta(description=f"At most {MAX_LENGTH} characters; null removes it")]
 
 
 @post("/api/sessions/{session_id:str}/labels", status_code=200, tags=["tree"])
 @in_thread
 def set_label(request: ApiRequest, session_id: FromPath[str], data: JSONBody[LabelBody]) -> LabelResult:
-    """Name a place of the tree. Nothing is moved, and no model sees it."""
+    """Label a position of the tree. Nothing moves, and the model does not see labels."""
     context, caller = context_and_caller(request)
     session = context.session(caller, session_id)
     place = context.position(session, data.at)

@@ -1,4 +1,4 @@
-"""Spending and storage over HTTP."""
+"""Routes for usage and storage."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def session_usage(
     request: ApiRequest,
     session_id: FromPath[str],
     view: Annotated[UsageView, QueryParameter(description="own, path or tree")] = "own",
-    since: Annotated[str | None, QueryParameter(description="Behind this place of the path")] = None,
-    leaf: Annotated[str | None, QueryParameter(description="Of the path to this place")] = None,
+    since: Annotated[str | None, QueryParameter(description="After this position of the path")] = None,
+    leaf: Annotated[str | None, QueryParameter(description="Of the path to this position")] = None,
 ) -> SessionUsage:
-    """What a session cost: its own calls, those of its path, or those of its tasks too."""
+    """Sum the model calls of a session: its own, those of its path, or including tasks."""
     context, caller = context_and_caller(request)
     session = context.session_at(context.session(caller, session_id), leaf)
     behind = None if since is None else context.position(session, since)
@@ -59,7 +59,7 @@ def space_usage(
     request: ApiRequest,
     since: Annotated[str | None, QueryParameter(description="2026-11-01, or 7d")] = None,
 ) -> SpaceUsage:
-    """What all sessions cost, trashed ones too, by day (UTC), model, agent and bucket."""
+    """Sum the model calls of all sessions, including trashed ones, by day (UTC), model, agent and bucket."""
     context, _ = context_and_caller(request)
     floor = parse_time("since", since, context.store.runtime.now()) or 0
     spent = context.store.backend.daily_usage(max(floor, 0))
@@ -114,7 +114,7 @@ def _named(groups: dict[str, Totals]) -> list[Json]:
 @get("/api/sessions/{session_id:str}/storage", tags=["usage"])
 @in_thread
 def storage(request: ApiRequest, session_id: FromPath[str]) -> Storage:
-    """What a session's own branches hold, in entries and bytes."""
+    """Return the size of a session's own branches in entries and bytes."""
     context, caller = context_and_caller(request)
     session = context.session(caller, session_id)
     return Storage(**to_json(session.log.store.storage_size(session_id)))
@@ -124,13 +124,14 @@ def storage(request: ApiRequest, session_id: FromPath[str]) -> Storage:
 @in_thread
 def space_storage(
     request: ApiRequest,
-    trashed: Annotated[bool, QueryParameter(description="What lies in the trash instead")] = False,
-    limit: Annotated[int, QueryParameter(ge=1, le=1_000, description="Sessions to look at")] = 500,
+    trashed: Annotated[bool, QueryParameter(description="Trashed sessions instead")] = False,
+    limit: Annotated[int, QueryParameter(ge=1, le=1_000, description="Sessions per page")] = 500,
     page: Annotated[str | None, QueryParameter(description="The `next` of a page")] = None,
 ) -> SpaceStorage:
-    """What all sessions hold, a page of them at a time: their sums, and the largest of them.
+    """Return the size of a page of sessions: sums and the largest sessions.
 
-    A blob that several sessions name is kept once and counted for each."""
+    A blob referenced by several sessions is stored once but counted for each.
+    """
     context, _ = context_and_caller(request)
     store, sums = context.store.backend, StorageSize()
     found = store.sessions(SessionQuery(trashed=trashed, limit=limit, before=page))

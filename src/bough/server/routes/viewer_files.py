@@ -1,4 +1,4 @@
-"""The viewer's files, out of the package, and logging in. Names are looked up in a list, so no path leads elsewhere."""
+"""Routes for the viewer's files and for login. Files are looked up by name, so no path can escape the package."""
 
 from __future__ import annotations
 
@@ -40,43 +40,46 @@ class ViewerFile(Struct, frozen=True):
 
 
 def viewer_files() -> dict[str, ViewerFile]:
-    """Every file of the viewer, by its path below it."""
+    """Read every file of the viewer, by its path below the viewer folder."""
     root = files("bough.server").joinpath("viewer")
     return dict(_below(root, "")) if root.is_dir() else {}
 
 
 def _below(folder: Traversable, prefix: str) -> Iterator[tuple[str, ViewerFile]]:
-    for one in folder.iterdir():
-        ending = one.name.rpartition(".")[2]
-        if one.is_dir():
-            yield from _below(one, f"{prefix}{one.name}/")
+    for file in folder.iterdir():
+        ending = file.name.rpartition(".")[2]
+        if file.is_dir():
+            yield from _below(file, f"{prefix}{file.name}/")
         elif ending in TYPES:
-            data = one.read_bytes()
-            yield f"{prefix}{one.name}", ViewerFile(data, TYPES[ending], f'"{sha256(data).hexdigest()[:20]}"')
+            data = file.read_bytes()
+            yield (
+                f"{prefix}{file.name}",
+                ViewerFile(data, TYPES[ending], f'"{sha256(data).hexdigest()[:20]}"'),
+            )
 
 
 @get(["/", "/{page:path}"], sync_to_thread=False, include_in_schema=False)
 def page(request: Request[Any, Any, Any], page: FromPath[str | None] = None) -> Response[bytes]:
-    """The viewer, whatever place of it is named; its own code reads the address."""
+    """Serve the viewer's page for any address; its script reads the URL."""
     name = (page or "").strip("/")
     if name.startswith("api/") or "." in name.rpartition("/")[2]:
-        raise Refusal(404, "no_page", "there is nothing at this address")
-    return _served(request, INDEX)
+        raise Refusal(404, "no_page", "page not found")
+    return _file_response(request, INDEX)
 
 
 @get("/assets/{name:path}", sync_to_thread=False, include_in_schema=False)
 def asset(request: Request[Any, Any, Any], name: FromPath[str]) -> Response[bytes]:
-    return _served(request, name.lstrip("/"))
+    return _file_response(request, name.lstrip("/"))
 
 
-def _served(request: Request[Any, Any, Any], name: str) -> Response[bytes]:
-    found: ViewerFile | None = request.app.state.viewer.get(name)
-    if found is None:
-        raise Refusal(404, "no_page", "there is nothing at this address")
-    headers = {"etag": found.tag, "cache-control": "no-cache"}
-    if request.headers.get("if-none-match") == found.tag:
+def _file_response(request: Request[Any, Any, Any], name: str) -> Response[bytes]:
+    file: ViewerFile | None = request.app.state.viewer.get(name)
+    if file is None:
+        raise Refusal(404, "no_page", "page not found")
+    headers = {"etag": file.tag, "cache-control": "no-cache"}
+    if request.headers.get("if-none-match") == file.tag:
         return Response(b"", status_code=304, headers=headers)
-    return Response(found.data, media_type=found.media_type, headers=headers)
+    return Response(file.data, media_type=file.media_type, headers=headers)
 
 
 @get("/openapi.json", sync_to_thread=False, include_in_schema=False)
@@ -90,18 +93,18 @@ class LoginBody(Struct, forbid_unknown_fields=True):
 
 @post("/api/login", sync_to_thread=False, status_code=200, tags=["server"], opt={"client": True})
 def login(request: Request[Any, Any, Any], data: JSONBody[LoginBody]) -> Response[LoginInfo]:
-    """Keep a token in a cookie that scripts cannot read and other sites cannot use."""
+    """Store a token in an HttpOnly, SameSite=Strict cookie."""
     access: AccessSettings = request.app.state.context.access
     caller = access.caller(data.token)
     if caller is None:
-        raise Refusal(401, "no_token", "that is not a token of this server")
+        raise Refusal(401, "no_token", "the token is not valid")
     cookie = Cookie(key=COOKIE, value=data.token, httponly=True, samesite="strict", path="/")
     return Response(LoginInfo(level=caller.level, owner=caller.owner), cookies=[cookie])
 
 
 @delete("/api/login", sync_to_thread=False, status_code=200, tags=["server"], opt={"client": True})
 def logout() -> Response[LoginInfo]:
-    """Forget the cookie."""
+    """Delete the cookie."""
     cookie = Cookie(key=COOKIE, value="", httponly=True, samesite="strict", path="/", max_age=0)
     return Response(LoginInfo(level=None), cookies=[cookie])
 
