@@ -154,7 +154,7 @@ class TestEntries:
     def test_a_place_of_another_session_is_not_read(self, server: LocalServer) -> None:
         mine, other = talked(server.sessions), talked(server.sessions)
         fork = mine.fork(at=2)
-        for path in ("path?leaf=", "outline?leaf=", "seen?at=", "turns?leaf=", "state?leaf=", "entries/"):
+        for path in ("path?leaf=", "outline?leaf=", "request?at=", "turns?leaf=", "state?leaf=", "entries/"):
             server.get(f"{of(mine)}/{path}{other.leaf}", 404)
             assert server.client.get(f"{of(fork)}/{path}{mine.log.leaf_at(2)}").status_code == 200, path
             server.get(f"{of(fork)}/{path}{mine.log.leaf_at(5)}", 404)  # behind what the fork stands on

@@ -365,7 +365,7 @@ class TestUsageAndSearch:
             own = server.get(f"{of(session)}/usage")
             assert (own["total"]["calls"], own["models"][0]["name"]) == (1, "m1")
             assert server.get(f"{of(session)}/usage", view="path", since="2")["total"]["calls"] == 0
-            assert server.get(f"{of(session)}/usage", 400, view="all")["code"] == "invalid_argument"
+            assert server.get(f"{of(session)}/usage", 400, view="all")["code"] == "invalid_value"
             store.delete(session.session_id)
             space = server.get("/api/usage")
             assert space["total"] == own["total"]

@@ -125,7 +125,7 @@ class TestFacts:
 
     def test_who_missed_too_much_is_told_to_read_anew(self, store: Store) -> None:
         session = store.start()
-        for _ in range(events.MOST_MISSED + 1):
+        for _ in range(events.MAX_MISSED + 1):
             session.log.record("titled")
         with LocalServer(store) as server:
             address = f"/api/sessions/{session.session_id}/events"
