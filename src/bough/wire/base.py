@@ -13,14 +13,14 @@ from ..core.messages import Message
 from ..core.usage import Usage
 
 Request = dict[str, Any]
-"""The part of a request that is history."""
+"""The history part of a request."""
 HISTORY_KEYS = ("messages", "input", "contents")
 Blobs = Callable[[str], bytes | None]
-"""The bytes of a digest; None if they are missing."""
+"""Returns the bytes of a digest; None if they are missing."""
 
 
 class Answer(Struct, frozen=True):
-    """What a model replied, in our words."""
+    """A model's reply, independent of its provider."""
 
     message: Message
     usage: Usage | None = None
@@ -28,7 +28,7 @@ class Answer(Struct, frozen=True):
     provider: str | None = None
     model: str | None = None
     finish: str | None = None
-    """None: the provider never said that it was done."""
+    """None: the provider reported no stop reason."""
 
 
 class Violations(Protocol):
@@ -36,7 +36,7 @@ class Violations(Protocol):
 
 
 class Provider(Struct, frozen=True):
-    """One provider's way to write a history, both ways, and its rules."""
+    """One provider's wire format: projection, parsing and rules."""
 
     name: str
     project: Callable[[Context, Blobs], Request]
@@ -44,4 +44,4 @@ class Provider(Struct, frozen=True):
     parse_reply: Callable[[object], Answer]
     parse_messages: Callable[[Iterable[object]], list[Message]]
     history: str = "messages"
-    """The key of a request under which its list of messages lies; one of HISTORIES."""
+    """The key of the list of messages in a request; one of HISTORY_KEYS."""

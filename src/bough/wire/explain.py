@@ -1,4 +1,4 @@
-"""Explain: where a request first differs from the one sent before it, and so where the cache grows cold.
+"""Find path a request first differs from the previous one, which is path the provider's cache stops helping.
 
 Knows JSON values only.
 """
@@ -11,11 +11,11 @@ from msgspec import Struct
 
 from .base import HISTORY_KEYS, Request
 
-SHOWN = 60
+MAX_REPR_LENGTH = 60
 
 
 class Missing(Struct, frozen=True):
-    """Stands where one of two requests has no value."""
+    """A placeholder path one of two requests has no value."""
 
     def __repr__(self) -> str:
         return "nothing"
@@ -33,30 +33,30 @@ class Difference(Struct, frozen=True):
 
 
 def first_difference(before: Request, after: Request) -> Difference | None:
-    """None if `now` only adds to the history of `was`: then a provider reads on where it stopped.
+    """Return the first difference; None if `after` only adds to the history of `before`.
 
-    The last message of `was` may have grown by blocks: providers cache blocks, not messages, and on
-    Anthropic and Gemini a turn that a tool ended and the next input are one user message.
+    The last message of `before` may have additional blocks: providers cache blocks, not messages, and on Anthropic
+    and Gemini a turn that a tool ended and the next input are one user message.
     """
     history = next((key for key in HISTORY_KEYS if key in before and key in after), None)
     for key in dict.fromkeys([*before, *after]):
         if key != history:
-            found = _differ(key, before.get(key, Missing()), after.get(key, Missing()))
-            if found is not None:
-                return found
+            difference = _compare(key, before.get(key, Missing()), after.get(key, Missing()))
+            if difference is not None:
+                return difference
     old, new = (before[history], after[history]) if history is not None else ([], [])
     for index, message in enumerate(old):
         present = new[index] if index < len(new) else Missing()
         if index == len(old) - 1:
-            present = _cut(message, present)
-        found = _differ(f"{history}[{index}]", message, present)
-        if found is not None:
-            return found
+            present = _drop_added_blocks(message, present)
+        difference = _compare(f"{history}[{index}]", message, present)
+        if difference is not None:
+            return difference
     return None
 
 
-def _cut(message: Any, present: Any) -> Any:
-    """`present` without the blocks it has beyond those of `message`."""
+def _drop_added_blocks(message: Any, present: Any) -> Any:
+    """Return `present` without its blocks beyond those of `message`."""
     if not isinstance(message, dict) or not isinstance(present, dict):
         return present
     for key in ("content", "parts"):
@@ -66,30 +66,34 @@ def _cut(message: Any, present: Any) -> Any:
     return present
 
 
-def _differ(where: str, was: Any, now: Any) -> Difference | None:
-    if type(was) is not type(now):
-        return Difference(where, was, now)
-    if isinstance(was, dict):
-        return _differ_dict(where, was, now)
-    if isinstance(was, list):
-        for index in range(max(len(was), len(now))):
-            sides = [side[index] if index < len(side) else Missing() for side in (was, now)]
-            found = _differ(f"{where}[{index}]", *sides)
-            if found is not None:
-                return found
+def _compare(path: str, before: Any, after: Any) -> Difference | None:
+    if type(before) is not type(after):
+        return Difference(path, before, after)
+    if isinstance(before, dict):
+        return _compare_dicts(path, before, after)
+    if isinstance(before, list):
+        for index in range(max(len(before), len(after))):
+            sides = [side[index] if index < len(side) else Missing() for side in (before, after)]
+            difference = _compare(f"{path}[{index}]", *sides)
+            if difference is not None:
+                return difference
         return None
-    return None if was == now else Difference(where, was, now)
+    return None if before == after else Difference(path, before, after)
 
 
-def _differ_dict(where: str, was: dict[str, Any], now: dict[str, Any]) -> Difference | None:
-    for key in dict.fromkeys([*was, *now]):
-        found = _differ(f"{where}.{key}", was.get(key, Missing()), now.get(key, Missing()))
-        if found is not None:
-            return found
-    # Equal values in another order are other bytes, which is all a cache goes by.
-    return None if list(was) == list(now) else Difference(f"{where} (order of keys)", list(was), list(now))
+def _compare_dicts(path: str, before: dict[str, Any], after: dict[str, Any]) -> Difference | None:
+    for key in dict.fromkeys([*before, *after]):
+        difference = _compare(f"{path}.{key}", before.get(key, Missing()), after.get(key, Missing()))
+        if difference is not None:
+            return difference
+    # Equal values in another order are different bytes, and a cache compares bytes.
+    return (
+        None
+        if list(before) == list(after)
+        else Difference(f"{path} (order of keys)", list(before), list(after))
+    )
 
 
 def _short(value: Any) -> str:
     shown = repr(value)
-    return shown if len(shown) <= SHOWN else shown[: SHOWN - 1] + "…"
+    return shown if len(shown) <= MAX_REPR_LENGTH else shown[: MAX_REPR_LENGTH - 1] + "…"

@@ -1,4 +1,4 @@
-"""Media: which bytes a provider is shown, and the words it gets instead of the others.
+"""Media: which bytes a provider gets, and the text that replaces the others.
 
 Knows limits and file signatures. Does not know how a provider writes an image.
 """
@@ -14,7 +14,7 @@ from ..core.messages import Attachment, Media
 from .base import Blobs
 
 PDF = "application/pdf"
-MAX_NAME_LENGTH = 100  # a name is for the model's orientation, not a place for a document
+MAX_NAME_LENGTH = 100  # a name helps the model to identify the file, no more
 
 
 class LoadedMedia(Struct, frozen=True):
@@ -28,12 +28,12 @@ class LoadedMedia(Struct, frozen=True):
 
 
 def load_media(part: Media | Attachment, blobs: Blobs, size_limits: Mapping[str, int]) -> LoadedMedia | str:
-    """The bytes to show, or a stub. `most` says which types the provider takes, and how many bytes."""
+    """Return the bytes to send, or a stub. `size_limits` has the accepted types and their limits in bytes."""
     data = part.data if isinstance(part, Attachment) else blobs(part.hash)
     if data is None:
         return media_stub(part, "is missing")
     # Providers compare the bytes with the declared type and refuse the whole request if they differ.
-    mime = _signature(data)
+    mime = _detect_mime(data)
     if mime is None or part.mime not in size_limits or len(data) > size_limits.get(mime, 0):
         return media_stub(part)
     return LoadedMedia(mime, data, part.name)
@@ -45,7 +45,7 @@ def media_stub(part: Media | Attachment, status: str = "not shown") -> str:
     return f"[{part.mime or 'media'}, {size:,} bytes{name}: {status}]"
 
 
-def _signature(data: bytes) -> str | None:
+def _detect_mime(data: bytes) -> str | None:
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return "image/png"
     if data.startswith(b"\xff\xd8\xff"):

@@ -18,7 +18,7 @@ from ..errors import InvalidValue, UnrecognizedReply
 
 
 def to_dict(value: object) -> dict[str, Any]:
-    """The dict behind a dict or an SDK's object; what lies inside may still be objects."""
+    """Return a dict or an SDK object as a dict; values inside may still be objects."""
     if isinstance(value, Mapping):
         return dict(value)
     dump = getattr(value, "model_dump", None)
@@ -29,7 +29,7 @@ def to_dict(value: object) -> dict[str, Any]:
 
 
 def content_blocks(content: object) -> list[dict[str, Any]]:
-    """Content as a list of blocks, whether it was written as text, a list or nothing."""
+    """Return content as a list of blocks, whether it is text, a list or None."""
     if content is None:
         return []
     if isinstance(content, str):
@@ -40,7 +40,7 @@ def content_blocks(content: object) -> list[dict[str, Any]]:
 
 
 def text_field(block: Mapping[str, Any], key: str) -> str:
-    """A field that must be text."""
+    """Return a field that must be text."""
     value = block.get(key)
     if isinstance(value, str):
         return value
@@ -54,10 +54,10 @@ def int_field(usage: Mapping[str, Any], key: str) -> int | None:
 
 
 def parse_tool_call(call_id: str, name: str, arguments: object) -> ToolCall:
-    """A call as the model wrote it; arguments no store could keep are kept as the text they came as."""
+    """Return the call; arguments that no store could keep unchanged are kept as their raw text."""
     value, raw = arguments, arguments
     if isinstance(raw, str):
-        # A call without arguments streams no text at all.
+        # A call without arguments streams no text.
         value = _decode(raw) if raw.strip() else {}
     if isinstance(value, dict) and _is_storable(value):
         return ToolCall(call_id, name, value)
@@ -65,14 +65,14 @@ def parse_tool_call(call_id: str, name: str, arguments: object) -> ToolCall:
 
 
 def parse_base64(data: object, mime: object, name: object = None) -> Attachment:
-    """Base64 in a message, as bytes on their way in."""
+    """Decode base64 of a message to an attachment."""
     try:
-        found = base64.b64decode(data, validate=True) if isinstance(data, str) else b""
+        decoded = base64.b64decode(data, validate=True) if isinstance(data, str) else b""
     except (binascii.Error, ValueError):
-        found = b""
-    if not found or not isinstance(mime, str):
-        raise UnrecognizedReply(f"inline media of type {mime!r} holds no valid base64")
-    return Attachment(found, mime, name if isinstance(name, str) else None)
+        decoded = b""
+    if not decoded or not isinstance(mime, str):
+        raise UnrecognizedReply(f"inline media of type {mime!r} is not valid base64")
+    return Attachment(decoded, mime, name if isinstance(name, str) else None)
 
 
 def _decode(text: str) -> object:

@@ -1,7 +1,7 @@
-"""Pairs: every call with its result, under an id the provider takes, and the words for what is not there.
+"""Pair every tool call with its result, under an id the provider accepts, with texts for missing results.
 
-A call is paired as the log pairs it: a result answers the first open call of its id. Knows contexts;
-does not know how a provider writes a pair.
+Pairs as the log does: a result answers the first open call with its id. Knows contexts; does not know how a provider
+writes a pair.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ToolPair(Struct, frozen=True):
     call: ToolCall
     wire_id: str
     result: ToolResult | None = None
-    """None: the history ends before it."""
+    """None: the history ends before the result."""
 
     @property
     def is_error(self) -> bool:
@@ -45,58 +45,58 @@ class ToolPair(Struct, frozen=True):
 
 
 class PairedMessage(Struct, frozen=True):
-    """A message that is not a tool's, with the pairs it opened."""
+    """A message that is not a tool result, with the calls it makes and their results."""
 
     item: Item
     pairs: tuple[ToolPair, ...] = ()
 
 
 def pair_results(items: Iterable[Item], max_id_length: int) -> list[PairedMessage]:
-    """The messages of a context in order, results moved to their calls."""
-    found: list[PairedMessage] = []
+    """Return the messages of a context in order, results moved to their calls."""
+    paired: list[PairedMessage] = []
     used: set[str] = set()
     for item in items:
         if item.message.role == "tool":
             for result in item.message.results:
-                _answer(found, item, result)
+                _attach_result(paired, item, result)
         else:
             calls = enumerate(item.message.calls)
             pairs = [ToolPair(call, legal_id(call.id, item.seq, n, max_id_length, used)) for n, call in calls]
-            found.append(PairedMessage(item, tuple(pairs)))
-    return found
+            paired.append(PairedMessage(item, tuple(pairs)))
+    return paired
 
 
-def _answer(found: list[PairedMessage], item: Item, result: ToolResult) -> None:
-    """Hang a result on its call; one whose call was cut off stays as text, for it is never lost."""
-    last = found[-1] if found else None
+def _attach_result(paired: list[PairedMessage], item: Item, result: ToolResult) -> None:
+    """Attach a result to its call; without its call it becomes text, so that it is never lost."""
+    last = paired[-1] if paired else None
     for index, pair in enumerate(last.pairs if last else ()):
         if last and pair.result is None and pair.call.id == result.call_id:
             pairs = list(last.pairs)
             pairs[index] = ToolPair(pair.call, pair.wire_id, result)
-            found[-1] = PairedMessage(last.item, tuple(pairs))
+            paired[-1] = PairedMessage(last.item, tuple(pairs))
             return
     orphan = Item(user(Text(ORPHAN_HEADING), *result_content(result)), item.seq, item.turn)
-    # Results of the batch that is open may still come: the stray one must not close it.
-    found.insert(len(found) - 1 if last and last.pairs else len(found), PairedMessage(orphan))
+    # More results of the open batch may follow: the orphan must not close it.
+    paired.insert(len(paired) - 1 if last and last.pairs else len(paired), PairedMessage(orphan))
 
 
-def legal_id(raw: str, seq: int, index: int, longest: int, used: set[str]) -> str:
-    """`raw` if it is legal and new, else one derived from its place on the path, so it stays the same."""
-    chosen = raw
+def legal_id(raw: str, seq: int, index: int, max_length: int, used: set[str]) -> str:
+    """Return `raw` if it is legal and new, else an id derived from its position, which never changes."""
+    legal = raw
     salt = 0
-    while not 0 < len(chosen) <= longest or _ILLEGAL.search(chosen) or chosen in used:
+    while not 0 < len(legal) <= max_length or _ILLEGAL.search(legal) or legal in used:
         digest = sha256(f"{seq} {index} {salt} {raw}".encode(errors="surrogatepass"))
-        chosen, salt = "call_" + digest.hexdigest()[:24], salt + 1
-    used.add(chosen)
-    return chosen
+        legal, salt = "call_" + digest.hexdigest()[:24], salt + 1
+    used.add(legal)
+    return legal
 
 
-def legal_name(raw: str, longest: int, illegal: re.Pattern[str] = _ILLEGAL) -> str:
-    return illegal.sub("_", raw)[:longest] or "unnamed"
+def legal_name(raw: str, max_length: int, illegal: re.Pattern[str] = _ILLEGAL) -> str:
+    return illegal.sub("_", raw)[:max_length] or "unnamed"
 
 
 def result_content(result: ToolResult | None) -> tuple[ResultPart, ...]:
-    """What the model is told of a result: its content, and a marker if it is not simply done."""
+    """Return what the model sees of a result: its content, after a marker unless its outcome is done."""
     if result is None:
         return (Text(NO_RESULT),)
     marker = MARKERS.get(result.outcome)

@@ -23,40 +23,40 @@ from . import NAME
 
 
 def parse_reply(reply: object) -> Answer:
-    found = to_dict(reply)
-    if found.get("role", "assistant") != "assistant" or "content" not in found:
+    data = to_dict(reply)
+    if data.get("role", "assistant") != "assistant" or "content" not in data:
         raise UnrecognizedReply(
-            f"a dict with {', '.join(map(str, found)) or 'nothing'} is no Anthropic answer"
+            f"a dict with {', '.join(map(str, data)) or 'nothing'} is not an Anthropic answer"
         )
     parts: list[Part] = []
     evidence: dict[str, dict[str, Any]] = {}
-    for block in content_blocks(found["content"]):
+    for block in content_blocks(data["content"]):
         proof = {key: block[key] for key in ("signature", "data") if block.get(key)}
         if proof and block.get("type") in ("thinking", "redacted_thinking"):
             evidence[str(len(parts))] = proof
         parts.append(_parse_block(block))
     return Answer(
         _message("assistant", parts),
-        _parse_usage(found.get("usage")),
+        _parse_usage(data.get("usage")),
         Evidence(NAME, evidence) if evidence else None,
         NAME,
-        found.get("model"),
-        found.get("stop_reason"),
+        data.get("model"),
+        data.get("stop_reason"),
     )
 
 
 def _parse_usage(usage: object) -> Usage | None:
     if usage is None:
         return None
-    found = to_dict(usage)
-    fresh = int_field(found, "input_tokens")
+    data = to_dict(usage)
+    fresh = int_field(data, "input_tokens")
     read, written = (
-        int_field(found, "cache_read_input_tokens"),
-        int_field(found, "cache_creation_input_tokens"),
+        int_field(data, "cache_read_input_tokens"),
+        int_field(data, "cache_creation_input_tokens"),
     )
-    # Anthropic counts what the cache gave or took beside the input; ours is all the model read.
+    # Anthropic reports cache reads and writes separately from the input; our count includes them.
     total = None if fresh is None else fresh + (read or 0) + (written or 0)
-    return Usage(total, int_field(found, "output_tokens"), read, written)
+    return Usage(total, int_field(data, "output_tokens"), read, written)
 
 
 def parse_messages(messages: Iterable[object]) -> list[Message]:
@@ -65,9 +65,9 @@ def parse_messages(messages: Iterable[object]) -> list[Message]:
 
 def _parse_message(message: dict[str, Any]) -> list[Message]:
     role = text_field(message, "role")
-    found = [_parse_block(block) for block in content_blocks(message.get("content"))]
-    results = [part for part in found if isinstance(part, ToolResult)]
-    rest = [part for part in found if not isinstance(part, ToolResult)]
+    data = [_parse_block(block) for block in content_blocks(message.get("content"))]
+    results = [part for part in data if isinstance(part, ToolResult)]
+    rest = [part for part in data if not isinstance(part, ToolResult)]
     if role != "user" and results:
         raise UnrecognizedReply(f"a tool_result in a message of role {role!r}")
     tools = [Message("tool", (result,)) for result in results]
@@ -100,7 +100,7 @@ def _parse_block(block: dict[str, Any]) -> Part:
             return ToolResult(text_field(block, "tool_use_id"), kept, bool(block.get("is_error")))
     if kind in ("image", "document"):
         return _parse_source(str(kind), to_dict(block.get("source")), block.get("title"))
-    raise UnrecognizedReply(f"an Anthropic block of type {kind!r}, which is not kept")
+    raise UnrecognizedReply(f"an Anthropic block of type {kind!r}, which is not supported")
 
 
 def _parse_source(kind: str, source: dict[str, Any], title: object) -> Text | Attachment:
@@ -109,6 +109,6 @@ def _parse_source(kind: str, source: dict[str, Any], title: object) -> Text | At
         return parse_base64(source.get("data"), source.get("media_type"), title)
     if how == "text":
         return Text(text_field(source, "data"))
-    if how in ("url", "file"):  # bytes that lie elsewhere: the words that lead to them are kept
+    if how in ("url", "file"):  # bytes stored elsewhere: keep the link as text
         return Text(f"[{kind}: {text_field(source, 'url' if how == 'url' else 'file_id')}]")
     raise UnrecognizedReply(f"a source of type {how!r} of an Anthropic {kind}")

@@ -47,8 +47,8 @@ Block = dict[str, Any]
 
 def project(context: Context, blobs: Blobs) -> Request:
     messages: list[dict[str, Any]] = []
-    for step in pair_results(context.items, ID_LENGTH):
-        for role, content in _write(step, blobs):
+    for paired in pair_results(context.items, ID_LENGTH):
+        for role, content in _write(paired, blobs):
             if messages and messages[-1]["role"] == role:
                 messages[-1]["content"].extend(content)
             elif content:
@@ -59,25 +59,25 @@ def project(context: Context, blobs: Blobs) -> Request:
     return {"system": system, "messages": messages} if system else {"messages": messages}
 
 
-def _write(step: PairedMessage, blobs: Blobs) -> list[tuple[str, list[Block]]]:
-    message = step.item.message
+def _write(paired: PairedMessage, blobs: Blobs) -> list[tuple[str, list[Block]]]:
+    message = paired.item.message
     if message.role == "assistant":
-        answer = ("assistant", _answer(step))
-        return [answer, ("user", _results(step.pairs, blobs))] if step.pairs else [answer]
+        answer = ("assistant", _answer(paired))
+        return [answer, ("user", _results(paired.pairs, blobs))] if paired.pairs else [answer]
     if message.role == "system":
-        # There is no such role in the list; the tag tells the model that it is not the user who speaks.
-        said = message.text.strip()
-        return [("user", [_text(f"<system>\n{said}\n</system>")])] if said else []
+        # The list has no system role; the tag tells the model that this is not the user.
+        text = message.text.strip()
+        return [("user", [_text(f"<system>\n{text}\n</system>")])] if text else []
     content = [_content(part, blobs) for part in message.parts if not is_blank(part)]
     return [("user", content or [_text(EMPTY_MESSAGE)])]
 
 
-def _answer(step: PairedMessage) -> list[Block]:
-    evidence = step.item.evidence
+def _answer(paired: PairedMessage) -> list[Block]:
+    evidence = paired.item.evidence
     signed = evidence.parts if evidence is not None and evidence.issuer == NAME else {}
-    ids = iter(step.pairs)
+    ids = iter(paired.pairs)
     content: list[Block] = []
-    for index, part in enumerate(step.item.message.parts):
+    for index, part in enumerate(paired.item.message.parts):
         if isinstance(part, ToolCall):
             content.append(_call(next(ids)))
         elif isinstance(part, Reasoning):
@@ -93,14 +93,14 @@ def _answer(step: PairedMessage) -> list[Block]:
 
 
 def _trim(content: list[Block]) -> None:
-    """Trailing blanks are refused in the last message only; cut always, so that no prefix changes."""
+    """Cut trailing blanks: refused only in the last message, but cut everywhere so that no prefix changes."""
     last = next((block for block in reversed(content) if block["type"] == "text"), None)
     if last is not None:
         last["text"] = last["text"].rstrip()
 
 
 def _thinking(part: Reasoning, signed: Mapping[str, Any]) -> list[Block]:
-    """Thinking is taken back only with its signature, which may come without any text."""
+    """Thinking is accepted only with its signature, which may come without text."""
     signature, data = signed.get("signature"), signed.get("data")
     if isinstance(signature, str) and signature:
         return [{"type": "thinking", "thinking": part.text, "signature": signature}]
@@ -122,14 +122,14 @@ def _results(pairs: Iterable[ToolPair], blobs: Blobs) -> list[Block]:
     for pair in pairs:
         content = [_content(piece, blobs) for piece in result_content(pair.result)]
         if pair.is_error:  # an error may hold text only: its media follow the results
-            content, media = _apart(content)
+            content, media = _split_media(content)
             below.extend(media)
         result: Block = {"type": "tool_result", "tool_use_id": pair.wire_id, "content": content}
         results.append(result | {"is_error": True} if pair.is_error else result)
     return [*results, _text(MEDIA_HEADING), *below] if below else results
 
 
-def _apart(content: list[Block]) -> tuple[list[Block], list[Block]]:
+def _split_media(content: list[Block]) -> tuple[list[Block], list[Block]]:
     texts = [block if block["type"] == "text" else _text("[media: shown below]") for block in content]
     return texts, [block for block in content if block["type"] != "text"]
 

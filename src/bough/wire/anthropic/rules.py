@@ -1,6 +1,6 @@
-"""The rules of Anthropic's Messages API for a history, as its documentation and its refusals state them.
+"""The rules of Anthropic's Messages API for a history, from its documentation and its error messages.
 
-Knows requests, and nothing of how Bough makes them: it is the judge of the projection, not a part of it.
+Knows requests, and not how Bough makes them: it judges the projection independently.
 A history at rest may be empty or end with the assistant; one that is `ready` to be sent may not.
 """
 
@@ -34,30 +34,30 @@ _FIELDS = {
     "thinking": {"type", "thinking", "signature"},
     "redacted_thinking": {"type", "data"},
 }
-_MAY_HOLD = {
+_ALLOWED_PARTS = {
     "user": {"text", "image", "document", "tool_result"},
     "assistant": {"text", "thinking", "redacted_thinking", "tool_use"},
     "tool_result": {"text", "image", "document"},
 }
 
-Found = Iterator[str]
+Violations = Iterator[str]
 
 
 def violations(request: Request, *, ready: bool = False) -> list[str]:
-    """What the provider would refuse, each with its place; empty if it takes the history."""
+    """Return what the provider would refuse, each with its path; empty if it accepts the history."""
     messages = request.get("messages")
     if not isinstance(messages, list):
         return ["messages: not a list"]
-    found = [*_system(request), *_order(messages)]
+    problems = [*_system(request), *_order(messages)]
     for index, message in enumerate(messages):
-        found.extend(_message(f"messages[{index}]", message))
-    if not found:  # pairs can only be judged where the shapes are right
-        found.extend(_pairs(messages))
-        found.extend(_end(messages, ready))
-    return found
+        problems.extend(_message(f"messages[{index}]", message))
+    if not problems:  # pairs can only be checked if all shapes are valid
+        problems.extend(_pairs(messages))
+        problems.extend(_end(messages, ready))
+    return problems
 
 
-def _system(request: Request) -> Found:
+def _system(request: Request) -> Violations:
     if "system" not in request:
         return
     system = request["system"]
@@ -70,7 +70,7 @@ def _system(request: Request) -> Found:
         yield from _block(f"system[{index}]", block, {"text"})
 
 
-def _order(messages: list[Any]) -> Found:
+def _order(messages: list[Any]) -> Violations:
     roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
     if roles and roles[0] == "assistant":
         yield "messages[0]: the first message must be the user's"
@@ -79,123 +79,123 @@ def _order(messages: list[Any]) -> Found:
             yield f"messages[{index}]: roles must alternate, a second {role} in a row"
 
 
-def _message(where: str, message: Any) -> Found:
+def _message(path: str, message: Any) -> Violations:
     if not isinstance(message, dict) or message.get("role") not in ("user", "assistant"):
-        yield f"{where}: not a message of the user or the assistant"
+        yield f"{path}: not a message of the user or the assistant"
         return
     if message.keys() != {"role", "content"}:
-        yield f"{where}: fields are role and content, not {', '.join(map(str, message))}"
+        yield f"{path}: fields are role and content, not {', '.join(map(str, message))}"
         return
     role = message["role"]
-    yield from _content(f"{where}.content", message["content"], _MAY_HOLD[role])
+    yield from _content(f"{path}.content", message["content"], _ALLOWED_PARTS[role])
     if role == "assistant" and isinstance(message["content"], list):
         last = message["content"][-1:]
         if any(isinstance(block, dict) and block.get("type") in _THINKING for block in last):
-            yield f"{where}: the final block of an assistant message cannot be thinking"
+            yield f"{path}: the final block of an assistant message cannot be thinking"
 
 
-def _content(where: str, content: Any, may_hold: set[str]) -> Found:
+def _content(path: str, content: Any, may_hold: set[str]) -> Violations:
     if isinstance(content, str):
         content = [{"type": "text", "text": content}]
     if not isinstance(content, list):
-        yield f"{where}: neither text nor a list of blocks"
+        yield f"{path}: neither text nor a list of blocks"
     elif not content:
-        yield f"{where}: must not be empty"
+        yield f"{path}: must not be empty"
     else:
         for index, block in enumerate(content):
-            yield from _block(f"{where}[{index}]", block, may_hold)
+            yield from _block(f"{path}[{index}]", block, may_hold)
 
 
-def _block(where: str, block: Any, may_hold: set[str]) -> Found:
+def _block(path: str, block: Any, may_hold: set[str]) -> Violations:
     kind = block.get("type") if isinstance(block, dict) else None
     if kind not in may_hold:
-        yield f"{where}: a block of type {kind!r} cannot stand here"
+        yield f"{path}: a block of type {kind!r} cannot stand here"
         return
     if not block.keys() <= _FIELDS[kind]:
-        yield f"{where}: extra fields {', '.join(sorted(block.keys() - _FIELDS[kind]))}"
+        yield f"{path}: extra fields {', '.join(sorted(block.keys() - _FIELDS[kind]))}"
     if kind == "text":
         if not isinstance(block.get("text"), str) or not block["text"].strip():
-            yield f"{where}.text: must contain non-whitespace text"
+            yield f"{path}.text: must contain non-whitespace text"
     elif kind in ("image", "document"):
-        yield from _source(f"{where}.source", kind, block.get("source"))
+        yield from _source(f"{path}.source", kind, block.get("source"))
     elif kind == "tool_use":
-        yield from _tool_use(where, block)
+        yield from _tool_use(path, block)
     elif kind == "tool_result":
-        yield from _tool_result(where, block)
+        yield from _tool_result(path, block)
     else:
-        yield from _thinking(where, kind, block)
+        yield from _thinking(path, kind, block)
 
 
-def _source(where: str, kind: str, source: Any) -> Found:
+def _source(path: str, kind: str, source: Any) -> Violations:
     if not isinstance(source, dict) or source.keys() != {"type", "media_type", "data"}:
-        yield f"{where}: not a source with type, media_type and data"
+        yield f"{path}: not a source with type, media_type and data"
         return
     mime, data = source["media_type"], source["data"]
     if source["type"] != "base64" or not isinstance(data, str) or not _BASE64.fullmatch(data):
-        yield f"{where}: not base64"
+        yield f"{path}: not base64"
     elif mime not in _FIRST_BYTES or (kind == "document") != (mime == "application/pdf"):
-        yield f"{where}.media_type: {mime!r} is not taken as {kind}"
+        yield f"{path}.media_type: {mime!r} is not taken as {kind}"
     elif not data.startswith(_FIRST_BYTES[mime]):
-        yield f"{where}.data: does not match the media type {mime}"
+        yield f"{path}.data: does not match the media type {mime}"
     elif kind == "image" and len(data) > _IMAGE_LIMIT:
-        yield f"{where}.data: image exceeds 5 MB: {len(data)} > {_IMAGE_LIMIT}"
+        yield f"{path}.data: image exceeds 5 MB: {len(data)} > {_IMAGE_LIMIT}"
 
 
-def _tool_use(where: str, block: dict[str, Any]) -> Found:
+def _tool_use(path: str, block: dict[str, Any]) -> Violations:
     if not _matches(_ID, block.get("id")):
-        yield f"{where}.id: must match ^[a-zA-Z0-9_-]{{1,64}}$"
+        yield f"{path}.id: must match ^[a-zA-Z0-9_-]{{1,64}}$"
     if not _matches(_NAME, block.get("name")):
-        yield f"{where}.name: must match ^[a-zA-Z0-9_-]{{1,128}}$"
+        yield f"{path}.name: must match ^[a-zA-Z0-9_-]{{1,128}}$"
     if not isinstance(block.get("input"), dict):
-        yield f"{where}.input: must be an object"
+        yield f"{path}.input: must be an object"
 
 
-def _tool_result(where: str, block: dict[str, Any]) -> Found:
+def _tool_result(path: str, block: dict[str, Any]) -> Violations:
     if not _matches(_ID, block.get("tool_use_id")):
-        yield f"{where}.tool_use_id: must match ^[a-zA-Z0-9_-]{{1,64}}$"
+        yield f"{path}.tool_use_id: must match ^[a-zA-Z0-9_-]{{1,64}}$"
     is_error = block.get("is_error", False)
     if not isinstance(is_error, bool):
-        yield f"{where}.is_error: must be true or false"
+        yield f"{path}.is_error: must be true or false"
     content = block.get("content")
     if content is None or content in ("", []):
         if is_error:
-            yield f"{where}.content: cannot be empty if is_error is true"
+            yield f"{path}.content: cannot be empty if is_error is true"
         return
-    may_hold = {"text"} if is_error else _MAY_HOLD["tool_result"]
-    yield from _content(f"{where}.content", content, may_hold)
+    may_hold = {"text"} if is_error else _ALLOWED_PARTS["tool_result"]
+    yield from _content(f"{path}.content", content, may_hold)
 
 
-def _thinking(where: str, kind: str, block: dict[str, Any]) -> Found:
+def _thinking(path: str, kind: str, block: dict[str, Any]) -> Violations:
     key = "signature" if kind == "thinking" else "data"
     if not isinstance(block.get(key), str) or not block[key]:
-        yield f"{where}.{key}: field required"
+        yield f"{path}.{key}: field required"
     if kind == "thinking" and not isinstance(block.get("thinking"), str):
-        yield f"{where}.thinking: field required"
+        yield f"{path}.thinking: field required"
 
 
-def _pairs(messages: list[dict[str, Any]]) -> Found:
+def _pairs(messages: list[dict[str, Any]]) -> Violations:
     """Each call is answered once, at the head of the very next message; no id is used twice."""
     seen: set[str] = set()
     for index, message in enumerate([*messages, {"role": "user", "content": []}]):
-        where = f"messages[{index}]"
-        asked = _ids(messages[index - 1], "tool_use", "id") if index else []
+        path = f"messages[{index}]"
+        calls = _ids(messages[index - 1], "tool_use", "id") if index else []
         answered = _ids(message, "tool_result", "tool_use_id")
-        for call_id in [call_id for call_id in asked if call_id not in answered]:
-            yield f"{where}: tool_use {call_id} has no tool_result immediately after"
-        for call_id in [call_id for call_id in answered if call_id not in asked]:
-            yield f"{where}: tool_result {call_id} has no tool_use in the message before"
+        for call_id in [call_id for call_id in calls if call_id not in answered]:
+            yield f"{path}: tool_use {call_id} has no tool_result immediately after"
+        for call_id in [call_id for call_id in answered if call_id not in calls]:
+            yield f"{path}: tool_result {call_id} has no tool_use in the message before"
         if len(set(answered)) < len(answered):
-            yield f"{where}: more than one tool_result for a tool_use"
+            yield f"{path}: more than one tool_result for a tool_use"
         kinds = [block["type"] for block in message["content"]] if answered else []
         if any(kind != "tool_result" for kind in kinds[: len(answered)]):
-            yield f"{where}: tool_result blocks must come first"
+            yield f"{path}: tool_result blocks must come first"
         for call_id in _ids(message, "tool_use", "id"):
             if call_id in seen:
-                yield f"{where}: tool_use ids must be unique, {call_id} is not"
+                yield f"{path}: tool_use ids must be unique, {call_id} is not"
             seen.add(call_id)
 
 
-def _end(messages: list[dict[str, Any]], ready: bool) -> Found:
+def _end(messages: list[dict[str, Any]], ready: bool) -> Violations:
     if not messages:
         if ready:
             yield "messages: at least one message is required"

@@ -20,30 +20,30 @@ _USUAL = str.maketrans("-_", "+/")
 
 
 def parse_reply(reply: object) -> Answer:
-    """A whole reply, or only the content of one."""
-    found = to_dict(reply)
-    candidate: dict[str, Any] = {"content": found}
-    if "parts" not in found:
-        candidates = found.get("candidates") or []
+    """Parse a reply, or only its content."""
+    data = to_dict(reply)
+    candidate: dict[str, Any] = {"content": data}
+    if "parts" not in data:
+        candidates = data.get("candidates") or []
         if len(candidates) != 1:
-            why = _either(found, "prompt_feedback")
+            why = _either(data, "prompt_feedback")
             raise UnrecognizedReply(
                 f"a reply with {len(candidates)} candidates ({why}); an answer is exactly one"
             )
         candidate = to_dict(candidates[0])
     content = to_dict(candidate.get("content") or {})
     if content.get("role") not in ("model", None):
-        raise UnrecognizedReply(f"a content of role {content['role']!r} is no answer")
+        raise UnrecognizedReply(f"a content of role {content['role']!r} is not an answer")
     parts, evidence = _parse_parts(content)
     if any(isinstance(part, ToolResult) for part in parts):
-        raise UnrecognizedReply("a function response is no answer")
-    usage, finish = _either(found, "usage_metadata"), _either(candidate, "finish_reason")
+        raise UnrecognizedReply("a function response is not an answer")
+    usage, finish = _either(data, "usage_metadata"), _either(candidate, "finish_reason")
     return Answer(
         Message("assistant", tuple(parts)),
         None if usage is None else _parse_usage(to_dict(usage)),
         Evidence(NAME, evidence) if evidence else None,
         NAME,
-        _either(found, "model_version"),
+        _either(data, "model_version"),
         getattr(finish, "value", finish),  # the SDK has an enum of it
     )
 
@@ -57,7 +57,7 @@ def _parse_usage(usage: dict[str, Any]) -> Usage:
 
 
 def _count(usage: dict[str, Any], *names: str) -> int | None:
-    """Gemini counts thoughts beside the answer and tool use beside the prompt; ours is all of it."""
+    """Sum the counts: Gemini reports thoughts and tool use separately from answer and prompt."""
     told = [value for name in names if isinstance(value := _either(usage, name), int)]
     return sum(told) if told else None
 
@@ -76,11 +76,11 @@ def _parse_content(content: dict[str, Any]) -> list[Message]:
     if role in ("user", "function", None) and all(isinstance(part, Text | Attachment) for part in rest):
         tools = [Message("tool", (result,)) for result in results]
         return [*tools, Message("user", rest)] if rest or not tools else tools
-    raise UnrecognizedReply(f"a content of role {role!r} with {len(parts)} parts, which is not kept")
+    raise UnrecognizedReply(f"a content of role {role!r} with {len(parts)} parts, which is not supported")
 
 
 def _parse_parts(content: dict[str, Any]) -> tuple[list[Part], dict[str, dict[str, Any]]]:
-    """The parts, and by their index what Gemini wants back with them."""
+    """Return the parts, and by index the data Gemini requires back with them."""
     parts: list[Part] = []
     evidence: dict[str, dict[str, Any]] = {}
     # Without ids the n-th call of a name is answered by the n-th response of that name, whenever it is read.
@@ -91,10 +91,10 @@ def _parse_parts(content: dict[str, Any]) -> tuple[list[Part], dict[str, dict[st
         call, result = _either(piece, "function_call"), _either(piece, "function_response")
         proof: dict[str, Any] = {"signature": _encoded(signature)} if signature else {}
         if call is not None:
-            found = to_dict(call)
-            proof |= {"id": found["id"]} if found.get("id") else {}
+            data = to_dict(call)
+            proof |= {"id": data["id"]} if data.get("id") else {}
             part: Part = parse_tool_call(
-                _parse_id(found, calls), text_field(found, "name"), found.get("args") or {}
+                _parse_id(data, calls), text_field(data, "name"), data.get("args") or {}
             )
         elif result is not None:
             part = _parse_response(to_dict(result), results)
@@ -110,22 +110,22 @@ def _parse_parts(content: dict[str, Any]) -> tuple[list[Part], dict[str, dict[st
     return parts, evidence
 
 
-def _parse_id(found: dict[str, Any], seen: Counter[str]) -> str:
-    if found.get("id"):
-        return text_field(found, "id")
-    name = text_field(found, "name")
+def _parse_id(data: dict[str, Any], seen: Counter[str]) -> str:
+    if data.get("id"):
+        return text_field(data, "id")
+    name = text_field(data, "name")
     seen[name] += 1
     return f"call_{seen[name]}_{name}"
 
 
-def _parse_response(found: dict[str, Any], seen: Counter[str]) -> ToolResult:
-    response = to_dict(found.get("response"))
+def _parse_response(data: dict[str, Any], seen: Counter[str]) -> ToolResult:
+    response = to_dict(data.get("response"))
     key = next(iter(response)) if len(response) == 1 else None
     said = response[key] if key in ("output", "error") else response
     text = said if isinstance(said, str) else to_json(said, "response").decode()
     pieces: list[Text | Attachment] = [Text(text)] if text else []
-    pieces.extend(_parse_part(piece) for piece in content_blocks(found.get("parts")))
-    return ToolResult(_parse_id(found, seen), tuple(pieces), key == "error")
+    pieces.extend(_parse_part(piece) for piece in content_blocks(data.get("parts")))
+    return ToolResult(_parse_id(data, seen), tuple(pieces), key == "error")
 
 
 def _parse_part(piece: dict[str, Any]) -> Text | Attachment:
@@ -136,12 +136,12 @@ def _parse_part(piece: dict[str, Any]) -> Text | Attachment:
         # The SDK dumps JSON in the other alphabet of base64.
         usual = encoded.translate(_USUAL) if isinstance(encoded, str) else encoded
         return parse_base64(usual, _either(blob, "mime_type"), _either(blob, "display_name"))
-    if file is not None:  # bytes that lie elsewhere: the words that lead to them are kept
+    if file is not None:  # bytes stored elsewhere: keep the link as text
         return Text(f"[file: {_either(to_dict(file), 'file_uri')}]")
     others = [key for key, value in piece.items() if value is not None]
     if piece.get("text") is not None or set(others) <= {"thoughtSignature", "thought_signature", "thought"}:
         return Text(text_field({"text": "", **{key: piece[key] for key in others}}, "text"))
-    raise UnrecognizedReply(f"a part with {', '.join(others)}, which is not kept")
+    raise UnrecognizedReply(f"a part with {', '.join(others)}, which is not supported")
 
 
 def _encoded(data: object) -> object:
@@ -149,8 +149,8 @@ def _encoded(data: object) -> object:
     return base64.b64encode(data).decode() if isinstance(data, bytes) else data
 
 
-def _either(found: Mapping[str, Any], name: str) -> Any:
+def _either(data: Mapping[str, Any], name: str) -> Any:
     """A field by its name in snake_case or in camelCase."""
     head, *rest = name.split("_")
-    value = found.get(name)
-    return found.get(head + "".join(map(str.capitalize, rest))) if value is None else value
+    value = data.get(name)
+    return data.get(head + "".join(map(str.capitalize, rest))) if value is None else value

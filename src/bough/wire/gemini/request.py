@@ -44,8 +44,8 @@ _ILLEGAL_NAME = re.compile(r"[^a-zA-Z0-9_.:-]")
 
 def project(context: Context, blobs: Blobs) -> Request:
     contents: list[dict[str, Any]] = []
-    for step in pair_results(context.items, ID_LENGTH):
-        for role, parts in _write(step, blobs):
+    for paired in pair_results(context.items, ID_LENGTH):
+        for role, parts in _write(paired, blobs):
             if contents and contents[-1]["role"] == role:
                 contents[-1]["parts"].extend(parts)
             elif parts:
@@ -58,34 +58,34 @@ def project(context: Context, blobs: Blobs) -> Request:
     )
 
 
-def _write(step: PairedMessage, blobs: Blobs) -> list[tuple[str, list[Piece]]]:
-    message = step.item.message
+def _write(paired: PairedMessage, blobs: Blobs) -> list[tuple[str, list[Piece]]]:
+    message = paired.item.message
     if message.role == "assistant":
-        proofs = _proofs(step)
-        answer = ("model", _answer(step, proofs))
-        return [answer, ("user", _responses(step, proofs, blobs))] if step.pairs else [answer]
+        proofs = _proofs(paired)
+        answer = ("model", _answer(paired, proofs))
+        return [answer, ("user", _responses(paired, proofs, blobs))] if paired.pairs else [answer]
     if message.role == "system":
-        # There is no such role in the list; the tag tells the model that it is not the user who speaks.
-        said = message.text.strip()
-        return [("user", [_text(f"<system>\n{said}\n</system>")])] if said else []
+        # The list has no system role; the tag tells the model that this is not the user.
+        text = message.text.strip()
+        return [("user", [_text(f"<system>\n{text}\n</system>")])] if text else []
     parts = [_content(part, blobs) for part in message.parts if not is_blank(part)]
     return [("user", parts or [_text(EMPTY_MESSAGE)])]
 
 
-def _proofs(step: PairedMessage) -> Mapping[str, Mapping[str, Any]]:
-    evidence = step.item.evidence
+def _proofs(paired: PairedMessage) -> Mapping[str, Mapping[str, Any]]:
+    evidence = paired.item.evidence
     return evidence.parts if evidence is not None and evidence.issuer == NAME else {}
 
 
-def _answer(step: PairedMessage, proofs: Mapping[str, Mapping[str, Any]]) -> list[Piece]:
-    pairs = iter(step.pairs)
+def _answer(paired: PairedMessage, proofs: Mapping[str, Mapping[str, Any]]) -> list[Piece]:
+    pairs = iter(paired.pairs)
     parts: list[Piece] = []
     is_first = True
-    for index, part in enumerate(step.item.message.parts):
+    for index, part in enumerate(paired.item.message.parts):
         proof = proofs.get(str(index), {})
         signed = {"thoughtSignature": proof["signature"]} if proof.get("signature") else {}
         if isinstance(part, ToolCall):
-            # One signature stands for the calls of a step that were made together, on the first of them.
+            # One signature stands for the calls of a paired that were made together, on the first of them.
             signed = signed or ({"thoughtSignature": UNSIGNED} if is_first else {})
             is_first = False
             parts.append(_call(next(pairs), proof) | signed)
@@ -102,12 +102,12 @@ def _call(pair: ToolPair, proof: Mapping[str, Any]) -> Piece:
     return {"functionCall": {"name": _name(call.name), "args": arguments} | _id(pair, proof)}
 
 
-def _responses(step: PairedMessage, proofs: Mapping[str, Mapping[str, Any]], blobs: Blobs) -> list[Piece]:
-    parts = step.item.message.parts
+def _responses(paired: PairedMessage, proofs: Mapping[str, Mapping[str, Any]], blobs: Blobs) -> list[Piece]:
+    parts = paired.item.message.parts
     asked = [proofs.get(str(index), {}) for index, part in enumerate(parts) if isinstance(part, ToolCall)]
     responses: list[Piece] = []
     below: list[Piece] = []
-    for pair, proof in zip(step.pairs, asked, strict=True):
+    for pair, proof in zip(paired.pairs, asked, strict=True):
         content = [_content(piece, blobs) for piece in result_content(pair.result)]
         below.extend(piece for piece in content if "text" not in piece)
         said = "\n".join(piece.get("text", "[media: shown below]") for piece in content)

@@ -1,6 +1,6 @@
-"""The rules of Google's Gemini API for a history, as its documentation and its refusals state them.
+"""The rules of Google's Gemini API for a history, from its documentation and its error messages.
 
-Knows requests, and nothing of how Bough makes them: it is the judge of the projection, not a part of it.
+Knows requests, and not how Bough makes them: it judges the projection independently.
 A history at rest may be empty or end with the model; one that is `ready` to be sent may not.
 """
 
@@ -27,7 +27,7 @@ _FIRST_BYTES = {
     "audio/ogg": ("T2dnUw",),
     "audio/flac": ("ZkxhQ",),
 }
-_MAY_HOLD = {
+_ALLOWED_PARTS = {
     "user": {"text", "inlineData", "functionResponse"},
     "model": {"text", "functionCall"},
     "system": {"text"},
@@ -38,26 +38,26 @@ _FIELDS = {
     "functionResponse": {"id", "name", "response"},
 }
 
-Found = Iterator[str]
+Violations = Iterator[str]
 
 
 def violations(request: Request, *, ready: bool = False) -> list[str]:
-    """What the provider would refuse, each with its place; empty if it takes the history."""
+    """Return what the provider would refuse, each with its path; empty if it accepts the history."""
     contents = request.get("contents")
     if not isinstance(contents, list):
         return ["contents: not a list"]
-    found = [*_system(request), *_order(contents)]
+    problems = [*_system(request), *_order(contents)]
     for index, content in enumerate(contents):
-        found.extend(_content(f"contents[{index}]", content))
-    if not found:  # pairs can only be judged where the shapes are right
-        found.extend(_pairs(contents))
-        found.extend(_ids(contents))
-        found.extend(_signatures(contents))
-        found.extend(_end(contents) if ready else ())
-    return found
+        problems.extend(_content(f"contents[{index}]", content))
+    if not problems:  # pairs can only be checked if all shapes are valid
+        problems.extend(_pairs(contents))
+        problems.extend(_ids(contents))
+        problems.extend(_signatures(contents))
+        problems.extend(_end(contents) if ready else ())
+    return problems
 
 
-def _system(request: Request) -> Found:
+def _system(request: Request) -> Violations:
     for key in ("messages", "system"):
         if key in request:
             yield f"{key}: no such field"
@@ -69,7 +69,7 @@ def _system(request: Request) -> Found:
             yield from _parts("systemInstruction.parts", system.get("parts"), "system")
 
 
-def _order(contents: list[Any]) -> Found:
+def _order(contents: list[Any]) -> Violations:
     roles = [content.get("role") if isinstance(content, dict) else None for content in contents]
     if roles and roles[0] == "model":
         yield "contents[0]: the first content must be the user's"
@@ -78,118 +78,118 @@ def _order(contents: list[Any]) -> Found:
             yield f"contents[{index}]: roles must alternate, a second {role} in a row"
 
 
-def _content(where: str, content: Any) -> Found:
+def _content(path: str, content: Any) -> Violations:
     if not isinstance(content, dict) or content.get("role") not in ("user", "model"):
-        yield f"{where}: please use a valid role: user, model"
+        yield f"{path}: please use a valid role: user, model"
     elif content.keys() != {"role", "parts"}:
-        yield f"{where}: fields are role and parts, not {', '.join(map(str, content))}"
+        yield f"{path}: fields are role and parts, not {', '.join(map(str, content))}"
     else:
-        yield from _parts(f"{where}.parts", content["parts"], content["role"])
+        yield from _parts(f"{path}.parts", content["parts"], content["role"])
 
 
-def _parts(where: str, parts: Any, role: str) -> Found:
+def _parts(path: str, parts: Any, role: str) -> Violations:
     if not isinstance(parts, list) or not parts:
-        yield f"{where}: must include at least one part"
+        yield f"{path}: must include at least one part"
         return
     for index, part in enumerate(parts):
-        yield from _part(f"{where}[{index}]", part, role)
+        yield from _part(f"{path}[{index}]", part, role)
 
 
-def _part(where: str, part: Any, role: str) -> Found:
-    held = _DATA & part.keys() if isinstance(part, dict) else set()
-    if len(held) != 1 or not held <= _MAY_HOLD[role]:
-        yield f"{where}: holds exactly one of {', '.join(sorted(_MAY_HOLD[role]))}"
+def _part(path: str, part: Any, role: str) -> Violations:
+    kinds = _DATA & part.keys() if isinstance(part, dict) else set()
+    if len(kinds) != 1 or not kinds <= _ALLOWED_PARTS[role]:
+        yield f"{path}: holds exactly one of {', '.join(sorted(_ALLOWED_PARTS[role]))}"
         return
-    [kind] = held
-    more = part.keys() - held
+    [kind] = kinds
+    more = part.keys() - kinds
     if not more <= ({"thoughtSignature"} if role == "model" else set()):
-        yield f"{where}: unknown names {', '.join(sorted(more))}"
+        yield f"{path}: unknown names {', '.join(sorted(more))}"
     elif more and not _matches(_SIGNATURE, part["thoughtSignature"]):
-        yield f"{where}.thoughtSignature: base64 decoding failed"
+        yield f"{path}.thoughtSignature: base64 decoding failed"
     if kind == "text":
         if not isinstance(part["text"], str) or (not part["text"] and not more):
-            yield f"{where}.text: must be text and not empty"
+            yield f"{path}.text: must be text and not empty"
     elif kind == "inlineData":
-        yield from _inline(f"{where}.inlineData", part[kind])
+        yield from _inline(f"{path}.inlineData", part[kind])
     else:
-        yield from _function(f"{where}.{kind}", kind, part[kind])
+        yield from _function(f"{path}.{kind}", kind, part[kind])
 
 
-def _inline(where: str, blob: Any) -> Found:
+def _inline(path: str, blob: Any) -> Violations:
     if not isinstance(blob, dict) or blob.keys() != {"mimeType", "data"}:
-        yield f"{where}: not a blob with mimeType and data"
+        yield f"{path}: not a blob with mimeType and data"
         return
     mime, data = blob["mimeType"], blob["data"]
     if not _matches(_BASE64, data):
-        yield f"{where}.data: base64 decoding failed"
+        yield f"{path}.data: base64 decoding failed"
     elif mime not in _FIRST_BYTES:
-        yield f"{where}.mimeType: unsupported MIME type {mime!r}"
+        yield f"{path}.mimeType: unsupported MIME type {mime!r}"
     elif not data.startswith(_FIRST_BYTES[mime]):
-        yield f"{where}.data: unable to process as {mime}"
+        yield f"{path}.data: unable to process as {mime}"
     elif len(data) > _INLINE_LIMIT:
-        yield f"{where}.data: request payload exceeds 20 MB: {len(data)} > {_INLINE_LIMIT}"
+        yield f"{path}.data: request payload exceeds 20 MB: {len(data)} > {_INLINE_LIMIT}"
 
 
-def _function(where: str, kind: str, value: Any) -> Found:
+def _function(path: str, kind: str, value: Any) -> Violations:
     if not isinstance(value, dict) or not value.keys() <= _FIELDS[kind]:
-        yield f"{where}: not an object with {', '.join(sorted(_FIELDS[kind]))}"
+        yield f"{path}: not an object with {', '.join(sorted(_FIELDS[kind]))}"
         return
     if not _matches(_NAME, value.get("name")):
-        yield f"{where}.name: must match ^[a-zA-Z_][a-zA-Z0-9_.:-]{{0,63}}$"
+        yield f"{path}.name: must match ^[a-zA-Z_][a-zA-Z0-9_.:-]{{0,63}}$"
     if "id" in value and (not isinstance(value["id"], str) or not value["id"]):
-        yield f"{where}.id: must be text and not empty"
+        yield f"{path}.id: must be text and not empty"
     key = "args" if kind == "functionCall" else "response"
     if not isinstance(value.get(key), dict):
-        yield f"{where}.{key}: must be an object"
+        yield f"{path}.{key}: must be an object"
 
 
-def _pairs(contents: list[dict[str, Any]]) -> Found:
+def _pairs(contents: list[dict[str, Any]]) -> Violations:
     """The calls of a content are answered at the head of the very next, as many and in the same order."""
     nothing: dict[str, Any] = {"parts": []}
     for index, (before, content) in enumerate(pairwise([nothing, *contents, nothing])):
-        where = f"contents[{index}]"
-        asked, answered = _held(before, "functionCall"), _held(content, "functionResponse")
-        if len(asked) != len(answered):
+        path = f"contents[{index}]"
+        calls, answered = _values(before, "functionCall"), _values(content, "functionResponse")
+        if len(calls) != len(answered):
             yield (
-                f"{where}: the number of function response parts ({len(answered)}) must be equal to "
-                f"the number of function call parts ({len(asked)}) of the function call turn"
+                f"{path}: the number of function response parts ({len(answered)}) must be equal to "
+                f"the number of function call parts ({len(calls)}) of the function call turn"
             )
             continue
-        for call, response in zip(asked, answered, strict=True):
+        for call, response in zip(calls, answered, strict=True):
             if (call["name"], call.get("id")) != (response["name"], response.get("id")):
-                yield f"{where}: function response {response['name']} does not answer {call['name']}"
+                yield f"{path}: function response {response['name']} does not answer {call['name']}"
         if any("functionResponse" not in part for part in content["parts"][: len(answered)]):
-            yield f"{where}: function responses must come first"
+            yield f"{path}: function responses must come first"
 
 
-def _ids(contents: list[dict[str, Any]]) -> Found:
+def _ids(contents: list[dict[str, Any]]) -> Violations:
     seen: set[str] = set()
     for index, content in enumerate(contents):
-        for call in _held(content, "functionCall"):
+        for call in _values(content, "functionCall"):
             if call.get("id") in seen:
                 yield f"contents[{index}]: ids must be unique, {call['id']} is not"
             seen.update({call["id"]} if "id" in call else ())
 
 
-def _signatures(contents: list[dict[str, Any]]) -> Found:
+def _signatures(contents: list[dict[str, Any]]) -> Violations:
     """From Gemini 3 on the first call of each step of the current turn must be signed."""
     for index in range(len(contents) - 1, -1, -1):
         content = contents[index]
-        if content["role"] == "user" and not _held(content, "functionResponse"):
+        if content["role"] == "user" and not _values(content, "functionResponse"):
             return
         calls = [part for part in content["parts"] if "functionCall" in part]
         if calls and "thoughtSignature" not in calls[0]:
             yield f"contents[{index}]: function call is missing a thought_signature"
 
 
-def _end(contents: list[dict[str, Any]]) -> Found:
+def _end(contents: list[dict[str, Any]]) -> Violations:
     if not contents:
         yield "contents: is not specified"
     elif contents[-1]["role"] != "user":
         yield "contents: please ensure that requests end with a user role"
 
 
-def _held(content: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+def _values(content: dict[str, Any], kind: str) -> list[dict[str, Any]]:
     return [part[kind] for part in content["parts"] if kind in part]
 
 

@@ -18,12 +18,12 @@ _AUDIO = {"wav": "audio/wav", "mp3": "audio/mpeg"}
 
 
 def parse_reply(reply: object) -> Answer:
-    """A whole completion, or only the message of one."""
-    found = to_dict(reply)
+    """Parse a completion, or only its message."""
+    data = to_dict(reply)
     choice: dict[str, Any] = {}
-    message = found
-    if "choices" in found:
-        choices = found["choices"]
+    message = data
+    if "choices" in data:
+        choices = data["choices"]
         if not isinstance(choices, list) or len(choices) != 1:
             raise UnrecognizedReply(
                 f"a completion with {len(choices or ())} choices; an answer is exactly one"
@@ -31,14 +31,14 @@ def parse_reply(reply: object) -> Answer:
         choice = to_dict(choices[0])
         message = to_dict(choice.get("message"))
     if text_field(message, "role") != "assistant":
-        raise UnrecognizedReply(f"a chat message of role {message['role']!r} is no answer")
-    usage = found.get("usage")
+        raise UnrecognizedReply(f"a chat message of role {message['role']!r} is not an answer")
+    usage = data.get("usage")
     return Answer(
         _parse_assistant(message),
         None if usage is None else _parse_usage(to_dict(usage)),
         None,
         NAME,
-        found.get("model"),
+        data.get("model"),
         choice.get("finish_reason"),
     )
 
@@ -65,14 +65,16 @@ def _parse_message(message: dict[str, Any]) -> Message:
         if role == "tool":
             return Message("tool", (ToolResult(text_field(message, "tool_call_id"), texts),))
         return Message("system", texts)
-    raise UnrecognizedReply(f"a chat message of role {role!r} with {len(parts)} parts, which is not kept")
+    raise UnrecognizedReply(
+        f"a chat message of role {role!r} with {len(parts)} parts, which is not supported"
+    )
 
 
 def _parse_assistant(message: dict[str, Any]) -> Message:
-    """Reasoning first, then what it said, then what it calls: the order a model makes them in."""
+    """Reasoning first, then text, then calls: the order in which a model produces them."""
     for key in ("function_call", "audio"):
         if message.get(key):
-            raise UnrecognizedReply(f"a chat message with {key!r}, which is not kept")
+            raise UnrecognizedReply(f"a chat message with {key!r}, which is not supported")
     thought = message.get("reasoning_content") or message.get("reasoning")
     parts: list[Part] = [Reasoning(thought)] if isinstance(thought, str) else []
     parts.extend(_parse_part(part) for part in content_blocks(message.get("content")))
@@ -84,7 +86,7 @@ def _parse_assistant(message: dict[str, Any]) -> Message:
 
 def _parse_call(call: dict[str, Any]) -> Part:
     if call.get("type", "function") != "function":
-        raise UnrecognizedReply(f"a tool call of type {call['type']!r}, which is not kept")
+        raise UnrecognizedReply(f"a tool call of type {call['type']!r}, which is not supported")
     function = to_dict(call.get("function"))
     return parse_tool_call(text_field(call, "id"), text_field(function, "name"), function.get("arguments"))
 
@@ -103,9 +105,9 @@ def _parse_part(part: dict[str, Any]) -> Text | Attachment:
     if kind == "input_audio":
         audio = to_dict(part.get("input_audio"))
         return parse_base64(audio.get("data"), _AUDIO.get(str(audio.get("format"))))
-    raise UnrecognizedReply(f"a content part of type {kind!r}, which is not kept")
+    raise UnrecognizedReply(f"a content part of type {kind!r}, which is not supported")
 
 
 def _parse_url(kind: str, url: str, name: object) -> Text | Attachment:
-    found = _DATA_URL.fullmatch(url)
-    return parse_base64(found[2], found[1], name) if found else Text(f"[{kind}: {url}]")
+    data = _DATA_URL.fullmatch(url)
+    return parse_base64(data[2], data[1], name) if data else Text(f"[{kind}: {url}]")

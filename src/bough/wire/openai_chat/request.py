@@ -38,38 +38,38 @@ ERROR = "[error]"
 
 
 def project(context: Context, blobs: Blobs) -> Request:
-    messages = [_says("system", prompt) for prompt in context.system if prompt.strip()]
-    for step in pair_results(context.items, ID_LENGTH):
-        messages.extend(_write(step, blobs))
+    messages = [_text_message("system", prompt) for prompt in context.system if prompt.strip()]
+    for paired in pair_results(context.items, ID_LENGTH):
+        messages.extend(_write(paired, blobs))
     return {"messages": messages}
 
 
-def _write(step: PairedMessage, blobs: Blobs) -> list[dict[str, Any]]:
-    message = step.item.message
+def _write(paired: PairedMessage, blobs: Blobs) -> list[dict[str, Any]]:
+    message = paired.item.message
     if message.role == "assistant":
-        return [*_answer(step), *_results(step.pairs, blobs)]
+        return [*_answer(paired), *_results(paired.pairs, blobs)]
     if message.role == "system":
-        return [_says("system", message.text)] if message.text.strip() else []
+        return [_text_message("system", message.text)] if message.text.strip() else []
     content = [_content(part, blobs) for part in message.parts if not is_blank(part)]
     if not content:
-        return [_says("user", EMPTY_MESSAGE)]
+        return [_text_message("user", EMPTY_MESSAGE)]
     if len(content) == 1 and content[0]["type"] == "text":
-        return [_says("user", content[0]["text"])]
+        return [_text_message("user", content[0]["text"])]
     return [{"role": "user", "content": content}]
 
 
-def _answer(step: PairedMessage) -> list[dict[str, Any]]:
+def _answer(paired: PairedMessage) -> list[dict[str, Any]]:
     text = ""
-    for part in step.item.message.parts:
+    for part in paired.item.message.parts:
         if isinstance(part, Text):
             text += part.text
         elif isinstance(part, Media | Attachment):
             text += media_stub(part)
     content = text if text.strip() else None
-    calls = [_call(pair) for pair in step.pairs]
+    calls = [_call(pair) for pair in paired.pairs]
     if calls:
         return [{"role": "assistant", "content": content, "tool_calls": calls}]
-    return [_says("assistant", content)] if content else []
+    return [_text_message("assistant", content)] if content else []
 
 
 def _call(pair: ToolPair) -> dict[str, Any]:
@@ -107,5 +107,5 @@ def _content(part: Part, blobs: Blobs) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url}}
 
 
-def _says(role: str, text: str) -> dict[str, Any]:
+def _text_message(role: str, text: str) -> dict[str, Any]:
     return {"role": role, "content": text}

@@ -1,6 +1,6 @@
-"""The rules of OpenAI's Chat Completions for a history, as its documentation and its refusals state them.
+"""The rules of OpenAI's Chat Completions for a history, from its documentation and its error messages.
 
-Knows requests, and nothing of how Bough makes them: it is the judge of the projection, not a part of it.
+Knows requests, and not how Bough makes them: it judges the projection independently.
 A history at rest may be empty or end with the assistant; one that is `ready` to be sent may not.
 """
 
@@ -28,7 +28,7 @@ _FIELDS = {
     "assistant": {"role", "content", "name", "refusal", "tool_calls"},
     "tool": {"role", "content", "tool_call_id"},
 }
-_MAY_HOLD = {
+_ALLOWED_PARTS = {
     "system": {"text"},
     "developer": {"text"},
     "user": {"text", "image_url", "file"},
@@ -36,133 +36,133 @@ _MAY_HOLD = {
     "tool": {"text"},
 }
 
-Found = Iterator[str]
+Violations = Iterator[str]
 
 
 def violations(request: Request, *, ready: bool = False) -> list[str]:
-    """What the provider would refuse, each with its place; empty if it takes the history."""
+    """Return what the provider would refuse, each with its path; empty if it accepts the history."""
     messages = request.get("messages")
     if not isinstance(messages, list):
         return ["messages: not a list"]
-    found = ["system: no such field, it is a role"] if "system" in request else []
+    problems = ["system: no such field, it is a role"] if "system" in request else []
     for index, message in enumerate(messages):
-        found.extend(_message(f"messages[{index}]", message))
-    if not found:  # pairs can only be judged where the shapes are right
-        found.extend(_pairs(messages))
-        found.extend(_end(messages) if ready else ())
-    return found
+        problems.extend(_message(f"messages[{index}]", message))
+    if not problems:  # pairs can only be checked if all shapes are valid
+        problems.extend(_pairs(messages))
+        problems.extend(_end(messages) if ready else ())
+    return problems
 
 
-def _message(where: str, message: Any) -> Found:
+def _message(path: str, message: Any) -> Violations:
     role = message.get("role") if isinstance(message, dict) else None
     if role not in _FIELDS:
-        yield f"{where}: {role!r} is not one of {', '.join(_FIELDS)}"
+        yield f"{path}: {role!r} is not one of {', '.join(_FIELDS)}"
         return
     if not message.keys() <= _FIELDS[role]:
-        yield f"{where}: extra fields {', '.join(sorted(message.keys() - _FIELDS[role]))}"
+        yield f"{path}: extra fields {', '.join(sorted(message.keys() - _FIELDS[role]))}"
     if role == "assistant":
-        yield from _assistant(where, message)
+        yield from _assistant(path, message)
         return
-    yield from _content(f"{where}.content", message.get("content"), role)
+    yield from _content(f"{path}.content", message.get("content"), role)
     if role == "tool" and not _matches(_ID, message.get("tool_call_id")):
-        yield f"{where}.tool_call_id: must be 1 to 40 of a-z, A-Z, 0-9, _ and -"
+        yield f"{path}.tool_call_id: must be 1 to 40 of a-z, A-Z, 0-9, _ and -"
 
 
-def _assistant(where: str, message: dict[str, Any]) -> Found:
+def _assistant(path: str, message: dict[str, Any]) -> Violations:
     calls = message.get("tool_calls")
     if message.get("content") is not None:
-        yield from _content(f"{where}.content", message["content"], "assistant")
+        yield from _content(f"{path}.content", message["content"], "assistant")
     elif calls is None and not message.get("refusal"):
-        yield f"{where}.content: is null, and there are no tool_calls"
+        yield f"{path}.content: is null, and there are no tool_calls"
     if "tool_calls" not in message:
         return
     if not isinstance(calls, list) or not calls:
-        yield f"{where}.tool_calls: must be a list and not empty"
+        yield f"{path}.tool_calls: must be a list and not empty"
         return
     for index, call in enumerate(calls):
-        yield from _call(f"{where}.tool_calls[{index}]", call)
+        yield from _call(f"{path}.tool_calls[{index}]", call)
 
 
-def _call(where: str, call: Any) -> Found:
+def _call(path: str, call: Any) -> Violations:
     if not isinstance(call, dict) or call.keys() != {"id", "type", "function"} or call["type"] != "function":
-        yield f"{where}: must be of type function with id, type and function"
+        yield f"{path}: must be of type function with id, type and function"
         return
     if not _matches(_ID, call["id"]):
-        yield f"{where}.id: must be 1 to 40 of a-z, A-Z, 0-9, _ and -"
+        yield f"{path}.id: must be 1 to 40 of a-z, A-Z, 0-9, _ and -"
     function = call["function"]
     if not isinstance(function, dict) or function.keys() != {"name", "arguments"}:
-        yield f"{where}.function: must have name and arguments"
+        yield f"{path}.function: must have name and arguments"
         return
     if not _matches(_NAME, function["name"]):
-        yield f"{where}.function.name: must match ^[a-zA-Z0-9_-]{{1,64}}$"
+        yield f"{path}.function.name: must match ^[a-zA-Z0-9_-]{{1,64}}$"
     if not isinstance(function["arguments"], str):
-        yield f"{where}.function.arguments: must be text"
+        yield f"{path}.function.arguments: must be text"
 
 
-def _content(where: str, content: Any, role: str) -> Found:
+def _content(path: str, content: Any, role: str) -> Violations:
     if isinstance(content, str):
         if not content and role != "tool":
-            yield f"{where}: must not be empty"
+            yield f"{path}: must not be empty"
     elif not isinstance(content, list):
-        yield f"{where}: neither text nor a list of parts"
+        yield f"{path}: neither text nor a list of parts"
     elif not content:
-        yield f"{where}: must not be empty"
+        yield f"{path}: must not be empty"
     else:
         for index, part in enumerate(content):
-            yield from _part(f"{where}[{index}]", part, role)
+            yield from _part(f"{path}[{index}]", part, role)
 
 
-def _part(where: str, part: Any, role: str) -> Found:
+def _part(path: str, part: Any, role: str) -> Violations:
     kind = part.get("type") if isinstance(part, dict) else None
-    if kind not in _MAY_HOLD[role]:
-        yield f"{where}: a part of type {kind!r} cannot stand in a {role} message"
+    if kind not in _ALLOWED_PARTS[role]:
+        yield f"{path}: a part of type {kind!r} cannot stand in a {role} message"
     elif part.keys() != {"type", kind}:
-        yield f"{where}: fields are type and {kind}"
+        yield f"{path}: fields are type and {kind}"
     elif kind in ("text", "refusal"):
         if not isinstance(part[kind], str) or not part[kind]:
-            yield f"{where}.{kind}: must be text and not empty"
+            yield f"{path}.{kind}: must be text and not empty"
     elif kind == "image_url":
         url = part[kind].get("url") if isinstance(part[kind], dict) else None
         if not _matches(_IMAGE, url) and not _matches(_LINK, url):
-            yield f"{where}.image_url.url: no link, and no base64 of a png, jpeg, gif or webp"
+            yield f"{path}.image_url.url: no link, and no base64 of a png, jpeg, gif or webp"
     else:
-        yield from _file(f"{where}.file", part[kind])
+        yield from _file(f"{path}.file", part[kind])
 
 
-def _file(where: str, file: Any) -> Found:
+def _file(path: str, file: Any) -> Violations:
     if not isinstance(file, dict):
-        yield f"{where}: not an object"
+        yield f"{path}: not an object"
     elif "file_id" not in file:
         if not _matches(_PDF, file.get("file_data")):
-            yield f"{where}.file_data: no base64 of a PDF"
+            yield f"{path}.file_data: no base64 of a PDF"
         if not isinstance(file.get("filename"), str) or not file["filename"]:
-            yield f"{where}.filename: required with file_data"
+            yield f"{path}.filename: required with file_data"
 
 
-def _pairs(messages: list[dict[str, Any]]) -> Found:
+def _pairs(messages: list[dict[str, Any]]) -> Violations:
     """Each call is answered once, before any other message; no id is used twice."""
     seen: set[str] = set()
     waiting: list[str] = []
     for index, message in enumerate(messages):
-        where = f"messages[{index}]"
+        path = f"messages[{index}]"
         if message["role"] == "tool":
             if message["tool_call_id"] not in waiting:
-                yield f"{where}: no tool_calls before it ask for {message['tool_call_id']}"
+                yield f"{path}: no tool_calls before it ask for {message['tool_call_id']}"
             else:
                 waiting.remove(message["tool_call_id"])
             continue
         if waiting:
-            yield f"{where}: tool_calls before it were not answered: {', '.join(waiting)}"
+            yield f"{path}: tool_calls before it were not answered: {', '.join(waiting)}"
         waiting = [call["id"] for call in message.get("tool_calls", ())]
         for call_id in waiting:
             if call_id in seen:
-                yield f"{where}: ids must be unique, {call_id} is not"
+                yield f"{path}: ids must be unique, {call_id} is not"
             seen.add(call_id)
     if waiting:
         yield f"messages: tool_calls at the end were not answered: {', '.join(waiting)}"
 
 
-def _end(messages: list[dict[str, Any]]) -> Found:
+def _end(messages: list[dict[str, Any]]) -> Violations:
     if not messages:
         yield "messages: at least one message is required"
     elif messages[-1]["role"] not in ("user", "tool"):

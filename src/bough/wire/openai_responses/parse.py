@@ -23,25 +23,25 @@ _AUDIO = {"wav": "audio/wav", "mp3": "audio/mpeg"}
 
 def parse_reply(reply: object) -> Answer:
     """A whole response, or only an item of one."""
-    found = to_dict(reply)
-    is_response = found.get("object") == "response"
-    if is_response and (found.get("status") == "failed" or found.get("error")):
-        raise UnrecognizedReply(f"a response that failed: {found.get('error')!r}")
+    data = to_dict(reply)
+    is_response = data.get("object") == "response"
+    if is_response and (data.get("status") == "failed" or data.get("error")):
+        raise UnrecognizedReply(f"a response that failed: {data.get('error')!r}")
     parts: list[Part] = []
     evidence: dict[str, Proof] = {}
-    for item in content_blocks(found.get("output")) if is_response else [found]:
+    for item in content_blocks(data.get("output")) if is_response else [data]:
         for part, proof in _parse_output_item(item):
             if proof:
                 evidence[str(len(parts))] = proof
             parts.append(part)
-    usage = found.get("usage")
+    usage = data.get("usage")
     return Answer(
         Message("assistant", tuple(parts)),
         None if usage is None else _parse_usage(to_dict(usage)),
         Evidence(NAME, evidence) if evidence else None,
         NAME,
-        found.get("model"),
-        _parse_finish(found) if is_response else None,
+        data.get("model"),
+        _parse_finish(data) if is_response else None,
     )
 
 
@@ -61,7 +61,7 @@ def _parse_usage(usage: dict[str, Any]) -> Usage:
 
 
 def _parse_output_item(item: dict[str, Any]) -> Iterator[tuple[Part, Proof]]:
-    """The parts of an item the model made, each with what OpenAI wants back with it."""
+    """Yield the parts of an output item, each with the data OpenAI requires back with it."""
     kind = item.get("type") or "message"
     proof = {key: item[key] for key in _PROOF.get(kind, ()) if item.get(key)}
     if kind == "function_call":
@@ -77,11 +77,13 @@ def _parse_output_item(item: dict[str, Any]) -> Iterator[tuple[Part, Proof]]:
             if said != Text(""):
                 yield said, proof
     else:
-        raise UnrecognizedReply(f"an item of type {kind!r} and role {item.get('role')!r}, which is not kept")
+        raise UnrecognizedReply(
+            f"an item of type {kind!r} and role {item.get('role')!r}, which is not supported"
+        )
 
 
 def _parse_reasoning(item: dict[str, Any]) -> tuple[Part, Proof]:
-    """What was encrypted goes back; without it an id is of no use to anybody who stores nothing."""
+    """Keep encrypted content to send back; without it the id is useless for a stateless client."""
     shown = content_blocks(item.get("summary")) or content_blocks(item.get("content"))
     proof = {key: item[key] for key in ("id", "encrypted_content") if item.get(key)}
     return Reasoning("\n\n".join(text_field(piece, "text") for piece in shown)), proof if len(
@@ -90,7 +92,7 @@ def _parse_reasoning(item: dict[str, Any]) -> tuple[Part, Proof]:
 
 
 def parse_messages(messages: Iterable[object]) -> list[Message]:
-    """Input items as messages: what the model made in a row is one answer."""
+    """Parse input items; consecutive output of the model is one answer."""
     read: list[Message] = []
     said: list[Part] | None = None
     for item in map(to_dict, messages):
@@ -110,14 +112,14 @@ def _parse_item(kind: str, item: dict[str, Any]) -> Message:
         pieces = tuple(_parse_part(part) for part in content_blocks(item.get("output")))
         return Message("tool", (ToolResult(text_field(item, "call_id"), pieces),))
     if kind != "message":
-        raise UnrecognizedReply(f"an item of type {kind!r}, which is not kept")
+        raise UnrecognizedReply(f"an item of type {kind!r}, which is not supported")
     role = text_field(item, "role")
     parts = tuple(_parse_part(part) for part in content_blocks(item.get("content")))
     if role == "user":
         return Message("user", parts)
     if role in ("system", "developer") and all(isinstance(part, Text) for part in parts):
         return Message("system", parts)
-    raise UnrecognizedReply(f"an item of role {role!r} with {len(parts)} parts, which is not kept")
+    raise UnrecognizedReply(f"an item of role {role!r} with {len(parts)} parts, which is not supported")
 
 
 def _parse_part(part: dict[str, Any]) -> Text | Attachment:
@@ -133,11 +135,11 @@ def _parse_part(part: dict[str, Any]) -> Text | Attachment:
     if kind == "input_audio":
         audio = to_dict(part.get("input_audio"))
         return parse_base64(audio.get("data"), _AUDIO.get(str(audio.get("format"))))
-    raise UnrecognizedReply(f"a content part of type {kind!r}, which is not kept")
+    raise UnrecognizedReply(f"a content part of type {kind!r}, which is not supported")
 
 
 def _parse_link(kind: str, part: dict[str, Any], key: str) -> Text | Attachment:
-    """Bytes that lie elsewhere are kept as the words that lead to them."""
+    """Keep a link to bytes stored elsewhere as text."""
     link = text_field(part, key if part.get(key) else "file_id")
-    found = _DATA_URL.fullmatch(link)
-    return parse_base64(found[2], found[1], part.get("filename")) if found else Text(f"[{kind}: {link}]")
+    data = _DATA_URL.fullmatch(link)
+    return parse_base64(data[2], data[1], part.get("filename")) if data else Text(f"[{kind}: {link}]")

@@ -51,16 +51,16 @@ _ITEM_ID = {
 def project(context: Context, blobs: Blobs) -> Request:
     items: list[Item] = []
     used: set[str] = set()
-    for step in pair_results(context.items, ID_LENGTH):
-        items.extend(_write(step, blobs, used))
+    for paired in pair_results(context.items, ID_LENGTH):
+        items.extend(_write(paired, blobs, used))
     prompt = "\n\n".join(prompt for prompt in context.system if prompt.strip())
     return {"instructions": prompt, "input": items} if prompt else {"input": items}
 
 
-def _write(step: PairedMessage, blobs: Blobs, used: set[str]) -> list[Item]:
-    message = step.item.message
+def _write(paired: PairedMessage, blobs: Blobs, used: set[str]) -> list[Item]:
+    message = paired.item.message
     if message.role == "assistant":
-        return [*_answer(step, used), *(_output(pair, blobs) for pair in step.pairs)]
+        return [*_answer(paired, used), *(_output(pair, blobs) for pair in paired.pairs)]
     if message.role == "system":
         said = message.text
         return [{"role": "system", "content": [_text(said)]}] if said.strip() else []
@@ -68,28 +68,28 @@ def _write(step: PairedMessage, blobs: Blobs, used: set[str]) -> list[Item]:
     return [{"role": "user", "content": content or [_text(EMPTY_MESSAGE)]}]
 
 
-def _answer(step: PairedMessage, used: set[str]) -> list[Item]:
-    evidence, parts = step.item.evidence, step.item.message.parts
+def _answer(paired: PairedMessage, used: set[str]) -> list[Item]:
+    evidence, parts = paired.item.evidence, paired.item.message.parts
     found = evidence.parts if evidence is not None and evidence.issuer == NAME else {}
     proofs = [found.get(str(index), {}) for index in range(len(parts))]
-    as_it_came = _is_whole(parts, proofs, used)
-    pairs = iter(step.pairs)
+    is_original = _has_all_ids(parts, proofs, used)
+    pairs = iter(paired.pairs)
     items: list[Item] = []
     for part, proof in zip(parts, proofs, strict=True):
         if isinstance(part, ToolCall):
-            items.append(_call(next(pairs), proof, as_it_came))
+            items.append(_call(next(pairs), proof, is_original))
         elif isinstance(part, Reasoning):
-            items.extend([_reasoning(part, proof)] if as_it_came else ())
-        elif as_it_came:
+            items.extend([_reasoning(part, proof)] if is_original else ())
+        elif is_original:
             assert isinstance(part, Text)
-            _say_again(items, part.text, proof)
+            _append_output_text(items, part.text, proof)
         elif not is_blank(part):
             assert isinstance(part, Text | Media | Attachment)
-            _say(items, part.text if isinstance(part, Text) else media_stub(part), proof)
+            _append_text(items, part.text if isinstance(part, Text) else media_stub(part), proof)
     return items
 
 
-def _is_whole(parts: tuple[Part, ...], proofs: list[Proof], used: set[str]) -> bool:
+def _has_all_ids(parts: tuple[Part, ...], proofs: list[Proof], used: set[str]) -> bool:
     """Whether every part has the id of its item, well-formed and new, and all reasoning what was encrypted of it."""
     if not parts or isinstance(parts[-1], Reasoning):
         return False
@@ -108,8 +108,8 @@ def _is_whole(parts: tuple[Part, ...], proofs: list[Proof], used: set[str]) -> b
     return True
 
 
-def _say(items: list[Item], text: str, proof: Mapping[str, Any]) -> None:
-    """Without its id a message of the assistant is plain text, by the letter of the schema."""
+def _append_text(items: list[Item], text: str, proof: Mapping[str, Any]) -> None:
+    """Without its id an assistant message is plain text, as the schema requires."""
     says = {"role": "assistant", "content": text} | _phase(proof)
     if items and items[-1] | {"content": text} == says:
         items[-1]["content"] += text
@@ -117,8 +117,8 @@ def _say(items: list[Item], text: str, proof: Mapping[str, Any]) -> None:
         items.append(says)
 
 
-def _say_again(items: list[Item], text: str, proof: Mapping[str, Any]) -> None:
-    # OpenAI bears the lack of annotations, stricter servers of the same API do not.
+def _append_output_text(items: list[Item], text: str, proof: Mapping[str, Any]) -> None:
+    # OpenAI accepts missing annotations, stricter servers of the same API do not.
     content = {"type": "output_text", "text": text, "annotations": []}
     if items and items[-1]["type"] == "message" and items[-1]["id"] == proof["id"]:
         items[-1]["content"].append(content)
@@ -137,7 +137,7 @@ def _reasoning(part: Reasoning, proof: Mapping[str, Any]) -> Item:
     return thought | {"encrypted_content": proof["encrypted_content"]}
 
 
-def _call(pair: ToolPair, proof: Mapping[str, Any], as_it_came: bool) -> Item:
+def _call(pair: ToolPair, proof: Mapping[str, Any], is_original: bool) -> Item:
     call = pair.call
     # Keys keep their order: the text is the same bytes whenever it is written.
     written = msgspec.json.encode(call.arguments).decode() if call.malformed is None else call.malformed
@@ -145,7 +145,7 @@ def _call(pair: ToolPair, proof: Mapping[str, Any], as_it_came: bool) -> Item:
     item = {"type": "function_call", "call_id": pair.wire_id, "name": name, "arguments": written}
     if proof.get("namespace"):
         item["namespace"] = proof["namespace"]
-    return item | {"id": proof["id"]} if as_it_came else item
+    return item | {"id": proof["id"]} if is_original else item
 
 
 def _output(pair: ToolPair, blobs: Blobs) -> Item:

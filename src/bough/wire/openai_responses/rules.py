@@ -1,6 +1,6 @@
-"""The rules of OpenAI's Responses API for a stateless history, as its documentation and its refusals state them.
+"""The rules of OpenAI's Responses API for a stateless history, from its documentation and its error messages.
 
-Knows requests, and nothing of how Bough makes them: it is the judge of the projection, not a part of it.
+Knows requests, and not how Bough makes them: it judges the projection independently.
 A history at rest may be empty or end with the assistant; one that is `ready` to be sent may not.
 """
 
@@ -29,7 +29,7 @@ _FIELDS = {
     "reasoning": {"type", "id", "summary", "encrypted_content", "content", "status"},
 }
 _ID_BEGINS = {"message": "msg", "function_call": "fc", "function_call_output": "fc", "reasoning": "rs"}
-_MAY_HOLD = {
+_ALLOWED_PARTS = {
     "user": {"input_text", "input_image", "input_file"},
     "system": {"input_text"},
     "developer": {"input_text"},
@@ -44,134 +44,134 @@ _PART_FIELDS = {
     "input_file": {"type", "file_data", "file_id", "file_url", "filename", "detail"},
 }
 
-Found = Iterator[str]
+Violations = Iterator[str]
 
 
 def violations(request: Request, *, ready: bool = False) -> list[str]:
-    """What the provider would refuse, each with its place; empty if it takes the history."""
+    """Return what the provider would refuse, each with its path; empty if it accepts the history."""
     items = request.get("input")
     if not isinstance(items, list):
         return ["input: not a list"]
-    found = [f"{key}: no such field, it is `input`" for key in ("messages", "system") if key in request]
+    problems = [f"{key}: no such field, it is `input`" for key in ("messages", "system") if key in request]
     if "instructions" in request and not _is_text(request["instructions"]):
-        found.append("instructions: must be text and not empty")
+        problems.append("instructions: must be text and not empty")
     for index, item in enumerate(items):
-        found.extend(_item(f"input[{index}]", item))
-    if not found:  # pairs can only be judged where the shapes are right
-        found.extend(_ids(items))
-        found.extend(_pairs(items))
-        found.extend(_reasons(items))
-        found.extend(_end(items) if ready else ())
-    return found
+        problems.extend(_item(f"input[{index}]", item))
+    if not problems:  # pairs can only be checked if all shapes are valid
+        problems.extend(_ids(items))
+        problems.extend(_pairs(items))
+        problems.extend(_reasons(items))
+        problems.extend(_end(items) if ready else ())
+    return problems
 
 
 def _kind(item: dict[str, Any]) -> Any:
     return item.get("type", "message")
 
 
-def _item(where: str, item: Any) -> Found:
+def _item(path: str, item: Any) -> Violations:
     kind = _kind(item) if isinstance(item, dict) else None
     if kind not in _FIELDS:
-        yield f"{where}: {kind!r} is not one of {', '.join(_FIELDS)}"
+        yield f"{path}: {kind!r} is not one of {', '.join(_FIELDS)}"
         return
     if not item.keys() <= _FIELDS[kind]:
-        yield f"{where}: extra fields {', '.join(sorted(item.keys() - _FIELDS[kind]))}"
+        yield f"{path}: extra fields {', '.join(sorted(item.keys() - _FIELDS[kind]))}"
     if "id" in item and not (_matches(_ID, item["id"]) and item["id"].startswith(_ID_BEGINS[kind])):
-        yield f"{where}.id: expected 1 to 64 characters that begin with {_ID_BEGINS[kind]!r}"
+        yield f"{path}.id: expected 1 to 64 characters that begin with {_ID_BEGINS[kind]!r}"
     if "status" in item and item["status"] not in _STATUS:
-        yield f"{where}.status: {item['status']!r} is not one of {', '.join(_STATUS)}"
+        yield f"{path}.status: {item['status']!r} is not one of {', '.join(_STATUS)}"
     if kind == "message":
-        yield from _message(where, item)
+        yield from _message(path, item)
     elif kind == "reasoning":
-        yield from _reasoning(where, item)
+        yield from _reasoning(path, item)
     else:
-        yield from _tool(where, kind, item)
+        yield from _tool(path, kind, item)
 
 
-def _message(where: str, item: dict[str, Any]) -> Found:
+def _message(path: str, item: dict[str, Any]) -> Violations:
     role = item.get("role")
     if role not in ("user", "system", "developer", "assistant"):
-        yield f"{where}.role: {role!r} is not one of user, system, developer, assistant"
+        yield f"{path}.role: {role!r} is not one of user, system, developer, assistant"
         return
     if role != "assistant" and "phase" in item:
-        yield f"{where}.phase: only of the assistant"
-    yield from _content(f"{where}.content", item.get("content"), role)
+        yield f"{path}.phase: only of the assistant"
+    yield from _content(f"{path}.content", item.get("content"), role)
     if "id" in item and role == "assistant" and ("status" not in item or isinstance(item["content"], str)):
-        yield f"{where}: an output message with an id has a status and a list of content"
+        yield f"{path}: an output message with an id has a status and a list of content"
 
 
-def _tool(where: str, kind: str, item: dict[str, Any]) -> Found:
+def _tool(path: str, kind: str, item: dict[str, Any]) -> Violations:
     if not _matches(_ID, item.get("call_id")):
-        yield f"{where}.call_id: must be 1 to 64 of a-z, A-Z, 0-9, _ and -"
+        yield f"{path}.call_id: must be 1 to 64 of a-z, A-Z, 0-9, _ and -"
     if kind == "function_call":
         if not _matches(_NAME, item.get("name")):
-            yield f"{where}.name: must match ^[a-zA-Z0-9_-]{{1,64}}$"
+            yield f"{path}.name: must match ^[a-zA-Z0-9_-]{{1,64}}$"
         if not isinstance(item.get("arguments"), str):
-            yield f"{where}.arguments: must be text"
+            yield f"{path}.arguments: must be text"
     elif not isinstance(item.get("output"), str):
-        yield from _content(f"{where}.output", item.get("output"), kind)
+        yield from _content(f"{path}.output", item.get("output"), kind)
 
 
-def _reasoning(where: str, item: dict[str, Any]) -> Found:
+def _reasoning(path: str, item: dict[str, Any]) -> Violations:
     if "id" not in item:
-        yield f"{where}.id: field required"
+        yield f"{path}.id: field required"
     if not _is_text(item.get("encrypted_content")):
-        yield f"{where}.encrypted_content: required where nothing is stored"
+        yield f"{path}.encrypted_content: required where nothing is stored"
     summary = item.get("summary")
     if not isinstance(summary, list):
-        yield f"{where}.summary: must be a list"
+        yield f"{path}.summary: must be a list"
         return
     for index, piece in enumerate(summary):
         if not isinstance(piece, dict) or piece.keys() != {"type", "text"} or piece["type"] != "summary_text":
-            yield f"{where}.summary[{index}]: not a summary_text"
+            yield f"{path}.summary[{index}]: not a summary_text"
         elif not isinstance(piece["text"], str):
-            yield f"{where}.summary[{index}].text: must be text"
+            yield f"{path}.summary[{index}].text: must be text"
 
 
-def _content(where: str, content: Any, holder: str) -> Found:
+def _content(path: str, content: Any, holder: str) -> Violations:
     if isinstance(content, str):
         if not content:
-            yield f"{where}: must not be empty"
+            yield f"{path}: must not be empty"
     elif not isinstance(content, list):
-        yield f"{where}: neither text nor a list of parts"
+        yield f"{path}: neither text nor a list of parts"
     elif not content:
-        yield f"{where}: must not be empty"
+        yield f"{path}: must not be empty"
     else:
         for index, part in enumerate(content):
-            yield from _part(f"{where}[{index}]", part, holder)
+            yield from _part(f"{path}[{index}]", part, holder)
 
 
-def _part(where: str, part: Any, holder: str) -> Found:
+def _part(path: str, part: Any, holder: str) -> Violations:
     kind = part.get("type") if isinstance(part, dict) else None
-    if kind not in _MAY_HOLD[holder]:
-        allowed = ", ".join(sorted(_MAY_HOLD[holder]))
-        yield f"{where}: invalid value {kind!r}, supported in {holder} are {allowed}"
+    if kind not in _ALLOWED_PARTS[holder]:
+        allowed = ", ".join(sorted(_ALLOWED_PARTS[holder]))
+        yield f"{path}: invalid value {kind!r}, supported in {holder} are {allowed}"
         return
     if not part.keys() <= _PART_FIELDS[kind]:
-        yield f"{where}: extra fields {', '.join(sorted(part.keys() - _PART_FIELDS[kind]))}"
+        yield f"{path}: extra fields {', '.join(sorted(part.keys() - _PART_FIELDS[kind]))}"
     if kind == "input_image":
         if not any(_matches(taken, part.get("image_url")) for taken in (_IMAGE, _LINK)):
-            yield f"{where}.image_url: no link, and no base64 of a png, jpeg, gif or webp"
+            yield f"{path}.image_url: no link, and no base64 of a png, jpeg, gif or webp"
     elif kind == "input_file":
-        yield from _file(where, part)
+        yield from _file(path, part)
     else:
         key = "refusal" if kind == "refusal" else "text"
         if not _is_text(part.get(key)):
-            yield f"{where}.{key}: must be text and not empty"
+            yield f"{path}.{key}: must be text and not empty"
         if kind == "output_text" and not isinstance(part.get("annotations"), list):
-            yield f"{where}.annotations: field required"
+            yield f"{path}.annotations: field required"
 
 
-def _file(where: str, part: dict[str, Any]) -> Found:
+def _file(path: str, part: dict[str, Any]) -> Violations:
     if _is_text(part.get("file_id")) or _matches(_LINK, part.get("file_url")):
         return
     if not _matches(_PDF, part.get("file_data")):
-        yield f"{where}.file_data: no base64 of a PDF"
+        yield f"{path}.file_data: no base64 of a PDF"
     if not _is_text(part.get("filename")):
-        yield f"{where}.filename: required with file_data"
+        yield f"{path}.filename: required with file_data"
 
 
-def _ids(items: list[dict[str, Any]]) -> Found:
+def _ids(items: list[dict[str, Any]]) -> Violations:
     """No item and no call twice."""
     for key, kinds in (("id", tuple(_FIELDS)), ("call_id", ("function_call",))):
         seen: set[str] = set()
@@ -182,19 +182,19 @@ def _ids(items: list[dict[str, Any]]) -> Found:
                 seen.add(item[key])
 
 
-def _pairs(items: list[dict[str, Any]]) -> Found:
+def _pairs(items: list[dict[str, Any]]) -> Violations:
     """The outputs of a batch follow what the model said in one run, in call order, and nothing else does."""
     waiting: list[str] = []
     is_answering = False
     for index, item in enumerate(items):
-        where = f"input[{index}]"
+        path = f"input[{index}]"
         if _kind(item) == "function_call_output":
             if not waiting or item["call_id"] != waiting[0]:
-                yield f"{where}: no function_call that is next to be answered has {item['call_id']}"
+                yield f"{path}: no function_call that is next to be answered has {item['call_id']}"
             waiting, is_answering = [call for call in waiting if call != item["call_id"]], True
             continue
-        if waiting and (is_answering or not _is_said(item)):
-            yield f"{where}: no tool output found for function call {', '.join(waiting)}"
+        if waiting and (is_answering or not _is_output(item)):
+            yield f"{path}: no tool output found for function call {', '.join(waiting)}"
             waiting = []
         is_answering = False
         if _kind(item) == "function_call":
@@ -203,19 +203,19 @@ def _pairs(items: list[dict[str, Any]]) -> Found:
         yield f"input: no tool output found for function call {', '.join(waiting)}"
 
 
-def _reasons(items: list[dict[str, Any]]) -> Found:
+def _reasons(items: list[dict[str, Any]]) -> Violations:
     for index, item in enumerate(items):
         after = items[index + 1] if index + 1 < len(items) else None
-        if _kind(item) == "reasoning" and (after is None or not _is_said(after)):
+        if _kind(item) == "reasoning" and (after is None or not _is_output(after)):
             yield f"input[{index}]: reasoning was provided without its required following item"
 
 
-def _is_said(item: dict[str, Any]) -> bool:
+def _is_output(item: dict[str, Any]) -> bool:
     """Whether the model made it."""
     return _kind(item) in ("function_call", "reasoning") or item.get("role") == "assistant"
 
 
-def _end(items: list[dict[str, Any]]) -> Found:
+def _end(items: list[dict[str, Any]]) -> Violations:
     if not items:
         yield "input: at least one item is required"
     elif items[-1].get("role") != "user" and _kind(items[-1]) != "function_call_output":
