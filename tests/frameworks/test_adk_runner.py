@@ -372,4 +372,4 @@ def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for block in re.findall(r"^```py\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
         exec(compile(block, str(page), "exec"), told)
     assert told["fork"].transcript()[-1].message.text == "It rains."
-    told["sessions"].close()
+    told["store"].close()
