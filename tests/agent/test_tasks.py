@@ -219,7 +219,7 @@ class TestWaiting:
     ) -> None:
         tools = [office.delegate()]
         session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
-        with pytest.raises(InvalidOperation, match=r"session\.waiting"):
+        with pytest.raises(InvalidOperation, match=r"session\.pending_approvals"):
             session.approve(session.open_tool_calls[0])
         session.resume_sync(model=ScriptedModel([]), tools=tools)
         assert office.paid == []

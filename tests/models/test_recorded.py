@@ -51,7 +51,7 @@ def test_a_history_followed_entry_by_entry_finds_what_the_whole_context_finds(pa
         history.follow(entry)
         known = found(model, path[:n])
         if known is None:
-            with pytest.raises(ModelError, match="not asked"):
+            with pytest.raises(ModelError, match="was not recorded"):
                 model.answer(history)
         else:
             assert model.answer(history).message == known.message
@@ -96,7 +96,7 @@ def test_it_streams_and_costs_nothing(session: Session) -> None:
     assert delta == Delta("Done.")
     assert answer.message == assistant("Done.")
     assert (answer.usage.input_tokens, answer.finish) == (0, "stop")
-    with pytest.raises(ModelError, match="not asked"):
+    with pytest.raises(ModelError, match="was not recorded"):
         asyncio.run(stream(session.path()[:1]))
 
 

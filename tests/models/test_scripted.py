@@ -85,7 +85,7 @@ class TestRecorded:
         first.send_sync("q", model=ScriptedModel(["a"]))
         second = store.start()
         events = second.send_sync("something else", model=RecordedModel(first.path())).events
-        assert events[-1].data["error"]["code"] == ModelError.__name__
+        assert events[-1].data["error"]["code"] == ModelError("m", "r").code
         assert len(second.path()) == 1
 
 

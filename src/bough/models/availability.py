@@ -1,7 +1,7 @@
-"""Whether a model can answer at all, known before anything is made: its package and its key.
+"""Check before a run that a model can answer at all: its package and its key.
 
-Knows what a vendor's client says of itself. Imports no SDK, which takes seconds, and sends nothing: a key that is
-there and wrong is found out by the first call.
+Reads the attributes of a vendor's client. Imports no SDK, which takes seconds, and sends nothing: a wrong key is
+noticed by the first call.
 """
 
 from __future__ import annotations

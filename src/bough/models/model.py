@@ -1,8 +1,7 @@
-"""The protocol every model speaks, and the values that cross it.
+"""The protocol of a model, and the values it exchanges with the loop.
 
-A model is given a request and streams its answer: deltas as they come, then one `Answer`, whole. What it raises
-is a `ModelError`, which says whether trying again makes sense. It knows nothing of sessions; the loop does not
-know which vendor answers.
+A model takes a request and streams its answer: deltas, then one complete `Answer`. It raises `ModelError`, whose type
+says whether a retry makes sense. It does not know sessions; the loop does not know vendors.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from ..wire.base import Blobs
 
 
 class ToolSpec(Struct, frozen=True):
-    """A tool as a model is told of it; `parameters` is a JSON schema of an object."""
+    """A tool as a model sees it; `parameters` is a JSON schema of an object."""
 
     name: str
     description: str
@@ -35,7 +34,7 @@ class Request(Struct, frozen=True):
 
 
 class Delta(Struct, frozen=True):
-    """A piece of the answer in flight, for whoever watches. Tool calls are never shown by halves."""
+    """A piece of the answer in flight, for display. Tool calls are never streamed in parts."""
 
     text: str = ""
     reasoning: str = ""

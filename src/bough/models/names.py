@@ -1,4 +1,4 @@
-"""Models by their names: `anthropic:claude-…`, `openai-chat:…@http://127.0.0.1:8080/v1`."""
+"""Models by name: `anthropic:claude-…`, `openai-chat:…@http://127.0.0.1:8080/v1`."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _URL = re.compile(r"@(?=https?://)")
 
 
 def model_by_name(name: str) -> Model:
-    """`provider:model`, or `provider:model@http://host/path` for a server of one's own."""
+    """`provider:model`, or `provider:model@http://host/path` for another server."""
     prefix, _, rest = name.partition(":")
     make = _MAKERS.get(prefix)
     if make is None or not rest:
         known = ", ".join(f"{known}:…" for known in _MAKERS)
-        raise ModelUnavailable(name, "there is no model of such a name", f"known are {known}")
+        raise ModelUnavailable(name, "there is no model of this name", f"known names: {known}")
     return make(rest)
 
 
-def _client(home: str, kind: str) -> Callable[[str], Model]:
+def _client(module: str, class_name: str) -> Callable[[str], Model]:
     def make(rest: str) -> Model:
         model, *url = _URL.split(rest, maxsplit=1)
-        client: type[Client] = getattr(import_module(f"{__package__}.clients.{home}"), kind)
+        client: type[Client] = getattr(import_module(f"{__package__}.clients.{module}"), class_name)
         return client(model, base_url=url[0] if url else None)
 
     return make

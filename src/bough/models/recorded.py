@@ -1,7 +1,7 @@
-"""A model that says what was said before: the answers of a recorded path, found by the history that led to them.
+"""A model that repeats the answers of a recorded path, found by the history before each.
 
-Two histories are one if the same inputs, summaries and answers stand in it and as many results; the words of a
-result may differ, ids of calls do not count. A history that was not there then is a miss, never a guess.
+Two histories are equal if they have the same inputs, summaries and answers, and as many results; the content of
+results may differ, and call ids are ignored. An unknown history is a miss, never a guess.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class RecordedModel:
 
     def __init__(self, path: Iterable[Entry], *, model: str = "recorded") -> None:
         self.model = model
-        self._said = dict(_answers(path))
+        self._answers = dict(_answers(path))
         self._history: list[Message] = []
         self._keys: list[bytes] = []
-        """Of the history that was asked about last, behind each of its messages: the next one mostly goes on from it."""
+        """The key behind each message of the latest history: the next one mostly extends it."""
 
     def find(self, context: Context) -> Entry | None:
-        """What was answered to this history; None: it was not asked then."""
+        """The recorded answer to this history; None if it was not recorded."""
         asked = [item.message for item in context.items]
         same = 0
         for known, message in zip(self._history, asked, strict=False):
@@ -47,11 +47,11 @@ class RecordedModel:
         del self._keys[same:]
         for message in asked[same:]:
             self._keys.append(_fold(self._keys[-1] if self._keys else b"", [message]))
-        return self._said.get(self._keys[-1] if self._keys else b"")
+        return self._answers.get(self._keys[-1] if self._keys else b"")
 
     def answer(self, history: History) -> Answer:
-        """What was answered to a history that was followed entry by entry: nothing of it is looked at again."""
-        return self._answer(self._said.get(history.key))
+        """The recorded answer to a history that was folded entry by entry, so that nothing is read again."""
+        return self._answer(self._answers.get(history.key))
 
     async def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
         answer = self._answer(self.find(request.context))
@@ -59,20 +59,16 @@ class RecordedModel:
             yield Delta(answer.message.text)
         yield answer
 
-    def _answer(self, found: Entry | None) -> Answer:
-        if found is None or found.message is None:
-            raise ModelError(
-                self.model, "this was not asked when it was recorded", "replay it with a real model"
-            )
-        usage, finish = Usage(0, 0, 0, 0), found.finish or "stop"
-        return Answer(found.message, usage, found.evidence, self.provider, found.model, finish)
+    def _answer(self, entry: Entry | None) -> Answer:
+        if entry is None or entry.message is None:
+            raise ModelError(self.model, "this history was not recorded", "replay with a real model")
+        usage, finish = Usage(0, 0, 0, 0), entry.finish or "stop"
+        return Answer(entry.message, usage, entry.evidence, self.provider, entry.model, finish)
 
 
 class History:
-    """The history at the end of a path, as a key that grows with it: an entry costs what it adds.
-
-    Only a summary, or the end of one, makes it fold again what is kept.
-    """
+    """The history at the end of a path as one key, updated per entry. Only a compaction or its cancellation folds the
+    kept messages again."""
 
     def __init__(self) -> None:
         self.key = b""
@@ -86,7 +82,7 @@ class History:
             return
         item = contexts.context_item(entry)
         if item is None or (not self._items and item.message.role == "system"):
-            return  # the system prompt is no part of it
+            return  # the system prompt is not part of the key
         self._items.append(item)
         self.key = _fold(self.key, [item.message])
 
@@ -110,13 +106,13 @@ def _answers(path: Iterable[Entry]) -> Iterator[tuple[bytes, Entry]]:
 
 def _fold(key: bytes, messages: Iterable[Message]) -> bytes:
     for message in messages:
-        for told in _told(message):
-            key = sha256(key + told).digest()
+        for identity in _identity(message):
+            key = sha256(key + identity).digest()
     return key
 
 
-def _told(message: Message) -> list[bytes]:
-    """What tells one message from another here. Results count one by one, however they were put together."""
+def _identity(message: Message) -> list[bytes]:
+    """The bytes that identify a message. Results count one by one, however they are grouped in messages."""
     if message.role == "tool":
         return [b"result" for _ in message.results]
     parts = [replace(part, id="") if isinstance(part, ToolCall) else part for part in message.parts]
