@@ -663,7 +663,7 @@ class TestClaim:
         time.sleep(1.1)
         for _ in range(2):  # the first claim call sweeps
             installed.run(f"select absurd.claim_task('{queue}', 'other', 30, 1)")
-        with pytest.raises(errors.ClaimLost, match="Whoever has it now"):
+        with pytest.raises(errors.ClaimLost, match="the worker that has it now continues"):
             log.append([bough_draft("late")])
         with pytest.raises(errors.ClaimLost):
             log.store.lease(log.session_id, "me", 2**50, 1)

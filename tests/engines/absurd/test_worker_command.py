@@ -149,7 +149,7 @@ class TestBadInput:
     def test_a_file_has_no_such_engine(self, tmp_path: Path, line: list[str]) -> None:
         done = bough(*line, "--engine", "absurd", store=tmp_path / "s.db")
         assert done.code == 2
-        assert "runs on PostgreSQL" in done.err
+        assert "needs PostgreSQL" in done.err
         assert not (tmp_path / "s.db").exists()
 
     def test_without_the_schema_it_says_what_to_run(self, migrated_database: Database) -> None:

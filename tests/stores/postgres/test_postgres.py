@@ -570,24 +570,24 @@ def test_people_read_each_active_message_once_in_psql(database: Database) -> Non
 def test_after_purge_and_scrub_no_byte_of_it_is_in_the_files_of_the_tables(database: Database) -> None:
     if database.host.server is None:
         pytest.skip("wants the files of the server")
-    canary = "canary-5e81"
+    hidden_word = "canary-5e81"
     with bough.open(database.url) as store:
         kept = store.start(title="kept")
         kept.append([user("kept-77ab")])
         session = store.start(
-            title=f"{canary} title", tags={"t": f"{canary} tag"}, spec={"s": f"{canary} spec"}
+            title=f"{hidden_word} title", tags={"t": f"{hidden_word} tag"}, spec={"s": f"{hidden_word} spec"}
         )
-        session.append([user(f"{canary} {'long ' * 4000}"), assistant(f"{canary} answer")])
-        session.enqueue(f"{canary} queued")
-        store.put_blob(f"{canary} blob".encode(), "text/plain")
+        session.append([user(f"{hidden_word} {'long ' * 4000}"), assistant(f"{hidden_word} answer")])
+        session.enqueue(f"{hidden_word} queued")
+        store.put_blob(f"{hidden_word} blob".encode(), "text/plain")
         store.search("anything")
         store.delete(session.session_id)
         store.purge(session.session_id)
         store.gc(grace=-(10**12))
     postgres_schema.scrub(database.owner_url)
     data = database.host.server.data / "base"
-    held = {word: _holding(data, word) for word in (canary, "kept-77ab")}
-    assert (held[canary], bool(held["kept-77ab"])) == ([], True)
+    held = {word: _holding(data, word) for word in (hidden_word, "kept-77ab")}
+    assert (held[hidden_word], bool(held["kept-77ab"])) == ([], True)
 
 
 def _holding(folder: Any, word: str) -> list[str]:

@@ -105,7 +105,7 @@ def successes(attacker: Attacker, kind: str, attacks: Iterable[str]) -> list[tup
 
 
 class TestReading:
-    def test_the_canaries_are_there(self, nest: AttackedDatabase) -> None:
+    def test_the_hidden_words_are_there(self, nest: AttackedDatabase) -> None:
         """Else nothing below would prove anything."""
         held = "".join(str(nest.run(f"select x::text from bough.{name} x")) for name in nest.relations("r"))
         held += "".join(bytes.fromhex(found).decode("utf-8", "replace") for found in HEX.findall(held))
