@@ -1,7 +1,7 @@
-"""How many messages the calls of a turn were given at the most, by the place of its input.
+"""How many messages the calls of a turn were given at most, by the position of its input.
 
-The journal of whoever ran the turn tells it. Of a session that is gone, or was never here, only that much of its
-journal is kept: what a fork stands on was given to a model as it was given. Knows facts; does not know contexts.
+The journal of the session that ran the turn records it. Of a session that was purged, or never imported, only these facts
+of the journal are kept, because its forks inherit the turns. Knows facts; does not know contexts.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ..core.tree import Branch, Leaf
 from .base import Fact
 
 LIMIT_FACT_KINDS = ("appended", "turn_started", "turn_resumed")
-"""The facts that tell it."""
+"""The facts that message limits are read from."""
 
 
 class MessageLimit(Struct, frozen=True, gc=False, order=True):
-    """Of a turn that a session stands on and did not run itself."""
+    """The limit of an inherited turn, which the session did not run itself."""
 
     branch: int
     turn: int
@@ -26,8 +26,8 @@ class MessageLimit(Struct, frozen=True, gc=False, order=True):
 
 
 def message_limits(facts: Iterable[Fact]) -> dict[Leaf, int]:
-    """Of one journal. The input of a turn was appended by the fact before; who goes on with it may give another number."""
-    found: dict[Leaf, int | None] = {}
+    """Return the limits of one journal by position. The fact before a turn's start appended its input; a resume may change it."""
+    limits: dict[Leaf, int | None] = {}
     inputs: dict[int, Leaf] = {}
     branch = 0
     for fact in facts:
@@ -36,32 +36,36 @@ def message_limits(facts: Iterable[Fact]) -> dict[Leaf, int]:
         elif fact.kind == "turn_started":
             inputs[fact.data["turn"]] = Leaf(branch, fact.data["turn"])
         if fact.kind in ("turn_started", "turn_resumed") and (turn := fact.data.get("turn")) in inputs:
-            found[inputs[turn]] = fact.data.get("max_messages")
-    return {place: most for place, most in found.items() if most is not None}
+            limits[inputs[turn]] = fact.data.get("max_messages")
+    return {place: limit for place, limit in limits.items() if limit is not None}
 
 
 def select_inherited_limits(
     journals: Iterable[Iterable[Fact]], branches: Iterable[Branch], numbers: Mapping[int, int]
 ) -> tuple[MessageLimit, ...]:
-    """Of other sessions' turns those that belong to what is stood on, by the numbers of a dump."""
-    reach = {branch.branch: branch.tail for branch in branches if branch.session_id is None}
-    found = [
-        MessageLimit(numbers[place.branch], place.seq, most)
+    """Return the limits of other sessions' turns that are inherited, in an export's numbers."""
+    last_seqs = {branch.branch: branch.tail for branch in branches if branch.session_id is None}
+    limits = [
+        MessageLimit(numbers[place.branch], place.seq, limit)
         for journal in journals
-        for place, most in message_limits(journal).items()
-        if place.branch in numbers and place.seq <= reach.get(numbers[place.branch], -1)
+        for place, limit in message_limits(journal).items()
+        if place.branch in numbers and place.seq <= last_seqs.get(numbers[place.branch], -1)
     ]
-    return tuple(sorted(found))
+    return tuple(sorted(limits))
 
 
-def retained_limit_facts(journal: Iterable[Fact], stays: Callable[[Leaf], bool]) -> list[Fact]:
-    """What is left of a journal whose session goes, for those who stand on its entries."""
-    kept = {place: most for place, most in message_limits(journal).items() if stays(place)}
-    return list(limits_as_facts(MessageLimit(place.branch, place.seq, most) for place, most in kept.items()))
+def retained_limit_facts(journal: Iterable[Fact], is_kept: Callable[[Leaf], bool]) -> list[Fact]:
+    """Return what stays of the journal of a purged session, for the forks that inherit its entries."""
+    kept = {place: limit for place, limit in message_limits(journal).items() if is_kept(place)}
+    return list(
+        limits_as_facts(MessageLimit(place.branch, place.seq, limit) for place, limit in kept.items())
+    )
 
 
-def limits_as_facts(given: Iterable[MessageLimit]) -> Iterator[Fact]:
-    """As a journal of a session that is not here tells it, and nothing else."""
-    for n, one in enumerate(given):
-        yield Fact(2 * n + 1, "appended", None, {"branch": one.branch}, 0)
-        yield Fact(2 * n + 2, "turn_started", None, {"turn": one.turn, "max_messages": one.max_messages}, 0)
+def limits_as_facts(limits: Iterable[MessageLimit]) -> Iterator[Fact]:
+    """Yield the facts that record these limits, as the journal of an absent session."""
+    for n, limit in enumerate(limits):
+        yield Fact(2 * n + 1, "appended", None, {"branch": limit.branch}, 0)
+        yield Fact(
+            2 * n + 2, "turn_started", None, {"turn": limit.turn, "max_messages": limit.max_messages}, 0
+        )

@@ -1,4 +1,4 @@
-"""What a search finds: a place in a session, a line of its text, and where in that line the words stand."""
+"""The results of a search: entries and titles, each with a snippet of its text and the matches within."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ..core.search_text import searchable_text
 from ..core.tree import Leaf, Range
 
 IndexProgress = Callable[[int, int], None]
-"""Told after each batch: how many entries were indexed so far, and how many sessions are left."""
+"""Called after each batch with the number of entries indexed so far and of sessions left."""
 
 
 class SearchHit(Struct, frozen=True, kw_only=True):
-    """An entry, or a title, in which something was found."""
+    """An entry, or a title, that matches."""
 
     session_id: str
-    """Whose entry it is; what forks share is found once, as its owner's."""
+    """The owner of the entry; what forks share is listed once."""
     branch: int
     seq: int
-    """0: the session's title."""
+    """0 for the session's title."""
     role: str | None
     kind: str
     tool: str | None
@@ -32,12 +32,12 @@ class SearchHit(Struct, frozen=True, kw_only=True):
     title: str | None
     snippet: str
     marks: tuple[tuple[int, int], ...]
-    """Begin and end, in the snippet, of what was looked for."""
+    """Start and end of each match in the snippet."""
     on_path: bool
-    """Whether it stands on the session's present path, or on a branch that was left."""
+    """Whether it is on the session's current path, not on an abandoned branch."""
 
     def highlight(self, before: str = "[", after: str = "]") -> str:
-        """The snippet with something around each mark. For HTML escape the pieces between the marks yourself."""
+        """Return the snippet with text around each match. For HTML, escape the parts between the matches yourself."""
         pieces, end = [], 0
         for begin, stop in self.marks:
             pieces += [self.snippet[end:begin], before, self.snippet[begin:stop], after]
@@ -46,18 +46,18 @@ class SearchHit(Struct, frozen=True, kw_only=True):
 
 
 class SearchPage(Struct, frozen=True):
-    """Some hits of a search, and where to read on."""
+    """Some hits of a search."""
 
     hits: list[SearchHit]
-    """The branch begun last first, and within a branch the latest entry first; no clock orders them."""
+    """The latest branch first, and within a branch the latest entry first; independent of clocks."""
     next: str | None = None
-    """Hand it in as `before` to read on; None: this was the last page."""
+    """Pass it as `before` for the next page; None: this was the last one."""
     unindexed_sessions: int = 0
     """Sessions with text that is not indexed yet, so that hits may be missing."""
 
 
 class HitLocation(Struct, frozen=True):
-    """Where something was found, and in what."""
+    """Where a match is."""
 
     session_id: str
     title: str | None
@@ -94,8 +94,8 @@ def _hit(
     )
 
 
-def ranges_contain(ranges: Sequence[Range], place: Leaf) -> bool:
-    """Whether the place lies in these ranges; a title lies on every path."""
-    return place.seq == 0 or any(
-        part.branch == place.branch and part.first <= place.seq <= part.last for part in ranges
+def ranges_contain(ranges: Sequence[Range], leaf: Leaf) -> bool:
+    """Whether a position is within these ranges; a title is on every path."""
+    return leaf.seq == 0 or any(
+        part.branch == leaf.branch and part.first <= leaf.seq <= part.last for part in ranges
     )

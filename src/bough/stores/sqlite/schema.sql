@@ -1,29 +1,29 @@
 -- Bough's SQLite schema, format 1.0.
 --
--- A guided tour. A session is one row; its leaf (branch, seq) says where it stands. Entries are the nodes
--- of a tree, kept by branch: a branch knows its parent and the seq at which it left it, so a path is a few
--- range scans and a fork is one session row and one branch row. The journal numbers everything that
--- happened to a session; usage has one row per model call. Three tables are keyed by one packed integer,
--- (owner << 32) | number: clustered by owner, no second index to keep, measured fastest to write and read.
+-- A session is one row; its leaf (branch, seq) is its current position. Entries are the nodes of a tree, stored by
+-- branch: a branch has a parent and the seq at which it left it, so a path is a few range scans and a fork is one
+-- session row and one branch row. The journal numbers everything that happened to a session; usage has one row per
+-- model call. Three tables are keyed by one packed integer, (owner << 32) | number: clustered by owner, without a
+-- second index, measured fastest to write and read.
 --
 -- Read it with sqlite3:  select seq, role, text from active_message where session_id = 'ses_…' order by seq;
 -- Bodies are JSON bytes exactly as hashed; cast(body as text) shows them. Times are microseconds, UTC.
 
 create table session (
-    no                  integer primary key autoincrement, -- short name for the packed keys; never reused, so a purged one cannot come back
+    no                  integer primary key autoincrement, -- the session's number in packed keys; never reused, so a purged one cannot come back
     id                  text not null unique,              -- the public name, ses_…
     space               text not null,                     -- tenant; every read filters by it
     owner               text,                              -- whose mailbox within the space; null: the space's own
     conversation_id     text not null,                     -- groups sessions over time; a fork has one of its own
-    agent               text,                              -- the agent's name; its frozen form is detail.spec
+    agent               text,                              -- the agent's name; its definition is session_detail.spec
     title               text,
     status              text not null,                     -- idle running waiting completed failed cancelled interrupted: a cache of the journal
     relation            text,                              -- fork task replay import; null: started by itself
     parent_session      text,                              -- by id and not by reference: the parent may be purged
-    parent_seq          integer,                           -- where in the parent it hangs
+    parent_seq          integer,                           -- the seq in the parent at which it branched off
     trigger_type        text,                              -- what started it: chat, email, cron, …
     trigger_id          text,
-    model               text,                              -- as last set; the answer's own model stands on its entry
+    model               text,                              -- as last set; the model that gave an answer is in its entry
     context_window      integer,
     tool_names          text,                              -- JSON array; the schemas are versioned with the code
     branch              integer not null,                  -- the leaf: compared and swapped by every append
@@ -39,8 +39,8 @@ create table session (
     unpriced_calls      integer not null,
     unknown_calls       integer not null,
     facts               integer not null,                  -- length of the journal: the number of its latest fact
-    fence               integer not null,                  -- grows with every lease: a late runner is told by it
-    holder              text,                              -- who drives it
+    fence               integer not null,                  -- incremented with every lease: detects a runner that lost its lease
+    holder              text,                              -- the process that runs it
     lease_until         integer,
     tags                text,                              -- JSON object of strings
     started_at          integer not null,
@@ -52,28 +52,28 @@ create table session (
 create index session_by_conversation on session (space, conversation_id, no);
 create index session_by_parent on session (parent_session) where parent_session is not null;
 
--- The wide, seldom read part of a session, apart so that the row rewritten by every append stays short.
+-- The large, rarely read part of a session, separate so that the row rewritten by every append stays short.
 create table session_detail (
     no        integer primary key references session (no),
-    spec      text,  -- JSON: the agent as it was frozen
+    spec      text,  -- JSON: the agent as it was at the start
     policy    text,  -- JSON
     workspace text,  -- JSON: working_dir, fs_scope_tier, variables, …
-    state     text   -- JSON: the fold of the updates at the leaf; null after a move or fork: fold it
+    state     text   -- JSON: the state at the leaf; null after a rewind or fork: compute it from the entries
 );
 
--- An answer in flight: what it has said so far. Holds only while the session stands at (branch, seq).
+-- The text so far of an answer in flight. Valid only while (branch, seq) is the session's leaf.
 create table draft (
     no     integer primary key references session (no),
     branch integer not null,
     seq    integer not null,
     fence  integer not null,  -- of the runner that wrote it
-    text   text not null,     -- redacted like everything
+    text   text not null,     -- redacted like all text
     at     integer not null
 );
 
 create table branch (
     id         integer primary key autoincrement,
-    session_no integer not null,  -- no foreign key: a branch outlives its purged session while a fork stands on it
+    session_no integer not null,  -- no foreign key: a branch outlives its purged session while a fork inherits it
     parent     integer references branch (id),
     parent_seq integer not null   -- its own first seq is one more
 );
@@ -95,19 +95,19 @@ create table entry (
     body     blob not null              -- JSON bytes; blob, because text costs 2-10 % more to write and 7-30 % to load
 );
 create index entry_public on entry (id) where internal = 0; -- the public's reads touch nothing else
-create index entry_non_message on entry (id) where kind is not null; -- what holds at a leaf, without walking 100,000 messages
+create index entry_non_message on entry (id) where kind is not null; -- settings and compactions of a path, without reading 100,000 messages
 
 create table usage (
     id                 integer primary key, -- session no << 32 | n
     call_id            text not null,
-    branch             integer not null,    -- where the answer went, or where the session stood
+    branch             integer not null,    -- the branch of the answer, or the leaf's
     after_seq          integer not null,    -- the leaf's seq when the call was made
     answer_seq         integer,             -- null: no answer (failed, discarded, cut off)
     purpose            text,                -- null: answer; compaction, title, …
     bucket             text,                -- null: live; replay
     provider           text,
     model              text,
-    input_tokens       integer,             -- everything read, cached or not; null: never told
+    input_tokens       integer,             -- everything read, cached or not; null: not reported
     output_tokens      integer,
     cache_read_tokens  integer,             -- part of input_tokens
     cache_write_tokens integer,             -- part of input_tokens
@@ -120,15 +120,15 @@ create table usage (
 create table journal (
     id     integer primary key, -- session no << 32 | n
     kind   text not null,
-    key    text,                -- of the change; null on further facts of the same change
-    branch integer,             -- the leaf behind the change; columns and not JSON, for most facts hold nothing else
+    key    text,                -- of the change; null for extra facts of the same change
+    branch integer,             -- the leaf after the change; columns and not JSON, because most facts hold nothing else
     first  integer,             -- seq of the first entry it appended
     last   integer,
     data   text,                -- JSON: the rest; null: nothing
     at     integer not null
 );
 
--- Input for a session that is busy, drained in order by whoever drives it.
+-- Inputs for a session that is running, consumed in order by its runner.
 create table inbox (
     no   integer not null references session (no),
     n    integer not null,
@@ -139,7 +139,7 @@ create table inbox (
 
 create table blob (
     no    integer primary key,
-    space text not null,      -- sharing across spaces would tell one tenant what another has
+    space text not null,      -- sharing across spaces would reveal to one tenant what another has
     hash  text not null,      -- sha256, hex
     mime  text not null,
     size  integer not null,
@@ -154,11 +154,11 @@ create table blob_use (
 ) without rowid;
 create index blob_use_by_blob on blob_use (blob_no);
 
--- The search index: words only, no text. Appending does not touch it; it is caught up before a search.
--- Cut by the `ascii` tokenizer, for our own words are put in: case and accents gone, one blank between two.
+-- The search index: words only, no text. Appending does not touch it; it is updated before a search.
+-- The `ascii` tokenizer suffices because our own words are inserted: without case and accents, separated by one space.
 -- Measured on 32 MB of text: 0.45 of the text's size, 18,700 entries/s; `trigram` 2.4 and 4,300/s.
 create virtual table search using fts5 (
-    text,  -- what was said, called, returned or summed up; of a title's row, the title
+    text,  -- of messages, calls, results and summaries; of a title's row, the title
     tool,  -- names of the tools called, or whose results these are
     model, -- that answered
     mark,  -- role, kind and error as one word each; the space and owner as hashes
@@ -166,12 +166,12 @@ create virtual table search using fts5 (
 );
 create table search_entry (
     id         integer primary key, -- branch << 32 | seq of what is indexed; seq 0 of a first branch: the session's title
-    session_no integer not null,    -- found under it: the owner, or the oldest that stands on what a purge left
-    at         integer not null     -- here again, so that a time is compared without reading the entry
+    session_no integer not null,    -- listed under: the owner, or the oldest heir of what a purge left
+    at         integer not null     -- repeated, so that times are compared without reading the entry
 );
 create table search_mark (
     no    integer primary key, -- session
-    facts integer not null,    -- its count of facts when it was indexed: another one means there is news
+    facts integer not null,    -- its count of facts when it was indexed: another one means something is new
     title text                 -- as indexed
 );
 
