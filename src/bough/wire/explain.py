@@ -1,4 +1,4 @@
-"""Find path a request first differs from the previous one, which is path the provider's cache stops helping.
+"""Find where a request first differs from the previous one, which is where the provider's cache stops helping.
 
 Knows JSON values only.
 """
@@ -15,7 +15,7 @@ MAX_REPR_LENGTH = 60
 
 
 class Missing(Struct, frozen=True):
-    """A placeholder path one of two requests has no value."""
+    """Placeholder where one of two requests has no value."""
 
     def __repr__(self) -> str:
         return "nothing"

@@ -85,7 +85,7 @@ def _answer(paired: PairedMessage, proofs: Mapping[str, Mapping[str, Any]]) -> l
         proof = proofs.get(str(index), {})
         signed = {"thoughtSignature": proof["signature"]} if proof.get("signature") else {}
         if isinstance(part, ToolCall):
-            # One signature stands for the calls of a paired that were made together, on the first of them.
+            # Calls made together share one signature, on the first of them.
             signed = signed or ({"thoughtSignature": UNSIGNED} if is_first else {})
             is_first = False
             parts.append(_call(next(pairs), proof) | signed)
