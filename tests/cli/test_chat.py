@@ -323,7 +323,7 @@ class TestWhatStandsInTheWay:
                 terminal.enter("more")
                 terminal.wait_for("Queue your message, to be answered next? [y/N]")
                 terminal.enter("y")
-                terminal.wait_for("queued")
+                terminal.wait_for("Queued")
                 terminal.wait_for(PROMPT)
         finally:
             driving.kill()
@@ -341,7 +341,7 @@ class TestPiped:
 
     @pytest.mark.parametrize(
         ("command", "said"),
-        [("/undo", "no input to undo"), ("/show 99", "no entry 99"), ("/show 0", "no entry 0")],
+        [("/undo", "no message to undo"), ("/show 99", "no entry 99"), ("/show 0", "no entry 0")],
     )
     def test_a_command_that_finds_nothing_says_so(self, home: Path, command: str, said: str) -> None:
         with opened(home) as store:
