@@ -60,7 +60,7 @@ def database(migrated_database: Database) -> Database:
 
 
 class ReusedPostgresStore(PostgresStore):
-    """Whether somebody has closed it is known."""
+    """Remembers whether it was closed."""
 
     is_closed = False
 

@@ -582,7 +582,7 @@ class TestApprove:
         assert [call["session_id"] for call in listed] == [names["task"]]
         allowed = bough("approve", names["parent" if by == "parent" else "task"], "--yes", home=home)
         assert f"bough resume {names['parent']}" in allowed.stderr
-        assert "its task has a word" in bough("show", names["parent"], home=home).stdout
+        assert "its task was decided" in bough("show", names["parent"], home=home).stdout
         assert bough("resume", names["parent"], *AGENT, home=home).stdout == "It is done.\n"
         assert len((home / "book").read_text().splitlines()) == 1
 

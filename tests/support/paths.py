@@ -1,4 +1,4 @@
-"""Where things are in the repository."""
+"""Paths of the repository."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A world of its own for each store under test: a clock that ticks and ids that count."""
+"""A deterministic runtime for tests: a clock that ticks and ids that count."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bough.log.runtime import Runtime
 
 
 def deterministic_runtime(holder: str = "here:1") -> Runtime:
-    """Equal calls give equal ids and times, so two stores driven alike hold equal bytes."""
+    """Return a runtime with predictable times and ids, so equal operations write equal bytes to two stores."""
     ticks = count(1_000_000_000_000_000, 1_000_000)
     ids = count(1)
     return Runtime(
