@@ -39,7 +39,7 @@ def replayed(place: Path) -> str:
 def session(page: Page, url: str, _: Path) -> None:
     page.goto(f"{url}/s/{CASE}?at=5")
     page.get_by_role("tab", name="Prompt").click()
-    page.get_by_text("cache stays warm").wait_for()
+    page.get_by_text("prompt cache still applies").wait_for()
 
 
 def diff(page: Page, url: str, place: Path) -> None:
