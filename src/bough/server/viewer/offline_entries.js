@@ -72,7 +72,7 @@ class Truncator {
     this.omitted = 0;
   }
 
-  cut(value) {
+  truncate(value) {
     if (typeof value === "string") return this.#text(value);
     if (Array.isArray(value)) return this.#items(value.entries()).map(([, item]) => item);
     if (value && typeof value === "object") return Object.fromEntries(this.#items(Object.entries(value)));
@@ -99,15 +99,15 @@ class Truncator {
 }
 
 /** An entry as in a window of a path. */
-export function truncateEntry(entry) { return cut(entry, STRING, ROOM); }
+export function truncateEntry(entry) { return truncated(entry, STRING, ROOM); }
 
 /** An entry with as much content as one response may contain. */
-export function fullEntry(entry) { return cut(entry, FULL, FULL); }
+export function fullEntry(entry) { return truncated(entry, FULL, FULL); }
 
-function cut(entry, string, room) {
-  const { parts: all, ...rest } = entry.payload, scissors = new Truncator(string, room);
-  const payload = scissors.truncate(rest);
-  let omitted = scissors.omitted;
+function truncated(entry, string, room) {
+  const { parts: all, ...rest } = entry.payload, truncator = new Truncator(string, room);
+  const payload = truncator.truncate(rest);
+  let omitted = truncator.omitted;
   if (Array.isArray(all)) {
     payload.parts = all.map((one) => {
       const own = new Truncator(string, Math.max(room, MIN_ROOM)), begun = own.room;
