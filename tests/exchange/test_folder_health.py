@@ -37,7 +37,7 @@ class TestFaults:
             ([use("a"), used("a"), use("b")], ["1 tool calls without a result (b)"]),
             ([used("a")], ["1 results without a call (a)"]),
             ([use("a"), used("a"), used("a")], ["1 calls answered more than once (a)"]),
-            ([{**use("a"), "parentUuid": "gone"}, used("a")], ["1 entries hang on a parent"]),
+            ([{**use("a"), "parentUuid": "gone"}, used("a")], ["1 entries have a parent"]),
             (
                 [{"payload": {"type": "function_call", "call_id": "c", "name": "shell"}}],
                 ["1 tool calls without"],

@@ -1,8 +1,8 @@
-"""The health of another tool's session folder: JSON lines, one file per session. Reads only, and only lines.
+"""Check another tool's session folder: JSON Lines files, one per session. Reads only.
 
-Knows how calls and their results look in the lines of the tools people use (`tool_use` / `tool_result`,
-`function_call` / `function_call_output`, `tool_calls` / `tool_call_id`) and nothing else of their formats: what makes
-a provider refuse a history is a call without its result, a result without its call, and a line cut in half.
+Recognises tool calls and results of common tools (`tool_use` / `tool_result`, `function_call` / `function_call_output`,
+`tool_calls` / `tool_call_id`). A provider refuses a history with a call without its result, a result without its call, or a
+line that is cut in half.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SHOWN = 3
 
 
 class FileSummary(Struct):
-    """What one file holds."""
+    """What was counted in one file."""
 
     lines: int = 0
     broken: list[int] = field(default_factory=list)
@@ -29,55 +29,55 @@ class FileSummary(Struct):
     results: Counter[str] = field(default_factory=Counter)
     ids: Counter[str] = field(default_factory=Counter)
     parents: set[str] = field(default_factory=set)
-    ends_whole: bool = True
+    ends_with_newline: bool = True
 
 
 def folder_health(folder: str, on_file: Callable[[], None] = lambda: None) -> list[Finding]:
-    """Every `.jsonl` file below the folder, looked at line by line."""
+    """Check every `.jsonl` file below the folder line by line."""
     files = sorted(Path(folder).rglob("*.jsonl"))
     if not files:
-        return [Finding("problem", f"{folder} holds no .jsonl file; name a tool's session folder or a store")]
+        return [Finding("problem", f"{folder} has no .jsonl file; name a tool's session folder or a store")]
     findings: list[Finding] = []
     lines = 0
-    for place in files:
+    for path in files:
         on_file()
         try:
-            seen = scan_file(place)
+            summary = scan_file(path)
         except OSError as error:
-            findings.append(Finding("problem", f"{place.name} cannot be read: {error.strerror}"))
+            findings.append(Finding("problem", f"{path.name} cannot be read: {error.strerror}"))
             continue
-        lines += seen.lines
-        findings += [Finding("problem", f"{place.name}: {what}") for what in file_problems(seen)]
+        lines += summary.lines
+        findings += [Finding("problem", f"{path.name}: {what}") for what in file_problems(summary)]
     return [Finding("ok", f"{len(files):,} files, {lines:,} lines"), *findings]
 
 
-def scan_file(place: Path) -> FileSummary:
-    seen = FileSummary()
-    with place.open("rb") as file:
+def scan_file(path: Path) -> FileSummary:
+    summary = FileSummary()
+    with path.open("rb") as file:
         for number, line in enumerate(file, 1):
-            seen.lines = number
-            seen.ends_whole = line.endswith(b"\n")
+            summary.lines = number
+            summary.ends_with_newline = line.endswith(b"\n")
             if not line.strip():
                 continue
             try:
-                _take(seen, msgspec.json.decode(line))
+                _count_line(summary, msgspec.json.decode(line))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                seen.broken.append(number)
-    return seen
+                summary.broken.append(number)
+    return summary
 
 
-def _take(seen: FileSummary, line: Any) -> None:
+def _count_line(summary: FileSummary, line: Any) -> None:
     if isinstance(line, dict):
         if isinstance(line.get("uuid"), str):
-            seen.ids[line["uuid"]] += 1
+            summary.ids[line["uuid"]] += 1
         if isinstance(line.get("parentUuid"), str):
-            seen.parents.add(line["parentUuid"])
+            summary.parents.add(line["parentUuid"])
     for kind, name in _calls(line):
-        (seen.calls if kind == "call" else seen.results)[name] += 1
+        (summary.calls if kind == "call" else summary.results)[name] += 1
 
 
 def _calls(value: Any) -> Iterator[tuple[str, str]]:
-    """Calls and results anywhere in a line, by their ids."""
+    """Yield calls and results anywhere in a line, by their ids."""
     if isinstance(value, list):
         for one in value:
             yield from _calls(one)
@@ -105,26 +105,26 @@ def _calls(value: Any) -> Iterator[tuple[str, str]]:
             yield from _calls(inner)
 
 
-def file_problems(seen: FileSummary) -> Iterator[str]:
-    if seen.broken:
-        cut = not seen.ends_whole and seen.broken == [seen.lines]
+def file_problems(summary: FileSummary) -> Iterator[str]:
+    if summary.broken:
+        cut = not summary.ends_with_newline and summary.broken == [summary.lines]
         yield (
             "its last line is cut in half"
             if cut
-            else f"lines that are no JSON: {_some(map(str, seen.broken))}"
+            else f"lines that are not JSON: {_some(map(str, summary.broken))}"
         )
-    unanswered = [name for name in seen.calls if name not in seen.results]
+    unanswered = [name for name in summary.calls if name not in summary.results]
     if unanswered:
         yield f"{len(unanswered)} tool calls without a result ({_some(unanswered)}): a provider refuses this history"
-    orphans = [name for name in seen.results if name not in seen.calls]
+    orphans = [name for name in summary.results if name not in summary.calls]
     if orphans:
         yield f"{len(orphans)} results without a call ({_some(orphans)}): a provider refuses this history"
-    twice = [name for name, count in seen.results.items() if count > 1]
+    twice = [name for name, count in summary.results.items() if count > 1]
     if twice:
         yield f"{len(twice)} calls answered more than once ({_some(twice)})"
-    lost = [name for name in seen.parents if name not in seen.ids]
-    if seen.ids and lost:
-        yield f"{len(lost)} entries hang on a parent that is not in the file ({_some(lost)})"
+    missing = [name for name in summary.parents if name not in summary.ids]
+    if summary.ids and missing:
+        yield f"{len(missing)} entries have a parent that is not in the file ({_some(missing)})"
 
 
 def _some(names: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bough.exchange.exports.es_modules import joined
+from bough.exchange.exports.es_modules import join_modules
 
 
 class TestModules:
@@ -14,7 +14,7 @@ class TestModules:
             "b.js": 'import { c } from "./c.js";\nexport function b() {}\nexport { c };\n',
             "c.js": "export const x = 1, c = 2;\n",
         }
-        script = joined(sources, "a.js", {})
+        script = join_modules(sources, "a.js", {})
         assert [script.index(f"const ${name}_js =") for name in "cba"] == sorted(
             script.index(f"const ${name}_js =") for name in "cba"
         )
@@ -27,7 +27,7 @@ class TestModules:
             "api.js": "export function ask() {}\n",
             "offline.js": 'import { ask as before } from "./api.js";\nexport function ask() { before(); }\n',
         }
-        script = joined(sources, "main.js", {"api.js": "offline.js"})
+        script = join_modules(sources, "main.js", {"api.js": "offline.js"})
         assert "const { ask } = $offline_js;" in script
         assert "const { ask: before } = $api_js;" in script
 
@@ -43,8 +43,8 @@ class TestModules:
     )
     def test_what_it_does_not_understand_it_refuses(self, source: str, words: str) -> None:
         with pytest.raises(ValueError, match=words):
-            joined({"a.js": source, "b.js": "export const b = 1;\n"}, "a.js", {})
+            join_modules({"a.js": source, "b.js": "export const b = 1;\n"}, "a.js", {})
 
     def test_no_literal_ends_the_script(self) -> None:
-        script = joined({"a.js": 'const a = "</script><!-- <SCRIPT>";\n'}, "a.js", {})
+        script = join_modules({"a.js": 'const a = "</script><!-- <SCRIPT>";\n'}, "a.js", {})
         assert '"\\x3C/script>\\x3C!-- \\x3CSCRIPT>"' in script

@@ -101,7 +101,7 @@ class TestTheLine:
         done = session.finetune()
         assert (done.turns, done.skipped) == (
             1,
-            (Skipped(1, "a summary stands for it, or for its beginning"),),
+            (Skipped(1, "it, or its beginning, is replaced by a summary"),),
         )
         assert "They asked." in messages(session)[0]["content"]
 
@@ -151,7 +151,7 @@ class TestWhatIsSkipped:
     def test_a_turn_that_says_nothing_in_the_end_is_left_out(self) -> None:
         ended = [user("q"), assistant("x", ToolCall("c", "stop")), tool_result("c", "ok", ends_turn=True)]
         done = finetune(path_of(*ended, user("w"), assistant(" "), user("v"), assistant("a")))
-        says_nothing = "its last answer says nothing"
+        says_nothing = "its last answer is empty"
         assert done.skipped == (Skipped(1, says_nothing), Skipped(4, says_nothing))
         assert done.turns == 1
 

@@ -138,14 +138,14 @@ class TestFile:
             assert exported(sessions.session(BUILD), redact=True) == one
 
     def test_blobs_are_not_put_in_where_secrets_are_hidden(self, store: Path, tmp_path: Path) -> None:
-        with bough.open(store) as sessions, pytest.raises(InvalidArgument, match="cannot be looked through"):
+        with bough.open(store) as sessions, pytest.raises(InvalidArgument, match="cannot be searched"):
             sessions.session(BUILD).html(tmp_path / "x.html", blobs=True)
         assert list(tmp_path.iterdir()) == []
 
     def test_what_is_too_large_for_a_browser_is_refused_with_words(self, tmp_path: Path) -> None:
         with bough.open(tmp_path / "s.db") as sessions:
             session = sessions.start()
-            picture = sessions.put_blob(os.urandom(html.MOST * 4 // 5), "image/png", "large.png")
+            picture = sessions.put_blob(os.urandom(html.MAX_BUNDLE_BYTES * 4 // 5), "image/png", "large.png")
             session.append([user(picture)])
             with pytest.raises(PageTooLarge, match="bough export --bundle"):
                 session.html(tmp_path / "x.html", redact=False, blobs=True)

@@ -104,7 +104,7 @@ class TestEntries:
         assert (line["kind"], line["payload"]) == ("vote", {"x": ["[redacted]"]})
 
     def test_an_unknown_choice_is_refused(self, store: Store) -> None:
-        with pytest.raises(InvalidArgument, match="takes path, all or events"):
+        with pytest.raises(InvalidArgument, match="path, all or events"):
             store.start().jsonl("everything")  # type: ignore[arg-type]
 
 

@@ -95,7 +95,7 @@ class TestWhatIsTold:
             ("unknown", "**outcome unknown: it may or may not have happened**"),
             ("denied", "**denied: it did not run**"),
             ("interrupted", "**interrupted**"),
-            ("dry_run", "**dry run: not really made**"),
+            ("dry_run", "**dry run: it did not run**"),
             ("not_recorded", "**not recorded: in this replay nothing was done**"),
         ],
     )

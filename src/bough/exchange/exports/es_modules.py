@@ -1,7 +1,7 @@
-"""The viewer's ES modules as one script, for a page that may load nothing.
+"""Join the viewer's ES modules into one script, for a page that may load nothing.
 
-Knows the few forms of import and export that our own modules use, and refuses every other one: this is no tool for
-other people's code. Each module becomes a function that gives its names; what it imports is there before it runs.
+Supports only the forms of import and export that the viewer uses, and refuses all others. Each module becomes a function
+that returns its exports; modules come after what they import.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from msgspec import Struct
 _IMPORT = re.compile(r'^import (?:\{([^}]*)\} from )?"\./([\w.-]+)";\n', re.MULTILINE)
 _LIST = re.compile(r"^export \{([^}]*)\};\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async function|function|class|const)\b)", re.MULTILINE)
-_LEFT = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
-# What would end a script element, or make its end be overlooked. In a literal the escape says the same.
-_ENDS = re.compile(r"<(?=/script|script|!--)", re.IGNORECASE)
+_UNSUPPORTED = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
+# Text that would end a script element, or hide its end. In a literal, the escape means the same.
+_SCRIPT_END = re.compile(r"<(?=/script|script|!--)", re.IGNORECASE)
 
 
 class _Import(Struct, frozen=True):
@@ -30,9 +30,9 @@ class _Module(Struct, frozen=True):
     text: str
 
 
-def joined(sources: Mapping[str, str], entry: str, stand_ins: Mapping[str, str]) -> str:
-    """One script that runs `entry`. Whoever imports a key of `stand_ins` is given its value, but the value itself."""
-    order = list(_ordered(sources, entry, stand_ins))
+def join_modules(sources: Mapping[str, str], entry: str, stand_ins: Mapping[str, str]) -> str:
+    """Return one script that runs `entry`. Imports of a key of `stand_ins` get its value, except in the value itself."""
+    order = list(_in_order(sources, entry, stand_ins))
     wanted: dict[str, set[str]] = {}
     for module in order:
         for one in module.imports:
@@ -40,25 +40,25 @@ def joined(sources: Mapping[str, str], entry: str, stand_ins: Mapping[str, str])
     for name, names in wanted.items():
         for missing in sorted(one for one in names if not _is_exported(sources[name], one)):
             raise ValueError(f"{name} of the viewer exports no {missing}")
-    script = "\n".join(_wrapped(module, sorted(wanted.get(module.name, ()))) for module in order)
-    return _ENDS.sub(r"\\x3C", script)
+    script = "\n".join(_wrap(module, sorted(wanted.get(module.name, ()))) for module in order)
+    return _SCRIPT_END.sub(r"\\x3C", script)
 
 
-def _ordered(sources: Mapping[str, str], entry: str, stand_ins: Mapping[str, str]) -> Iterator[_Module]:
-    """Every module that is needed, each behind what it imports."""
+def _in_order(sources: Mapping[str, str], entry: str, stand_ins: Mapping[str, str]) -> Iterator[_Module]:
+    """Yield every module that is needed, after its imports."""
     done: set[str] = set()
-    above: list[str] = []
+    importing: list[str] = []
 
     def visit(name: str) -> Iterator[_Module]:
         if name in done:
             return
-        if name in above:
-            raise ValueError(f"the viewer's modules import each other: {' → '.join([*above, name])}")
-        above.append(name)
+        if name in importing:
+            raise ValueError(f"the viewer's modules import each other: {' → '.join([*importing, name])}")
+        importing.append(name)
         module = _read(name, sources[name], stand_ins)
         for one in module.imports:
             yield from visit(one.source)
-        above.pop()
+        importing.pop()
         done.add(name)
         yield module
 
@@ -69,32 +69,32 @@ def _read(name: str, text: str, stand_ins: Mapping[str, str]) -> _Module:
     imports = []
     for names, source in _IMPORT.findall(text):
         other = stand_ins.get(source, source)
-        imports.append(_Import(_listed(names), source if other == name else other))
+        imports.append(_Import(_names(names), source if other == name else other))
     rest = _EXPORT.sub("", _LIST.sub("", _IMPORT.sub("", text)))
-    left = _LEFT.search(rest)
+    left = _UNSUPPORTED.search(rest)
     if left is not None:
         raise ValueError(f"{name} of the viewer has a line that cannot be joined: {left[0]}")
     return _Module(name, tuple(imports), rest)
 
 
-def _listed(names: str) -> tuple[str, ...]:
+def _names(names: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in names.split(",") if name.strip())
 
 
 def _is_exported(text: str, name: str) -> bool:
-    """Whether a line that exports says the name."""
+    """Whether an export line contains the name."""
     word = re.compile(rf"\b{re.escape(name)}\b")
     return any(word.search(line) for line in text.splitlines() if line.startswith("export "))
 
 
-def _wrapped(module: _Module, names: list[str]) -> str:
-    given = "".join(
-        f"const {{ {', '.join(name.replace(' as ', ': ') for name in one.names)} }} = {_held(one.source)};\n"
+def _wrap(module: _Module, names: list[str]) -> str:
+    imports_text = "".join(
+        f"const {{ {', '.join(name.replace(' as ', ': ') for name in one.names)} }} = {_variable(one.source)};\n"
         for one in module.imports
         if one.names
     )
-    return f"const {_held(module.name)} = (() => {{\n{given}{module.text}return {{ {', '.join(names)} }};\n}})();"
+    return f"const {_variable(module.name)} = (() => {{\n{imports_text}{module.text}return {{ {', '.join(names)} }};\n}})();"
 
 
-def _held(name: str) -> str:
+def _variable(name: str) -> str:
     return "$" + re.sub(r"\W", "_", name)

@@ -1,8 +1,8 @@
-"""Text of strangers inside Markdown of ours: it can be read, and it can do nothing.
+"""Put untrusted text into Markdown so that it can be read and has no effect.
 
-Whatever a text holds, in Markdown as CommonMark defines it, it stays inside its quote or fence, opens no tag, loads no
-image and links nowhere. Fences of its own are written anew and are longer than any within; outside of them what could
-open a tag or a link is written as an entity, which can never be syntax. Knows Markdown; does not know sessions.
+Under CommonMark the text stays inside its quote or fence, opens no tag, loads no image and links nowhere. Its own fences
+are rewritten longer than any fence inside; elsewhere, what could open a tag or a link becomes an entity, which is never
+syntax.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from collections.abc import Iterable, Iterator
 _BREAK = re.compile(r"\r\n|\r|\n")
 _TICKS = re.compile(r"`+")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})[ \t]*([\w+#-]{0,20})[^`]*")
-# An entity is text wherever it stands; a backslash could be undone by one before it.
+# An entity is always text; a backslash could be undone by one before it.
 _INERT = {"<": "&lt;", "](": "]&#40;", "]:": "]&#58;"}
 _ACTIVE = re.compile("|".join(map(re.escape, _INERT)))
 _CONTROLS = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n\r"}
 _CONTROLS |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
-"""Control characters as pictures: a terminal that shows the text must not obey it."""
+"""Control characters as visible symbols, so that a terminal does not obey them."""
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines as Markdown counts them, control characters made visible."""
+    """Return the lines as Markdown counts them, with control characters made visible."""
     return _BREAK.split(text.translate(_CONTROLS))
 
 
 def inert(line: str) -> str:
-    """One line of prose that opens neither a tag nor a link."""
+    """Return a line that opens neither a tag nor a link."""
     return _ACTIVE.sub(lambda found: _INERT[found.group()], line)
 
 
 def quote(text: str) -> str:
-    """Prose as a quote, its own code blocks kept."""
+    """Return text as a quote that keeps its code blocks."""
     return "\n".join(f"> {line}" if line else ">" for line in _quoted(lines_of(text)))
 
 
@@ -62,7 +62,7 @@ def _closes(line: str, opening: str) -> bool:
 
 
 def fence(lines: Iterable[str], info: str) -> list[str]:
-    """Lines in a code block no line of them can close."""
+    """Return lines in a code block that none of them can close."""
     body = list(lines)
     longest = max((len(run) for line in body for run in _TICKS.findall(line)), default=0)
     ticks = "`" * max(3, longest + 1)
@@ -70,7 +70,7 @@ def fence(lines: Iterable[str], info: str) -> list[str]:
 
 
 def code(text: str, most: int = 80) -> str:
-    """A name as inline code, on one line."""
+    """Return a name as inline code on one line."""
     shown = " ".join(" ".join(lines_of(text)).split())
     if not shown:
         return "*(unnamed)*"
@@ -81,7 +81,7 @@ def code(text: str, most: int = 80) -> str:
 
 
 def cut(text: str, most_lines: int, most_characters: int) -> tuple[list[str], str]:
-    """The first lines of a text, and how much more there is, in words; empty if that is all."""
+    """Return the first lines of a text, and a note of how much more there is; empty if that is all."""
     lines = lines_of(text)
     shown: list[str] = []
     room = most_characters

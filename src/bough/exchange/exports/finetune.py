@@ -1,8 +1,8 @@
-"""A session as an example for fine-tuning: one line of OpenAI's chat format, whole turns only.
+"""Export a session as one line of OpenAI's chat fine-tuning format, complete turns only.
 
-A line is the conversation a model would be given at the leaf (`core.context`), in the words of `wire.openai_chat`, and
-ends with an answer; the trainer learns from every answer in it. A turn nobody should learn from is left out whole, and
-said. Media are named, not included: the format takes no files. Knows no store.
+The line is the conversation a model would get at the leaf, as `wire.openai_chat` writes it, and ends with an answer; the
+trainer learns from every answer in it. Turns that are bad examples are left out and reported. Media are named but not
+included: the format takes no files. Knows no store.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _CUT_OFF = frozenset(["interrupted", "cancelled", "error", "length", "max_tokens
 
 
 class Skipped(Struct, frozen=True):
-    """A turn, or an entry outside of turns, that is not in the line."""
+    """A turn, or an entry outside of turns, that was left out."""
 
     seq: int
     why: str
 
 
 class FineTuning(Struct, frozen=True):
-    """The completed turns of a path as one line of a fine-tuning file, and the turns that could not be told."""
+    """The completed turns of a path as one line of a fine-tuning file, and what was left out."""
 
     text: str
-    """The line with its end; empty if no turn was left."""
+    """The line with its line break; empty if no turn is complete."""
     turns: int
     skipped: tuple[Skipped, ...]
 
@@ -77,12 +77,12 @@ def finetune(path: Sequence[Entry], tools: Iterable[Tool | Callable[..., Any]] =
 def _summarised(path: Sequence[Entry], shown: set[int]) -> list[Skipped]:
     inputs = [entry.seq for entry in path if entry.turn == entry.seq]
     return [
-        Skipped(seq, "a summary stands for it, or for its beginning") for seq in inputs if seq not in shown
+        Skipped(seq, "it, or its beginning, is replaced by a summary") for seq in inputs if seq not in shown
     ]
 
 
 def _fault(unit: Sequence[Entry]) -> str | None:
-    """Why nobody should learn from this turn; None: it is whole."""
+    """Return why this turn is a bad example; None if it is complete."""
     messages = [entry.message for entry in unit if entry.message is not None]
     results = [result for message in messages for result in message.results]
     if unit[0].turn and not is_completed(unit):
@@ -95,7 +95,7 @@ def _fault(unit: Sequence[Entry]) -> str | None:
     if any(entry.finish in _CUT_OFF for entry in unit):
         return "an answer was cut off"
     if unit[0].turn and not _is_answer(messages[-1]):
-        return "its last answer says nothing"
+        return "its last answer is empty"
     return None
 
 

@@ -1,11 +1,9 @@
-"""A session as one HTML file that opens from disk, without network: the viewer, and the bundle it looks at.
+"""Export a session as one HTML file that opens from disk without network: the viewer and a bundle.
 
-Knows how the viewer's files and a bundle's bytes become one page. What the page then does with them the viewer knows
-(`server/viewer/offline.js`); of the server nothing is imported, only the files beside it are read.
-
-The page may run its own script, use its own style and show what is inside it, each named by its hash; it can ask
-nobody for anything. The bundle stands in it as base64, which no content of a session can end; beside it what each
-model was given, which takes the projections of `wire` to know.
+Nothing is imported from the server; only the viewer's files beside it are read, and `server/viewer/offline.js` decides
+what the page does with the bundle. The page may run its own script, use its own style and show its own content, each
+allowed by its hash, and can make no request. The bundle is embedded as base64, which no session content can terminate;
+beside it are the requests of each model call, which only `wire` can render.
 """
 
 from __future__ import annotations
@@ -26,13 +24,13 @@ from ...log.runtime import Runtime
 from ...stores.base import StoreBackend
 from ..bundle.transfer import PathOrFile, export
 from ..bundle.write import BundleExportResult, OnProgress, atomic_file, write_error
-from .es_modules import joined
+from .es_modules import join_modules
 from .requests import requests
 
-MOST = 50_000_000
-"""Bytes of the bundle inside. A browser holds it three times over: as text, as bytes, and as what it shows."""
+MAX_BUNDLE_BYTES = 50_000_000
+"""The largest embedded bundle. A browser holds it three times: as text, as bytes, and as what it shows."""
 PIECE = 3 << 18
-"""Bytes of it in one element; a multiple of three, so that the pieces' base64 has no padding but at the end."""
+"""Bytes per element; a multiple of three, so that only the last piece's base64 has padding."""
 _STAND_INS = {"api.js": "offline.js", "live.js": "offline_live.js", "route.js": "offline_route.js"}
 _STYLES = re.compile(r'<link rel="stylesheet" href="/assets/([\w.-]+)">')
 _ICON = "icon.svg"
@@ -40,9 +38,9 @@ _ICON = "icon.svg"
 
 class HtmlExportResult(Struct, frozen=True):
     bundle: BundleExportResult
-    """What is inside: as `session.export` tells it."""
+    """The embedded bundle."""
     bytes: int
-    """Of the whole file."""
+    """Size of the whole file."""
 
 
 def html(
@@ -56,24 +54,24 @@ def html(
     redact: bool = True,
     progress: OnProgress | None = None,
 ) -> HtmlExportResult:
-    """Write one session, and its tasks, as a page. The same session makes the same bytes with the same Bough."""
-    bundle = _Bounded()
+    """Write a session and its tasks as a page. The same session and Bough version give the same bytes."""
+    bundle = _BoundedBuffer()
     how = {"blobs": blobs, "children": children, "redact": redact}
     exported = export(store, runtime, session_id, bundle, **how, progress=progress)
-    return HtmlExportResult(exported, _written(to, page(bundle.getbuffer())))
+    return HtmlExportResult(exported, _write(to, page(bundle.getbuffer())))
 
 
-class _Bounded(BytesIO):
-    """Holds as much as a page may, and refuses before the memory is full."""
+class _BoundedBuffer(BytesIO):
+    """A buffer that refuses more than a page may hold, before memory is full."""
 
     def write(self, data: object, /) -> int:
         assert isinstance(data, bytes)
-        if self.tell() + len(data) > MOST:
-            raise PageTooLarge(MOST)
+        if self.tell() + len(data) > MAX_BUNDLE_BYTES:
+            raise PageTooLarge(MAX_BUNDLE_BYTES)
         return super().write(data)
 
 
-def _written(to: PathOrFile, parts: Iterator[bytes]) -> int:
+def _write(to: PathOrFile, parts: Iterator[bytes]) -> int:
     if isinstance(to, str | os.PathLike):
         with atomic_file(to) as file:
             return sum(map(file.write, parts))
@@ -83,25 +81,25 @@ def _written(to: PathOrFile, parts: Iterator[bytes]) -> int:
             to.write(part)
             size += len(part)
     except BrokenPipeError:
-        raise  # as of a bundle: the owner of the stream judges
+        raise  # the reader closed the stream; its owner decides what that means
     except OSError as error:
         raise write_error(str(getattr(to, "name", "the page")), error) from None
     return size
 
 
 def page(bundle: memoryview) -> Iterator[bytes]:
-    """The file, piece by piece."""
+    """Yield the file piece by piece."""
     sources = _viewer()
-    script = joined(sources, "main.js", _STAND_INS)
+    script = join_modules(sources, "main.js", _STAND_INS)
     style = "".join(sources[name] for name in [*_STYLES.findall(sources["index.html"]), "offline.css"])
     yield _head(script, style, sources[_ICON]).encode()
-    yield from _held("bundle", bundle)
-    yield from _held("requests", memoryview(msgspec.json.encode(requests(bundle))))
+    yield from _embed("bundle", bundle)
+    yield from _embed("requests", memoryview(msgspec.json.encode(requests(bundle))))
     yield b"</body>\n</html>\n"
 
 
-def _held(name: str, data: memoryview) -> Iterator[bytes]:
-    """Bytes in elements that the page's script reads and no browser runs."""
+def _embed(name: str, data: memoryview) -> Iterator[bytes]:
+    """Yield bytes in elements that the page's script reads and no browser runs."""
     for begin in range(0, len(data), PIECE):
         yield f'<script type="application/octet-stream" class="{name}">'.encode()
         yield b64encode(data[begin : begin + PIECE])
@@ -109,7 +107,7 @@ def _held(name: str, data: memoryview) -> Iterator[bytes]:
 
 
 def _viewer() -> dict[str, str]:
-    """The viewer's files by their names. A checkout may have given their lines other ends."""
+    """Return the viewer's files by name. A checkout may have changed their line endings."""
     folder = files("bough.server").joinpath("viewer")
     found = (
         (one.name, one) for one in folder.iterdir() if one.name.endswith((".js", ".css", ".html", ".svg"))

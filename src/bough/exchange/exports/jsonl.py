@@ -1,7 +1,6 @@
-"""JSON lines for tools: one object per entry of a path, or one per event.
+"""Export JSON Lines: one object per entry of a path, or one per event. docs/exports.md lists the fields.
 
-Knows the fields, which docs/exports.md lists. Does not know stores. Each line carries the schema version, so that a line
-can be read without the ones before it.
+Each line carries the schema version, so that it can be read without the others. Does not know stores.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ class EntryLine(Struct, frozen=True):
 
 
 def entry_lines(session_id: str, entries: Iterable[Entry]) -> Iterator[str]:
-    return (_written(_entry(session_id, entry)) for entry in entries)
+    return (_to_line(_entry(session_id, entry)) for entry in entries)
 
 
 def event_lines(session_id: str, entries: Iterable[Entry]) -> Iterator[str]:
-    """The five event types; a message without calls is one line, every call and result one more."""
+    """Yield the five event types; a message without calls is one line, every call and result one more."""
     for event in log_events(entries):
         head = {"schema_version": SCHEMA_VERSION, "session_id": session_id}
-        yield _written({**head, **msgspec.structs.asdict(event)})
+        yield _to_line({**head, **msgspec.structs.asdict(event)})
 
 
 def _entry(session_id: str, entry: Entry) -> EntryLine:
@@ -67,5 +66,5 @@ def _entry(session_id: str, entry: Entry) -> EntryLine:
     )
 
 
-def _written(line: object) -> str:
+def _to_line(line: object) -> str:
     return msgspec.json.encode(line).decode() + "\n"

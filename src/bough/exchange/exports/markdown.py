@@ -1,7 +1,7 @@
-"""A session as Markdown, for reading and for sharing.
+"""Export a session as Markdown for reading and sharing, one text per entry.
 
-Knows how each kind of entry is told to a person. Does not know stores, and does not trust a word of what it tells:
-`prose` keeps content inert. The host's notes and details, and evidence, are not told. Streams: one text per entry.
+All content is untrusted and made inert by `escape`. The host's notes and details, and evidence, are left out. Does not
+know stores.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OUTCOMES = {
     "unknown": "outcome unknown: it may or may not have happened",
     "denied": "denied: it did not run",
     "interrupted": "interrupted",
-    "dry_run": "dry run: not really made",
+    "dry_run": "dry run: it did not run",
     "not_recorded": "not recorded: in this replay nothing was done",
 }
 _CUT_OFF = {
@@ -41,7 +41,7 @@ _CUT_OFF = {
 
 
 def markdown(row: SessionRow, path: Iterable[Entry], totals: Totals, most_lines: int) -> Iterator[str]:
-    """The head, every entry of the path, what waits for a result, and what it all cost."""
+    """Yield the header, every entry of the path, calls without a result, and the usage."""
     yield _head(row)
     waiting: list[ToolCall] = []
     turn: list[Entry] = []
@@ -75,7 +75,7 @@ def _head(row: SessionRow) -> str:
 
 
 def _entry(entry: Entry, waiting: list[ToolCall], most_lines: int) -> Iterator[str]:
-    """`waiting` are the calls without a result: an answer adds its own, a result takes the first of its id."""
+    """Render an entry. `waiting` holds the calls without a result: an answer adds its own, a result removes the first of its id."""
     match entry.payload:
         case Message(role="tool", parts=parts):
             for part in parts:
@@ -84,7 +84,7 @@ def _entry(entry: Entry, waiting: list[ToolCall], most_lines: int) -> Iterator[s
                     waiting.remove(call)
                     yield _result(entry.seq, part, call.name, most_lines)
         case Message() as message:
-            yield _said(entry, message, most_lines)
+            yield _message(entry, message, most_lines)
             waiting.extend(message.calls)
         case Compaction(summary=summary, first_kept=first):
             yield _section(entry.seq, f"Summary of what lies before {first}", quote(summary))
@@ -104,7 +104,7 @@ def _section(seq: int, head: str, *blocks: str) -> str:
     return "\n\n".join([f"## {seq} · {head}", *blocks]) + "\n\n"
 
 
-def _said(entry: Entry, message: Message, most_lines: int) -> str:
+def _message(entry: Entry, message: Message, most_lines: int) -> str:
     marks = [message.role.capitalize()]
     if entry.model:
         marks.append(code(entry.model))

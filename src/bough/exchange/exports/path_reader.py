@@ -1,7 +1,7 @@
-"""A path on its way out: read page by page, without evidence, and redacted once more if asked.
+"""Read a path for export page by page, without evidence, and redacted again if requested.
 
-Knows what no export may hold. Does not know any format. What is durable was redacted when it was written; doing it
-again hides what has become known as a secret since. Ids and names of tools are left alone by the redactor.
+Stored content was redacted when it was written; redacting again hides what has become known as a secret since. The
+redactor leaves ids and tool names alone. Knows no format.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def path_entries(log: Log, since: int = 0) -> Iterator[Entry]:
-    """The entries of the path behind `since`, a page at a time: entries never change, so the pages fit together."""
+    """Yield the entries of the path after `since`, page by page. Entries never change, so the pages fit together."""
     leaf = log.leaf
     for first in range(since + 1, leaf.seq + 1, PAGE):
         last = min(first + PAGE - 1, leaf.seq)
@@ -29,19 +29,19 @@ def path_entries(log: Log, since: int = 0) -> Iterator[Entry]:
 
 
 def redact_entries(entries: Iterable[Entry], redactor: Redactor | None) -> Iterator[Entry]:
-    """The same entries as they may leave: never with evidence; with a redactor, without what it hides."""
+    """Yield the entries without evidence and, with a redactor, without secrets."""
     for entry in entries:
-        payload = entry.payload if redactor is None else _hidden(entry.payload, redactor)
+        payload = entry.payload if redactor is None else _redact(entry.payload, redactor)
         yield replace(entry, payload=payload, evidence=None)
 
 
-def _hidden(payload: Payload, redactor: Redactor) -> Payload:
+def _redact(payload: Payload, redactor: Redactor) -> Payload:
     if isinstance(payload, Unknown):
         return Unknown(payload.kind, to_json(redactor.redact_json(from_json(payload.body)), payload.kind))
     return redactor.redact_payload(payload)
 
 
 def iso(at: int) -> str:
-    """Microseconds since 1970 as ISO 8601 in UTC, exactly."""
+    """Return microseconds since 1970 as ISO 8601 in UTC, exactly."""
     moment = _EPOCH + timedelta(microseconds=at)
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,8 +1,8 @@
-"""What the model was given for each answer of a bundle, for a page that cannot render it itself.
+"""Render what the model was given for each answer of a bundle, for a page that cannot do so itself.
 
-Rendered from the bundle alone, so nothing is told that is not in it: what was redacted is hidden here too, evidence
-is absent, and media show as missing. Requests share most of their messages: each message is kept once, each request
-as what it adds to the one before. The newest come first into the room there is, and what had no room is counted.
+Rendered from the bundle alone, so redacted text stays hidden, evidence is absent, and media show as missing. Requests
+share most messages: each message is stored once, each request as its difference to the one before. The newest requests
+are rendered first until the budget is used up; the others are counted.
 """
 
 from __future__ import annotations
@@ -26,54 +26,54 @@ from ...stores.transfer import SessionExport
 from ..bundle.read import BundleReader
 
 MOST_WORK = 200_000
-"""Entries that are looked at for all requests together: some seconds. A request looks at its whole path."""
+"""Entries to read for all requests together: some seconds. A request reads its whole path."""
 MOST_BYTES = 4_000_000
 PARTS = ("system", "summary", "user", "assistant", "tool results", "media")
 ENCODE = msgspec.json.encode
 
 
-class Told(Struct, frozen=True):
+class RequestRecord(Struct, frozen=True):
     """One request."""
 
     at: str
-    """The answer's place."""
+    """The position of the answer."""
     behind: str
     provider: str
     history: str
-    """The name of the list of messages."""
+    """The key of the list of messages."""
     rest: int
-    """All of the request but that list: which of the pool."""
+    """The rest of the request, as an index of the pool."""
     same: int
-    """So many messages are those of the request before it in this list."""
+    """How many messages it shares with the request before it in this list."""
     more: tuple[int, ...]
-    """The others: which of the pool."""
+    """The other messages, as indexes of the pool."""
     tokens: tuple[tuple[str, int], ...]
 
 
 class Requests(Struct, frozen=True):
-    """Those of one session, oldest first."""
+    """The requests of one session, oldest first."""
 
-    told: list[Told]
+    told: list[RequestRecord]
     pool: list[Raw]
     left: int
-    """Answers whose requests had no room."""
+    """Answers whose requests exceeded the budget."""
 
 
-class Room(Struct):
-    """What is left of it for all sessions of a bundle."""
+class Budget(Struct):
+    """What may still be rendered, for all sessions of a bundle."""
 
     work: int = MOST_WORK
     bytes: int = MOST_BYTES
 
 
-def requests(bundle: memoryview, room: Room | None = None) -> dict[str, Requests]:
-    """The requests of each session in a bundle, by its id."""
-    reader, room = BundleReader(BytesIO(bundle), "the bundle", "reading", None), room or Room()
-    return {dump.row.session_id: _of_session(dump, room) for dump in reader.dumps().sessions}
+def requests(bundle: memoryview, budget: Budget | None = None) -> dict[str, Requests]:
+    """Return the requests of each session in a bundle, by its id."""
+    reader, budget = BundleReader(BytesIO(bundle), "the bundle", "reading", None), budget or Budget()
+    return {dump.row.session_id: _session_requests(dump, budget) for dump in reader.dumps().sessions}
 
 
 def token_shares(context: Context) -> list[tuple[str, int]]:
-    """An estimate, part by part; the call's own usage is what was billed."""
+    """Estimate the tokens of each part of a context; the call's usage is what was billed."""
     found = dict.fromkeys(PARTS, 0)
     found["system"] = sum(len(text) for text in context.system) // BYTES_PER_TOKEN
     for item in context.items:
@@ -88,12 +88,12 @@ def token_shares(context: Context) -> list[tuple[str, int]]:
 
 
 def provider_of(call: Call | None) -> str:
-    """Whose format a call was made in; that of a model without one is told in the first there is."""
+    """Return the provider whose format a call used; for a model without one, the first provider."""
     return call.provider if call is not None and call.provider in wire.PROVIDERS else "anthropic"
 
 
 class _Tree(Struct, frozen=True):
-    """The entries of a bundle's session by their places."""
+    """The entries of a session in a bundle, by position."""
 
     dump: SessionExport
     entries: dict[tuple[int, int], Entry]
@@ -107,16 +107,16 @@ class _Tree(Struct, frozen=True):
                 yield self.entries[part.branch, seq]
 
     def answers(self) -> Iterator[tuple[Entry, Call | None]]:
-        """Newest first."""
+        """Yield answers, newest first."""
         for place in sorted(self.entries, key=lambda place: (place[1], place[0]), reverse=True):
             if self.entries[place].role == "assistant":
                 yield self.entries[place], self.calls.get(place)
 
 
 def _tree(dump: SessionExport) -> _Tree:
-    """In the order of a dump's fields: it streams."""
+    """Read an export in the order of its fields, as it streams."""
     entries = {(one.branch, one.entry.seq): one.entry.to_entry(one.branch) for one in dump.entries}
-    calls = _answered([*dump.inherited_calls, *dump.calls])
+    calls = _calls_by_answer([*dump.inherited_calls, *dump.calls])
     below = {Leaf(one.branch, one.turn): one.max_messages for one in dump.inherited_limits}
     most = {**below, **message_limits(dump.facts)}
     for _ in dump.inbox:
@@ -124,7 +124,7 @@ def _tree(dump: SessionExport) -> _Tree:
     return _Tree(dump, entries, calls, most)
 
 
-def _answered(calls: Iterable[Call]) -> dict[tuple[int, int], Call]:
+def _calls_by_answer(calls: Iterable[Call]) -> dict[tuple[int, int], Call]:
     return {
         (call.branch, call.answer_seq): call
         for call in calls
@@ -133,41 +133,43 @@ def _answered(calls: Iterable[Call]) -> dict[tuple[int, int], Call]:
 
 
 class _Pool(Struct):
-    """Pieces of requests, each once."""
+    """The pieces of requests, each once."""
 
     known: dict[bytes, int] = field(default_factory=dict)
 
     def new(self, pieces: Iterable[bytes]) -> int:
-        """How many bytes these would add."""
+        """Return how many bytes these pieces would add."""
         return sum(len(piece) for piece in set(pieces) if piece not in self.known)
 
     def places(self, pieces: Iterable[bytes]) -> list[int]:
         return [self.known.setdefault(piece, len(self.known)) for piece in pieces]
 
 
-class _Rendered(Struct, frozen=True):
-    told: Told
+class _RenderedRequest(Struct, frozen=True):
+    told: RequestRecord
     messages: list[int]
 
 
-def _of_session(dump: SessionExport, room: Room) -> Requests:
+def _session_requests(dump: SessionExport, budget: Budget) -> Requests:
     tree, pool = _tree(dump), _Pool()
-    found: list[_Rendered] = []
+    found: list[_RenderedRequest] = []
     left = 0
     for answer, call in tree.answers():
-        rendered = _rendered(tree, answer, call, pool, room)
+        rendered = _render(tree, answer, call, pool, budget)
         if rendered is None:
             left += 1
         else:
             found.append(rendered)
-    return Requests(list(_shortened(found[::-1])), [Raw(piece) for piece in pool.known], left)
+    return Requests(list(_differences(found[::-1])), [Raw(piece) for piece in pool.known], left)
 
 
-def _rendered(tree: _Tree, answer: Entry, call: Call | None, pool: _Pool, room: Room) -> _Rendered | None:
-    """None if there is no room for it."""
+def _render(
+    tree: _Tree, answer: Entry, call: Call | None, pool: _Pool, budget: Budget
+) -> _RenderedRequest | None:
+    """Return None if the budget is exceeded."""
     behind = Leaf(answer.branch, answer.seq - 1 if call is None else call.after_seq)
-    room.work -= behind.seq
-    if room.work < 0:
+    budget.work -= behind.seq
+    if budget.work < 0:
         return None
     path = list(tree.path(behind))
     speaking, context = wire.find_provider(provider_of(call)), prompt_context(path, tree.most)
@@ -175,11 +177,11 @@ def _rendered(tree: _Tree, answer: Entry, call: Call | None, pool: _Pool, room: 
     messages = [ENCODE(message) for message in full.pop(speaking.history)]
     rest = ENCODE(full)
     more = pool.new([rest, *messages])
-    if more > room.bytes:
+    if more > budget.bytes:
         return None
-    room.bytes -= more
+    budget.bytes -= more
     (first, *others) = pool.places([rest, *messages])
-    told = Told(
+    told = RequestRecord(
         at=f"{answer.branch}:{answer.seq}",
         behind=f"{path[-1].branch}:{path[-1].seq}" if path else "0:0",
         provider=speaking.name,
@@ -189,11 +191,11 @@ def _rendered(tree: _Tree, answer: Entry, call: Call | None, pool: _Pool, room: 
         more=(),
         tokens=tuple(token_shares(context)),
     )
-    return _Rendered(told, others)
+    return _RenderedRequest(told, others)
 
 
-def _shortened(found: Iterable[_Rendered]) -> Iterator[Told]:
-    """Each as what it adds to the one before."""
+def _differences(found: Iterable[_RenderedRequest]) -> Iterator[RequestRecord]:
+    """Yield each request as its difference to the one before."""
     before: list[int] = []
     for one in found:
         pairs = zip(before, one.messages, strict=False)

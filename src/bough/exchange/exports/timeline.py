@@ -1,8 +1,8 @@
-"""When things happened that entries alone do not tell: the starts of calls, the ends of turns, the tasks of a session.
+"""Reconstruct times that entries do not hold: when calls started, when turns ended, and where tasks began.
 
-Knows the facts of a journal and the rows of a ledger. Does not know any format. Every time is the clock of the host that
-wrote it, so an earlier thing may bear a later time: whoever draws them beside each other has to make them fit. A journal
-may come from a stranger's bundle: a fact that does not say what its kind says is passed over.
+Reads the journal and the ledger. Every time comes from the clock of the host that wrote it, so an earlier event may have a
+later time; callers that draw them side by side must adjust. A journal may come from an untrusted bundle: a fact without
+the fields of its kind is skipped. Knows no format.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...stores.base import Fact
 
 
 class _Facts(Struct, frozen=True):
-    """Whatever the facts read here may tell."""
+    """All fields of the facts read here."""
 
     branch: int | None = None
     turn: int | None = None
@@ -31,47 +31,47 @@ class _Facts(Struct, frozen=True):
     task: str | None = None
 
 
-_PLACING = ("started", "appended", "moved", "turn_started", "turn_resumed")
-_READ = frozenset((*_PLACING, "calls_started", "call_started", "turn_ended", "task_started"))
+_POSITION_KINDS = ("started", "appended", "moved", "turn_started", "turn_resumed")
+_USED_KINDS = frozenset((*_POSITION_KINDS, "calls_started", "call_started", "turn_ended", "task_started"))
 
 
-class Ended(Struct, frozen=True):
-    """The end of a turn, as its runner told it."""
+class TurnEnd(Struct, frozen=True):
+    """The end of a turn as its runner recorded it."""
 
     status: str
     error: str | None
     at: int
 
 
-class Task(Struct, frozen=True):
+class TaskStart(Struct, frozen=True):
     """Where a session started a child."""
 
     branch: int
     seq: int
     key: str | None
-    """Which of the session's own branches, the seq of the answer, the index of the call, and the number of the task."""
+    """Index of the session's own branch, seq of the answer, index of the call, and number of the task."""
 
 
 class Timeline(Struct, frozen=True):
-    """What one journal tells, by places (branch, seq) of the store it was read from."""
+    """The times of one journal, by position (branch, seq) in its store."""
 
     tools: dict[tuple[int, int, int], int]
-    """When a tool call started, by branch and seq of the answer and its index there."""
-    turns: dict[tuple[int, int], Ended]
-    tasks: dict[str, Task]
+    """When each tool call started, by branch and seq of the answer and its index there."""
+    turns: dict[tuple[int, int], TurnEnd]
+    tasks: dict[str, TaskStart]
     models: tuple[int, ...]
-    """When a model was called, where that was not told with the commit before; and when a call ended unanswered."""
+    """When a model was called, if the commit before does not say so; and when a call ended without an answer."""
 
 
 def build_timeline(facts: Iterable[Fact], calls: Iterable[Call], redactor: Redactor | None) -> Timeline:
-    """A fact that names no branch, or no turn, is of the one named last."""
+    """Build the timeline. A fact without a branch or turn belongs to the last one named."""
     tools: dict[tuple[int, int, int], int] = {}
-    turns: dict[tuple[int, int], Ended] = {}
-    tasks: dict[str, Task] = {}
+    turns: dict[tuple[int, int], TurnEnd] = {}
+    tasks: dict[str, TaskStart] = {}
     models = [call.at for call in calls if call.answer_seq is None]
     branch = turn = 0
     for fact in facts:
-        told = _told(fact)
+        told = _read_fact(fact)
         if told is None:
             continue
         branch = branch if told.branch is None else told.branch
@@ -84,14 +84,14 @@ def build_timeline(facts: Iterable[Fact], calls: Iterable[Call], redactor: Redac
                 models.append(fact.at)
             case "turn_ended":
                 error = told.error if redactor is None else redactor.redact_json(told.error)
-                turns[branch, turn] = Ended(told.status, error, fact.at)
+                turns[branch, turn] = TurnEnd(told.status, error, fact.at)
             case "task_started":
-                tasks[told.child] = Task(branch, told.seq, told.task)
+                tasks[told.child] = TaskStart(branch, told.seq, told.task)
     return Timeline(tools, turns, tasks, tuple(sorted(models)))
 
 
-def _told(fact: Fact) -> _Facts | None:
-    if fact.kind not in _READ:
+def _read_fact(fact: Fact) -> _Facts | None:
+    if fact.kind not in _USED_KINDS:
         return None
     try:
         return msgspec.convert(fact.data, _Facts)
@@ -99,7 +99,7 @@ def _told(fact: Fact) -> _Facts | None:
         return None
 
 
-def began(call: Call, ready: int | None, models: tuple[int, ...]) -> int:
+def call_start(call: Call, ready: int | None, models: tuple[int, ...]) -> int:
     """When a call that has ended was made; `ready` is the time of the entry it follows, if that is known.
 
     Its row bears the time of its end. Its start rides in the commit before it, unless a failure, a crash or a summary

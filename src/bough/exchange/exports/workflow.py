@@ -1,8 +1,7 @@
-"""A session as a workflow scaffold: one agent node per completed turn, in a straight line, the transcript beside it.
+"""Export a session as a workflow scaffold: one agent node per completed turn, with the transcript in its metadata.
 
-Knows the mapping of the session specification and the workflow format it fills (`.relavium.yaml`, schema version 1.0).
-Does not know stores. A function of the row, the path and the frozen agent: no clock, no chance, so the same session gives
-the same bytes everywhere.
+Follows the mapping of the session specification into `.relavium.yaml`, schema version 1.0. A pure function of the row, the
+path and the frozen agent: the same session gives the same bytes everywhere. Does not know stores.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ _SLUG = re.compile(r"[A-Za-z0-9]+")
 
 
 def workflow(row: SessionRow, path: Sequence[Entry], agent: Any = None) -> dict[str, Any]:
-    """The workflow definition of a path; `agent` is the agent as it was frozen at the start."""
-    turns = [_node(row, n, turn) for n, turn in enumerate(completed(path), 1)]
+    """Return the workflow definition of a path; `agent` is the agent as frozen at the start."""
+    turns = [_node(row, n, turn) for n, turn in enumerate(completed_turns(path), 1)]
     nodes = [{"id": "input", "type": "input"}, *turns, {"id": "output", "type": "output"}]
     steps = pairwise(nodes)
     titled = {"name": row.title} if row.title else {}
@@ -48,12 +47,12 @@ def workflow(row: SessionRow, path: Sequence[Entry], agent: Any = None) -> dict[
 
 
 def workflow_id(title: str | None) -> str:
-    """The title's ASCII letters and digits in kebab case."""
+    """Return the title's ASCII letters and digits in kebab case."""
     return "-".join(_SLUG.findall(title or "")).lower() or NO_TITLE
 
 
-def completed(path: Iterable[Entry]) -> list[list[Entry]]:
-    """The turns with a final answer, in order. Inputs that follow each other unanswered are one turn."""
+def completed_turns(path: Iterable[Entry]) -> list[list[Entry]]:
+    """Return the turns with a final answer, in order. Consecutive inputs without an answer are one turn."""
     found: list[list[Entry]] = []
     for entry in path:
         if entry.message is None or not entry.turn:
@@ -90,7 +89,7 @@ def _node(row: SessionRow, n: int, turn: Sequence[Entry]) -> dict[str, Any]:
 
 
 def neutral(text: str) -> str:
-    """Text in which nothing opens an interpolation: a blank parts every two opening braces."""
+    """Return text without interpolations: a blank separates opening braces."""
     return _OPENER.sub("{ ", text)
 
 
@@ -121,7 +120,7 @@ def _message(session_id: str, entry: Entry, message: Message) -> dict[str, Any]:
 
 
 def _part(part: Part) -> dict[str, Any]:
-    """A durable part under the names of the specification: handles for media, no signature, no details."""
+    """Return a stored part under the names of the specification: media handles, no signatures, no details."""
     match part:
         case Text(text=text):
             return {"type": "text", "text": text}
@@ -135,7 +134,7 @@ def _part(part: Part) -> dict[str, Any]:
         case Media():
             return _media(part)
         case Attachment():
-            raise TypeError("an attachment is not durable; the log writes a handle in its place")
+            raise TypeError("an attachment is not stored; the log stores a media handle instead")
 
 
 def _result(result: ToolResult) -> dict[str, Any]:
@@ -158,6 +157,6 @@ def _media(media: Media) -> dict[str, Any]:
 
 
 def frozen_agent(log: Log) -> Any:
-    """The agent as it was frozen at the start; a fork holds that of its source. None: not kept."""
+    """Return the agent as frozen at the start, for a fork that of its source; None if it was not stored."""
     spec = log.store.detail(log.session_id).spec
     return None if spec is None else from_json(spec)

@@ -1,8 +1,8 @@
-"""YAML as text: JSON values written so that parsing and writing again gives the same bytes.
+"""Write JSON values as YAML so that parsing and writing again gives the same bytes.
 
-Knows one way to write each value: keys sorted by code point, lists in their order, text of several lines as a block a
-person can read, any text a parser might take for something else in double quotes. Reads nothing: any parser of YAML 1.1
-or 1.2 does that.
+Each value has one form: keys sorted by code point, lists in order, multi-line text as a readable block, and ambiguous text
+in double quotes. This is not done with PyYAML: its output is not byte-stable across versions and does not round-trip every
+text as a block, and the export would need an extra.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ LONGEST_KEY = 500  # parsers give up on a plain key at 1,024 characters
 
 _WORDS = re.compile(r"[A-Za-z][\w./()',!?-]*(?: [\w./(][\w./()',!?-]*)*", re.ASCII)
 _RESERVED = frozenset(["y", "n", "yes", "no", "on", "off", "true", "false", "null"])
-# What may stand as it is: printable, and neither a line break of Unicode's nor a byte order mark.
+# Characters that need no escape: printable, and neither a Unicode line break nor a byte order mark.
 _PRINTED = r"\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff"
-# A block: neither its first line nor its last may begin or end in blanks, which parsers count differently.
+# A block must not begin or end in blanks, which parsers count differently.
 _BLOCK = re.compile(rf"(?![ \t\n])[{_PRINTED}\t\n]+(?<![ \t\n])\n*")
 _ESCAPED = re.compile(rf'["\\]|[^{_PRINTED}]')
 _SHORT = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0": "\\0"}
 
 
 def to_yaml(value: dict[str, Any]) -> str:
-    """A document. Values are those of JSON."""
+    """Return a YAML document of a JSON object."""
     return "".join(_lines(value, 0)) or "{}\n"
 
 
 def _lines(value: dict[str, Any] | list[Any] | tuple[Any, ...], indent: int) -> Iterator[str]:
-    """A map or list that is not empty, each item a text of whole lines."""
+    """Yield the lines of a non-empty map or list, one text per item."""
     pad = " " * indent
     if isinstance(value, dict):
         for key in sorted(value):
@@ -38,7 +38,7 @@ def _lines(value: dict[str, Any] | list[Any] | tuple[Any, ...], indent: int) -> 
         return
     for item in value:
         if _is_nested(item):
-            # The first line of the item stands behind its dash.
+            # The item's first line follows its dash.
             yield f"{pad}- {''.join(_lines(item, indent + STEP))[indent + STEP :]}"
         else:
             yield f"{pad}- {_scalar(item, indent + STEP)}\n"
@@ -79,7 +79,7 @@ def _scalar(value: Any, indent: int) -> str:
 
 
 def _number(value: float) -> str:
-    """With a point even before an exponent: to YAML 1.1 1e+16 is a word."""
+    """Return a number with a decimal point: in YAML 1.1, 1e+16 is a string."""
     whole, mark, exponent = repr(value).partition("e")
     return f"{whole}.0e{exponent}" if mark and "." not in whole else repr(value)
 
@@ -93,7 +93,7 @@ def _text(text: str, indent: int) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Words no parser takes for a number, a date or a truth value."""
+    """Whether no parser reads the text as a number, a date or a boolean."""
     return _WORDS.fullmatch(text) is not None and text.lower() not in _RESERVED
 
 

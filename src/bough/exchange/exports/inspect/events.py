@@ -1,7 +1,6 @@
-"""The events of an Inspect sample: a span per turn, and in it the calls of models and of tools, in the order of the path.
+"""Build the events of an Inspect sample: a span per turn with its model and tool calls, in the order of the path.
 
-Knows Inspect's shapes of events. Does not know the log around them. Every call of the ledger is a model event, and so is
-every answer without one.
+Every call of the ledger is a model event, and so is every answer without one. Does not know the log around the events.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from ....core.messages import Message, ToolCall, ToolResult
 from ....core.usage import Call, Totals, total
 from ....stores.base import SessionRow
 from ..path_reader import iso
-from ..timeline import Timeline, began
+from ..timeline import Timeline, call_start
 from .messages import Chat, Inputs, content, tool_error
 
 NONE = "none"
-"""What Inspect itself writes where no model is known: `none/none`."""
+"""What Inspect writes for an unknown model: `none/none`."""
 _APIS = {"openai-chat": "openai", "gemini": "google"}
-"""Our names of providers where Inspect has another one."""
+"""Providers that Inspect names differently."""
 _STOPS = {
     **dict.fromkeys(("stop", "end_turn", "stop_sequence", "STOP", "completed"), "stop"),
     **dict.fromkeys(("tool_use", "tool_calls"), "tool_calls"),
@@ -32,8 +31,8 @@ Event = dict[str, Any]
 Result = tuple[Entry, ToolResult]
 
 
-class Teller:
-    """Puts the events of one path together."""
+class EventBuilder:
+    """Builds the events of one path."""
 
     def __init__(
         self,
@@ -73,7 +72,7 @@ class Teller:
     # -- turns -------------------------------------------------------------------------------------
 
     def _started(self, first: Entry, number: int) -> Iterator[Event]:
-        """A turn of Inspect is one answer, so ours is called the user's."""
+        """Open a turn. In Inspect a turn is one answer, so ours is named a user turn."""
         if first.turn:
             span, name = f"{self._session_id}@{first.turn}", f"user turn {number}"
             yield self._event("span_begin", f"turn-{first.turn}", first.at, id=span, name=name)
@@ -121,17 +120,17 @@ class Teller:
         }
         usage = {} if call is None else {"usage": usage_of(total([call]))}
         asked = self._path[entry.seq - 2].at if entry.seq > 1 else entry.at
-        start = asked if call is None else began(call, asked, self._moments.models)
+        start = asked if call is None else call_start(call, asked, self._moments.models)
         output = {"model": model or NONE, "choices": [choice], **usage}
         name = model_name(None, model) if call is None else model_of(call)
         return self._call(f"{entry.seq}", name, start, entry.at, entry.seq - 1, output)
 
     def _unanswered(self, call: Call) -> Event:
-        """A call that failed, was cut off, or made a summary."""
+        """Return the event of a call that failed, was interrupted, or wrote a summary."""
         output = {"model": call.model or NONE, "choices": [], "usage": usage_of(total([call]))}
         is_side = call.purpose != "answer"
         asked = self._path[call.after_seq - 1].at if call.after_seq else None
-        start = began(call, asked, self._moments.models) if call.failed else call.at
+        start = call_start(call, asked, self._moments.models) if call.failed else call.at
         told = self._call(call.call_id, model_of(call), start, call.at, call.after_seq, output)
         if is_side:
             told["role"] = call.purpose
@@ -140,7 +139,7 @@ class Teller:
         return told
 
     def _call(self, name: str, model: str, start: int, end: int, after: int, output: Event) -> Event:
-        refs = self._inputs.given_behind(after)
+        refs = self._inputs.given_after(after)
         return self._event(
             "model",
             f"model-{name}",
@@ -162,10 +161,10 @@ class Teller:
             start = self._moments.tools.get((entry.branch, entry.seq, index), entry.at)
             about = {"id": call.id, "function": call.name, "arguments": call.arguments}
             found = self._results.get((entry.seq, index))
-            told = {"metadata": {"outcome": "open"}} if found is None else self._told(found, start)
+            told = {"metadata": {"outcome": "open"}} if found is None else self._tool_event(found, start)
             yield self._event("tool", f"tool-{entry.seq}-{index}", start, **about, **told)
 
-    def _told(self, found: Result, start: int) -> Event:
+    def _tool_event(self, found: Result, start: int) -> Event:
         entry, result = found
         told: Event = {"result": content(result.content), "completed": iso(max(start, entry.at))}
         told["working_time"] = _seconds(entry.at - start)
@@ -180,7 +179,7 @@ class Teller:
 
 
 def _paired(path: Iterable[Entry]) -> Iterator[tuple[tuple[int, int], Result]]:
-    """Each result by the seq of the answer and the index of the call it belongs to."""
+    """Yield each result with the seq of the answer and the index of the call it belongs to."""
     waiting: list[tuple[int, int, ToolCall]] = []
     for entry in path:
         if entry.message is None:

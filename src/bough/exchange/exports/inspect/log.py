@@ -1,7 +1,7 @@
-"""A session as an evaluation log of Inspect (`inspect_ai`), format version 2: one sample, the path.
+"""Export a session as an evaluation log of Inspect (`inspect_ai`), format version 2, with the path as its sample.
 
-Knows the fields that Inspect reads. Does not know stores, and does not need Inspect. A function of the row, the path, the
-ledger and the journal: the same session gives the same bytes. Nothing is scored: the log is what a scorer is given.
+A pure function of the row, the path, the ledger and the journal: the same session gives the same bytes. Nothing is scored.
+Does not know stores and does not need Inspect.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ....core.usage import Call, total
 from ....stores.base import SessionRow
 from ..path_reader import iso
 from ..timeline import Timeline
-from .events import Teller, model_name, model_of, usage_of
+from .events import EventBuilder, model_name, model_of, usage_of
 from .messages import Chat, Inputs, chat_messages
 
 VERSION = 2
@@ -90,9 +90,9 @@ def _sample(
 ) -> dict[str, Any]:
     chats = chat_messages(row.session_id, path)
     inputs = Inputs(row.session_id, path, chats, most)
-    events = list(Teller(row, path, chats, inputs, calls, moments).events())
+    events = list(EventBuilder(row, path, chats, inputs, calls, moments).events())
     first, last = _ends(row, path)
-    asked = [chat for entry in _asked(path) for chat in chats[entry.seq]]
+    asked = [chat for entry in _sample_input(path) for chat in chats[entry.seq]]
     return {
         "id": row.session_id,
         "epoch": 1,
@@ -111,7 +111,7 @@ def _sample(
 
 
 def _model(path: Sequence[Entry], calls: Iterable[Call]) -> str:
-    """Who answered last."""
+    """Return the model that answered last."""
     answered = [call for call in calls if call.answer_seq is not None]
     if answered:
         return model_of(max(answered, key=lambda call: call.answer_seq or 0))
@@ -122,8 +122,8 @@ def _has_answer(event: Chat) -> bool:
     return event["event"] == "model" and bool(event["output"]["choices"])
 
 
-def _asked(path: Iterable[Entry]) -> list[Entry]:
-    """What it began with: the seeds, and the inputs up to the first answer behind them."""
+def _sample_input(path: Iterable[Entry]) -> list[Entry]:
+    """Return the seeds, and the inputs up to the first answer after them."""
     found: list[Entry] = []
     for entry in path:
         if entry.message is None:
@@ -146,5 +146,5 @@ def _usage(calls: Iterable[Call]) -> dict[str, Any]:
     return {model: usage_of(total(rows)) for model, rows in found.items()}
 
 
-def _error(words: str | None) -> dict[str, Any]:
-    return {"error": {"message": words or "the session failed", "traceback": "", "traceback_ansi": ""}}
+def _error(message: str | None) -> dict[str, Any]:
+    return {"error": {"message": message or "the session failed", "traceback": "", "traceback_ansi": ""}}

@@ -1,7 +1,6 @@
-"""The messages of a path as chat messages of Inspect, and what each model call was given of them.
+"""Convert the messages of a path to Inspect chat messages, and track what each model call was given.
 
-Knows Inspect's shapes of messages and content. Does not know events. A message is named as the command line names its
-entry (`ses_3f@7`), so that whoever sees it in Inspect can look it up. Media are named and not included.
+A message id is its reference on the command line (`ses_3f@7`). Media are named but not included. Does not know events.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ Chat = dict[str, Any]
 Range = tuple[int, int]
 
 _ERRORS = {"denied": "approval", "interrupted": "cancelled"}
-"""Outcomes by Inspect's types of tool errors; the others are `unknown`."""
+"""Inspect's tool error types by outcome; others are `unknown`."""
 
 
 def chat_messages(session_id: str, path: Iterable[Entry]) -> dict[int, list[Chat]]:
-    """By seq. A tool message of ours holds one result or more, Inspect's always one."""
+    """Return the chat messages by seq. Our tool message holds one or more results, Inspect's exactly one."""
     found: dict[int, list[Chat]] = {}
     waiting: list[ToolCall] = []
     for entry in path:
@@ -44,7 +43,7 @@ def chat_messages(session_id: str, path: Iterable[Entry]) -> dict[int, list[Chat
 
 
 def _answered(waiting: list[ToolCall], result: ToolResult) -> str | None:
-    """The name of the tool; of two open calls of the same id the first is answered."""
+    """Return the name of the tool; of two open calls with the same id, the first is answered."""
     for call in waiting:
         if call.id == result.call_id:
             waiting.remove(call)
@@ -90,7 +89,7 @@ def tool_error(result: ToolResult) -> dict[str, str] | None:
 
 
 def content(parts: Sequence[Any]) -> str | list[Chat]:
-    """Text alone as it is, anything else as a list. Calls stand beside the content."""
+    """Return plain text as a string, anything else as a list. Calls are not part of the content."""
     pieces = [piece for part in parts if (piece := _piece(part)) is not None]
     if len(pieces) > 1 or (pieces and pieces[0]["type"] != "text"):
         return pieces
@@ -124,8 +123,8 @@ class Inputs:
         self._ranges: list[Range] = []
         self._seq = -1
 
-    def given_behind(self, seq: int) -> list[Range]:
-        """What a model was given behind that entry; asked for in the order of the path."""
+    def given_after(self, seq: int) -> list[Range]:
+        """Return what a model was given after that entry; call it in the order of the path."""
         new = self._path[self._seq : seq] if 0 <= self._seq <= seq else None
         if new is None or self._most or not all(map(_is_added, new)):
             self._build(seq)
@@ -166,5 +165,5 @@ class Inputs:
 
 
 def _is_added(entry: Entry) -> bool:
-    """Whether an entry leaves what was given before it as it is: a message, but for a prompt, or a note."""
+    """Whether an entry only adds to the context: a message that is not a prompt, or a note."""
     return isinstance(entry.payload, Note) or (entry.message is not None and entry.role != "system")

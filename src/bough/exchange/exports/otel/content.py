@@ -1,6 +1,6 @@
-"""Messages as the GenAI semantic conventions write them into attributes: JSON text, a list of roles and parts.
+"""Write messages as the GenAI semantic conventions put them into attributes: JSON text of roles and parts.
 
-Knows the conventions' schemas of messages. Does not know spans. Media are named by their handle; their bytes stay here.
+Media are named by their handle; their bytes are not exported. Does not know spans.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ....core.messages import Attachment, Media, Message, Part, Reasoning, Text,
 _MODALITIES = ("image", "audio", "video")
 
 
-def given(entries: Sequence[Entry]) -> dict[str, str | None]:
-    """What a model was given."""
+def input_messages(entries: Sequence[Entry]) -> dict[str, str | None]:
+    """Return the attributes for what a model was given."""
     told = [_message(entry.message) for entry in entries if entry.message is not None]
     return {"gen_ai.input.messages": _json(told)}
 
 
-def said(entries: Sequence[Entry]) -> dict[str, str | None]:
-    """What a model answered, each with why it ended."""
+def output_messages(entries: Sequence[Entry]) -> dict[str, str | None]:
+    """Return the attributes for what a model answered, each with its finish reason."""
     told = [
         {**_message(entry.message), "finish_reason": entry.finish or "stop"}
         for entry in entries
@@ -33,7 +33,7 @@ def said(entries: Sequence[Entry]) -> dict[str, str | None]:
 
 
 def instructions(seeds: Sequence[Entry]) -> dict[str, str | None]:
-    """The system prompt a session began with."""
+    """Return the attributes for the system prompt a session began with."""
     systems = [entry.message for entry in seeds if entry.message is not None and entry.role == "system"]
     return {
         "gen_ai.system_instructions": _json([_part(part) for message in systems for part in message.parts])
@@ -66,7 +66,7 @@ def _part(part: Part) -> dict[str, Any]:
         case Media():
             return _media(part)
         case Attachment():
-            raise TypeError("an attachment is not durable; the log writes a handle in its place")
+            raise TypeError("an attachment is not stored; the log stores a media handle instead")
 
 
 def _media(media: Media) -> dict[str, Any]:

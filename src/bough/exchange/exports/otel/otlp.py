@@ -1,8 +1,7 @@
-"""Spans as OTLP writes them in JSON: lines, each an `ExportTraceServiceRequest` of its own.
+"""Write spans as OTLP JSON lines, each an `ExportTraceServiceRequest`.
 
-Knows that encoding. Does not know what a span means, nor where it is sent. Ids are made of the session's id and the
-span's place, and there is no clock and no chance in it: written twice, it is the same bytes, and a backend that is sent
-them twice has the same spans.
+Ids are derived from the session id and the span's position, so the same session gives the same bytes, and a backend that
+receives them twice has the same spans. Does not know what a span means or where it is sent.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ import msgspec
 from .spans import Span
 
 MOST_SPANS = 512
-MOST_BYTES = 3 * 1024 * 1024  # a request of more than 4 MB is refused by some who take them
+MOST_BYTES = 3 * 1024 * 1024  # some collectors refuse requests above 4 MB
 _ERROR = 2
 
 
 def lines(root: Span) -> Iterator[str]:
-    """Parents first, so many spans a line that a collector takes each as one request."""
+    """Yield lines with parents first, each small enough for a collector to accept."""
     waiting: list[msgspec.Raw] = []
     size = 0
-    trace = _hashed(f"trace {root.place}", 16)
+    trace = _hash(f"trace {root.place}", 16)
     for span in _flat(root, trace):
         written = msgspec.json.encode(span)
         if waiting and (len(waiting) == MOST_SPANS or size + len(written) > MOST_BYTES):
@@ -36,38 +35,38 @@ def lines(root: Span) -> Iterator[str]:
 
 
 def _flat(root: Span, trace: str) -> Iterator[dict[str, Any]]:
-    """Without recursion: tasks may be nested deeper than Python's calls."""
+    """Flatten without recursion: tasks may be nested deeper than Python's stack."""
     waiting: list[tuple[Span, str | None]] = [(root, None)]
     while waiting:
         span, parent = waiting.pop()
-        span_id = _hashed(f"{trace} {span.place}", 8)
-        yield _span(span, {"traceId": trace, "spanId": span_id, **_known(parentSpanId=parent)})
+        span_id = _hash(f"{trace} {span.place}", 8)
+        yield _span(span, {"traceId": trace, "spanId": span_id, **_without_none(parentSpanId=parent)})
         waiting.extend((inner, span_id) for inner in reversed(span.inner))
 
 
 def _span(span: Span, ids: dict[str, str]) -> dict[str, Any]:
-    failed = {} if span.error is None else {"code": _ERROR, **_known(message=span.message)}
+    failed = {} if span.error is None else {"code": _ERROR, **_without_none(message=span.message)}
     return {
         **ids,
         "name": span.name,
         "kind": span.kind,
         "startTimeUnixNano": str(span.start * 1_000),
         "endTimeUnixNano": str(span.end * 1_000),
-        "attributes": _attributes({**span.attributes, **_known(**{"error.type": span.error})}),
+        "attributes": _attributes({**span.attributes, **_without_none(**{"error.type": span.error})}),
         "status": failed,
     }
 
 
-def _known(**told: str | None) -> dict[str, str]:
+def _without_none(**told: str | None) -> dict[str, str]:
     return {name: value for name, value in told.items() if value is not None}
 
 
-def _hashed(text: str, size: int) -> str:
+def _hash(text: str, size: int) -> str:
     return sha256(f"bough {text}".encode()).hexdigest()[: 2 * size]
 
 
 def _request(spans: list[msgspec.Raw]) -> str:
-    from .... import __version__  # late: the package itself is loaded by then
+    from .... import __version__  # late: the package is loaded by then
 
     scope = {"scope": {"name": "bough", "version": __version__}, "spans": spans}
     resource = {"attributes": _attributes({"service.name": "bough"})}
@@ -83,5 +82,5 @@ def _value(value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         return {"stringValue": value}
     if isinstance(value, int):
-        return {"intValue": str(value)}  # 64 bits: more than JSON's numbers hold everywhere
+        return {"intValue": str(value)}  # 64 bits do not fit a JSON number everywhere
     return {"arrayValue": {"values": [_value(one) for one in value]}}

@@ -1,9 +1,8 @@
-"""A session as the spans of one trace: the session, its turns, and in each its calls of models and of tools.
+"""Build the spans of one trace: the session, its turns, and their model and tool calls.
 
-Knows the GenAI semantic conventions of OpenTelemetry (`gen_ai.*`), and what of a session answers to them. Does not know
-how spans are written (`otlp`). Spans tell what the session itself did, branches it left included, and nothing it shares
-with the session it was forked from: that is in the other's trace, and would be counted twice. Names, kinds and
-attributes hold no content, unless that is asked for.
+Follows the GenAI semantic conventions of OpenTelemetry (`gen_ai.*`). Spans cover what the session itself did, abandoned
+branches included, but nothing it inherited: that is in the other session's trace and would be counted twice. Names, kinds
+and attributes hold no content unless requested. `otlp` writes them.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ from ....core.usage import Call
 from ....log.log import Log
 from ....stores.base import SessionQuery, SessionRow
 from ..path_reader import redact_entries
-from ..timeline import Timeline, began, build_timeline
-from .content import given, instructions, said, text_of
+from ..timeline import Timeline, build_timeline, call_start
+from .content import input_messages, instructions, output_messages, text_of
 
 INTERNAL, CLIENT = 1, 3
 _PROVIDERS = {"openai-chat": "openai", "gemini": "gcp.gemini"}
-"""Our names where the conventions have another one."""
+"""Providers that the conventions name differently."""
 _FATES = frozenset(["denied", "interrupted", "unknown", "not_recorded"])
-"""Outcomes of a tool call that are errors. A dry run did what was asked of it."""
+"""Outcomes of a tool call that are errors. A dry run did what was requested."""
 
 Place = tuple[int, int]
 
 
 class Span(Struct, frozen=True):
-    """One thing that took time, and what happened within it."""
+    """A span and the spans inside it."""
 
     place: str
-    """Where it stands, by the session's id and numbers that are the same in every store; its id is made of that."""
+    """Its position, by session id and numbers that are equal in every store; its id is a hash of it."""
     name: str
     start: int
     end: int
@@ -52,7 +51,7 @@ class Span(Struct, frozen=True):
     inner: tuple[Span, ...] = ()
 
     def around(self, inner: Iterable[Span]) -> Span:
-        """The same, as long as what is within it: clocks of several hosts need not agree."""
+        """Return the span extended over the inner ones: clocks of several hosts may disagree."""
         held = (*self.inner, *inner)
         start = min([self.start, *(span.start for span in held)])
         end = max([start, self.end, *(span.end for span in held)])
@@ -60,12 +59,12 @@ class Span(Struct, frozen=True):
         return replace(self, start=start, end=end, inner=ordered)
 
 
-class Story(Struct, frozen=True):
-    """All that is read of one session to tell it."""
+class SessionTrace(Struct, frozen=True):
+    """Everything read from one session."""
 
     row: SessionRow
     lines: dict[int, int]
-    """Its own branches, by which of them it is: a store's numbers are not another's."""
+    """The index of each own branch: branch numbers differ between stores."""
     parents: dict[int, Place | None]
     entries: dict[Place, Entry]
     calls: list[Call]
@@ -76,7 +75,7 @@ class Story(Struct, frozen=True):
         return text if text is None or self.redactor is None else self.redactor.redact_text(text)
 
     def entry(self, branch: int, seq: int) -> Entry | None:
-        """What stands there on that branch, or on the own ones it hangs on."""
+        """Return the entry at that position on the branch, or on the own branches it continues."""
         while (found := self.entries.get((branch, seq))) is None:
             parent = self.parents.get(branch)
             if parent is None or seq > parent[1]:
@@ -86,24 +85,24 @@ class Story(Struct, frozen=True):
 
     def common(self, operation: str | None = None) -> dict[str, Any]:
         told = {"gen_ai.operation.name": operation, "gen_ai.conversation.id": self.row.session_id}
-        return _known({**told, "gen_ai.agent.name": self.hide(self.row.agent)})
+        return _without_none({**told, "gen_ai.agent.name": self.hide(self.row.agent)})
 
 
 def session_span(log: Log, *, content: bool, children: bool, redactor: Redactor | None) -> Span:
-    """The whole session, with its tasks below the calls that started them; the deepest are told first."""
+    """Return the span of a session, with its tasks inside the calls that started them."""
     logs = _family(log) if children else [log]
     within: dict[str, list[Span]] = {}
     span = None
     for one in reversed(logs):
-        story = _read(one, redactor)
-        span = _told(story, within.pop(one.session_id, ()), content)
-        within.setdefault(story.row.parent_session or "", []).append(span)
+        trace_data = _read(one, redactor)
+        span = _session_tree(trace_data, within.pop(one.session_id, ()), content)
+        within.setdefault(trace_data.row.parent_session or "", []).append(span)
     assert span is not None
     return span
 
 
 def _family(log: Log) -> list[Log]:
-    """It and its tasks and theirs; a ring of parents, which only a forged store holds, is walked once."""
+    """Return the log, its tasks and theirs; a cycle of parents, possible in a forged store, is walked once."""
     known, waiting = {log.session_id}, [log]
     for one in waiting:
         query = SessionQuery(parent_session=one.session_id, relation="task", limit=100_000)
@@ -114,29 +113,29 @@ def _family(log: Log) -> list[Log]:
     return waiting
 
 
-def _told(story: Story, tasks: Iterable[Span], content: bool) -> Span:
+def _session_tree(trace_data: SessionTrace, tasks: Iterable[Span], content: bool) -> Span:
     within: dict[str, list[Span]] = {}
     for task in tasks:
-        within.setdefault(_asked_by(story, task.place), []).append(task)
+        within.setdefault(_starting_position(trace_data, task.place), []).append(task)
     loose: dict[Place, list[Span]] = {}
-    for place, span in [*_tool_spans(story, content), *_model_spans(story, content)]:
+    for place, span in [*_tool_spans(trace_data, content), *_model_spans(trace_data, content)]:
         loose.setdefault(place, []).append(span.around(within.pop(span.place, ())))
     turns = []
-    for place, turn in _turns(story).items():
-        span = _turn_span(story, turn, content)
+    for place, turn in _turns(trace_data).items():
+        span = _turn_span(trace_data, turn, content)
         turns.append(span.around([*loose.pop(place, ()), *within.pop(span.place, ())]))
     rest = [span for spans in [*loose.values(), *within.values()] for span in spans]
-    return _whole(story, content).around([*turns, *rest])
+    return _session_span(trace_data, content).around([*turns, *rest])
 
 
-def _read(log: Log, redactor: Redactor | None) -> Story:
-    """The entries first: whoever writes meanwhile adds to what is read after them, and it is not missed there."""
+def _read(log: Log, redactor: Redactor | None) -> SessionTrace:
+    """Read the entries first: what a concurrent writer adds is then missing everywhere or nowhere."""
     store, session_id = log.store, log.session_id
     opened = (one.entry.to_entry(one.branch) for one in store.entries(session_id))
     entries = {(entry.branch, entry.seq): entry for entry in redact_entries(opened, redactor)}
     own = [branch for branch in store.branches(session_id) if branch.session_id == session_id]
     calls = store.calls(session_id)
-    return Story(
+    return SessionTrace(
         row=store.session(session_id),
         lines={name: number for number, name in enumerate(sorted(one.branch for one in own), 1)},
         parents={branch.branch: _parent(branch) for branch in own},
@@ -151,47 +150,47 @@ def _parent(branch: Branch) -> Place | None:
     return None if branch.parent is None else (branch.parent, branch.parent_seq)
 
 
-def _asked_by(story: Story, child_id: str) -> str:
-    """The place of the call, or of the turn, a task was started from; empty if that is not told."""
-    task = story.moments.tasks.get(child_id)
+def _starting_position(trace_data: SessionTrace, child_id: str) -> str:
+    """Return the position of the call or turn that started a task; empty if unknown."""
+    task = trace_data.moments.tasks.get(child_id)
     if task is None:
         return ""
     if task.key is not None:
-        return f"{story.row.session_id}/{task.key.rpartition('/')[0]}"
-    entry = story.entry(task.branch, task.seq)
-    return _turn_place(story, (entry.branch, entry.turn)) if entry is not None else ""
+        return f"{trace_data.row.session_id}/{task.key.rpartition('/')[0]}"
+    entry = trace_data.entry(task.branch, task.seq)
+    return _turn_place(trace_data, (entry.branch, entry.turn)) if entry is not None else ""
 
 
 # -- turns -----------------------------------------------------------------------------------------
 
 
-def _turns(story: Story) -> dict[Place, list[Entry]]:
-    """By branch and turn: what a branch holds of a turn that was begun on another is told as a turn of its own."""
+def _turns(trace_data: SessionTrace) -> dict[Place, list[Entry]]:
+    """Group entries by branch and turn; a turn continued on another branch counts as a turn there."""
     found: dict[Place, list[Entry]] = {}
-    for entry in story.entries.values():
+    for entry in trace_data.entries.values():
         if entry.turn:
             found.setdefault((entry.branch, entry.turn), []).append(entry)
     return found
 
 
-def _turn_place(story: Story, place: Place) -> str:
-    return f"{story.row.session_id}/{story.lines[place[0]]}/{place[1]}"
+def _turn_place(trace_data: SessionTrace, place: Place) -> str:
+    return f"{trace_data.row.session_id}/{trace_data.lines[place[0]]}/{place[1]}"
 
 
-def _turn_span(story: Story, turn: Sequence[Entry], content: bool) -> Span:
+def _turn_span(trace_data: SessionTrace, turn: Sequence[Entry], content: bool) -> Span:
     first, last = turn[0], turn[-1]
-    ended = story.moments.turns.get((first.branch, first.turn))
+    ended = trace_data.moments.turns.get((first.branch, first.turn))
     span = Span(
-        place=_turn_place(story, (first.branch, first.turn)),
-        name=_named("invoke_agent", story.hide(story.row.agent)),
+        place=_turn_place(trace_data, (first.branch, first.turn)),
+        name=_named("invoke_agent", trace_data.hide(trace_data.row.agent)),
         start=first.at,
         end=last.at,
-        attributes={**story.common("invoke_agent"), "bough.turn": first.turn},
+        attributes={**trace_data.common("invoke_agent"), "bough.turn": first.turn},
     )
     if content:
         inputs = [entry for entry in turn if entry.seq == entry.turn]
         answers = [last] if last.role == "assistant" and is_completed(turn) else []
-        span.attributes.update(_known({**given(inputs), **said(answers)}))
+        span.attributes.update(_without_none({**input_messages(inputs), **output_messages(answers)}))
     if ended is None:
         return span
     if ended.status == "completed":
@@ -199,67 +198,73 @@ def _turn_span(story: Story, turn: Sequence[Entry], content: bool) -> Span:
     return replace(span, end=max(span.end, ended.at), error=ended.status, message=ended.error)
 
 
-def _whole(story: Story, content: bool) -> Span:
-    row = story.row
-    seeds = [entry for entry in story.entries.values() if _is_seed(story, entry)]
+def _session_span(trace_data: SessionTrace, content: bool) -> Span:
+    row = trace_data.row
+    seeds = [entry for entry in trace_data.entries.values() if _is_seed(trace_data, entry)]
     told: dict[str, Any] = {"bough.relation": row.relation, "bough.status": row.status}
     if content:
-        told |= {"bough.title": story.hide(row.title), **instructions(seeds)}
-    times = [entry.at for entry in story.entries.values()]
+        told |= {"bough.title": trace_data.hide(row.title), **instructions(seeds)}
+    times = [entry.at for entry in trace_data.entries.values()]
     return Span(
         place=row.session_id,
-        name=_named("session", story.hide(row.agent)),
+        name=_named("session", trace_data.hide(row.agent)),
         start=row.started_at,
         end=max([row.started_at, row.completed_at or 0, *times]),
-        attributes={**story.common(), **_known(told)},
+        attributes={**trace_data.common(), **_without_none(told)},
         error="failed" if row.status == "failed" else None,
-        message=story.hide(row.error),
+        message=trace_data.hide(row.error),
     )
 
 
-def _is_seed(story: Story, entry: Entry) -> bool:
-    return not entry.turn and entry.seq <= story.row.seed_count
+def _is_seed(trace_data: SessionTrace, entry: Entry) -> bool:
+    return not entry.turn and entry.seq <= trace_data.row.seed_count
 
 
 # -- calls of models -------------------------------------------------------------------------------
 
 
-def _model_spans(story: Story, content: bool) -> Iterator[tuple[Place, Span]]:
-    """One for each row of the ledger, whatever became of it, with the turn it belongs to."""
-    for call in story.calls:
-        answer = None if call.answer_seq is None else story.entry(call.branch, call.answer_seq)
-        asked = story.entry(call.branch, call.after_seq)
+def _model_spans(trace_data: SessionTrace, content: bool) -> Iterator[tuple[Place, Span]]:
+    """Yield one span per ledger row, with the turn it belongs to."""
+    for call in trace_data.calls:
+        answer = None if call.answer_seq is None else trace_data.entry(call.branch, call.answer_seq)
+        asked = trace_data.entry(call.branch, call.after_seq)
         near = answer or asked
         place = (near.branch, near.turn) if near is not None else (0, 0)
-        yield place, _model_span(story, call, asked, answer, content)
+        yield place, _model_span(trace_data, call, asked, answer, content)
 
 
-def _model_span(story: Story, call: Call, asked: Entry | None, answer: Entry | None, content: bool) -> Span:
-    start, end = _took(story, call, asked)
+def _model_span(
+    trace_data: SessionTrace, call: Call, asked: Entry | None, answer: Entry | None, content: bool
+) -> Span:
+    start, end = _call_times(trace_data, call, asked)
     error = _model_error(call)
     span = Span(
-        place=f"{story.row.session_id}/call/{call.call_id}",
+        place=f"{trace_data.row.session_id}/call/{call.call_id}",
         name=_named("chat", call.model),
         start=start,
         end=end,
-        attributes={**story.common("chat"), **_known(_spent(call, answer))},
+        attributes={**trace_data.common("chat"), **_without_none(_usage_attributes(call, answer))},
         kind=CLIENT,
         error=error,
     )
     if content:
-        span.attributes.update(_known({**given(_since(story, call)), **said([answer] if answer else [])}))
+        span.attributes.update(
+            _without_none(
+                {**input_messages(_since(trace_data, call)), **output_messages([answer] if answer else [])}
+            )
+        )
     return span
 
 
-def _took(story: Story, call: Call, asked: Entry | None) -> Place:
-    """When a call began and ended. The row of a side call, or of one without an end, bears the time it began."""
+def _call_times(trace_data: SessionTrace, call: Call, asked: Entry | None) -> Place:
+    """Return when a call started and ended. The row of a side call, or of one without an end, holds its start."""
     if call.purpose != "answer":
-        made = story.entries.get((call.branch, call.after_seq + 1))
+        made = trace_data.entries.get((call.branch, call.after_seq + 1))
         has_made = made is not None and isinstance(made.payload, Compaction)
         return call.at, max(call.at, made.at) if made is not None and has_made else call.at
     if call.answer_seq is None and not call.failed:
         return call.at, call.at
-    return began(call, asked.at if asked is not None else None, story.moments.models), call.at
+    return call_start(call, asked.at if asked is not None else None, trace_data.moments.models), call.at
 
 
 def _model_error(call: Call) -> str | None:
@@ -268,7 +273,7 @@ def _model_error(call: Call) -> str | None:
     return "unanswered" if call.answer_seq is None and call.purpose == "answer" else None
 
 
-def _spent(call: Call, answer: Entry | None) -> dict[str, Any]:
+def _usage_attributes(call: Call, answer: Entry | None) -> dict[str, Any]:
     finish = answer.finish if answer is not None else "error" if _model_error(call) else None
     return {
         "gen_ai.provider.name": _PROVIDERS.get(call.provider or "", call.provider) or "unknown",
@@ -286,12 +291,12 @@ def _spent(call: Call, answer: Entry | None) -> dict[str, Any]:
     }
 
 
-def _since(story: Story, call: Call) -> list[Entry]:
-    """What was new to the model: the messages behind the answer before. All it was given would be told again and again."""
+def _since(trace_data: SessionTrace, call: Call) -> list[Entry]:
+    """Return the messages since the previous answer; the full context would repeat in every span."""
     found: list[Entry] = []
     seq = call.after_seq
-    while (entry := story.entry(call.branch, seq)) is not None and entry.role != "assistant":
-        if not (entry.role == "system" and _is_seed(story, entry)):  # the session's own instructions
+    while (entry := trace_data.entry(call.branch, seq)) is not None and entry.role != "assistant":
+        if not (entry.role == "system" and _is_seed(trace_data, entry)):  # the session's own instructions
             found.append(entry)
         seq -= 1
     return found[::-1]
@@ -300,26 +305,26 @@ def _since(story: Story, call: Call) -> list[Entry]:
 # -- calls of tools --------------------------------------------------------------------------------
 
 
-def _tool_spans(story: Story, content: bool) -> Iterator[tuple[Place, Span]]:
-    """One for each call a model asked for, answered or not; those of seeds were made elsewhere, if ever."""
-    results = _results(story)
-    for place, entry in story.entries.items():
-        if entry.message is None or _is_seed(story, entry):
+def _tool_spans(trace_data: SessionTrace, content: bool) -> Iterator[tuple[Place, Span]]:
+    """Yield one span per tool call, answered or not; the calls of seeds were made elsewhere."""
+    results = _results(trace_data)
+    for place, entry in trace_data.entries.items():
+        if entry.message is None or _is_seed(trace_data, entry):
             continue
         for index, call in enumerate(entry.message.calls):
             found = results.get((*place, index))
-            yield (entry.branch, entry.turn), _tool_span(story, entry, index, call, found, content)
+            yield (entry.branch, entry.turn), _tool_span(trace_data, entry, index, call, found, content)
 
 
 def _tool_span(
-    story: Story,
+    trace_data: SessionTrace,
     entry: Entry,
     index: int,
     call: ToolCall,
     found: tuple[Entry, ToolResult] | None,
     content: bool,
 ) -> Span:
-    start = story.moments.tools.get((entry.branch, entry.seq, index), entry.at)
+    start = trace_data.moments.tools.get((entry.branch, entry.seq, index), entry.at)
     result = None if found is None else found[1]
     told: dict[str, Any] = {
         "gen_ai.tool.name": call.name,
@@ -335,11 +340,11 @@ def _tool_span(
         told["gen_ai.tool.call.arguments"] = written
         told["gen_ai.tool.call.result"] = None if result is None else text_of(result)
     return Span(
-        place=f"{story.row.session_id}/{story.lines[entry.branch]}/{entry.seq}/{index}",
+        place=f"{trace_data.row.session_id}/{trace_data.lines[entry.branch]}/{entry.seq}/{index}",
         name=_named("execute_tool", call.name),
         start=start,
         end=start if found is None else max(start, found[0].at),
-        attributes={**story.common("execute_tool"), **_known(told)},
+        attributes={**trace_data.common("execute_tool"), **_without_none(told)},
         error=_tool_error(result),
     )
 
@@ -350,17 +355,17 @@ def _tool_error(result: ToolResult | None) -> str | None:
     return result.outcome if result.outcome in _FATES else "tool_error" if result.error else None
 
 
-def _results(story: Story) -> dict[tuple[int, int, int], tuple[Entry, ToolResult]]:
-    """The first result of each call, by branch and seq of the answer and the index of the call."""
+def _results(trace_data: SessionTrace) -> dict[tuple[int, int, int], tuple[Entry, ToolResult]]:
+    """Return the first result of each call, by branch and seq of the answer and the index of the call."""
     found: dict[tuple[int, int, int], tuple[Entry, ToolResult]] = {}
     waiting: list[tuple[str, tuple[int, int, int]]] = []
     behind: dict[Place, list[tuple[str, tuple[int, int, int]]]] = {}
-    anchors = {place for place in story.parents.values() if place is not None}
+    anchors = {place for place in trace_data.parents.values() if place is not None}
     branch = 0
-    for place, entry in story.entries.items():
+    for place, entry in trace_data.entries.items():
         if entry.branch != branch:
             branch = entry.branch
-            parent = story.parents.get(branch)
+            parent = trace_data.parents.get(branch)
             waiting = list(behind.get(parent, ())) if parent is not None else []
         message = entry.message
         if message is not None and message.calls:
@@ -379,5 +384,5 @@ def _named(operation: str, what: str | None) -> str:
     return f"{operation} {what}" if what else operation
 
 
-def _known(told: Mapping[str, Any]) -> dict[str, Any]:
+def _without_none(told: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in told.items() if value is not None}
