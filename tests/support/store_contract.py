@@ -20,7 +20,7 @@ class PostgresConformance(StoreConformance):
         for store in self.stores:
             store.close()
 
-    def opened(self, space: str = "default", owner: str | None = None) -> StoreBackend:
+    def open_store(self, space: str = "default", owner: str | None = None) -> StoreBackend:
         store = PostgresStore(self.url, space=space, owner=owner)
         self.stores.append(store)
         return store

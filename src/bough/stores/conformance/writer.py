@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import Any
@@ -112,7 +112,7 @@ def media_of(blob: Blob) -> Media:
     return Media(blob.hash, blob.mime, len(blob.data))
 
 
-class StoreFactory:
+class StoreFactory(ABC):
     """What each part of the suite needs from its subclass."""
 
     @abstractmethod
