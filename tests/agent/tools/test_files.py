@@ -360,7 +360,7 @@ class TestRead:
 
     def test_a_window_says_where_to_go_on(self, root: Path, kept: Kept) -> None:
         said = tools(root, kept).read_file("src/a.py", offset=2, limit=1)
-        assert said == "     2\ttwo\n[lines 2–2 of 3; go on with offset=3]"
+        assert said == "     2\ttwo\n[lines 2–2 of 3; continue with offset=3]"
 
     def test_an_absolute_path_inside_is_fine(self, root: Path, kept: Kept) -> None:
         assert tools(root, kept).read_file(f"{root}/src/../plain.txt") == "     1\tplain"
@@ -393,7 +393,7 @@ class TestRead:
 
 class TestWrite:
     def test_makes_folders_and_files(self, root: Path, kept: Kept) -> None:
-        assert tools(root, kept).write_file("new/deep/x.txt", "ä") == "made new/deep/x.txt: 2 bytes"
+        assert tools(root, kept).write_file("new/deep/x.txt", "ä") == "created new/deep/x.txt: 2 bytes"
         assert (root / "new" / "deep" / "x.txt").read_text() == "ä"
 
     def test_keeps_the_mode_and_leaves_nothing_beside(self, root: Path, kept: Kept) -> None:
@@ -506,9 +506,9 @@ class TestGrep:
         said = tools(root, kept).grep("two", "*", "src")
         assert said == "src/a.py:2: two\n[1 files too large to search; 1 binary files not searched]"
 
-    def test_hits_are_capped(self, root: Path, kept: Kept) -> None:
+    def test_matches_are_limited(self, root: Path, kept: Kept) -> None:
         (root / "src" / "many").write_text("x\n" * 2_000)
-        assert "only the first 500 hits" in tools(root, kept).grep("x", "many")
+        assert "only the first 500 matches" in tools(root, kept).grep("x", "many")
 
     def test_a_pattern_that_would_never_end_is_stopped(
         self, root: Path, kept: Kept, monkeypatch: pytest.MonkeyPatch

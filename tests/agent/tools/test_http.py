@@ -373,7 +373,7 @@ class TestAnswer:
 
     def test_bytes_that_are_no_text_are_kept_aside(self, server: Server) -> None:
         server.routes["/"] = serving(b"\x89PNG\0", content_type="image/png")
-        assert "kept as blob of 5 image/png" in web(server).http_request("GET", f"http://{server.at}/")
+        assert "stored as blob of 5 image/png" in web(server).http_request("GET", f"http://{server.at}/")
 
     def test_more_than_the_cap_is_cut_and_said(self, server: Server) -> None:
         server.routes["/"] = serving(b"x" * 200_000)
@@ -389,7 +389,7 @@ class TestAnswer:
 
     def test_one_that_breaks_off_is_an_error(self, server: Server) -> None:
         server.routes["/"] = serving(b"half", content_length="8")
-        with pytest.raises(ConnectionError, match="4 bytes were to come"):
+        with pytest.raises(ConnectionError, match="4 bytes missing"):
             web(server).fetch("GET", f"http://{server.at}/")
 
     def test_one_that_is_not_http_is_an_error(self, server: Server) -> None:

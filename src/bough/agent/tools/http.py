@@ -1,8 +1,8 @@
-"""One request to the web, and nowhere else.
+"""HTTP requests to public addresses only.
 
-Knows which addresses are public. A name is resolved once, every address it has is checked, and the
-connection goes to an address that was checked: what the name says a moment later does not matter. Each
-redirect starts again from there. Does not know proxies, cookies or compressed answers.
+A host name is resolved once, all its addresses are checked, and the connection is made to a checked address: what the
+name resolves to a moment later does not matter. Each redirect is checked in the same way. Does not know proxies,
+cookies or compressed responses.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from ...errors import InvalidArgument, OutOfScope
 from .files import Spill, text_of, truncate
 
 Resolver = Callable[[str, int], list[str]]
-"""Host and port to addresses, as text."""
+"""Returns the addresses of a host and port, as text."""
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-_REDIRECTS = 5
-_REDIRECTING = frozenset({301, 302, 303, 307, 308})
+_MAX_REDIRECTS = 5
+_REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_OURS = frozenset(
+_CONNECTION_HEADERS = frozenset(
     {"accept-encoding", "connection", "content-length", "expect", "host", "keep-alive", "te", "trailer"}
     | {"transfer-encoding", "upgrade", "proxy-authorization", "proxy-connection"}
 )
-_FOR_ANYONE = frozenset({"accept", "accept-language", "user-agent"})
-"""All that goes along to another host: any other header may be a credential."""
+_SAFE_HEADERS = frozenset({"accept", "accept-language", "user-agent"})
+"""The only headers sent on to another host: any other may be a credential."""
 _CHARSETS = frozenset({"utf-8", "ascii", "iso-8859-1", "latin-1", "windows-1252", "utf-16", "shift_jis"})
 
 _PUBLIC_V6 = ipaddress.IPv6Network("2000::/3")
@@ -47,7 +47,7 @@ _NOT_PUBLIC = tuple(
         "168.63.129.16/32",  # Azure's host, at an address that looks public
         "2001::/23",  # Teredo and other tunnels, which carry an IPv4 address
         "2001:db8::/32",
-        "2002::/16",  # 6to4, likewise
+        "2002::/16",  # 6to4, which carries an IPv4 address as well
         "3fff::/20",
     )
 )
@@ -55,17 +55,17 @@ _NOT_PUBLIC = tuple(
 
 class HttpResponse(Struct, frozen=True):
     url: str
-    """Where it came from, after redirects."""
+    """The URL that answered, after redirects."""
     status: int
     reason: str
     headers: tuple[tuple[str, str], ...]
     body: bytes
-    is_whole: bool
-    """False: the body was longer than what is read of one."""
+    is_complete: bool
+    """False: the body was longer than the limit and is cut."""
 
 
 class _Target(Struct, frozen=True):
-    """A checked URL: where to connect, and what to call it."""
+    """A checked URL and the addresses to connect to."""
 
     url: str
     scheme: str
@@ -80,7 +80,7 @@ class _Target(Struct, frozen=True):
 
 
 class HttpTools:
-    """`hosts` names who may be reached wherever they are, as `host` or `host:port`, in lower case."""
+    """HTTP for one session. `hosts` may be reached at any address: `host` or `host:port`, in lower case."""
 
     def __init__(
         self,
@@ -88,181 +88,193 @@ class HttpTools:
         hosts: frozenset[str] = frozenset(),
         resolver: Resolver | None = None,
         timeout: float = 30.0,
-        largest: int = 2 * 1024 * 1024,
+        max_bytes: int = 2 * 1024 * 1024,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._spill, self._hosts, self._resolver = spill, hosts, resolver or _resolved
-        self._timeout, self._largest, self._tls = timeout, largest, tls
+        self._spill, self._hosts, self._resolver = spill, hosts, resolver or _resolve
+        self._timeout, self._max_bytes, self._tls = timeout, max_bytes, tls
 
     def http_request(
         self, method: str, url: str, headers: dict[str, str] | None = None, body: str | None = None
     ) -> str:
         """Make an HTTP request to a public address. Follows up to 5 redirects."""
-        return self._told(self.fetch(method, url, headers or {}, None if body is None else body.encode()))
+        return self._response_text(
+            self.fetch(method, url, headers or {}, None if body is None else body.encode())
+        )
 
     def fetch(
         self, method: str, url: str, headers: Mapping[str, str] = {}, body: bytes | None = None
     ) -> HttpResponse:
-        """The answer as data; OutOfScope if it, or any redirect on the way, is not for us to reach."""
+        """Return the response; raise OutOfScope if the URL or any redirect is not at a public address."""
         if method not in _METHODS:
             raise InvalidArgument("method", method, ", ".join(_METHODS))
-        headers = _clean(headers)
+        headers = _check_headers(headers)
         target = self._target(url)
-        ends_at = time.monotonic() + self._timeout
-        for _ in range(_REDIRECTS + 1):
-            answer = self._exchange(method, target, headers, body, ends_at)
-            where = dict(answer.headers).get("location")
-            if answer.status not in _REDIRECTING or not where:
-                return answer
-            if answer.status == 303 or (answer.status in (301, 302) and method == "POST"):
+        deadline = time.monotonic() + self._timeout
+        for _ in range(_MAX_REDIRECTS + 1):
+            response = self._exchange(method, target, headers, body, deadline)
+            location = dict(response.headers).get("location")
+            if response.status not in _REDIRECT_STATUSES or not location:
+                return response
+            if response.status == 303 or (response.status in (301, 302) and method == "POST"):
                 method, body = ("HEAD" if method == "HEAD" else "GET"), None
                 headers = {name: value for name, value in headers.items() if name != "content-type"}
-            following = self._target(urljoin(target.url, where))
-            if following.origin != target.origin:
+            next_target = self._target(urljoin(target.url, location))
+            if next_target.origin != target.origin:
                 if body is not None:
-                    raise OutOfScope(_bare(following.url), "a redirect would take the body to another host")
-                headers = {name: value for name, value in headers.items() if name in _FOR_ANYONE}
-            target = following
-        raise OutOfScope(_bare(url), f"it redirects more than {_REDIRECTS} times")
+                    raise OutOfScope(
+                        _without_user(next_target.url), "a redirect would send the body to another host"
+                    )
+                headers = {name: value for name, value in headers.items() if name in _SAFE_HEADERS}
+            target = next_target
+        raise OutOfScope(_without_user(url), f"it redirects more than {_MAX_REDIRECTS} times")
 
     def _target(self, url: str) -> _Target:
-        parts = _split(url)
+        parts = _parse_url(url)
         host = _host(parts, url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
-        literal = _literal(host)
+        literal = _ip_address(host)
         addresses = [literal] if literal else self._resolver(host, port)
         if not addresses:
-            raise OutOfScope(_bare(url), f"{host} has no address")
+            raise OutOfScope(_without_user(url), f"{host} has no address")
         if not {host, f"{host}:{port}", f"[{host}]:{port}"} & self._hosts:
             for address in addresses:
-                if (why := refusal(address)) is not None:
-                    raise OutOfScope(_bare(url), f"{host} is at {address}, {why}")
+                if (reason := refusal(address)) is not None:
+                    raise OutOfScope(_without_user(url), f"{host} is at {address}, {reason}")
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         return _Target(parts._replace(fragment="").geturl(), parts.scheme, host, port, path, tuple(addresses))
 
     def _exchange(
-        self, method: str, target: _Target, headers: Mapping[str, str], body: bytes | None, ends_at: float
+        self, method: str, target: _Target, headers: Mapping[str, str], body: bytes | None, deadline: float
     ) -> HttpResponse:
-        connection = _Connection(target, ends_at, self._tls)
-        # Timeouts of a socket count from byte to byte; a server that trickles is cut off by the clock.
-        watch = threading.Timer(max(ends_at - time.monotonic(), 0), connection.cut)
-        watch.daemon = True
-        watch.start()
+        connection = _Connection(target, deadline, self._tls)
+        # A socket's timeout restarts with every byte; the timer also ends a response that trickles.
+        timer = threading.Timer(max(deadline - time.monotonic(), 0), connection.cut)
+        timer.daemon = True
+        timer.start()
         try:
             connection.request(method, target.path, body, {**headers, "Accept-Encoding": "identity"})
-            found = connection.getresponse()
-            data = found.read(self._largest + 1)
+            response = connection.getresponse()
+            data = response.read(self._max_bytes + 1)
             if connection.is_late:
                 raise TimeoutError
-            if found.length and len(data) <= self._largest:
-                raise ConnectionError(f"{_bare(target.url)} broke off, {found.length:,} bytes were to come")
-            fields = tuple((name.lower(), value) for name, value in found.getheaders())
-            is_whole = len(data) <= self._largest
+            if response.length and len(data) <= self._max_bytes:
+                raise ConnectionError(
+                    f"{_without_user(target.url)} closed the connection with {response.length:,} bytes missing"
+                )
+            fields = tuple((name.lower(), value) for name, value in response.getheaders())
+            is_complete = len(data) <= self._max_bytes
             return HttpResponse(
-                target.url, found.status, found.reason, fields, data[: self._largest], is_whole
+                target.url, response.status, response.reason, fields, data[: self._max_bytes], is_complete
             )
         except (OSError, ValueError, http.client.HTTPException) as error:
             if connection.is_late or isinstance(error, TimeoutError):
-                raise TimeoutError(f"{_bare(target.url)} took longer than {self._timeout:g} s") from None
+                raise TimeoutError(
+                    f"{_without_user(target.url)} took longer than {self._timeout:g} s"
+                ) from None
             if isinstance(error, OSError):
                 raise
-            raise ConnectionError(f"{_bare(target.url)} answered what is not HTTP: {error!r}") from None
+            raise ConnectionError(
+                f"{_without_user(target.url)} sent a response that is not HTTP: {error!r}"
+            ) from None
         finally:
-            watch.cancel()
+            timer.cancel()
             connection.close()
 
-    def _told(self, answer: HttpResponse) -> str:
-        """As a model is told. Cookies are credentials: they are left out."""
-        fields = dict(answer.headers)
-        lines = [f"{answer.status} {answer.reason} {_bare(answer.url)}"]
-        lines += [f"{name}: {value}" for name, value in answer.headers if not name.startswith("set-cookie")]
-        if not answer.is_whole:
-            lines.append(f"[only the first {self._largest:,} bytes were read]")
+    def _response_text(self, response: HttpResponse) -> str:
+        """Return the response as text for the model, without cookies, which are credentials."""
+        fields = dict(response.headers)
+        lines = [f"{response.status} {response.reason} {_without_user(response.url)}"]
+        lines += [f"{name}: {value}" for name, value in response.headers if not name.startswith("set-cookie")]
+        if not response.is_complete:
+            lines.append(f"[only the first {self._max_bytes:,} bytes were read]")
         mime = fields.get("content-type", "application/octet-stream")
-        if (b"\0" in answer.body and "utf-16" not in mime.lower()) or fields.get("content-encoding"):
-            handle = self._spill(answer.body, mime.partition(";")[0].strip())
-            return "\n".join([*lines, f"[{len(answer.body):,} bytes that are no text, kept as {handle}]"])
-        return truncate("\n".join([*lines, "", _text(answer.body, mime)]), self._spill)
+        if (b"\0" in response.body and "utf-16" not in mime.lower()) or fields.get("content-encoding"):
+            handle = self._spill(response.body, mime.partition(";")[0].strip())
+            return "\n".join(
+                [*lines, f"[{len(response.body):,} bytes that are not text, stored as {handle}]"]
+            )
+        return truncate("\n".join([*lines, "", _text(response.body, mime)]), self._spill)
 
 
 class _Connection(http.client.HTTPConnection):
-    """To an address that was checked, whatever the name resolves to by now; in the host's name."""
+    """Connects to a checked address of the host, whatever its name resolves to by now."""
 
-    def __init__(self, target: _Target, ends_at: float, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, target: _Target, deadline: float, tls: ssl.SSLContext | None) -> None:
         super().__init__(target.host, target.port)
-        # So that the Host header goes without the usual port of https, too.
+        # So that the Host header leaves out the default port of https too.
         self.default_port = 443 if target.scheme == "https" else 80
-        self._target, self._ends_at, self._tls = target, ends_at, tls
-        self._wire: socket.socket | None = None
+        self._target, self._deadline, self._tls = target, deadline, tls
+        self._socket: socket.socket | None = None
         self.is_late = False
 
     def connect(self) -> None:
-        raw = self._reach()
-        self._wire = self.sock = raw
+        raw = self._open_socket()
+        self._socket = self.sock = raw
         if self._target.scheme == "https":
             secure = (self._tls or ssl.create_default_context()).wrap_socket(
                 raw, server_hostname=self._target.host, do_handshake_on_connect=False
             )
-            self._wire = self.sock = secure
+            self._socket = self.sock = secure
             secure.do_handshake()
 
-    def _reach(self) -> socket.socket:
+    def _open_socket(self) -> socket.socket:
         failure: OSError = TimeoutError()
         for address in self._target.addresses:
-            left = self._ends_at - time.monotonic()
-            if left <= 0:
+            seconds = self._deadline - time.monotonic()
+            if seconds <= 0:
                 raise TimeoutError
             try:
-                return socket.create_connection((address, self._target.port), timeout=left)
+                return socket.create_connection((address, self._target.port), timeout=seconds)
             except OSError as error:
                 failure = error
         raise failure
 
     def cut(self) -> None:
-        """From another thread: wakes whoever reads. Not SSLSocket's own shutdown, which the reader would
-        trip over."""
+        """Close the socket from another thread, which ends a blocked read. Not by SSLSocket's own shutdown, which would
+        break the reader."""
         self.is_late = True
-        if self._wire is not None:
+        if self._socket is not None:
             with suppress(OSError):
-                socket.socket.shutdown(self._wire, socket.SHUT_RDWR)
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
 
 def refusal(address: str) -> str | None:
-    """Why an address is not to be reached; None if it is public."""
+    """Return why an address is refused; None if it is public."""
     try:
-        found = ipaddress.ip_address(address)
+        ip = ipaddress.ip_address(address)
     except ValueError:
-        return "which is no address"
-    if isinstance(found, ipaddress.IPv6Address):
-        if found.ipv4_mapped is not None:
-            return "an IPv4 address dressed as IPv6"
-        is_public = found in _PUBLIC_V6 and found.scope_id is None
+        return "which is not an IP address"
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip.ipv4_mapped is not None:
+            return "an IPv4 address written as IPv6"
+        is_public = ip in _PUBLIC_V6 and ip.scope_id is None
     else:
-        is_public = found.is_global and not found.is_reserved
-    if found.is_multicast:
+        is_public = ip.is_global and not ip.is_reserved
+    if ip.is_multicast:
         return "a multicast address"
-    if not is_public or any(found in net for net in _NOT_PUBLIC):
+    if not is_public or any(ip in net for net in _NOT_PUBLIC):
         return "which is private, loopback, link-local, a tunnel or reserved"
     return None
 
 
-def _split(url: str) -> SplitResult:
-    # urlsplit drops tabs and line ends and lets backslashes pass, which other readers take for slashes.
+def _parse_url(url: str) -> SplitResult:
+    # urlsplit drops tabs and line ends, and accepts backslashes, which other parsers read as slashes.
     if any(ord(char) <= 32 or ord(char) == 127 or char == "\\" for char in url):
-        raise OutOfScope(_bare(url), "it holds a space, control character or backslash")
+        raise OutOfScope(_without_user(url), "it contains a space, control character or backslash")
     if not url.isascii():
-        raise OutOfScope(_bare(url), "it holds other characters than ASCII; write them as % and xn--")
+        raise OutOfScope(_without_user(url), "it contains non-ASCII characters; encode them with % and xn--")
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise OutOfScope(_bare(url), f"it is no URL ({error})") from None
+        raise OutOfScope(_without_user(url), f"it is not a URL ({error})") from None
     if parts.scheme not in ("http", "https"):
-        raise OutOfScope(_bare(url), "only http and https are spoken")
+        raise OutOfScope(_without_user(url), "only http and https are supported")
     if "@" in parts.netloc:
-        raise OutOfScope(_bare(url), "it holds a user or password; use a header")
+        raise OutOfScope(_without_user(url), "it contains a user or password; use a header")
     if port == 0 or parts.netloc.endswith(":"):
-        raise OutOfScope(_bare(url), "its port is none")
+        raise OutOfScope(_without_user(url), "its port is invalid")
     return parts
 
 
@@ -270,45 +282,45 @@ def _host(parts: SplitResult, url: str) -> str:
     host = (parts.hostname or "").removesuffix(".")
     is_v6 = parts.netloc.startswith("[")
     if not host or not (is_v6 or re.fullmatch(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*", host)) or "%" in host:
-        raise OutOfScope(_bare(url), "it names no host")
+        raise OutOfScope(_without_user(url), "it has no valid host name")
     last = host.rpartition(".")[2]
-    if not is_v6 and _literal(host) is None and re.fullmatch(r"\d+|0x[0-9a-f]*", last):
-        # 2130706433, 0x7f.1, 0177.0.0.1: resolvers differ on which address that is.
-        raise OutOfScope(_bare(url), f"{host} is an address in disguise")
-    if is_v6 and _literal(host) is None:
-        raise OutOfScope(_bare(url), f"{host} is no IPv6 address")
+    if not is_v6 and _ip_address(host) is None and re.fullmatch(r"\d+|0x[0-9a-f]*", last):
+        # Resolvers differ on which address 2130706433, 0x7f.1 or 0177.0.0.1 is.
+        raise OutOfScope(_without_user(url), f"{host} is an IP address in an unusual form")
+    if is_v6 and _ip_address(host) is None:
+        raise OutOfScope(_without_user(url), f"{host} is not an IPv6 address")
     return host
 
 
-def _literal(host: str) -> str | None:
+def _ip_address(host: str) -> str | None:
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
         return None
 
 
-def _clean(headers: Mapping[str, str]) -> dict[str, str]:
-    kept: dict[str, str] = {}
+def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    checked: dict[str, str] = {}
     for name, value in headers.items():
-        if not _TOKEN.fullmatch(name) or name.lower() in _OURS:
-            raise InvalidArgument("header", name, "a name that does not steer the connection itself")
+        if not _TOKEN.fullmatch(name) or name.lower() in _CONNECTION_HEADERS:
+            raise InvalidArgument("header", name, "a valid name that does not control the connection")
         if not value.isascii() or not value.isprintable():
             raise InvalidArgument("header", name, "a value of printable ASCII")
-        kept[name.lower()] = value
-    return kept
+        checked[name.lower()] = value
+    return checked
 
 
 def _text(body: bytes, mime: str) -> str:
-    met = re.search(r"charset=[\"']?([\w-]+)", mime.lower())
-    charset = met.group(1) if met else "utf-8"
+    match = re.search(r"charset=[\"']?([\w-]+)", mime.lower())
+    charset = match.group(1) if match else "utf-8"
     return body.decode(charset, "replace") if charset in _CHARSETS else text_of(body)
 
 
-def _bare(url: str) -> str:
-    """The URL for an error: a user and password in it are nobody's business."""
+def _without_user(url: str) -> str:
+    """Return the URL without user and password, for error messages."""
     return re.sub(r"//[^/?#]*@", "//…@", url)
 
 
-def _resolved(host: str, port: int) -> list[str]:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+def _resolve(host: str, port: int) -> list[str]:
+    infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(info[4][0]) for info in infos))

@@ -1,9 +1,9 @@
-"""How far a workspace tool may reach.
+"""Which files and commands the workspace tools may use.
 
-Knows which paths a tier allows and opens them so that nothing can be swapped between the check and the
-use: every name on the way is opened relative to the folder before it, and no symbolic link is followed.
-Does not know what is read, written or run. It binds our own tools; it is no sandbox of the operating
-system, so a program that the allow-list lets start may do whatever its user may.
+Knows which paths a tier allows, and opens them so that nothing can be swapped between check and use: every name
+of a path is opened relative to the folder before it, and no symbolic link is followed. Does not know what is read,
+written or run. It restricts our own tools and is not a sandbox of the operating system: a program on the allow-list
+may do whatever its user may.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from ...log.workspace import Workspace
 
 Tier = Literal["sandboxed", "project", "full"]
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_KERNEL = tuple(PurePosixPath(place) for place in ("/proc", "/sys", "/dev"))
-"""Never files of a person; /proc/self/environ holds the keys of this very process."""
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_KERNEL_FOLDERS = tuple(PurePosixPath(folder) for folder in ("/proc", "/sys", "/dev"))
+"""Never user files; /proc/self/environ contains the keys of this process."""
 
 
 class Scope(Struct, frozen=True):
-    """One folder, one tier, the commands that may start.
+    """One folder, one tier, and the commands that may be started.
 
     | | sandboxed (the default) | project | full |
     |---|---|---|---|
     | read, list, search | inside root | inside root | anywhere |
     | write, edit | inside root, not in `.git` | inside root, not in `.git` | anywhere |
-    | symbolic links | refused | refused | followed, then opened without |
-    | commands | on the allow-list, no argument that may lead out of root or into `.git` | on the allow-list | any |
-    | program found on | PATH without relative folders and those inside root | PATH without relative folders | PATH |
-    | environment | a short list of names | all but what looks secret | all but what looks secret |
-    | a line for `sh` | no | no | yes |
+    | symbolic links | refused | refused | resolved before opening |
+    | commands | on the allow-list, no argument that may be a path outside root or in `.git` | on the allow-list | any |
+    | programs are looked up in | PATH without relative folders and those inside root | PATH without relative folders | PATH |
+    | environment | a short list of variables | all but what looks secret | all but what looks secret |
+    | shell scripts | no | no | yes |
 
-    At every tier: no NUL or control character in a path, plain files and folders only (no device, pipe or
-    socket), nothing below /proc, /sys or /dev. `.git` is not written because its hooks and settings name
-    programs that the most harmless `git status` runs. In doubt the answer is no.
+    At every tier: no control character in a path, regular files and folders only (no device, pipe or socket),
+    nothing below /proc, /sys or /dev. `.git` is not written because its hooks and settings name programs that
+    even `git status` runs. In doubt, access is refused.
     """
 
     root: Path
     tier: Tier = "sandboxed"
     commands: frozenset[str] = frozenset()
-    """The first word or words of what may start: `pytest`, `git status`."""
+    """The first word or words of each allowed command: `pytest`, `git status`."""
 
     def __post_init__(self) -> None:
         if self.tier not in get_args(Tier):
@@ -63,75 +63,76 @@ class Scope(Struct, frozen=True):
         return cls(Path(workspace.working_dir), workspace.fs_scope_tier, frozenset(commands))
 
     def resolve(self, path: str) -> Path:
-        """Where `path` is, or OutOfScope. To show and compare: whoever reads or writes goes through
-        `open`, `folder` or `parent`, which look again at every step."""
-        base, names = self._place(path)
-        with suppress(FileNotFoundError), _told_as(path):
-            above = _descend(os.open(base, _FOLDER), names[:-1], path, make=False)
+        """Return the absolute path, or raise OutOfScope. Only to show and compare paths: to read or write use `open`,
+        `folder` or `parent`, which check again at every step."""
+        base, names = self._split(path)
+        with suppress(FileNotFoundError), _name_in_errors(path):
+            parent_fd = _descend(os.open(base, _FOLDER_FLAGS), names[:-1], path, create=False)
             try:
                 if names:
-                    _refuse_odd(os.stat(names[-1], dir_fd=above, follow_symlinks=False).st_mode, path)
+                    _check_type(os.stat(names[-1], dir_fd=parent_fd, follow_symlinks=False).st_mode, path)
             finally:
-                os.close(above)
+                os.close(parent_fd)
         return base.joinpath(*names)
 
     def open(self, path: str) -> BinaryIO:
-        """A plain file, to be read."""
-        base, names = self._place(path)
+        """Open a regular file for reading."""
+        base, names = self._split(path)
         if not names:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        with _told_as(path):
-            above = _descend(os.open(base, _FOLDER), names[:-1], path, make=False)
+        with _name_in_errors(path):
+            parent_fd = _descend(os.open(base, _FOLDER_FLAGS), names[:-1], path, create=False)
             try:
-                return open_at(above, names[-1], path)
+                return open_at(parent_fd, names[-1], path)
             finally:
-                os.close(above)
+                os.close(parent_fd)
 
     @contextmanager
     def folder(self, path: str) -> Iterator[int]:
-        """A folder as a descriptor, to be listed."""
-        base, names = self._place(path)
-        with _told_as(path):
-            found = _descend(os.open(base, _FOLDER), names, path, make=False)
+        """Yield the descriptor of a folder, to list it."""
+        base, names = self._split(path)
+        with _name_in_errors(path):
+            folder_fd = _descend(os.open(base, _FOLDER_FLAGS), names, path, create=False)
         try:
-            yield found
+            yield folder_fd
         finally:
-            os.close(found)
+            os.close(folder_fd)
 
     @contextmanager
     def parent(self, path: str) -> Iterator[tuple[int, str]]:
-        """The folder, made if missing, and the name in it under which `path` may be written."""
-        base, names = self._place(path)
+        """Yield the descriptor of the folder of `path`, created if missing, and the name to write in it."""
+        base, names = self._split(path)
         if not names:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         if self.tier != "full" and any(name.casefold() == ".git" for name in names):
-            raise OutOfScope(path, "what lies in .git names programs that git runs")
-        with _told_as(path):
-            above = _descend(os.open(base, _FOLDER), names[:-1], path, make=True)
+            raise OutOfScope(path, "files in .git name programs that git runs")
+        with _name_in_errors(path):
+            parent_fd = _descend(os.open(base, _FOLDER_FLAGS), names[:-1], path, create=True)
         try:
-            yield above, names[-1]
+            yield parent_fd, names[-1]
         finally:
-            os.close(above)
+            os.close(parent_fd)
 
-    def _place(self, path: str) -> tuple[Path, tuple[str, ...]]:
-        """The folder to start from and the names below it. Reads the text alone, except at tier full."""
-        given = _plain(path)
+    def _split(self, path: str) -> tuple[Path, tuple[str, ...]]:
+        """Return the folder to start from and the names below it. Reads no file, except at tier full."""
+        parsed = _parse(path)
         if self.tier == "full":
-            base, names = Path("/"), Path(os.path.realpath(self.root / given)).parts[1:]
+            base, names = Path("/"), Path(os.path.realpath(self.root / parsed)).parts[1:]
         else:
-            base, names = self.root, self._inside(given, path)
-        whole = PurePosixPath(base, *names)
-        if any(whole.is_relative_to(place) for place in _KERNEL):
-            raise OutOfScope(path, "below /proc, /sys and /dev are no files")
+            base, names = self.root, self._names_below_root(parsed, path)
+        absolute = PurePosixPath(base, *names)
+        if any(absolute.is_relative_to(folder) for folder in _KERNEL_FOLDERS):
+            raise OutOfScope(path, "it is below /proc, /sys or /dev")
         return base, names
 
-    def _inside(self, given: PurePosixPath, path: str) -> tuple[str, ...]:
-        parts = given.parts
-        if given.is_absolute():
-            home = self.root.parts
-            if parts[: len(home)] != home:
+    def _names_below_root(self, parsed: PurePosixPath, path: str) -> tuple[str, ...]:
+        """Return the names below root, or raise OutOfScope."""
+        parts = parsed.parts
+        if parsed.is_absolute():
+            root = self.root.parts
+            if parts[: len(root)] != root:
                 raise OutOfScope(path, f"it is not inside {self.root}")
-            parts = parts[len(home) :]
+            parts = parts[len(root) :]
         names: list[str] = []
         for part in parts:
             if part != "..":
@@ -143,79 +144,79 @@ class Scope(Struct, frozen=True):
         return tuple(names)
 
 
-def open_at(above: int, name: str, path: str) -> BinaryIO:
-    """A plain file of an open folder. Looked at before it is opened, because opening a device may already
-    do something, and after, because it may have been swapped."""
-    _refuse_odd(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode, path, folder_is_fine=False)
+def open_at(parent_fd: int, name: str, path: str) -> BinaryIO:
+    """Open a regular file of an open folder. Its type is checked before, because opening a device can already have
+    an effect, and after, because the file may have been replaced in between."""
+    _check_type(os.stat(name, dir_fd=parent_fd, follow_symlinks=False).st_mode, path, may_be_folder=False)
     try:
-        found = os.open(name, _FILE, dir_fd=above)
+        fd = os.open(name, _FILE_FLAGS, dir_fd=parent_fd)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK):
             raise OutOfScope(path, "it is a symbolic link") from None
         raise
     try:
-        _refuse_odd(os.fstat(found).st_mode, path, folder_is_fine=False)
-        return os.fdopen(found, "rb")
+        _check_type(os.fstat(fd).st_mode, path, may_be_folder=False)
+        return os.fdopen(fd, "rb")
     except BaseException:
-        os.close(found)
+        os.close(fd)
         raise
 
 
-def _plain(path: str) -> PurePosixPath:
+def _parse(path: str) -> PurePosixPath:
     if not isinstance(path, str):
-        raise OutOfScope(repr(path), "a path is text")
+        raise OutOfScope(repr(path), "a path must be a string")
     if not path:
-        raise OutOfScope(path, "a path is not empty; the workspace itself is '.'")
+        raise OutOfScope(path, "the path is empty; use '.' for the workspace itself")
     if any(ord(char) < 32 or ord(char) == 127 for char in path):
-        raise OutOfScope(path, "it holds a control character")
+        raise OutOfScope(path, "it contains a control character")
     try:
         os.fsencode(path)
     except UnicodeEncodeError:
-        raise OutOfScope(repr(path), "it holds half a character") from None
+        raise OutOfScope(repr(path), "it contains a lone surrogate") from None
     first, _, rest = path.partition("/")
     if first == "~" or (first.startswith("~") and rest):
         raise OutOfScope(path, "~ is not expanded")
     return PurePosixPath(path)
 
 
-def _descend(start: int, names: Sequence[str], path: str, make: bool) -> int:
-    """The descriptor of the last folder; `start` is closed whatever happens."""
-    here = start
+def _descend(start: int, names: Sequence[str], path: str, create: bool) -> int:
+    """Open one folder after the other and return the descriptor of the last; `start` is closed in any case."""
+    fd = start
     for name in names:
         try:
-            below = _enter(here, name, path, make)
+            child = _enter(fd, name, path, create)
         finally:
-            os.close(here)
-        here = below
-    return here
+            os.close(fd)
+        fd = child
+    return fd
 
 
-def _enter(here: int, name: str, path: str, make: bool) -> int:
-    if make:
+def _enter(fd: int, name: str, path: str, create: bool) -> int:
+    if create:
         with suppress(FileExistsError):
-            os.mkdir(name, dir_fd=here)
+            os.mkdir(name, dir_fd=fd)
     try:
-        return os.open(name, _FOLDER, dir_fd=here)
+        return os.open(name, _FOLDER_FLAGS, dir_fd=fd)
     except OSError as error:
-        # Linux says ENOTDIR for a link here, others ELOOP or EMLINK.
+        # For a symbolic link Linux reports ENOTDIR, other systems ELOOP or EMLINK.
         if error.errno in (errno.ENOTDIR, errno.ELOOP, errno.EMLINK):
-            _refuse_odd(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode, path)
+            _check_type(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode, path)
         raise
 
 
-def _refuse_odd(mode: int, path: str, folder_is_fine: bool = True) -> None:
+def _check_type(mode: int, path: str, may_be_folder: bool = True) -> None:
     if stat.S_ISLNK(mode):
-        raise OutOfScope(path, "a symbolic link is on the way")
+        raise OutOfScope(path, "it contains a symbolic link")
     if stat.S_ISDIR(mode):
-        if not folder_is_fine:
+        if not may_be_folder:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     elif not stat.S_ISREG(mode):
         raise OutOfScope(path, "it is a device, pipe or socket")
 
 
 @contextmanager
-def _told_as(path: str) -> Iterator[None]:
-    """An error of the system names what was asked for, not the one name at which the walk stopped."""
+def _name_in_errors(path: str) -> Iterator[None]:
+    """Let errors of the system name the whole path, not the one name at which the walk stopped."""
     try:
         yield
     except OSError as error:

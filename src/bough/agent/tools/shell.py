@@ -1,9 +1,9 @@
 """Run a command in a workspace.
 
-Knows argument lists, allow-lists, environments and process groups. Does not know who approves what:
-`needs_approval` says which commands want it, `run` refuses those, `run_approved` is for after the yes.
-The allow-list decides what starts, not what it then does: `pytest` runs the code it finds, and whoever
-allows `sh`, `env` or `python` allows everything.
+Knows argument lists, allow-lists, environments and process groups. Does not know how a person approves a command:
+`needs_approval` decides which commands need it, `run` refuses those, `run_approved` runs them afterwards. The
+allow-list decides what may start, not what it then does: `pytest` runs the code it finds, and allowing `sh`, `env` or
+`python` allows everything.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ...errors import InvalidArgument, OutOfScope
 from .files import MAX_SHOWN_BYTES, Spill, text_of, truncate
 from .scope import Scope
 
-_KEPT = 8 * 1024 * 1024
-"""Bytes of output kept; a program that writes more goes on, unheard."""
-_LINGER = 0.5
-"""Seconds to read what is left in the pipe after the group was killed; only a process that left the group
-can still hold it open."""
+_MAX_OUTPUT_BYTES = 8 * 1024 * 1024
+"""The maximum bytes of output kept; what a program writes beyond is read and dropped."""
+_PIPE_SECONDS = 0.5
+"""How long to read the rest of the pipe after the process group was killed; only a process that left the group can
+still keep it open."""
 
 _SECRET_NAME = re.compile(
     r"KEYS?(_|\d|$)|TOKENS?(_|\d|$)|SECRET|PASSW|PASSPHRASE|PASS$|PWD\w|\wPWD$(?<!OLDPWD)|CREDENTIAL|PRIVATE|COOKIE|AUTH(?!OR)|DSN$",
@@ -38,47 +38,49 @@ _SECRET_VALUE = re.compile(
     r"|\bxox[abprs]-|\b(AKIA|ASIA)[0-9A-Z]{16}\b|\beyJ[\w-]{10,}\.[\w-]{10,}\.|\bglpat-|\bAIza[\w-]{30,}"
 )
 _SANDBOX_NAME = re.compile(r"PATH|HOME|LANG|LC_[A-Z]+|TZ|TERM|TMPDIR|USER|LOGNAME|SHELL")
-_ADDED = {
+_ADDED_VARIABLES = {
     "PAGER": "cat",
     "GIT_PAGER": "cat",
     "GIT_TERMINAL_PROMPT": "0",
-    # A folder that merely looks like a repository must not bring settings, hence programs, along.
+    # A folder that merely looks like a repository must not supply settings, which name programs to run.
     "GIT_CONFIG_COUNT": "1",
     "GIT_CONFIG_KEY_0": "safe.bareRepository",
     "GIT_CONFIG_VALUE_0": "explicit",
 }
 
-_GIT_VALUED = frozenset({"-C", "--git-dir", "--work-tree", "--namespace", "--super-prefix", "--attr-source"})
-_GIT_PLAIN = frozenset({"-P", "--no-pager", "--no-optional-locks", "--literal-pathspecs", "--bare"})
-_GIT_QUIET = re.compile(
+_GIT_OPTIONS_WITH_VALUE = frozenset(
+    {"-C", "--git-dir", "--work-tree", "--namespace", "--super-prefix", "--attr-source"}
+)
+_GIT_SAFE_OPTIONS = frozenset({"-P", "--no-pager", "--no-optional-locks", "--literal-pathspecs", "--bare"})
+_GIT_SAFE_COMMANDS = re.compile(
     r"add|blame|branch|cat-file|check-ignore|checkout|clone|count-objects|describe|diff|diff-files"
     r"|diff-index|diff-tree|fetch|for-each-ref|grep|help|init|log|ls-files|ls-remote|ls-tree|merge-base"
     r"|mv|name-rev|restore|rev-list|rev-parse|rm|shortlog|show|show-ref|status|switch|version"
 )
-"""What leaves no commit. All else of git wants approval: an unknown word may be an alias of commit."""
-_GIT_INSIDE = re.compile(r"(?<![\w./+-])(?:[\w./-]*/)?git(?=\s|$)")
+"""Commands that make no commit. All others need approval: an unknown one may be an alias of commit."""
+_GIT_IN_TEXT = re.compile(r"(?<![\w./+-])(?:[\w./-]*/)?git(?=\s|$)")
 
 
 class CommandResult(Struct, frozen=True):
     argv: tuple[str, ...]
     exit_code: int | None
-    """None: it was stopped when its time was up. Negative: the signal that ended it."""
+    """None: stopped after the timeout. Negative: the signal that ended it."""
     output: str
-    """What it wrote, errors in between; if long, the first and last of it and the handle of the whole."""
+    """Standard output and error as written; if long, their first and last bytes and the handle of the spilled text."""
     timeout: float
 
     @property
     def text(self) -> str:
-        """As a model is told."""
+        """The output and how the command ended, for the model."""
         if self.exit_code is None:
-            end = f"[stopped after {self.timeout:g} s, with all it had started]"
+            end = f"[stopped after {self.timeout:g} s, with all processes it had started]"
         else:
             end = f"[exit code {self.exit_code}]"
         return f"{self.output}\n{end}" if self.output else end
 
 
 class Shell:
-    """The commands of one workspace. `environ` is what they may inherit, as a rule `os.environ`."""
+    """Runs the commands of one workspace. `environ` is the environment they inherit from, usually `os.environ`."""
 
     def __init__(
         self, scope: Scope, spill: Spill, environ: Mapping[str, str], timeout: float = 120.0
@@ -87,29 +89,31 @@ class Shell:
         self._environ = dict(environ)
 
     async def run(self, argv: list[str], timeout: float | None = None) -> CommandResult:
-        """Run a program with arguments in the workspace's folder. No shell reads them: no `|`, `>`, `*`."""
+        """Run a program with arguments in the workspace's folder. There is no shell: `|`, `>` and `*` have no effect."""
         if needs_approval(argv):
-            raise OutOfScope(_line(argv), "it makes or may make a commit, which wants a person's approval")
+            raise OutOfScope(
+                _command_line(argv), "it makes or may make a commit, which needs a person's approval"
+            )
         return await self.run_approved(argv, timeout)
 
     async def run_approved(self, argv: list[str], timeout: float | None = None) -> CommandResult:
-        """As `run`, for a command that was approved; what the tier forbids stays forbidden."""
+        """Run a command that a person approved; what the tier forbids is still refused."""
         check(self._scope, argv)
         return await self._run(tuple(argv), timeout)
 
     async def run_script(self, script: str, timeout: float | None = None) -> CommandResult:
-        """Run a line of shell. At tier full only."""
+        """Run a shell script; only at tier full."""
         if self._scope.tier != "full":
-            raise OutOfScope(script, f"the tier is {self._scope.tier}, a line of shell wants full")
+            raise OutOfScope(script, f"the tier is {self._scope.tier}; a shell script needs tier full")
         return await self.run(["/bin/sh", "-c", script], timeout)
 
     async def _run(self, argv: tuple[str, ...], timeout: float | None) -> CommandResult:
         seconds = self._timeout if timeout is None else min(timeout, self._timeout)
         if not seconds > 0:
-            raise InvalidArgument("timeout", timeout, "seconds, more than none")
+            raise InvalidArgument("timeout", timeout, "a positive number of seconds")
         environ = environment(self._scope, self._environ)
-        exit_code, data, lost = await _finish(argv, self._scope.root, environ, seconds)
-        text = text_of(data) + (f"\n[{lost:,} more bytes were not kept]" if lost else "")
+        exit_code, data, dropped = await _run_process(argv, self._scope.root, environ, seconds)
+        text = text_of(data) + (f"\n[{dropped:,} more bytes were not kept]" if dropped else "")
         output = truncate(
             text.rstrip("\n"),
             self._spill,
@@ -120,28 +124,29 @@ class Shell:
 
 
 def check(scope: Scope, argv: Sequence[str]) -> None:
-    """OutOfScope unless the tier and the allow-list let this start."""
+    """Raise OutOfScope unless the tier and the allow-list permit this command."""
     if isinstance(argv, str) or not argv or not all(isinstance(arg, str) for arg in argv):
-        raise InvalidArgument("argv", argv, "a list of the program and its arguments, each of them text")
+        raise InvalidArgument("argv", argv, "a list of strings: the program and its arguments")
     if any("\0" in arg for arg in argv) or not argv[0]:
-        raise OutOfScope(_line(argv), "it holds a NUL or no program")
+        raise OutOfScope(_command_line(argv), "it contains a NUL character or names no program")
     if scope.tier == "full":
         return
     allowed = [shlex.split(entry) for entry in sorted(scope.commands)]
     if not any(entry and list(argv[: len(entry)]) == entry for entry in allowed):
-        known = ", ".join(sorted(scope.commands)) or "nothing"
-        raise OutOfScope(_line(argv), f"it is not on the allow-list ({known})")
+        names = ", ".join(sorted(scope.commands)) or "empty"
+        raise OutOfScope(_command_line(argv), f"it is not on the allow-list ({names})")
     if scope.tier == "sandboxed":
         for arg in argv[1:]:
-            if any(_leads_out(scope.root, piece) for piece in _pieces(arg)):
+            if any(_may_escape(scope.root, path) for path in _possible_paths(arg)):
                 raise OutOfScope(
-                    _line(argv), f"the argument {arg!r} may lead out of {scope.root}, or into .git"
+                    _command_line(argv),
+                    f"the argument {arg!r} may be a path outside {scope.root}, or in .git",
                 )
 
 
 def needs_approval(argv: Sequence[str]) -> bool:
-    """Whether the command makes a commit, or may. `git commit` always does, however it is dressed; for a
-    line of shell it is a guard against haste, since a script can hide any word."""
+    """Whether the command makes a commit, or may. `git commit` is recognised in any spelling as an argument list. In
+    a shell script this only guards against haste: a script can hide any command."""
     words = [str(arg) for arg in argv]
     if not words:
         return False
@@ -150,34 +155,38 @@ def needs_approval(argv: Sequence[str]) -> bool:
     if Path(words[0]).name.startswith("git-"):
         return _git_needs_approval([Path(words[0]).name[4:], *words[1:]])
     rest = re.sub(r"""[\\'"]|\$\{?@\}?|\$\*""", "", " ".join(words[1:]))
-    return any(_git_needs_approval(rest[met.end() :].split()) for met in _GIT_INSIDE.finditer(rest))
+    return any(_git_needs_approval(rest[match.end() :].split()) for match in _GIT_IN_TEXT.finditer(rest))
 
 
 def environment(scope: Scope, environ: Mapping[str, str]) -> dict[str, str]:
-    """What a command inherits: nothing that looks secret, and a PATH that leads to no file of the model's."""
-    kept = {name: value for name, value in environ.items() if not _is_secret(name, value)}
+    """Return the environment of a command: nothing that looks secret, and a PATH without folders the model can write."""
+    variables = {name: value for name, value in environ.items() if not _is_secret(name, value)}
     if scope.tier == "sandboxed":
-        kept = {name: value for name, value in kept.items() if _SANDBOX_NAME.fullmatch(name)}
+        variables = {name: value for name, value in variables.items() if _SANDBOX_NAME.fullmatch(name)}
     if scope.tier != "full":
-        folders = [place for place in kept.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(place)]
+        path = variables.get("PATH", os.defpath)
+        folders = [folder for folder in path.split(os.pathsep) if os.path.isabs(folder)]
         if scope.tier == "sandboxed":
-            folders = [place for place in folders if not _within(scope.root, os.path.realpath(place))]
-        kept["PATH"] = os.pathsep.join(folders)
-    return kept | _ADDED
+            folders = [folder for folder in folders if not _is_inside(scope.root, os.path.realpath(folder))]
+        variables["PATH"] = os.pathsep.join(folders)
+    return variables | _ADDED_VARIABLES
 
 
 def secret_values(environ: Mapping[str, str]) -> frozenset[str]:
-    """The values that are kept from commands; the place that redacts wants to know them."""
+    """Return the values that commands do not inherit, so that they can be redacted elsewhere too."""
     return frozenset(value for name, value in environ.items() if value and _is_secret(name, value))
 
 
-async def _finish(
+async def _run_process(
     argv: tuple[str, ...], folder: Path, environ: dict[str, str], seconds: float
 ) -> tuple[int | None, bytes, int]:
-    """Exit code, output, bytes not kept. However it ends (timeout and cancel included), the whole process
-    group is killed before this returns: nothing goes on writing behind the session's back."""
+    """Run a command; return its exit code, its output and the number of bytes dropped.
+
+    However it ends, by timeout and cancellation too, the whole process group is killed before this returns: nothing
+    writes to the workspace afterwards.
+    """
     source, sink = os.pipe()
-    heard = _Heard(source)
+    reader = _PipeReader(source)
     try:
         try:
             process = await asyncio.create_subprocess_exec(
@@ -199,33 +208,33 @@ async def _finish(
             _kill_group(process.pid)
             await process.wait()
         with suppress(TimeoutError):
-            await asyncio.wait_for(heard.end.wait(), _LINGER)
-        return code, bytes(heard.data), heard.lost
+            await asyncio.wait_for(reader.end.wait(), _PIPE_SECONDS)
+        return code, bytes(reader.data), reader.dropped
     finally:
-        heard.close()
+        reader.close()
 
 
-class _Heard:
-    """What arrives in a pipe, read as it comes so that the writer never waits, kept up to a limit."""
+class _PipeReader:
+    """Reads a pipe as data arrives, so that the writer never blocks, and keeps it up to a limit."""
 
     def __init__(self, source: int) -> None:
-        self.data, self.lost, self.end = bytearray(), 0, asyncio.Event()
+        self.data, self.dropped, self.end = bytearray(), 0, asyncio.Event()
         self._source = source
         os.set_blocking(source, False)
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(source, self._listen)
+        self._loop.add_reader(source, self._read)
 
-    def _listen(self) -> None:
+    def _read(self) -> None:
         try:
-            got = os.read(self._source, 65_536)
+            chunk = os.read(self._source, 65_536)
         except BlockingIOError:
             return
-        if not got:
+        if not chunk:
             self._loop.remove_reader(self._source)
             self.end.set()
-        room = _KEPT - len(self.data)
-        self.data += got[:room]
-        self.lost += max(len(got) - room, 0)
+        room = _MAX_OUTPUT_BYTES - len(self.data)
+        self.data += chunk[:room]
+        self.dropped += max(len(chunk) - room, 0)
 
     def close(self) -> None:
         self._loop.remove_reader(self._source)
@@ -233,7 +242,7 @@ class _Heard:
 
 
 def _kill_group(leader: int) -> None:
-    # EPERM is what macOS says of a group of zombies.
+    # macOS reports EPERM for a group of zombies.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
 
@@ -241,38 +250,42 @@ def _kill_group(leader: int) -> None:
 def _git_needs_approval(words: Sequence[str]) -> bool:
     rest = iter(words)
     for word in rest:
-        if word in _GIT_VALUED:
+        if word in _GIT_OPTIONS_WITH_VALUE:
             next(rest, None)
         elif word.startswith("-"):
-            # -c, --config-env and --exec-path name programs to run: in doubt, ask.
-            if word not in _GIT_PLAIN and word.partition("=")[0] not in _GIT_VALUED | {"--version", "--help"}:
+            # -c, --config-env and --exec-path name programs to run.
+            if word not in _GIT_SAFE_OPTIONS and word.partition("=")[0] not in _GIT_OPTIONS_WITH_VALUE | {
+                "--version",
+                "--help",
+            }:
                 return True
         else:
-            return _GIT_QUIET.fullmatch(word.rstrip(";|&()`<>")) is None
+            return _GIT_SAFE_COMMANDS.fullmatch(word.rstrip(";|&()`<>")) is None
     return False
 
 
-def _pieces(arg: str) -> set[str]:
-    """What of an argument a program may take for a path: itself, what follows = : , @ or a short option."""
-    pieces = {arg, *re.split(r"[=:,@\s]", arg)}
+def _possible_paths(arg: str) -> set[str]:
+    """Return the parts of an argument that a program may read as a path: all of it, and what follows = : , @ or a
+    short option."""
+    paths = {arg, *re.split(r"[=:,@\s]", arg)}
     if arg.startswith("-"):
-        pieces |= {arg[arg.index(sign) :] for sign in ("/", "..", "~") if sign in arg} | {arg[2:]}
-    return pieces
+        paths |= {arg[arg.index(sign) :] for sign in ("/", "..", "~") if sign in arg} | {arg[2:]}
+    return paths
 
 
-def _leads_out(root: Path, piece: str) -> bool:
-    if piece.startswith("~") or ".git" in piece.casefold().split("/"):
-        return True  # `git log --output=.git/hooks/x` would plant a program
-    return not _within(root, os.path.realpath(os.path.join(root, piece)))
+def _may_escape(root: Path, path: str) -> bool:
+    if path.startswith("~") or ".git" in path.casefold().split("/"):
+        return True  # `git log --output=.git/hooks/x` would install a program
+    return not _is_inside(root, os.path.realpath(os.path.join(root, path)))
 
 
-def _within(root: Path, real: str) -> bool:
-    return Path(real).is_relative_to(root)
+def _is_inside(root: Path, path: str) -> bool:
+    return Path(path).is_relative_to(root)
 
 
 def _is_secret(name: str, value: str) -> bool:
     return _SECRET_NAME.search(name) is not None or _SECRET_VALUE.search(value) is not None
 
 
-def _line(argv: Sequence[str]) -> str:
+def _command_line(argv: Sequence[str]) -> str:
     return shlex.join(str(arg) for arg in argv)

@@ -1,7 +1,7 @@
-"""The workspace tools as tools of a session: files, grep, shell and HTTP within one scope.
+"""The workspace tools of a session: files, grep, shell and HTTP within one scope.
 
-What a tool says beyond its cap is kept as a blob its result points to, so that the model can page through it
-and no clean-up takes it. A handle is good only in the session whose results name it.
+Output beyond a tool's limit is stored as a blob that its result references, so that the model can page through it and
+garbage collection keeps it. A handle is valid only in the session whose results name it.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from .tool import Effect, Happened, NeverHappened, Tool, ToolContext, tool
 
 
 class Spills:
-    """Where output beyond the cap goes, and who may have it back."""
+    """Stores output beyond a tool's limit as blobs, and reads back only those of this session."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self.made: list[Media] = []
+        self.media: list[Media] = []
 
-    def keep(self, data: bytes, mime: str) -> str:
-        kept = self._log.runtime.redactor.redact_text(data.decode("utf-8", "replace")).encode()
-        media = Media(digest(kept), mime, len(kept), "the rest of the output")
-        self._log.store.put_blob(Blob(media.hash, mime, kept), self._log.runtime.now())
-        self.made.append(media)
+    def store(self, data: bytes, mime: str) -> str:
+        redacted = self._log.runtime.redactor.redact_text(data.decode("utf-8", "replace")).encode()
+        media = Media(digest(redacted), mime, len(redacted), "the rest of the output")
+        self._log.store.put_blob(Blob(media.hash, mime, redacted), self._log.runtime.now())
+        self.media.append(media)
         return media.hash
 
     def read(self, handle: str) -> bytes:
-        found = self._log.store.blob(handle) if self._is_named(handle) else None
-        if found is None:
-            raise OutOfScope(handle, "no result of this session has such a handle")
-        return found.data
+        blob = self._log.store.blob(handle) if self._is_referenced(handle) else None
+        if blob is None:
+            raise OutOfScope(handle, "no result of this session has this handle")
+        return blob.data
 
-    def _is_named(self, handle: str) -> bool:
+    def _is_referenced(self, handle: str) -> bool:
         messages = (entry.message for entry in self._log.path().entries)
         return any(media.hash == handle for message in messages if message for media in message.media)
 
@@ -56,14 +56,14 @@ class Spills:
 def workspace_tools(
     log: Log, workspace: Workspace, *, commands: Iterable[str] = (), hosts: Iterable[str] = ()
 ) -> list[Tool]:
-    """Tools for one workspace. `commands` is the allow-list of the shell, `hosts` of private hosts for HTTP."""
+    """Return the tools of one workspace. `commands` may be run by the shell, `hosts` reached by HTTP if private."""
     scope = Scope.of(workspace, commands)
 
-    def made(effect: Effect, pick: Callable[[Spills], Any], **how: Any) -> Tool:
-        return _wrapped(log, effect, pick, **how)
-
     def files(spills: Spills) -> Files:
-        return Files(scope, spills.keep, spills.read)
+        return Files(scope, spills.store, spills.read)
+
+    def shell(spills: Spills) -> Shell:
+        return Shell(scope, spills.store, os.environ)
 
     def was_edited(path: str, old: str, new: str) -> Happened | NeverHappened | None:
         with scope.open(path) as file:
@@ -73,47 +73,57 @@ def workspace_tools(
         return Happened("edited before the interruption") if new in text and old not in text else None
 
     return [
-        made("read", lambda spills: files(spills).read_file),
-        made("idempotent", lambda spills: files(spills).write_file),
-        made("unsafe", lambda spills: files(spills).edit_file, verify=was_edited),
-        made("read", lambda spills: files(spills).list_files),
-        made("read", lambda spills: files(spills).grep),
-        made("read", lambda spills: files(spills).read_spill),
-        made("unsafe", lambda spills: Shell(scope, spills.keep, os.environ).run, name="shell"),
-        made(
-            "unsafe",
-            lambda spills: Shell(scope, spills.keep, os.environ).run_approved,
-            name="shell_approved",
-            approval=True,
+        _workspace_tool(log, "read", lambda spills: files(spills).read_file),
+        _workspace_tool(log, "idempotent", lambda spills: files(spills).write_file),
+        _workspace_tool(log, "unsafe", lambda spills: files(spills).edit_file, verify=was_edited),
+        _workspace_tool(log, "read", lambda spills: files(spills).list_files),
+        _workspace_tool(log, "read", lambda spills: files(spills).grep),
+        _workspace_tool(log, "read", lambda spills: files(spills).read_spill),
+        _workspace_tool(log, "unsafe", lambda spills: shell(spills).run, name="shell"),
+        _workspace_tool(
+            log, "unsafe", lambda spills: shell(spills).run_approved, name="shell_approved", approval=True
         ),
-        made("unsafe", lambda spills: HttpTools(spills.keep, hosts=frozenset(hosts)).http_request),
+        _workspace_tool(
+            log, "unsafe", lambda spills: HttpTools(spills.store, hosts=frozenset(hosts)).http_request
+        ),
     ]
 
 
-def _wrapped(log: Log, effect: Effect, pick: Callable[[Spills], Any], **how: Any) -> Tool:
-    """The function with a place for its spills; its parameters and docstring are what the model is told."""
-    told = pick(Spills(log))
+def _workspace_tool(
+    log: Log,
+    effect: Effect,
+    bind: Callable[[Spills], Callable[..., Any]],
+    *,
+    name: str | None = None,
+    verify: Callable[..., Any] | None = None,
+    approval: bool = False,
+) -> Tool:
+    """Make a tool of the function that `bind` returns for the spills of one call.
 
-    async def run(ctx: ToolContext, **given: Any) -> Any:
+    The model sees the function's parameters and docstring, and its name unless `name` is passed.
+    """
+    function = bind(Spills(log))
+
+    async def run(ctx: ToolContext, **arguments: Any) -> Any:
         spills = Spills(log)
-        found = pick(spills)(**given)
-        found = await found if inspect.isawaitable(found) else found
-        text = found if isinstance(found, str) else found.text
-        return [text, *spills.made] if spills.made else text
+        result = bind(spills)(**arguments)
+        result = await result if inspect.isawaitable(result) else result
+        text = result if isinstance(result, str) else result.text
+        return [text, *spills.media] if spills.media else text
 
-    parameters = list(inspect.signature(told, eval_str=True).parameters.values())
+    parameters = list(inspect.signature(function, eval_str=True).parameters.values())
     context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=ToolContext)
     run.__signature__ = inspect.Signature([*parameters, context])  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in [*parameters, context]}
-    run.__doc__ = inspect.getdoc(told)
-    return tool(effect=effect, **{"name": told.__name__, **how})(run)
+    run.__doc__ = inspect.getdoc(function)
+    return tool(effect=effect, name=name or function.__name__, verify=verify, approval=approval)(run)
 
 
 def run_shell(log: Log, argv: list[str], workspace: Workspace, commands: Iterable[str]) -> str:
-    """Run a command for the host, recorded as the exchange a model would have made; return its output.
+    """Run a command for the host, recorded as a tool call of a model would be; return its output.
 
-    Command and call are durable before it runs, the result afterwards, errors included. So later context, compaction
-    and inspection see what they would have seen if the model had called the tool itself.
+    The call is durable before it runs and its result afterwards, errors included. So context, compaction and
+    inspection treat it like a call of the model.
     """
     if asyncio._get_running_loop() is not None:
         raise InvalidOperation(
@@ -127,7 +137,7 @@ def run_shell(log: Log, argv: list[str], workspace: Workspace, commands: Iterabl
     context = ToolContext(log.idempotency_key(log.leaf.seq, 0), log.session_id, call, log.state)
     message = asyncio.run(shell.run(context))
     # An error ends the turn as well as a success: no model is called.
-    ending = replace(message, parts=(replace(message.results[0], ends_turn=True),))
-    stored = log.append([Draft(ending)]).payloads[0]
+    closing = replace(message, parts=(replace(message.results[0], ends_turn=True),))
+    stored = log.append([Draft(closing)]).payloads[0]
     assert isinstance(stored, Message)
     return "".join(part.text for part in stored.results[0].content if isinstance(part, Text))
