@@ -269,7 +269,7 @@ class TestFault:
 
     def test_who_says_nothing_is_overloaded(self, provider, monkeypatch):
         home = sys.modules[type(model_by_name(f"{provider}:x")).__module__]
-        monkeypatch.setattr(home, "SECONDS", 0.05)
+        monkeypatch.setattr(home, "TIMEOUT_SECONDS", 0.05)
         assert "could not be reached" in str(fail(provider, Stall(), Overloaded))
 
     def test_too_large_a_request_is_an_overflow(self, provider):
@@ -487,7 +487,7 @@ class TestNamed:
     def test_a_base_url_that_is_none_is_told(self, monkeypatch):
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
         monkeypatch.setenv("OPENAI_BASE_URL", "127.0.0.1:8080/v1")
-        with pytest.raises(ModelUnavailable, match="begins with http://"):
+        with pytest.raises(ModelUnavailable, match="start it with http://"):
             run(listen(model_by_name("openai-chat:x"), asking()))
 
     def test_a_model_may_have_an_at_sign_and_colons(self):
@@ -497,7 +497,7 @@ class TestNamed:
     @pytest.mark.parametrize("name", ["bedrock:claude", "claude", "anthropic:", ""])
     def test_an_unknown_name_is_told_with_those_known(self, name):
         with pytest.raises(
-            ModelUnavailable, match="known are anthropic:…, openai:…, openai-chat:…, gemini:…"
+            ModelUnavailable, match="known names: anthropic:…, openai:…, openai-chat:…, gemini:…"
         ):
             model_by_name(name)
 

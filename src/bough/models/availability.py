@@ -1,7 +1,7 @@
-"""Check before a run that a model can answer at all: its package and its key.
+"""Check before a run that a model has its package and its key.
 
-Reads the attributes of a vendor's client. Imports no SDK, which takes seconds, and sends nothing: a wrong key is
-noticed by the first call.
+Reads the attributes of a vendor's client. Imports no SDK, which takes seconds, and sends nothing: a wrong key fails
+at the first call.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from .names import model_by_name
 
 
 def available_models(names: Iterable[str]) -> list[Model]:
-    """The models of a chain; refused if none of them could answer."""
+    """Return the models of a chain; raise ModelUnavailable if none of them can answer."""
     chain = [(name, model_by_name(name)) for name in names]
-    refused = [_refusal(name, model) for name, model in chain]
-    if refused and all(refused):
-        raise next(filter(None, refused))
+    problems = [_problem(name, model) for name, model in chain]
+    if problems and all(problems):
+        raise next(filter(None, problems))
     return [model for _, model in chain]
 
 
-def _refusal(name: str, model: Model) -> ModelUnavailable | None:
+def _problem(name: str, model: Model) -> ModelUnavailable | None:
     if not isinstance(model, Client):
         return None
     if not _is_installed(model.package):
         hint = f'pip install "bough[{model.extra}]"'
         return ModelUnavailable(name, f"the package {model.package} is not installed", hint)
     has_key = any(map(os.environ.get, model.key_variables))
-    if not has_key and "@http" not in name:  # a server of one's own may want none
+    if not has_key and "@http" not in name:  # a custom server may need none
         return ModelUnavailable(
             name, "no API key was found", f"set {' or '.join(model.key_variables)} in the environment"
         )
@@ -42,5 +42,5 @@ def _refusal(name: str, model: Model) -> ModelUnavailable | None:
 def _is_installed(package: str) -> bool:
     try:
         return find_spec(package) is not None
-    except ModuleNotFoundError:  # not even what it is a part of
+    except ModuleNotFoundError:  # its parent package is missing too
         return False

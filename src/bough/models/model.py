@@ -25,7 +25,7 @@ class ToolSpec(Struct, frozen=True):
 
 
 class Request(Struct, frozen=True):
-    """What a model is asked: the context, the tools it may call, and how to read blobs."""
+    """The input of a model call: the context, the tools it may call, and how to read blobs."""
 
     context: Context
     blobs: Blobs
@@ -48,5 +48,5 @@ class Model(Protocol):
     model: str
 
     def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
-        """Deltas, then exactly one Answer. A stream that ends without a stop reason raises `TruncatedReply`."""
+        """Yield deltas, then exactly one Answer. A stream that ends without a stop reason raises `TruncatedReply`."""
         ...

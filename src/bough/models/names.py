@@ -1,4 +1,4 @@
-"""Models by name: `anthropic:claude-…`, `openai-chat:…@http://127.0.0.1:8080/v1`."""
+"""Find models by name: `anthropic:claude-…`, `openai-chat:…@http://127.0.0.1:8080/v1`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _URL = re.compile(r"@(?=https?://)")
 
 
 def model_by_name(name: str) -> Model:
-    """`provider:model`, or `provider:model@http://host/path` for another server."""
+    """Return the model `provider:model`, or `provider:model@http://host/path` on another server."""
     prefix, _, rest = name.partition(":")
     make = _MAKERS.get(prefix)
     if make is None or not rest:
         known = ", ".join(f"{known}:…" for known in _MAKERS)
-        raise ModelUnavailable(name, "there is no model of this name", f"known names: {known}")
+        raise ModelUnavailable(name, "there is no model with this name", f"known names: {known}")
     return make(rest)
 
 

@@ -1,6 +1,6 @@
-"""What a call costs: by the model's own rates, else from `genai-prices` (extra `prices`), loaded on the first call.
+"""The price of a call: by the model's own rates, else from `genai-prices` (extra `prices`), loaded at the first call.
 
-Knows nothing of sessions. No price is an answer too: the call is counted and marked unpriced.
+Does not know sessions. A call without a known price is counted and marked unpriced.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from ..core.usage import Price, Usage
 from .model import Model
 
 MICROCENTS_PER_DOLLAR = 100_000_000
-
-
-_FREE = ("scripted", "recorded")  # no table knows them, and loading one takes longer than their whole answer
+_UNPRICED_PROVIDERS = ("scripted", "recorded")
+"""Not in the table, and loading it takes longer than their whole answer."""
 
 
 @lru_cache(maxsize=1)
@@ -30,30 +29,30 @@ def _library() -> Any | None:
 
 
 def price(usage: Usage, provider: str | None, model: str | None) -> Price | None:
-    """The price of one call, frozen with the version of the table that said so; None if it is not known."""
+    """Return the price of one call, with the version of the table it is from; None if it is not known."""
     if model is None or usage.input_tokens is None or usage.output_tokens is None:
         return None
-    if provider in _FREE:
+    if provider in _UNPRICED_PROVIDERS:
         return None
     library = _library()
     if library is None:
         return None
-    told = library.Usage(
+    library_usage = library.Usage(
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,
         cache_read_tokens=usage.cache_read_tokens or 0,
         cache_write_tokens=usage.cache_write_tokens or 0,
     )
     try:
-        found = library.calc_price(told, model, provider_id=_vendor(provider))
-    except (LookupError, ValueError):  # no such model or provider, or figures the table cannot make sense of
+        result = library.calc_price(library_usage, model, provider_id=_vendor(provider))
+    except (LookupError, ValueError):  # an unknown model or provider, or token counts the table cannot use
         return None
-    cost = (Decimal(found.total_price) * MICROCENTS_PER_DOLLAR).to_integral_value()
+    cost = (Decimal(result.total_price) * MICROCENTS_PER_DOLLAR).to_integral_value()
     return Price(int(cost), f"genai-prices {library.__version__}")
 
 
 class Rates(Struct, frozen=True, forbid_unknown_fields=True):
-    """Dollars per million tokens of a model no table knows: one of your own, or of a script."""
+    """Dollars per million tokens, for a model that is not in the table: your own, or a scripted one."""
 
     input: float
     output: float
@@ -63,28 +62,28 @@ class Rates(Struct, frozen=True, forbid_unknown_fields=True):
     def price(self, usage: Usage) -> Price | None:
         if usage.input_tokens is None or usage.output_tokens is None:
             return None
-        read, written = usage.cache_read_tokens or 0, usage.cache_write_tokens or 0
-        plain = usage.input_tokens - read - written
-        dollars = [
-            (plain, self.input),
+        cache_read, cache_write = usage.cache_read_tokens or 0, usage.cache_write_tokens or 0
+        uncached = usage.input_tokens - cache_read - cache_write
+        rates = [
+            (uncached, self.input),
             (usage.output_tokens, self.output),
-            (read, self.input if self.cache_read is None else self.cache_read),
-            (written, self.input if self.cache_write is None else self.cache_write),
+            (cache_read, self.input if self.cache_read is None else self.cache_read),
+            (cache_write, self.input if self.cache_write is None else self.cache_write),
         ]
-        spent = sum((Decimal(count) * Decimal(str(rate)) for count, rate in dollars), Decimal(0))
+        dollars = sum((Decimal(count) * Decimal(str(rate)) for count, rate in rates), Decimal(0))
         return Price(
-            int((spent * MICROCENTS_PER_DOLLAR / 1_000_000).to_integral_value()), "rates of the model"
+            int((dollars * MICROCENTS_PER_DOLLAR / 1_000_000).to_integral_value()), "rates of the model"
         )
 
 
 def price_of(model: Model, usage: Usage) -> Price | None:
-    """By the model's own `rates` if it has any, else by the table."""
+    """Return the price by the model's own `rates` if it has any, else by the table."""
     rates: Rates | None = getattr(model, "rates", None)
     return price(usage, model.provider, model.model) if rates is None else rates.price(usage)
 
 
-_VENDORS = {"openai-chat": "openai", "gemini": "google"}
+_VENDOR_BY_PROVIDER = {"openai-chat": "openai", "gemini": "google"}
 
 
 def _vendor(provider: str | None) -> str | None:
-    return _VENDORS.get(provider, provider) if provider else None
+    return _VENDOR_BY_PROVIDER.get(provider, provider) if provider else None

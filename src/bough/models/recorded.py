@@ -1,7 +1,7 @@
-"""A model that repeats the answers of a recorded path, found by the history before each.
+"""A model that repeats the answers of a recorded path, looked up by the history before each.
 
 Two histories are equal if they have the same inputs, summaries and answers, and as many results; the content of
-results may differ, and call ids are ignored. An unknown history is a miss, never a guess.
+results may differ, and call ids are ignored. An unknown history has no answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .model import Delta, Request
 
 
 class RecordedModel:
-    """Answers what a recorded session's model answered to the same history, and nothing else."""
+    """Gives the answer that was recorded after the same history, or raises ModelError."""
 
     provider = "recorded"
 
@@ -33,24 +33,24 @@ class RecordedModel:
         self._answers = dict(_answers(path))
         self._history: list[Message] = []
         self._keys: list[bytes] = []
-        """The key behind each message of the latest history: the next one mostly extends it."""
+        """The key after each message of the latest history, which the next history usually extends."""
 
     def find(self, context: Context) -> Entry | None:
-        """The recorded answer to this history; None if it was not recorded."""
-        asked = [item.message for item in context.items]
-        same = 0
-        for known, message in zip(self._history, asked, strict=False):
+        """Return the recorded answer to this history; None if it was not recorded."""
+        messages = [item.message for item in context.items]
+        shared = 0
+        for known, message in zip(self._history, messages, strict=False):
             if known is not message and known != message:
                 break
-            same += 1
-        self._history = asked
-        del self._keys[same:]
-        for message in asked[same:]:
-            self._keys.append(_fold(self._keys[-1] if self._keys else b"", [message]))
+            shared += 1
+        self._history = messages
+        del self._keys[shared:]
+        for message in messages[shared:]:
+            self._keys.append(_extend_key(self._keys[-1] if self._keys else b"", [message]))
         return self._answers.get(self._keys[-1] if self._keys else b"")
 
     def answer(self, history: History) -> Answer:
-        """The recorded answer to a history that was folded entry by entry, so that nothing is read again."""
+        """Return the recorded answer to a history that was followed entry by entry, so that nothing is read again."""
         return self._answer(self._answers.get(history.key))
 
     async def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
@@ -67,8 +67,8 @@ class RecordedModel:
 
 
 class History:
-    """The history at the end of a path as one key, updated per entry. Only a compaction or its cancellation folds the
-    kept messages again."""
+    """The history at the end of a path as one key, updated per entry. Only a compaction or its cancellation computes
+    the key from all messages again."""
 
     def __init__(self) -> None:
         self.key = b""
@@ -78,25 +78,26 @@ class History:
     def follow(self, entry: Entry) -> None:
         if isinstance(entry.payload, Compaction | Uncompaction):
             self._summaries.append(entry)
-            self.key = _fold(b"", self._kept())
+            self.key = _extend_key(b"", self._context_messages())
             return
         item = contexts.context_item(entry)
         if item is None or (not self._items and item.message.role == "system"):
             return  # the system prompt is not part of the key
         self._items.append(item)
-        self.key = _fold(self.key, [item.message])
+        self.key = _extend_key(self.key, [item.message])
 
-    def _kept(self) -> Iterator[Message]:
-        shown = contexts.active_compactions(self._summaries)
-        for seq, compaction in shown:
+    def _context_messages(self) -> Iterator[Message]:
+        """Yield the messages in context: the summaries, then those after the last one."""
+        compactions = contexts.active_compactions(self._summaries)
+        for seq, compaction in compactions:
             yield contexts.summary_item(seq, compaction).message
-        first = shown[-1][1].first_kept if shown else 1
+        first = compactions[-1][1].first_kept if compactions else 1
         for item in self._items[bisect_left(self._items, first, key=lambda item: item.seq) :]:
             yield item.message
 
 
 def _answers(path: Iterable[Entry]) -> Iterator[tuple[bytes, Entry]]:
-    """Each answer with the history before it."""
+    """Yield each answer with the key of the history before it."""
     history = History()
     for entry in path:
         if entry.role == "assistant" and entry.turn:
@@ -104,7 +105,7 @@ def _answers(path: Iterable[Entry]) -> Iterator[tuple[bytes, Entry]]:
         history.follow(entry)
 
 
-def _fold(key: bytes, messages: Iterable[Message]) -> bytes:
+def _extend_key(key: bytes, messages: Iterable[Message]) -> bytes:
     for message in messages:
         for identity in _identity(message):
             key = sha256(key + identity).digest()
@@ -112,7 +113,7 @@ def _fold(key: bytes, messages: Iterable[Message]) -> bytes:
 
 
 def _identity(message: Message) -> list[bytes]:
-    """The bytes that identify a message. Results count one by one, however they are grouped in messages."""
+    """Return the bytes that identify a message. Results count one by one, however they are grouped in messages."""
     if message.role == "tool":
         return [b"result" for _ in message.results]
     parts = [replace(part, id="") if isinstance(part, ToolCall) else part for part in message.parts]

@@ -1,8 +1,8 @@
-"""A model that answers by script: for demos, and for users' own tests. No network, no clock.
+"""A model that answers from a script: for demos and for your own tests. No network, no clock.
 
     ScriptedModel(["Hello."])                                  one text per call
     ScriptedModel([assistant(ToolCall("c1", "lookup", {"order": 41})), "It is lost."])
-    ScriptedModel(lambda request: …)                           a function of what the model sees
+    ScriptedModel(lambda request: …)                           a function of the request
     ScriptedModel([Overloaded("m", "529"), "Now it works.", Broken("half a sen")])
 
 Tokens are counted by the same estimate `fit` uses, so usage is the same everywhere.
@@ -29,13 +29,13 @@ from .prices import Rates
 
 
 class Broken(Struct, frozen=True):
-    """Says so much, and then the line goes dead."""
+    """Streams its text, then the connection breaks."""
 
     text: str
 
 
 class Slow(Struct, frozen=True):
-    """Waits before it answers; for tests of cancelling."""
+    """Waits before it answers; for tests of cancellation."""
 
     seconds: float
     answer: str | Message = ""
@@ -47,7 +47,7 @@ ScriptLine = (
 
 
 class ScriptedModel:
-    """Answers from a list, one line per call, or by a function of the request. For tests, yours too."""
+    """Answers from a list, one line per call, or from a function of the request."""
 
     provider = "scripted"
 
@@ -61,13 +61,13 @@ class ScriptedModel:
         self.model = model
         self.rates = rates
         self.requests: list[Request] = []
-        """Every request it was given, for a test to look at."""
-        self._script = script if callable(script) else None
+        """Every request so far, for a test to check."""
+        self._function = script if callable(script) else None
         self._lines = [] if callable(script) else list(script)
 
     async def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
         self.requests.append(request)
-        line = self._next(request)
+        line = self._next_line(request)
         if isinstance(line, Slow):
             await asyncio.sleep(line.seconds)
             line = line.answer
@@ -75,17 +75,17 @@ class ScriptedModel:
             raise line
         if isinstance(line, Broken):
             yield Delta(line.text)
-            raise TruncatedReply(self.model, "the script cut the line")
+            raise TruncatedReply(self.model, "the script broke the connection")
         answer = self._answer(line, request)
         for part in answer.message.text.split(" "):
             yield Delta(part + " ")
         yield answer
 
-    def _next(self, request: Request) -> ScriptLine:
-        if self._script is not None:
-            return self._script(request)
+    def _next_line(self, request: Request) -> ScriptLine:
+        if self._function is not None:
+            return self._function(request)
         if not self._lines:
-            raise ModelError(self.model, "its script has no more lines", "add one per model call")
+            raise ModelError(self.model, "its script has no more lines", "add one line per model call")
         line = self._lines.pop(0)
         return line(request) if callable(line) else line
 
@@ -94,73 +94,74 @@ class ScriptedModel:
             return line
         message = assistant(line) if isinstance(line, str) else line
         assert isinstance(message, Message)
-        read = sum(measure(item.message).tokens for item in request.context.items)
+        input_tokens = sum(measure(item.message).tokens for item in request.context.items)
         usage = Usage(
-            read + sum(len(text) // 4 for text in request.context.system), measure(message).tokens, 0, 0
+            input_tokens + sum(len(text) // 4 for text in request.context.system),
+            measure(message).tokens,
+            0,
+            0,
         )
         answer = Answer(message, usage, None, self.provider, self.model, "stop")
         return replace(answer, finish="tool_use") if message.calls else answer
 
 
 def load_script(path: str) -> ScriptedModel:
-    """A script from a JSON or YAML file: a list of texts, or of `{text, calls: [{id, name, arguments}]}`.
+    """Load a script from a JSON or YAML file: a list of texts, or of `{text, calls: [{id, name, arguments}]}`.
 
-    Or `{lines: […], rates: {input, output}}`: then it costs so many dollars per million tokens.
-
-    Which line comes next is told by how many answers the history holds, so that a new process goes on where the
-    last one stopped.
+    With `{lines: […], rates: {input, output}}` it has a price, in dollars per million tokens. The number of answers
+    in the history selects the next line, so that a new process continues where the last one stopped.
     """
-    script = _script(path)
-    lines = [_line(line) for line in script.lines]
+    script = _read_script(path)
+    lines = [_line_message(line) for line in script.lines]
 
     def line(request: Request) -> ScriptLine:
-        said = sum(item.message.role == "assistant" for item in request.context.items)
-        if said >= len(lines):
+        answers = sum(item.message.role == "assistant" for item in request.context.items)
+        if answers >= len(lines):
             raise ModelError(
-                f"scripted:{path}", f"its script has {len(lines)} lines", "add one per model call"
+                f"scripted:{path}", f"its script has {len(lines)} lines", "add one line per model call"
             )
-        return lines[said]
+        return lines[answers]
 
     return ScriptedModel(line, model=f"scripted:{path}", rates=script.rates)
 
 
-def _script(place: str) -> _Script:
+def _read_script(path: str) -> _ScriptFile:
     try:
-        text = Path(place).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ModelUnavailable(
-            f"scripted:{place}", f"the script cannot be read ({error})", "name a JSON or YAML file in UTF-8"
+            f"scripted:{path}", f"the script cannot be read ({error})", "pass a JSON or YAML file in UTF-8"
         ) from None
     try:
-        found = msgspec.json.decode(text) if place.endswith(".json") else msgspec.yaml.decode(text)
-        return msgspec.convert({"lines": found} if isinstance(found, list) else found, _Script)
+        content = msgspec.json.decode(text) if path.endswith(".json") else msgspec.yaml.decode(text)
+        return msgspec.convert({"lines": content} if isinstance(content, list) else content, _ScriptFile)
     except ImportError:
         raise ModelUnavailable(
-            f"scripted:{place}", "YAML is not installed", 'pip install "bough[yaml]", or use .json'
+            f"scripted:{path}", "YAML support is not installed", 'pip install "bough[yaml]", or use .json'
         ) from None
     except msgspec.MsgspecError as error:
         raise ModelUnavailable(
-            f"scripted:{place}", f"the script has the wrong shape ({error})", "see docs/running.md"
+            f"scripted:{path}", f"the script has the wrong shape ({error})", "see docs/running.md"
         ) from None
 
 
-class _Script(Struct, frozen=True, forbid_unknown_fields=True):
-    lines: list[str | _Line]
+class _ScriptFile(Struct, frozen=True, forbid_unknown_fields=True):
+    lines: list[str | _LineSpec]
     rates: Rates | None = None
 
 
-class _Line(Struct, frozen=True, forbid_unknown_fields=True):
+class _LineSpec(Struct, frozen=True, forbid_unknown_fields=True):
     text: str = ""
-    calls: list[_Call] = []
+    calls: list[_CallSpec] = []
 
 
-class _Call(Struct, frozen=True, forbid_unknown_fields=True):
+class _CallSpec(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     arguments: dict[str, Any] = {}
     id: str | None = None
 
 
-def _line(line: str | _Line) -> Message:
+def _line_message(line: str | _LineSpec) -> Message:
     if isinstance(line, str):
         return assistant(line)
     calls = [ToolCall(c.id or f"call_{n}", c.name, c.arguments) for n, c in enumerate(line.calls)]

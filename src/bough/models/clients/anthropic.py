@@ -1,7 +1,7 @@
-"""Anthropic's models, by way of the SDK `anthropic`.
+"""Anthropic's models, called with the SDK `anthropic`.
 
-The SDK's own final message is not used: it closes arguments of a call that were cut off by the token limit as
-if the model had, and fails on those that are no JSON. Here the text is kept, and `wire` says that it is malformed.
+The SDK's own final message is not used: it completes the arguments of a call that the token limit cut off, and fails on
+arguments that are not JSON. Here their text is kept, and `wire` marks the call as malformed.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 from ...wire.base import Request as History
 from ...wire.parsing import to_dict
 from ..model import Delta, Request, ToolSpec
-from .base import SECONDS, Client, VendorConnection
+from .base import TIMEOUT_SECONDS, Client, VendorConnection
 
 MAX_TOKENS = 8192
-"""Anthropic wants a limit; this is ours if nobody sets one."""
+"""Anthropic requires a limit; this is the default."""
 
-_SPOKEN = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
+_DELTA_FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
 
 
 class AnthropicModel(Client):
@@ -30,21 +30,21 @@ class AnthropicModel(Client):
     def _sdk_errors(self, sdk: Any) -> tuple[type[Exception], ...]:
         return (sdk.AnthropicError,)
 
-    async def _ask(
-        self, door: VendorConnection, history: History, request: Request
+    async def _pieces(
+        self, connection: VendorConnection, history: History, request: Request
     ) -> AsyncGenerator[object, None]:
         fields = {"max_tokens": request.max_tokens or MAX_TOKENS, **history, **self.options}
         if request.tools:
             fields["tools"] = [_tool(tool) for tool in request.tools]
-        http = door.sdk.DefaultAsyncHttpxClient(verify=door.tls, timeout=SECONDS)
-        client = door.sdk.AsyncAnthropic(
-            api_key=door.key, base_url=door.base_url, max_retries=0, http_client=http
+        http = connection.sdk.DefaultAsyncHttpxClient(verify=connection.tls, timeout=TIMEOUT_SECONDS)
+        client = connection.sdk.AsyncAnthropic(
+            api_key=connection.key, base_url=connection.base_url, max_retries=0, http_client=http
         )
         message: dict[str, Any] = {}
         async with client, await client.messages.create(model=self.model, stream=True, **fields) as events:
             yield Delta()
             async for event in events:
-                yield _add(message, to_dict(event))
+                yield _add_event(message, to_dict(event))
         if message:
             yield message
 
@@ -53,29 +53,29 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
     return {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
 
 
-def _add(message: dict[str, Any], event: dict[str, Any]) -> Delta:
-    """Take one event into the message; what it says is for whoever watches."""
+def _add_event(message: dict[str, Any], event: dict[str, Any]) -> Delta:
+    """Add one event to the message and return what it adds for display."""
     kind = event["type"]
     if kind == "message_start":
         message.update(event["message"], content=[])
     elif kind == "content_block_start":
         message["content"].append(event["content_block"])
     elif kind == "content_block_delta":
-        return _grow(message["content"][event["index"]], event["delta"])
+        return _extend_block(message["content"][event["index"]], event["delta"])
     elif kind == "message_delta":
         message["stop_reason"] = event["delta"]["stop_reason"]
-        # Totals, not additions; what is left out stays as it was at the start.
-        counted = {key: value for key, value in (event.get("usage") or {}).items() if value is not None}
-        message["usage"] = {**(message.get("usage") or {}), **counted}
+        # Totals, not increments; a field that is missing keeps its value from the start.
+        totals = {key: value for key, value in (event.get("usage") or {}).items() if value is not None}
+        message["usage"] = {**(message.get("usage") or {}), **totals}
     return Delta()
 
 
-def _grow(block: dict[str, Any], delta: dict[str, Any]) -> Delta:
+def _extend_block(block: dict[str, Any], delta: dict[str, Any]) -> Delta:
     kind = delta["type"]
     if kind == "input_json_delta":
         block["input"] = (block["input"] or "") + delta["partial_json"]  # it starts as an empty object
-    elif kind in _SPOKEN:
-        key = _SPOKEN[kind]
+    elif kind in _DELTA_FIELDS:
+        key = _DELTA_FIELDS[kind]
         block[key] = (block.get(key) or "") + delta[key]
         if key != "signature":
             return Delta(text=delta[key]) if key == "text" else Delta(reasoning=delta[key])

@@ -1,7 +1,7 @@
-"""What the clients of all vendors share: finding the key, and faults in our words.
+"""What the clients of all vendors share: finding the key, and turning a vendor's errors into ours.
 
-Knows HTTP statuses and how vendors word a refusal. Does not know any vendor's request: each client writes its
-own. An SDK is imported at the first call, for that takes up to two seconds.
+Knows HTTP statuses and how vendors word a refusal. Does not know any vendor's request: each client makes its own. An
+SDK is imported at the first call, because that takes up to two seconds.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from ...wire import Answer, find_provider
 from ...wire.base import Request as History
 from ..model import Delta, Request
 
-LONGEST_WORDS = 400
+MAX_REASON_LENGTH = 400
 NO_KEY = "none"
-"""For a server of one's own, which may want none; the SDKs do."""
-SECONDS = 600.0
-"""How long a vendor may be silent."""
+"""Passed to the SDKs, which need some key, if a custom server needs none."""
+TIMEOUT_SECONDS = 600.0
+"""How long a vendor may send nothing."""
 
 _OVERFLOW = re.compile(
     r"prompt is too long|maximum context length|context_length_exceeded|context window|exceeds? (the )?context"
     r"|input token count.*exceeds|exceeds the available context|input is too long|maximum number of tokens",
     re.IGNORECASE | re.DOTALL,
 )
-_STATUS_OF = {
+_STATUS_BY_KIND = {
     "invalid_request_error": 400,
     "context_length_exceeded": 400,
     "authentication_error": 401,
@@ -58,11 +58,11 @@ _STATUS_OF = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-"""In the middle of a stream a vendor names the kind of its trouble, for the status is long sent."""
+"""An error in the middle of a stream has a kind instead of a status, which was sent at the start."""
 
 
 class VendorConnection(Struct, frozen=True):
-    """Where a vendor is reached, and by which of its libraries."""
+    """What a call needs to reach a vendor: its SDK, the HTTP library, the key and the URL."""
 
     sdk: Any
     http: Any
@@ -70,37 +70,37 @@ class VendorConnection(Struct, frozen=True):
     base_url: str | None
 
     def __repr__(self) -> str:
-        return f"Door({self.sdk.__name__})"  # without the key
+        return f"VendorConnection({self.sdk.__name__})"  # without the key
 
     @property
     def tls(self) -> Any:
-        return _tls(self.http)
+        return _tls_context(self.http)
 
 
 @lru_cache(maxsize=1)
-def _tls(http: Any) -> Any:
-    """Made once: reading the certificates takes 35 ms, a hundred times what the rest of a client takes."""
+def _tls_context(http: Any) -> Any:
+    """Made once: reading the certificates takes 35 ms, a hundred times as long as the rest of a client."""
     return http.create_ssl_context()
 
 
 class StreamFailure(Exception):
-    """An error that came as an event of a stream, in the vendor's JSON, where its SDK lets it pass."""
+    """An error that arrived as an event of a stream, in the vendor's JSON, and that its SDK does not raise."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
-        super().__init__("it failed without a word")
+        super().__init__("the stream failed without a message")
         self.body = body
 
 
 class VendorFault(Struct, frozen=True):
-    """What a vendor said of its trouble."""
+    """A vendor's error: its message, its status, and how many seconds to wait before a retry."""
 
-    words: str
+    message: str
     status: int | None = None
-    after: float | None = None
+    retry_after: float | None = None
 
 
 class Client(ABC):
-    """A model behind a vendor's SDK. A client of the SDK lives as long as one call: nothing is left to close."""
+    """A model behind a vendor's SDK. Each call makes and closes its own client of the SDK."""
 
     provider: str
     package: ClassVar[str]
@@ -111,7 +111,7 @@ class Client(ABC):
     def __init__(
         self, model: str, *, base_url: str | None = None, key: str | None = None, **options: Any
     ) -> None:
-        """`options` are further fields of every request, in the words of its SDK: thinking, reasoning, …"""
+        """`options` are additional fields of every request, as its SDK names them: thinking, reasoning, …"""
         self.model = model
         self.options = options
         self._base_url = base_url
@@ -121,39 +121,41 @@ class Client(ABC):
         return f"{type(self).__name__}({self.model!r})"
 
     async def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
-        door = await asyncio.to_thread(self._door)  # others go on while an SDK is imported
+        # In a thread: importing an SDK must not block the event loop.
+        connection = await asyncio.to_thread(self._connection)
         history = find_provider(self.provider).project(request.context, request.blobs)
         reply: object = None
         has_begun = False
         try:
-            async with aclosing(self._ask(door, history, request)) as pieces:
+            async with aclosing(self._pieces(connection, history, request)) as pieces:
                 async for piece in pieces:
                     has_begun = True
                     if not isinstance(piece, Delta):
                         reply = piece
                     elif piece != Delta():
                         yield piece
-            answer = self._read(reply)
-        except self._faults(door) as error:
-            trouble = self._told(error, door, has_begun)
+            answer = self._parse(reply)
+        except self._expected_errors(connection) as error:
+            model_error = self._model_error(error, connection, has_begun)
         else:
             yield answer
             return
-        # Raised out here, so that the SDK's error goes: its words may hold the key, and its frames keep
-        # streams alive that were not read to the end.
-        raise trouble
+        # Raised outside of `except`, without the SDK's error as its context: its message may contain the key, and its
+        # frames keep unread streams alive.
+        raise model_error
 
     @abstractmethod
-    def _ask(
-        self, door: VendorConnection, history: History, request: Request
+    def _pieces(
+        self, connection: VendorConnection, history: History, request: Request
     ) -> AsyncGenerator[object, None]:
-        """Deltas, the first of them (it may be empty) once the vendor has opened its mouth; then the whole reply."""
+        """Yield deltas, the first one, which may be empty, as soon as the vendor responds; then the whole reply."""
 
     @abstractmethod
     def _sdk_errors(self, sdk: Any) -> tuple[type[Exception], ...]:
-        """What the SDK raises when the vendor refuses or cannot be reached."""
+        """Return the errors that the SDK raises if the vendor refuses or cannot be reached."""
 
-    def _door(self) -> VendorConnection:
+    def _connection(self) -> VendorConnection:
+        """Import the SDK and find key and URL; raise ModelUnavailable if one is missing."""
         try:
             sdk, http = import_module(self.package), import_module("httpx2")
         except ImportError:
@@ -161,7 +163,7 @@ class Client(ABC):
             raise ModelUnavailable(self._name, f"the package {self.package} is not installed", hint) from None
         base_url = self._base_url or os.environ.get(self.url_variable) or None
         if base_url and not base_url.startswith(("http://", "https://")):
-            raise ModelUnavailable(self._name, "its base URL is none", "it begins with http:// or https://")
+            raise ModelUnavailable(self._name, "its base URL is invalid", "start it with http:// or https://")
         key = self._key or next(filter(None, map(os.environ.get, self.key_variables)), None)
         if not key and not self._base_url:
             hint = f"set {' or '.join(self.key_variables)} in the environment"
@@ -172,9 +174,9 @@ class Client(ABC):
     def _name(self) -> str:
         return f"{self.provider}:{self.model}"
 
-    def _faults(self, door: VendorConnection) -> tuple[type[Exception], ...]:
-        """What an SDK lets through: its own errors, its transport's, and whatever garbage makes it stumble over."""
-        stumbles = (
+    def _expected_errors(self, connection: VendorConnection) -> tuple[type[Exception], ...]:
+        """Return what an SDK may raise: its own errors, those of its transport, and any that a garbled reply causes in it."""
+        parse_errors = (
             UnrecognizedReply,
             ValueError,
             TypeError,
@@ -183,84 +185,87 @@ class Client(ABC):
             AssertionError,
             OSError,
         )
-        transport = (door.http.HTTPError, door.http.StreamError, door.http.InvalidURL)
-        return (StreamFailure, *self._sdk_errors(door.sdk), *transport, *stumbles)
+        transport = (connection.http.HTTPError, connection.http.StreamError, connection.http.InvalidURL)
+        return (StreamFailure, *self._sdk_errors(connection.sdk), *transport, *parse_errors)
 
-    def _told(self, error: Exception, door: VendorConnection, has_begun: bool) -> ModelError:
-        fault = _fault(error)
-        words = _short(fault.words if door.key == NO_KEY else fault.words.replace(door.key, "[key]"))
+    def _model_error(self, error: Exception, connection: VendorConnection, has_begun: bool) -> ModelError:
+        """Return the error of ours that says what a caller can do: retry, compact, or check key and name."""
+        fault = _read_fault(error)
+        reason = _shorten(
+            fault.message if connection.key == NO_KEY else fault.message.replace(connection.key, "[key]")
+        )
         if fault.status is not None:
-            return self._refused(words, fault.status, fault.after)
+            return self._error_by_status(reason, fault.status, fault.retry_after)
         if has_begun:
-            return TruncatedReply(self._name, f"the stream broke: {words}")
-        if isinstance(error, door.http.HTTPError) or isinstance(error.__cause__, door.http.HTTPError):
-            return Overloaded(self._name, f"it could not be reached: {words}")
-        return ModelError(self._name, words)
+            return TruncatedReply(self._name, f"the stream broke: {reason}")
+        if any(isinstance(cause, connection.http.HTTPError) for cause in (error, error.__cause__)):
+            return Overloaded(self._name, f"it could not be reached: {reason}")
+        return ModelError(self._name, reason)
 
-    def _refused(self, words: str, status: int, after: float | None) -> ModelError:
+    def _error_by_status(self, reason: str, status: int, retry_after: float | None) -> ModelError:
         if status in (401, 403):
-            return ModelUnavailable(self._name, words, f"check the key in {' or '.join(self.key_variables)}")
+            return ModelUnavailable(self._name, reason, f"check the key in {' or '.join(self.key_variables)}")
         if status == 404:
-            return ModelUnavailable(self._name, words, "check the name of the model and the base URL")
+            return ModelUnavailable(self._name, reason, "check the model name and the base URL")
         if status in (408, 429) or status >= 500:
-            return Overloaded(self._name, f"{words} ({status})", after)
-        if status == 413 or _OVERFLOW.search(words):
-            return ContextOverflow(self._name, words)
-        return ModelError(self._name, f"{words} ({status})")
+            return Overloaded(self._name, f"{reason} ({status})", retry_after)
+        if status == 413 or _OVERFLOW.search(reason):
+            return ContextOverflow(self._name, reason)
+        return ModelError(self._name, f"{reason} ({status})")
 
-    def _read(self, reply: object) -> Answer:
+    def _parse(self, reply: object) -> Answer:
         if reply is None:
             raise TruncatedReply(self._name, "the stream ended before there was an answer")
         try:
             answer = find_provider(self.provider).parse_reply(reply)
         except UnrecognizedReply as error:
-            raise ModelError(self._name, _short(_words(error))) from None
+            raise ModelError(self._name, _shorten(error.problem)) from None
         if not isinstance(answer.finish, str):
             raise TruncatedReply(self._name, "the stream ended without a stop reason")
         return answer if isinstance(answer.model, str) else replace(answer, model=None)
 
 
 def _status_of(*kinds: object) -> int | None:
-    """The status of trouble that came in the middle of a stream, by the first of its names that is known."""
+    """Return the status for the first kind that is known or is a status itself."""
     for kind in kinds:
-        if str(kind) in _STATUS_OF:
-            return _STATUS_OF[str(kind)]
+        if str(kind) in _STATUS_BY_KIND:
+            return _STATUS_BY_KIND[str(kind)]
         if re.fullmatch("[45][0-9][0-9]", str(kind)):
             return int(str(kind))
     return None
 
 
-def _fault(error: Exception) -> VendorFault:
-    """The three SDKs keep a vendor's words under different names, in the vendor's own JSON."""
+def _read_fault(error: Exception) -> VendorFault:
+    """Read a vendor's message, which the three SDKs keep under different names, in the vendor's own JSON."""
     body = getattr(error, "body", None) or getattr(error, "details", None)
     inner = body.get("error", body) if isinstance(body, Mapping) else {}
     inner = inner if isinstance(inner, Mapping) else {"message": inner}
     status = _status_of(getattr(error, "status_code", None), *map(inner.get, ("code", "type", "status")))
     cause = error.__cause__ or error
-    words = [str(inner.get("message") or "") or _words(cause)]
-    if isinstance(code := inner.get("code"), str) and code not in words[0]:
-        words.append(f"[{code}]")
+    message = str(inner.get("message") or "") or _error_text(cause)
+    if isinstance(code := inner.get("code"), str) and code not in message:
+        message += f" [{code}]"
     status = status or _status_of(getattr(error, "code", None))
-    return VendorFault(" ".join(words), status, _after(error, inner))
+    return VendorFault(message, status, _retry_after(error, inner))
 
 
-def _after(error: Exception, inner: Mapping[str, Any]) -> float | None:
+def _retry_after(error: Exception, inner: Mapping[str, Any]) -> float | None:
     headers = getattr(getattr(error, "response", None), "headers", None) or {}
-    told = [(headers.get("retry-after-ms"), 1000), (headers.get("retry-after"), 1)]
+    delays = [(headers.get("retry-after-ms"), 1000), (headers.get("retry-after"), 1)]
     details = inner.get("details")
-    for detail in details if isinstance(details, list) else ():  # Google's way to say it
+    for detail in details if isinstance(details, list) else ():  # where Google puts it
         if isinstance(detail, Mapping) and isinstance(delay := detail.get("retryDelay"), str):
-            told.append((delay.removesuffix("s"), 1))
-    for value, unit in told:
+            delays.append((delay.removesuffix("s"), 1))
+    for value, unit in delays:
         if value and re.fullmatch(r"\d+(\.\d+)?", value):
             return float(value) / unit
     return None
 
 
-def _words(error: BaseException) -> str:
-    """What it says, without advice for somebody who holds the reply in his hands."""
-    return str(error).partition("; hand in ")[0] or type(error).__name__
+def _error_text(error: BaseException) -> str:
+    """Return the message without a hint: those of our errors are for callers who parse a reply themselves."""
+    return (error.problem if isinstance(error, UnrecognizedReply) else str(error)) or type(error).__name__
 
 
-def _short(words: str) -> str:
-    return words if len(words) <= LONGEST_WORDS else words[: LONGEST_WORDS - 1] + "…"
+def _shorten(reason: str) -> str:
+    return reason if len(reason) <= MAX_REASON_LENGTH else reason[: MAX_REASON_LENGTH - 1] + "…"
