@@ -1,6 +1,6 @@
-"""Your own loop with the real Anthropic SDK, against a server on this machine that answers as the real one would.
+"""Your own loop with the real Anthropic SDK, against a fake server on this machine.
 
-Point it at the real one by taking `base_url` away: the loop is the same. Needs `pip install "bough[anthropic]"`.
+Remove `base_url` to call the real API: the loop is the same. Needs `pip install "bough[anthropic]"`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bough import Session, system
 TOOLS: list[Any] = [
     {
         "name": "lookup",
-        "description": "Look an order up.",
+        "description": "Look up an order.",
         "input_schema": {
             "type": "object",
             "properties": {"order": {"type": "integer"}},
@@ -35,16 +35,16 @@ ANSWERS: list[list[dict[str, Any]]] = [
 ]
 
 
-class Vendor(BaseHTTPRequestHandler):
-    """Says its two lines, and keeps what it was asked."""
+class FakeApi(BaseHTTPRequestHandler):
+    """Return the two scripted answers in order and record the requests."""
 
-    asked: list[dict[str, Any]] = []
+    requests: list[dict[str, Any]] = []
 
     def do_POST(self) -> None:
-        self.asked.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-        content = ANSWERS[len(self.asked) - 1]
+        self.requests.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+        content = ANSWERS[len(self.requests) - 1]
         reply = {
-            "id": f"msg_{len(self.asked)}",
+            "id": f"msg_{len(self.requests)}",
             "type": "message",
             "role": "assistant",
             "model": "claude-opus-4-5",
@@ -70,7 +70,7 @@ def loop(client: anthropic.Anthropic, session: Session, text: str) -> None:
             reply = client.messages.create(
                 model="claude-opus-4-5", max_tokens=1_000, tools=TOOLS, **session.request("anthropic")
             )
-            answer = turn.answer(reply)  # usage, price and the signature are taken from it
+            answer = turn.answer(reply)  # stores usage, price and the signature too
             if not answer.calls:
                 return
             for call in answer.calls:
@@ -78,7 +78,7 @@ def loop(client: anthropic.Anthropic, session: Session, text: str) -> None:
 
 
 def main() -> None:
-    server = HTTPServer(("127.0.0.1", 0), Vendor)
+    server = HTTPServer(("127.0.0.1", 0), FakeApi)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}"
     try:
@@ -90,12 +90,12 @@ def main() -> None:
             loop(client, session, "Where is order 41?")
             print(session.tree())
             print(f"cost: {session.usage().cost_cents:.4f} cents in {session.usage().calls} calls")
-            first, second = Vendor.asked
+            first, second = FakeApi.requests
             assert second["messages"][: len(first["messages"])] == first["messages"], (
-                "what was sent is a prefix"
+                "the first request is a prefix of the second"
             )
-            assert "c2lnbmVk" in str(second), "the signature went back to its issuer"
-            assert "c2lnbmVk" not in str(session.messages("openai-chat")), "and to nobody else"
+            assert "c2lnbmVk" in str(second), "the signature is sent back to its issuer"
+            assert "c2lnbmVk" not in str(session.messages("openai-chat")), "and to no other provider"
     finally:
         server.shutdown()
         server.server_close()

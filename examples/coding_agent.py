@@ -1,4 +1,4 @@
-"""A coding agent on a temporary folder: it looks, mends a bug, runs the program, and cannot leave its folder.
+"""A coding agent on a temporary folder: it reads, fixes a bug, runs the program, and cannot leave its folder.
 
 No key, no network: the model is scripted. The files, the edit and the processes are real.
 """
@@ -26,7 +26,7 @@ def script() -> ScriptedModel:
             call(3, "read_file", path="../../etc/passwd"),
             call(4, "edit_file", path="double.py", old="n + n + 1", new="n + n"),
             call(5, "shell", argv=[sys.executable, "double.py"]),
-            "It said 43 because of the extra 1; now it says 42.",
+            "It printed 43 because of the extra 1; now it prints 42.",
         ]
     )
 
@@ -39,10 +39,10 @@ def main() -> None:
         workspace = Workspace.detect(working_dir=str(folder), fs_scope_tier="project")
         with bough.open(Path(name) / "agent.db") as store:
             session = store.start(
-                "coder", [system("You mend programs in {{ctx.working_dir}}.")], workspace=workspace
+                "coder", [system("You fix programs in {{ctx.working_dir}}.")], workspace=workspace
             )
             tools = session.workspace_tools(workspace, commands=[sys.executable])
-            session.send_sync("double.py says 43. Mend it.", model=script(), tools=tools)
+            session.send_sync("double.py prints 43. Fix it.", model=script(), tools=tools)
             print(session.tree(width=100).replace(str(folder), "<folder>"))
             results = [r for entry in session.path() if entry.message for r in entry.message.results]
             assert [result.error for result in results] == [False, False, True, False, False]

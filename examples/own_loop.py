@@ -1,12 +1,12 @@
-"""Bring your own loop: a session that survives kill -9 in mid-turn.
+"""Bring your own loop: a session that survives kill -9 in the middle of a turn.
 
-Run it with `make demo`. It needs no key, no network and no server: the "model" is a function. What is real is
-everything Bough does: the SQLite file, the processes, the SIGKILL, the fork, the verification.
+Run it with `python examples/own_loop.py`. It needs no key, network or server: the "model" is a function. Everything Bough does
+is real: the SQLite file, the processes, the SIGKILL, the fork, the verification.
 
-    1  a process starts a session and is killed by kill -9 while a tool runs
-    2  a new process opens the file and goes on with the same turn
-    3  the session is forked before the answer, and the other way is tried
-    4  the tree is drawn with its leaf
+    1  a process starts a session and is killed with kill -9 while a tool runs
+    2  a new process opens the file and continues the same turn
+    3  the session is forked before the answer, with another prompt
+    4  the session is rewound, continued on a branch, and its tree is printed
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pathlib import Path
 import bough
 from bough import Message, Session, ToolCall, Usage, assistant, system
 
-PROMPT = "You help customers of a small shop. Look an order up before you answer."
+PROMPT = "You help customers of a small shop. Look up an order before you answer."
 
 
 def model(session: Session) -> Message:
-    """Stands in for client.messages.create(messages=session.messages("anthropic"), …)."""
+    """Replaces client.messages.create(messages=session.messages("anthropic"), …)."""
     history = session.messages("anthropic")
     results = [block for m in history for block in m["content"] if block["type"] == "tool_result"]
     if not results:
@@ -36,12 +36,12 @@ def model(session: Session) -> Message:
 def lookup_order(order: int, *, slow: bool) -> dict[str, object]:
     if slow:
         print("tool is running", flush=True)
-        time.sleep(60)  # somebody pulls the plug here
+        time.sleep(60)  # the process is killed here
     return {"order": order, "status": "on its way"}
 
 
-def go_on(session: Session, text: str | None, *, slow: bool = False) -> None:
-    """The whole loop. Every line is durable when it returns; without text it goes on where it stopped."""
+def run_turn(session: Session, text: str | None, *, slow: bool = False) -> None:
+    """The complete loop. Every call is durable when it returns; without text it continues the open turn."""
     with session.turn(text) as turn:
         while True:
             for waiting in turn.open_tool_calls:
@@ -57,24 +57,24 @@ def go_on(session: Session, text: str | None, *, slow: bool = False) -> None:
                 return
 
 
-def worker(place: str) -> None:
-    with bough.open(place) as store:
+def worker(path: str) -> None:
+    with bough.open(path) as store:
         session = store.start("support", [system(PROMPT)], session_id="ses_demo", title="Where is order 41?")
-        go_on(session, "Where is order 41?", slow=True)
+        run_turn(session, "Where is order 41?", slow=True)
 
 
 def show(step: str) -> None:
     print(f"\n\033[1m{step}\033[0m" if sys.stdout.isatty() else f"\n{step}")
 
 
-def die(place: str) -> None:
-    show("1. A process starts a session. While its tool runs, it is killed by kill -9.")
-    with subprocess.Popen([sys.executable, __file__, place], stdout=subprocess.PIPE, text=True) as process:
+def die(path: str) -> None:
+    show("1. A process starts a session. While its tool runs, it is killed with kill -9.")
+    with subprocess.Popen([sys.executable, __file__, path], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGKILL)
         process.wait()
-    print(f"   pid {process.pid} died of {signal.Signals(-process.returncode).name}")
+    print(f"   pid {process.pid} was killed by {signal.Signals(-process.returncode).name}")
 
 
 def resume(session: Session) -> None:
@@ -83,12 +83,12 @@ def resume(session: Session) -> None:
     waiting = [call.call.name for call in session.open_tool_calls]
     print(f"   status {session.row.status}; waiting for {waiting}; problems found: {len(session.verify())}")
     before = session.messages("anthropic")
-    go_on(session, None)
+    run_turn(session, None)
     same = session.messages("anthropic")[: len(before) - 1] == before[:-1]
-    print(f"   … and goes on to the end. What the model had seen is unchanged: {same}")
+    print(f"   … and it runs to the end. The earlier part of the prompt is unchanged: {same}")
 
 
-def fork_it(session: Session) -> Session:
+def fork_session(session: Session) -> Session:
     show("3. Fork before the answer and try another prompt. No entry is copied:")
     started = time.perf_counter()
     fork = session.fork(at=2, prompt="You are brief.")
@@ -100,7 +100,7 @@ def fork_it(session: Session) -> Session:
 
 
 def look(store: bough.Store, session: Session, fork: Session) -> None:
-    show("4. Rewind, go another way, and look at the tree:")
+    show("4. Rewind, answer differently, and print the tree:")
     session.rewind(to=4)
     with session.turn() as turn:
         turn.answer(assistant("On its way, due Friday."), usage=Usage(140, 9))
@@ -115,12 +115,12 @@ def look(store: bough.Store, session: Session, fork: Session) -> None:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        place = str(Path(folder) / "agent.db")
-        die(place)
-        with bough.open(place) as store:
+        path = str(Path(folder) / "agent.db")
+        die(path)
+        with bough.open(path) as store:
             session = store.session("ses_demo")
             resume(session)
-            look(store, session, fork_it(session))
+            look(store, session, fork_session(session))
     print("\nNext: python examples/support_agent.py (killed inside a refund), README.md, docs/concepts.md.")
 
 

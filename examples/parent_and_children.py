@@ -1,4 +1,4 @@
-"""A parent that has two children do the work, each a session of its own with its own context and cost."""
+"""A parent session that delegates to two child sessions, each with its own context and cost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bough import ScriptedModel, ToolCall, ToolContext, assistant, system
 
 @bough.tool(effect="idempotent")
 async def research(city: str, ctx: ToolContext) -> str:
-    """Have somebody look into a city."""
+    """Research a city."""
     child = ScriptedModel([f"{city}: three days are enough."])
     return await ctx.task(
         f"What about {city}?", agent="researcher", seeds=[system("Be brief.")], models=[child]
@@ -24,7 +24,7 @@ def main() -> None:
         session.send_sync("Plan a trip.", model=ScriptedModel([both, "Three days each."]), tools=[research])
         print(session.tree())
         for child in session.children():
-            print(f"\n{child.session_id}, hanging on message {child.row.parent_seq}:\n{child.tree()}")
+            print(f"\n{child.session_id}, started by message {child.row.parent_seq}:\n{child.tree()}")
         own, tree = session.usage(), session.usage("tree")
         print(f"\ncalls: {own.calls} of its own, {tree.calls} with its children")
         assert (own.calls, tree.calls) == (2, 4)

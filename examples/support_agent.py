@@ -1,7 +1,7 @@
-"""A support agent with an unsafe refund, killed by kill -9 while the money is on its way.
+"""A support agent with an unsafe refund, killed with kill -9 inside the refund.
 
-No key, no network: the model is scripted, the bank is a file. What is real: the processes, the SIGKILL, the
-SQLite file, and that there is one refund and not two.
+No key, no network: the model is scripted and the bank is a file. The processes, the SIGKILL and the SQLite file are real,
+and so is the result: one refund, not two.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from bough import Happened, NeverHappened, ScriptedModel, ToolCall, ToolContext,
 
 
 class Bank:
-    """Remembers payments by their key, as a real one does."""
+    """Record payments by their key, as a real bank does."""
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
     def pay(self, key: str) -> None:
-        with self.place.open("a") as book:
+        with self.path.open("a") as book:
             book.write(f"{key}\n")
 
     def payments(self) -> list[str]:
-        return self.place.read_text().splitlines() if self.place.exists() else []
+        return self.path.read_text().splitlines() if self.path.exists() else []
 
 
 def tools(bank: Bank, *, dies: bool) -> list[bough.Tool]:
     def was_refunded(order: int, ctx: ToolContext) -> Happened | NeverHappened:
-        """Asks the bank what became of the payment."""
+        """Ask the bank whether the payment happened."""
         return Happened({"order": order, "refunded": True}) if ctx.key in bank.payments() else NeverHappened()
 
     @bough.tool(effect="read")
     def look_up(order: int) -> dict[str, object]:
-        """Look an order up."""
+        """Look up an order."""
         return {"order": order, "status": "lost", "paid": 25}
 
     @bough.tool(effect="unsafe", verify=was_refunded)
@@ -46,14 +46,14 @@ def tools(bank: Bank, *, dies: bool) -> list[bough.Tool]:
         """Give the money back."""
         bank.pay(ctx.key)
         if dies:
-            os.kill(os.getpid(), signal.SIGKILL)  # the money is gone, and nobody was told
+            os.kill(os.getpid(), signal.SIGKILL)  # the payment was made, and its result is lost
         return {"order": order, "refunded": True}
 
     return [look_up, refund]
 
 
 def model() -> ScriptedModel:
-    """Says its lines in order, by how often it has spoken."""
+    """Return the scripted answers in order, by the number of answers so far."""
     lines = [
         assistant("Let me look.", ToolCall("c1", "look_up", {"order": 41})),
         assistant("It is lost. I refund it.", ToolCall("c2", "refund", {"order": 41})),
@@ -74,8 +74,8 @@ def first_process(folder: Path) -> None:
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        died = subprocess.run([sys.executable, __file__, name], check=False)
-        print(f"the first process died of {signal.Signals(-died.returncode).name} inside refund()")
+        process = subprocess.run([sys.executable, __file__, name], check=False)
+        print(f"the first process was killed by {signal.Signals(-process.returncode).name} inside refund()")
         bank = Bank(folder / "bank")
         with bough.open(folder / "agent.db") as store:
             session = store.session("ses_support")
@@ -84,7 +84,7 @@ def main() -> None:
                 f"waiting for: {[call.call.name for call in session.open_tool_calls]}; payments: {len(bank.payments())}"
             )
             session.resume_sync(model=model(), tools=tools(bank, dies=False))
-            print("\na second process asked the bank, and went on:")
+            print("\na second process asked the bank and continued:")
             print(session.tree(width=90))
             print(f"payments: {len(bank.payments())}; problems found by verify: {len(session.verify())}")
             assert len(bank.payments()) == 1

@@ -22,9 +22,9 @@ def test_it_runs(example: Path, tmp_path: Path) -> None:
 
 def test_the_demo_survives_kill_9_and_shows_the_leaf() -> None:
     demo = next(path for path in EXAMPLES if path.name == "own_loop.py")
-    told = subprocess.run([sys.executable, demo], capture_output=True, text=True, check=True).stdout
-    assert "died of SIGKILL" in told
-    assert "status running; waiting for ['lookup_order']; problems found: 0" in told
-    assert "What the model had seen is unchanged: True" in told
-    assert "●   5 assistant  On its way, due Friday.   ◀ leaf" in told
-    assert "verify: 0 problems; calls 3" in told
+    output = subprocess.run([sys.executable, demo], capture_output=True, text=True, check=True).stdout
+    assert "killed by SIGKILL" in output
+    assert "status running; waiting for ['lookup_order']; problems found: 0" in output
+    assert "What the model had seen is unchanged: True" in output
+    assert "●   5 assistant  On its way, due Friday.   ◀ leaf" in output
+    assert "verify: 0 problems; calls 3" in output
