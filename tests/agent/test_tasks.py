@@ -450,8 +450,8 @@ class TestWaiting:
 
     def test_a_journal_that_names_itself_has_an_end(self, session: Session) -> None:
         session.append([user("q"), assistant(call("delegate", n=7))])
-        asked = {"seq": 3, "index": 0, "call_id": "c", "name": "delegate"}
-        waits = {"seq": 3, "index": 0, "session": session.session_id, "asked": asked}
+        task_call = {"seq": 3, "index": 0, "call_id": "c", "name": "delegate"}
+        waits = {"seq": 3, "index": 0, "session": session.session_id, "call": task_call}
         session.log.record("task_waits", data=waits)
         assert [one.session_id for one in session.pending_approvals()] == [session.session_id]
 

@@ -219,7 +219,7 @@ class TestRun:
         done = bough("run", "more", "--resume", "latest", "--max-cost", "0.01", home=home)
         assert done.returncode == 1
         assert (
-            "are spent; raise it with --max-cost DOLLARS, or start a new account with bough fork ses_"
+            "are spent; raise it with --max-cost DOLLARS, or continue in a fork, which is charged separately: bough fork ses_"
             in done.stderr
         )
 

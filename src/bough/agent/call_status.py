@@ -105,7 +105,7 @@ def _with_tasks(log: Log, status: CallStatus, waits: Iterable[Fact]) -> CallStat
     trashed: dict[CallPosition, str] = {}
     decided: set[CallPosition] = set()
     for fact in waits:
-        position, asked = (fact.data["seq"], fact.data["index"]), fact.data["asked"]
+        position, task_call = (fact.data["seq"], fact.data["index"]), fact.data["call"]
         try:
             row = log.store.session(fact.data["session"])
         except NotFound:
@@ -115,7 +115,7 @@ def _with_tasks(log: Log, status: CallStatus, waits: Iterable[Fact]) -> CallStat
         # Only its own journal: journals that name each other would have no end.
         task_status, _ = _own_status(task)
         for call in task.cursor.open_calls:
-            if (call.seq, call.index) != (asked["seq"], asked["index"]):
+            if (call.seq, call.index) != (task_call["seq"], task_call["index"]):
                 continue
             if in_trash is not None:
                 trashed[position] = in_trash

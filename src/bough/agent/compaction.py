@@ -38,9 +38,7 @@ if TYPE_CHECKING:
 MAX_SUMMARY = 4_000
 MAX_LINE = 200
 MIN_LINE = 24
-INSTRUCTION = (
-    "You summarise conversations between a user and an agent, so that the agent can go on from the summary."
-)
+INSTRUCTION = "You summarise conversations between a user and an agent, so that the agent can continue from the summary."
 REQUEST = (
     "Summarise the conversation above: what was asked, what was found and done, which files were read or changed, "
     "what is still open. Keep names, numbers and decisions. Do not continue the conversation."
@@ -91,7 +89,7 @@ class Compactor:
         return Event("session:compacted", data, writer.journal_number)
 
     async def _ask_summariser(self, model: Model, compaction: Compaction) -> tuple[Compaction, Call]:
-        """The call is recorded before it is made, so that one cut off by a crash is counted too."""
+        """Record the call, then make it: so one that a crash cuts off is counted too."""
         writer = self._writer
         call = writer.side_call(model, "compaction")
         await writer.record("call_started", calls=[call])
@@ -165,7 +163,7 @@ def _is_shorter(path: Sequence[Entry], compaction: Compaction) -> bool:
 
 
 def _replaced_items(path: Sequence[Entry], compaction: Compaction) -> list[Item]:
-    """What a model would no longer see."""
+    """Return the items that a model would no longer see."""
     return [
         item
         for item in context.build_context(path).items
@@ -195,7 +193,7 @@ async def improve_summary(
 
 
 def _summary_request(path: Sequence[Entry], compaction: Compaction, blobs: Blobs) -> Request:
-    """Everything that is to be replaced, earlier summaries included, and the request to summarise it."""
+    """Build the request to summarise everything that is replaced, earlier summaries included."""
     replaced = _replaced_items(path, replace(compaction, replaces_earlier=True))
     last = Item(user(REQUEST), path[-1].seq + 1, 0)
     return Request(Context((INSTRUCTION,), (*replaced, last)), blobs)
@@ -203,7 +201,7 @@ def _summary_request(path: Sequence[Entry], compaction: Compaction, blobs: Blobs
 
 def offline_summary(entries: Sequence[Entry], length: int = MAX_SUMMARY) -> str:
     """A summary made without a model: each message in a line, shortened. The same on every machine."""
-    return _shorten(list(_lines(entries)), length) or "(nothing was said)"
+    return _shorten(list(_lines(entries)), length) or "(no text)"
 
 
 def _lines(entries: Sequence[Entry]) -> Iterator[str]:
@@ -267,9 +265,8 @@ def manual_compaction(
         tokens = _tokens(context.build_context(entries).items)
         compaction: Compaction | None = Compaction(summary, at + 1, tokens, replaces_earlier=replaces_earlier)
     else:
-        keeps_input = (
-            first_kept is None and log.cursor.turn
-        )  # an open turn's input stays whole, as in the loop
+        # The input of an open turn stays whole, as in the loop.
+        keeps_input = first_kept is None and log.cursor.turn
         compaction = summarise(entries, log.cursor if keeps_input else Cursor(turn=at + 1))
         if compaction is not None and not keeps_input and compaction.first_kept != at + 1:
             compaction = None

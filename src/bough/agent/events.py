@@ -61,12 +61,12 @@ class RunError(Struct, frozen=True):
 
 
 class RunResult(Struct, frozen=True, kw_only=True):
-    """What a run came to."""
+    """The result of a run."""
 
     text: str = ""
     """The final answer's text; empty if there is none."""
     status: RunStatus
-    """completed: it has its answer. waiting: a person must approve a call. failed: no model answered. stopped: a limit
+    """completed: the turn has its answer. waiting: a person must approve a call. failed: no model answered. stopped: a limit
     was reached. cancelled. idle: there was nothing to resume."""
     usage: Totals = Totals()
     """What the model calls of this run cost, its tasks not included."""

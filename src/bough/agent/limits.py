@@ -30,7 +30,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Maximum number of model calls within one turn; 0 means the default."""
     max_cost_microcents: int | None = None
     on_exceed: Literal["stop", "warn"] = "stop"
-    """When the money is spent: refuse the next model call, or continue with an event that says so."""
+    """At the cost limit: refuse the next model call, or continue with a warning event."""
     context_tokens: int | None = None
     """Compact before a model call whose history would be longer, by estimate."""
     max_messages: int | None = None
@@ -52,7 +52,7 @@ _COUNTS = ("turns", "rounds", "max_cost_microcents", "context_tokens", "max_mess
 
 def _check_count(name: str, value: object) -> None:
     if value is not None and (type(value) is not int or value < 0):
-        raise InvalidArgument(name, value, "a whole number from 0 on")
+        raise InvalidArgument(name, value, "an integer of at least 0")
 
 
 def narrow(limits: Limits, session_limits: Mapping[str, Any] | None) -> Limits:
@@ -126,7 +126,7 @@ def check_limits(
             "cost_limit",
             f"{spent.cost_microcents:,} of {max_cost:,} microcents are spent",
             "raise Limits(max_cost_microcents=)",
-            f"raise it with --max-cost DOLLARS, or start a new account with bough fork {session_id}",
+            f"raise it with --max-cost DOLLARS, or continue in a fork, which is charged separately: bough fork {session_id}",
             is_warning=limits.on_exceed == "warn",
         )
     unpriced = spent.unpriced_calls - spent.unknown_calls  # a call that has just been announced is unknown
@@ -143,7 +143,7 @@ def check_limits(
 
 
 class LimitChecker:
-    """Checks the limits of one run, and of the run that started it as a task: a child spends its parent's money."""
+    """Checks the limits of one run, and of the run that started it as a task: a child's cost counts for its parent too."""
 
     def __init__(self, writer: Writer, limits: Limits, parent: LimitChecker | None = None) -> None:
         self.limits = limits
@@ -153,15 +153,15 @@ class LimitChecker:
         self.limits = narrow(self.limits, session_limits)
 
     async def check_turn(self, row: SessionRow) -> LimitHit | None:
-        """Before a new turn."""
+        """Return the limit that a new turn would exceed."""
         return await self._check(turns=row.turns)
 
     async def check_call(self, rounds: int = 0) -> LimitHit | None:
-        """Before a model call, the `rounds`-th of its turn."""
+        """Return the limit that another model call would exceed, after `rounds` in its turn."""
         return await self._check(rounds=rounds)
 
     async def is_spent(self) -> bool:
-        """Whether the money is spent, so that no model may be called."""
+        """Whether a limit is reached, so that no model may be called."""
         limit = await self._check()
         return limit is not None and not limit.is_warning
 

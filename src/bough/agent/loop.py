@@ -1,8 +1,8 @@
-"""The loop: decide what comes next, do it, make it durable, decide again.
+"""The agent loop: decide the next action, perform it, make it durable, repeat.
 
 `next_action` alone decides, so resuming after a crash is the same loop. Input is durable before the model is
-called, an answer before its tools run, each result as it arrives. Its collaborators do the work: the writer (who
-writes), the model caller (who answers), the tool runner (who runs tool calls), limits and compaction (policies).
+called, an answer before its tools run, each result as it arrives. Collaborators do the work: the writer appends, the
+model caller gets answers, the tool runner runs tool calls; limits and compaction are policies.
 """
 
 from __future__ import annotations

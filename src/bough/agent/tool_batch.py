@@ -111,8 +111,8 @@ class ToolRunner:
         """Record what the call waits for: the session and the call that the person decides about."""
         self.writer.own_answers.discard(call.seq)  # from now on as if an earlier process had started it
         position = {"seq": call.seq, "index": call.index}
-        asked = {"session": approval.session_id, "asked": _call_key(approval)}
-        await self.writer.record("task_waits", data=position | asked, only_at_leaf=True)
+        task_call = {"session": approval.session_id, "call": _call_key(approval)}
+        await self.writer.record("task_waits", data=position | task_call, only_at_leaf=True)
         data = {**call_data(approval), "session_id": approval.session_id, "task_of": _call_key(call)}
         return Event("session:approval_requested", data, self.writer.journal_number)
 

@@ -48,7 +48,7 @@ class Run:
         if self._task is not None and not self._task.done():
             self._task.get_loop().call_soon_threadsafe(self._task.cancel)
 
-    async def _pump(self) -> None:
+    async def _run_loop(self) -> None:
         try:
             async for event in self._loop.run(self._content):
                 self._queue.put_nowait(event)
@@ -60,7 +60,7 @@ class Run:
             raise InvalidOperation(
                 "a run can be iterated over once, and not after it was cancelled; send again"
             )
-        self._task = asyncio.create_task(self._pump())
+        self._task = asyncio.create_task(self._run_loop())
         # In a callback and not in the task's body: one cancelled before its first step has no body.
         self._task.add_done_callback(lambda _: self._queue.put_nowait(None))
         try:
@@ -76,9 +76,9 @@ class Run:
                 await asyncio.wait([self._task])
 
     def __await__(self) -> Generator[Any, None, RunResult]:
-        return self._to_end().__await__()
+        return self._run_to_end().__await__()
 
-    async def _to_end(self) -> RunResult:
+    async def _run_to_end(self) -> RunResult:
         async for _ in self:
             pass
         return self.result
@@ -99,7 +99,7 @@ def start_run(
 
 
 def tools_by_name(tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:
-    """Tools by their names; plain functions are made tools."""
+    """Return tools by name; plain functions become tools."""
     by_name: dict[str, Tool] = {}
     for item in tools:
         item = item if isinstance(item, Tool) else tool(item)
@@ -110,7 +110,7 @@ def tools_by_name(tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]
 
 
 def resolve_models(model: ModelLike) -> list[Model]:
-    """The chain of models; names are resolved."""
+    """Return the chain of models, with names resolved."""
     chain = [model] if isinstance(model, str) or not isinstance(model, Sequence) else list(model)
     if not chain:
         raise InvalidOperation("a run needs a model; pass one, or a chain of them")
@@ -120,9 +120,8 @@ def resolve_models(model: ModelLike) -> list[Model]:
 def _resolve(model: Model | str) -> Model:
     if not isinstance(model, str):
         return model
-    from ..models.names import (
-        model_by_name,  # late: most programs pass one model object, and tests a scripted one
-    )
+    # Imported late: most programs pass one model object, and tests a scripted one.
+    from ..models.names import model_by_name
 
     return model_by_name(model)
 
@@ -134,4 +133,4 @@ def collect(run: Run) -> RunResult:
             "send_sync() cannot run inside a running event loop (Jupyter, async code); use "
             "`async for event in session.send(…)` or `await session.send(…)`"
         )
-    return asyncio.run(run._to_end())
+    return asyncio.run(run._run_to_end())

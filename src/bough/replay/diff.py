@@ -126,6 +126,7 @@ def _resolve(target: DiffTarget) -> ComparedPath:
 
 
 def read_compared_path(log: Log, leaf: Leaf) -> ComparedPath:
+    """Read the path of a session up to `leaf`, and what its turns cost."""
     row = log.store.session(log.session_id)
     at_leaf = log if leaf == log.leaf else Log(log.store, replace(row, leaf=leaf), log.runtime)
     path = at_leaf.path().entries
@@ -133,7 +134,7 @@ def read_compared_path(log: Log, leaf: Leaf) -> ComparedPath:
 
 
 def compare(a: ComparedPath, b: ComparedPath, *, kept: int | None = None) -> Diff:
-    """With `kept`, turns behind that seq are in `rows` even if their ids are equal."""
+    """Compare two paths. With `kept`, turns after that seq are in `rows` even if their ids are equal."""
     shared = shared_prefix(a.path, b.path)
     turns_a, turns_b = read_turns(a.path), read_turns(b.path)
     end = shared if kept is None else min(kept, shared)
@@ -152,41 +153,41 @@ def compare(a: ComparedPath, b: ComparedPath, *, kept: int | None = None) -> Dif
 
 def shared_prefix(a: Sequence[Entry], b: Sequence[Entry]) -> int:
     """Count the equal entries at the start. An id covers everything before it, so a binary search finds the end."""
-    places = range(min(len(a), len(b)))
-    return bisect_left(places, True, key=lambda n: a[n].entry_id != b[n].entry_id)
+    indexes = range(min(len(a), len(b)))
+    return bisect_left(indexes, True, key=lambda n: a[n].entry_id != b[n].entry_id)
 
 
 def _count_shared_turns(
     a: Sequence[TurnView], b: Sequence[TurnView], shared: int, end_a: int, end_b: int
 ) -> int:
-    """Count the turns that lie completely in the shared part on both sides."""
+    """Count the turns that are completely in the shared part on both sides."""
     if shared == end_a == end_b:
         return len(a)
     count = 0
-    for one, other in zip(a, b, strict=False):
-        if one.turn > shared or max(one.last, other.last) > shared:
+    for turn_a, turn_b in zip(a, b, strict=False):
+        if turn_a.turn > shared or max(turn_a.last, turn_b.last) > shared:
             break
         count += 1
     return count
 
 
 def _row(
-    one: TurnView | None,
-    other: TurnView | None,
+    turn_a: TurnView | None,
+    turn_b: TurnView | None,
     divergences: Sequence[Divergence],
     a: ComparedPath,
     b: ComparedPath,
 ) -> DiffRow:
-    turn = one or other
+    turn = turn_a or turn_b
     assert turn is not None
     return DiffRow(
         heaviest_kind(divergences),
         message_text(turn.input),
-        None if one is None else one.turn,
-        None if other is None else other.turn,
+        None if turn_a is None else turn_a.turn,
+        None if turn_b is None else turn_b.turn,
         tuple(divergences),
-        Totals() if one is None else a.costs.get(one.turn, Totals()),
-        Totals() if other is None else b.costs.get(other.turn, Totals()),
+        Totals() if turn_a is None else a.costs.get(turn_a.turn, Totals()),
+        Totals() if turn_b is None else b.costs.get(turn_b.turn, Totals()),
     )
 
 
@@ -199,12 +200,12 @@ def _side(compared: ComparedPath, turns: Sequence[TurnView], costs: Sequence[Tot
 
 
 def _setup(a: Sequence[Entry], b: Sequence[Entry]) -> tuple[SetupChange, ...]:
-    one, other = contexts.build_context(a), contexts.build_context(b)
+    context_a, context_b = contexts.build_context(a), contexts.build_context(b)
     pairs = [
-        ("prompt", "\n\n".join(one.system), "\n\n".join(other.system)),
-        ("model", *_models((one.settings.model, other.settings.model), (a, b))),
-        ("tools", ", ".join(one.settings.tools or ()), ", ".join(other.settings.tools or ())),
-        ("limits", str(one.settings.limits or ""), str(other.settings.limits or "")),
+        ("prompt", "\n\n".join(context_a.system), "\n\n".join(context_b.system)),
+        ("model", *_models((context_a.settings.model, context_b.settings.model), (a, b))),
+        ("tools", ", ".join(context_a.settings.tools or ()), ", ".join(context_b.settings.tools or ())),
+        ("limits", str(context_a.settings.limits or ""), str(context_b.settings.limits or "")),
     ]
     return tuple(SetupChange(name, x, y) for name, x, y in pairs if x != y)
 
@@ -212,7 +213,7 @@ def _setup(a: Sequence[Entry], b: Sequence[Entry]) -> tuple[SetupChange, ...]:
 def _models(
     names: tuple[str | None, str | None], paths: tuple[Sequence[Entry], Sequence[Entry]]
 ) -> list[str]:
-    """The models set in the settings; if only one side sets one, those that answered on the other."""
+    """Return the models of the settings; if only one side sets one, those that answered on the other."""
     if not any(names):
         return ["", ""]
     answered = [", ".join(dict.fromkeys(entry.model for entry in path if entry.model)) for path in paths]

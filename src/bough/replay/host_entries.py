@@ -18,15 +18,14 @@ from .recording import Recording
 
 
 class HostEntries:
+    """Turns the host's entries of the source into drafts for the replay."""
+
     def __init__(self, recording: Recording, overrides: Settings, *, uses_recorded_answers: bool) -> None:
-        self.recording, self.overrides, self.uses_recorded_answers = (
-            recording,
-            overrides,
-            uses_recorded_answers,
-        )
+        self.recording, self.overrides = recording, overrides
+        self.uses_recorded_answers = uses_recorded_answers
 
     def drafts(self, entries: Iterable[Entry], path: Sequence[Entry]) -> list[Draft]:
-        """Return what to append behind `path` for these entries of the source."""
+        """Return what to append after `path` for these entries of the source."""
         drafts: list[Draft] = []
         for entry in entries:
             payload = self._payload(entry, path, len(drafts))
@@ -50,29 +49,29 @@ class HostEntries:
 
     def _settings(self, settings: Settings) -> Settings | None:
         """The replay's own model and prompt win over later settings of the source."""
-        over, before = self.overrides, settings
-        if over.model is not None:
+        overrides, recorded = self.overrides, settings
+        if overrides.model is not None:
             settings = replace(settings, model=None)
-        if over.prompt is not None or over.prompt_patch is not None:
+        if overrides.prompt is not None or overrides.prompt_patch is not None:
             settings = replace(settings, prompt=None, prompt_patch=None)
-        return None if settings == Settings() and settings != before else settings
+        return None if settings == Settings() and settings != recorded else settings
 
     def _seq_in_replay(self, seq: int, path: Sequence[Entry], ahead: int) -> int:
-        """The seq in the replay of an entry of the source; `ahead` entries are about to follow `path`.
+        """Return the seq in the replay of an entry of the source; `ahead` drafts will be appended to `path` first.
 
-        Results that were one entry then may be several now; everything else is in the same order.
+        Results that are one entry in the source may be several here; everything else is in the same order.
         """
         source = self.recording.path
         is_longer = len(path) > len(source)
         if not path or (not is_longer and path[-1].entry_id == source[len(path) - 1].entry_id):
             return seq  # the same entries so far
-        before = [entry.seq for entry in source if _is_one_entry(entry)]
-        now = [entry.seq for entry in path if _is_one_entry(entry)]
+        source_seqs = [entry.seq for entry in source if _is_one_entry(entry)]
+        replay_seqs = [entry.seq for entry in path if _is_one_entry(entry)]
         end = len(path) + 1
-        now.extend(range(end, end + ahead + 1))
-        return now[min(bisect_left(before, seq), len(now) - 1)]
+        replay_seqs.extend(range(end, end + ahead + 1))
+        return replay_seqs[min(bisect_left(source_seqs, seq), len(replay_seqs) - 1)]
 
 
 def _is_one_entry(entry: Entry) -> bool:
-    """Whether it is one entry in both. Results may be several, and unknown kinds occur in the kept part only."""
+    """Whether it is one entry in source and replay. Results may be several; unknown kinds are not replayed."""
     return entry.role != "tool" and not isinstance(entry.payload, Unknown)

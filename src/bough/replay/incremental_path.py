@@ -1,7 +1,6 @@
 """The growing path of a replay, and what is derived from it: read once, then updated from turn to turn.
 
-Everything is a fold, so an entry costs what it adds: twice the length is twice the work. Knows entries. Does not know
-who appends them.
+All derived values are updated per new entry, so the work grows linearly with the path. Does not append entries.
 """
 
 from __future__ import annotations
@@ -16,6 +15,8 @@ from .recording import canonical
 
 
 class IncrementalPath:
+    """A path with its settings, its history key and the numbers of equal calls."""
+
     def __init__(self, path: list[Entry]) -> None:
         self.start(path)
 
@@ -30,7 +31,7 @@ class IncrementalPath:
 
     @property
     def entry_id(self) -> bytes:
-        """The id of its last entry: equal ids are equal histories."""
+        """The id of the last entry: equal ids are equal histories."""
         return self.path[-1].entry_id if self.path else b""
 
     def settings(self) -> Settings:
@@ -52,9 +53,9 @@ class IncrementalPath:
         self._settings = fold_settings(new, self._settings)
         for entry in new:
             self._history.follow(entry)
-            self._number(entry)
+            self._count_calls(entry)
 
-    def _number(self, entry: Entry) -> None:
+    def _count_calls(self, entry: Entry) -> None:
         if entry.turn == entry.seq:
             self._occurrences.clear()
             self._counts.clear()

@@ -1,4 +1,4 @@
-"""Tasks of a tool that runs in a replay: answered by the recorded child session, or refused. No child runs."""
+"""Answer the tasks of a tool that runs in a replay from the recorded child session, or refuse. No child runs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from .recording import RecordedResult
 
 
 def recorded_task(source: Log, recorded: RecordedResult | None) -> RunTask:
-    """Return what `ctx.task` does in a replay: the child of the same call and number must have had the same input."""
+    """Return the `ctx.task` of a replay: it answers if the recorded child of this call and number had the same input."""
 
     async def task(key: str, text: str, **_: Any) -> str:
         number = key.rpartition("/")[2]
         answer = await asyncio.to_thread(_answer, source, recorded, number, text)
         if answer is None:
             raise InvalidReplay(
-                "this task was not recorded and was not run", "replay with the recorded result"
+                "this task was not recorded, so it was not run", "replay with the recorded result of the tool"
             )
         return answer
 

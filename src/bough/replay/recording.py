@@ -2,8 +2,8 @@
 
 A result is found by the turn of its call, the name, the canonical arguments and the number of equal calls before it in
 that turn. Within the turn and not the session: a result of an earlier turn may be outdated, one of a later turn had not
-happened yet, and a turn with fewer calls must not shift the results of later ones. Knows entries. Does not know who
-answers now.
+happened yet, and a turn with fewer calls must not shift the results of later ones. Knows entries. Does not know what
+answers in the replay.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ _sorted = msgspec.json.Encoder(order="sorted")
 
 
 class RecordedTurn(Struct, frozen=True):
+    """One turn of the source, as it is replayed."""
+
     turn: int
     """The seq of its input in the source."""
     input: Entry | None
@@ -50,7 +52,7 @@ class RecordedResult(Struct, frozen=True):
         return self.message.results[0]
 
     def as_result_of(self, call: ToolCall) -> Message:
-        """The recorded result as the result of this call: errors, state, the end of the turn and all."""
+        """Return the recorded result for this call, with its error, state and end of the turn."""
         return replace(self.message, parts=(replace(self.result, call_id=call.id),))
 
 
@@ -63,23 +65,23 @@ class Recording:
         self._results = _results(path)
 
     def find(self, turn: int, call: ToolCall, occurrence: int) -> RecordedResult | None:
-        """The result of that occurrence of the call in the turn; None: there was no such call, or it had no result."""
+        """Return the result of that occurrence of the call in the turn; None if it was not called or had no result."""
         results = self._results.get((turn, canonical(call)), ())
         return results[occurrence] if occurrence < len(results) else None
 
     def calls(self) -> Iterable[ToolCall]:
-        """Every call of the replayed part."""
+        """Yield every call of the replayed part."""
         for entry in self.path[self.at :]:
             yield from entry.message.calls if entry.message is not None else ()
 
 
 def canonical(call: ToolCall) -> bytes:
-    """Name and arguments, whatever the order of the keys."""
+    """Encode name and arguments, independent of the order of keys."""
     return _sorted.encode([call.name, call.arguments, call.malformed])
 
 
 def _turns(path: Sequence[Entry], at: int) -> tuple[list[RecordedTurn], tuple[Entry, ...]]:
-    """Return the turns after seq `at`, and the host's entries behind the last one."""
+    """Return the turns after seq `at`, and the host's entries after the last one."""
     answers: dict[int, int] = {}
     for entry in path:
         answers[entry.turn] = answers.get(entry.turn, 0) + (entry.role == "assistant")
@@ -100,29 +102,29 @@ def _turns(path: Sequence[Entry], at: int) -> tuple[list[RecordedTurn], tuple[En
 
 
 def _open_turn(path: Sequence[Entry]) -> int:
-    """The turn that is open at the end of the path, or 0."""
+    """Return the turn that is open at the end of the path, or 0."""
     cursor = cursor_from_tail(path)
     return 0 if cursor is None else cursor.turn
 
 
 def _results(path: Sequence[Entry]) -> dict[tuple[int, bytes], list[RecordedResult | None]]:
-    """Results by the calls they answer, paired as the log pairs them."""
+    """Return results by the calls they answer, paired as the log pairs them."""
     results: dict[tuple[int, bytes], list[RecordedResult | None]] = {}
-    waiting: list[tuple[Entry, int, ToolCall, list[RecordedResult | None], int]] = []
+    open_calls: list[tuple[Entry, int, ToolCall, list[RecordedResult | None], int]] = []
     for entry in path:
         message = entry.message
         if message is None:
             continue
         if message.role == "assistant":
-            waiting = []
+            open_calls = []
         for index, call in enumerate(message.calls):
             same_calls = results.setdefault((entry.turn, canonical(call)), [])
             same_calls.append(None)
-            waiting.append((entry, index, call, same_calls, len(same_calls) - 1))
+            open_calls.append((entry, index, call, same_calls, len(same_calls) - 1))
         for n, result in enumerate(message.results):
-            match = next(open_ for open_ in waiting if open_[2].id == result.call_id)
-            waiting.remove(match)
+            match = next(pending for pending in open_calls if pending[2].id == result.call_id)
+            open_calls.remove(match)
             answer, index, _, same_calls, position = match
-            alone = message if len(message.parts) == 1 else Message("tool", (result,))
-            same_calls[position] = RecordedResult(answer.branch, answer.seq, index, (entry.seq, n), alone)
+            single = message if len(message.parts) == 1 else Message("tool", (result,))
+            same_calls[position] = RecordedResult(answer.branch, answer.seq, index, (entry.seq, n), single)
     return results

@@ -1,7 +1,7 @@
-"""The collaborators of our loop in a replay: who writes, who answers, who runs tool calls.
+"""The loop's collaborators in a replay: writer, model caller and tool runner.
 
-What the host had put into a turn comes back at its place. An answer from the recording is not a model call and has
-no row in the ledger; one of a real model is charged to the bucket `replay`.
+Entries that the host appended during a turn are repeated at the same position. An answer from the recording is not a
+model call and has no row in the ledger; a call of a real model is charged to the bucket `replay`.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from .tool_answers import ToolAnswers, replayed_tool, unknown_tool
 
 
 class ReplayParts(Struct, frozen=True):
-    """What all turns of a replay have in common."""
+    """What all turns of a replay share."""
 
     source: Log
     recording: Recording
     tools: Sequence[Tool]
-    """The tools a model sees; `answers` decides who answers their calls."""
+    """The tools a model sees; `answers` decides how their calls are answered."""
     answers: ToolAnswers
     host_entries: HostEntries
     models: Sequence[Model]
@@ -58,7 +58,7 @@ class ReplayParts(Struct, frozen=True):
 
 
 def replay_loop(log: Log, parts: ReplayParts, turn: RecordedTurn) -> tuple[Loop, ReplayWriter]:
-    """The loop of one turn of a replay, and its writer."""
+    """Build the loop of one turn of a replay; return it with its writer."""
     writer = ReplayWriter(log, parts, turn)
     limits = LimitChecker(writer, parts.limits)
     tasks = TaskRunner(writer, parts.models, limits, build_loop)
@@ -68,20 +68,20 @@ def replay_loop(log: Log, parts: ReplayParts, turn: RecordedTurn) -> tuple[Loop,
 
 
 class ReplayWriter(Writer):
-    """Appends to the replay, and puts in what the host had put in between."""
+    """Appends to the replay, and repeats the entries that the host appended in between."""
 
     def __init__(self, log: Log, parts: ReplayParts, turn: RecordedTurn) -> None:
         super().__init__(log, parts.models[0], bucket="replay")
         self.parts, self.turn = parts, turn
-        self._host_entries_done = 0  # so many of the turn's inner entries are in
+        self._host_entry_count = 0  # of the turn's inner entries, how many were handled
 
     # -- reading -----------------------------------------------------------------------------------
 
     def check(self, row: SessionRow) -> None:
-        """Nothing: this is the one writer that drives a replay."""
+        """Accept a replay: this is the one writer that may drive it."""
 
     async def load(self) -> SessionRow:
-        """Use the path of the turn before; read it again only if another process wrote meanwhile."""
+        """Use the path of the previous turn; read it again only if another process wrote meanwhile."""
         await self.run_blocking(self.log.refresh)
         row, self.detail = await self.run_blocking(self.log.store.session_with_detail, self.log.session_id)
         cursor = await self.run_blocking(lambda: self.log.cursor)
@@ -94,7 +94,7 @@ class ReplayWriter(Writer):
         return self.parts.path.settings()
 
     def session_limits(self) -> Mapping[str, Any] | None:
-        """None for recorded answers: what limits had cut short or summarised is in the recording."""
+        """None for recorded answers: the effects of limits are part of the recording."""
         return None if self.parts.uses_recorded_answers else self.settings().limits
 
     def recorded_result(self, call: OpenCall) -> RecordedResult | None:
@@ -124,7 +124,7 @@ class ReplayWriter(Writer):
             takes=takes,
         )
         if is_recorded:
-            await self._put_host_entries_between_results()
+            await self._append_host_entries_between_results()
         return appended
 
     async def record(
@@ -138,7 +138,7 @@ class ReplayWriter(Writer):
         only_at_leaf: bool = False,
     ) -> None:
         if self.parts.uses_recorded_answers and calls:
-            return  # a call started, failed or dropped: none was made
+            return  # about a model call, and none was made
         await super().record(
             kind,
             data=data,
@@ -148,29 +148,29 @@ class ReplayWriter(Writer):
             only_at_leaf=only_at_leaf,
         )
 
-    async def put_host_entries(self, step: int) -> None:
-        """Append what the host had put into this turn up to that step."""
-        await self._put_host_entries(bisect_right(self.turn.inner, step, key=lambda entry: entry.step))
+    async def append_host_entries(self, step: int) -> None:
+        """Append what the host appended in this turn up to that step."""
+        await self._append_host_entries(bisect_right(self.turn.inner, step, key=lambda entry: entry.step))
 
-    async def _put_host_entries_between_results(self) -> None:
-        """Append notes that had arrived while calls were open, before the result that followed them."""
+    async def _append_host_entries_between_results(self) -> None:
+        """Append notes that were recorded while calls were open, before the result that followed them."""
         results = [self.recorded_result(call) for call in self.log.cursor.open_calls]
         ranks = [result.rank for result in results if result is not None]
         if ranks:
             seq = min(ranks)[0]
-            await self._put_host_entries(bisect_left(self.turn.inner, seq, key=lambda entry: entry.seq))
+            await self._append_host_entries(bisect_left(self.turn.inner, seq, key=lambda entry: entry.seq))
 
-    async def _put_host_entries(self, end: int) -> None:
-        due = self.turn.inner[self._host_entries_done : end]
-        self._host_entries_done = max(self._host_entries_done, end)
+    async def _append_host_entries(self, end: int) -> None:
+        due = self.turn.inner[self._host_entry_count : end]
+        self._host_entry_count = max(self._host_entry_count, end)
         drafts = self.parts.host_entries.drafts(due, self.path)
         if drafts:
             await self.append(*drafts)
 
     @property
     def remaining_host_entries(self) -> Sequence[Entry]:
-        """Those not put in because the turn ended earlier than it did then."""
-        return self.turn.inner[self._host_entries_done :]
+        """The host's entries that were not reached because the turn ended earlier than in the recording."""
+        return self.turn.inner[self._host_entry_count :]
 
 
 class ReplayModelCaller(ModelCaller):
@@ -182,9 +182,9 @@ class ReplayModelCaller(ModelCaller):
         super().__init__(writer, writer.parts.models, tool_runner, limits)
 
     async def prepare(self) -> Event | None:
-        """Append the host's entries that are due; end the turn where the recording has no answer either."""
+        """Append the host's entries of this step; end the turn where the recording has no further answer."""
         writer, step = self.writer, self.log.cursor.step
-        await writer.put_host_entries(step)
+        await writer.append_host_entries(step)
         if not writer.parts.uses_recorded_answers or step < writer.turn.answers:
             return None
         status = {"status": "interrupted"}
@@ -192,7 +192,7 @@ class ReplayModelCaller(ModelCaller):
         return Event("session:turn_completed", {"stop_reason": "unanswered"}, writer.journal_number)
 
     async def call(self, model: Model) -> AsyncIterator[Event]:
-        """A recorded answer is found by the incremental history: no request is made and nothing streams."""
+        """Append the recorded answer, looked up by the incremental history without a request, or call the model."""
         parts = self.writer.parts
         if parts.uses_recorded_answers and isinstance(model, RecordedModel):
             await self.append_answer(model, model.answer(parts.path.history()))
@@ -202,7 +202,7 @@ class ReplayModelCaller(ModelCaller):
 
 
 class ReplayToolRunner(ToolRunner):
-    """Answers tool calls by `ToolAnswers`, recorded results in the order in which they had arrived."""
+    """Answers tool calls by `ToolAnswers`, recorded results in the order of the recording."""
 
     writer: ReplayWriter
 
@@ -216,7 +216,7 @@ class ReplayToolRunner(ToolRunner):
         self._arrived: dict[tuple[int, int], asyncio.Event] = {}
 
     def allowed(self) -> Mapping[str, Tool]:
-        """The tools in force at this leaf, and any other that was called: the recording may have its result."""
+        """Return the tools in force at this leaf, and any other that was called: the recording may have its result."""
         allowed = super().allowed()
         called = {call.call.name for call in self.log.cursor.open_calls}
         others = {

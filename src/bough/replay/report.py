@@ -36,9 +36,9 @@ class ReplayReport(Struct, frozen=True, kw_only=True):
     """Calls answered from the recording."""
     dry_runs: dict[str, int]
     reads: dict[str, int]
-    """How often each `read` tool really ran."""
+    """How often each `read` tool was executed."""
     effects: dict[str, int]
-    """How often each other tool really ran: only in mode live, and only those named there."""
+    """How often each other tool was executed: only in mode live, and only tools named in `live`."""
     missed_calls: tuple[str, ...]
     """The names of calls without an answer: nothing was done."""
     usage_before: Totals
@@ -77,7 +77,7 @@ class ReplayReport(Struct, frozen=True, kw_only=True):
         pairs = zip(
             Totals.__struct_fields__, astuple(self.usage_after), astuple(self.usage_before), strict=True
         )
-        return {name: now - then for name, now, then in pairs}
+        return {name: after - before for name, after, before in pairs}
 
     def lines(self) -> list[str]:
         from .report_text import report_lines

@@ -17,10 +17,10 @@ def diff_lines(diff: Diff) -> list[str]:
     """The shared part, the setup, the turns, and the first divergence."""
     lines = [f"a {_side(diff.a.session_id, diff.a.models)}", f"b {_side(diff.b.session_id, diff.b.models)}"]
     lines.append(f"shared: {diff.shared} entries, {diff.shared_turns} turns")
-    lines += [f"{one.name}: {_short(one.a)!r} -> {_short(one.b)!r}" for one in diff.setup]
+    lines += [f"{change.name}: {_short(change.a)!r} -> {_short(change.b)!r}" for change in diff.setup]
     lines += [_row_line(row) for row in diff.rows]
     lines += [] if diff.is_state_same else ["state differs"]
-    lines += _first_lines(diff)
+    lines += _divergence_lines(diff)
     lines.append(
         f"tokens {_tokens(diff.a.totals, diff.b.totals)}, cost {_cost(diff.a.totals, diff.b.totals)}"
     )
@@ -29,7 +29,7 @@ def diff_lines(diff: Diff) -> list[str]:
 
 
 def report_lines(report: ReplayReport) -> list[str]:
-    """What was done, then the diff of source and replay in short."""
+    """What was replayed, then the diff of source and replay in short."""
     cut = report.cut
     moved = "" if not cut.has_moved else f" (requested {cut.requested}, moved to a valid position)"
     lines = [
@@ -38,7 +38,7 @@ def report_lines(report: ReplayReport) -> list[str]:
         f"model {_names(report.model_before)} -> {_names(report.model_after)}",
     ]
     lines += [_row_line(row) for row in report.rows]
-    lines += _first_lines(report.diff)
+    lines += _divergence_lines(report.diff)
     lines += _summary(report)
     if report.stop_reason is not None:
         lines.append(f"stopped: {_short(report.stop_reason, LONG)}")
@@ -52,7 +52,7 @@ def _summary(report: ReplayReport) -> list[str]:
     return [
         f"effects sent: {report.effects_sent}{_counts(report.effects)}",
         f"calls: {report.recorded_results} recorded, {sum(report.dry_runs.values())} dry run{_counts(report.dry_runs)}, "
-        f"{sum(report.reads.values())} really read{_counts(report.reads)}, {len(report.missed_calls)} refused",
+        f"{sum(report.reads.values())} executed reads{_counts(report.reads)}, {len(report.missed_calls)} refused",
         f"tokens {_tokens(before, after)}, cost {_cost(before, after)}",
         f"source {unchanged} ({report.source_after[:12]})",
     ]
@@ -61,8 +61,10 @@ def _summary(report: ReplayReport) -> list[str]:
 def diff_markdown(diff: Diff) -> str:
     parts = [f"# Diff of `{diff.a.session_id}` and `{diff.b.session_id}`", _markdown_table(diff.rows)]
     if diff.setup:
-        parts.append("\n".join(f"- {one.name}: {_cell(one.a)} → {_cell(one.b)}" for one in diff.setup))
-    parts.append(_markdown_first(diff))
+        parts.append(
+            "\n".join(f"- {change.name}: {_cell(change.a)} → {_cell(change.b)}" for change in diff.setup)
+        )
+    parts.append(_markdown_divergence(diff))
     parts.append(f"**{'Same' if diff.is_same else 'Different'}.**")
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -73,7 +75,7 @@ def report_markdown(report: ReplayReport) -> str:
     verdict = f"**{'Same' if report.is_same else 'Different'}.**"
     if report.stop_reason is not None:
         verdict += f" Stopped: {_cell(report.stop_reason)}."
-    parts = [title, _markdown_table(report.rows), _markdown_first(report.diff), facts, verdict]
+    parts = [title, _markdown_table(report.rows), _markdown_divergence(report.diff), facts, verdict]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -89,16 +91,16 @@ def _markdown_table(rows: Sequence[DiffRow]) -> str:
     return "\n".join([*head, *body])
 
 
-def _markdown_first(diff: Diff) -> str:
+def _markdown_divergence(diff: Diff) -> str:
     first = diff.first_divergence
     if first is None:
         return ""
-    lines = [f"First divergence: {_where(first)}, {first.kind} ({_cell(first.subject)})", ""]
-    pieces = {"both": "{}", "a": "~~{}~~", "b": "**{}**"}
-    words = first.word_diff() if max(len(first.expected), len(first.actual)) <= LONG else []
-    if words:
-        told = (pieces[word.side].format(_cell(word.text.strip())) for word in words if word.text.strip())
-        return "\n".join([*lines, "> " + " ".join(told)])
+    lines = [f"First divergence: {_position(first)}, {first.kind} ({_cell(first.subject)})", ""]
+    formats = {"both": "{}", "a": "~~{}~~", "b": "**{}**"}
+    spans = first.word_diff() if max(len(first.expected), len(first.actual)) <= LONG else []
+    if spans:
+        texts = (formats[span.side].format(_cell(span.text.strip())) for span in spans if span.text.strip())
+        return "\n".join([*lines, "> " + " ".join(texts)])
     return "\n".join(
         [
             *lines,
@@ -108,16 +110,16 @@ def _markdown_first(diff: Diff) -> str:
     )
 
 
-def _first_lines(diff: Diff) -> list[str]:
-    found = [("first divergence", diff.first_divergence)]
+def _divergence_lines(diff: Diff) -> list[str]:
+    named = [("first divergence", diff.first_divergence)]
     if diff.first_action_divergence is not None and diff.first_action_divergence != diff.first_divergence:
-        found.append(("first beyond wording", diff.first_action_divergence))
+        named.append(("first beyond wording", diff.first_action_divergence))
     lines = []
-    for name, one in found:
-        if one is not None:
-            lines.append(f"{name}: {_where(one)}, {one.kind} ({one.subject})")
-            lines.append(f"  expected {_short(one.expected, LONG) or '(nothing)'}")
-            lines.append(f"  actual   {_short(one.actual, LONG) or '(nothing)'}")
+    for name, divergence in named:
+        if divergence is not None:
+            lines.append(f"{name}: {_position(divergence)}, {divergence.kind} ({divergence.subject})")
+            lines.append(f"  expected {_short(divergence.expected, LONG) or '(nothing)'}")
+            lines.append(f"  actual   {_short(divergence.actual, LONG) or '(nothing)'}")
     return lines
 
 
@@ -126,10 +128,10 @@ def _row_line(row: DiffRow) -> str:
     return f"{turns}  {row.kind:<17}  {_short(row.input):<{SHORT}}  {_tokens(row.a, row.b)}".rstrip()
 
 
-def _where(found: Divergence) -> str:
-    turn = found.turn_a if found.turn_a is not None else found.turn_b
-    at = found.seq_a if found.seq_a is not None else found.seq_b
-    return f"turn {turn}, message {at}"
+def _position(divergence: Divergence) -> str:
+    turn = divergence.turn_a if divergence.turn_a is not None else divergence.turn_b
+    seq = divergence.seq_a if divergence.seq_a is not None else divergence.seq_b
+    return f"turn {turn}, message {seq}"
 
 
 def _number(turn: int | None) -> str:
@@ -137,8 +139,7 @@ def _number(turn: int | None) -> str:
 
 
 def _tokens(a: Totals, b: Totals) -> str:
-    one, other = a.input_tokens + a.output_tokens, b.input_tokens + b.output_tokens
-    return f"{one:,} -> {other:,}"
+    return f"{a.input_tokens + a.output_tokens:,} -> {b.input_tokens + b.output_tokens:,}"
 
 
 def _cost(a: Totals, b: Totals) -> str:
@@ -154,12 +155,12 @@ def _side(session_id: str, models: Sequence[str]) -> str:
 
 
 def _names(models: Sequence[str]) -> str:
-    return ", ".join(models) or "(no model named)"
+    return ", ".join(models) or "(unknown model)"
 
 
-def _short(text: str, most: int = SHORT) -> str:
+def _short(text: str, length: int = SHORT) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= most else line[: most - 1] + "…"
+    return line if len(line) <= length else line[: length - 1] + "…"
 
 
 _SPECIAL = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_{}[]<>#|~!"})

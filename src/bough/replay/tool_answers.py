@@ -1,7 +1,7 @@
-"""Who answers a tool call in a replay: the recording, a dry run, or a tool that runs live.
+"""Answer the tool calls of a replay: from the recording, by a dry run, or by a tool that runs live.
 
-The one place from which a replay could have an effect. Deny is the default: a call without an answer gets a result
-that says so, and counts as a miss. Knows tools and the recording; does not know models or the log.
+The only place where a replay can have an effect. By default nothing runs: a call without an answer gets a result that
+says so, and counts as a miss. Knows tools and the recording; does not know models or the log.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class NoArguments(Struct):
 
 
 class ToolAnswers:
+    """Decides how each call is answered, and counts how."""
+
     def __init__(self, mode: Mode, tools: Mapping[str, Tool], live: frozenset[str], on_miss: OnMiss) -> None:
         self.mode, self.tools, self.live, self.on_miss = mode, tools, live, on_miss
         self.recorded_results = 0
@@ -72,13 +74,13 @@ class ToolAnswers:
             return recorded.as_result_of(call)
         if self.mode == "dry" and tool is not None and tool.dry_run is not None:
             self.dry_runs[tool.name] += 1
-            return await tool.run_dry(_with(context, task))
+            return await tool.run_dry(_with_task(context, task))
         if self.mode == "dry" and tool is not None and tool.effect == "read" and not tool.approval:
             return await self._run(tool, context, task)
-        return self._missed(call)
+        return self._miss(call)
 
     def _is_live(self, tool: Tool, recorded: RecordedResult | None) -> bool:
-        """A recorded approval counts for the same call; nothing waits for a new one."""
+        """Whether the tool runs. A recorded approval applies to the same call; without one, such a tool does not run."""
         if tool.name not in self.live:
             return False
         return recorded.result.outcome != "denied" if recorded is not None else not tool.approval
@@ -86,19 +88,19 @@ class ToolAnswers:
     async def _run(self, tool: Tool, context: ToolContext, task: RunTask) -> Message:
         """Run the tool. Counted first: a run that fails half-way may have had its effect."""
         (self.reads if tool.effect == "read" else self.effects)[tool.name] += 1
-        return await tool.run(_with(context, task))
+        return await tool.run(_with_task(context, task))
 
-    def _missed(self, call: ToolCall) -> Message:
+    def _miss(self, call: ToolCall) -> Message:
         self.misses.append(call.name)
-        why = (
+        reason = (
             f"{call.name} was not called with these arguments in this turn of the recording; nothing was done"
         )
-        ends = self.on_miss != "tell"
-        return tool_result(call.id, why, error=True, outcome="not_recorded", ends_turn=ends)
+        ends_turn = self.on_miss != "tell"
+        return tool_result(call.id, reason, error=True, outcome="not_recorded", ends_turn=ends_turn)
 
 
 def visible_tools(tools: Mapping[str, Tool], recording: Recording) -> list[Tool]:
-    """The tools a model sees; if none are passed, those that were called, described by their recorded arguments."""
+    """Return the tools a model sees; by default those that were called, described by their recorded arguments."""
     if tools:
         return list(tools.values())
     return [_recorded_tool(name, calls) for name, calls in _by_name(recording.calls()).items()]
@@ -107,28 +109,28 @@ def visible_tools(tools: Mapping[str, Tool], recording: Recording) -> list[Tool]
 def replayed_tool(
     tool: Tool, answer: Callable[[ToolContext], Awaitable[Message]], *, is_live: bool = False
 ) -> ReplayedTool:
-    """A tool that needs no approval and has no effect of its own: `ToolAnswers` decides about each call."""
+    """Return the tool without approval and effect: `ToolAnswers` decides about each call."""
     effect = tool.effect if is_live else "read"
     return ReplayedTool(tool.spec, tool.function, tool.arguments, tool.context_name, effect, answer=answer)
 
 
 def unknown_tool(name: str) -> Tool:
-    """A tool that the model was not told about and called nevertheless."""
+    """Return a stand-in for a tool that was called although the model was not offered it."""
     return _recorded_tool(name, [])
 
 
 def _recorded_tool(name: str, calls: list[ToolCall]) -> Tool:
-    """A tool described by its calls: the names and types of its arguments."""
+    """Return a tool described by its calls: the names and types of its arguments."""
     kinds: dict[str, set[str]] = {}
     for call in calls:
         for key, value in call.arguments.items():
             kinds.setdefault(key, set()).add(_TYPES[type(value)])
     properties = {key: {"type": min(types)} if len(types) == 1 else {} for key, types in kinds.items()}
     spec = ToolSpec(name, name.replace("_", " "), {"type": "object", "properties": properties})
-    return Tool(spec, _never, NoArguments)
+    return Tool(spec, _refuse_to_run, NoArguments)
 
 
-def _never() -> None:
+def _refuse_to_run() -> None:
     raise InvalidReplay(
         "a tool that is only known from recorded calls cannot run", "pass it: replay(tools=[…])"
     )
@@ -141,6 +143,6 @@ def _by_name(calls: Iterable[ToolCall]) -> dict[str, list[ToolCall]]:
     return by_name
 
 
-def _with(context: ToolContext, task: RunTask) -> ToolContext:
-    """The same context, with its tasks answered from the recording."""
+def _with_task(context: ToolContext, task: RunTask) -> ToolContext:
+    """Return the context with its tasks answered from the recording."""
     return ToolContext(context.key, context.session_id, context.call, context.state, task)

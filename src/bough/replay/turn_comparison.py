@@ -1,4 +1,4 @@
-"""Compare turns: which correspond to each other, and what in them differs. Pure."""
+"""Compare turns: pair those that correspond, and list how they differ. Pure functions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ Kind = Literal[
     "same", "reworded", "result changed", "arguments changed", "tool changed", "input changed", "missing"
 ]
 WEIGHTS: dict[str, int] = {kind: n for n, kind in enumerate(get_args(Kind))}
-MAX_WORDS = 4_000  # difflib is quadratic; longer texts are shown whole
+MAX_WORDS = 4_000
+"""difflib is quadratic; longer texts are not compared word by word."""
 Aligned = tuple[TurnView | None, TurnView | None, list["Divergence"]]
 
 
@@ -37,15 +38,15 @@ class TextSpan(Struct, frozen=True):
 
 
 class Divergence(Struct, frozen=True):
-    """One difference between two runs of a turn."""
+    """One difference between two versions of a turn."""
 
     kind: Kind
     subject: str
     """What differs: input, turn, answer, reasoning, calls, or the name of the tool."""
     expected: str
-    """In a; for a replay: the recording."""
+    """The text in a; in a replay, the recording."""
     actual: str
-    """In b."""
+    """The text in b."""
     turn_a: int | None = None
     turn_b: int | None = None
     step: int = 0
@@ -65,45 +66,45 @@ def heaviest_kind(divergences: Sequence[Divergence]) -> Kind:
 
 
 def align(a: Sequence[TurnView], b: Sequence[TurnView]) -> Iterator[Aligned]:
-    """Pair the turns of both sides by the order of their inputs; a turn that only one side has is paired with None."""
+    """Pair the turns of both sides by the order of their inputs; a turn that is only on a single side is paired with None."""
     keys_a, keys_b = [_key(turn.input) for turn in a], [_key(turn.input) for turn in b]
-    head = _common(keys_a, keys_b)
-    tail = _common(keys_a[head:][::-1], keys_b[head:][::-1])
+    head = _count_common(keys_a, keys_b)
+    tail = _count_common(keys_a[head:][::-1], keys_b[head:][::-1])
     end_a, end_b = len(a) - tail, len(b) - tail
-    for one, other in zip(a[:head], b[:head], strict=True):
-        yield one, other, compare_turns(one, other)
+    for turn_a, turn_b in zip(a[:head], b[:head], strict=True):
+        yield turn_a, turn_b, compare_turns(turn_a, turn_b)
     matcher = SequenceMatcher(None, keys_a[head:end_a], keys_b[head:end_b], autojunk=False)
     for _, i, j, k, m in matcher.get_opcodes():
-        yield from _block(a[head + i : head + j], b[head + k : head + m])
-    for one, other in zip(a[end_a:], b[end_b:], strict=True):
-        yield one, other, compare_turns(one, other)
+        yield from _pair_by_position(a[head + i : head + j], b[head + k : head + m])
+    for turn_a, turn_b in zip(a[end_a:], b[end_b:], strict=True):
+        yield turn_a, turn_b, compare_turns(turn_a, turn_b)
 
 
-def _block(a: Sequence[TurnView], b: Sequence[TurnView]) -> Iterator[Aligned]:
-    """Pair turns by position; the surplus of one side is missing on the other."""
+def _pair_by_position(a: Sequence[TurnView], b: Sequence[TurnView]) -> Iterator[Aligned]:
+    """Pair turns by position; a surplus turn is missing on the other."""
     for n in range(max(len(a), len(b))):
-        one, other = a[n] if n < len(a) else None, b[n] if n < len(b) else None
-        if one is not None and other is not None:
-            yield one, other, compare_turns(one, other)
+        turn_a, turn_b = a[n] if n < len(a) else None, b[n] if n < len(b) else None
+        if turn_a is not None and turn_b is not None:
+            yield turn_a, turn_b, compare_turns(turn_a, turn_b)
         else:
-            yield one, other, [_missing(one, other)]
+            yield turn_a, turn_b, [_missing_turn(turn_a, turn_b)]
 
 
-def _missing(one: TurnView | None, other: TurnView | None) -> Divergence:
-    expected = "" if one is None else message_text(one.input)
-    came = "" if other is None else message_text(other.input)
-    at_a, at_b = one.turn if one else None, other.turn if other else None
-    return Divergence("missing", "turn", expected, came, at_a, at_b, 0, at_a, at_b)
+def _missing_turn(turn_a: TurnView | None, turn_b: TurnView | None) -> Divergence:
+    expected = "" if turn_a is None else message_text(turn_a.input)
+    actual = "" if turn_b is None else message_text(turn_b.input)
+    seq_a, seq_b = turn_a.turn if turn_a else None, turn_b.turn if turn_b else None
+    return Divergence("missing", "turn", expected, actual, seq_a, seq_b, 0, seq_a, seq_b)
 
 
 def _key(message: Message) -> str:
     return message_text(message)
 
 
-def _common(a: Sequence[str], b: Sequence[str]) -> int:
+def _count_common(a: Sequence[str], b: Sequence[str]) -> int:
     count = 0
-    for one, other in zip(a, b, strict=False):
-        if one != other:
+    for key_a, key_b in zip(a, b, strict=False):
+        if key_a != key_b:
             break
         count += 1
     return count
@@ -115,9 +116,10 @@ def compare_turns(a: TurnView, b: TurnView) -> list[Divergence]:
         return [Divergence("input changed", "input", *texts, a.turn, b.turn, 0, a.turn, b.turn)]
     divergences: list[Divergence] = []
     for n in range(max(len(a.steps), len(b.steps))):
-        one, other = a.steps[n] if n < len(a.steps) else None, b.steps[n] if n < len(b.steps) else None
-        for kind, what, expected, came, seqs in _compare_steps(one, other):
-            divergences.append(Divergence(kind, what, expected, came, a.turn, b.turn, n + 1, *seqs))
+        step_a = a.steps[n] if n < len(a.steps) else None
+        step_b = b.steps[n] if n < len(b.steps) else None
+        for kind, subject, expected, actual, seqs in _compare_steps(step_a, step_b):
+            divergences.append(Divergence(kind, subject, expected, actual, a.turn, b.turn, n + 1, *seqs))
         if WEIGHTS[heaviest_kind(divergences)] >= WEIGHTS["arguments changed"]:
             break
     return divergences
@@ -141,8 +143,8 @@ def _compare_steps(a: Step | None, b: Step | None) -> Iterator[StepDifference]:
         yield "reworded", "reasoning", reasoning_text(a.message), reasoning_text(b.message), seqs
     if message_text(a.message) != message_text(b.message):
         yield "reworded", "answer", message_text(a.message), message_text(b.message), seqs
-    for one, other in zip(a.calls, b.calls, strict=True):
-        yield from _compare_calls(one, other, seqs)
+    for call_a, call_b in zip(a.calls, b.calls, strict=True):
+        yield from _compare_calls(call_a, call_b, seqs)
 
 
 def _step_text(step: Step | None) -> str:
@@ -161,17 +163,17 @@ def _compare_calls(a: CallView, b: CallView, seqs: Seqs) -> Iterator[StepDiffere
 
 
 def word_diff(a: str, b: str) -> list[TextSpan]:
-    """Compare two texts word by word; blanks belong to the word behind them."""
-    one, other = _split(a), _split(b)
-    if max(len(one), len(other)) > MAX_WORDS:
+    """Compare two texts word by word; whitespace belongs to the word after it."""
+    words_a, words_b = _split(a), _split(b)
+    if max(len(words_a), len(words_b)) > MAX_WORDS:
         return [TextSpan("a", a), TextSpan("b", b)]
     spans: list[TextSpan] = []
-    for kind, i, j, k, m in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
+    for kind, i, j, k, m in SequenceMatcher(None, words_a, words_b, autojunk=False).get_opcodes():
         if kind == "equal":
-            spans.append(TextSpan("both", "".join(one[i:j])))
+            spans.append(TextSpan("both", "".join(words_a[i:j])))
             continue
-        spans.extend([TextSpan("a", "".join(one[i:j]))] if j > i else [])
-        spans.extend([TextSpan("b", "".join(other[k:m]))] if m > k else [])
+        spans.extend([TextSpan("a", "".join(words_a[i:j]))] if j > i else [])
+        spans.extend([TextSpan("b", "".join(words_b[k:m]))] if m > k else [])
     return spans
 
 

@@ -146,7 +146,7 @@ function approvalsOf(session, call) {
 
 /** The task's call named by a fact, if it still waits for approval. */
 function taskApproval({ data }) {
-  const task = sessions.get(data.session), call = task && openIn(task).find(({ seq, index }) => seq === data.asked.seq && index === data.asked.index);
+  const task = sessions.get(data.session), call = task && openIn(task).find(({ seq, index }) => seq === data.call.seq && index === data.call.index);
   const isSettled = call && factsOf(task, call).some(({ kind }) => ["calls_started", "approved", "denied"].includes(kind));
   return call && !isSettled ? { ...call, session_id: task.id } : null;
 }
