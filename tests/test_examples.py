@@ -25,6 +25,6 @@ def test_the_demo_survives_kill_9_and_shows_the_leaf() -> None:
     output = subprocess.run([sys.executable, demo], capture_output=True, text=True, check=True).stdout
     assert "killed by SIGKILL" in output
     assert "status running; waiting for ['lookup_order']; problems found: 0" in output
-    assert "What the model had seen is unchanged: True" in output
+    assert "The earlier part of the prompt is unchanged: True" in output
     assert "●   5 assistant  On its way, due Friday.   ◀ leaf" in output
     assert "verify: 0 problems; calls 3" in output
