@@ -1,1 +1,1 @@
-"""What Bough costs beside the bare driver, measured in one run. `python -m bench` prints and keeps it."""
+"""Compare the cost of Bough with the bare driver in one run. `python -m bench` prints and saves the figures."""

@@ -1,4 +1,4 @@
-"""`python -m bench`: Bough against the bare driver. `--quick` for a short form, `--only append,load` for parts."""
+"""`python -m bench`: Bough against the bare driver. `--quick` for a short run, `--only append,load` for parts."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, few rounds")
     parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
-    parser.add_argument("--dir", type=Path, default=HERE / ".tmp", help="on the disk to measure; not a tmpfs")
-    parser.add_argument("--to", type=Path, default=HERE / "result.json", help="where the figures are kept")
+    parser.add_argument("--dir", type=Path, default=HERE / ".tmp", help="a folder on the disk to measure, not on a tmpfs")
+    parser.add_argument("--to", type=Path, default=HERE / "result.json", help="file for the figures")
     arguments = parser.parse_args()
     arguments.parts = arguments.only.split(",")
     unknown = set(arguments.parts) - set(PARTS)
@@ -65,7 +65,7 @@ def main() -> None:
     print("  ".join(f"{name} {version}" for name, version in versions().items()))
     if others() > (os.cpu_count() or 1):
         print(
-            "this machine is busy: trust `more µs` and synchronous=normal before the ratios of synced steps"
+            "this machine is busy: prefer `more µs` and synchronous=normal to the ratios of synced steps"
         )
     try:
         figures = run(arguments.parts, arguments.dir, is_quick=arguments.quick)
@@ -74,7 +74,7 @@ def main() -> None:
             shutil.rmtree(arguments.dir)
     keep(figures, arguments.to, is_quick=arguments.quick)
     missed = [figure.key for figure in figures if figure.verdict not in ("", "ok")]
-    print(f"{time.monotonic() - began:.0f} s; missed: {', '.join(missed) or 'none'}")
+    print(f"{time.monotonic() - began:.0f} s; goals missed: {', '.join(missed) or 'none'}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a step costs: by length, by durability, one commit per step and one commit per message."""
+"""Measure appends: by length, by durability, with one commit per step and one commit per message."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from time import perf_counter_ns
 from bough.core.usage import Usage
 from bough.models.prices import price
 
-from .bare import Bare, LaidOut, Standard
+from .bare import Bare, Preallocated, Standard
 from .floor import ByHand, OneRow
 from .measure import Plan, System, Times, alternate, middle, ms, percentile, step_by_step
 from .ours import Ours
 from .report import Figure, Target, at_most
 from .workload import turns_of
 
-# A second bare one runs along: how far it is from the first is what this machine cannot tell apart. A third has
-# its log laid out: against the first two we also win what the file costs to grow, against that one only lose.
-# A fourth is the driver that comes with Python. The last two say what the law costs without any code of ours.
+# `control` is a second bare system: its difference from the first is the noise of this machine. `preallocated` has its
+# log's length in advance, as Bough does; the plain bare ones also pay for the growth of the file. `sqlite3` is the driver
+# that comes with Python. The last two measure the cost of the stored rows without Bough's code.
 KINDS = {
     "bare": Bare,
     "ours": Ours,
     "control": Bare,
-    "laid out": LaidOut,
+    "preallocated": Preallocated,
     "sqlite3": Standard,
     "by hand": ByHand,
     "one row": OneRow,
@@ -45,7 +45,7 @@ def figures(plan: Plan) -> Iterator[Figure]:
 
 
 def _grown(plan: Plan, messages: int, rounds: int, synchronous: str) -> Times:
-    """Fresh stores grown side by side, several times over; all steps of all rounds."""
+    """Grow fresh stores in parallel for several rounds; return the times of all steps."""
     steps = [step for turn in turns_of(messages) for step in turn]
     found: Times = {name: [] for name in KINDS}
     for number in range(rounds):
@@ -70,9 +70,9 @@ def _ratio(key: str, what: str, times: Times, target: Target) -> Figure:
         "× bare",
         target,
         {
-            "× laid out": middle(ours) / middle(times["laid out"]),
+            "× preallocated": middle(ours) / middle(times["preallocated"]),
             "× sqlite3": middle(ours) / middle(times["sqlite3"]),
-            "the same rows by hand": middle(times["by hand"]) / control,
+            "same rows by hand": middle(times["by hand"]) / control,
             "in one row": middle(times["one row"]) / control,
             "mean": mean(ours) / mean([*bare, *times["control"]]),
             "more µs": (middle(ours) - control) / 1e3,
@@ -86,7 +86,7 @@ def _ratio(key: str, what: str, times: Times, target: Target) -> Figure:
 
 
 def _growth(times: Times, rounds: int) -> Figure:
-    """The last tenth of each round against its first."""
+    """Compare the last tenth of each round with its first."""
     grown = {}
     for name, all_times in times.items():
         length = len(all_times) // rounds
@@ -96,7 +96,7 @@ def _growth(times: Times, rounds: int) -> Figure:
         grown[name] = middle(last) / middle(first)
     return Figure(
         "append_growth",
-        "its last tenth against its first",
+        "  last tenth against the first",
         grown["ours"],
         "×",
         at_most(1.15),
@@ -105,7 +105,7 @@ def _growth(times: Times, rounds: int) -> Figure:
 
 
 def _one_by_one(plan: Plan) -> Figure:
-    """`with session.turn()`: 8 commits a turn, against 8 bare ones. Whole turns take turns."""
+    """Compare `with session.turn()`, 8 commits a turn, with 8 bare commits, alternating by turn."""
     ours, bare = Ours(plan.path("turn-ours")), Bare(plan.path("turn-bare"))
     random = Random(5)
     times: Times = {"ours": [], "bare": []}

@@ -1,8 +1,8 @@
-"""The measure of all things: the driver alone, one table, entries only, one commit per step.
+"""The baseline: the driver alone, one table, entries only, one commit per step.
 
-No session, no chain, no journal, no usage; the driver's defaults. `LaidOut` is the same with one thing more,
-which we do too: its log has its length before the first commit, so that a sync has no length to make durable.
-`Standard` is what most people would write first: Python's own driver, a text key for the session.
+No session, chain, journal or usage; the driver's defaults. `Preallocated` also gives its log the full length before the
+first commit, as Bough does, so that a sync need not make a new file length durable. `Standard` is the obvious first
+version: Python's own driver, with a text key for the session.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Bare:
         self.append(step.messages)
 
     def one_by_one(self, turn: Sequence[Step]) -> None:
-        """The turn with a commit for each message."""
+        """Write the turn with one commit per message."""
         for step in turn:
             for message in step.messages:
                 self.append((message,))
@@ -65,8 +65,8 @@ class Bare:
         self.connection.close()
 
 
-class LaidOut(Bare):
-    """As fast as the driver gets: all 8 MB at once, and nobody counts what that takes."""
+class Preallocated(Bare):
+    """The fastest the driver can be: all 8 MB of the log are written in advance, and that time is not counted."""
 
     def __init__(self, path: Path, synchronous: str = "full") -> None:
         super().__init__(path, synchronous)

@@ -1,4 +1,4 @@
-"""One of several processes on one file: says it is ready, waits for the word, tells how long each step took."""
+"""One of several processes on one file: print "ready", wait for the start signal, print the time of each step."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ MANY = 8
 
 
 class Run(Struct):
-    """One worker's steps: nanoseconds each, when it began and ended, and what went wrong."""
+    """One worker: nanoseconds of each step, start, end and errors."""
 
     times: list[int] = []
     began: int = 0
@@ -62,7 +62,7 @@ def _told(name: str, alone: list[list[Run]], crowd: list[list[Run]], turns: int)
     steps = [time for runs in crowd for run in runs for time in run.times]
     worst = [max(time for run in runs for time in run.times) for runs in crowd]
     errors = [error for runs in (*alone, *crowd) for run in runs for error in run.errors]
-    shared = name == "threads"  # for processes nothing was promised but that no one is turned away
+    shared = name == "threads"  # the only goal for processes is that no step is refused
     yield Figure(
         f"crowd_{name}",
         f"{MANY} sessions at once in {name}",
@@ -73,7 +73,7 @@ def _told(name: str, alone: list[list[Run]], crowd: list[list[Run]], turns: int)
     )
     yield Figure(
         f"crowd_{name}_p99",
-        "their steps, p99",
+        "  a step, p99",
         ms(percentile(steps, 0.99)),
         "ms",
         at_most(5) if shared else None,
@@ -81,17 +81,17 @@ def _told(name: str, alone: list[list[Run]], crowd: list[list[Run]], turns: int)
     )
     yield Figure(
         f"crowd_{name}_worst",
-        "their worst step (median of rounds)",
+        "  worst step (median of rounds)",
         ms(middle(worst)),
         "ms",
         at_most(20) if shared else None,
         {"of all": ms(max(worst))},
     )
-    yield Figure(f"crowd_{name}_errors", "steps refused", len(errors), "errors", at_most(0))
+    yield Figure(f"crowd_{name}_errors", "  steps refused", len(errors), "errors", at_most(0))
 
 
 def _rate(runs: list[Run], turns: int) -> float:
-    """Messages a second from the first step of anyone to the last."""
+    """Messages per second from the first step of any worker to the last."""
     lasted = max(run.ended for run in runs) - min(run.began for run in runs)
     return len(runs) * turns * MESSAGES_PER_TURN / (lasted / 1e9)
 
@@ -124,7 +124,7 @@ def _processes(path: Path, many: int, turns: int) -> list[Run]:
         )
         for number in range(many)
     ]
-    for child in children:  # all are ready before one begins
+    for child in children:  # start only when all are ready
         assert child.stdout is not None
         child.stdout.readline()
     for child in children:

@@ -1,4 +1,4 @@
-"""The same turns in a bare file and in one of ours, made once and read by several figures."""
+"""The same turns in a bare file and in a Bough store, made once and read by several figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Filled(Struct):
     ours: Ours
     bare: Bare
     json_bytes: int
-    """Of every message, once."""
+    """Size of all messages as JSON, each counted once."""
 
     def close(self) -> None:
         self.ours.close()
@@ -22,7 +22,7 @@ class Filled(Struct):
 
 
 def fill(plan: Plan, name: str, messages: int) -> Filled:
-    """Step by step, as a session grows, but without waiting for the disk."""
+    """Append step by step, as a session grows, without waiting for the disk."""
     steps: list[Step] = [step for turn in turns_of(messages) for step in turn]
     ours = Ours(plan.path(f"{name}-{messages}-ours"), "normal")
     bare = Bare(plan.path(f"{name}-{messages}-bare"), "normal")

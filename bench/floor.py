@@ -1,9 +1,9 @@
-"""What the law itself costs: the rows that a commit of ours has to hold, written by hand with nothing around them.
+"""The cost of the stored rows themselves: the rows of a Bough commit, written by hand with the bare driver.
 
-`ByHand` writes what `Ours` writes, into tables laid out as ours are: the entries with their chain ids, the
-head moved on by compare-and-swap, a fact with its key, the call with its tokens. `OneRow` is the least
-anybody could write who keeps all of it: no head, no tables beside the entries, everything in their columns.
-No check, no redaction, no lock, no session: neither is of any use but to be measured against.
+`ByHand` writes the same rows as `Ours` into tables of the same layout: the entries with their chain ids, the
+head by compare-and-swap, a fact with its key, the call with its tokens. `OneRow` is the minimum that stores all of
+it: no head, no other tables, everything in columns of the entries. Neither has checks, redaction, locks or sessions;
+they are only baselines.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Execute = Callable[[str, tuple[Any, ...]], object]
 
 
 class Rows:
-    """What a commit must hold, as rows; where the session stands is remembered."""
+    """The rows of a commit; keeps the session's position between steps."""
 
     def __init__(self) -> None:
         self.seq = self.facts = self.calls = 0

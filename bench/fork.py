@@ -1,4 +1,4 @@
-"""What the tree costs: a fork in the middle, and a path that crosses a thousand branches."""
+"""Measure the tree: a fork in the middle, and a path that crosses a thousand branches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def figures(plan: Plan) -> Iterator[Figure]:
 
 
 def _middle(plan: Plan, messages: int) -> Iterator[Figure]:
-    """Many forks at one place, durable each: time of one, growth of the file per fork."""
+    """Measure the time of a durable fork and the growth of the file per fork, over many forks at one entry."""
     filled = fill(plan, "fork", messages)
     filled.ours.close()
     filled.bare.close()
@@ -63,7 +63,7 @@ def _pages(ours: Ours) -> int:
 
 
 def _deep(plan: Plan) -> Iterator[Figure]:
-    """A fork of a fork of a fork, one turn each, beside the same turns in one branch."""
+    """Compare a chain of forks, one turn each, with the same turns in one branch."""
     depth = plan.pick(1_000, 100)
     turns = turns_of(8 * depth)
     flat = Ours(plan.path("deep-flat"), "normal")

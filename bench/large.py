@@ -1,4 +1,4 @@
-"""One very large session, and very many small ones, made by the library's own verbs."""
+"""Build one very large session, and many small ones, with the public API."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def turn(n: int, random: Random) -> Iterator[Payload]:
 
 
 def large_session(store: Store, entries: int = 100_000, branches: int = 5_000) -> bough.Session:
-    """So many entries, so many branches; a fifth of the branches each hang on the one before."""
+    """Build a session of this many entries and branches; a fifth of the branches start from the previous one."""
     random = Random(7)
     session = store.start(agent="large", seeds=[bough.system("You find parcels.")], title="The large one")
     trunk = entries - 4 * (branches - 1)
@@ -45,13 +45,13 @@ def large_session(store: Store, entries: int = 100_000, branches: int = 5_000) -
         if deep:
             reached.append(
                 Leaf(session.leaf.branch, session.leaf.seq - 3)
-            )  # not its tail, or it would only grow
+            )  # not its tail, which would extend the branch
     session.log.move(main)
     return session
 
 
 def _append(session: bough.Session, payloads: list[Payload]) -> None:
-    """With a ledger row for each answer, as a run would leave them."""
+    """Append with a ledger row for each answer, as a run does."""
     at, calls = session.leaf.seq, []
     for n, payload in enumerate(payloads, 1):
         if isinstance(payload, bough.Message) and payload.role == "assistant":

@@ -1,4 +1,4 @@
-"""What reading costs: whole paths, their ends, the list of sessions; and the space all of it takes."""
+"""Measure reads: complete paths, their ends, the list of sessions; and the space on disk."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _space(filled: Filled, messages: int) -> Figure:
 
 
 def _listing(plan: Plan) -> Figure:
-    """1,000 rows as values, against the same rows and columns by the driver."""
+    """Compare 1,000 session rows with the same rows and columns read by the bare driver."""
     path, count = plan.path("list"), plan.pick(1_000, 200)
     with bough.open(path, synchronous="normal") as sessions:
         for number in range(count):

@@ -1,4 +1,4 @@
-"""Clocks, orders and percentiles. Two systems are never timed one after the other but in turns."""
+"""Timing and percentiles. Two systems are always timed alternately, never one after the other."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class System(Protocol):
 
 
 class Plan(Struct, frozen=True):
-    """Where to write and how long to take."""
+    """Where to write, and whether to run quickly."""
 
     directory: Path
     is_quick: bool = False
@@ -42,7 +42,7 @@ Times = dict[str, list[int]]
 
 
 def alternate(works: Mapping[str, Callable[[], object]], rounds: int, seed: int = 3) -> Times:
-    """Each work once per round, in shuffled order; nanoseconds. Nobody pays for another's garbage."""
+    """Time each function once per round in shuffled order, in nanoseconds. Garbage is collected before each one."""
     random, names = Random(seed), list(works)
     times: Times = {name: [] for name in names}
     for _ in range(rounds):
@@ -57,7 +57,7 @@ def alternate(works: Mapping[str, Callable[[], object]], rounds: int, seed: int 
 
 
 def step_by_step(systems: Mapping[str, System], steps: Sequence[Step], seed: int = 3) -> Times:
-    """Each step in every system before the next one, in shuffled order; nanoseconds."""
+    """Time each step in every system, in shuffled order, before the next step; in nanoseconds."""
     random, names = Random(seed), list(systems)
     times: Times = {name: [] for name in names}
     for step in steps:
@@ -83,7 +83,7 @@ def middle(times: Sequence[float]) -> float:
 
 
 def size_on_disk(path: Path) -> int:
-    """Bytes of the file once the WAL is folded into it and emptied."""
+    """Return the size of the file after a checkpoint that truncates the WAL."""
     connection = apsw.Connection(str(path))
     busy, *_ = connection.execute("pragma wal_checkpoint(truncate)").get
     assert not busy, "somebody holds the WAL open"

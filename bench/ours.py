@@ -1,4 +1,4 @@
-"""Bough doing the same, with everything on: chain ids, journal, usage ledger, totals, facts of the turn."""
+"""The same workload in Bough, with chain ids, journal, usage ledger, totals and the facts of the turn."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Ours:
         add(self.session, step)
 
     def one_by_one(self, turn: Sequence[Step]) -> None:
-        """The turn as the first page of the manual writes it: a commit for each message."""
+        """Write the turn as the README does, with one commit per message."""
         with self.session.turn(turn[0].messages[0]) as open_turn:
             for step in turn[1:]:
                 open_turn.answer(step.messages[0], usage=step.usage)
@@ -48,7 +48,7 @@ class Ours:
 
 
 def add(session: bough.Session, step: Step) -> None:
-    """One step in one commit, with the ledger row that `Turn.answer` would write, but for the price."""
+    """Append one step in one commit, with the ledger row of `Turn.answer` except for the price."""
     log = session.log
     calls = []
     if step.usage is not None:

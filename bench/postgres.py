@@ -1,8 +1,8 @@
-"""The same against PostgreSQL: a step beside one bare `psycopg` statement that inserts the same messages.
+"""Measure PostgreSQL: a step against one bare `psycopg` statement that inserts the same messages.
 
-A server of its own, `fsync` and `synchronous_commit` on, and the store as an ordinary role under row level
-security, as it is deployed, in a space that has some thousand sessions. Bare is one table without policies, one
-prepared statement per step; `SameRows` is one that writes all the rows we do.
+Uses its own server with `fsync` and `synchronous_commit` on, and the store as an ordinary role under row level
+security, as deployed, in a space with a few thousand sessions. Bare is one table without policies and one
+prepared statement per step; `SameRows` is a statement that writes all the rows Bough does.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class DurableCluster(DatabaseHost):
 
 
 class BarePostgres:
-    """The driver alone: a table of bodies, one statement and so one commit per step."""
+    """The driver alone: a table of bodies, one statement and one commit per step."""
 
     def __init__(self, database: Database, name: str) -> None:
         self.table = f"bare_{name}"
@@ -76,7 +76,7 @@ class BarePostgres:
 
 
 class SameRows(Rows):
-    """The rows that a step of ours writes, by one bare statement: no policies, no checks, no code of ours."""
+    """The rows of a Bough step in one bare statement, without policies, checks or Bough's code."""
 
     TABLES = """
     create table {0}_entry (id bigint primary key, turn bigint, step bigint, kind text, role text, internal boolean,
@@ -162,7 +162,7 @@ def figures(plan: Plan) -> Iterator[Figure]:
 
 
 def _append(plan: Plan, database: Database) -> Figure:
-    """Fresh tables grown side by side, several times over."""
+    """Grow fresh tables in parallel for several rounds."""
     steps = [step for turn in turns_of(plan.pick(800, 240)) for step in turn]
     found: Times = {"bare": [], "ours": [], "control": [], "same rows": []}
     for number in range(plan.pick(4, 1)):
@@ -213,7 +213,7 @@ def _read(plan: Plan, database: Database, messages: int) -> Iterator[Figure]:
 
 
 def _deep(plan: Plan, database: Database) -> Figure:
-    """A fork of a fork of a fork, one turn each, beside the same turns in one branch."""
+    """Compare a chain of forks, one turn each, with the same turns in one branch."""
     depth = plan.pick(300, 40)
     deep, flat = OurPostgres(database), OurPostgres(database)
     for turn in turns_of(8 * depth):
@@ -230,7 +230,7 @@ def _deep(plan: Plan, database: Database) -> Figure:
 
 
 def _crowd(plan: Plan, database: Database) -> Figure:
-    """16 sessions, each driven by a thread of its own."""
+    """Append to 16 sessions from 16 threads."""
     store = bough.open(database.url)
     steps = [step for turn in turns_of(plan.pick(240, 80)) for step in turn]
     times: list[int] = []

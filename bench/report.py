@@ -1,4 +1,4 @@
-"""Figures beside their targets: a table for people, JSON for machines."""
+"""Print figures with their goals as a table, and save them as JSON."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Figure(Struct, frozen=True):
     unit: str
     target: Target | None = None
     beside: dict[str, float] = {}
-    """What the value was made of, and the same of the bare driver."""
+    """The underlying values, also for the bare driver."""
 
     @property
     def verdict(self) -> str:
@@ -72,7 +72,7 @@ def versions() -> dict[str, str]:
 
 
 def others() -> float:
-    """How many other programs want a core: above the number of cores the disk's figures are the scheduler's."""
+    """Return the number of other runnable programs. Above the number of cores, scheduling dominates the disk's figures."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 

@@ -1,4 +1,4 @@
-"""What our loop costs over calling the same model and the same log by hand."""
+"""Measure the overhead of our loop over calling the same model and log by hand."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def answer(request: Request) -> bough.Message:
 
 @bough.tool(effect="read")
 def look(n: int) -> str:
-    """Looks."""
+    """Look around."""
     return "seen " * 100
 
 
 async def by_hand(session: Session) -> None:
-    """The same calls in the same order, without the loop's care: no lease, no limits, no started calls."""
+    """Make the same calls in the same order without a lease, limits or facts about started calls."""
     model = ScriptedModel(answer)
     with session.turn("Look around.") as turn:
         while True:
@@ -62,4 +62,4 @@ def figures(plan: Plan) -> Iterator[Figure]:
                 times[name].append(perf_counter_ns() - began)
     more = (middle(times["loop"]) - middle(times["hand"])) / STEPS / 1e6
     beside = {"turn ms": ms(middle(times["loop"])), "by hand": ms(middle(times["hand"]))}
-    yield Figure("runner", "our loop, more per step than by hand", more, "ms", None, beside)
+    yield Figure("runner", "our loop, overhead per step", more, "ms", None, beside)

@@ -1,6 +1,6 @@
-"""What finding costs: building the index, asking it, catching up after a turn; and listing 10,000 sessions.
+"""Measure search: building the index, querying it, catching up after a turn; and listing 10,000 sessions.
 
-Appending is timed with and without an index in the file, for it must cost the same.
+Appending is timed with and without an index in the file, because it must cost the same.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def figures(plan: Plan) -> Iterator[Figure]:
 
 
 def _fill(path: Path, entries: int, sessions: int) -> int:
-    """Many sessions of a turn or two each; returns the bytes of their messages as JSON."""
+    """Write many sessions of a turn or two each; return the size of their messages as JSON."""
     load, size = Workload(), 0
     turns = entries // MESSAGES_PER_TURN
     with bough.open(path, synchronous="normal") as store:
@@ -81,11 +81,11 @@ def _build(store: bough.Store) -> Figure:
     indexed = store.index()
     lasted, cpu = perf_counter_ns() - began, process_time_ns() - worked
     beside = {"entries": float(indexed), "seconds": lasted / 1e9, "of them CPU": cpu / 1e9}
-    return Figure("search_build", "indexing all of it", indexed / (lasted / 1e9), "entries/s", None, beside)
+    return Figure("search_build", "build the index", indexed / (lasted / 1e9), "entries/s", None, beside)
 
 
 def _held_up(store: bough.Store) -> Figure:
-    """Another session of the same store appends meanwhile, durably."""
+    """Measure durable appends to another session of the store meanwhile."""
     session, load, done = store.start("other"), Workload(5), list[bool]()
     times: dict[bool, list[int]] = {True: [], False: []}
 
@@ -109,7 +109,7 @@ def _held_up(store: bough.Store) -> Figure:
     held, alone = times[False], times[True]
     return Figure(
         "search_build_writer",
-        "steps of a writer while it is built, p99",
+        "  a writer's step meanwhile, p99",
         ms(percentile(held, 0.99)),
         "ms",
         at_most(100),
@@ -121,7 +121,7 @@ def _size(path: Path, before: int, text: int) -> Figure:
     grown = size_on_disk(path) - before
     return Figure(
         "search_size",
-        "the index against the JSON",
+        "index size against the JSON",
         grown / text,
         "×",
         at_most(0.6),
@@ -132,7 +132,7 @@ def _size(path: Path, before: int, text: int) -> Figure:
 def _ask(store: bough.Store, plan: Plan) -> Iterator[Figure]:
     rounds = plan.pick(30, 10)
     works: dict[str, Work] = {name: partial(store.search, typed) for name, (_, typed) in QUERIES.items()}
-    works["nothing new"] = store.index  # timed alone, for each search begins with it
+    works["nothing new"] = store.index  # timed separately, because each search begins with it
     times = alternate(works, rounds)
     for name, (what, typed) in QUERIES.items():
         hits = len(store.search(typed).hits)
@@ -141,7 +141,7 @@ def _ask(store: bough.Store, plan: Plan) -> Iterator[Figure]:
         yield Figure(f"search_{name}", f"search: {what}", ms(middle(times[name])), "ms", target, beside)
     yield Figure(
         "search_nothing_new",
-        "of it, finding that nothing is new",
+        "  checking that nothing is new",
         ms(middle(times["nothing new"])),
         "ms",
         at_most(10),
@@ -158,11 +158,11 @@ def _news(store: bough.Store, plan: Plan) -> Figure:
         assert store.index() == MESSAGES_PER_TURN
         times.append(perf_counter_ns() - began)
     beside = {"worst": ms(max(times))}
-    return Figure("search_news", "catching up with one turn", ms(middle(times)), "ms", at_most(25), beside)
+    return Figure("search_news", "index one new turn", ms(middle(times)), "ms", at_most(25), beside)
 
 
 class Indexed(Ours):
-    """A store that holds an index before it is timed, and catches up now and then."""
+    """A store that has an index before it is timed, and catches up now and then."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -174,7 +174,7 @@ class Indexed(Ours):
 
 
 def _beside(plan: Plan) -> Figure:
-    """A store with an index against two without, step by step: how far those are apart is noise."""
+    """Compare a store with an index with two without, step by step; the difference of those two is noise."""
     indexed = Indexed(plan.path("indexed"))
     systems: dict[str, System] = {
         "plain": Ours(plan.path("plain")),
@@ -213,7 +213,7 @@ LISTS: dict[str, SessionFilters] = {
 
 
 def _listed(plan: Plan, path: Path, sessions: int) -> Iterator[Figure]:
-    """`store.sessions()`: the first page and one deep down, against the same rows by the bare driver."""
+    """Compare `store.sessions()`, the first page and a late one, with the same rows read by the bare driver."""
     rounds = plan.pick(40, 10)
     connection = apsw.Connection(str(path))
     query = f"select {SESSION_COLUMNS} from session where no < ? order by no desc limit 50"

@@ -1,4 +1,4 @@
-"""What a page waits for: a real server on a loopback port, a session of 100,000 entries with 5,000 branches, and a list of 50,000."""
+"""Measure the responses a page waits for: a real server on loopback, 100,000 entries in 5,000 branches, 50,000 sessions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROUNDS = 15
 
 
 class Served:
-    """The server in a thread of this process, asked over one connection as a browser would."""
+    """The server in a thread of this process, and one connection to it, as a browser has."""
 
     def __init__(self, place: Path) -> None:
         from bough.server import app
@@ -81,7 +81,7 @@ def _session(plan: Plan) -> Iterator[Figure]:
         began = time.perf_counter()
         size = sum(len(served.get(path)) for path in paint)
         first = (time.perf_counter() - began) * 1e3
-        what = f"first paint's answers, cold, {entries:,} entries"
+        what = f"responses for the first paint, cold, {entries:,} entries"
         yield Figure("serving first paint", what, first, "ms", at_most(1_000), {"kB": size / 1e3})
         for key, what, path in (
             ("session", "the session itself", base),

@@ -1,4 +1,4 @@
-"""What a new process costs: the import, the first append, going on with a session."""
+"""Measure a new process: the import, the first append, resuming a session."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _imports(plan: Plan) -> Times:
 
 
 def _resume(plan: Plan, messages: int, target: Target | None) -> Figure:
-    """The whole life of a process that opens the store and reads the path."""
+    """Measure a complete process that opens the store and reads the path."""
     filled = fill(plan, "start", messages)
     ours, bare, session_id = filled.ours.path, filled.bare.path, filled.ours.session.session_id
     filled.close()

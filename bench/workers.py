@@ -1,15 +1,14 @@
-"""Steps per second of 1, 2 and 4 workers, beside Absurd with fat checkpoints: the same loop, whole messages in them.
+"""Measure steps per second of 1, 2 and 4 workers, against Absurd with the messages in its checkpoints.
 
-And one worker with 200 slots, all of which wait most of the time.
+Also measures one worker with 200 slots that wait most of the time.
 
-A server of its own, durable. Two fat ones, both Absurd alone, as one would write it, asking the same model with the
-whole history. `fat` makes one checkpoint a step, of the answer and what its tools returned: one commit, and a step
-that dies between two tools does the first one again. `safe` does what ours must: a checkpoint with the answer, its
-usage and which calls are about to start, before any of them runs, and another with each result. Neither has a tree, a
-ledger, totals, a journal that others can follow, redaction, state, approvals that wait or streams for people; neither
-checks its claim before a tool runs. Ours has all of it and writes the checkpoint in the same transaction. All have a
-thread, a connection and a client for each task that runs. Time is Absurd's own: from the first claim to the last
-completion.
+Uses its own durable server. Both baselines are plain Absurd and call the same model with the full history. `fat` sets one
+checkpoint per step with the answer and the tool results: one commit, and a step that dies between two tools repeats the
+first one. `safe` does what Bough must: a checkpoint with the answer, its usage and the calls about to start before any of
+them runs, and another for each result. Neither has a tree, a ledger, totals, a journal that others can follow, redaction,
+state, durable approvals or live streams, and neither checks its claim before a tool runs. Bough has all of it and writes
+the checkpoint in the same transaction. All have a thread, a connection and a client for each running task. Times are
+Absurd's own: from the first claim to the last completion.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ context = multiprocessing.get_context("spawn")
 
 @cache
 def script() -> tuple[list[Message], dict[str, str]]:
-    """The answers of one long turn, in order, and what each tool call returns."""
+    """Return the answers of one long turn in order, and the result of each tool call."""
     steps = [step for turn in turns_of(8 * TURNS) for step in turn]
     answers = [message for step in steps for message in step.messages if message.role == "assistant"]
     calling = [answer for answer in answers if answer.calls]
@@ -65,14 +64,14 @@ def answer(request: Request) -> Message:
 
 @bough.tool(effect="read")
 def read_file(path: str, lines: list[int], query: str, ctx: bough.ToolContext) -> str:
-    """Reads a file."""
+    """Read a file."""
     return script()[1][ctx.call.id]
 
 
 def work_ours(url: str, queue: str, go: Any) -> None:
     worker = Worker(url, [Agent("bench", ScriptedModel(answer), [read_file])], queue=queue, concurrency=SLOTS)
     signal.signal(signal.SIGTERM, lambda *_: worker.stop())
-    script()  # made before the clock runs
+    script()  # built before the measurement
     go.wait()
     worker.run()
 
@@ -86,7 +85,7 @@ class Pondering(ScriptedModel):
 
 @bough.tool(effect="unsafe")
 def wait() -> str:
-    """Blocks."""
+    """Block."""
     time.sleep(WAIT_SECONDS)
     return "waited"
 
@@ -105,7 +104,7 @@ def work_waiting(url: str, queue: str, go: Any) -> None:
 
 
 class Fat:
-    """The loop before its messages had a place of their own: they are in its checkpoints."""
+    """A loop without a log: its messages are in its checkpoints."""
 
     def __init__(self, *, is_safe: bool) -> None:
         self._is_safe = is_safe
@@ -182,7 +181,7 @@ def timed(
     work: Callable[[str, str, Any], None],
     look: Callable[[], None] = lambda: None,
 ) -> float:
-    """Steps per second of so many workers."""
+    """Return the steps per second of this many workers."""
     absurd_schema.install(database.owner_url, queue)
     send(database, queue, many)
     go = context.Barrier(workers + 1)
@@ -201,7 +200,7 @@ def timed(
 
 
 def waiting(database: Database) -> Figure:
-    """So many tasks of one worker that wait on a model, on a tool that blocks, and on the model again."""
+    """Measure tasks of one worker that wait for a model, for a blocking tool, and for the model again."""
     most = 0
 
     def look() -> None:
@@ -212,12 +211,12 @@ def waiting(database: Database) -> Figure:
     took = MANY * len(script()[0]) / timed(database, "many", MANY, 1, send_ours, work_waiting, look)
     claimed = int(database.run("select sum(attempts) from absurd.t_many")[0][0])
     beside = {"seconds": took, "connections": float(most), "claims": float(claimed)}
-    what = f"Absurd: {MANY} slots that wait"
+    what = f"Absurd: {MANY} waiting slots"
     return Figure("workers_waiting", what, took / (3 * WAIT_SECONDS), "× the wait", None, beside)
 
 
 def held(database: Database, queue: str, many: int) -> float:
-    """Bytes a session has in Absurd's tables."""
+    """Return the bytes of a session in Absurd's tables."""
     sums = [
         f"(select coalesce(sum(pg_column_size(x.*)), 0) from absurd.{kind}_{queue} as x)" for kind in "trcew"
     ]

@@ -1,8 +1,8 @@
-"""The workload of every figure: turns as an agent loop makes them, the same on every machine.
+"""The workload of every figure: turns of an agent loop, the same on every machine.
 
 A turn is 8 messages in 5 steps: [user ~400 B] · 3 × [answer with a tool call ~300 B, result ~2 kB, every
 10th ~20 kB] · [answer ~800 B]. The text is drawn from a seeded vocabulary with the frequencies of a
-language, so it compresses about as real text does. Knows no store.
+language, so it compresses about as real text does. Does not know any store.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SYLLABLES = "an ba ce di en fo ge hu in ka le mi no or pe ra si ta un ver wo ter
 
 
 class Step(Struct, frozen=True):
-    """What is durable at once: the messages of one commit, and the usage if a model was called."""
+    """One commit: its messages, and the usage if a model was called."""
 
     messages: tuple[Message, ...]
     usage: Usage | None = None
@@ -77,6 +77,6 @@ def turns_of(messages: int, seed: int = 11) -> list[list[Step]]:
 
 
 def result_of(message: Message) -> tuple[str, str]:
-    """The call id and the text of a tool message: what a caller has in hand before it is a message."""
+    """Return the call id and the text of a tool message, which a caller has before it builds the message."""
     result = message.results[0]
     return result.call_id, "".join(piece.text for piece in result.content if isinstance(piece, Text))
