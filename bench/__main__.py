@@ -33,7 +33,9 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, few rounds")
     parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
-    parser.add_argument("--dir", type=Path, default=HERE / ".tmp", help="a folder on the disk to measure, not on a tmpfs")
+    parser.add_argument(
+        "--dir", type=Path, default=HERE / ".tmp", help="a folder on the disk to measure, not on a tmpfs"
+    )
     parser.add_argument("--to", type=Path, default=HERE / "result.json", help="file for the figures")
     arguments = parser.parse_args()
     arguments.parts = arguments.only.split(",")
@@ -64,9 +66,7 @@ def main() -> None:
     began = time.monotonic()
     print("  ".join(f"{name} {version}" for name, version in versions().items()))
     if others() > (os.cpu_count() or 1):
-        print(
-            "this machine is busy: prefer `more µs` and synchronous=normal to the ratios of synced steps"
-        )
+        print("this machine is busy: prefer `more µs` and synchronous=normal to the ratios of synced steps")
     try:
         figures = run(arguments.parts, arguments.dir, is_quick=arguments.quick)
     finally:
