@@ -55,12 +55,12 @@ class CallStatus(Struct, frozen=True):
         return position in self.approval_requested or (tool is not None and tool.approval)
 
     def needing_request(self, open_calls: Sequence[OpenCall], tools: Mapping[str, Tool]) -> list[OpenCall]:
-        """The calls for which an approval must be requested now."""
+        """Return the calls for which an approval must be requested now."""
         requested = self.approval_requested.union(self.task_approvals, self.trashed_tasks)
         return [c for c in open_calls if self.is_waiting(c, tools) and (c.seq, c.index) not in requested]
 
     def pending_approvals(self, open_calls: Sequence[OpenCall], session_id: str) -> Iterator[PendingApproval]:
-        """The approvals that these calls and their tasks wait for, in call order."""
+        """Yield the approvals that these calls and their tasks wait for, in call order."""
         for call in open_calls:
             position = (call.seq, call.index)
             yield from self.task_approvals.get(position, ())
@@ -75,7 +75,7 @@ def read_call_status(log: Log) -> CallStatus:
 
 
 def _own_status(log: Log) -> tuple[CallStatus, list[Fact]]:
-    """The status by the session's own journal, and the facts about waiting tasks, oldest first."""
+    """Return the status by the session's own journal, and the facts about waiting tasks, oldest first."""
     open_calls = log.cursor.open_calls
     if not open_calls:
         return CallStatus(), []
@@ -128,7 +128,7 @@ def _with_tasks(log: Log, status: CallStatus, waits: Iterable[Fact]) -> CallStat
 
 
 def pending_approvals(log: Log) -> list[PendingApproval]:
-    """The calls that wait for a person, in this session and the tasks of its open calls, read anew."""
+    """Return the calls that wait for a person, in this session and the tasks of its open calls, read anew."""
     log.refresh()
     return list(read_call_status(log).pending_approvals(log.cursor.open_calls, log.session_id))
 
@@ -145,13 +145,13 @@ def is_awaited_by_worker(log: Log) -> bool:
 
 
 def ancestors(log: Log) -> list[Log]:
-    """The sessions above a task: its parent first, the one that is not a task last."""
+    """Return the sessions above a task: its parent first, the one that is not a task last."""
     row = log.store.session(log.session_id)
     return [Log(log.store, parent, log.runtime) for parent in _parent_rows(log.store, row)]
 
 
 def topmost_trashed(log: Log, task: SessionRow) -> str | None:
-    """The topmost session in the trash between a task and `log`: restoring it restores those below it."""
+    """Return the topmost session in the trash between a task and `log`: restoring it restores those below it."""
     line = [task, *_parent_rows(log.store, task)]
     between = takewhile(lambda row: row.session_id != log.session_id, line)
     trashed = [row.session_id for row in between if row.trashed_at is not None]

@@ -130,7 +130,7 @@ def summarise(path: Sequence[Entry], cursor: Cursor, window: int | None = None) 
     tokens = _tokens(context.build_context(path).items)
     length = MAX_SUMMARY if window is None else min(MAX_SUMMARY, max(window, MIN_LINE))
     if any(entry.seq < cursor.turn for entry in unsummarised):
-        # Seeds are summarised with the turns behind them; the system prompt stays.
+        # Seeds are summarised with the turns after them; the system prompt stays.
         older = [e for e in path if first <= e.seq < cursor.turn and (e.turn or e.role != "system")]
         compaction = _summarise_turns(earlier, older, cursor.turn, tokens, length)
     else:
@@ -200,7 +200,7 @@ def _summary_request(path: Sequence[Entry], compaction: Compaction, blobs: Blobs
 
 
 def offline_summary(entries: Sequence[Entry], length: int = MAX_SUMMARY) -> str:
-    """A summary made without a model: each message in a line, shortened. The same on every machine."""
+    """Summarise without a model: each message in a line, shortened, the same on every machine."""
     return _shorten(list(_lines(entries)), length) or "(no text)"
 
 
@@ -227,7 +227,7 @@ def _shorten(lines: list[str], length: int) -> str:
 def _files(
     entries: Sequence[Entry], earlier: Sequence[Compaction] = ()
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The files that were read and those that were changed, each once, in order."""
+    """Return the files that were read and those that were changed, each once, in order."""
     calls = [call for entry in entries if entry.message is not None for call in entry.message.calls]
     read = [*(path for compaction in earlier for path in compaction.files_read), *_paths(calls, READS)]
     changed = [
@@ -254,7 +254,7 @@ def manual_compaction(
     files_read: Sequence[str] | None = None,
     files_changed: Sequence[str] | None = None,
 ) -> Compaction:
-    """The entry to append for `session.compact`; without a summary one is made as in the loop, without a model.
+    """Return the entry to append for `session.compact`; a missing summary is made as in the loop, without a model.
 
     Raises `InvalidSummary` if the summary is empty, replaces nothing, or is longer than what it replaces.
     """
@@ -290,6 +290,6 @@ def _check_summary(entries: Sequence[Entry], summary: str, at: int, *, replaces_
 
 
 def _before_newest_turn(entries: Sequence[Entry], last: int) -> int:
-    """The seq before the newest turn, or the last one if there is no older turn."""
+    """Return the seq before the newest turn, or the last one if there is no older turn."""
     inputs = [entry.seq for entry in entries if entry.turn == entry.seq]
     return inputs[-1] - 1 if len(inputs) > 1 else last

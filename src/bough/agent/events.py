@@ -75,7 +75,7 @@ class RunResult(Struct, frozen=True, kw_only=True):
 
 
 def run_result(events: Iterable[Event], usage: Totals) -> RunResult:
-    """The result of a run that has ended, from its events."""
+    """Return the result of a run that has ended, from its events."""
     events = tuple(events)
     text, stop_reason, error = "", None, None
     for event in events:

@@ -173,7 +173,7 @@ class LimitChecker:
         return await self._parent._check() or limit
 
     async def _spent(self) -> Totals:
-        """The cost of the session and its tasks, read only if it is limited."""
+        """Return the cost of the session and its tasks, read only if it is limited."""
         if self.limits.max_cost_microcents is None:
             return Totals()
         writer = self._writer

@@ -52,7 +52,7 @@ class Loop:
         self._is_first_turn = False
 
     async def run(self, content: str | Message | None) -> AsyncIterator[Event]:
-        """Run a turn, and those queued behind it, event by event; without content resume the open turn."""
+        """Run a turn, and those queued after it, event by event; without content resume the open turn."""
         try:
             content = None if content is None else to_user_message(content)
             row = await self.writer.load()
@@ -243,7 +243,7 @@ class Loop:
     # -- waiting for a person ----------------------------------------------------------------------
 
     async def _waiting_status(self) -> CallStatus | None:
-        """The status of the open calls if all of them wait for a person, read anew: a decision may have come while
+        """Return the status of the open calls if all of them wait for a person, read anew: a decision may have come while
         their siblings ran. None otherwise."""
         open_calls = self.log.cursor.open_calls
         if not open_calls:
@@ -321,7 +321,7 @@ def build_loop(
     *,
     parent: LimitChecker | None = None,
 ) -> Loop:
-    """A loop with the usual collaborators; `parent` is that of the session which runs this one as a task."""
+    """Build a loop with the usual collaborators; `parent` checks the limits of the session that runs this one as a task."""
     checker = LimitChecker(writer, limits, parent)
     tool_runner = ToolRunner(writer, tools, TaskRunner(writer, models, checker, build_loop))
     caller = ModelCaller(writer, models, tool_runner, checker)

@@ -48,7 +48,7 @@ class ModelCaller:
         return None
 
     def context(self) -> Context:
-        """The context of the next call."""
+        """Return the context of the next call."""
         return trim(contexts.build_context(self.writer.path), self.limits.limits.max_messages)
 
     @property
@@ -80,7 +80,7 @@ class ModelCaller:
             raise
 
     async def _stream(self, model: Model, buffer: StreamBuffer) -> AsyncGenerator[Event | Answer, None]:
-        """Deltas as events, and the answer; text is made durable soon after it was shown."""
+        """Yield deltas as events, then the answer; text is made durable soon after it was shown."""
         specs = tuple(tool.spec for tool in self.tool_runner.allowed().values())
         saving = asyncio.ensure_future(self._save_periodically(buffer))
         try:
@@ -161,15 +161,15 @@ class ModelCaller:
 
 def with_unique_ids(message: Message) -> Message:
     """Give calls that share an id ids of their own: a result is paired by id."""
-    taken: set[str] = set()
+    used_ids: set[str] = set()
     parts: list[Part] = []
     for part in message.parts:
         if isinstance(part, ToolCall):
             call_id, number = part.id, 1
-            while call_id in taken:
+            while call_id in used_ids:
                 number += 1
                 call_id = f"{part.id}-{number}"
-            taken.add(call_id)
+            used_ids.add(call_id)
             part = part if call_id == part.id else replace(part, id=call_id)
         parts.append(part)
     return replace(message, parts=tuple(parts))

@@ -30,14 +30,14 @@ def trim(context: Context, max_messages: int | None) -> Context:
 
 
 def prompt_context(path: Sequence[Entry], limits: MessageLimits) -> Context:
-    """The context of a model call behind the last entry of a whole path, trimmed as that turn's calls were."""
+    """Return the context of a model call after the last entry of a whole path, trimmed as that turn's calls were."""
     turn = path[-1].turn if path else 0
     leaf = Leaf(path[turn - 1].branch, turn) if turn else Leaf(0, 0)
     return trim(contexts.build_context(path), limits.get(leaf))
 
 
 def tree_message_limits(log: Log) -> dict[Leaf, int]:
-    """The limits of the session's own turns, and of the turns below its fork."""
+    """Return the limits of the session's own turns, and of the turns below its fork."""
     own = message_limits(log.store.journal(log.session_id))
     branches = log.store.branches(log.session_id)
     if all(branch.session_id == log.session_id for branch in branches):

@@ -19,7 +19,7 @@ FIRST_FACT = 1
 
 
 def turn_start_data(row: SessionRow, detail: SessionDetail | None) -> dict[str, Any]:
-    """What a session's row says about its turns."""
+    """Return the data of a turn's start that is stored with the session: trigger, context window, policy."""
     policy = None if detail is None else detail.policy
     return _without_empty(
         trigger=_without_empty(type=row.trigger_type, id=row.trigger_id),
@@ -29,20 +29,20 @@ def turn_start_data(row: SessionRow, detail: SessionDetail | None) -> dict[str, 
 
 
 def queued_turn_data(log: Log) -> dict[str, Any]:
-    """Of a turn that a worker will run: the session's own model and tools. The worker records its own later."""
+    """Return the data of a turn that a worker will run: the session's model and tools. The worker records its own later."""
     row, detail = log.store.session_with_detail(log.session_id)
     own = _without_empty(model=row.model, tool_names=list(row.tool_names))
     return {**turn_start_data(row, detail), **own}
 
 
 def runner_data(models: Sequence[Model], tool_names: Iterable[str], limits: Limits) -> dict[str, Any]:
-    """Of the process that runs or resumes a turn: it may have another model and other tools."""
+    """Return the data of the process that runs or resumes a turn, which may have another model and other tools."""
     model = models[0].model if models else None
     return _without_empty(model=model, tool_names=list(tool_names), max_messages=limits.max_messages)
 
 
 def session_data(row: SessionRow, detail: SessionDetail | None) -> dict[str, Any]:
-    """The session's ids and the workspace it runs against."""
+    """Return the session's ids and the workspace it runs against."""
     workspace = None if detail is None else detail.workspace
     data = {
         "session_id": row.session_id,

@@ -112,15 +112,15 @@ def _final_answer(log: Log, error: str) -> str:
 
 
 def _open_task(log: Log, child: str) -> Log | None:
-    """The child's log if its turn is open."""
+    """Return the child's log if its turn is open."""
     task = Log(log.store, log.store.session(child), log.runtime)
     return task if task.cursor.turn else None
 
 
 def task_id(log: Log, key: str, since: int = 0) -> str:
-    """The session id of the task that a call started: the same before and after a crash.
+    """Return the session id of the task that a call started: the same before and after a crash.
 
-    The id recorded behind fact `since`, for a copy of a session has children of its own; otherwise made of the key.
+    The id recorded after fact `since`, because a copy of a session has its own children; otherwise derived from the key.
     """
     name = _task_name(log, key)
     for fact in reversed(log.store.journal(log.session_id, since)):
@@ -130,7 +130,7 @@ def task_id(log: Log, key: str, since: int = 0) -> str:
 
 
 def _task_name(log: Log, key: str) -> str:
-    """The part of its key that is the same in a copy of the session."""
+    """Return the part of its key that is the same in a copy of the session."""
     return key.removeprefix(f"{log.session_id}/")
 
 

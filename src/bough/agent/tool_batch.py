@@ -50,7 +50,7 @@ class ToolRunner:
         self.tools, self.tasks = tools, tasks
 
     def allowed(self) -> Mapping[str, Tool]:
-        """The tools in force at this leaf: a session's settings may narrow the tools of a run, never widen them."""
+        """Return the tools in force at this leaf: a session's settings may narrow the tools of a run, never widen them."""
         names = self.writer.settings().tools
         if names is None:
             return self.tools
@@ -190,7 +190,7 @@ class ToolRunner:
                 await self.writer.append(Draft(assistant(draft), finish="interrupted"))
 
     def cancelled_result(self, call: OpenCall, started: frozenset[CallPosition]) -> Message:
-        """The result of a cancelled call. A thread cannot be stopped, so an unsafe tool may still take effect."""
+        """Return the result of a cancelled call. A thread cannot be stopped, so an unsafe tool may still take effect."""
         if (call.seq, call.index) not in started:
             return tool_result(call.call.id, NOT_RUN, error=True, outcome="interrupted")
         tool = self.tools.get(call.call.name)
@@ -205,5 +205,5 @@ def _call_key(call: OpenCall) -> dict[str, Any]:
 
 
 def call_data(call: OpenCall) -> dict[str, Any]:
-    """A call as events carry it."""
+    """Return a call as events contain it."""
     return {**_call_key(call), "arguments": call.call.arguments}

@@ -93,11 +93,11 @@ class Writer:
             raise SessionIsReplay(row.session_id)
 
     def settings(self) -> Settings:
-        """The settings in force at the end of the path."""
+        """Return the settings in force at the end of the path."""
         return fold_settings(self.path)
 
     def session_limits(self) -> Mapping[str, Any] | None:
-        """The limits that the session's own settings set."""
+        """Return the limits that the session's own settings set."""
         return self.settings().limits
 
     def blob(self, digest: str) -> bytes | None:
@@ -129,7 +129,7 @@ class Writer:
             raise
 
     async def _take_lease(self, row: SessionRow) -> None:
-        """Also if cancelled meanwhile: then the lease that was just taken is given back."""
+        """Take the lease; if cancelled meanwhile, release it again."""
         taking = asyncio.ensure_future(self.run_blocking(self._lease, row))
         try:
             self._fence = await asyncio.shield(taking)
@@ -263,7 +263,7 @@ class Writer:
     # -- the ledger --------------------------------------------------------------------------------
 
     def announce_next_call(self, drafts: Sequence[Draft]) -> Call | None:
-        """The start of the model call that follows these drafts, to be part of their commit; None if none follows."""
+        """Return the start of the model call that follows these drafts, to be part of their commit; None if none follows."""
         last = drafts[-1].payload
         if not isinstance(last, Message) or last.role not in ("user", "tool") or self._first_model is None:
             return None
@@ -273,12 +273,12 @@ class Writer:
         return replace(self.announce_call(self._first_model), after_seq=self.log.leaf.seq + len(drafts))
 
     def announce_call(self, model: Model) -> Call:
-        """The start of a model call at the present leaf."""
+        """Return the start of a model call at the present leaf."""
         self.call_id = self.log.runtime.new_id("")
         return replace(self.ledger_row(model, None, is_answered=False), failed=False)
 
     def ledger_row(self, model: Model, usage: Usage | None, *, is_answered: bool) -> Call:
-        """The announced call, as it ended."""
+        """Return the ledger row of the announced call, as it ended."""
         after = self.log.leaf.seq
         return Call(
             call_id=self.call_id or self.log.runtime.new_id(""),
@@ -295,7 +295,7 @@ class Writer:
         )
 
     def side_call(self, model: Model, purpose: str) -> Call:
-        """The start of a call that is not the turn's own."""
+        """Return the start of a call that is not the turn's own."""
         call = self.ledger_row(model, None, is_answered=False)
         return replace(call, call_id=self.log.runtime.new_id(""), purpose=purpose, failed=False)
 

@@ -1,6 +1,6 @@
 """The difference between two paths: where they diverge, turn by turn, in text, tools, results and cost.
 
-Equal entry ids are equal histories, which gives the shared part; behind it values are compared. Turns are aligned by
+Equal entry ids are equal histories, which gives the shared part; after it values are compared. Turns are aligned by
 their inputs, so that one turn more or less does not make all later ones look changed, and results by call order. Two
 paths are the same if inputs, answers, calls, results and state are equal. Prompt, model and tools are listed in
 `setup` and are not a difference of behaviour. Knows paths and ledgers; does not know how a replay is made.

@@ -48,7 +48,7 @@ class HostEntries:
         return payload
 
     def _settings(self, settings: Settings) -> Settings | None:
-        """The replay's own model and prompt win over later settings of the source."""
+        """Return settings without the model and prompt that the replay overrides; None if nothing is left."""
         overrides, recorded = self.overrides, settings
         if overrides.model is not None:
             settings = replace(settings, model=None)

@@ -14,7 +14,7 @@ LONG = 200
 
 
 def diff_lines(diff: Diff) -> list[str]:
-    """The shared part, the setup, the turns, and the first divergence."""
+    """Return lines for the shared part, the setup, the turns, and the first divergence."""
     lines = [f"a {_side(diff.a.session_id, diff.a.models)}", f"b {_side(diff.b.session_id, diff.b.models)}"]
     lines.append(f"shared: {diff.shared} entries, {diff.shared_turns} turns")
     lines += [f"{change.name}: {_short(change.a)!r} -> {_short(change.b)!r}" for change in diff.setup]
@@ -29,7 +29,7 @@ def diff_lines(diff: Diff) -> list[str]:
 
 
 def report_lines(report: ReplayReport) -> list[str]:
-    """What was replayed, then the diff of source and replay in short."""
+    """Return lines for what was replayed, then the diff of source and replay in short."""
     cut = report.cut
     moved = "" if not cut.has_moved else f" (requested {cut.requested}, moved to a valid position)"
     lines = [

@@ -59,14 +59,14 @@ class Divergence(Struct, frozen=True):
 
 
 def heaviest_kind(divergences: Sequence[Divergence]) -> Kind:
-    """The kind of the most important difference of a turn."""
+    """Return the kind of the most important difference of a turn."""
     return max(
         (divergence.kind for divergence in divergences), key=lambda kind: WEIGHTS[kind], default="same"
     )
 
 
 def align(a: Sequence[TurnView], b: Sequence[TurnView]) -> Iterator[Aligned]:
-    """Pair the turns of both sides by the order of their inputs; a turn that is only on a single side is paired with None."""
+    """Pair the turns of both sides by the order of their inputs; a turn without a counterpart is paired with None."""
     keys_a, keys_b = [_key(turn.input) for turn in a], [_key(turn.input) for turn in b]
     head = _count_common(keys_a, keys_b)
     tail = _count_common(keys_a[head:][::-1], keys_b[head:][::-1])
@@ -148,7 +148,7 @@ def _compare_steps(a: Step | None, b: Step | None) -> Iterator[StepDifference]:
 
 
 def _step_text(step: Step | None) -> str:
-    """The calls of a step, or its text if it calls nothing."""
+    """Return the calls of a step, or its text if it calls nothing."""
     if step is None:
         return ""
     return calls_text(step) or message_text(step.message)

@@ -85,7 +85,7 @@ def _with_results(step: Step, entry: Entry, message: Message) -> Step:
 
 
 def message_text(message: Message) -> str:
-    """The text of a message, its media by type and hash."""
+    """Return the text of a message, its media by type and hash."""
     pieces = []
     for part in message.parts:
         if isinstance(part, Text):
@@ -104,7 +104,7 @@ def arguments_text(call: ToolCall) -> str:
 
 
 def calls_text(step: Step | None) -> str:
-    """The calls of a step in one line: `look({"order":41})`; empty if there are none."""
+    """Return the calls of a step in one line: `look({"order":41})`; empty if there are none."""
     calls = step.calls if step is not None else ()
     return ", ".join(f"{view.call.name}({arguments_text(view.call)})" for view in calls)
 

@@ -151,7 +151,7 @@ class TestAddress:
         assert refusal(address) is not None
         for addresses in ([address], ["93.184.216.34", address], [address, "93.184.216.34"]):
             with pytest.raises(OutOfScope):
-                HttpTools(keep, resolver=lambda host, port, found=addresses: found).fetch(
+                HttpTools(keep, resolver=lambda host, port, addresses=addresses: addresses).fetch(
                     "GET", "http://x.example/"
                 )
 
@@ -238,8 +238,8 @@ class TestRebinding:
 
     def test_the_next_address_is_tried_when_one_does_not_answer(self, server: Server) -> None:
         server.routes["/"] = serving(b"hello")
-        found = HttpTools(keep, frozenset({"x.example"}), lambda host, port: ["127.0.0.2", "127.0.0.1"])
-        assert found.fetch("GET", f"http://x.example:{server.server_address[1]}/").body == b"hello"
+        client = HttpTools(keep, frozenset({"x.example"}), lambda host, port: ["127.0.0.2", "127.0.0.1"])
+        assert client.fetch("GET", f"http://x.example:{server.server_address[1]}/").body == b"hello"
 
 
 class TestRedirect:
@@ -362,10 +362,10 @@ class TestAnswer:
         server.routes["/"] = serving(
             "grün".encode("latin-1"), content_type="text/plain; charset=iso-8859-1", set_cookie="hunter2"
         )
-        said = web(server).http_request("GET", f"http://{server.at}/")
-        assert said.startswith(f"200 OK http://{server.at}/\n")
-        assert said.endswith("\n\ngrün")
-        assert "hunter2" not in said
+        output = web(server).http_request("GET", f"http://{server.at}/")
+        assert output.startswith(f"200 OK http://{server.at}/\n")
+        assert output.endswith("\n\ngrün")
+        assert "hunter2" not in output
 
     def test_a_charset_that_makes_half_characters_is_not_used(self, server: Server) -> None:
         server.routes["/"] = serving(rb"\ud800", content_type="text/plain; charset=unicode_escape")
@@ -378,10 +378,10 @@ class TestAnswer:
     def test_more_than_the_cap_is_cut_and_said(self, server: Server) -> None:
         server.routes["/"] = serving(b"x" * 200_000)
         assert len(web(server).fetch("GET", f"http://{server.at}/").body) == 100_000
-        said = web(server).http_request("GET", f"http://{server.at}/")
-        assert "only the first 100,000 bytes" in said
-        assert "read_spill('blob of" in said
-        assert len(said) < 17_000
+        output = web(server).http_request("GET", f"http://{server.at}/")
+        assert "only the first 100,000 bytes" in output
+        assert "read_spill('blob of" in output
+        assert len(output) < 17_000
 
     def test_head_has_no_body(self, server: Server) -> None:
         server.routes["/"] = serving(b"12345")

@@ -252,9 +252,9 @@ class TestEnvironment:
         runner = Shell(
             Scope(root, "full"), lambda data, mime: "x", {**ENVIRON, "MY_TOKEN": "hunter2", "A": "b"}
         )
-        said = asyncio.run(runner.run(["env"])).output
-        assert "hunter2" not in said
-        assert "A=b" in said.splitlines()
+        env_output = asyncio.run(runner.run(["env"])).output
+        assert "hunter2" not in env_output
+        assert "A=b" in env_output.splitlines()
 
 
 class TestRun:

@@ -26,8 +26,8 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 def results(session: Session) -> list[str]:
-    found = [r for entry in session.path() if entry.message for r in entry.message.results]
-    return [" ".join(getattr(piece, "text", "[media]") for piece in result.content) for result in found]
+    results = [r for entry in session.path() if entry.message for r in entry.message.results]
+    return [" ".join(getattr(piece, "text", "[media]") for piece in result.content) for result in results]
 
 
 def run(session: Session, workspace: Workspace, *calls: tuple[str, dict]) -> list[str]:
@@ -94,8 +94,8 @@ class TestShellOfTheHost:
     def test_it_is_recorded_as_the_exchange_a_model_would_have_made(
         self, session: Session, workspace: Workspace
     ) -> None:
-        said = session.shell(["echo", "by hand"], workspace, commands=["echo"])
-        assert "by hand" in said
+        output = session.shell(["echo", "by hand"], workspace, commands=["echo"])
+        assert "by hand" in output
         assert [entry.role for entry in session.path()] == ["user", "assistant", "tool"]
         assert session.path()[0].message.text == "$ echo 'by hand'"
         assert session.row.status == "idle"

@@ -314,7 +314,7 @@ def _stat_writable(parent_fd: int, name: str, path: str) -> os.stat_result | Non
 
 
 def _replace(parent_fd: int, name: str, data: bytes, before_stat: os.stat_result | None) -> None:
-    """Write a temporary file temporary_name it, then rename: a reader sees the old file or the new one, and a symbolic
+    """Write a temporary file beside it, then rename: a reader sees the old file or the new one, and a symbolic
     link that was put there meanwhile is replaced, not followed. Other hard links keep the old text."""
     temporary_name = f".{secrets.token_hex(8)}.part"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -88,7 +88,7 @@ class ToolContext:
         self.details: dict[str, Any] = {}
         self.ends_turn = False
         self.is_cancelled = False
-        """Set when the turn is cancelled: a tool that runs in a thread should check it now and then, and stop."""
+        """Set when the turn is cancelled: a tool that runs in a thread should check it regularly, and stop."""
 
     async def task(
         self,
@@ -135,7 +135,7 @@ class ToolContext:
         self.updates.update(changes)
 
 
-MALFORMED = "The arguments are not a JSON object, so this was not run. Call it again with whole arguments."
+MALFORMED = "The arguments are not a JSON object, so this was not run. Call it again with complete arguments."
 
 
 class Tool(Struct, frozen=True, dict=True):
@@ -167,7 +167,7 @@ class Tool(Struct, frozen=True, dict=True):
         return self.spec.name
 
     def refusal(self, call: ToolCall) -> Message | None:
-        """The result of a call with malformed arguments, which must not run with defaults instead; None: it may run."""
+        """Return the result of a call with malformed arguments, which must not run with defaults instead; None: it may run."""
         return None if call.malformed is None else error_result(call, MALFORMED)
 
     async def run(self, context: ToolContext) -> Message:
@@ -198,7 +198,7 @@ class Tool(Struct, frozen=True, dict=True):
         return replace(message, parts=(replace(message.results[0], outcome="dry_run"),))
 
     def _timed_out(self, call: ToolCall) -> Message:
-        """The result after a timeout. A thread cannot be stopped: what an unsafe tool still does is not known."""
+        """Return the result after a timeout. A thread cannot be stopped: what an unsafe tool still does is not known."""
         why = f"{self.name} took longer than {self.timeout:g} s"
         if self.effect == "unsafe":
             return tool_result(
@@ -329,8 +329,8 @@ def _arguments(function: Callable[..., Any], name: str) -> tuple[type[Struct], s
             fields.append((parameter.name, hint))
         else:
             fields.append((parameter.name, hint, parameter.default))
-    made = msgspec.defstruct(f"{name}_arguments", fields, forbid_unknown_fields=True, kw_only=True)
-    return made, context_name
+    struct = msgspec.defstruct(f"{name}_arguments", fields, forbid_unknown_fields=True, kw_only=True)
+    return struct, context_name
 
 
 def _schema(arguments: type[Struct], name: str) -> dict[str, Any]:
