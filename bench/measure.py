@@ -86,7 +86,7 @@ def size_on_disk(path: Path) -> int:
     """Return the size of the file after a checkpoint that truncates the WAL."""
     connection = apsw.Connection(str(path))
     busy, *_ = connection.execute("pragma wal_checkpoint(truncate)").get
-    assert not busy, "somebody holds the WAL open"
+    assert not busy, "another connection holds the WAL open"
     connection.close()
     wal = Path(f"{path}-wal")
     return path.stat().st_size + (wal.stat().st_size if wal.exists() else 0)

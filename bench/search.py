@@ -85,7 +85,7 @@ def _build(store: bough.Store) -> Figure:
 
 
 def _held_up(store: bough.Store) -> Figure:
-    """Measure durable appends to another session of the store meanwhile."""
+    """Measure durable appends to another session of the store while the index is built."""
     session, load, done = store.start("other"), Workload(5), list[bool]()
     times: dict[bool, list[int]] = {True: [], False: []}
 
