@@ -54,10 +54,10 @@ def figures(plan: Plan) -> Iterator[Figure]:
             path = plan.path(f"crowd-{name}-{number}")
             alone.append(at_once(path, 1, turns))
             crowd.append(at_once(path, MANY, turns))
-        yield from _told(name, alone, crowd, turns)
+        yield from _figures(name, alone, crowd, turns)
 
 
-def _told(name: str, alone: list[list[Run]], crowd: list[list[Run]], turns: int) -> Iterator[Figure]:
+def _figures(name: str, alone: list[list[Run]], crowd: list[list[Run]], turns: int) -> Iterator[Figure]:
     one, many = middle([_rate(runs, turns) for runs in alone]), middle([_rate(runs, turns) for runs in crowd])
     steps = [time for runs in crowd for run in runs for time in run.times]
     worst = [max(time for run in runs for time in run.times) for runs in crowd]

@@ -76,7 +76,7 @@ def contents(store: Store) -> object:
         return [reader.execute(f"select * from {table}").fetchall() for table in tables]
 
 
-def found(store: Store, session: bough.Session) -> bough.Session:
+def reopened(store: Store, session: bough.Session) -> bough.Session:
     """The session as somebody else finds it: through another connection if there is a file."""
     if store.backend.url == "memory:":
         return store.session(session.session_id)
@@ -163,7 +163,7 @@ class TestKept:
         ]
         session = store.start(seeds=[system(text)])
         session.append(written)
-        again = found(store, session)
+        again = reopened(store, session)
         assert payloads(again) == [system(text), *written]
         assert again.state == {identity or "k": [text, {"z": text}]}
         assert again.verify() == []
@@ -189,7 +189,7 @@ class TestKept:
         except errors.BoughError:
             assert contents(store) == before
             return
-        again = found(store, session)
+        again = reopened(store, session)
         value = read(again.row)
         assert value in TEXTS.values() or value.startswith(("con_", "ses_"))
         assert again.verify() == []
@@ -260,7 +260,7 @@ class TestKept:
         call_id = "é" * length
         session = store.start()
         session.append([user("x"), assistant(ToolCall(call_id, "t", {"n": 1})), tool_result(call_id, "r")])
-        again = found(store, session)
+        again = reopened(store, session)
         assert payloads(again)[1].calls[0].id == payloads(again)[2].results[0].call_id == call_id
         assert again.verify() == []
 
@@ -269,7 +269,7 @@ class TestKept:
         for keys in orders:
             session = store.start()
             session.append(in_a_call({key: {inner: n for n, inner in enumerate(keys)} for key in keys}))
-            arguments = payloads(found(store, session))[1].calls[0].arguments
+            arguments = payloads(reopened(store, session))[1].calls[0].arguments
             assert list(arguments) == keys
             assert [list(inner) for inner in arguments.values()] == [keys] * len(keys)
 
@@ -298,7 +298,7 @@ class TestKept:
         session = store.start()
         session.append(in_a_call({"n": number, "l": [number]}))
         session.append([tool_result("c", number, state={"n": number}, details={"n": number})])
-        again = found(store, session)
+        again = reopened(store, session)
         value = payloads(again)[1].calls[0].arguments["n"]
         assert value == number
         assert type(value) is type(number)
@@ -310,7 +310,7 @@ class TestKept:
         line = "x" * 10_000_000
         session = store.start()
         session.append([user(line), assistant("", ToolCall("c", "t", {"line": line}))])
-        assert payloads(found(store, session)) == [
+        assert payloads(reopened(store, session)) == [
             user(line),
             assistant("", ToolCall("c", "t", {"line": line})),
         ]
@@ -319,14 +319,14 @@ class TestKept:
         big = {"rows": ["ü" * 1_000] * 5_000}
         session = store.start()
         session.append([*in_a_call({}), tool_result("c", big, details=big)])
-        result = payloads(found(store, session))[2].results[0]
+        result = payloads(reopened(store, session))[2].results[0]
         assert json.loads(result.content[0].text) == result.details == big
 
     def test_thousands_of_entries_in_one_append(self, store: Store) -> None:
         session = store.start()
         many = [user(str(n)) for n in range(5_000)]
         session.append(many)
-        assert payloads(found(store, session)) == many
+        assert payloads(reopened(store, session)) == many
 
     def test_many_parallel_calls_answered_backwards(self, store: Store) -> None:
         session = store.start()
@@ -335,7 +335,7 @@ class TestKept:
         for call in reversed(calls):
             session.append([tool_result(call.id, call.id)])
         assert session.open_tool_calls == ()
-        assert found(store, session).verify() == []
+        assert reopened(store, session).verify() == []
 
     def test_two_open_calls_of_one_id_take_two_results(self, store: Store) -> None:
         session = store.start()
@@ -361,7 +361,7 @@ class TestKept:
             except errors.NotJson:
                 deep += 1
                 continue
-            again = found(store, session)
+            again = reopened(store, session)
             assert payloads(again)[1].calls[0].arguments == {"deep": value}
             assert again.state == {"deep": value}
             assert again.verify() == []
@@ -373,7 +373,7 @@ def _answered(store: Store, **how: Any) -> object:
     session = store.start()
     with session.turn("x") as turn:
         turn.answer(assistant("y"), **how)
-    read = found(store, session)
+    read = reopened(store, session)
     for name in ("model", "provider"):
         if name in how:
             assert getattr(read.model_calls()[0], name) == (how[name] or None)
@@ -387,21 +387,21 @@ def _failed(store: Store, text: str) -> None:
             turn.failed(text)
         finally:
             turn.answer(assistant("y"))
-    assert any(fact.data.get("why") == text for fact in found(store, session).journal())
+    assert any(fact.data.get("why") == text for fact in reopened(store, session).journal())
 
 
 def _turn(store: Store, text: str) -> None:
     session = store.start()
     with session.turn("x", trigger=text) as turn:
         turn.answer(assistant("y"))
-    assert any(fact.data.get("trigger") == text for fact in found(store, session).journal())
+    assert any(fact.data.get("trigger") == text for fact in reopened(store, session).journal())
 
 
 def _evidence(store: Store, text: str) -> None:
     session = store.start()
     evidence = Evidence(text, {"0": {"signature": text}})
     session.log.append([Draft(user("x")), Draft(assistant("y"), text, text, evidence)])
-    last = found(store, session).path()[-1]
+    last = reopened(store, session).path()[-1]
     assert (last.evidence, last.model, last.finish) == (evidence, text, text)
 
 
@@ -556,7 +556,7 @@ class TestRefused:
         session = store.start()
         session.append([user("before")])
         refused(store, lambda: session.append([item]))
-        assert payloads(found(store, session)) == [user("before")]
+        assert payloads(reopened(store, session)) == [user("before")]
 
     @pytest.mark.parametrize(
         "result",
@@ -576,7 +576,7 @@ class TestRefused:
         session = store.start()
         session.append(in_a_call({}))
         refused(store, lambda: session.append([Message("tool", (result,))]))
-        assert found(store, session).verify() == []
+        assert reopened(store, session).verify() == []
 
     @pytest.mark.parametrize(
         "usage",
@@ -637,8 +637,8 @@ class TestRefused:
         session.note(state={"mine": mine, "deep": {"mine": mine}})
         mine.append(2)
         session.note(state={"next": 1})
-        assert found(store, session).state == {"mine": [1], "deep": {"mine": [1]}, "next": 1}
-        assert found(store, session).verify() == []
+        assert reopened(store, session).state == {"mine": [1], "deep": {"mine": [1]}, "next": 1}
+        assert reopened(store, session).verify() == []
         assert session.state == {"mine": [1], "deep": {"mine": [1]}, "next": 1}
 
     def test_what_the_caller_does_to_the_state_it_read_does_not_reach_the_log(self, store: Store) -> None:
@@ -647,8 +647,8 @@ class TestRefused:
         session.state["forged"] = True
         session.state["deep"]["b"].append(2)
         session.note(state={"next": 1})
-        assert found(store, session).state == {"a": 1, "deep": {"b": [1]}, "next": 1}
-        assert found(store, session).verify() == []
+        assert reopened(store, session).state == {"a": 1, "deep": {"b": [1]}, "next": 1}
+        assert reopened(store, session).verify() == []
 
     def test_an_input_in_the_place_of_a_seed_is_an_input(self, store: Store) -> None:
         """Rewound below the seeds, what follows is no seed; or the rewind is refused."""
@@ -713,7 +713,7 @@ class TestInlineMedia:
         digest = bough.core.media.digest(PIXELS)
         assert digest.encode() in bodies
         assert store.blob(digest) == PIXELS
-        assert found(store, session).verify() == []
+        assert reopened(store, session).verify() == []
 
     @pytest.mark.parametrize("place", VERBATIM)
     def test_what_must_stay_verbatim_stays_or_is_refused(self, store: Store, place: str) -> None:
@@ -724,7 +724,7 @@ class TestInlineMedia:
         except errors.BoughError:
             assert contents(store) == before
             return
-        again = found(store, session)
+        again = reopened(store, session)
         assert payloads(again) == VERBATIM[place]
         assert again.verify() == []
 
@@ -741,7 +741,7 @@ class TestInlineMedia:
         session = store.start()
         session.append(INLINE["state"])
         session.note(state={"next": 1})
-        again = found(store, session)
+        again = reopened(store, session)
         assert again.state["image"] == session.state["image"]
         assert again.verify() == []
 

@@ -63,7 +63,7 @@ def session(store: Store) -> Session:
 
 
 @pytest.fixture
-def asked(session: Session) -> Session:
+def session_with_calls(session: Session) -> Session:
     """Entries 1 system, 2 user, 3 answer with two calls, 4 and 5 their results, 6 final answer."""
     session.append([user("q"), assistant(ToolCall("a", "t"), ToolCall("b", "t"))])
     session.append([tool_result("b", "2")])
@@ -178,12 +178,12 @@ class TestRewind:
         assert texts(session)[-1] == "re 2"
         assert session.verify() == []
 
-    def test_a_cut_falls_between_pairs_and_says_so(self, asked: Session) -> None:
+    def test_a_cut_falls_between_pairs_and_says_so(self, session_with_calls: Session) -> None:
         for to, at in [(6, 6), (5, 5), (4, 2), (3, 2), (2, 2), (1, 1), (0, 0)]:
-            assert asked.log.cut(to) == Cut(at, to)
-        cut = asked.rewind(to=4)
+            assert session_with_calls.log.cut(to) == Cut(at, to)
+        cut = session_with_calls.rewind(to=4)
         assert (cut.at, cut.has_moved) == (2, True)
-        assert asked.leaf.seq == 2
+        assert session_with_calls.leaf.seq == 2
 
     def test_redo_reaches_the_branch_left_behind(self, session: Session) -> None:
         talk(session, "1", "2", "3")
@@ -214,14 +214,14 @@ class TestRewind:
         with pytest.raises(InvalidSummary):
             session.rewind(to=1, summary="  ")
 
-    def test_a_place_that_is_not_there_is_refused(self, asked: Session) -> None:
+    def test_a_place_that_is_not_there_is_refused(self, session_with_calls: Session) -> None:
         for nowhere in (-1, 7):
             with pytest.raises(InvalidPosition):
-                asked.rewind(to=nowhere)
+                session_with_calls.rewind(to=nowhere)
             with pytest.raises(InvalidPosition):
-                asked.fork(at=nowhere)
+                session_with_calls.fork(at=nowhere)
         with pytest.raises(InvalidPosition):
-            asked.checkout(Leaf(99, 1))
+            session_with_calls.checkout(Leaf(99, 1))
 
     def test_moves_are_refused_while_the_session_runs(self, store: Store, session: Session) -> None:
         with session.turn("q") as turn:
@@ -243,43 +243,43 @@ class TestRewind:
 
 
 class TestFork:
-    def test_it_does_not_touch_its_source(self, store: Store, asked: Session) -> None:
-        before = read_everything(store.backend, asked.session_id)
-        fork = asked.fork(at=2)
+    def test_it_does_not_touch_its_source(self, store: Store, session_with_calls: Session) -> None:
+        before = read_everything(store.backend, session_with_calls.session_id)
+        fork = session_with_calls.fork(at=2)
         fork.append([assistant("another way")])
-        assert read_everything(store.backend, asked.session_id) == before
+        assert read_everything(store.backend, session_with_calls.session_id) == before
         assert texts(fork) == ["You help.", "q", "another way"]
         assert [entry.seq for entry in fork.path()] == [1, 2, 3]
 
-    def test_it_has_its_own_conversation_and_knows_its_parent(self, asked: Session) -> None:
-        fork = asked.fork(at=2)
-        assert fork.row.conversation_id != asked.row.conversation_id
+    def test_it_has_its_own_conversation_and_knows_its_parent(self, session_with_calls: Session) -> None:
+        fork = session_with_calls.fork(at=2)
+        assert fork.row.conversation_id != session_with_calls.row.conversation_id
         assert (fork.row.relation, fork.row.parent_session, fork.row.parent_seq) == (
             "fork",
-            asked.session_id,
+            session_with_calls.session_id,
             2,
         )
         parent = fork.parent()
         assert parent is not None
-        assert parent.session_id == asked.session_id
+        assert parent.session_id == session_with_calls.session_id
 
-    def test_overrides_are_its_first_entry_and_no_seed_is_rewritten(self, asked: Session) -> None:
-        fork = asked.fork(at=2, model="other", prompt="Be strict.", tools=["t"])
+    def test_overrides_are_its_first_entry_and_no_seed_is_rewritten(self, session_with_calls: Session) -> None:
+        fork = session_with_calls.fork(at=2, model="other", prompt="Be strict.", tools=["t"])
         assert fork.entries()[0].payload == Settings("other", "Be strict.", None, ("t",))
         assert fork.request("anthropic")["system"][0]["text"] == "Be strict."
-        assert asked.request("anthropic")["system"][0]["text"] == "You help."
-        assert fork.path()[0] == asked.path()[0]
+        assert session_with_calls.request("anthropic")["system"][0]["text"] == "You help."
+        assert fork.path()[0] == session_with_calls.path()[0]
 
-    def test_shared_entries_have_the_same_ids_and_numbers(self, asked: Session) -> None:
-        fork = asked.fork()
-        assert fork.path() == asked.path()
+    def test_shared_entries_have_the_same_ids_and_numbers(self, session_with_calls: Session) -> None:
+        fork = session_with_calls.fork()
+        assert fork.path() == session_with_calls.path()
         talk(fork, "x")
-        talk(asked, "y")
-        assert [e.entry_id for e in fork.path()][:6] == [e.entry_id for e in asked.path()][:6]
-        assert fork.path()[6].entry_id != asked.path()[6].entry_id
+        talk(session_with_calls, "y")
+        assert [e.entry_id for e in fork.path()][:6] == [e.entry_id for e in session_with_calls.path()][:6]
+        assert fork.path()[6].entry_id != session_with_calls.path()[6].entry_id
 
-    def test_a_fork_within_a_batch_moves_before_it(self, asked: Session) -> None:
-        fork = asked.fork(at=4)
+    def test_a_fork_within_a_batch_moves_before_it(self, session_with_calls: Session) -> None:
+        fork = session_with_calls.fork(at=4)
         assert fork.cut == Cut(at=2, requested=4)
         assert fork.row.parent_seq == 2
 
@@ -340,16 +340,16 @@ class TestFork:
                 store.session(source.session_id).fork(at=200)
         assert (place.stat().st_size - before) / count < 4_096
 
-    def test_its_tools_are_narrowed_and_never_widened(self, asked: Session) -> None:
-        asked.set(tools=("look", "refund"))
-        fork = asked.fork(tools=["look"])
+    def test_its_tools_are_narrowed_and_never_widened(self, session_with_calls: Session) -> None:
+        session_with_calls.set(tools=("look", "refund"))
+        fork = session_with_calls.fork(tools=["look"])
         assert fork.context().settings.tools == fork.row.tool_names == ("look",)
         before = fork.row
-        for source, tools in ((asked, ["look", "delete"]), (fork, ["refund"])):
+        for source, tools in ((session_with_calls, ["look", "delete"]), (fork, ["refund"])):
             with pytest.raises(ToolsNotAllowed):
                 source.fork(tools=tools)
         assert fork.row == before
-        assert asked.fork(at=asked.leaf.seq - 1, tools=["delete"]).row.tool_names == ("delete",)
+        assert session_with_calls.fork(at=session_with_calls.leaf.seq - 1, tools=["delete"]).row.tool_names == ("delete",)
 
     def test_state_comes_along_for_free(self, session: Session) -> None:
         session.note(state={"a": 1})
@@ -361,37 +361,37 @@ class TestFork:
 
 
 class TestSet:
-    def test_what_holds_is_the_fold_of_the_path(self, asked: Session) -> None:
-        asked.set(model="a", tools=("look", "refund"))
-        asked.set(prompt="Be brief.")
-        asked.set(tools=("refund",))
-        settings = asked.context().settings
+    def test_what_holds_is_the_fold_of_the_path(self, session_with_calls: Session) -> None:
+        session_with_calls.set(model="a", tools=("look", "refund"))
+        session_with_calls.set(prompt="Be brief.")
+        session_with_calls.set(tools=("refund",))
+        settings = session_with_calls.context().settings
         assert (settings.model, settings.prompt, settings.tools) == ("a", "Be brief.", ("refund",))
 
-    def test_tools_are_narrowed_and_never_widened(self, asked: Session) -> None:
-        asked.set(tools=("look", "refund"))
-        asked.set(tools=("look",))
-        before = asked.leaf
+    def test_tools_are_narrowed_and_never_widened(self, session_with_calls: Session) -> None:
+        session_with_calls.set(tools=("look", "refund"))
+        session_with_calls.set(tools=("look",))
+        before = session_with_calls.leaf
         for attempt in (
-            lambda: asked.set(tools=("look", "refund")),
-            lambda: asked.append([Settings(tools=("delete",))]),
-            lambda: asked.append([Settings(tools=()), Settings(tools=("look",))]),
+            lambda: session_with_calls.set(tools=("look", "refund")),
+            lambda: session_with_calls.append([Settings(tools=("delete",))]),
+            lambda: session_with_calls.append([Settings(tools=()), Settings(tools=("look",))]),
         ):
             with pytest.raises(ToolsNotAllowed):
                 attempt()
         with pytest.raises(ToolsNotAllowed, match=r"refund.*may use look\b"):
-            asked.set(tools=("look", "refund"))
-        assert asked.leaf == before
-        asked.set(tools=())
+            session_with_calls.set(tools=("look", "refund"))
+        assert session_with_calls.leaf == before
+        session_with_calls.set(tools=())
         with pytest.raises(ToolsNotAllowed, match="no tool"):
-            asked.set(tools=("look",))
+            session_with_calls.set(tools=("look",))
 
-    def test_a_rewind_goes_back_behind_the_narrowing(self, asked: Session) -> None:
-        at = asked.leaf.seq
-        asked.set(tools=("look",))
-        asked.rewind(to=at)
-        asked.set(tools=("refund",))
-        assert asked.context().settings.tools == ("refund",)
+    def test_a_rewind_goes_back_behind_the_narrowing(self, session_with_calls: Session) -> None:
+        at = session_with_calls.leaf.seq
+        session_with_calls.set(tools=("look",))
+        session_with_calls.rewind(to=at)
+        session_with_calls.set(tools=("refund",))
+        assert session_with_calls.context().settings.tools == ("refund",)
 
 
 class TestCompact:
@@ -503,21 +503,21 @@ class TestCompact:
 
 
 class TestReading:
-    def test_parts_of_the_path(self, asked: Session) -> None:
-        assert [entry.seq for entry in asked.path(since=4)] == [5, 6]
-        assert [entry.seq for entry in asked.path(last=2)] == [5, 6]
-        assert [entry.seq for entry in asked.transcript()] == [2, 6]
-        assert len(asked.path()) == 6
+    def test_parts_of_the_path(self, session_with_calls: Session) -> None:
+        assert [entry.seq for entry in session_with_calls.path(since=4)] == [5, 6]
+        assert [entry.seq for entry in session_with_calls.path(last=2)] == [5, 6]
+        assert [entry.seq for entry in session_with_calls.transcript()] == [2, 6]
+        assert len(session_with_calls.path()) == 6
 
-    def test_hydrate_gives_row_seeds_messages_state_and_totals(self, store: Store, asked: Session) -> None:
-        asked.note(state={"a": 1})
-        found = store.hydrate(asked.session_id)
+    def test_hydrate_gives_row_seeds_messages_state_and_totals(self, store: Store, session_with_calls: Session) -> None:
+        session_with_calls.note(state={"a": 1})
+        found = store.hydrate(session_with_calls.session_id)
         assert [entry.seq for entry in found.seeds] == [1]
-        assert found.messages == asked.path(since=1)
-        assert (found.state, found.totals, found.row) == ({"a": 1}, asked.usage(), asked.row)
+        assert found.messages == session_with_calls.path(since=1)
+        assert (found.state, found.totals, found.row) == ({"a": 1}, session_with_calls.usage(), session_with_calls.row)
 
-    def test_the_five_event_types(self, asked: Session) -> None:
-        assert [event.type for event in asked.log_events()] == [
+    def test_the_five_event_types(self, session_with_calls: Session) -> None:
+        assert [event.type for event in session_with_calls.log_events()] == [
             "system_message",
             "user_message",
             "assistant_message",
@@ -533,12 +533,12 @@ class TestReading:
         assert len(session.messages("anthropic", Budget(tokens=200))) == 2
         assert session.fit(Budget(tokens=200)).dropped == (2, 3)
 
-    def test_the_projection_is_the_same_bytes_from_another_handle(self, store: Store, asked: Session) -> None:
+    def test_the_projection_is_the_same_bytes_from_another_handle(self, store: Store, session_with_calls: Session) -> None:
         from bough.wire import render
 
         for provider in ("anthropic", "openai-chat"):
-            other = store.session(asked.session_id)
-            assert render(asked.request(provider)) == render(other.request(provider))
+            other = store.session(session_with_calls.session_id)
+            assert render(session_with_calls.request(provider)) == render(other.request(provider))
 
     @pytest.mark.parametrize("is_fork", [False, True])
     def test_explain_knows_which_messages_the_model_was_given(self, session: Session, is_fork: bool) -> None:
@@ -583,23 +583,23 @@ class TestReading:
 
 
 class TestCare:
-    def test_title_and_tags_do_not_move_the_leaf(self, store: Store, asked: Session) -> None:
-        leaf = asked.leaf
-        asked.title("Order 41")
-        assert asked.tag(colour="red", size="l") == {"colour": "red", "size": "l"}
-        assert asked.tag(size=None) == {"colour": "red"}
-        assert (asked.row.title, asked.row.tags, asked.row.leaf) == ("Order 41", {"colour": "red"}, leaf)
+    def test_title_and_tags_do_not_move_the_leaf(self, store: Store, session_with_calls: Session) -> None:
+        leaf = session_with_calls.leaf
+        session_with_calls.title("Order 41")
+        assert session_with_calls.tag(colour="red", size="l") == {"colour": "red", "size": "l"}
+        assert session_with_calls.tag(size=None) == {"colour": "red"}
+        assert (session_with_calls.row.title, session_with_calls.row.tags, session_with_calls.row.leaf) == ("Order 41", {"colour": "red"}, leaf)
         assert [row.session_id for row in store.sessions(tag=("colour", "red")).sessions] == [
-            asked.session_id
+            session_with_calls.session_id
         ]
 
-    def test_end_completes_and_the_next_turn_starts_again(self, asked: Session) -> None:
-        asked.end()
-        assert (asked.row.status, asked.row.completed_at is not None) == ("completed", True)
-        with asked.turn("more") as turn:
-            assert asked.row.status == "running"
+    def test_end_completes_and_the_next_turn_starts_again(self, session_with_calls: Session) -> None:
+        session_with_calls.end()
+        assert (session_with_calls.row.status, session_with_calls.row.completed_at is not None) == ("completed", True)
+        with session_with_calls.turn("more") as turn:
+            assert session_with_calls.row.status == "running"
             turn.answer(assistant("a"))
-        assert asked.row.status == "idle"
+        assert session_with_calls.row.status == "idle"
 
     def test_a_message_of_a_wrong_role_cannot_open_a_turn(self, session: Session) -> None:
         with pytest.raises(InvalidMessage, match="opens with a user message"), session.turn(assistant("x")):

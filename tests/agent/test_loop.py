@@ -516,14 +516,14 @@ class TestMostMessages:
             )
         return session
 
-    def given(self, model: ScriptedModel) -> list[int]:
+    def context_lengths(self, model: ScriptedModel) -> list[int]:
         return [len(request.context.items) for request in model.requests]
 
     @pytest.mark.parametrize(("most", "given"), [(13, 13), (12, 9), (6, 5), (1, 1), (0, 1)])
     def test_older_turns_go_whole_and_the_session_goes_on(self, long: Session, most: int, given: int) -> None:
         model = ScriptedModel(["fine"])
         events = long.send_sync("now", model=model, limits=Limits(max_messages=most)).events
-        assert self.given(model) == [given]
+        assert self.context_lengths(model) == [given]
         assert model.requests[0].context.system == ("You help.",)
         assert events[-1].data == {"stop_reason": "answered"}
         assert len(long.path()) == 15
@@ -534,7 +534,7 @@ class TestMostMessages:
     def test_a_turn_longer_than_that_is_given_whole(self, long: Session, desk: Desk) -> None:
         model = ScriptedModel([ask(("look", 1)), ask(("look", 2)), "done"])
         long.send_sync("now", model=model, tools=desk.tools(), limits=Limits(max_messages=2))
-        assert self.given(model) == [1, 3, 5]
+        assert self.context_lengths(model) == [1, 3, 5]
         assert long.path()[-1].message.text == "done"
 
     def test_a_summary_stays(self, long: Session) -> None:
@@ -548,7 +548,7 @@ class TestMostMessages:
         model = ScriptedModel(["fine", "fine"])
         long.send_sync("now", model=model, limits=Limits(max_messages=9))
         long.send_sync("now", model=model, limits=Limits(max_messages=1))
-        assert self.given(model) == [5, 1]
+        assert self.context_lengths(model) == [5, 1]
 
     def test_what_it_was_is_told_with_the_turn(self, long: Session) -> None:
         long.send_sync("now", model=ScriptedModel(["fine"]), limits=Limits(max_messages=6))
@@ -859,7 +859,7 @@ class TestStreaming:
                 yield Delta("short words and then ")
                 await asyncio.sleep(30)
 
-        async def kept() -> str:
+        async def wait_for_draft() -> str:
             while (said := store.backend.draft(session.session_id)) is None:
                 await asyncio.sleep(0.02)
             return said
@@ -868,7 +868,7 @@ class TestStreaming:
             run = session.send("q", model=Pondering([]))
             async for event in run:
                 if event.type == "session:delta":
-                    assert await asyncio.wait_for(kept(), 10) == event.data["text"]
+                    assert await asyncio.wait_for(wait_for_draft(), 10) == event.data["text"]
                     run.cancel()
 
         asyncio.run(main())

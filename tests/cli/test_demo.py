@@ -13,7 +13,7 @@ from support.terminal import Terminal, bough
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
+def demo_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
     folder = tmp_path_factory.mktemp("demo") / "here"
     done = bough("demo", "--folder", folder, "--json", store=None)
     assert done.code == 0, done.err
@@ -21,17 +21,17 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, obje
 
 
 class TestDemo:
-    def test_every_claim_held(self, kept: tuple[Path, dict[str, object]]) -> None:
-        _, said = kept
+    def test_every_claim_held(self, demo_run: tuple[Path, dict[str, object]]) -> None:
+        _, said = demo_run
         assert said["passed"] is True
         assert len(said["claims"]) >= 15  # type: ignore[arg-type]
 
-    def test_the_money_went_once(self, kept: tuple[Path, dict[str, object]]) -> None:
-        folder, _ = kept
+    def test_the_money_went_once(self, demo_run: tuple[Path, dict[str, object]]) -> None:
+        folder, _ = demo_run
         assert len((folder / "bank.txt").read_text().splitlines()) == 1
 
-    def test_the_store_tells_the_same_story(self, kept: tuple[Path, dict[str, object]]) -> None:
-        folder, _ = kept
+    def test_the_store_tells_the_same_story(self, demo_run: tuple[Path, dict[str, object]]) -> None:
+        folder, _ = demo_run
         with library.open(folder / "demo.db") as store:
             rows = list(store.all_sessions())
             assert sorted(str(row.relation) for row in rows) == ["None", "fork", "replay"]

@@ -21,7 +21,7 @@ from bough.core.context import Context, build_context, fold_settings
 from support.random_logs import path_of, paths
 
 
-def told(context: Context) -> list[str]:
+def texts(context: Context) -> list[str]:
     return [item.message.text for item in context.items]
 
 
@@ -30,7 +30,7 @@ def test_the_system_prompt_stands_apart_and_notes_never_show() -> None:
         path_of(system("one"), system("two"), Note({"x": 1}), user("q"), assistant("a"), seeds=2)
     )
     assert context.system == ("one", "two")
-    assert told(context) == ["q", "a"]
+    assert texts(context) == ["q", "a"]
 
 
 def test_a_compaction_shows_its_summary_then_what_it_kept_then_what_came_after() -> None:
@@ -46,7 +46,7 @@ def test_a_compaction_shows_its_summary_then_what_it_kept_then_what_came_after()
     )
     context = build_context(path)
     assert context.system == ("s",)
-    assert [text.split("\n\n")[-1] for text in told(context)] == ["sum", "3", "4", "5"]
+    assert [text.split("\n\n")[-1] for text in texts(context)] == ["sum", "3", "4", "5"]
     assert context.items[0].pinned
 
 
@@ -59,11 +59,11 @@ def test_an_uncompaction_restores_the_exact_earlier_context() -> None:
 def test_the_summary_of_an_earlier_compaction_is_never_lost() -> None:
     turns = [user("1"), assistant("2"), Compaction("first", 2), user("4"), assistant("5")]
     both = build_context(path_of(*turns, Compaction("second", 5), user("7")))
-    assert [text.split("\n\n")[-1] for text in told(both)] == ["first", "second", "5", "7"]
+    assert [text.split("\n\n")[-1] for text in texts(both)] == ["first", "second", "5", "7"]
     folded = build_context(
         path_of(*turns, Compaction("second tells first", 5, replaces_earlier=True), user("7"))
     )
-    assert [text.split("\n\n")[-1] for text in told(folded)] == ["second tells first", "5", "7"]
+    assert [text.split("\n\n")[-1] for text in texts(folded)] == ["second tells first", "5", "7"]
 
 
 def test_cancelling_a_later_compaction_brings_the_earlier_one_back() -> None:
@@ -75,13 +75,13 @@ def test_cancelling_a_later_compaction_brings_the_earlier_one_back() -> None:
         assistant("5"),
         Compaction("second", 5, replaces_earlier=True),
     ]
-    assert told(build_context(path_of(*turns, Uncompaction(6)))) == told(build_context(path_of(*turns[:5])))
+    assert texts(build_context(path_of(*turns, Uncompaction(6)))) == texts(build_context(path_of(*turns[:5])))
 
 
 def test_a_branch_summary_names_the_branch_that_was_left() -> None:
     context = build_context(path_of(user("q"), BranchSummary("nothing there", 9, "ab")))
-    assert "message 9" in told(context)[1]
-    assert told(context)[1].endswith("nothing there")
+    assert "message 9" in texts(context)[1]
+    assert texts(context)[1].endswith("nothing there")
 
 
 def test_settings_fold_along_the_path() -> None:
@@ -110,8 +110,8 @@ def test_a_window_that_begins_within_a_turn_drops_the_half_turn() -> None:
     path = path_of(
         user("1"), assistant(ToolCall("a", "t")), tool_result("a"), assistant("4"), user("5"), assistant("6")
     )
-    assert told(build_context(path[2:])) == ["5", "6"]
-    assert told(build_context(path[1:4])) == []
+    assert texts(build_context(path[2:])) == ["5", "6"]
+    assert texts(build_context(path[1:4])) == []
 
 
 def test_what_the_host_keeps_beside_a_message_is_not_in_the_context() -> None:

@@ -154,7 +154,7 @@ class Twin(BaseCheckpointSaver[Any]):
         await self.ours.aput_writes(config, still, task_id, task_path)
 
 
-def told(one: CheckpointTuple | None) -> Any:
+def comparable(one: CheckpointTuple | None) -> Any:
     """All that a tuple tells, the names in its configs aside."""
     if one is None:
         return None
@@ -169,7 +169,7 @@ def told(one: CheckpointTuple | None) -> Any:
 
 
 def compare(found: CheckpointTuple | None, wanted: CheckpointTuple | None) -> None:
-    ours, theirs = told(found), told(wanted)
+    ours, theirs = comparable(found), comparable(wanted)
     if ours != theirs:
         raise AssertionError(f"ours:   {ours}\ntheirs: {theirs}")
 

@@ -331,7 +331,7 @@ class TestAnything:
     def test_whatever_agents_and_people_say_comes_back_and_the_log_stays_whole(
         self, events: list[Event]
     ) -> None:
-        async def said() -> None:
+        async def send_text() -> None:
             service = BoughSessionService(Store(MemoryStore()))
             session = await service.create_session(app_name=APP, user_id="ann")
             for event in events:
@@ -341,7 +341,7 @@ class TestAnything:
             assert [e.model_dump_json() for e in found.events] == [e.model_dump_json() for e in events]
             assert list(service.store.verify()) == []
 
-        asyncio.run(said())
+        asyncio.run(send_text())
 
 
 class TestEntries:

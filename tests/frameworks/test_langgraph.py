@@ -39,7 +39,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send
-from langgraph_graphs import Twin, agent, asking, asks_a_person, on, told, with_a_subgraph
+from langgraph_graphs import Twin, agent, asking, asks_a_person, on, comparable, with_a_subgraph
 from typing_extensions import TypedDict
 
 import bough
@@ -71,7 +71,7 @@ def session_of(store: Store, thread: str) -> Session:
     return found
 
 
-def said(session: Session) -> list[tuple[str | None, str]]:
+def roles_and_texts(session: Session) -> list[tuple[str | None, str]]:
     """Role and words of what stands on the path."""
     session.refresh()
     messages = [entry.message for entry in session.path() if entry.message is not None]
@@ -266,7 +266,7 @@ class TestAnyHistory:
             both.get_tuple(on("1"))
             assert len(list(both.list(on("1")))) == len(made)
         both.ours.copy_thread("1", "2")
-        assert [told(one) for one in saver.list(on("2"))] == [told(one) for one in saver.list(on("1"))]
+        assert [comparable(one) for one in saver.list(on("2"))] == [comparable(one) for one in saver.list(on("1"))]
         assert list(store.verify()) == []
 
 
@@ -275,7 +275,7 @@ class TestConversation:
         graph = agent(ANSWERS).compile(checkpointer=saver)
         graph.invoke(HELLO, on("1"))
         session = session_of(store, "1")
-        assert said(session) == list(zip(["user", "assistant", "tool", "assistant"], TALK, strict=True))
+        assert roles_and_texts(session) == list(zip(["user", "assistant", "tool", "assistant"], TALK, strict=True))
         assert len([entry for entry in session.entries() if entry.message is not None]) == 4
         assert session.path()[-1].turn == 0, "the turn is over"
 
@@ -305,7 +305,7 @@ class TestConversation:
         graph.invoke(HELLO, on("1"))
         graph.update_state(on("1"), {"messages": [AIMessage("It rains.", id="a1")]})
         session = session_of(store, "1")
-        assert [words for _, words in said(session)] == [*TALK[:3], "It rains."]
+        assert [words for _, words in roles_and_texts(session)] == [*TALK[:3], "It rains."]
         assert sum(e.message is not None and e.message.text == TALK[3] for e in session.entries()) == 1
         assert len(session.model_calls()) == 1, "what was written again was paid once"
         assert session.verify() == []
@@ -322,12 +322,12 @@ class TestConversation:
             assert found is not None
             assert found.checkpoint["channel_values"]["messages"] == wanted
         session = session_of(store, "1")
-        assert [role for role, _ in said(session)] == ["user", "assistant", "tool", "user"]
+        assert [role for role, _ in roles_and_texts(session)] == ["user", "assistant", "tool", "user"]
         assert session.path()[2].message.results[0].outcome == "interrupted"  # type: ignore[union-attr]
         assert session.verify() == []
 
     def test_a_long_talk_grows_by_what_is_said(self, tmp_path: Path) -> None:
-        def held(turns: int) -> int:
+        def stored_bytes(turns: int) -> int:
             with bough.open(tmp_path / f"{turns}.db", synchronous="normal") as store:
                 saver, config, messages = BoughSaver(store), None, list[BaseMessage]()
                 for n in range(turns):
@@ -338,7 +338,7 @@ class TestConversation:
                     for stored in store.backend.entries(session_of(store, "1").session_id)
                 )
 
-        assert held(80) < 2.2 * held(40)
+        assert stored_bytes(80) < 2.2 * stored_bytes(40)
 
     def test_show_reads_as_a_conversation(self, tmp_path: Path) -> None:
         with bough.open(tmp_path / "a.db") as store:
@@ -432,9 +432,9 @@ class TestMessages:
             put(saver, "1", {"messages": [*HELLO["messages"], HumanMessage("\ud800")]}, first)
         with pytest.raises(InvalidText):
             put(saver, "1", {"messages": [HumanMessage("\ud800")]}, first)
-        assert said(session_of(store, "1")) == [("user", "Weather in Bonn?")]
+        assert roles_and_texts(session_of(store, "1")) == [("user", "Weather in Bonn?")]
         put(saver, "1", {"messages": [*HELLO["messages"], HumanMessage("on", id="h2")]}, first)
-        assert [words for _, words in said(session_of(store, "1"))] == ["Weather in Bonn?", "on"]
+        assert [words for _, words in roles_and_texts(session_of(store, "1"))] == ["Weather in Bonn?", "on"]
 
 
 WHOLE = st.integers(-(2**63), 2**64 - 1)
@@ -484,7 +484,7 @@ class TestValues:
         messages = [*saver.get_tuple(on("1")).checkpoint["channel_values"]["messages"]]  # type: ignore[union-attr]
         messages.append(ToolMessage("hunter2hunter2", tool_call_id="of no call", id="t"))
         config = put(saver, "1", {"messages": messages}, saver.get_tuple(on("1")).config)  # type: ignore[union-attr]
-        assert told(saver.get_tuple(config)) == told(BoughSaver(store).get_tuple(config))
+        assert comparable(saver.get_tuple(config)) == comparable(BoughSaver(store).get_tuple(config))
         session = session_of(store, "1")
         assert all(
             b"hunter2" not in stored.entry.body for stored in store.backend.entries(session.session_id)
@@ -521,7 +521,7 @@ class TestTree:
             assert other.get_tuple(on("1")).checkpoint["id"] == stands.config["configurable"]["checkpoint_id"]  # type: ignore[union-attr]
         graph.update_state(on("1"), {"messages": [HumanMessage("Else?", id="h3")]})
         session = session_of(store, "1")
-        assert [words for _, words in said(session)] == [*TALK, "Else?"]
+        assert [words for _, words in roles_and_texts(session)] == [*TALK, "Else?"]
         assert session.verify() == []
 
     def test_a_thread_that_is_rewound_to_its_beginning_begins_anew(
@@ -532,7 +532,7 @@ class TestTree:
         session_of(store, "1").undo()
         assert graph.get_state(on("1")).values == {}
         assert texts(graph.invoke({"messages": [HumanMessage("Hi.", id="h2")]}, on("1"))) == ["Hi.", "Hello."]
-        assert [words for _, words in said(session_of(store, "1"))] == ["Hi.", "Hello."]
+        assert [words for _, words in roles_and_texts(session_of(store, "1"))] == ["Hi.", "Hello."]
         assert list(store.verify()) == []
 
     def test_a_fork_made_by_bough_is_a_thread_of_its_own(self, store: Store, saver: BoughSaver) -> None:
@@ -559,7 +559,7 @@ class TestTree:
             "Bye.",
         ]
         session = session_of(store, "1")
-        assert [words for _, words in said(session)] == [*TALK, "So?", "Bye."]
+        assert [words for _, words in roles_and_texts(session)] == [*TALK, "So?", "Bye."]
         assert len([entry for entry in session.entries() if entry.message is not None]) == 8
         assert session.verify() == []
 
@@ -581,7 +581,7 @@ class TestTree:
         graph.invoke(HELLO, on("1"))
         graph.update_state(on("1"), {"messages": [HumanMessage("Weather in Rome?", id="h1")]})
         saver.copy_thread("1", "2")
-        assert [told(one) for one in saver.list(on("2"))] == [told(one) for one in saver.list(on("1"))]
+        assert [comparable(one) for one in saver.list(on("2"))] == [comparable(one) for one in saver.list(on("1"))]
         copy = next(row for row in store.all_sessions(conversation_id="2") if row.relation == "fork")
         assert copy.parent_session == session_of(store, "1").session_id
         assert graph.get_state(on("2")).config["configurable"]["checkpoint_id"] == graph.get_state(on("1")).config["configurable"]["checkpoint_id"]  # fmt: skip
@@ -595,7 +595,7 @@ class TestTree:
         graph = agent(ANSWERS).compile(checkpointer=saver, interrupt_before=["tools"])
         graph.invoke(HELLO, on("1"))
         saver.copy_thread("1", "2")
-        assert [told(one) for one in saver.list(on("2"))] == [told(one) for one in saver.list(on("1"))]
+        assert [comparable(one) for one in saver.list(on("2"))] == [comparable(one) for one in saver.list(on("1"))]
         assert texts(graph.invoke(None, on("2"))) == TALK
         assert list(store.verify()) == []
 
@@ -617,9 +617,9 @@ class TestTree:
         saver.delete_for_runs(["run-2"])
         assert texts(graph.get_state(on("1")).values) == TALK
         session = session_of(store, "1")
-        assert [words for _, words in said(session)] == TALK
+        assert [words for _, words in roles_and_texts(session)] == TALK
         session.redo()
-        assert [words for _, words in said(session)] == [*TALK, "And?", "Oops."], "nothing is gone"
+        assert [words for _, words in roles_and_texts(session)] == [*TALK, "And?", "Oops."], "nothing is gone"
 
     def test_a_deleted_thread_lies_in_the_trash_and_its_name_is_free(
         self, store: Store, saver: BoughSaver
@@ -671,8 +671,8 @@ class TestWriters:
             m.content for one in lines for m in one.checkpoint["channel_values"]["messages"][1:]
         ) == sorted(f"{n} {step}" for n in range(2) for step in range(8))
         assert all(one.pending_writes for one in lines)
-        assert [told(one) for one in savers[0].list(on("1"))] == [
-            told(one) for one in savers[1].list(on("1"))
+        assert [comparable(one) for one in savers[0].list(on("1"))] == [
+            comparable(one) for one in savers[1].list(on("1"))
         ]
         assert list(store.verify()) == []
 
@@ -694,7 +694,7 @@ class TestWriters:
         runs.stdout.close()
         with bough.open(url) as store:
             session = session_of(store, "killed")
-            assert [words for _, words in said(session)] == [
+            assert [words for _, words in roles_and_texts(session)] == [
                 "Question 1",
                 "",
                 "sunny in Bonn",
@@ -723,7 +723,7 @@ class TestWriters:
                 *("Bonn?", "Sunny.", "Sure?", "Yes.")
             ]
             session = session_of(store, "killed")
-            assert [words for _, words in said(session)] == ["Bonn?", "Sunny.", "Sure?", "Yes."]
+            assert [words for _, words in roles_and_texts(session)] == ["Bonn?", "Sunny.", "Sure?", "Yes."]
             assert session.verify() == []
 
 

@@ -51,7 +51,7 @@ PNG = "data:image/png;base64,iVBORw0KGgo="
 SPENT = Usage(requests=1, input_tokens=11, output_tokens=7, total_tokens=18)
 
 
-def said(text: str, item_id: str = "msg_1") -> Any:
+def answer_item(text: str, item_id: str = "msg_1") -> Any:
     content = [{"annotations": [], "text": text, "type": "output_text", "logprobs": []}]
     return {
         "id": item_id,
@@ -62,7 +62,7 @@ def said(text: str, item_id: str = "msg_1") -> Any:
     }
 
 
-def asked(call_id: str, arguments: str = '{"order":41}', **more: Any) -> Any:
+def call_item(call_id: str, arguments: str = '{"order":41}', **more: Any) -> Any:
     call = {"arguments": arguments, "call_id": call_id, "name": "lookup", "type": "function_call"}
     return call | {"id": f"fc_{call_id}"} | more
 
@@ -81,12 +81,12 @@ THOUGHT: Any = {
 ORDINARY: list[Any] = [
     QUESTION,
     THOUGHT,
-    said("Let me see."),
-    asked("a"),
-    asked("b"),
+    answer_item("Let me see."),
+    call_item("a"),
+    call_item("b"),
     got("a"),
     got("b"),
-    said("Lost."),
+    answer_item("Lost."),
 ]
 ODD: list[Any] = [
     {"role": "developer", "content": "Be brief."},
@@ -107,15 +107,15 @@ ODD: list[Any] = [
     {"role": "assistant", "content": "bare words"},
     {"role": "assistant", "content": ""},
     {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
-    said("two") | {"content": [*said("one")["content"], *said("two")["content"]], "status": "incomplete"},
-    said("cited") | {"content": [said("x")["content"][0] | {"annotations": [{"type": "url_citation"}]}]},
-    said("of another provider", "__fake_id__") | {"provider_data": {"model": "litellm/x", "n": 1.0}},
+    answer_item("two") | {"content": [*answer_item("one")["content"], *answer_item("two")["content"]], "status": "incomplete"},
+    answer_item("cited") | {"content": [answer_item("x")["content"][0] | {"annotations": [{"type": "url_citation"}]}]},
+    answer_item("of another provider", "__fake_id__") | {"provider_data": {"model": "litellm/x", "n": 1.0}},
     {"id": "rs_2", "summary": [], "type": "reasoning", "content": None, "status": None},
-    asked("spaced", '{"order": 41, "deep": {"a": [1, 2.0, null]}}', status="completed"),
-    asked("malformed", '{"order": '),
-    asked("list", "[1]"),
-    asked("nothing", ""),
-    asked("named", namespace="shop", id=None),
+    call_item("spaced", '{"order": 41, "deep": {"a": [1, 2.0, null]}}', status="completed"),
+    call_item("malformed", '{"order": '),
+    call_item("list", "[1]"),
+    call_item("nothing", ""),
+    call_item("named", namespace="shop", id=None),
     got(
         "spaced",
         [{"type": "input_text", "text": "x"}, {"type": "input_image", "image_url": PNG, "detail": "auto"}],
@@ -198,7 +198,7 @@ class TestAnItem:
     async def test_keeps_what_is_sealed_from_everybody_but_its_issuer(self) -> None:
         session = on_memory()
         await session.add_items(
-            [*ORDINARY, {"type": "reasoning", **THOUGHT, "status": None}, said("Bye.", "msg_2")]
+            [*ORDINARY, {"type": "reasoning", **THOUGHT, "status": None}, answer_item("Bye.", "msg_2")]
         )
         found = await stored(session)
         assert "gAAAA" not in "".join(found.jsonl())
@@ -221,7 +221,7 @@ class TestAnItem:
             ("not an item", UnrecognizedReply),
             (None, UnrecognizedReply),
             ({"role": "user", "content": "half a character \ud800"}, InvalidText),
-            (said("x") | {"status": object()}, NotJson),
+            (answer_item("x") | {"status": object()}, NotJson),
             ({"type": "later", "n": float("nan")}, NotJson),
         ],
     )
@@ -232,7 +232,7 @@ class TestAnItem:
         session = on_memory()
         await session.add_items([QUESTION])
         with pytest.raises(error):
-            await session.add_items([said("fine"), item])
+            await session.add_items([answer_item("fine"), item])
         assert await session.get_items() == [QUESTION]
 
     @on_a_loop
@@ -341,7 +341,7 @@ class TestASession:
         session = BoughSession("user-42", store)
         await session.add_items(ORDINARY)
         await session.pop_item()
-        await session.add_items([said("Found!", "msg_3")])
+        await session.add_items([answer_item("Found!", "msg_3")])
         assert [branch.parent_seq for branch in (await stored(session)).branches()] == [0, 4]
 
     @on_a_loop
@@ -352,15 +352,15 @@ class TestASession:
         with pytest.raises(StaleLeaf):
             await there.add_items([{"role": "user", "content": "second"}])
         assert await there.get_items() == [QUESTION]
-        await there.add_items([said("Now I know.")])
+        await there.add_items([answer_item("Now I know.")])
 
     @on_a_loop
     async def test_closes_what_was_left_open_and_does_not_make_it_up_to_the_sdk(self, store: Store) -> None:
         session = BoughSession("user-42", store)
         items = [
             QUESTION,
-            asked("a"),
-            asked("b"),
+            call_item("a"),
+            call_item("b"),
             got("b"),
             {"role": "user", "content": "Never mind."},
             got("a"),
@@ -378,12 +378,12 @@ class TestASession:
     @on_a_loop
     async def test_shows_the_sdk_a_summary_in_place_of_what_was_compacted(self, store: Store) -> None:
         session = BoughSession("user-42", store)
-        await session.add_items([*ORDINARY, {"role": "user", "content": "And 42?"}, said("Here.", "msg_4")])
+        await session.add_items([*ORDINARY, {"role": "user", "content": "And 42?"}, answer_item("Here.", "msg_4")])
         found = await stored(session)
         found.compact("Order 41 is lost.")
         first, *kept = await session.get_items()
         assert "Order 41 is lost." in first["content"]
-        assert kept == [{"role": "user", "content": "And 42?"}, said("Here.", "msg_4")]
+        assert kept == [{"role": "user", "content": "And 42?"}, answer_item("Here.", "msg_4")]
         assert await session.get_items(limit=1) == kept[-1:]
         found.uncompact()
         assert (await session.get_items())[: len(ORDINARY)] == ORDINARY
@@ -414,8 +414,8 @@ class TestASession:
         session = BoughSession("user-42", store)
         items = [
             *ORDINARY,
-            said("two") | {"status": "incomplete"},
-            asked("spaced", '{"a": 1}', status="completed"),
+            answer_item("two") | {"status": "incomplete"},
+            call_item("spaced", '{"a": 1}', status="completed"),
         ]
         await session.add_items(items)
         bundle = io.BytesIO()
@@ -609,7 +609,7 @@ class TestHooks:
     async def test_let_a_run_that_waits_for_approval_go_on_elsewhere(
         self, store: Store, is_hooked: bool
     ) -> None:
-        asking = function_tool(found, name_override="lookup", needs_approval=True)
+        asking = function_tool(look_up, name_override="lookup", needs_approval=True)
         own = SQLiteSession("user-42")
         kept: list[list[Any]] = []
         for make in (lambda: BoughSession("user-42", store), lambda: own):
@@ -693,7 +693,7 @@ class TestHooks:
         assert ran == []
 
 
-def found(order: int) -> str:
+def look_up(order: int) -> str:
     return f"{order} is lost"
 
 

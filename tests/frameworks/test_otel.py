@@ -42,7 +42,7 @@ def attributes(span: Span) -> dict[str, Any]:
     return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in span.attributes}
 
 
-def asked() -> Session:
+def sample_session() -> Session:
     session = bough.open("memory:").start("support", [system("You help.")])
     with session.turn("Where?") as turn:
         looks = assistant(ToolCall("c", "lookup", {"order": 41}))
@@ -55,7 +55,7 @@ def asked() -> Session:
 
 class TestProtocol:
     def test_ids_kinds_times_and_status_are_what_a_collector_reads(self) -> None:
-        session = asked()
+        session = sample_session()
         root, turn, first, tool, failed, last = spans(session)
         assert {len(span.trace_id) for span in (root, turn)} == {16}
         assert {len(span.span_id) for span in (root, turn)} == {8}
@@ -73,7 +73,7 @@ class TestProtocol:
 
     def test_every_gen_ai_attribute_is_one_of_the_conventions(self) -> None:
         names = {value for name, value in vars(known).items() if name.startswith("GEN_AI_")} | NEWER
-        told = {one.key for span in spans(asked(), content=True) for one in span.attributes}
+        told = {one.key for span in spans(sample_session(), content=True) for one in span.attributes}
         ours = {name for name in told if name.startswith("gen_ai.")}
         assert ours <= names
         assert {known.GEN_AI_INPUT_MESSAGES, known.GEN_AI_TOOL_CALL_RESULT, known.GEN_AI_AGENT_NAME} < ours

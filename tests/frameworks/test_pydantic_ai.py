@@ -63,13 +63,13 @@ WHEN = datetime(2026, 11, 16, 9, tzinfo=UTC)
 PNG = BinaryContent(b"\x89PNG\r\n\x1a\n\0\0\xff\xfe", media_type="image/png")
 
 
-def asked(*parts: Any, **about: Any) -> ModelRequest:
+def request_message(*parts: Any, **about: Any) -> ModelRequest:
     return ModelRequest(
         [UserPromptPart(part, timestamp=WHEN) if isinstance(part, str) else part for part in parts], **about
     )
 
 
-def said(*parts: Any, **about: Any) -> ModelResponse:
+def response_message(*parts: Any, **about: Any) -> ModelResponse:
     return ModelResponse(
         [TextPart(part) if isinstance(part, str) else part for part in parts], timestamp=WHEN, **about
     )
@@ -85,8 +85,8 @@ def got(call_id: str, content: Any = "lost", **about: Any) -> ToolReturnPart[Any
 
 SPENT = RequestUsage(input_tokens=11, output_tokens=7, cache_read_tokens=3, details={"reasoning": 2})
 ORDINARY: list[ModelMessage] = [
-    asked("Where is it?", instructions="You help.", run_id="run-1", conversation_id="con-1", timestamp=WHEN),
-    said(
+    request_message("Where is it?", instructions="You help.", run_id="run-1", conversation_id="con-1", timestamp=WHEN),
+    response_message(
         ThinkingPart("hm", signature="sealed-by-its-issuer", provider_name="anthropic"),
         "Let me see.",
         calls("a"),
@@ -97,8 +97,8 @@ ORDINARY: list[ModelMessage] = [
         provider_response_id="msg_1",
         finish_reason="tool_call",
     ),
-    asked(got("a"), got("b", {"status": ["lost"]}), instructions="You help."),
-    said(
+    request_message(got("a"), got("b", {"status": ["lost"]}), instructions="You help."),
+    response_message(
         "It is lost.",
         usage=SPENT,
         model_name="claude-sonnet-4-5",
@@ -107,38 +107,38 @@ ORDINARY: list[ModelMessage] = [
     ),
 ]
 ODD: list[ModelMessage] = [
-    asked(SystemPromptPart("Be brief.", timestamp=WHEN), "and now", metadata={"mine": 1}),
-    asked(UserPromptPart(["one"], timestamp=WHEN)),
-    asked(
+    request_message(SystemPromptPart("Be brief.", timestamp=WHEN), "and now", metadata={"mine": 1}),
+    request_message(UserPromptPart(["one"], timestamp=WHEN)),
+    request_message(
         UserPromptPart(
             ["this?", PNG, ImageUrl("https://x.test/a.png"), CachePoint(), TextContent("t")], timestamp=WHEN
         )
     ),
-    asked(UserPromptPart([], timestamp=WHEN)),
-    asked(),
-    asked("", instructions="Now you are rude."),
-    asked(RetryFeedbackPart("try again", retry=RetryInfo("model_retry", attempt=1), timestamp=WHEN)),
-    said(),
-    said("", calls("text", '{"order": 41}'), calls("compact", '{"order":41}'), calls("cut", '{"order": ')),
-    said(calls("nothing", "")),
-    said(
+    request_message(UserPromptPart([], timestamp=WHEN)),
+    request_message(),
+    request_message("", instructions="Now you are rude."),
+    request_message(RetryFeedbackPart("try again", retry=RetryInfo("model_retry", attempt=1), timestamp=WHEN)),
+    response_message(),
+    response_message("", calls("text", '{"order": 41}'), calls("compact", '{"order":41}'), calls("cut", '{"order": ')),
+    response_message(calls("nothing", "")),
+    response_message(
         ThinkingPart("", id="rs_1", signature="s", provider_details={"k": [1]}),
         TextPart("x", id="msg_2"),
         state="interrupted",
     ),
-    said(FilePart(PNG, id="f", provider_name="openai")),
-    said(
+    response_message(FilePart(PNG, id="f", provider_name="openai")),
+    response_message(
         NativeToolCallPart("web_search", {"q": 1}, "n"),
         NativeToolReturnPart("web_search", {"r": []}, "n", timestamp=WHEN),
     ),
-    said(
+    response_message(
         CompactionPart(
             "short", id="cmp_1", provider_name="openai", provider_details={"encrypted_content": "e"}
         )
     ),
-    asked(got("text", [1, {"a": None}]), got("cut", 1.5, outcome="failed"), "and a word"),
-    asked(got("compact", None, outcome="denied", metadata={"by": "ann"})),
-    asked(got("nobody asked", PNG)),
+    request_message(got("text", [1, {"a": None}]), got("cut", 1.5, outcome="failed"), "and a word"),
+    request_message(got("compact", None, outcome="denied", metadata={"by": "ann"})),
+    request_message(got("nobody asked", PNG)),
 ]
 
 
@@ -222,9 +222,9 @@ class TestAMessage:
     async def test_keeps_its_words_once(self) -> None:
         store = on_memory()
         long = [
-            asked("question " * 99, instructions="rules " * 99),
-            said("answer " * 99),
-            asked("again", instructions="rules " * 99),
+            request_message("question " * 99, instructions="rules " * 99),
+            response_message("answer " * 99),
+            request_message("again", instructions="rules " * 99),
         ]
         await store.save(talk(*long))
         kept = "".join((await stored(store)).jsonl())
@@ -259,14 +259,14 @@ class TestAMessage:
         store = on_memory()
         conversation = talk(*ORDINARY)
         await store.save(conversation)
-        conversation.messages.append(asked("half a character \ud800"))
+        conversation.messages.append(request_message("half a character \ud800"))
         with pytest.raises((InvalidText, UnicodeError, ValueError)):
             await store.save(conversation)
         assert dumped((await loaded(store)).messages) == dumped(ORDINARY)
 
     @on_a_loop
     async def test_may_be_long_and_hostile(self) -> None:
-        store, messages = on_memory(), [asked("x\0y" * 3_000_000), said("'; drop table entry --")]
+        store, messages = on_memory(), [request_message("x\0y" * 3_000_000), response_message("'; drop table entry --")]
         await store.save(talk(*messages))
         assert dumped((await loaded(store)).messages) == dumped(messages)
 
@@ -303,7 +303,7 @@ class TestTheStore:
         entries = await BoughConversationStore(store, agent="support").save(talk(*ORDINARY), scope="ann")
         again = BoughConversationStore(store)
         conversation = await loaded(again)
-        conversation.messages.append(asked("And 42?"))
+        conversation.messages.append(request_message("And 42?"))
         entries += await again.save(conversation)
         held = await again.load_entries("con-1")
         assert held is not None
@@ -322,11 +322,11 @@ class TestTheStore:
         first = talk(*ORDINARY[:1])
         await kept.save(first)
         with pytest.raises(ConversationConflict):
-            await kept.save(talk(said("never loaded")))
+            await kept.save(talk(response_message("never loaded")))
         late = await loaded(BoughConversationStore(store))
-        first.messages.append(said("one"))
+        first.messages.append(response_message("one"))
         await kept.save(first)
-        late.messages.append(said("two"))
+        late.messages.append(response_message("two"))
         with pytest.raises(ConversationConflict):
             await BoughConversationStore(store).save(late)
         assert dumped((await loaded(kept)).messages) == dumped(first.messages)
@@ -339,7 +339,7 @@ class TestTheStore:
             stores = [BoughConversationStore(store) for _ in range(4)]
             seen = [await loaded(one) for one in stores]
             for conversation in seen:
-                conversation.messages.append(asked(f"round {n}"))
+                conversation.messages.append(request_message(f"round {n}"))
             done = await asyncio.gather(
                 *map(BoughConversationStore.save, stores, seen), return_exceptions=True
             )
@@ -350,9 +350,9 @@ class TestTheStore:
     async def test_lists_the_newest_first_and_by_scope(self, store: Store) -> None:
         kept = BoughConversationStore(store)
         for name, scope in (("a", "ann"), ("b", "bob"), ("c", "ann")):
-            await kept.save(talk(asked("hi"), name=name), scope=scope)
+            await kept.save(talk(request_message("hi"), name=name), scope=scope)
         again = await loaded(kept, "a")
-        again.messages.append(said("hello"))
+        again.messages.append(response_message("hello"))
         await kept.save(again)
         assert [record.conversation_id for record in await kept.list_conversations()] == ["a", "c", "b"]
         assert [r.conversation_id for r in await kept.list_conversations(scope="ann", limit=1)] == ["a"]
@@ -364,7 +364,7 @@ class TestTheStore:
         conversation = talk(*ORDINARY)
         entries = await kept.save(conversation)
         branched = await kept.branch("con-1", at=2, expected_revision=conversation.revision)
-        branched.messages.append(asked(got("a", "found!"), got("b")))
+        branched.messages.append(request_message(got("a", "found!"), got("b")))
         await kept.save(branched)
         (record,) = await kept.list_conversations()
         assert record.branches == [entries[-1].id]
@@ -380,12 +380,12 @@ class TestTheStore:
         assert dumped(fork.messages) == dumped(ORDINARY[:2])
         found = await stored(kept, "a try")
         assert (found.row.relation, len(found.entries()), len(found.path())) == ("fork", 1, 4)
-        fork.messages.append(asked(got("a"), got("b")))
+        fork.messages.append(request_message(got("a"), got("b")))
         await kept.save(fork)
         await kept.delete("con-1")
         assert dumped((await loaded(kept, "a try")).messages) == dumped(fork.messages)
         with pytest.raises(ConversationConflict):
-            await kept.save(talk(asked("x"), name="a try"))
+            await kept.save(talk(request_message("x"), name="a try"))
 
     @on_a_loop
     async def test_deletes_into_the_trash(self, store: Store) -> None:
@@ -406,12 +406,12 @@ class TestTheStore:
         conversation = talk(*ORDINARY)
         await kept.save(conversation)
         (await stored(kept)).append([user("by hand"), assistant("noted"), user("and more")])
-        conversation.messages.append(asked("late"))
+        conversation.messages.append(request_message("late"))
         with pytest.raises(ConversationConflict):
             await kept.save(conversation)
         seen = await loaded(kept)
         assert [message.kind for message in seen.messages[-3:]] == ["request", "response", "request"]
-        seen.messages.append(asked("now I know"))
+        seen.messages.append(request_message("now I know"))
         await kept.save(seen)
         assert dumped((await loaded(kept)).messages) == dumped(seen.messages)
 
@@ -424,7 +424,7 @@ class TestTheStore:
         conversation = await loaded(kept)
         kinds = [[part.part_kind for part in message.parts] for message in conversation.messages]
         assert kinds == [["system-prompt", "user-prompt"], ["text", "tool-call"], ["tool-return"], ["text"]]
-        conversation.messages.append(asked("And?"))
+        conversation.messages.append(request_message("And?"))
         await kept.save(conversation)
         assert dumped((await loaded(kept)).messages) == dumped(conversation.messages)
         assert (await stored(kept)).session_id == session.session_id
@@ -445,7 +445,7 @@ class TestTheStore:
         for who in ({}, {"space": "elsewhere"}, {"owner": "ann"}):
             with bough.open(tmp_path / "agent.db", **who) as store:
                 kept = BoughConversationStore(store)
-                await kept.save(talk(asked(str(who))))
+                await kept.save(talk(request_message(str(who))))
                 assert len((await loaded(kept)).messages) == 1
 
 
@@ -456,7 +456,7 @@ async def acted(store: ConversationStore, act: str, what: Any) -> Any:
         conversation.messages.extend(what)
     if act in ("say", "rewrite"):
         if act == "rewrite":
-            conversation.messages[what:] = [said(f"rewritten {what}")]
+            conversation.messages[what:] = [response_message(f"rewritten {what}")]
         await store.save(conversation)
     elif conversation.revision is None:
         return None
@@ -543,7 +543,7 @@ class TestARun:
     async def test_may_be_streamed_or_walked_through(self, store: Store) -> None:
         kept = BoughConversationStore(store)
         agent = Agent(TestModel(), capabilities=[BoughSteps(kept)])
-        agent.tool_plain(found, name="lookup")
+        agent.tool_plain(look_up, name="lookup")
         async with agent.run_stream("Where?", conversation=talk()) as streamed:
             assert "lost" in await streamed.get_output()
         assert dumped((await loaded(kept)).messages) == dumped(streamed.all_messages())
@@ -562,7 +562,7 @@ class TestARun:
             agent: Agent[None, Any] = Agent(
                 FunctionModel(answers), capabilities=steps, output_type=[str, DeferredToolRequests]
             )
-            agent.tool_plain(found, name="lookup", requires_approval=True)
+            agent.tool_plain(look_up, name="lookup", requires_approval=True)
             waits = await agent.run("Where?", conversation=talk(name=name))
             if not steps:
                 await kept.save(waits)
@@ -586,7 +586,7 @@ class TestARun:
             ]
 
 
-async def found(order: int) -> dict[str, int]:
+async def look_up(order: int) -> dict[str, int]:
     return {"lost": order}
 
 
@@ -655,7 +655,7 @@ class TestSteps:
             called.append(len(messages))
             return ModelResponse([TextPart("hm")])
 
-        for old in (talk(), talk(*ORDINARY[:2], said("other"))):
+        for old in (talk(), talk(*ORDINARY[:2], response_message("other"))):
             agent = Agent(FunctionModel(model), capabilities=[BoughSteps(kept)])
             with pytest.raises(ConversationConflict):
                 await agent.run("Where?", conversation=old)
@@ -747,7 +747,7 @@ class TestAKilledProcess:
         if prompt is not None:
             (await stored(kept)).close_batch("the run was cut off: it may have happened", outcome="unknown")
             conversation = await loaded(kept)
-        result = await support(BoughSteps(kept), lookup=found).run(prompt, conversation=conversation)
+        result = await support(BoughSteps(kept), lookup=look_up).run(prompt, conversation=conversation)
         assert dumped((await loaded(kept)).messages) == dumped(result.all_messages())
         told = json.dumps(dumped(result.all_messages()))
         assert "41 is lost" in told

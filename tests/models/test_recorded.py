@@ -26,7 +26,7 @@ def session(store: Store) -> Session:
     return session
 
 
-def found(model: RecordedModel, path: list[Entry]) -> Entry | None:
+def find_answer(model: RecordedModel, path: list[Entry]) -> Entry | None:
     return model.find(contexts.build_context(path))
 
 
@@ -40,7 +40,7 @@ def test_every_answer_is_found_by_what_came_before_it(session: Session) -> None:
     answers = [entry for entry in path if entry.role == "assistant" and entry.turn]
     assert len(answers) == 5
     for entry in answers:
-        assert found(model, path[: entry.seq - 1]) == entry
+        assert find_answer(model, path[: entry.seq - 1]) == entry
 
 
 @settings(max_examples=2_000 if SOAK else 50, deadline=None)
@@ -49,7 +49,7 @@ def test_a_history_followed_entry_by_entry_finds_what_the_whole_context_finds(pa
     model, history = RecordedModel(path), History()
     for n, entry in enumerate(path, 1):
         history.follow(entry)
-        known = found(model, path[:n])
+        known = find_answer(model, path[:n])
         if known is None:
             with pytest.raises(ModelError, match="was not recorded"):
                 model.answer(history)
@@ -59,32 +59,32 @@ def test_a_history_followed_entry_by_entry_finds_what_the_whole_context_finds(pa
 
 def test_another_input_or_answer_is_a_miss(session: Session) -> None:
     model = RecordedModel(session.path())
-    assert found(model, session.path()[:4]) is not None
+    assert find_answer(model, session.path()[:4]) is not None
     fork = session.fork(at=3)
     fork.append([user("q?")])
-    assert found(model, fork.path()) is None
+    assert find_answer(model, fork.path()) is None
     fork = session.fork(at=4)
     fork.append([assistant("Hm!", ToolCall("c", "look", {"n": 1})), tool_result("c", "saw 1")])
-    assert found(model, fork.path()) is None
+    assert find_answer(model, fork.path()) is None
 
 
 def test_other_words_of_a_result_and_other_ids_are_not(session: Session) -> None:
     model = RecordedModel(session.path())
     fork = session.fork(at=4)
     fork.append([assistant("Hm.", ToolCall("other", "look", {"n": 1})), tool_result("other", "saw 2")])
-    answer = found(model, fork.path())
+    answer = find_answer(model, fork.path())
     assert answer is not None
     assert answer.message.text == "Done."
 
 
 def test_a_result_less_is_a_miss(session: Session) -> None:
     model = RecordedModel(session.path())
-    assert found(model, session.path()[:5]) is None
+    assert find_answer(model, session.path()[:5]) is None
 
 
 def test_another_prompt_is_the_same_history(session: Session) -> None:
     fork = session.fork(at=4, prompt="Be brief.")
-    assert found(RecordedModel(session.path()), fork.path()) is not None
+    assert find_answer(RecordedModel(session.path()), fork.path()) is not None
 
 
 def test_it_streams_and_costs_nothing(session: Session) -> None:

@@ -30,7 +30,7 @@ def branched(store: Store) -> bough.Session:
     return session
 
 
-def told(server: LocalServer, session: bough.Session) -> dict[str, str]:
+def read_labels(server: LocalServer, session: bough.Session) -> dict[str, str]:
     found = server.get(f"/api/sessions/{session.session_id}/labels")["labels"]
     return {one["position"]: one["label"] for one in found}
 
@@ -43,7 +43,7 @@ class TestLabel:
         path = f"/api/sessions/{session.session_id}/labels"
         assert server.post(path, {"at": left, "label": " the  first try "})["label"] == "the first try"
         server.post(path, {"at": "3", "label": "good"})
-        assert told(server, session) == {left: "the first try", here: "good"}
+        assert read_labels(server, session) == {left: "the first try", here: "good"}
         assert before == (
             session.row.leaf,
             session.row.totals,
@@ -58,9 +58,9 @@ class TestLabel:
         path = f"/api/sessions/{session.session_id}/labels"
         for label in ("a", "b"):
             server.post(path, {"at": "3", "label": label})
-        assert list(told(server, session).values()) == ["b"]
+        assert list(read_labels(server, session).values()) == ["b"]
         server.post(path, {"at": "3", "label": None})
-        assert told(server, session) == {}
+        assert read_labels(server, session) == {}
 
     def test_what_is_no_place_or_too_long_is_refused(self, server: LocalServer, store: Store) -> None:
         path = f"/api/sessions/{branched(store).session_id}/labels"
@@ -78,9 +78,9 @@ class TestLabel:
             bundle.seek(0)
             with Store(MemoryStore(), store.runtime) as elsewhere, LocalServer(elsewhere) as there:
                 copy = elsewhere.session(elsewhere.import_bundle(bundle).session_id)
-                assert told(there, copy) == {f"{copy.branches()[0].branch}:3": "dead end"}
+                assert read_labels(there, copy) == {f"{copy.branches()[0].branch}:3": "dead end"}
 
     def test_a_fork_begins_without(self, server: LocalServer, store: Store) -> None:
         session = branched(store)
         server.post(f"/api/sessions/{session.session_id}/labels", {"at": "3", "label": "mine"})
-        assert told(server, session.fork(at=3)) == {}
+        assert read_labels(server, session.fork(at=3)) == {}

@@ -229,7 +229,7 @@ def pair() -> Iterator[tuple[Store, Store]]:
         yield memory, sqlite
 
 
-def told(store: Store, typed: str) -> object:
+def search_outcome(store: Store, typed: str) -> object:
     try:
         return store.search(typed).hits
     except errors.BoughError as error:
@@ -273,7 +273,7 @@ class TestStores:
                     session.append([user(text), assistant(text[::-1], called)])
                     session.append([tool_result("c", text, error=len(text) % 2 == 0)])
             for said in (typed, texts[0], f'"{texts[-1][2:9]}', f"tool:{texts[0][:3]}", f"{texts[-1][:6]}*"):
-                assert told(stores[0], said) == told(stores[1], said), said
+                assert search_outcome(stores[0], said) == search_outcome(stores[1], said), said
 
     @settings(max_examples=40)
     @given(moves=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=3, max_size=25))
@@ -288,7 +288,7 @@ class TestStores:
                     found = [store.search("herring", limit=500, trashed=trashed).hits for store in stores]
                     assert found[0] == found[1]
             for row in stores[0].all_sessions():
-                assert told(stores[0], f"session:{row.session_id}") == told(
+                assert search_outcome(stores[0], f"session:{row.session_id}") == search_outcome(
                     stores[1], f"session:{row.session_id}"
                 )
 

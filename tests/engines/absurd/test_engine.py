@@ -125,7 +125,7 @@ def pay(n: int) -> str:
     return f"paid {n}"
 
 
-def said(request: Request) -> int:
+def answers_so_far(request: Request) -> int:
     """How often the model has spoken in this turn."""
     turn = request.context.items[-1].turn
     items = [item for item in request.context.items if item.turn == turn]
@@ -149,7 +149,7 @@ def delegating(depth: int = 1) -> bough.Tool:
 
 
 def by_step(*lines: Any) -> ScriptedModel:
-    return ScriptedModel(lambda request: lines[said(request)])
+    return ScriptedModel(lambda request: lines[answers_so_far(request)])
 
 
 class TestSending:
@@ -315,10 +315,10 @@ class TestSteps:
         asked: list[int] = []
 
         def answer(request: Request) -> Any:
-            asked.append(said(request))
-            if asked.count(2) == 1 and said(request) == 2:
+            asked.append(answers_so_far(request))
+            if asked.count(2) == 1 and answers_so_far(request) == 2:
                 return errors.ModelError("scripted", "gone for lunch")
-            return [looking(1), looking(2), "Seen."][said(request)]
+            return [looking(1), looking(2), "Seen."][answers_so_far(request)]
 
         session = store.start("a")
         session.send("look", engine="absurd", queue=queue)

@@ -64,7 +64,7 @@ def texts(messages: list[Told]) -> list[Any]:
     return [message["content"] for message in messages]
 
 
-def asked(store: Store) -> Session:
+def sample_session(store: Store) -> Session:
     session = store.start("support", [system("You help.")], title="Order 41")
     with session.turn("Where?") as turn:
         looks = assistant("I look.", ToolCall("c", "lookup", {"order": 41}))
@@ -76,7 +76,7 @@ def asked(store: Store) -> Session:
 
 class TestLog:
     def test_a_session_is_a_log_of_one_sample(self, store: Store) -> None:
-        session = asked(store)
+        session = sample_session(store)
         log = read(session)
         assert (log["version"], log["status"]) == (2, "success")
         assert log["eval"]["task"] == "support"
@@ -90,33 +90,33 @@ class TestLog:
         assert "scores" not in one
 
     def test_the_header_comes_before_the_samples(self, store: Store) -> None:
-        assert list(read(asked(store)))[-1] == "samples"  # Inspect reads it alone where it lists logs
+        assert list(read(sample_session(store)))[-1] == "samples"  # Inspect reads it alone where it lists logs
 
     def test_written_twice_it_is_the_same_bytes_in_any_store(self, store: Store) -> None:
-        session = asked(store)
+        session = sample_session(store)
         assert session.inspect() == session.inspect()
-        assert session.inspect() == asked(Store(MemoryStore(), deterministic_runtime())).inspect()
+        assert session.inspect() == sample_session(Store(MemoryStore(), deterministic_runtime())).inspect()
 
     def test_a_message_is_named_as_the_command_line_names_its_entry(self, store: Store) -> None:
-        session = asked(store)
+        session = sample_session(store)
         names = [message["id"] for message in sample(session)["messages"]]
         assert names == [f"{session.session_id}@{seq}" for seq in range(1, 6)]
 
     def test_times_are_those_of_the_entries(self, store: Store) -> None:
-        one = sample(asked(store))
+        one = sample(sample_session(store))
         model, tool = one["events"][1], one["events"][2]
         assert one["started_at"] < model["timestamp"] < model["completed"] == tool["timestamp"]
         assert tool["completed"] < one["completed_at"]
         assert tool["working_time"] > 0
 
     def test_only_the_path_is_told(self, store: Store) -> None:
-        session = asked(store)
+        session = sample_session(store)
         session.rewind(to=1)
         session.append([user("Why?"), assistant("So.")])
         assert texts(sample(session)["messages"]) == ["You help.", "Why?", "So."]
 
     def test_a_fork_tells_what_it_shares(self, store: Store) -> None:
-        fork = asked(store).fork(at=5)
+        fork = sample_session(store).fork(at=5)
         assert texts(sample(fork)["messages"])[-1] == "It is lost."
 
     def test_an_empty_session_is_an_empty_sample(self, store: Store) -> None:
@@ -133,7 +133,7 @@ class TestLog:
         ],
     )
     def test_the_status_is_that_of_the_session(self, store: Store, status: Any, told: str) -> None:
-        session = asked(store)
+        session = sample_session(store)
         session.end(status, "because" if status == "failed" else None)
         log = read(session)
         assert log["status"] == told
@@ -142,7 +142,7 @@ class TestLog:
             assert log["samples"][0]["error"]["message"] == "because"
 
     def test_a_handle_that_stands_before_the_end_tells_nothing_of_how_it_went_on(self, store: Store) -> None:
-        session = asked(store)
+        session = sample_session(store)
         before = session.inspect()
         later = store.session(session.session_id)
         later.append([user("And now?")])
@@ -157,7 +157,7 @@ class TestLog:
 
 class TestUsage:
     def test_what_came_from_the_cache_is_counted_beside_the_input_as_inspect_does(self, store: Store) -> None:
-        session = asked(store)
+        session = sample_session(store)
         (used,) = read(session)["stats"]["model_usage"].values()
         assert used == {
             "input_tokens": 160,
@@ -190,7 +190,7 @@ class TestUsage:
 
 class TestEvents:
     def test_a_turn_is_a_span_with_its_calls_in_it(self, store: Store) -> None:
-        session = asked(store)
+        session = sample_session(store)
         told = sample(session)["events"]
         assert [event["event"] for event in told] == [
             "span_begin",
@@ -204,7 +204,7 @@ class TestEvents:
         assert len({event["uuid"] for event in told}) == len(told)
 
     def test_a_model_was_given_what_the_context_was_then(self, store: Store) -> None:
-        session = asked(store)
+        session = sample_session(store)
         one = sample(session)
         assert [texts(given) for given in inputs(one)] == [
             ["You help.", "Where?"],
@@ -233,7 +233,7 @@ class TestEvents:
         assert (len(seen[-1]) == 8) == (most is None)
 
     def test_behind_a_compaction_it_was_given_the_summary(self, store: Store) -> None:
-        session = asked(store)
+        session = sample_session(store)
         session.append([user("Thanks."), assistant("Welcome.")])
         session.compact("They asked for order 41.")
         session.append([user("And 42?"), assistant("Found.")])

@@ -24,7 +24,7 @@ from bough.store import Store
 from support.random_logs import path_of, paths, thorough_settings
 
 
-def asked(store: Store) -> Session:
+def sample_session(store: Store) -> Session:
     session = store.start("support", [system("You help.")])
     session.append([user("Where?"), assistant("Look.", ToolCall("c", "lookup", {"z": 1, "a": 2}))])
     session.append([tool_result("c", "lost", error=True), assistant("Lost.")])
@@ -39,7 +39,7 @@ def read(lines: Any) -> list[dict[str, Any]]:
 
 class TestEntries:
     def test_every_entry_of_the_path_is_a_line_with_all_the_fields(self, store: Store) -> None:
-        session = asked(store)
+        session = sample_session(store)
         found = read(session.jsonl())
         assert [line["seq"] for line in found] == [1, 2, 3, 4, 5]
         assert all(list(line) == list(EntryLine.__struct_fields__) for line in found)
@@ -68,17 +68,17 @@ class TestEntries:
         }
 
     def test_a_line_holds_the_very_content_of_its_entry(self, store: Store) -> None:
-        session = asked(store)
+        session = sample_session(store)
         for line, entry in zip(session.jsonl(redact=False), session.path(), strict=True):
             assert encode(entry.payload).decode() in line
 
     def test_since_leaves_out_what_was_seen(self, store: Store) -> None:
-        session = asked(store)
+        session = sample_session(store)
         assert [line["seq"] for line in read(session.jsonl(since=3))] == [4, 5]
         assert list(session.jsonl(since=99)) == []
 
     def test_all_tells_the_branches_that_were_left_too(self, store: Store) -> None:
-        session = asked(store)
+        session = sample_session(store)
         session.rewind(to=1)
         session.append([user("Why?")])
         assert [line["seq"] for line in read(session.jsonl())] == [1, 2]
@@ -87,7 +87,7 @@ class TestEntries:
         assert len({(line["branch"], line["seq"]) for line in everything}) == 6
 
     def test_a_fork_tells_what_it_shares(self, store: Store) -> None:
-        fork = asked(store).fork(at=2)
+        fork = sample_session(store).fork(at=2)
         assert [line["payload"]["role"] for line in read(fork.jsonl())] == ["system", "user"]
         assert read(fork.jsonl("all")) == []
 
@@ -110,7 +110,7 @@ class TestEntries:
 
 class TestEvents:
     def test_a_session_is_told_in_the_five_event_types(self, store: Store) -> None:
-        session = asked(store)
+        session = sample_session(store)
         found = read(session.jsonl("events"))
         assert [(line["type"], line["seq"], line["tool_call_id"]) for line in found] == [
             ("system_message", 1, None),
@@ -124,7 +124,7 @@ class TestEvents:
         assert found[3]["content"] == {"id": "c", "name": "lookup", "arguments": {"z": 1, "a": 2}}
 
     def test_events_can_be_asked_for_from_a_place_on(self, store: Store) -> None:
-        assert [line["type"] for line in read(asked(store).jsonl("events", since=4))] == ["assistant_message"]
+        assert [line["type"] for line in read(sample_session(store).jsonl("events", since=4))] == ["assistant_message"]
 
 
 class TestWhatStaysOut:

@@ -91,7 +91,7 @@ def counted(totals: Totals) -> tuple[int, ...]:
     return (totals.input_tokens, totals.output_tokens, totals.cache_read_tokens, totals.cache_write_tokens)
 
 
-def asked(store: Store) -> Session:
+def sample_session(store: Store) -> Session:
     session = store.start("support", [system("You help.")], title="Order 41")
     with session.turn("Where?") as turn:
         looks = assistant("I look.", ToolCall("c", "lookup", {"order": 41}))
@@ -103,7 +103,7 @@ def asked(store: Store) -> Session:
 
 class TestTrace:
     def test_a_session_is_a_span_with_its_turns_and_their_calls_in_it(self, store: Store) -> None:
-        told = spans(asked(store).spans())
+        told = spans(sample_session(store).spans())
         assert lawful(told)
         (root,) = below(told, None)
         (turn,) = below(told, root)
@@ -114,7 +114,7 @@ class TestTrace:
         assert [span["kind"] for span in [root, turn, *below(told, turn)]] == [1, 1, 3, 1, 3]
 
     def test_times_are_those_of_the_entries(self, store: Store) -> None:
-        session = asked(store)
+        session = sample_session(store)
         told = spans(session.spans())
         at = {entry.seq: entry.at * 1_000 for entry in session.path()}
         assert times(named(told, "invoke_agent support")) == (at[2], at[5])
@@ -124,14 +124,14 @@ class TestTrace:
         assert at[4] < end <= at[5]
 
     def test_written_twice_it_is_the_same_bytes_in_any_store(self, store: Store) -> None:
-        session = asked(store)
+        session = sample_session(store)
         again = store.session(session.session_id)
         assert list(session.spans()) == list(again.spans())
-        elsewhere = asked(Store(MemoryStore(), deterministic_runtime()))
+        elsewhere = sample_session(Store(MemoryStore(), deterministic_runtime()))
         assert list(elsewhere.spans()) == list(session.spans())
 
     def test_moved_to_a_store_of_other_numbers_it_is_the_same_spans(self, store: Store) -> None:
-        session = asked(store)
+        session = sample_session(store)
         session.rewind(to=1)
         session.append([user("Why?"), assistant(ToolCall("d", "lookup"))])
         session.append([tool_result("d", "r"), assistant("So.")])
@@ -147,7 +147,7 @@ class TestTrace:
         assert list(moved.spans(content=True)) == list(session.spans(content=True))
 
     def test_a_session_that_goes_on_keeps_the_ids_it_had(self, store: Store) -> None:
-        session = asked(store)
+        session = sample_session(store)
         before = [span["spanId"] for span in spans(session.spans())]
         with session.turn("Why?") as turn:
             turn.answer(assistant("Nobody knows."))
@@ -165,7 +165,7 @@ class TestTrace:
         assert lawful(spans(lines))
 
     def test_a_branch_that_was_left_is_told_too(self, store: Store) -> None:
-        session = asked(store)
+        session = sample_session(store)
         session.rewind(to=4)  # within the turn
         with session.turn() as turn:
             turn.answer(assistant("It is found."), usage=Usage(150, 5))
@@ -175,7 +175,7 @@ class TestTrace:
         assert tokens(told) == counted(session.usage())
 
     def test_a_fork_does_not_tell_what_it_shares(self, store: Store) -> None:
-        session = asked(store)
+        session = sample_session(store)
         fork = session.fork(at=5)
         with fork.turn("And now?") as turn:
             turn.answer(assistant("Wait."), usage=Usage(200, 5))
@@ -187,7 +187,7 @@ class TestTrace:
 
 class TestModelCalls:
     def test_what_the_ledger_knows_is_in_the_attributes(self, store: Store) -> None:
-        first = named(spans(asked(store).spans()), "chat m-1")["attributes"]
+        first = named(spans(sample_session(store).spans()), "chat m-1")["attributes"]
         assert first["gen_ai.operation.name"] == "chat"
         assert first["gen_ai.provider.name"] == "gcp.gemini"
         assert first["gen_ai.request.model"] == first["gen_ai.response.model"] == "m-1"
@@ -197,7 +197,7 @@ class TestModelCalls:
         assert first["gen_ai.usage.cache_write.input_tokens"] == 30
 
     def test_tokens_add_up_to_what_the_session_used(self, store: Store) -> None:
-        session = asked(store)
+        session = sample_session(store)
         assert tokens(spans(session.spans())) == counted(session.usage()) == (250, 30, 60, 30)
 
     def test_a_call_that_failed_is_an_error_that_ends_where_the_next_begins(self, store: Store) -> None:
@@ -315,7 +315,7 @@ class TestTurns:
         assert told[0]["status"]["code"] == 2
 
     def test_a_fact_that_does_not_say_what_its_kind_says_is_passed_over(self, store: Store) -> None:
-        session = asked(store)
+        session = sample_session(store)
         before = list(session.spans())
         odd: dict[str, Any] = {"seq": "x", "indexes": 7, "turn": [2], "child": {}, "status": None}
         for kind in ("calls_started", "turn_ended", "task_started", "call_started"):
@@ -345,7 +345,7 @@ class TestTasks:
         assert {span["spanId"] for span in alone} < {span["spanId"] for span in told}
 
     def test_one_started_by_hand_hangs_below_its_turn(self, store: Store) -> None:
-        session = asked(store)
+        session = sample_session(store)
         child = store.start_task(session, "helper")
         child.append([user("help"), assistant("helped")])
         told = spans(session.spans())
@@ -364,12 +364,12 @@ class TestTasks:
 
 class TestContent:
     def test_by_default_nothing_of_what_was_said_is_told(self, store: Store) -> None:
-        text = "".join(asked(store).spans())
+        text = "".join(sample_session(store).spans())
         for said in ("Where?", "You help", "I look", '"order', "It is lost", "Order 41"):
             assert said not in text
 
     def test_asked_for_it_is_told_once_by_the_convention(self, store: Store) -> None:
-        session = asked(store)
+        session = sample_session(store)
         told = spans(session.spans(content=True))
         assert lawful(told)
         first, second = (named(told, name)["attributes"] for name in ("chat m-1", "chat m-2"))

@@ -54,7 +54,7 @@ def transcript(session: Session) -> list[dict[str, Any]]:
     return messages
 
 
-def asked(store: Store, **about: Any) -> Session:
+def sample_session(store: Store, **about: Any) -> Session:
     """Two turns, the first of them split into four entries."""
     session = store.start("support", [system("You help.")], title="Order 41: lost?", **about)
     session.append([user("Where is it?"), assistant("Let me see.", ToolCall("c", "lookup", {"order": 41}))])
@@ -65,7 +65,7 @@ def asked(store: Store, **about: Any) -> Session:
 
 class TestTheMapping:
     def test_each_completed_turn_is_one_agent_node_between_input_and_output(self, store: Store) -> None:
-        found = exported(asked(store))
+        found = exported(sample_session(store))
         assert found["nodes"] == [
             {"id": "input", "type": "input"},
             {
@@ -80,7 +80,7 @@ class TestTheMapping:
         ]
 
     def test_edges_are_one_straight_line(self, store: Store) -> None:
-        assert exported(asked(store))["edges"] == [
+        assert exported(sample_session(store))["edges"] == [
             {"from": "input", "to": "turn-1"},
             {"from": "turn-1", "to": "turn-2"},
             {"from": "turn-2", "to": "output"},
@@ -96,7 +96,7 @@ class TestTheMapping:
         assert [message["role"] for message in transcript(session)] == ["user", "user"]
 
     def test_the_metadata_holds_the_whole_transcript(self, store: Store) -> None:
-        session = asked(store)
+        session = sample_session(store)
         about = exported(session)["metadata"]
         assert list(about) == ["relaviumExport"]
         export = about["relaviumExport"]
@@ -131,10 +131,10 @@ class TestTheMapping:
         assert [message.get("modelId") for message in transcript(session)] == [None, "small-1"]
 
     def test_the_frozen_agent_is_the_only_agent(self, store: Store) -> None:
-        assert exported(asked(store, spec=AGENT))["agents"] == [AGENT]
+        assert exported(sample_session(store, spec=AGENT))["agents"] == [AGENT]
 
     def test_without_a_snapshot_agents_are_omitted(self, store: Store) -> None:
-        assert "agents" not in exported(asked(store))
+        assert "agents" not in exported(sample_session(store))
 
     def test_without_an_agent_nothing_is_referred_to(self, store: Store) -> None:
         session = store.start()
@@ -217,14 +217,14 @@ class TestTurns:
         assert len(transcript(session)) == 3
 
     def test_a_rewound_branch_is_not_in_it(self, store: Store) -> None:
-        session = asked(store)
+        session = sample_session(store)
         session.rewind(to=5)
         session.append([user("Send another."), assistant("Sent.")])
         assert "Refund it." not in session.workflow()
         assert [turn["prompt_template"] for turn in turns(session)] == ["Where is it?", "Send another."]
 
     def test_a_compaction_takes_nothing_away(self, store: Store) -> None:
-        session = asked(store)
+        session = sample_session(store)
         before = turns(session)
         session.compact("Lost.")
         session.append([user("And now?"), assistant("Now you wait.")])
@@ -232,7 +232,7 @@ class TestTurns:
         assert [message["sequenceNumber"] for message in transcript(session)] == [1, 2, 3, 4, 5, 6, 7, 9, 10]
 
     def test_a_fork_tells_the_part_it_shares_and_the_agent_of_its_source(self, store: Store) -> None:
-        session = asked(store, spec=AGENT)
+        session = sample_session(store, spec=AGENT)
         fork = session.fork(at=5, prompt="Be strict.").fork()
         fork.append([user("Why?"), assistant("Nobody knows.")])
         assert [turn["prompt_template"] for turn in turns(fork)] == ["Where is it?", "Why?"]
@@ -240,7 +240,7 @@ class TestTurns:
         assert {message["sessionId"] for message in transcript(fork)} == {fork.session_id}
 
     def test_a_fork_whose_source_is_gone_tells_the_agent_all_the_same(self, store: Store) -> None:
-        session = asked(store, spec=AGENT)
+        session = sample_session(store, spec=AGENT)
         fork = session.fork()
         store.delete(session.session_id)
         store.purge(session.session_id)
@@ -327,7 +327,7 @@ class TestDeterminism:
     def test_another_process_writes_the_same_bytes(self, tmp_path: Path) -> None:
         place = tmp_path / "agent.db"
         with Store(SqliteStore(place), deterministic_runtime()) as store:
-            session = asked(store, spec=AGENT)
+            session = sample_session(store, spec=AGENT)
             here = session.workflow().encode()
         for seed in ("0", "1"):
             done = subprocess.run(
@@ -344,7 +344,7 @@ class TestDeterminism:
         told = set()
         for opened in (MemoryStore(), SqliteStore(tmp_path / "other.db")):
             with Store(opened, deterministic_runtime()) as store:
-                told.add(asked(store, spec=AGENT).workflow())
+                told.add(sample_session(store, spec=AGENT).workflow())
         assert len(told) == 1
 
     @thorough_settings

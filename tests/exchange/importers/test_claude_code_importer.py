@@ -54,7 +54,7 @@ def roles(session: Session) -> list[str]:
     return [entry.role or entry.kind for entry in session.path()]
 
 
-def said(session: Session, seq: int) -> Message:
+def message_at(session: Session, seq: int) -> Message:
     message = session.path()[seq - 1].message
     assert message is not None
     return message
@@ -71,13 +71,13 @@ class TestSession:
         assert session.session_id == f"claude-code-{made.session_id}"
         first = ["user", "system", "assistant", "tool", "tool", "assistant"]
         assert roles(session) == [*first, "user", "assistant"]
-        assert said(session, 3).parts == (
+        assert message_at(session, 3).parts == (
             Reasoning("two files"),
             Text("I look."),
             ToolCall("toolu_1", "Bash", {"command": "ls"}),
             ToolCall("toolu_2", "Read", {"path": "a"}),
         )
-        assert [said(session, seq).results[0].content for seq in (4, 5)] == [(Text("a b"),), (Text("x = 1"),)]
+        assert [message_at(session, seq).results[0].content for seq in (4, 5)] == [(Text("a b"),), (Text("x = 1"),)]
         assert lost(report) == {"a bookkeeping line of the tool": 2}
 
     def test_it_has_the_title_the_folder_and_the_times_of_the_source(self, tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ class TestSession:
             made.answer(text("gone"))
         session = read(made, tmp_path)
         assert roles(session)[:3] == ["system", "user", "assistant"]
-        assert (session.row.seed_count, said(session, 1).text) == (1, "You test.")
+        assert (session.row.seed_count, message_at(session, 1).text) == (1, "You test.")
         assert [e.payload.prompt for e in session.path() if isinstance(e.payload, Settings)] == ["You fix."]
 
 
@@ -181,14 +181,14 @@ class TestAnswer:
             text("I search."), {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
         )
         session, report = taken(made.write(tmp_path / "s.jsonl"))
-        assert said(session, 2).parts == (Text("I search."),)
+        assert message_at(session, 2).parts == (Text("I search."),)
         assert lost(report) == {"a block of unknown shape": 1}
 
 
 class TestInput:
     def test_a_picture_is_kept_as_a_blob(self, tmp_path: Path) -> None:
         session = read(shop_transcript(), tmp_path)
-        (media,) = said(session, 7).media
+        (media,) = message_at(session, 7).media
         assert isinstance(media, Media)
         data = session.read_blob(media.hash)
         assert data is not None
@@ -200,7 +200,7 @@ class TestInput:
         made.answer(tool_use("a"))
         made.user([result("a", [PICTURE, {"type": "tool_reference", "tool_name": "Grep"}])])
         session, report = taken(made.write(tmp_path / "s.jsonl"))
-        picture, reference = said(session, 3).results[0].content
+        picture, reference = message_at(session, 3).results[0].content
         assert isinstance(picture, Media)
         assert reference == Text('{"type":"tool_reference","tool_name":"Grep"}')
         assert lost(report) == {"a piece of a tool result that is neither text nor an image; kept as JSON": 1}
@@ -222,8 +222,8 @@ class TestInput:
         told = {"type": "image", "file": picture}
         made.line("attachment", attachment={"type": "file", "filename": "dot.png", "content": told})
         session = read(made, tmp_path)
-        assert said(session, 2).text == "/home/ann/a.py:\n\nx = 1"
-        assert [media.name for media in said(session, 3).media] == ["dot.png"]
+        assert message_at(session, 2).text == "/home/ann/a.py:\n\nx = 1"
+        assert [media.name for media in message_at(session, 3).media] == ["dot.png"]
 
     def test_what_was_typed_while_it_was_busy_is_the_users(self, tmp_path: Path) -> None:
         made = Transcript()
@@ -236,7 +236,7 @@ class TestInput:
 
     def test_a_result_keeps_what_the_tool_knew_of_it_beside_what_the_model_saw(self, tmp_path: Path) -> None:
         session = read(shop_transcript(), tmp_path)
-        assert said(session, 4).results[0].details == {NAME: {"stdout": "done"}}
+        assert message_at(session, 4).results[0].details == {NAME: {"stdout": "done"}}
         assert "stdout" not in json.dumps(session.messages("anthropic"))
 
     def test_results_that_came_on_one_line_are_told_one_by_one(self, tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ class TestInput:
         made.answer(tool_use("a"))
         made.user("never mind")
         session, report = taken(made.write(tmp_path / "s.jsonl"))
-        assert said(session, 3).results[0].outcome == "interrupted"
+        assert message_at(session, 3).results[0].outcome == "interrupted"
         assert lost(report) == {"a tool call without a result; an error result was added": 1}
 
 
@@ -388,7 +388,7 @@ class TestSubagents:
             inner.answer(text(f"found {mark}"), isSidechain=True)
             made.lines[4:4] = inner.lines
         session = read(made, tmp_path)
-        texts = [[said(task, seq).text for seq in (1, 2)] for task in session.children()]
+        texts = [[message_at(task, seq).text for seq in (1, 2)] for task in session.children()]
         assert sorted(texts) == [["look x", "found x"], ["look y", "found y"]]
         assert len(session.path()) == 8
 
@@ -452,7 +452,7 @@ class TestAgain:
         agent(made.session_id).write(place.with_suffix("") / "subagents" / "agent-abc.jsonl")
         session, report = taken(tmp_path, sessions)
         assert (report.entries, len(session.branches()), len(session.children())) == (5, 2, 1)
-        assert said(session, 2).text == "another way"
+        assert message_at(session, 2).text == "another way"
 
 
 class TestSource:
@@ -589,7 +589,7 @@ class TestHostile:
         made.user("x" * 10_000_000)
         made.user("cut \ud83d here \x00")
         session, report = taken(made.write(tmp_path / "s.jsonl"))
-        assert said(session, 10).text == "cut \ufffd here \x00"
+        assert message_at(session, 10).text == "cut \ufffd here \x00"
         assert lost(report)["half a character, replaced by U+FFFD"] == 1
 
     def test_a_broken_file_loses_no_other(self, tmp_path: Path) -> None:

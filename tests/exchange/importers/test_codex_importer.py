@@ -52,7 +52,7 @@ def item(kind: str, second: int = 1, **fields: Any) -> Record:
     return line("response_item", {"type": kind, **fields}, second)
 
 
-def said(role: str, words: str, second: int = 1, **more: Any) -> Record:
+def message_item(role: str, words: str, second: int = 1, **more: Any) -> Record:
     part = "output_text" if role == "assistant" else "input_text"
     return item("message", second, role=role, content=[{"type": part, "text": words}], **more)
 
@@ -68,10 +68,10 @@ TURN = line("turn_context", {"model": "gpt-5-codex", "cwd": "/home/ann/shop", "a
 
 SAMPLE: list[Record] = [
     meta(),
-    said("developer", "<permissions instructions>read only</permissions instructions>"),
-    said("user", "<environment_context>\n<cwd>/home/ann/shop</cwd>\n</environment_context>"),
+    message_item("developer", "<permissions instructions>read only</permissions instructions>"),
+    message_item("user", "<environment_context>\n<cwd>/home/ann/shop</cwd>\n</environment_context>"),
     TURN,
-    said("user", "Why does the test fail?", 1),
+    message_item("user", "Why does the test fail?", 1),
     line("event_msg", {"type": "user_message", "message": "Why does the test fail?"}),
     item(
         "reasoning",
@@ -80,7 +80,7 @@ SAMPLE: list[Record] = [
         summary=[{"type": "summary_text", "text": "Look first."}],
         encrypted_content="gAAA",
     ),
-    said("assistant", "I look.", 2, id="msg_1", phase="commentary"),
+    message_item("assistant", "I look.", 2, id="msg_1", phase="commentary"),
     item("function_call", 2, id="fc_1", name="shell", arguments='{"command":["ls"]}', call_id="call_1"),
     line("event_msg", {"type": "agent_message", "message": "I look."}),
     spent((100, 40, 10), (100, 40, 10)),
@@ -89,7 +89,7 @@ SAMPLE: list[Record] = [
     item("custom_tool_call", 4, call_id="call_2", name="apply_patch", input="*** Begin Patch"),
     spent((250, 90, 30), (150, 50, 20), 4),
     item("custom_tool_call_output", 5, call_id="call_2", output="Done"),
-    said("assistant", "It is mended.", 6, id="msg_2"),
+    message_item("assistant", "It is mended.", 6, id="msg_2"),
     spent((450, 190, 35), (200, 100, 5), 6),
 ]
 
@@ -187,8 +187,8 @@ class TestARollout:
         assert (store.blob(media[0]) or b"").startswith(b"\x89PNG")
 
     def test_what_codex_says_in_the_users_name_opens_no_turn(self, store: Store, tmp_path: Path) -> None:
-        aborted = said("user", "<turn_aborted>\nstopped\n</turn_aborted>", 7)
-        write_jsonl(tmp_path / "rollout-1.jsonl", [*SAMPLE, aborted, said("user", "Go on.", 8)])
+        aborted = message_item("user", "<turn_aborted>\nstopped\n</turn_aborted>", 7)
+        write_jsonl(tmp_path / "rollout-1.jsonl", [*SAMPLE, aborted, message_item("user", "Go on.", 8)])
         session, _ = import_one(store, "codex", tmp_path)
         assert [entry.role for entry in entries_of(session)][-2:] == ["system", "user"]
         assert store.backend.session(session.session_id).turns == 2
@@ -196,7 +196,7 @@ class TestARollout:
     def test_what_is_said_while_calls_are_open_waits_for_their_results(
         self, store: Store, tmp_path: Path
     ) -> None:
-        between = [said("developer", "You may write.", 3), said("user", "Hurry.", 3)]
+        between = [message_item("developer", "You may write.", 3), message_item("user", "Hurry.", 3)]
         write_jsonl(tmp_path / "rollout-1.jsonl", [*SAMPLE[:12], *between, *SAMPLE[12:]])
         session, report = import_one(store, "codex", tmp_path)
         roles = [entry.role for entry in entries_of(session)]
@@ -205,7 +205,7 @@ class TestARollout:
 
     def test_reasoning_without_its_id_is_kept(self, store: Store, tmp_path: Path) -> None:
         thought = item("reasoning", 2, summary=[], encrypted_content="gAAA")
-        write_jsonl(tmp_path / "rollout-1.jsonl", [*SAMPLE[:5], thought, said("assistant", "Yes.", 3)])
+        write_jsonl(tmp_path / "rollout-1.jsonl", [*SAMPLE[:5], thought, message_item("assistant", "Yes.", 3)])
         session, report = import_one(store, "codex", tmp_path)
         evidence = entries_of(session)[-1].evidence
         assert evidence is not None
@@ -245,11 +245,11 @@ class TestACompaction:
         return line("compacted", {"message": self.SUMMARY, "replacement_history": list(history)}, 7)
 
     def test_shows_the_model_what_it_saw_inputs_kept_and_summary(self, store: Store, tmp_path: Path) -> None:
-        kept = said("user", "Why does the test fail?")["payload"]
-        summary = said("user", self.SUMMARY)["payload"]
+        kept = message_item("user", "Why does the test fail?")["payload"]
+        summary = message_item("user", self.SUMMARY)["payload"]
         write_jsonl(
             tmp_path / "rollout-1.jsonl",
-            [*SAMPLE, self.compacted(kept, summary), said("user", "And now?", 8)],
+            [*SAMPLE, self.compacted(kept, summary), message_item("user", "And now?", 8)],
         )
         session, _ = import_one(store, "codex", tmp_path)
         compaction = entries_of(session)[-2].payload
@@ -277,16 +277,16 @@ class TestACompaction:
 
 class TestARollback:
     def test_leaves_a_branch_and_stands_where_codex_stood(self, store: Store, tmp_path: Path) -> None:
-        wrong = [said("user", "Delete it.", 7), said("assistant", "Deleted.", 8)]
+        wrong = [message_item("user", "Delete it.", 7), message_item("assistant", "Deleted.", 8)]
         back = line("event_msg", {"type": "thread_rolled_back", "num_turns": 1}, 9)
-        right = [said("user", "Keep it.", 10), said("assistant", "Kept.", 11)]
+        right = [message_item("user", "Keep it.", 10), message_item("assistant", "Kept.", 11)]
         write_jsonl(tmp_path / "rollout-1.jsonl", [*SAMPLE, *wrong, back, *right])
         session, _ = import_one(store, "codex", tmp_path)
         assert [e.message.text for e in entries_of(session)[-2:] if e.message] == ["Keep it.", "Kept."]
         assert [branch.parent_seq for branch in session.branches()] == [0, 9]
 
     def test_at_the_end_is_a_move_of_the_leaf(self, store: Store, tmp_path: Path) -> None:
-        wrong = [said("user", "Delete it.", 7), said("assistant", "Deleted.", 8)]
+        wrong = [message_item("user", "Delete it.", 7), message_item("assistant", "Deleted.", 8)]
         back = line("event_msg", {"type": "thread_rolled_back", "num_turns": 1}, 9)
         write_jsonl(tmp_path / "rollout-1.jsonl", [*SAMPLE, *wrong, back])
         session, _ = import_one(store, "codex", tmp_path)
@@ -299,7 +299,7 @@ class TestSubAgents:
         task = line(
             "inter_agent_communication", {"author": "/root", "recipient": "/root/a", "content": "Read it."}
         )
-        return [meta(CHILD, source=spawned, agent_role="reader"), task, said("assistant", "Read.")]
+        return [meta(CHILD, source=spawned, agent_role="reader"), task, message_item("assistant", "Read.")]
 
     def test_are_tasks_of_the_session_that_started_them(self, store: Store, tmp_path: Path) -> None:
         write_jsonl(tmp_path / "rollout-2.jsonl", SAMPLE)
@@ -353,7 +353,7 @@ class TestTheSource:
             assert_survived("codex", path)
 
     def test_with_half_a_character_keeps_the_message(self, store: Store, tmp_path: Path) -> None:
-        body = json.dumps(said("user", "a\ud83d b \\ud83d \ud83d\ude00"))
+        body = json.dumps(message_item("user", "a\ud83d b \\ud83d \ud83d\ude00"))
         path = write_jsonl(tmp_path / "rollout-1.jsonl", [meta()])
         path.write_text(path.read_text() + body + "\n")
         session, report = import_one(store, "codex", path)

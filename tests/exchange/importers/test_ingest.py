@@ -28,12 +28,12 @@ BASE = 1_770_000_000_000_000
 CALL = assistant("I look.", ToolCall("c", "look", {"order": 41}))
 
 
-def told(*messages: Message) -> tuple[EntryRecord, ...]:
+def entry_records(*messages: Message) -> tuple[EntryRecord, ...]:
     return tuple(EntryRecord(message, at=BASE + n * 1_000_000) for n, message in enumerate(messages, 1))
 
 
 def foreign(*messages: Message, source: str = "one", **about: object) -> SessionRecord:
-    return SessionRecord("chat", source, told(*messages), (system("You help."),), **about)  # type: ignore[arg-type]
+    return SessionRecord("chat", source, entry_records(*messages), (system("You help."),), **about)  # type: ignore[arg-type]
 
 
 def takes(store: Store, coming: SessionRecord, **how: bool) -> ToolImportResult:
@@ -106,7 +106,7 @@ class TestTakingIn:
         answer = EntryRecord(assistant("b"), usage=Usage(10, 2), model="m", provider="p")
         summary = EntryRecord(Compaction("s", 0), usage=Usage(30, 4))
         note = EntryRecord(Note({"why": "failed"}), usage=Usage(5, 0))
-        takes(store, SessionRecord("chat", "one", (*told(user("a")), answer, summary, note)))
+        takes(store, SessionRecord("chat", "one", (*entry_records(user("a")), answer, summary, note)))
         calls = store.session("chat-one").model_calls()
         assert [(call.purpose, call.answer_seq) for call in calls] == [
             ("answer", 2),
@@ -240,7 +240,7 @@ class TestGrowth:
         picture = user(Attachment(b"\x89PNG\r\n\x1a\n", "image/png"))
         answer = EntryRecord(assistant("b"), usage=Usage(7, 1))
         coming = SessionRecord(
-            "chat", "one", (*told(user("a"), picture), answer), (system("You help."),), title="Later"
+            "chat", "one", (*entry_records(user("a"), picture), answer), (system("You help."),), title="Later"
         )
         takes(store, coming)
         session = store.session("chat-one")
@@ -283,7 +283,7 @@ class TestGrowth:
         assert texts(store.session("chat-one")) == ["q", "one", "more"]
 
     def test_what_was_free_when_it_was_taken_in_is_charged_once_it_is_told(self, store: Store) -> None:
-        asked = told(user("a"))
+        asked = entry_records(user("a"))
         takes(store, SessionRecord("chat", "one", (*asked, EntryRecord(assistant("b")))))
         for _ in range(2):
             takes(
@@ -308,7 +308,7 @@ class TestGrowth:
     def test_of_another_session_under_its_name_is_refused(self, store: Store) -> None:
         takes(store, foreign(user("a")))
         report = takes(
-            store, SessionRecord("chat", "one", told(user("z"), assistant("y")), (system("Other."),))
+            store, SessionRecord("chat", "one", entry_records(user("z"), assistant("y")), (system("Other."),))
         )
         assert "chat-one" in (report.error or "")
 

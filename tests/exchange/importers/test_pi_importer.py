@@ -66,7 +66,7 @@ def answer(name: str, parent: str, *blocks: Record, second: int = 0, **more: Any
     return message(name, parent, "assistant", list(blocks), second, **{**about, **more})
 
 
-def said(words: str) -> Record:
+def text_part(words: str) -> Record:
     return {"type": "text", "text": words}
 
 
@@ -76,23 +76,23 @@ LINE: list[Record] = [
     HEAD,
     entry("model_change", "a0", None, provider="anthropic", modelId="claude-sonnet-4-5"),
     message("a1", "a0", "user", "Why does it fail?", 1),
-    answer("a2", "a1", THOUGHT, said("I look."), CALL, second=2),
-    message("a3", "a2", "toolResult", [said("shop.py")], 3, toolCallId="t1", toolName="bash", isError=False),
-    answer("a4", "a3", said("A typo."), second=4),
+    answer("a2", "a1", THOUGHT, text_part("I look."), CALL, second=2),
+    message("a3", "a2", "toolResult", [text_part("shop.py")], 3, toolCallId="t1", toolName="bash", isError=False),
+    answer("a4", "a3", text_part("A typo."), second=4),
 ]
 SAMPLE: list[Record] = [
     *LINE,
     message("b1", "a4", "user", "Mend it.", 5),
-    answer("b2", "b1", said("Mended."), second=6),
+    answer("b2", "b1", text_part("Mended."), second=6),
     entry("branch_summary", "c0", "a4", 7, fromId="b2", summary="It was mended."),
     message(
         "c1",
         "c0",
         "user",
-        [said("Rather not."), {"type": "image", "data": PIXEL, "mimeType": "image/png"}],
+        [text_part("Rather not."), {"type": "image", "data": PIXEL, "mimeType": "image/png"}],
         8,
     ),
-    answer("c2", "c1", said("As it was."), second=9),
+    answer("c2", "c1", text_part("As it was."), second=9),
     entry("label", "c3", "c2", targetId="b2", label="mended"),
     entry("session_info", "c4", "c3", name="A typo"),
 ]
@@ -149,7 +149,7 @@ class TestASession:
             {"type": "text", "text": "I look.", "textSignature": json.dumps({"v": 1, "id": "msg_1"})},
             {**CALL, "id": "call_1|fc_1"},
         )
-        result = message("a3", "a2", "toolResult", [said("x")], toolCallId="call_1|fc_1", isError=True)
+        result = message("a3", "a2", "toolResult", [text_part("x")], toolCallId="call_1|fc_1", isError=True)
         lines = [*LINE[:3], answer("a2", "a1", *blocks, **about), result]
         session, _ = import_one(store, "pi", write_jsonl(tmp_path / "s.jsonl", lines))
         items = session.messages("openai")
@@ -203,7 +203,7 @@ class TestASession:
         strange = [
             entry("hologram", "d1", "a4"),
             message("d2", "d1", "goblin", "x"),
-            message("d3", "d2", "user", [{"type": "smell"}, said("x")]),
+            message("d3", "d2", "user", [{"type": "smell"}, text_part("x")]),
             entry("thinking_level_change", "d4", "d3", thinkingLevel="high"),
         ]
         _, report = import_one(store, "pi", write_jsonl(tmp_path / "s.jsonl", [*LINE, *strange]))
@@ -240,7 +240,7 @@ class TestATree:
 
 
 class TestACompaction:
-    def kept(self, store: Store, tmp_path: Path, **how: Any) -> tuple[int, int]:
+    def import_compaction(self, store: Store, tmp_path: Path, **how: Any) -> tuple[int, int]:
         change = entry("model_change", "d0", "a4", provider="openai", modelId="gpt-5")
         input_ = message("d1", "d0", "user", "On.", 6)
         short = entry("compaction", "d2", "d1", 7, summary="They look.", tokensBefore=900, usage=SPENT, **how)
@@ -252,19 +252,19 @@ class TestACompaction:
         return compaction.first_kept, session.usage().calls
 
     def test_keeps_from_the_entry_it_names_and_was_paid_for(self, store: Store, tmp_path: Path) -> None:
-        assert self.kept(store, tmp_path, firstKeptEntryId="d1") == (5, 3)
+        assert self.import_compaction(store, tmp_path, firstKeptEntryId="d1") == (5, 3)
 
     def test_that_names_a_change_of_the_model_keeps_from_what_follows_it(
         self, store: Store, tmp_path: Path
     ) -> None:
-        assert self.kept(store, tmp_path, firstKeptEntryId="d0") == (5, 3)
+        assert self.import_compaction(store, tmp_path, firstKeptEntryId="d0") == (5, 3)
 
     def test_that_tells_what_it_kept_keeps_as_many(self, store: Store, tmp_path: Path) -> None:
         tail = [{"role": "assistant"}, {"role": "user"}]
-        assert self.kept(store, tmp_path, retainedTail=tail) == (4, 3)
+        assert self.import_compaction(store, tmp_path, retainedTail=tail) == (4, 3)
 
     def test_that_names_nothing_keeps_nothing(self, store: Store, tmp_path: Path) -> None:
-        assert self.kept(store, tmp_path, firstKeptEntryId="gone") == (6, 3)
+        assert self.import_compaction(store, tmp_path, firstKeptEntryId="gone") == (6, 3)
 
 
 class TestTheSource:

@@ -816,7 +816,7 @@ def _sessions_read(database: Database) -> int:
 def test_what_goes_with_a_purge_is_told_in_the_order_of_every_store(database: Database) -> None:
     """The state machine taught it: a level was once told by age alone, whoever the parents were."""
 
-    def told(store: Store) -> list[int]:
+    def listed_seqs(store: Store) -> list[int]:
         root = store.start()
         root.append([user("1")])
         names = [root.session_id]
@@ -827,7 +827,7 @@ def test_what_goes_with_a_purge_is_told_in_the_order_of_every_store(database: Da
         return [names.index(name) for name in store.purge(root.session_id, with_forks=True).sessions]
 
     with bough.open(database.url) as store, bough.open("memory:") as other:
-        assert told(store) == told(other)
+        assert listed_seqs(store) == listed_seqs(other)
 
 
 def test_a_store_that_saw_a_branch_grow_notices_that_another_moved_back(database: Database) -> None:

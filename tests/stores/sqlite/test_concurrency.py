@@ -300,7 +300,7 @@ class TestThreads:
 # -- group commit ----------------------------------------------------------------------------------
 
 
-class Held:
+class WriterGate:
     """A way to make writers come together: the first holds the lock until the others wait."""
 
     def __init__(self, store: Store) -> None:
@@ -338,9 +338,9 @@ class Held:
 
 
 @pytest.fixture
-def held(tmp_path: Path) -> Any:
+def gate(tmp_path: Path) -> Any:
     with bough.open(tmp_path / "a.db") as store:
-        yield Held(store)
+        yield WriterGate(store)
 
 
 def raw(session: bough.Session, **odd: Any) -> object:
@@ -361,26 +361,26 @@ BAD: dict[str, Callable[[bough.Session], object]] = {
 
 class TestGroupCommit:
     @pytest.mark.parametrize("what", BAD)
-    def test_one_refused_change_does_not_fail_the_others(self, held: Held, what: str) -> None:
+    def test_one_refused_change_does_not_fail_the_others(self, gate: WriterGate, what: str) -> None:
 
-        sessions = [held.store.start() for _ in range(5)]
+        sessions = [gate.store.start() for _ in range(5)]
         for session in sessions:
             session.append([user("first")])
         works: list[Callable[[], object]] = [
             (lambda s=session: s.append([assistant("good")])) for session in sessions
         ]
         works[2] = lambda: BAD[what](sessions[2])
-        outcomes = held.together(works)
+        outcomes = gate.together(works)
         assert isinstance(outcomes[2], Exception)
         for n in (0, 1, 3, 4):
             assert not isinstance(outcomes[n], Exception), f"{n} was failed by its neighbour: {outcomes[n]!r}"
-            assert texts(held.store, sessions[n].session_id) == ["first", "good"]
-        assert texts(held.store, sessions[2].session_id) == ["first"]
-        assert list(held.store.verify()) == []
+            assert texts(gate.store, sessions[n].session_id) == ["first", "good"]
+        assert texts(gate.store, sessions[2].session_id) == ["first"]
+        assert list(gate.store.verify()) == []
 
-    def test_an_error_nobody_foresaw_is_its_writers_alone(self, held: Held) -> None:
-        sessions = [held.store.start() for _ in range(3)]
-        connections = held.store.backend._connections  # type: ignore[attr-defined]
+    def test_an_error_nobody_foresaw_is_its_writers_alone(self, gate: WriterGate) -> None:
+        sessions = [gate.store.start() for _ in range(3)]
+        connections = gate.store.backend._connections  # type: ignore[attr-defined]
 
         def fail(writer: Any) -> None:
             writer.execute("update session set title = 'half done'").fetchall()
@@ -391,22 +391,22 @@ class TestGroupCommit:
             lambda: connections.write(fail),
             lambda: sessions[2].append([user("behind")]),
         ]
-        outcomes = held.together(works)
+        outcomes = gate.together(works)
         assert [type(outcome).__name__ for outcome in outcomes] == [
             "AppendResult",
             "ZeroDivisionError",
             "AppendResult",
         ]
-        assert [row.title for row in held.store.all_sessions()] == [None] * 3, "what it had done is undone"
-        assert list(held.store.verify()) == []
+        assert [row.title for row in gate.store.all_sessions()] == [None] * 3, "what it had done is undone"
+        assert list(gate.store.verify()) == []
 
-    def test_changes_to_one_session_in_one_group_are_still_compared_and_swapped(self, held: Held) -> None:
-        session = held.store.start()
-        handles = [held.store.session(session.session_id) for _ in range(4)]
+    def test_changes_to_one_session_in_one_group_are_still_compared_and_swapped(self, gate: WriterGate) -> None:
+        session = gate.store.start()
+        handles = [gate.store.session(session.session_id) for _ in range(4)]
         works = [(lambda h=handle, n=n: h.append([user(str(n))])) for n, handle in enumerate(handles)]
-        outcomes = held.together(works)
+        outcomes = gate.together(works)
         assert [type(outcome).__name__ for outcome in outcomes] == ["AppendResult"] + ["StaleLeaf"] * 3
-        assert texts(held.store, session.session_id) == ["0"]
+        assert texts(gate.store, session.session_id) == ["0"]
         assert session.verify() == []
 
 

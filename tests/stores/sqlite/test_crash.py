@@ -542,7 +542,7 @@ AS_SOMEBODY = """
     from bough.stores.sqlite.public_reader import PublicReader
     with tempfile.TemporaryDirectory() as folder, bough.open(folder + "/load.db") as store:
         list(store.verify()); store.start().append([user("everything is imported now")])
-    def said(store):
+    def all_text(store):
         return " ".join(entry.message.text for entry in store.session("ses_one").path())
     def lay_down_rights():
         if os.geteuid() == 0:
@@ -551,7 +551,7 @@ AS_SOMEBODY = """
 READ_AS_NOBODY = f"""{AS_SOMEBODY}
     lay_down_rights()
     with bough.open(sys.argv[1]) as store:
-        print(said(store))
+        print(all_text(store))
         assert list(store.verify()) == []
         PublicReader(sys.argv[1], owner="nobody").sessions()
         try:
@@ -570,9 +570,9 @@ WATCH_AS_NOBODY = f"""{AS_SOMEBODY}
     lay_down_rights()
     store, public = bough.open(sys.argv[1]), PublicReader(sys.argv[1], owner="ann")
     query = "select count(*) from public_message"
-    print(said(store), next(public.query(query))[0], flush=True)
+    print(all_text(store), next(public.query(query))[0], flush=True)
     sys.stdin.readline()
-    print(said(store), next(public.query(query))[0], flush=True)
+    print(all_text(store), next(public.query(query))[0], flush=True)
     rows = public.query("select * from public_message")
     next(rows)
     try:

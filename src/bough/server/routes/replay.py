@@ -118,7 +118,7 @@ def diff(
     """Compare two sessions or positions turn by turn."""
     context, caller = context_and_caller(request)
     found = compare(_side(context, caller, a), _side(context, caller, b))
-    return _told(found, first, limit)
+    return _diff_page(found, first, limit)
 
 
 def _side(context: ServerContext, caller: Caller, reference: str) -> tuple[Session, Leaf]:
@@ -127,7 +127,7 @@ def _side(context: ServerContext, caller: Caller, reference: str) -> tuple[Sessi
     return session, context.position(session, place or None)
 
 
-def _told(found: Diff, first: int, limit: int) -> DiffPage:
+def _diff_page(found: Diff, first: int, limit: int) -> DiffPage:
     if first > len(found.rows):
         raise InvalidArgument("first", first, f"a number up to {len(found.rows)}")
     page, left = SizedPage(600_000), 0

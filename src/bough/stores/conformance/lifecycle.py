@@ -67,40 +67,40 @@ class QueryConformance(StoreFactory):
                 conversation_id=f"c{n % 3}",
             )
 
-        def found(**query: Any) -> list[str]:
+        def matching_ids(**query: Any) -> list[str]:
             return [row.session_id[4:] for row in store.sessions(SessionQuery(**query)).sessions]
 
-        assert found(agent="a1") == ["5", "3", "1"]
-        assert found(tag=("n", "4")) == ["4"]
-        assert found(tag=('it\'s "q"', "x"), agent="a0") == ["4", "2", "0"]
-        assert found(started_from=2, started_before=4) == ["3", "2"]
-        assert found(conversation_id="c1") == ["4", "1"]
-        assert found(status="running") == []
-        assert found(relation="fork") == []
-        assert found(id_prefix="ses_4") == ["4"]
-        assert found(id_prefix="ses_%") == []
-        assert len(found(id_prefix="ses_")) == 6
+        assert matching_ids(agent="a1") == ["5", "3", "1"]
+        assert matching_ids(tag=("n", "4")) == ["4"]
+        assert matching_ids(tag=('it\'s "q"', "x"), agent="a0") == ["4", "2", "0"]
+        assert matching_ids(started_from=2, started_before=4) == ["3", "2"]
+        assert matching_ids(conversation_id="c1") == ["4", "1"]
+        assert matching_ids(status="running") == []
+        assert matching_ids(relation="fork") == []
+        assert matching_ids(id_prefix="ses_4") == ["4"]
+        assert matching_ids(id_prefix="ses_%") == []
+        assert len(matching_ids(id_prefix="ses_")) == 6
         SessionWriter(store, "ses_t", relation="task", parent_session="ses_1", title="Refund 41")
-        assert found(title="Refund 41") == ["t"]
-        assert len(found(include_children=False)) == 6
+        assert matching_ids(title="Refund 41") == ["t"]
+        assert len(matching_ids(include_children=False)) == 6
 
     def test_a_service_filters_by_owner_and_an_owner_never_reaches_another(self) -> None:
         for name in ("ann", "bob"):
             SessionWriter(self.open_store(owner=name), f"ses_{name}", owner=name)
         SessionWriter(self.open_store(), "ses_nobody")
 
-        def found(by: str | None, owner: str | None) -> list[str]:
+        def matching_ids(by: str | None, owner: str | None) -> list[str]:
             page = self.open_store(owner=by).sessions(SessionQuery(owner=owner))
             assert self.open_store(owner=by).count(SessionQuery(owner=owner), "status").get("idle", 0) == len(
                 page.sessions
             )
             return [row.session_id for row in page.sessions]
 
-        assert found(None, None) == ["ses_nobody", "ses_bob", "ses_ann"]
-        assert found(None, "ann") == ["ses_ann"]
-        assert found("ann", "ann") == ["ses_ann"]
-        assert found("ann", "bob") == []
-        assert found(None, "nobody") == []
+        assert matching_ids(None, None) == ["ses_nobody", "ses_bob", "ses_ann"]
+        assert matching_ids(None, "ann") == ["ses_ann"]
+        assert matching_ids("ann", "ann") == ["ses_ann"]
+        assert matching_ids("ann", "bob") == []
+        assert matching_ids(None, "nobody") == []
 
 
 class DeleteConformance(StoreFactory):
@@ -189,10 +189,10 @@ class DeleteConformance(StoreFactory):
                 parent_seq=2,
             )
         for gone in ("ses_a", "ses_f"):
-            assert _given(writer.store, "ses_g") == (MessageLimit(1, 1, 5),)
+            assert _inherited_limits(writer.store, "ses_g") == (MessageLimit(1, 1, 5),)
             writer.store.trash(gone, 500)
             writer.store.purge(gone)
-        assert _given(writer.store, "ses_g") == (MessageLimit(1, 1, 5),)
+        assert _inherited_limits(writer.store, "ses_g") == (MessageLimit(1, 1, 5),)
 
     def test_a_purge_leaves_what_another_fork_inherits_from_a_session_purged_before(self) -> None:
         writer = SessionWriter(self.open_store())
@@ -341,6 +341,6 @@ class BlobConformance(StoreFactory):
         assert writer.store.blob(used.hash) is None
 
 
-def _given(store: StoreBackend, session_id: str) -> tuple[MessageLimit, ...]:
+def _inherited_limits(store: StoreBackend, session_id: str) -> tuple[MessageLimit, ...]:
     with store.export_sessions(session_id) as dumps:
         return next(iter(dumps.sessions)).inherited_limits

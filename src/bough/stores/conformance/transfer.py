@@ -18,7 +18,7 @@ from ..transfer import ImportResult, SessionExport, SessionExports
 from .writer import SessionWriter, StoreFactory, assert_raises, call, make_blob, media_of, read_everything
 
 
-def told(store: StoreBackend, *session_ids: str, children: bool = False) -> list[Any]:
+def read_exports(store: StoreBackend, *session_ids: str, children: bool = False) -> list[Any]:
     """Dumps read to their end, as plain values."""
     with store.export_sessions(*session_ids, children=children) as dumps:
         return [
@@ -72,10 +72,10 @@ class TransferConformance(StoreFactory):
     def test_what_is_taken_in_elsewhere_tells_the_same(self) -> None:
         writer, there = self._session_to_move(), MemoryStore()
         SessionWriter(there, "ses_other")  # so that numbers there are others
-        before = told(writer.store, "ses_a")
+        before = read_exports(writer.store, "ses_a")
         taken = move(writer.store, there, "ses_a")
         assert (taken.added, taken.known, taken.entries, taken.blobs) == (("ses_a",), (), 5, 1)
-        assert told(there, "ses_a") == before
+        assert read_exports(there, "ses_a") == before
         assert [entry.message for entry in there.path("ses_a").entries] == [
             entry.message for entry in writer.store.path("ses_a").entries
         ]
@@ -88,7 +88,7 @@ class TransferConformance(StoreFactory):
         writer.store.purge("ses_a")
         SessionWriter(writer.store, "ses_other")
         move(there, writer.store, "ses_a")
-        assert told(writer.store, "ses_a") == told(there, "ses_a")
+        assert read_exports(writer.store, "ses_a") == read_exports(there, "ses_a")
         after = read_everything(writer.store, "ses_a")
         assert after[0].totals == before[0].totals
         assert [stored.entry for stored in after[2]] == [stored.entry for stored in before[2]]
@@ -155,14 +155,14 @@ class TransferConformance(StoreFactory):
 
     def test_a_fork_brings_what_it_stands_on(self) -> None:
         writer, there = self._fork_to_move(), MemoryStore()
-        before = told(writer.store, "ses_f")
+        before = read_exports(writer.store, "ses_f")
         move(writer.store, there, "ses_f")
-        assert told(there, "ses_f") == before
+        assert read_exports(there, "ses_f") == before
         for name in ("ses_f", "ses_a"):
             writer.store.trash(name, 500)
         writer.store.purge("ses_a", with_forks=True)
         move(there, writer.store, "ses_f")
-        assert told(writer.store, "ses_f") == before
+        assert read_exports(writer.store, "ses_f") == before
         assert writer.texts() == ["seed", "q", "b", "f"]
         assert [branch.session_id for branch in writer.store.branches("ses_f")] == [None, None, "ses_f"]
         assert [c.call_id for c in writer.store.inherited_calls("ses_f")] == ["c2"]
@@ -171,17 +171,17 @@ class TransferConformance(StoreFactory):
 
     def test_a_fork_hangs_on_its_parent_where_the_parent_is_here(self) -> None:
         writer, there = self._fork_to_move(), MemoryStore()
-        before = told(writer.store, "ses_f")
+        before = read_exports(writer.store, "ses_f")
         move(writer.store, there, "ses_f")
         writer.store.trash("ses_f", 500)
         writer.store.purge("ses_f")
         assert move(there, writer.store, "ses_f").entries == 1
-        assert told(writer.store, "ses_f") == before
+        assert read_exports(writer.store, "ses_f") == before
         assert [branch.session_id for branch in writer.store.branches("ses_f")] == ["ses_a", "ses_a", "ses_f"]
 
     def test_a_fork_does_not_hang_on_a_parent_that_holds_something_else(self) -> None:
         writer, there = self._fork_to_move(), MemoryStore()
-        before = told(writer.store, "ses_f")
+        before = read_exports(writer.store, "ses_f")
         move(writer.store, there, "ses_f")
         for name in ("ses_f", "ses_a"):
             writer.store.trash(name, 500)
@@ -189,7 +189,7 @@ class TransferConformance(StoreFactory):
         other = SessionWriter(writer.store, seeds=[user("another seed")])
         other.append(user("q"))
         assert move(there, writer.store, "ses_f").entries == 4
-        assert told(writer.store, "ses_f") == before
+        assert read_exports(writer.store, "ses_f") == before
 
     def test_tasks_come_along_when_asked_for(self) -> None:
         writer, there = self._session_to_move(), MemoryStore()
@@ -203,13 +203,13 @@ class TransferConformance(StoreFactory):
             "ses_t3",
             "ses_t2",
         )
-        assert told(there, "ses_a", children=True) == told(writer.store, "ses_a", children=True)
+        assert read_exports(there, "ses_a", children=True) == read_exports(writer.store, "ses_a", children=True)
 
     def test_who_drives_it_is_not_told(self) -> None:
         writer = self._session_to_move()
-        before = told(writer.store, "ses_a")
+        before = read_exports(writer.store, "ses_a")
         writer.store.lease("ses_a", "me", until=9_999, at=10)
-        assert told(writer.store, "ses_a") == before
+        assert read_exports(writer.store, "ses_a") == before
 
     def test_it_becomes_the_owners_who_takes_it_in(self) -> None:
         writer, far = self._session_to_move(), MemoryStore()
@@ -227,4 +227,4 @@ class TransferConformance(StoreFactory):
         writer.append(user("q"))
         writer.move(Leaf(start.branch, 0), Cursor())
         move(writer.store, there, "ses_a")
-        assert told(there, "ses_a") == told(writer.store, "ses_a")
+        assert read_exports(there, "ses_a") == read_exports(writer.store, "ses_a")
