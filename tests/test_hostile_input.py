@@ -69,8 +69,9 @@ def contents(store: Store) -> object:
     """Everything the store holds, to see that a refusal wrote nothing."""
     inner: Any = store.backend
     if store.backend.url == "memory:":
-        kept = {name: repr(one) for name, one in inner._sessions.items()}
-        return kept, repr(inner._entries), repr(inner._branches), sorted(inner._blobs)
+        tables = inner.tables
+        sessions = {session_id: repr(data) for session_id, data in tables.sessions.items()}
+        return sessions, repr(tables.entries), repr(tables.branches), sorted(tables.blobs)
     with contextlib.closing(apsw.Connection(inner.url, flags=apsw.SQLITE_OPEN_READWRITE)) as reader:
         tables = ("session", "session_detail", "branch", "entry", "usage", "journal", "blob", "blob_use")
         return [reader.execute(f"select * from {table}").fetchall() for table in tables]

@@ -317,7 +317,7 @@ class TestBundle:
         body = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
         end["sha256"] = sha256(body).hexdigest()
         (tmp_path / "b.bough").write_bytes(body + json.dumps(end).encode() + b"\n")
-        with library.open("memory:") as store, pytest.raises(errors.InvalidBundle, match="shown"):
+        with library.open("memory:") as store, pytest.raises(errors.InvalidBundle, match="cannot be printed"):
             store.import_bundle(tmp_path / "b.bough")
 
 
@@ -336,7 +336,7 @@ class TestCopy:
         assert "0 sessions copied" not in bough(*line, store=shelf).err
         again = bough(*line, store=shelf)
         assert "0 sessions copied" in again.err
-        assert "were there" in again.err
+        assert "3 existed" in again.err
 
 
 class TestReplay:

@@ -620,14 +620,14 @@ class TestTurn:
     def test_one_that_is_over_takes_no_answer(self, session: Session) -> None:
         with session.turn("q") as turn:
             turn.answer(assistant("a"))
-            with pytest.raises(InvalidOperation, match="turn 2 is over"):
+            with pytest.raises(InvalidOperation, match="turn 2 has ended"):
                 turn.answer(assistant("b"))
         assert len(session.path()) == 3
 
     def test_one_within_another_leaves_the_outer_one_behind(self, session: Session) -> None:
         with session.turn("outer") as outer, session.turn("inner") as inner:
             inner.answer(assistant("a"))
-            with pytest.raises(InvalidOperation, match="turn 2 is over"):
+            with pytest.raises(InvalidOperation, match="turn 2 has ended"):
                 outer.answer(assistant("b"))
         assert (session.row.status, len(session.path())) == ("idle", 4)
 
@@ -668,16 +668,16 @@ class TestTask:
 
 
 TAMPERED = {
-    "update entry set role = 'assistant' where role = 'user'": "is filed as assistant",
-    "update entry set role = null where role = 'tool'": "is filed as None",
-    "update blob set bytes = x'00'": "does not hold the bytes it is named after",
-    "delete from blob_use": "is not held for it",
-    "update usage set answer_seq = 99": "its answer 1:99 is none",
-    "update usage set after_seq = 77": "was made behind 1:77",
-    "update session set status = 'zzz'": "is 'zzz', which is none",
+    "update entry set role = 'assistant' where role = 'user'": "role column is assistant",
+    "update entry set role = null where role = 'tool'": "role column is None",
+    "update blob set bytes = x'00'": "has other bytes than its hash says",
+    "delete from blob_use": "is not linked to the entry",
+    "update usage set answer_seq = 99": "its answer 1:99 is not an answer",
+    "update usage set after_seq = 77": "it follows 1:77, which does not exist",
+    "update session set status = 'zzz'": "'zzz' is not a status",
     "update session_detail set state = '{'": "cannot be read",
     "update journal set data = '{' where kind = 'turn_started'": "cannot be read",
-    "update branch set parent_seq = 1": "begins behind entry 1 of no branch",
+    "update branch set parent_seq = 1": "it has no parent, yet starts after entry 1",
 }
 
 

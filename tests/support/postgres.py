@@ -198,8 +198,11 @@ class DatabaseHost:
     def create_database(self, name: str, template: str = "template1") -> str:
         name = f"{name}_{os.getpid()}"
         with self.admin() as admin:
+            # The fixture that made it before may have been set up a second time: xdist interleaves parameters.
+            admin.execute(f"drop database if exists {name} with (force)")
             admin.execute(f"create database {name} template {template}")
-        self._database_names.append(name)
+        if name not in self._database_names:
+            self._database_names.append(name)
         return name
 
     def close(self) -> None:

@@ -105,7 +105,7 @@ class TestWorker:
             )
             assert more.code == 0, more.err
             until(lambda: "Welcome." in bough("show", session_id, store=installed.url).out)
-        assert "takes tasks" in said.read_text()
+        assert "runs tasks" in said.read_text()
         assert "stopping" in said.read_text()
 
     def test_a_busy_session_is_an_exit_code_and_queued_input_has_a_task(
@@ -123,11 +123,11 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("line", "words"),
         [
-            (["run", "--engine", "celery", "hi"], "no engine 'celery'"),
+            (["run", "--engine", "celery", "hi"], "unknown engine 'celery'"),
             (["run", "--engine", "absurd", "hi"], "needs --agent NAME"),
             (
                 ["run", "--engine", "absurd", "--agent", "a", "--model", "x:y", "hi"],
-                "the worker's agent decides",
+                "models come from the worker's agent",
             ),
             (["run", "--engine", "absurd:nowhere", "--agent", "a", "hi"], "--queue nowhere"),
             (["worker", "--agents", "nothing.py"], "no file nothing.py"),

@@ -392,7 +392,7 @@ class TestFullDisk:
         found, missed = command("search", "early", store=place), command("search", "late", store=place)
         assert (found.code, "ses_one@1" in found.out, missed.code) == (0, True, 1)
         for said in (found.err, missed.err):
-            assert "1 session(s) have text that is not indexed" in said
+            assert "1 session(s) cannot be indexed now" in said
 
     def test_purge_on_a_full_disk_purges_or_says_why_not(self, small_disk: Path) -> None:
         with bough.open(small_disk / "a.db") as store:
