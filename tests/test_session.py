@@ -263,7 +263,9 @@ class TestFork:
         assert parent is not None
         assert parent.session_id == session_with_calls.session_id
 
-    def test_overrides_are_its_first_entry_and_no_seed_is_rewritten(self, session_with_calls: Session) -> None:
+    def test_overrides_are_its_first_entry_and_no_seed_is_rewritten(
+        self, session_with_calls: Session
+    ) -> None:
         fork = session_with_calls.fork(at=2, model="other", prompt="Be strict.", tools=["t"])
         assert fork.entries()[0].payload == Settings("other", "Be strict.", None, ("t",))
         assert fork.request("anthropic")["system"][0]["text"] == "Be strict."
@@ -349,7 +351,9 @@ class TestFork:
             with pytest.raises(ToolsNotAllowed):
                 source.fork(tools=tools)
         assert fork.row == before
-        assert session_with_calls.fork(at=session_with_calls.leaf.seq - 1, tools=["delete"]).row.tool_names == ("delete",)
+        assert session_with_calls.fork(
+            at=session_with_calls.leaf.seq - 1, tools=["delete"]
+        ).row.tool_names == ("delete",)
 
     def test_state_comes_along_for_free(self, session: Session) -> None:
         session.note(state={"a": 1})
@@ -509,12 +513,18 @@ class TestReading:
         assert [entry.seq for entry in session_with_calls.transcript()] == [2, 6]
         assert len(session_with_calls.path()) == 6
 
-    def test_hydrate_gives_row_seeds_messages_state_and_totals(self, store: Store, session_with_calls: Session) -> None:
+    def test_hydrate_gives_row_seeds_messages_state_and_totals(
+        self, store: Store, session_with_calls: Session
+    ) -> None:
         session_with_calls.note(state={"a": 1})
         found = store.hydrate(session_with_calls.session_id)
         assert [entry.seq for entry in found.seeds] == [1]
         assert found.messages == session_with_calls.path(since=1)
-        assert (found.state, found.totals, found.row) == ({"a": 1}, session_with_calls.usage(), session_with_calls.row)
+        assert (found.state, found.totals, found.row) == (
+            {"a": 1},
+            session_with_calls.usage(),
+            session_with_calls.row,
+        )
 
     def test_the_five_event_types(self, session_with_calls: Session) -> None:
         assert [event.type for event in session_with_calls.log_events()] == [
@@ -533,7 +543,9 @@ class TestReading:
         assert len(session.messages("anthropic", Budget(tokens=200))) == 2
         assert session.fit(Budget(tokens=200)).dropped == (2, 3)
 
-    def test_the_projection_is_the_same_bytes_from_another_handle(self, store: Store, session_with_calls: Session) -> None:
+    def test_the_projection_is_the_same_bytes_from_another_handle(
+        self, store: Store, session_with_calls: Session
+    ) -> None:
         from bough.wire import render
 
         for provider in ("anthropic", "openai-chat"):
@@ -588,14 +600,21 @@ class TestCare:
         session_with_calls.title("Order 41")
         assert session_with_calls.tag(colour="red", size="l") == {"colour": "red", "size": "l"}
         assert session_with_calls.tag(size=None) == {"colour": "red"}
-        assert (session_with_calls.row.title, session_with_calls.row.tags, session_with_calls.row.leaf) == ("Order 41", {"colour": "red"}, leaf)
+        assert (session_with_calls.row.title, session_with_calls.row.tags, session_with_calls.row.leaf) == (
+            "Order 41",
+            {"colour": "red"},
+            leaf,
+        )
         assert [row.session_id for row in store.sessions(tag=("colour", "red")).sessions] == [
             session_with_calls.session_id
         ]
 
     def test_end_completes_and_the_next_turn_starts_again(self, session_with_calls: Session) -> None:
         session_with_calls.end()
-        assert (session_with_calls.row.status, session_with_calls.row.completed_at is not None) == ("completed", True)
+        assert (session_with_calls.row.status, session_with_calls.row.completed_at is not None) == (
+            "completed",
+            True,
+        )
         with session_with_calls.turn("more") as turn:
             assert session_with_calls.row.status == "running"
             turn.answer(assistant("a"))

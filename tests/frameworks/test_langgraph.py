@@ -39,7 +39,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send
-from langgraph_graphs import Twin, agent, asking, asks_a_person, on, comparable, with_a_subgraph
+from langgraph_graphs import Twin, agent, asking, asks_a_person, comparable, on, with_a_subgraph
 from typing_extensions import TypedDict
 
 import bough
@@ -266,7 +266,9 @@ class TestAnyHistory:
             both.get_tuple(on("1"))
             assert len(list(both.list(on("1")))) == len(made)
         both.ours.copy_thread("1", "2")
-        assert [comparable(one) for one in saver.list(on("2"))] == [comparable(one) for one in saver.list(on("1"))]
+        assert [comparable(one) for one in saver.list(on("2"))] == [
+            comparable(one) for one in saver.list(on("1"))
+        ]
         assert list(store.verify()) == []
 
 
@@ -275,7 +277,9 @@ class TestConversation:
         graph = agent(ANSWERS).compile(checkpointer=saver)
         graph.invoke(HELLO, on("1"))
         session = session_of(store, "1")
-        assert roles_and_texts(session) == list(zip(["user", "assistant", "tool", "assistant"], TALK, strict=True))
+        assert roles_and_texts(session) == list(
+            zip(["user", "assistant", "tool", "assistant"], TALK, strict=True)
+        )
         assert len([entry for entry in session.entries() if entry.message is not None]) == 4
         assert session.path()[-1].turn == 0, "the turn is over"
 
@@ -581,7 +585,9 @@ class TestTree:
         graph.invoke(HELLO, on("1"))
         graph.update_state(on("1"), {"messages": [HumanMessage("Weather in Rome?", id="h1")]})
         saver.copy_thread("1", "2")
-        assert [comparable(one) for one in saver.list(on("2"))] == [comparable(one) for one in saver.list(on("1"))]
+        assert [comparable(one) for one in saver.list(on("2"))] == [
+            comparable(one) for one in saver.list(on("1"))
+        ]
         copy = next(row for row in store.all_sessions(conversation_id="2") if row.relation == "fork")
         assert copy.parent_session == session_of(store, "1").session_id
         assert graph.get_state(on("2")).config["configurable"]["checkpoint_id"] == graph.get_state(on("1")).config["configurable"]["checkpoint_id"]  # fmt: skip
@@ -595,7 +601,9 @@ class TestTree:
         graph = agent(ANSWERS).compile(checkpointer=saver, interrupt_before=["tools"])
         graph.invoke(HELLO, on("1"))
         saver.copy_thread("1", "2")
-        assert [comparable(one) for one in saver.list(on("2"))] == [comparable(one) for one in saver.list(on("1"))]
+        assert [comparable(one) for one in saver.list(on("2"))] == [
+            comparable(one) for one in saver.list(on("1"))
+        ]
         assert texts(graph.invoke(None, on("2"))) == TALK
         assert list(store.verify()) == []
 

@@ -107,8 +107,10 @@ ODD: list[Any] = [
     {"role": "assistant", "content": "bare words"},
     {"role": "assistant", "content": ""},
     {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
-    answer_item("two") | {"content": [*answer_item("one")["content"], *answer_item("two")["content"]], "status": "incomplete"},
-    answer_item("cited") | {"content": [answer_item("x")["content"][0] | {"annotations": [{"type": "url_citation"}]}]},
+    answer_item("two")
+    | {"content": [*answer_item("one")["content"], *answer_item("two")["content"]], "status": "incomplete"},
+    answer_item("cited")
+    | {"content": [answer_item("x")["content"][0] | {"annotations": [{"type": "url_citation"}]}]},
     answer_item("of another provider", "__fake_id__") | {"provider_data": {"model": "litellm/x", "n": 1.0}},
     {"id": "rs_2", "summary": [], "type": "reasoning", "content": None, "status": None},
     call_item("spaced", '{"order": 41, "deep": {"a": [1, 2.0, null]}}', status="completed"),
@@ -378,7 +380,9 @@ class TestASession:
     @on_a_loop
     async def test_shows_the_sdk_a_summary_in_place_of_what_was_compacted(self, store: Store) -> None:
         session = BoughSession("user-42", store)
-        await session.add_items([*ORDINARY, {"role": "user", "content": "And 42?"}, answer_item("Here.", "msg_4")])
+        await session.add_items(
+            [*ORDINARY, {"role": "user", "content": "And 42?"}, answer_item("Here.", "msg_4")]
+        )
         found = await stored(session)
         found.compact("Order 41 is lost.")
         first, *kept = await session.get_items()

@@ -85,7 +85,9 @@ def got(call_id: str, content: Any = "lost", **about: Any) -> ToolReturnPart[Any
 
 SPENT = RequestUsage(input_tokens=11, output_tokens=7, cache_read_tokens=3, details={"reasoning": 2})
 ORDINARY: list[ModelMessage] = [
-    request_message("Where is it?", instructions="You help.", run_id="run-1", conversation_id="con-1", timestamp=WHEN),
+    request_message(
+        "Where is it?", instructions="You help.", run_id="run-1", conversation_id="con-1", timestamp=WHEN
+    ),
     response_message(
         ThinkingPart("hm", signature="sealed-by-its-issuer", provider_name="anthropic"),
         "Let me see.",
@@ -117,9 +119,13 @@ ODD: list[ModelMessage] = [
     request_message(UserPromptPart([], timestamp=WHEN)),
     request_message(),
     request_message("", instructions="Now you are rude."),
-    request_message(RetryFeedbackPart("try again", retry=RetryInfo("model_retry", attempt=1), timestamp=WHEN)),
+    request_message(
+        RetryFeedbackPart("try again", retry=RetryInfo("model_retry", attempt=1), timestamp=WHEN)
+    ),
     response_message(),
-    response_message("", calls("text", '{"order": 41}'), calls("compact", '{"order":41}'), calls("cut", '{"order": ')),
+    response_message(
+        "", calls("text", '{"order": 41}'), calls("compact", '{"order":41}'), calls("cut", '{"order": ')
+    ),
     response_message(calls("nothing", "")),
     response_message(
         ThinkingPart("", id="rs_1", signature="s", provider_details={"k": [1]}),
@@ -266,7 +272,10 @@ class TestAMessage:
 
     @on_a_loop
     async def test_may_be_long_and_hostile(self) -> None:
-        store, messages = on_memory(), [request_message("x\0y" * 3_000_000), response_message("'; drop table entry --")]
+        store, messages = (
+            on_memory(),
+            [request_message("x\0y" * 3_000_000), response_message("'; drop table entry --")],
+        )
         await store.save(talk(*messages))
         assert dumped((await loaded(store)).messages) == dumped(messages)
 

@@ -63,7 +63,7 @@ class AgentOptions(Struct, frozen=True, kw_only=True):
     conversation: str | None = None
 
 
-class Agent(Struct, frozen=True):
+class CommandAgent(Struct, frozen=True):
     """The models, tools and limits a turn runs with."""
 
     options: AgentOptions
@@ -134,7 +134,7 @@ class Agent(Struct, frozen=True):
         session.set(prompt=prompt)
 
 
-def agent_for(options: AgentOptions, session: Session | None) -> Agent:
+def agent_for(options: AgentOptions, session: Session | None) -> CommandAgent:
     """Build the agent. Refuses every invalid option, before anything is written."""
     if options.workspace is None and (options.scope or options.allow):
         raise CommandError("--scope and --allow need --workspace DIR")
@@ -144,7 +144,7 @@ def agent_for(options: AgentOptions, session: Session | None) -> Agent:
     models = available_models(names)
     cost = None if options.max_cost is None else _microcents(options.max_cost)
     limits = Limits(turns=options.max_turns or 50, max_cost_microcents=cost)
-    return Agent(options, names, models, load_tools(options.tools), limits, _workspace(options))
+    return CommandAgent(options, names, models, load_tools(options.tools), limits, _workspace(options))
 
 
 def _microcents(dollars: float) -> int:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from ..errors import SessionIsReplay
 from ..log.changes import Cut
 from ..session import Session
-from .agent_options import Agent, AgentOptions, agent_for
+from .agent_options import AgentOptions, CommandAgent, agent_for
 from .reference import Position, complete, resolve_stored, resolve_stored_session
 from .rendering.error_text import CommandError
 from .rendering.output import notify
@@ -48,7 +48,7 @@ class Source(Struct, frozen=True, kw_only=True):
             None,
         )
 
-    def session(self, location: StoreLocation, options: AgentOptions) -> tuple[Session, Agent]:
+    def session(self, location: StoreLocation, options: AgentOptions) -> tuple[Session, CommandAgent]:
         """Return the session to run in and its agent. Nothing is created or moved before both are valid."""
         if self.reference is None:
             return _new(location, options)
@@ -75,7 +75,7 @@ class Source(Struct, frozen=True, kw_only=True):
         return position.session, agent
 
 
-def _new(location: StoreLocation, options: AgentOptions) -> tuple[Session, Agent]:
+def _new(location: StoreLocation, options: AgentOptions) -> tuple[Session, CommandAgent]:
     if options.conversation is None:
         agent = agent_for(options, None)
         return agent.start(location.open_or_create()), agent
@@ -88,7 +88,7 @@ def _new(location: StoreLocation, options: AgentOptions) -> tuple[Session, Agent
     return session, agent
 
 
-def _copy(position: Position, to_point: int | None, agent: Agent) -> Session:
+def _copy(position: Position, to_point: int | None, agent: CommandAgent) -> Session:
     options, seq = agent.options, position.seq if to_point is None else to_point
     source = position.session if to_point is not None else position.session_at()
     model = options.models[0] if options.models else None

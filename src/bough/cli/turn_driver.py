@@ -24,7 +24,7 @@ from ..core.turns import OpenCall
 from ..engines.local import Run
 from ..errors import NotFound, SessionTrashed, TaskTrashed
 from ..session import Session
-from .agent_options import Agent
+from .agent_options import CommandAgent
 from .rendering.error_text import TakenOver
 from .rendering.turn_events import Watcher
 from .store_option import StoreLocation
@@ -105,7 +105,7 @@ async def _consume(run: Run, watcher: Watcher) -> Event | None:
 def run_turn(
     driver: Driver,
     session: Session,
-    agent: Agent,
+    agent: CommandAgent,
     content: str | Message | None,
     watcher: Watcher,
     ask: Ask | None = None,

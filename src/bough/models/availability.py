@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 
 from ..errors import ModelUnavailable
-from .clients.base import Client
+from .clients.base import VendorClient
 from .model import Model
 from .names import model_by_name
 
@@ -26,7 +26,7 @@ def available_models(names: Iterable[str]) -> list[Model]:
 
 
 def _problem(name: str, model: Model) -> ModelUnavailable | None:
-    if not isinstance(model, Client):
+    if not isinstance(model, VendorClient):
         return None
     if not _is_installed(model.package):
         hint = f'pip install "bough[{model.extra}]"'

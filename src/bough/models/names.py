@@ -12,7 +12,7 @@ from .model import Model
 from .scripted import load_script
 
 if TYPE_CHECKING:
-    from .clients.base import Client
+    from .clients.base import VendorClient
 
 _URL = re.compile(r"@(?=https?://)")
 
@@ -30,7 +30,7 @@ def model_by_name(name: str) -> Model:
 def _client(module: str, class_name: str) -> Callable[[str], Model]:
     def make(rest: str) -> Model:
         model, *url = _URL.split(rest, maxsplit=1)
-        client: type[Client] = getattr(import_module(f"{__package__}.clients.{module}"), class_name)
+        client: type[VendorClient] = getattr(import_module(f"{__package__}.clients.{module}"), class_name)
         return client(model, base_url=url[0] if url else None)
 
     return make

@@ -31,7 +31,7 @@ from .active_runs import ActiveRuns
 from .auth import AuthMiddleware, Caller
 from .context import ServerContext
 from .jobs import Jobs
-from .problems import MEDIA_TYPE, Problem, Refusal, handle_error
+from .problems import MEDIA_TYPE, ProblemDetails, Refusal, handle_error
 from .routes import (
     blobs,
     bundles,
@@ -100,7 +100,9 @@ PROBLEMS = {
 
 
 def _problem_spec(description: str) -> ResponseSpec:
-    return ResponseSpec(Problem, description=description, media_type=MEDIA_TYPE, generate_examples=False)
+    return ResponseSpec(
+        ProblemDetails, description=description, media_type=MEDIA_TYPE, generate_examples=False
+    )
 
 
 def route_handlers() -> list[HTTPRouteHandler]:

@@ -22,7 +22,7 @@ MEDIA_TYPE = "application/problem+json"
 log = logging.getLogger("bough.server")
 
 
-class Problem(Struct, frozen=True, omit_defaults=True, kw_only=True):
+class ProblemDetails(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What went wrong, for programs (`code`) and for people (`detail`, and `hint`: what to do)."""
 
     type: str = "about:blank"
@@ -46,11 +46,13 @@ class Refusal(Exception):
     """A request refused by the server itself: no token, too large, from another site."""
 
     def __init__(self, status: int, code: str, detail: str, hint: str | None = None) -> None:
-        self.problem = Problem(title=_title(status), status=status, code=code, detail=detail, hint=hint)
+        self.problem = ProblemDetails(
+            title=_title(status), status=status, code=code, detail=detail, hint=hint
+        )
         super().__init__(detail)
 
 
-def problem_of(error: BaseException) -> Problem:
+def problem_of(error: BaseException) -> ProblemDetails:
     if isinstance(error, Refusal):
         return error.problem
     if isinstance(error, errors.StoreError):
@@ -58,23 +60,27 @@ def problem_of(error: BaseException) -> Problem:
     if isinstance(error, errors.BoughError):
         status = error.http_status
         hint = error.command_hint or None
-        return Problem(title=_title(status), status=status, code=error.code, detail=error.problem, hint=hint)
+        return ProblemDetails(
+            title=_title(status), status=status, code=error.code, detail=error.problem, hint=hint
+        )
     if isinstance(error, HTTPException):
         return _http_problem(error)
     reference = secrets.token_hex(4)
     log.error("%s: request failed", reference, exc_info=error)
     detail = "internal error; see the server's log"
-    return Problem(title=_title(500), status=500, code="internal_error", detail=detail, reference=reference)
+    return ProblemDetails(
+        title=_title(500), status=500, code="internal_error", detail=detail, reference=reference
+    )
 
 
-def _store_problem(error: errors.StoreError) -> Problem:
+def _store_problem(error: errors.StoreError) -> ProblemDetails:
     """Hide the error's own message: it names files and hosts."""
     reference = secrets.token_hex(4)
     log.error("%s: %s", reference, error)
     is_full = isinstance(error, errors.StoreFull)
     status = error.http_status
     detail = "the store is full" if is_full else "the store could not be read or written"
-    return Problem(
+    return ProblemDetails(
         title=_title(status),
         status=status,
         code=error.code,
@@ -87,7 +93,7 @@ def _store_problem(error: errors.StoreError) -> Problem:
 _CODES = {404: "no_page", 405: "method_not_allowed", 413: "too_large", 401: "no_token"}
 
 
-def _http_problem(error: HTTPException) -> Problem:
+def _http_problem(error: HTTPException) -> ProblemDetails:
     status = error.status_code
     code = _CODES.get(status, "invalid_body" if status == 400 else _title(status).lower().replace(" ", "_"))
     detail = _title(status).lower()
@@ -101,7 +107,7 @@ def _http_problem(error: HTTPException) -> Problem:
         detail = "the body is not valid JSON for this endpoint"
     elif status == 413:
         detail = "the body is too large"
-    return Problem(title=_title(status), status=status, code=code, detail=detail, hint=_hint(status))
+    return ProblemDetails(title=_title(status), status=status, code=code, detail=detail, hint=_hint(status))
 
 
 def _validation_message(key: str, message: str) -> str:

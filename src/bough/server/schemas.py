@@ -68,7 +68,7 @@ class SessionResult(ApiResponse, kw_only=True):
     session: SessionJson
 
 
-class SessionDetail(ApiResponse, kw_only=True):
+class SessionResponse(ApiResponse, kw_only=True):
     """A session and its next action. A client gets `session` only."""
 
     session: SessionJson
@@ -183,7 +183,7 @@ class JournalPage(ApiResponse, kw_only=True):
     total: int
 
 
-class SendResult(ApiResponse, kw_only=True):
+class SendResponse(ApiResponse, kw_only=True):
     last_fact: Annotated[int, Meta(description="Watch the events after this number")]
     queued: int | None = None
 
@@ -288,7 +288,7 @@ class SearchResults(ApiResponse, kw_only=True):
     index_error: Annotated[str | None, Meta(description="Why indexing failed")]
 
 
-class ImportResult(ApiResponse, kw_only=True):
+class ImportResponse(ApiResponse, kw_only=True):
     session_id: str
     added: list[str]
     known: list[str]

@@ -29,7 +29,7 @@ R = TypeVar("R")
 BATCH_ROWS = 250
 
 
-class Connections(Protocol):
+class IndexConnections(Protocol):
     """What the index needs of a database."""
 
     def read_snapshot(self, work: Callable[[Any], R]) -> R: ...
@@ -91,7 +91,7 @@ class SearchIndex(ABC):
 
     batch_characters: int
 
-    def __init__(self, connections: Connections, space: str, owner: str | None, url: str) -> None:
+    def __init__(self, connections: IndexConnections, space: str, owner: str | None, url: str) -> None:
         self._connections, self.space, self.owner, self.url = connections, space, owner, url
 
     @abstractmethod

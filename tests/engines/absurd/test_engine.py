@@ -21,7 +21,7 @@ from bough.agent.call_status import is_awaited_by_worker
 from bough.core.drafts import ExtraFact
 from bough.core.usage import calls_on_path
 from bough.engines.absurd import schema as absurd_schema
-from bough.engines.absurd.claim import Claim, ClaimedConnections, Client, ConnectionHandle
+from bough.engines.absurd.claim import AbsurdClient, Claim, ClaimedConnections, ConnectionHandle
 from bough.engines.absurd.engine import TASK, Agent
 from bough.engines.absurd.step import Checkpoint, ClaimedLog, checkpoint
 from bough.engines.absurd.task_store import TaskStore
@@ -639,7 +639,7 @@ class TestClaim:
         session.send("hello", engine="absurd", queue=queue)
         pool, caught = Pool(Address.parse(installed.url)), []
         line = ConnectionHandle(pool)
-        client = Client(line, queue)
+        client = AbsurdClient(line, queue)
 
         def keep(params: Any, context: Any) -> None:
             from absurd_sdk import SuspendTask

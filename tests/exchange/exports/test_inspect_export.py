@@ -90,7 +90,9 @@ class TestLog:
         assert "scores" not in one
 
     def test_the_header_comes_before_the_samples(self, store: Store) -> None:
-        assert list(read(sample_session(store)))[-1] == "samples"  # Inspect reads it alone where it lists logs
+        assert (
+            list(read(sample_session(store)))[-1] == "samples"
+        )  # Inspect reads it alone where it lists logs
 
     def test_written_twice_it_is_the_same_bytes_in_any_store(self, store: Store) -> None:
         session = sample_session(store)

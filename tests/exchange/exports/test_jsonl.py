@@ -18,7 +18,7 @@ from bough.core.drafts import Draft
 from bough.core.entries import Entry, Unknown
 from bough.core.redact import Redactor
 from bough.errors import InvalidArgument
-from bough.exchange.exports.jsonl import EntryLine, entry_lines, event_lines
+from bough.exchange.exports.jsonl import JsonlEntry, entry_lines, event_lines
 from bough.exchange.exports.path_reader import redact_entries
 from bough.store import Store
 from support.random_logs import path_of, paths, thorough_settings
@@ -42,7 +42,7 @@ class TestEntries:
         session = sample_session(store)
         found = read(session.jsonl())
         assert [line["seq"] for line in found] == [1, 2, 3, 4, 5]
-        assert all(list(line) == list(EntryLine.__struct_fields__) for line in found)
+        assert all(list(line) == list(JsonlEntry.__struct_fields__) for line in found)
         third = session.path()[2]
         assert found[2] == {
             "schema_version": 1,
@@ -124,7 +124,9 @@ class TestEvents:
         assert found[3]["content"] == {"id": "c", "name": "lookup", "arguments": {"z": 1, "a": 2}}
 
     def test_events_can_be_asked_for_from_a_place_on(self, store: Store) -> None:
-        assert [line["type"] for line in read(sample_session(store).jsonl("events", since=4))] == ["assistant_message"]
+        assert [line["type"] for line in read(sample_session(store).jsonl("events", since=4))] == [
+            "assistant_message"
+        ]
 
 
 class TestWhatStaysOut:

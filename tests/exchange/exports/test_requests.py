@@ -13,7 +13,7 @@ import bough
 from bough import assistant, system, user
 from bough.core.context import build_context
 from bough.core.tree import Leaf
-from bough.exchange.exports.requests import Budget, Requests, requests
+from bough.exchange.exports.requests import Requests, SizeBudget, requests
 from bough.session import Session
 from bough.wire import find_provider
 from support import sample_store
@@ -25,7 +25,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return sample_store.fill(tmp_path_factory.mktemp("requests") / "agent.db")
 
 
-def rendered(session: Session, *, redact: bool = False, budget: Budget | None = None) -> dict[str, Requests]:
+def rendered(
+    session: Session, *, redact: bool = False, budget: SizeBudget | None = None
+) -> dict[str, Requests]:
     bundle = BytesIO()
     session.export(bundle, redact=redact)
     return requests(bundle.getbuffer(), budget)
@@ -109,5 +111,5 @@ class TestRequests:
             session = sessions.start("a")
             for n in range(6):
                 session.append([user(f"question {n}"), assistant(f"answer {n}")])
-            [found] = rendered(session, budget=Budget(work=30)).values()
+            [found] = rendered(session, budget=SizeBudget(work=30)).values()
         assert ([told.at for told in found.told], found.left) == (["1:8", "1:10", "1:12"], 3)

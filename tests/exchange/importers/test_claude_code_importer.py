@@ -77,7 +77,10 @@ class TestSession:
             ToolCall("toolu_1", "Bash", {"command": "ls"}),
             ToolCall("toolu_2", "Read", {"path": "a"}),
         )
-        assert [message_at(session, seq).results[0].content for seq in (4, 5)] == [(Text("a b"),), (Text("x = 1"),)]
+        assert [message_at(session, seq).results[0].content for seq in (4, 5)] == [
+            (Text("a b"),),
+            (Text("x = 1"),),
+        ]
         assert lost(report) == {"a bookkeeping line of the tool": 2}
 
     def test_it_has_the_title_the_folder_and_the_times_of_the_source(self, tmp_path: Path) -> None:

@@ -205,7 +205,9 @@ class TestARollout:
 
     def test_reasoning_without_its_id_is_kept(self, store: Store, tmp_path: Path) -> None:
         thought = item("reasoning", 2, summary=[], encrypted_content="gAAA")
-        write_jsonl(tmp_path / "rollout-1.jsonl", [*SAMPLE[:5], thought, message_item("assistant", "Yes.", 3)])
+        write_jsonl(
+            tmp_path / "rollout-1.jsonl", [*SAMPLE[:5], thought, message_item("assistant", "Yes.", 3)]
+        )
         session, report = import_one(store, "codex", tmp_path)
         evidence = entries_of(session)[-1].evidence
         assert evidence is not None

@@ -77,7 +77,9 @@ LINE: list[Record] = [
     entry("model_change", "a0", None, provider="anthropic", modelId="claude-sonnet-4-5"),
     message("a1", "a0", "user", "Why does it fail?", 1),
     answer("a2", "a1", THOUGHT, text_part("I look."), CALL, second=2),
-    message("a3", "a2", "toolResult", [text_part("shop.py")], 3, toolCallId="t1", toolName="bash", isError=False),
+    message(
+        "a3", "a2", "toolResult", [text_part("shop.py")], 3, toolCallId="t1", toolName="bash", isError=False
+    ),
     answer("a4", "a3", text_part("A typo."), second=4),
 ]
 SAMPLE: list[Record] = [

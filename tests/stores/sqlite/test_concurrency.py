@@ -400,7 +400,9 @@ class TestGroupCommit:
         assert [row.title for row in gate.store.all_sessions()] == [None] * 3, "what it had done is undone"
         assert list(gate.store.verify()) == []
 
-    def test_changes_to_one_session_in_one_group_are_still_compared_and_swapped(self, gate: WriterGate) -> None:
+    def test_changes_to_one_session_in_one_group_are_still_compared_and_swapped(
+        self, gate: WriterGate
+    ) -> None:
         session = gate.store.start()
         handles = [gate.store.session(session.session_id) for _ in range(4)]
         works = [(lambda h=handle, n=n: h.append([user(str(n))])) for n, handle in enumerate(handles)]

@@ -65,7 +65,7 @@ def record_of(entry: Entry) -> Json | None:
 # -- an event as entries ---------------------------------------------------------------------------
 
 
-class History(Protocol):
+class EventHistory(Protocol):
     """The path before an event, read only when needed."""
 
     def call(self, call_id: str) -> ToolCall | None:
@@ -111,7 +111,7 @@ class ParsedContent(Struct, frozen=True):
         return Evidence(GEMINI, {**proofs, **by_content}) if proofs or by_content else None
 
 
-def event_drafts(event: Event, cursor: Cursor, patch: State, history: History) -> EventDrafts:
+def event_drafts(event: Event, cursor: Cursor, patch: State, history: EventHistory) -> EventDrafts:
     """Return the entries an event becomes after `cursor`. `patch` is its change of the session's own state.
 
     Events that became notes because calls were open are shown as messages as soon as those calls are closed.
@@ -257,7 +257,7 @@ def _without_generated_id(proof: Json) -> Json:
 
 
 def _allowed_messages(
-    event: Event, parsed: ParsedContent, cursor: Cursor, history: History
+    event: Event, parsed: ParsedContent, cursor: Cursor, history: EventHistory
 ) -> tuple[Message, ...]:
     """Return the messages that may follow `cursor`; none if the event must become a note.
 
@@ -282,7 +282,7 @@ def _late_results(parsed: ParsedContent) -> tuple[Message, ...]:
     return (Message("user", (*parts, *rest)),)
 
 
-def _with_calls(parsed: ParsedContent, cursor: Cursor, history: History) -> tuple[Message, ...]:
+def _with_calls(parsed: ParsedContent, cursor: Cursor, history: EventHistory) -> tuple[Message, ...]:
     """Return results after a message that repeats their calls."""
     if cursor.open_calls:
         return ()
@@ -323,7 +323,7 @@ def _closing_results(cursor: Cursor, messages: Sequence[Message]) -> list[Payloa
     return [Message("tool", tuple(results), details={KEY: {"closes": True}})]
 
 
-def _shown_notes(event: Event, cursor: Cursor, history: History) -> list[Payload]:
+def _shown_notes(event: Event, cursor: Cursor, history: EventHistory) -> list[Payload]:
     """Return noted events as messages. One with calls is shown with its results, when they come."""
     messages: list[Payload] = []
     for record in history.noted_events() if not cursor.open_calls else ():

@@ -173,7 +173,7 @@ def _evidence_fields(item: Mapping[str, Any]) -> Item:
 # -- items as drafts -------------------------------------------------------------------------------
 
 
-class DraftBuilder:
+class ItemDraftBuilder:
     """Turns items into drafts that may follow a path on which the calls `open_calls` are open."""
 
     def __init__(

@@ -27,7 +27,7 @@ from ...session import Session
 from ...store import Store
 from .. import require_store
 from ..async_bridge import AsyncBridge
-from .items import UNKNOWN_RESULT, DraftBuilder, Item, is_ahead, path_items
+from .items import UNKNOWN_RESULT, Item, ItemDraftBuilder, is_ahead, path_items
 
 if TYPE_CHECKING:
     from agents.result import RunResultBase
@@ -167,10 +167,10 @@ class BoughSession:
             log.append(drafts, calls=[replace(call, answer_seq=log.leaf.seq + last + 1)], replaces_call=True)
         self._ahead.call = None  # an answer that is not among the items was blocked and will not come
 
-    def _builder(self, model: str | None = None) -> DraftBuilder:
+    def _builder(self, model: str | None = None) -> ItemDraftBuilder:
         """Calls that may have run before a process died get a result that the model sees; others a hidden one."""
         open_calls = self._session.open_tool_calls
-        builder = DraftBuilder([call.call.id for call in open_calls], model=model)
+        builder = ItemDraftBuilder([call.call.id for call in open_calls], model=model)
         if open_calls and is_ahead(self._session.path(since=open_calls[0].seq - 1)[0]):
             builder.closing_text, builder.hides_closing = UNKNOWN_RESULT, False
         return builder
@@ -209,7 +209,7 @@ class BoughSession:
 
     def _write_answer(self, items: list[Item], usage: CallUsage, needing_approval: Container[str]) -> None:
         log, call = self._session.log, self._call(usage)
-        drafts = DraftBuilder(model=call.model, is_ahead=True).add(items)
+        drafts = ItemDraftBuilder(model=call.model, is_ahead=True).add(items)
         last = drafts[-1].payload if drafts else None
         tool_calls = last.calls if isinstance(last, Message) else ()
         if log.cursor.open_calls or not tool_calls:
@@ -235,7 +235,7 @@ class BoughSession:
         log = self._session.log
         if any(call.call.id == item.get("call_id") for call in log.cursor.open_calls):
             base = log.leaf
-            log.append(DraftBuilder([item["call_id"]], is_ahead=True).add([item]))
+            log.append(ItemDraftBuilder([item["call_id"]], is_ahead=True).add([item]))
             self._ahead.add(base, log.leaf, [item])
 
     def _call(self, call_usage: CallUsage) -> Call:

@@ -49,7 +49,7 @@ from ...store import Store
 from ...stores.base import SessionRow
 from .. import require_store
 from ..async_bridge import AsyncBridge
-from .messages import DraftBuilder, Dumped, PathMessage, entry_id_of, no_blob, path_messages, record_of
+from .messages import Dumped, MessageDraftBuilder, PathMessage, entry_id_of, no_blob, path_messages, record_of
 
 SCOPE_TAG = "scope"
 CONVERSATION_RELATIONS = (None, "import", "fork")
@@ -369,7 +369,7 @@ class Conversations:
             else None
         )
         open_calls = [call.call.id for call in session.open_tool_calls]
-        builder = DraftBuilder(open_calls, prompt, self._tail(session)[1])
+        builder = MessageDraftBuilder(open_calls, prompt, self._tail(session)[1])
         dumped = ModelMessagesTypeAdapter.dump_python([entry.message for entry in new], mode="json")
         for entry, message in zip(new, dumped, strict=True):
             builder.add(message, entry.id)
@@ -405,7 +405,7 @@ class Conversations:
             open_calls = [call.call.id for call in session.open_tool_calls]
             if part["tool_call_id"] not in open_calls:
                 return
-            builder = DraftBuilder(open_calls)
+            builder = MessageDraftBuilder(open_calls)
             builder.add_result(part)
             with suppress(StaleLeaf):
                 session.log.append(builder.drafts)

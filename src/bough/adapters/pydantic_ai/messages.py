@@ -93,7 +93,7 @@ class PathMessage(Struct, frozen=True):
 # -- messages as drafts ----------------------------------------------------------------------------
 
 
-class DraftBuilder:
+class MessageDraftBuilder:
     """Turns messages into drafts for a path on which `prompt` is in force and the calls `open_calls` are open.
 
     `last` is the last message of the path: results in it may belong to the request that is added first.

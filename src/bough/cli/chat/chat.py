@@ -25,7 +25,14 @@ from ...core.usage import difference, format_cost
 from ...errors import BoughError, Fenced, InvalidPosition, SessionRunning, StaleLeaf
 from ...models.names import model_by_name
 from ...session import Session
-from ..agent_options import Agent, AgentOptions, agent_for, require_tools, start_options, warn_missing_tools
+from ..agent_options import (
+    AgentOptions,
+    CommandAgent,
+    agent_for,
+    require_tools,
+    start_options,
+    warn_missing_tools,
+)
 from ..commands.export import export_file_name
 from ..reference import complete
 from ..rendering.error_text import CONFLICT, FAILURE, CommandError, describe_error
@@ -68,7 +75,7 @@ class Chat:
     """One conversation. The session is created by the first input, so opening and closing the chat leaves nothing behind."""
 
     def __init__(
-        self, location: StoreLocation, driver: Driver, session: Session | None, agent: Agent
+        self, location: StoreLocation, driver: Driver, session: Session | None, agent: CommandAgent
     ) -> None:
         self.location, self.agent = location, agent
         self._driver = driver

@@ -13,8 +13,8 @@ from ...core.usage import Totals, difference, format_cost
 from ...errors import SessionRunning, TaskTrashed
 from ...session import Session
 from ..agent_options import (
-    Agent,
     AgentOptions,
+    CommandAgent,
     agent_for,
     agent_options,
     original_flags,
@@ -213,7 +213,7 @@ def _has_work(session: Session) -> bool:
 
 
 def _run(
-    location: StoreLocation, session: Session, agent: Agent, content: str | None, *, is_json: bool
+    location: StoreLocation, session: Session, agent: CommandAgent, content: str | None, *, is_json: bool
 ) -> int:
     tools = agent.tools(session)
     if content is None:
@@ -242,7 +242,7 @@ def _ask(call: OpenCall) -> bool | None:
         return None
 
 
-def _print_end(session: Session, agent: Agent, end: TurnEnd, spent: Totals) -> None:
+def _print_end(session: Session, agent: CommandAgent, end: TurnEnd, spent: Totals) -> None:
     """Print how it ended, how to continue, and what it cost."""
     name = session.session_id
     resume = f"bough resume {name}{agent.flags(session)}"

@@ -25,8 +25,8 @@ from ...stores.postgres.connections import (
     SERVER_TIMEOUT_SECONDS,
     SET_LOCK_TIMEOUT,
     ConnectionLost,
-    Connections,
     EngineSql,
+    PostgresConnections,
     store_error,
 )
 from ...stores.postgres.pool import Pool
@@ -110,7 +110,7 @@ class CursorHandle:
         return rows
 
 
-class Client(Absurd):
+class AbsurdClient(Absurd):
     """An Absurd client with its own connection handle; it remembers what it claimed."""
 
     def __init__(self, handle: ConnectionHandle, queue: str) -> None:
@@ -245,7 +245,7 @@ class Claim:
 class ClaimedConnections(EngineConnections):
     """Connections of a task: every write uses its connection handle and requires its claim."""
 
-    def __init__(self, base: Connections, claim: Claim) -> None:
+    def __init__(self, base: PostgresConnections, claim: Claim) -> None:
         super().__init__(base)
         self._claim = claim
         # A worker paused within a transaction would keep its run locked, and no other worker could take it over.

@@ -22,7 +22,7 @@ from ...log.log import Log
 from ...log.workspace import Workspace
 from ...models.model import Model
 from ...stores.base import SessionRow
-from ...stores.postgres.connections import Connection, Connections
+from ...stores.postgres.connections import Connection, PostgresConnections
 from ...stores.postgres.store import PostgresStore
 from ..local import ModelLike, resolve_models, tools_by_name
 from . import schema as absurd_schema
@@ -80,7 +80,7 @@ class EnqueuedTask(Struct, frozen=True):
 class SpawningConnections(EngineConnections):
     """Spawn the task in the transaction that writes its input: both are committed, or neither."""
 
-    def __init__(self, base: Connections, queue: str, params: TaskParams, key: str) -> None:
+    def __init__(self, base: PostgresConnections, queue: str, params: TaskParams, key: str) -> None:
         super().__init__(base)
         self._queue, self._params, self._key = queue, params, key
         self._task_id = ""
@@ -149,7 +149,7 @@ def _spawning_log(
     params = TaskParams(row.session_id, row.space, agent or row.agent)
     created: list[SpawningConnections] = []
 
-    def wrap(base: Connections) -> Connections:
+    def wrap(base: PostgresConnections) -> PostgresConnections:
         base.read_snapshot(lambda connection: absurd_schema.check_queue(connection, base.url, queue))
         created.append(SpawningConnections(base, queue, params, key))
         return created[0]

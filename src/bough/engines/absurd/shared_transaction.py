@@ -9,16 +9,16 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ...stores.postgres.connections import MAX_TRIES, ConnectionLost, Connections, Row
+from ...stores.postgres.connections import MAX_TRIES, ConnectionLost, PostgresConnections, Row
 from ...stores.postgres.statement import Connection, Rows, Statement, Step, run_statement
 
 R = TypeVar("R")
 
 
-class EngineConnections(Connections):
+class EngineConnections(PostgresConnections):
     """A store's connections whose write transactions an engine extends; reads use the store's own."""
 
-    def __init__(self, base: Connections) -> None:
+    def __init__(self, base: PostgresConnections) -> None:
         self._base = base
         self._address, self.url, self._identity = base._address, base.url, base._identity
 

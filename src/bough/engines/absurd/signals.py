@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from ...core.turns import OpenCall
 from ...log.log import Log
 from ...stores.base import Fact, SessionRow
-from ...stores.postgres.connections import Connection, Connections
+from ...stores.postgres.connections import Connection, PostgresConnections
 from ...stores.postgres.store import PostgresStore
 from .shared_transaction import EngineConnections
 
@@ -38,7 +38,7 @@ class WakingConnections(EngineConnections):
     and misses none. If no task waits, or its queue is on another server than this copy, no event is emitted.
     """
 
-    def __init__(self, base: Connections, session_id: str) -> None:
+    def __init__(self, base: PostgresConnections, session_id: str) -> None:
         super().__init__(base)
         self._session_id = session_id
 

@@ -15,12 +15,14 @@ from typing import Any
 from ...core.codec import from_json, to_json
 from ...errors import ClaimLost
 from ...stores.base import Change, CommitResult, Fact
-from ...stores.postgres.connections import Connections
+from ...stores.postgres.connections import PostgresConnections
 from ...stores.postgres.store import PostgresStore
 
 
 class TaskStore(PostgresStore):
-    def __init__(self, base: PostgresStore, wrap: Callable[[Connections], Connections]) -> None:
+    def __init__(
+        self, base: PostgresStore, wrap: Callable[[PostgresConnections], PostgresConnections]
+    ) -> None:
         self.url, self.space, self.owner = base.url, base.space, base.owner
         self._connections, self._extendable = wrap(base._connections), base._extendable
         self._facts: dict[str, list[Fact]] = {}

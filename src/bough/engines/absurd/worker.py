@@ -47,7 +47,7 @@ from ...stores.postgres.pool import Pool
 from ...stores.postgres.store import PostgresStore
 from ...stores.postgres.url import Address
 from . import schema as absurd_schema
-from .claim import CancellableRun, Claim, ClaimedConnections, Client, ConnectionHandle, is_claim_lost
+from .claim import AbsurdClient, CancellableRun, Claim, ClaimedConnections, ConnectionHandle, is_claim_lost
 from .engine import TASK, Agent, TaskParams
 from .signals import CANCEL_REQUESTED, SIGNALS, is_cancel_requested, signal_event
 from .step import ClaimedLog, ClaimedWriter
@@ -216,7 +216,7 @@ class CancelWatcher:
                 claim.cancel()
 
 
-class SlotClient(Client):
+class SlotClient(AbsurdClient):
     """Polls for a task in turn with the other slots, and keeps its turn while there is none: the queue is polled a
     few times a second, however many slots are idle."""
 
@@ -251,7 +251,9 @@ class Slot:
                 worker.report(f"{error_text(error)}; the worker continues")
                 worker.stopping.wait(POLL_SECONDS)
 
-    def _run_task(self, client: Client, handle: ConnectionHandle, params: Any, context: TaskContext) -> Any:
+    def _run_task(
+        self, client: AbsurdClient, handle: ConnectionHandle, params: Any, context: TaskContext
+    ) -> Any:
         worker = self._worker
         claim = Claim(context, client.claimed[0], handle, worker.queue, worker.lease)
         worker.claims.add(claim)

@@ -18,7 +18,7 @@ from ...core.log_events import log_events
 SCHEMA_VERSION = 1
 
 
-class EntryLine(Struct, frozen=True):
+class JsonlEntry(Struct, frozen=True):
     schema_version: int
     session_id: str
     branch: int
@@ -46,9 +46,9 @@ def event_lines(session_id: str, entries: Iterable[Entry]) -> Iterator[str]:
         yield _to_line({**head, **msgspec.structs.asdict(event)})
 
 
-def _entry(session_id: str, entry: Entry) -> EntryLine:
+def _entry(session_id: str, entry: Entry) -> JsonlEntry:
     payload = entry.payload
-    return EntryLine(
+    return JsonlEntry(
         schema_version=SCHEMA_VERSION,
         session_id=session_id,
         branch=entry.branch,

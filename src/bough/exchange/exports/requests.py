@@ -59,16 +59,16 @@ class Requests(Struct, frozen=True):
     """Answers whose requests exceeded the budget."""
 
 
-class Budget(Struct):
+class SizeBudget(Struct):
     """What may still be rendered, for all sessions of a bundle."""
 
     work: int = MOST_WORK
     bytes: int = MOST_BYTES
 
 
-def requests(bundle: memoryview, budget: Budget | None = None) -> dict[str, Requests]:
+def requests(bundle: memoryview, budget: SizeBudget | None = None) -> dict[str, Requests]:
     """Return the requests of each session in a bundle, by its id."""
-    reader, budget = BundleReader(BytesIO(bundle), "the bundle", "reading", None), budget or Budget()
+    reader, budget = BundleReader(BytesIO(bundle), "the bundle", "reading", None), budget or SizeBudget()
     return {dump.row.session_id: _session_requests(dump, budget) for dump in reader.dumps().sessions}
 
 
@@ -150,7 +150,7 @@ class _RenderedRequest(Struct, frozen=True):
     messages: list[int]
 
 
-def _session_requests(dump: SessionExport, budget: Budget) -> Requests:
+def _session_requests(dump: SessionExport, budget: SizeBudget) -> Requests:
     tree, pool = _tree(dump), _Pool()
     found: list[_RenderedRequest] = []
     left = 0
@@ -164,7 +164,7 @@ def _session_requests(dump: SessionExport, budget: Budget) -> Requests:
 
 
 def _render(
-    tree: _Tree, answer: Entry, call: Call | None, pool: _Pool, budget: Budget
+    tree: _Tree, answer: Entry, call: Call | None, pool: _Pool, budget: SizeBudget
 ) -> _RenderedRequest | None:
     """Return None if the budget is exceeded."""
     behind = Leaf(answer.branch, answer.seq - 1 if call is None else call.after_seq)

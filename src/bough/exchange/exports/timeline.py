@@ -35,7 +35,7 @@ _POSITION_KINDS = ("started", "appended", "moved", "turn_started", "turn_resumed
 _USED_KINDS = frozenset((*_POSITION_KINDS, "calls_started", "call_started", "turn_ended", "task_started"))
 
 
-class TurnEnd(Struct, frozen=True):
+class TurnEnding(Struct, frozen=True):
     """The end of a turn as its runner recorded it."""
 
     status: str
@@ -57,7 +57,7 @@ class Timeline(Struct, frozen=True):
 
     tools: dict[tuple[int, int, int], int]
     """When each tool call started, by branch and seq of the answer and its index there."""
-    turns: dict[tuple[int, int], TurnEnd]
+    turns: dict[tuple[int, int], TurnEnding]
     tasks: dict[str, TaskStart]
     models: tuple[int, ...]
     """When a model was called, if the commit before does not say so; and when a call ended without an answer."""
@@ -66,7 +66,7 @@ class Timeline(Struct, frozen=True):
 def build_timeline(facts: Iterable[Fact], calls: Iterable[Call], redactor: Redactor | None) -> Timeline:
     """Build the timeline. A fact without a branch or turn belongs to the last one named."""
     tools: dict[tuple[int, int, int], int] = {}
-    turns: dict[tuple[int, int], TurnEnd] = {}
+    turns: dict[tuple[int, int], TurnEnding] = {}
     tasks: dict[str, TaskStart] = {}
     models = [call.at for call in calls if call.answer_seq is None]
     branch = turn = 0
@@ -84,7 +84,7 @@ def build_timeline(facts: Iterable[Fact], calls: Iterable[Call], redactor: Redac
                 models.append(fact.at)
             case "turn_ended":
                 error = told.error if redactor is None else redactor.redact_json(told.error)
-                turns[branch, turn] = TurnEnd(told.status, error, fact.at)
+                turns[branch, turn] = TurnEnding(told.status, error, fact.at)
             case "task_started":
                 tasks[told.child] = TaskStart(branch, told.seq, told.task)
     return Timeline(tools, turns, tasks, tuple(sorted(models)))

@@ -16,7 +16,7 @@ from ...core.state import State, merge_state
 from ...formats.adk import Event, read_compaction, read_event
 from ...formats.jsonl import json_object, parse_time, text_or_none
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord, patches
-from .sqlite_files import Row, Tables, open_tables
+from .sqlite_files import Row, SourceTables, open_tables
 
 OLD_COLUMNS = ("content", "usage_metadata", "error_code", "error_message", "branch", "author")
 """The columns that held an event before `event_data` did."""
@@ -34,7 +34,7 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
 class AdkSession:
     """Reads one session: its events, compactions, rewinds and state changes."""
 
-    def __init__(self, tables: Tables, row: Row) -> None:
+    def __init__(self, tables: SourceTables, row: Row) -> None:
         self.tables, self.row = tables, row
         self.losses = LossReport()
         self.entries: list[EntryRecord] = []

@@ -20,7 +20,7 @@ from ...errors import InvalidValue
 from ...formats import langchain
 from ...formats.jsonl import INVALID_JSON, UNEXPECTED_SHAPE, parse_time
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord, patches
-from .sqlite_files import Row, Tables, open_tables
+from .sqlite_files import Row, SourceTables, open_tables
 
 MESSAGES = "messages"
 ARRAY_EXTENSION = 6
@@ -68,7 +68,7 @@ def _read_extension(code: int, data: memoryview) -> Any:
 class LangGraphThread:
     """Reads the checkpoints of one thread, or of a subgraph's namespace in it."""
 
-    def __init__(self, tables: Tables, thread: str, namespace: str) -> None:
+    def __init__(self, tables: SourceTables, thread: str, namespace: str) -> None:
         self.thread, self.namespace = thread, namespace
         self.losses = LossReport()
         self.entries: dict[str, EntryRecord] = {}

@@ -20,7 +20,7 @@ from ...core.usage import MAX_COUNT, Usage
 from ...formats.jsonl import INVALID_JSON, parse_time, text_or_none
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord
 from ...wire.parsing import parse_tool_call
-from .sqlite_files import Row, Tables, open_tables
+from .sqlite_files import Row, SourceTables, open_tables
 
 FILE_NAME = "logs.db"
 EVIDENCE_FIELDS = {
@@ -67,7 +67,7 @@ def _usage(row: Row) -> Usage | None:
 class PartTables:
     """Looks up fragments and attachments, which are stored once."""
 
-    def __init__(self, tables: Tables, losses: LossReport) -> None:
+    def __init__(self, tables: SourceTables, losses: LossReport) -> None:
         self.tables, self.losses = tables, losses
 
     def fragment(self, number: object) -> str:
@@ -100,7 +100,7 @@ def _key(value: object) -> str | int | None:
 
 
 class LlmThread:
-    def __init__(self, tables: Tables, row: Row) -> None:
+    def __init__(self, tables: SourceTables, row: Row) -> None:
         self.tables, self.row = tables, row
         self.losses = LossReport()
         self.parts = PartTables(tables, self.losses)
@@ -300,7 +300,7 @@ def _count_options(row: Row, losses: LossReport) -> None:
 # -- before: a row for each response ---------------------------------------------------------------------
 
 
-def _read_responses(tables: Tables, fields: Row, where: str, value: object) -> Iterator[SessionRecord]:
+def _read_responses(tables: SourceTables, fields: Row, where: str, value: object) -> Iterator[SessionRecord]:
     losses = LossReport()
     parts = PartTables(tables, losses)
     entries: list[EntryRecord] = []
@@ -342,7 +342,7 @@ def _read_inputs(parts: PartTables, row: Row) -> Iterator[Message]:
         yield Message("user", (*([Text(prompt_text)] if prompt_text else []), *attachments))
 
 
-def _answer(tables: Tables, row: Row) -> Message:
+def _answer(tables: SourceTables, row: Row) -> Message:
     thought, said = text_or_none(row.get("reasoning")), text_or_none(row.get("response"))
     rows = tables.rows("tool_calls", "response_id = ?", _key(row.get("id")), order="id")
     calls: list[ToolCall] = [

@@ -16,7 +16,7 @@ from ...core.usage import Usage
 from ...formats.jsonl import INVALID_JSON, decode_json, json_object, parse_time, text_or_none, token_counts
 from ...formats.records import START, EntryRecord, LossReport, SessionRecord
 from ...formats.responses_items import AnswerBuilder, Item, read_input_item
-from .sqlite_files import Row, Tables, open_tables
+from .sqlite_files import Row, SourceTables, open_tables
 
 MESSAGES, STRUCTURE, USAGE = "agent_messages", "message_structure", "turn_usage"
 
@@ -33,7 +33,7 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
 class AgentsSession:
     """Reads one session: its items, the branches that list them, and the usage of its turns."""
 
-    def __init__(self, tables: Tables, name: str) -> None:
+    def __init__(self, tables: SourceTables, name: str) -> None:
         self.tables, self.name = tables, name
         self.losses = LossReport()
         self.entries: dict[str, EntryRecord] = {}

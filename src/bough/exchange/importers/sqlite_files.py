@@ -27,7 +27,7 @@ COPY_ATTEMPTS = 5
 CHANGED = "it changed while it was being read; try again, or import a copy of it"
 
 
-class Tables:
+class SourceTables:
     """The tables of an open file, and their rows."""
 
     def __init__(self, connection: apsw.Connection) -> None:
@@ -52,14 +52,14 @@ class Tables:
 
 
 @contextlib.contextmanager
-def open_tables(source: str, tool: str, *expected: str) -> Iterator[Tables]:
+def open_tables(source: str, tool: str, *expected: str) -> Iterator[SourceTables]:
     """Open a file for reading; `InvalidSource` if it has none of the `expected` tables."""
     path = Path(source).expanduser()
     if not path.is_file():
         raise InvalidSource(source, tool, "it is a folder" if path.is_dir() else "there is no such file")
     try:
         with _connect(path, source, tool) as connection:
-            tables = Tables(connection)
+            tables = SourceTables(connection)
             if not tables.names.intersection(expected):
                 raise InvalidSource(source, tool, f"it has no table {' or '.join(expected)}")
             yield tables

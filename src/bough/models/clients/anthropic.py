@@ -12,7 +12,7 @@ from typing import Any
 from ...wire.base import Request as History
 from ...wire.parsing import to_dict
 from ..model import Delta, Request, ToolSpec
-from .base import TIMEOUT_SECONDS, Client, VendorConnection
+from .base import TIMEOUT_SECONDS, VendorClient, VendorConnection
 
 MAX_TOKENS = 8192
 """Anthropic requires a limit; this is the default."""
@@ -20,7 +20,7 @@ MAX_TOKENS = 8192
 _DELTA_FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
 
 
-class AnthropicModel(Client):
+class AnthropicModel(VendorClient):
     provider = "anthropic"
     package = "anthropic"
     extra = "anthropic"

@@ -99,7 +99,7 @@ class VendorFault(Struct, frozen=True):
     retry_after: float | None = None
 
 
-class Client(ABC):
+class VendorClient(ABC):
     """A model behind a vendor's SDK. Each call makes and closes its own client of the SDK."""
 
     provider: str

@@ -12,10 +12,10 @@ from typing import Any
 from ...wire.base import Request as History
 from ...wire.parsing import to_dict
 from ..model import Delta, Request, ToolSpec
-from .base import TIMEOUT_SECONDS, Client, VendorConnection
+from .base import TIMEOUT_SECONDS, VendorClient, VendorConnection
 
 
-class GeminiModel(Client):
+class GeminiModel(VendorClient):
     provider = "gemini"
     package = "google.genai"
     extra = "gemini"

@@ -12,12 +12,12 @@ from typing import Any
 from ...wire.base import Request as History
 from ...wire.parsing import to_dict
 from ..model import Delta, Request, ToolSpec
-from .base import TIMEOUT_SECONDS, Client, VendorConnection
+from .base import TIMEOUT_SECONDS, VendorClient, VendorConnection
 
 _TEXT_FIELDS = ("content", "refusal", "reasoning_content", "reasoning")
 
 
-class OpenAIChatModel(Client):
+class OpenAIChatModel(VendorClient):
     provider = "openai-chat"
     package = "openai"
     extra = "openai"

@@ -12,7 +12,7 @@ from typing import Any
 from ...wire.base import Request as History
 from ...wire.parsing import to_dict
 from ..model import Delta, Request, ToolSpec
-from .base import TIMEOUT_SECONDS, Client, StreamFailure, VendorConnection
+from .base import TIMEOUT_SECONDS, StreamFailure, VendorClient, VendorConnection
 
 _ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _NOT_ENCRYPTED = "Encrypted content is not supported"
@@ -21,7 +21,7 @@ _TEXT_EVENTS = ("response.output_text.delta", "response.refusal.delta")
 _REASONING_EVENTS = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
 
 
-class OpenAIModel(Client):
+class OpenAIModel(VendorClient):
     provider = "openai"
     package = "openai"
     extra = "openai"

@@ -15,7 +15,7 @@ from litestar.response import Stream
 from ..auth import Caller
 from ..context import ApiRequest, ServerContext, context_and_caller
 from ..problems import Refusal
-from ..schemas import ImportResult
+from ..schemas import ImportResponse
 
 CHUNK = 256 * 1024
 
@@ -75,13 +75,13 @@ def _chunks(file: IO[bytes]) -> Iterator[bytes]:
 async def import_(
     request: ApiRequest,
     new_id: Annotated[bool, QueryParameter(description="Import under a new id")] = False,
-) -> Response[ImportResult]:
+) -> Response[ImportResponse]:
     """Import a bundle, all or nothing; importing it twice adds nothing. The body is the file."""
     context, _ = context_and_caller(request)
     with TemporaryFile() as file:
         await _receive(request.stream(), file, context.access.max_import_bytes)
         report = await asyncio.to_thread(context.store.import_bundle, file, new_id=new_id)
-    result = ImportResult(
+    result = ImportResponse(
         session_id=report.session_id,
         added=list(report.added),
         known=list(report.existing),

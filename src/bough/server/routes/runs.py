@@ -15,7 +15,7 @@ from ..active_runs import ActiveRuns
 from ..context import ApiRequest, context_and_caller
 from ..pending_calls import session_to_resume
 from ..problems import Refusal
-from ..schemas import ApprovalResult, CancelResult, SendResult
+from ..schemas import ApprovalResult, CancelResult, SendResponse
 
 
 class SendBody(Struct, forbid_unknown_fields=True):
@@ -26,7 +26,7 @@ class SendBody(Struct, forbid_unknown_fields=True):
 
 
 @post("/api/sessions/{session_id:str}/send", status_code=202, opt={"client": True}, tags=["running"])
-async def send(request: ApiRequest, session_id: FromPath[str], data: JSONBody[SendBody]) -> SendResult:
+async def send(request: ApiRequest, session_id: FromPath[str], data: JSONBody[SendBody]) -> SendResponse:
     """Send an input. It is durable when this returns; watch the events for the answer."""
     context, caller = context_and_caller(request)
     session = await asyncio.to_thread(context.session, caller, session_id)
@@ -42,11 +42,11 @@ async def send(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Se
             raise
         number = await asyncio.to_thread(session.enqueue, data.text)
         facts = await asyncio.to_thread(lambda: session.row.facts)
-        return SendResult(last_fact=facts, queued=number)
+        return SendResponse(last_fact=facts, queued=number)
     if event is not None and event.type == "session:turn_completed" and "error" in event.data:
         error = event.data["error"]
         raise Refusal(409, error["code"], error["command_message"])
-    return SendResult(last_fact=before)
+    return SendResponse(last_fact=before)
 
 
 class ResumeBody(Struct, forbid_unknown_fields=True):
@@ -56,7 +56,7 @@ class ResumeBody(Struct, forbid_unknown_fields=True):
 
 
 @post("/api/sessions/{session_id:str}/resume", status_code=202, tags=["running"])
-async def resume(request: ApiRequest, session_id: FromPath[str], data: JSONBody[ResumeBody]) -> SendResult:
+async def resume(request: ApiRequest, session_id: FromPath[str], data: JSONBody[ResumeBody]) -> SendResponse:
     """Resume an interrupted turn, or run queued input."""
     context, caller = context_and_caller(request)
     session = await asyncio.to_thread(context.session, caller, session_id)
@@ -69,7 +69,7 @@ async def resume(request: ApiRequest, session_id: FromPath[str], data: JSONBody[
         await asyncio.to_thread(session.rollback)
     else:
         await request.app.state.runs.resume(session, data.model)
-    return SendResult(last_fact=row.facts)
+    return SendResponse(last_fact=row.facts)
 
 
 def _has_work(session: Session) -> bool:

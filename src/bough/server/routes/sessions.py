@@ -30,8 +30,8 @@ from ..schemas import (
     Json,
     RestoreResult,
     ServerInfo,
-    SessionDetail,
     SessionList,
+    SessionResponse,
     SessionResult,
     TrashResult,
 )
@@ -259,18 +259,18 @@ def session_result(session: Session) -> SessionResult:
 
 @get("/api/sessions/{session_id:str}", opt={"client": True}, tags=["sessions"])
 @in_thread
-def read_session(request: ApiRequest, session_id: FromPath[str]) -> SessionDetail:
+def read_session(request: ApiRequest, session_id: FromPath[str]) -> SessionResponse:
     """Read a session: its fields, settings, next action, open tool calls and related sessions."""
     context, caller = context_and_caller(request)
     session = context.session(caller, session_id)
     store, row = session.log.store, session.row
     view = row_view(row, heading(store, row))
     if caller.is_client:
-        return SessionDetail(session=public_row(view))
+        return SessionResponse(session=public_row(view))
     settings, _ = truncate_value(to_json(fold_settings(store.non_message_entries(session_id))), 60_000)
     related = store.sessions(SessionQuery(parent_session=session_id, limit=RELATED))
     call_status = read_call_status(session.log)
-    return SessionDetail(
+    return SessionResponse(
         session=_truncated_row(view),
         settings={
             "model": None,

@@ -203,7 +203,9 @@ class TransferConformance(StoreFactory):
             "ses_t3",
             "ses_t2",
         )
-        assert read_exports(there, "ses_a", children=True) == read_exports(writer.store, "ses_a", children=True)
+        assert read_exports(there, "ses_a", children=True) == read_exports(
+            writer.store, "ses_a", children=True
+        )
 
     def test_who_drives_it_is_not_told(self) -> None:
         writer = self._session_to_move()

@@ -92,7 +92,7 @@ class Shape(Struct, frozen=True):
     is_owned: bool
 
 
-class Head(Struct, frozen=True):
+class PostgresHead(Struct, frozen=True):
     """The locked row of a session, as far as a change depends on it."""
 
     no: int
@@ -315,13 +315,13 @@ def committed(rows: Rows) -> CommitResult | None:
 # -- under the session's lock ------------------------------------------------------------------------
 
 
-def lock_head(writer: Connection, session_id: str, owner: str | None) -> Head:
+def lock_head(writer: Connection, session_id: str, owner: str | None) -> PostgresHead:
     row = writer.execute(SELECT_HEAD, {"id": session_id, "owner": owner}).fetchone()
     if row is None:
         raise NotFound(session_id)
     no, branch, seq, facts, calls, fence, trashed_at, row_owner, is_own, tail = row
     can_extend = bool(is_own) and (tail is None or tail == seq)
-    return Head(no, Leaf(branch, seq), facts, calls, fence, trashed_at, row_owner, can_extend)
+    return PostgresHead(no, Leaf(branch, seq), facts, calls, fence, trashed_at, row_owner, can_extend)
 
 
 def commit_locked(writer: Connection, change: Change, space: str, owner: str | None) -> CommitResult:
@@ -347,7 +347,7 @@ def commit_locked(writer: Connection, change: Change, space: str, owner: str | N
     return done
 
 
-def _earlier_result(writer: Connection, change: Change, head: Head) -> CommitResult:
+def _earlier_result(writer: Connection, change: Change, head: PostgresHead) -> CommitResult:
     """The leaf has moved: either this very change moved it, or the writer is stale.
 
     There is no index on the key: it would cost every append, and only a late writer pays for this scan.
@@ -375,7 +375,7 @@ def find_committed(writer: Connection, change: Change, owner: str | None) -> Com
 
 
 def _insert_rows(
-    writer: Connection, change: Change, head: Head, branch: int, space: str, *, has_calls: bool
+    writer: Connection, change: Change, head: PostgresHead, branch: int, space: str, *, has_calls: bool
 ) -> None:
     """Insert what a large change has beyond its first fact."""
     session = (head.no, space, head.owner)

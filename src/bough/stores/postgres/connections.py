@@ -96,7 +96,7 @@ class EngineSql(Struct, frozen=True):
 NO_ENGINE_SQL = EngineSql()
 
 
-class Connections:
+class PostgresConnections:
     def __init__(self, address: Address, space: str) -> None:
         self._address, self.url = address, address.safe_url
         self._is_closed = False
@@ -110,7 +110,7 @@ class Connections:
         self._open()
         self._pool.add(connection)
 
-    def for_space(self, space: str) -> Connections:
+    def for_space(self, space: str) -> PostgresConnections:
         """Return the same pool for another tenant; an engine serves thousands of them with few connections."""
         other = copy(self)
         other._identity = _identity(space)

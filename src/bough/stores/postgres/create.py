@@ -12,7 +12,7 @@ from ...errors import IdTaken, InvalidPosition, StoreError
 from ..base import NewSession, SessionRow
 from ..rows import entry_row
 from .commit import MAX_ROWS, check_blobs, insert_blobs, tie_blobs
-from .connections import SET_LOCK_TIMEOUT, SET_SPACE, Connections
+from .connections import SET_LOCK_TIMEOUT, SET_SPACE, PostgresConnections
 from .rows import (
     ENTRY_NAMES,
     ENTRY_TYPES,
@@ -105,7 +105,7 @@ def lock_row(writer: Connection, query: Any, name: str) -> None:
         raise StoreError("bough.lock lacks rows that migrate made; run: bough migrate")
 
 
-def insert_session(connections: Connections, new: NewSession, space: str) -> SessionRow | None:
+def insert_session(connections: PostgresConnections, new: NewSession, space: str) -> SessionRow | None:
     """Insert it, in one round trip if it has no blobs and few seeds. None: the id is taken in this space."""
     if new.blobs or len(new.seeds) > MAX_ROWS or any(seed.media for seed in new.seeds):
         return connections.transaction(lambda writer: insert_session_within(writer, new, space))

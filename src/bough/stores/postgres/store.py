@@ -75,7 +75,7 @@ from .commit import (
     statement,
     values_of,
 )
-from .connections import SET_LOCK_TIMEOUT, SET_SPACE, ConnectionLost, Connections, Row
+from .connections import SET_LOCK_TIMEOUT, SET_SPACE, ConnectionLost, PostgresConnections, Row
 from .create import (
     LOCK,
     LOCK_CONVERSATION,
@@ -270,14 +270,14 @@ class PostgresStore(StoreBackend):
     def __init__(self, url: str, *, space: str = "default", owner: str | None = None) -> None:
         address = Address.parse(url)
         self.url, self.space, self.owner = address.safe_url, space, owner
-        self._connections = Connections(address, space)
+        self._connections = PostgresConnections(address, space)
         self._extendable: set[tuple[str, int] | None] = set()
         """Sessions and branches of theirs that this store has extended: a branch stays its session's own."""
 
     def close(self) -> None:
         self._connections.close()
 
-    def with_connections(self, wrap: Callable[[Connections], Connections]) -> PostgresStore:
+    def with_connections(self, wrap: Callable[[PostgresConnections], PostgresConnections]) -> PostgresStore:
         """Return this store with an engine's connections: what they do in a transaction commits with its changes."""
         other = copy(self)
         other._connections = wrap(self._connections)

@@ -61,7 +61,7 @@ Started = tuple[int, Call]
 """A ledger row's key and its content so far."""
 
 
-class Head(Struct, frozen=True, gc=False):
+class SqliteHead(Struct, frozen=True, gc=False):
     """What a change needs to know of its session."""
 
     no: int
@@ -79,14 +79,14 @@ class Heads:
 
     def __init__(self, space: str, owner: str | None) -> None:
         self.space, self.owner = space, owner
-        self._known: dict[str, Head] = {}
+        self._known: dict[str, SqliteHead] = {}
 
-    def recall(self, change: Change) -> Head | None:
+    def recall(self, change: Change) -> SqliteHead | None:
         """Return the head if it is cached and the change extends it. A change that may be refused reads instead."""
         head = self._known.get(change.session_id)
         return head if head is not None and change.after == head.leaf and change.move_to is None else None
 
-    def remember(self, session_id: str, head: Head | None) -> None:
+    def remember(self, session_id: str, head: SqliteHead | None) -> None:
         self._known.pop(session_id, None)
         if head is not None and head.is_growing:
             if len(self._known) >= self.MAX_SESSIONS:
@@ -119,7 +119,7 @@ def apply(connection: apsw.Connection, change: Change, heads: Heads) -> CommitRe
     return CommitResult(new_head.leaf, new_head.facts)
 
 
-def _read(writer: apsw.Cursor, change: Change, heads: Heads) -> Head:
+def _read(writer: apsw.Cursor, change: Change, heads: Heads) -> SqliteHead:
     row = writer.execute(SELECT_HEAD, (change.session_id, heads.space, heads.owner)).fetchone()
     if row is None:
         raise NotFound(change.session_id)
@@ -128,10 +128,10 @@ def _read(writer: apsw.Cursor, change: Change, heads: Heads) -> Head:
         raise SessionTrashed(change.session_id)
     if change.fence is not None and change.fence != fence:
         raise Fenced(change.session_id, change.fence, fence)
-    return Head(no, Leaf(branch, seq), facts, calls, bool(is_growing))
+    return SqliteHead(no, Leaf(branch, seq), facts, calls, bool(is_growing))
 
 
-def _find_committed(writer: apsw.Cursor, change: Change, head: Head) -> CommitResult:
+def _find_committed(writer: apsw.Cursor, change: Change, head: SqliteHead) -> CommitResult:
     """Return the result of this change if it moved the leaf itself; else the writer is stale.
 
     There is no index on the key: it would slow down every append, and only a late writer pays for this scan.
@@ -145,7 +145,9 @@ def _find_committed(writer: apsw.Cursor, change: Change, head: Head) -> CommitRe
     return CommitResult(Leaf(data["branch"], data["last"]), row[0] & 0xFFFFFFFF, is_repeat=True)
 
 
-def _advance(writer: apsw.Cursor, change: Change, head: Head, started: Mapping[str, Started]) -> Head | None:
+def _advance(
+    writer: apsw.Cursor, change: Change, head: SqliteHead, started: Mapping[str, Started]
+) -> SqliteHead | None:
     """Update the session's row; return the new head, or None if the row is not at `head`."""
     leaf = head.leaf if change.move_to is None else change.move_to
     is_growing = head.is_growing and change.move_to is None
@@ -163,7 +165,7 @@ def _advance(writer: apsw.Cursor, change: Change, head: Head, started: Mapping[s
     _update_row(writer, change, head, leaf, growth, facts)
     if not writer.connection.changes():
         return None
-    return Head(head.no, leaf, facts, head.calls + growth.calls, is_growing)
+    return SqliteHead(head.no, leaf, facts, head.calls + growth.calls, is_growing)
 
 
 def insert_entries(writer: Executor, branch: int, entries: Iterable[NewEntry]) -> None:
@@ -236,7 +238,7 @@ def _started_calls(writer: apsw.Cursor, change: Change, no: int) -> dict[str, St
 
 
 def _add_calls(
-    writer: apsw.Cursor, change: Change, head: Head, branch: int, started: Mapping[str, Started]
+    writer: apsw.Cursor, change: Change, head: SqliteHead, branch: int, started: Mapping[str, Started]
 ) -> None:
     count = head.calls
     for call in change.calls:
@@ -248,7 +250,7 @@ def _add_calls(
             writer.execute(INSERT_CALL, (*row, head.no << 32 | count))
 
 
-def _add_facts(writer: apsw.Cursor, change: Change, head: Head, leaf: Leaf) -> None:
+def _add_facts(writer: apsw.Cursor, change: Change, head: SqliteHead, leaf: Leaf) -> None:
     n = (head.no << 32 | head.facts) + 1
     first = change.entries[0].seq if change.entries else None
     place = (leaf.branch, first, leaf.seq) if change.after is not None else (None, None, None)
@@ -274,7 +276,7 @@ def _text(data: dict[str, Any]) -> str | None:
 
 
 def _update_row(
-    writer: apsw.Cursor, change: Change, head: Head, leaf: Leaf, growth: Totals, facts: int
+    writer: apsw.Cursor, change: Change, head: SqliteHead, leaf: Leaf, growth: Totals, facts: int
 ) -> None:
     turns = 0
     for entry in change.entries:

@@ -26,7 +26,7 @@ R = TypeVar("R")
 Work = Callable[[apsw.Connection], Any]
 
 
-class Connections:
+class SqliteConnections:
     _queue: file.Queue
     _writer: apsw.Connection
     _wal: Wal
@@ -227,8 +227,8 @@ def _attempt(writer: apsw.Connection, work: Work) -> Any:
 # So no transaction may be open when a process forks, and the child closes what it inherited. POSIX locks are
 # not inherited, so that closing takes nothing from the parent.
 
-_OPEN: WeakSet[Connections] = WeakSet()
-_paused: list[Connections] = []
+_OPEN: WeakSet[SqliteConnections] = WeakSet()
+_paused: list[SqliteConnections] = []
 
 
 def _before_fork() -> None:

@@ -13,13 +13,13 @@ import apsw
 from ...core.tree import Leaf
 from ...errors import Fenced, SessionRunning, SessionTrashed
 from ..base import QueuedInput, SessionRow, StoreBackend
-from .connections import Connections
+from .connections import SqliteConnections
 
 
 class SqliteDriving(StoreBackend):
     """The verbs of a runner, and of who speaks to one that is busy."""
 
-    _connections: Connections
+    _connections: SqliteConnections
 
     @abstractmethod
     def _row(self, connection: apsw.Connection, session_id: str) -> SessionRow: ...

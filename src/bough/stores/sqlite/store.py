@@ -52,7 +52,7 @@ from ..search import IndexProgress, SearchPage
 from ..session_query import session_conditions
 from ..transfer import ImportResult, SessionExports
 from .commit import Heads, apply, insert_blobs, insert_session
-from .connections import Connections
+from .connections import SqliteConnections
 from .encryption import register_key
 from .purge import SELECT_CHILDREN, SELECT_TASKS, SELECT_TRASHED_TASKS, SqlitePurge, children
 from .read import SessionReader
@@ -89,7 +89,7 @@ class SqliteStore(StoreBackend):
         if key is not None:
             register_key(self.url, key)
         self.space, self.owner = space, owner
-        self._connections = Connections(self.url, synchronous)
+        self._connections = SqliteConnections(self.url, synchronous)
         self._heads = Heads(space, owner)
         self._index = SqliteSearchIndex(self._connections, space, owner, self.url)
 
