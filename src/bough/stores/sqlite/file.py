@@ -68,7 +68,7 @@ def connect_immutable(path: str) -> apsw.Connection:
 def prepare(path: str, *, synchronous: str, migrations: Mapping[int, Migration] = MIGRATIONS) -> None:
     """Make sure `path` is a store of the current format; safe when several processes start at once."""
     try:
-        _check_place(Path(path))
+        _check_place_settled(Path(path))
     except apsw.Error as error:
         raise explain(path, error) from None
     except (OSError, ValueError) as error:
@@ -89,6 +89,16 @@ def prepare(path: str, *, synchronous: str, migrations: Mapping[int, Migration] 
         raise explain(path, error) from None
     finally:
         queue.close()
+
+
+def _check_place_settled(where: Path) -> None:
+    """Check the place; look again if another process was writing the file's pages at that moment."""
+    for pause in (0.01, 0.05, 0.25):
+        try:
+            return _check_place(where)
+        except apsw.CorruptError:
+            time.sleep(pause)
+    _check_place(where)
 
 
 def _check_place(where: Path) -> None:
