@@ -44,7 +44,7 @@ _HOMES = {
     "exchange.exports.finetune": ["FineTuning"],
     "exchange.importers.ingest": ["ToolImportResult"],
     "log.changes": ["AppendResult", "Cut"],
-    "log.hydrate": ["HydratedSession"],
+    "log.log": ["HydratedSession"],
     "log.runtime": ["Runtime"],
     "log.verify": ["Problem"],
     "log.workspace": ["Workspace"],
@@ -120,7 +120,7 @@ if TYPE_CHECKING:
     from .exchange.importers.ingest import ToolImportResult as ToolImportResult
     from .log.changes import AppendResult as AppendResult
     from .log.changes import Cut as Cut
-    from .log.hydrate import HydratedSession as HydratedSession
+    from .log.log import HydratedSession as HydratedSession
     from .log.runtime import Runtime as Runtime
     from .log.verify import Problem as Problem
     from .log.workspace import Workspace as Workspace

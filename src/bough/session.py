@@ -44,8 +44,7 @@ from .errors import (
 from .log import labels, ledger
 from .log.changes import AppendResult, Cut
 from .log.fork import fork
-from .log.hydrate import HydratedSession, hydrate
-from .log.log import Log
+from .log.log import HydratedSession, Log, hydrate
 from .log.verify import Problem, verify
 from .stores.base import Fact, SessionQuery, SessionRow, Status
 from .turn import Turn

@@ -17,8 +17,7 @@ from .core.redact import Redactor
 from .core.search import parse_query
 from .core.turns import Cursor
 from .errors import NotAStore, StoreError, WrongSpace
-from .log.hydrate import HydratedSession, hydrate
-from .log.log import Log
+from .log.log import HydratedSession, Log, hydrate
 from .log.new_session import SessionOptions, new_session
 from .log.runtime import Runtime, environment_secrets, real_runtime
 from .log.verify import Problem, verify

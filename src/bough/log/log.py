@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from threading import RLock
 from typing import Any
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from ..core.codec import from_json, to_json
@@ -22,7 +22,7 @@ from ..core.messages import Message, to_user_message
 from ..core.state import State, fold_state, merge_state, state_updates
 from ..core.tree import Leaf, Range, contains_leaf
 from ..core.turns import Cursor, cursor_from_tail
-from ..core.usage import Call
+from ..core.usage import Call, Totals
 from ..errors import InvalidMessage, InvalidOperation, InvalidPosition, NothingToRedo, SessionRunning
 from ..stores.base import (
     Change,
@@ -417,3 +417,23 @@ class Log:
         )
         created, _ = self.store.create(new)
         return created, written.cursor
+
+
+class HydratedSession(Struct, frozen=True):
+    """A session's row, seeds, messages, state and totals, from one read."""
+
+    row: SessionRow
+    seeds: list[Entry]
+    messages: list[Entry]
+    state: State
+    totals: Totals
+
+
+def hydrate(log: Log) -> HydratedSession:
+    """Read everything needed to resume or show a session, at its current leaf, in one read."""
+    snapshot = log.store.path(log.session_id, detail=True)
+    count = log.seed_count_on(snapshot.ranges)
+    cached = None if snapshot.detail is None else snapshot.detail.state
+    state = fold_state(snapshot.entries) if cached is None else from_json(cached)
+    seeds, messages = snapshot.entries[:count], snapshot.entries[count:]
+    return HydratedSession(snapshot.row, seeds, messages, state, snapshot.row.totals)

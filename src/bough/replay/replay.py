@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -27,7 +29,6 @@ from ..log.log import Log
 from ..models.model import Model
 from ..models.recorded import RecordedModel
 from .diff import ComparedPath, compare, read_compared_path
-from .fingerprint import fingerprint
 from .host_entries import HostEntries
 from .incremental_path import IncrementalPath
 from .recording import RecordedTurn, Recording
@@ -234,3 +235,15 @@ def _check_plan(plan: ReplayPlan, mode: Mode, tools: dict[str, Tool]) -> None:
     for name in plan.live:
         if name not in tools:
             raise InvalidReplay(f"live tool {name} was not passed", "add it to tools=[…] (--tools FILE.py)")
+
+
+def fingerprint(log: Log) -> str:
+    """Hash row, details, branches, entries, journal and ledger as they are now."""
+    store, session_id = log.store, log.session_id
+    digest = sha256()
+    for part in (store.session(session_id), store.detail(session_id), store.branches(session_id)):
+        digest.update(msgspec.json.encode(part))
+    for rows in (store.entries(session_id), store.journal(session_id), store.calls(session_id)):
+        for row in rows:
+            digest.update(msgspec.json.encode(row))
+    return digest.hexdigest()

@@ -94,11 +94,10 @@ def prepare(path: str, *, synchronous: str, migrations: Mapping[int, Migration] 
 def _check_place_settled(where: Path) -> None:
     """Check the place; look again if another process was writing the file's pages at that moment."""
     for pause in (0.01, 0.05, 0.25):
-        try:
+        with contextlib.suppress(apsw.CorruptError):
             return _check_place(where)
-        except apsw.CorruptError:
-            time.sleep(pause)
-    _check_place(where)
+        time.sleep(pause)
+    return _check_place(where)
 
 
 def _check_place(where: Path) -> None:
