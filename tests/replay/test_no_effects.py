@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 import bough
+import bough.replay.replay  # loaded now: compiling it later would write a file under the guards
 from bough import ScriptedModel, Session, ToolCall, assistant, system
 from conftest import Store
 
@@ -66,7 +67,7 @@ def guarded() -> Iterator[list[str]]:
         _tripped = None
 
 
-class Runtime:
+class Outside:
     """The outside: a folder, a raw socket, a web server and an outbox, each counting what arrives."""
 
     def __init__(self, folder: Path) -> None:
@@ -175,16 +176,16 @@ ONCE = {"files": 2, "lines": 2, "requests": 1, "connections": 1, "outbox": 1}
 
 
 @pytest.fixture
-def outside(tmp_path: Path) -> Iterator[Runtime]:
+def outside(tmp_path: Path) -> Iterator[Outside]:
     folder = tmp_path / "outside"
     folder.mkdir()
-    runtime = Runtime(folder)
+    runtime = Outside(folder)
     yield runtime
     runtime.close()
 
 
 @pytest.fixture
-def recorded(store: Store, outside: Runtime) -> Session:
+def recorded(store: Store, outside: Outside) -> Session:
     """Two turns: all five at once, then one after the other with a read between."""
     session = store.start("outreach", [system("You reach out.")])
     with guarded() as tripped:
@@ -203,7 +204,7 @@ def unrecorded(name: str) -> list[Any]:
     return [assistant(*new), "Done."]
 
 
-def test_a_strict_replay_has_no_effects(recorded: Session, outside: Runtime) -> None:
+def test_a_strict_replay_has_no_effects(recorded: Session, outside: Outside) -> None:
     with guarded() as tripped:
         report = recorded.replay_sync(tools=outside.tools())
     assert tripped == []
@@ -215,7 +216,7 @@ def test_a_strict_replay_has_no_effects(recorded: Session, outside: Runtime) -> 
 @pytest.mark.parametrize("on_miss", ["stop", "next", "tell"])
 @pytest.mark.parametrize("mode", ["recorded", "dry"])
 def test_calls_nobody_recorded_have_no_effects(
-    recorded: Session, outside: Runtime, mode: Any, on_miss: Any
+    recorded: Session, outside: Outside, mode: Any, on_miss: Any
 ) -> None:
     model = ScriptedModel(unrecorded("other"))
     with guarded() as tripped:
@@ -226,7 +227,7 @@ def test_calls_nobody_recorded_have_no_effects(
     assert sorted(report.missed_calls) == sorted(call.name for call in CALLS)
 
 
-def test_the_same_calls_by_another_model_have_no_effects(recorded: Session, outside: Runtime) -> None:
+def test_the_same_calls_by_another_model_have_no_effects(recorded: Session, outside: Outside) -> None:
     model = ScriptedModel([assistant(*reversed(CALLS)), "Done, in another order."])
     with guarded() as tripped:
         report = recorded.replay_sync(model=model, tools=outside.tools())
@@ -235,7 +236,7 @@ def test_the_same_calls_by_another_model_have_no_effects(recorded: Session, outs
     assert (report.recorded_results, report.missed_calls) == (5, ())
 
 
-def test_a_dry_run_says_what_it_would_have_done_and_does_nothing(store: Store, outside: Runtime) -> None:
+def test_a_dry_run_says_what_it_would_have_done_and_does_nothing(store: Store, outside: Outside) -> None:
     told = [
         bough.tool(name=tool.name, dry_run=lambda **given: f"would use {sorted(given)}")(tool.function)
         for tool in outside.tools()
@@ -257,7 +258,7 @@ def test_a_dry_run_says_what_it_would_have_done_and_does_nothing(store: Store, o
     assert results[0].content[0].text.startswith("would use")
 
 
-def test_live_runs_the_named_tool_and_no_other(recorded: Session, outside: Runtime) -> None:
+def test_live_runs_the_named_tool_and_no_other(recorded: Session, outside: Outside) -> None:
     with guarded() as tripped:
         report = recorded.replay_sync(tools=outside.tools(), live=["send_mail"])
     assert tripped == []
@@ -266,7 +267,7 @@ def test_live_runs_the_named_tool_and_no_other(recorded: Session, outside: Runti
     assert report.recorded_results == 4
 
 
-def test_a_replay_cannot_be_driven_on_by_accident(store: Store, recorded: Session, outside: Runtime) -> None:
+def test_a_replay_cannot_be_driven_on_by_accident(store: Store, recorded: Session, outside: Outside) -> None:
     report = recorded.replay_sync()
     replay = store.session(report.replay)
     model = ScriptedModel([assistant(*CALLS), "Done."])
