@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
@@ -62,7 +63,7 @@ class Turn:
                 )
             log.record("turn_resumed", data={"turn": log.cursor.turn}, row=row, fence=self._fence)
         else:
-            self._append([Draft(_input(self._content))], key=self._key, row=row, data=self._started)
+            self._append(Draft(_input(self._content)), key=self._key, row=row, data=self._started)
         self._turn = log.cursor.turn
         return self
 
@@ -114,7 +115,7 @@ class Turn:
         seq = self._log.leaf.seq
         calls = [self._ledger(read, seq)] if usage is not None or self._call_id is not None else []
         replaces = self._call_id is not None
-        appended = self._append([draft], key=key, calls=calls, replaces_call=replaces)
+        appended = self._append(draft, key=key, calls=calls, replaces_call=replaces)
         self._call_id = None  # only now: if the answer is refused, the call is still to be recorded
         message = appended.payloads[0]
         assert isinstance(message, Message)
@@ -148,7 +149,7 @@ class Turn:
         message = tool_result(
             call_id, content, error=error, outcome=outcome, ends_turn=ends_turn, state=state, details=details
         )
-        self._append([Draft(message)], key=key)
+        self._append(Draft(message), key=key)
         return message
 
     def _ledger(self, read: Answer, after: int) -> Call:
@@ -165,14 +166,27 @@ class Turn:
             price=price(usage, read.provider, read.model),
         )
 
-    def _append(self, drafts: list[Draft], **how: Any) -> AppendResult:
+    def _append(
+        self,
+        draft: Draft,
+        *,
+        key: str | None,
+        calls: Sequence[Call] = (),
+        replaces_call: bool = False,
+        row: dict[str, Any] | None = None,
+        data: dict[str, Any] | None = None,
+    ) -> AppendResult:
         """Append. If the model is called next and its name is known, the start of that call is part of the commit."""
-        starts = self._start(drafts) if self._model is not None and not how.get("calls") else None
-        if starts is not None:
-            how["calls"] = [starts]
-        if self._closes(drafts[-1]):
-            how["row"] = {"holder": None, "lease_until": None}
-        return self._log.append(drafts, fence=self._fence, **how)
+        start = self._start(draft) if self._model is not None and not calls else None
+        return self._log.append(
+            [draft],
+            key=key,
+            calls=calls if start is None else [start],
+            replaces_call=replaces_call,
+            row={"holder": None, "lease_until": None} if self._closes(draft) else row,
+            data=data,
+            fence=self._fence,
+        )
 
     def _closes(self, draft: Draft) -> bool:
         """Whether the turn ends with this entry, and with it this process's lease."""
@@ -184,8 +198,8 @@ class Turn:
         ends = cursor.ends_turn or any(result.ends_turn for result in message.results)
         return ends and len(cursor.open_calls) == len(message.results)
 
-    def _start(self, drafts: list[Draft]) -> Call | None:
-        message = drafts[-1].payload
+    def _start(self, draft: Draft) -> Call | None:
+        message = draft.payload
         assert isinstance(message, Message)
         assert self._model is not None
         open_calls = len(self._log.cursor.open_calls) - len(message.results)

@@ -26,7 +26,7 @@ from ..agent.limits import Limits
 from ..agent.tools.tool import Tool, tool
 from ..core.context import fold_settings
 from ..core.messages import system as system_message
-from ..log.workspace import Workspace
+from ..log.workspace import ScopeTier, Workspace
 from ..models.availability import available_models
 from ..models.model import Model
 from ..models.prices import MICROCENTS_PER_DOLLAR
@@ -52,7 +52,7 @@ class AgentOptions(Struct, frozen=True, kw_only=True):
     models: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
     workspace: str | None = None
-    scope: str | None = None
+    scope: ScopeTier | None = None
     allow: tuple[str, ...] = ()
     max_cost: float | None = None
     max_turns: int | None = None

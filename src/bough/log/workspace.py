@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ..core.messages import Message, Text
 
+ScopeTier = Literal["sandboxed", "project", "full"]
 _SLOT = re.compile(r"\{\{\s*ctx\.([A-Za-z_][\w.]*)\s*\}\}")
 
 
@@ -34,15 +36,30 @@ class Workspace(Struct, frozen=True, omit_defaults=True, kw_only=True):
     active_file: str | None = None
     selection: Selection | None = None
     git_ref: str | None = None
-    fs_scope_tier: Literal["sandboxed", "project", "full"] = "sandboxed"
+    fs_scope_tier: ScopeTier = "sandboxed"
     variables: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def detect(cls, **overrides: Any) -> Workspace:
-        """Detect the workspace from the current directory; overrides win."""
-        working_dir = str(overrides.pop("working_dir", os.getcwd()))
-        overrides.setdefault("git_ref", _git_ref(Path(working_dir)))
-        return cls(working_dir=working_dir, **overrides)
+    def detect(
+        cls,
+        *,
+        working_dir: str | None = None,
+        active_file: str | None = None,
+        selection: Selection | None = None,
+        git_ref: str | None = None,
+        fs_scope_tier: ScopeTier = "sandboxed",
+        variables: Mapping[str, str] | None = None,
+    ) -> Workspace:
+        """Detect the workspace from the current directory; arguments override what was detected."""
+        folder = os.getcwd() if working_dir is None else working_dir
+        return cls(
+            working_dir=folder,
+            active_file=active_file,
+            selection=selection,
+            git_ref=_git_ref(Path(folder)) if git_ref is None else git_ref,
+            fs_scope_tier=fs_scope_tier,
+            variables=dict(variables or {}),
+        )
 
     def fill(self, message: Message) -> Message:
         """Replace every known `{{ctx.name}}` in the message; unknown ones stay."""
