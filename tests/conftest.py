@@ -1,4 +1,4 @@
-"""Every store, each with a clock that ticks and ids that count."""
+"""Fixtures for every kind of store, with a deterministic clock and deterministic ids."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bough.stores.sqlite.store import SqliteStore
 from support.postgres import Database, DatabaseHost, database_host
 from support.runtime import deterministic_runtime
 
-# Containers often forbid it. Then every process the tests start compiles all it loads anew: most of its time.
+# Containers often disable bytecode files; then every process the tests start spends most of its time compiling.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -29,20 +29,20 @@ settings.load_profile("bough")
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: a quarter of the time a test waits, for a process, a server or the disk."""
+    """Return one more than the number of cores: tests spend a quarter of their time waiting for processes and disks."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return cores + 1
 
 
 def pytest_collection_finish() -> None:
-    """What five thousand tests and their modules are made of is not looked at again at every collection."""
+    """Keep the objects of five thousand collected tests out of every later garbage collection."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[DatabaseHost]:
-    """One server for the tests of a process, started when the first one asks."""
+    """Start one server per test process, on first use."""
     with database_host() as host:
         yield host
 
@@ -54,13 +54,13 @@ def migrated_database(postgres: DatabaseHost) -> Database:
 
 @pytest.fixture
 def database(migrated_database: Database) -> Database:
-    """A database without a row."""
+    """A migrated database without rows."""
     migrated_database.empty()
     return migrated_database
 
 
 class ReusedPostgresStore(PostgresStore):
-    """Remembers whether it was closed."""
+    """A PostgreSQL store that records whether it was closed."""
 
     is_closed = False
 
@@ -70,14 +70,14 @@ class ReusedPostgresStore(PostgresStore):
 
 
 class PostgresStoreCache:
-    """One test after the other on the same connections, which know their statements: half of what a test costs."""
+    """Reuse connections and their prepared statements between tests, which halves the time of a test."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._store = ReusedPostgresStore(url)
 
     def open(self) -> PostgresStore:
-        """The same store, unless the last test has closed it."""
+        """Return the same store, or a new one if the last test closed it."""
         if self._store.is_closed:
             self._store = ReusedPostgresStore(self._url)
         return self._store
@@ -102,11 +102,11 @@ def postgres_store(database: Database, store_cache: PostgresStoreCache) -> Postg
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     match request.param:
         case "memory":
-            opened: StoreBackend = MemoryStore()
+            backend: StoreBackend = MemoryStore()
         case "sqlite":
-            opened = SqliteStore(tmp_path / "agent.db", synchronous="normal")
+            backend = SqliteStore(tmp_path / "agent.db", synchronous="normal")
         case _:
             yield Store(request.getfixturevalue("postgres_store"), deterministic_runtime())
             return
-    with Store(opened, deterministic_runtime()) as sessions:
+    with Store(backend, deterministic_runtime()) as sessions:
         yield sessions

@@ -20,7 +20,7 @@ ESCAPE = "\x1b]0;owned\x07\x1b[31m"
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Path:
+def store_path(tmp_path: Path) -> Path:
     return write_store(tmp_path / "s.db")
 
 
@@ -38,15 +38,17 @@ def hostile(tmp_path: Path) -> Path:
 
 
 class TestReference:
-    def test_entry_0_is_no_entry_and_that_is_said(self, shelf: Path) -> None:
-        done = bough("show", "latest@0", store=shelf)
+    def test_entry_0_is_no_entry_and_that_is_said(self, store_path: Path) -> None:
+        done = bough("show", "latest@0", store=store_path)
         assert (done.code, done.out) == (2, "")
         assert "bough log" in done.err
 
     @pytest.mark.parametrize("verb", ["show", "fork", "title", "export"])
-    def test_an_argument_that_is_no_text_is_refused_without_a_traceback(self, verb: str, shelf: Path) -> None:
+    def test_an_argument_that_is_no_text_is_refused_without_a_traceback(
+        self, verb: str, store_path: Path
+    ) -> None:
         done = subprocess.run(
-            [*BOUGH, verb, b"\xff\xfe"], capture_output=True, env=environment(None, shelf), check=False
+            [*BOUGH, verb, b"\xff\xfe"], capture_output=True, env=environment(None, store_path), check=False
         )
         assert done.returncode == 2
         assert b"Traceback" not in done.stderr
@@ -126,8 +128,8 @@ class TestNumbers:
             ["run", "hi", "--max-cost", "1e300", "--model", "scripted:none.json"],
         ],
     )
-    def test_one_that_no_store_can_hold_ends_in_words(self, line: list[str], shelf: Path) -> None:
-        done = bough(*line, store=shelf)
+    def test_one_that_no_store_can_hold_ends_in_words(self, line: list[str], store_path: Path) -> None:
+        done = bough(*line, store=store_path)
         assert done.code in (0, 1, 2)
         assert "Traceback" not in done.err
 
@@ -222,13 +224,13 @@ class TestStreams:
         ],
     )
     def test_one_that_is_closed_is_no_reason_to_break(
-        self, line: str, code: int, shelf: Path, tmp_path: Path
+        self, line: str, code: int, store_path: Path, tmp_path: Path
     ) -> None:
         verb, *rest = line.split(" ", 1)
-        done = _in_shell(f"{' '.join(BOUGH)} {verb} {' '.join(rest)}", shelf)
+        done = _in_shell(f"{' '.join(BOUGH)} {verb} {' '.join(rest)}", store_path)
         assert "Traceback" not in done.stderr
         assert done.returncode == code, done.stderr
-        assert bough("verify", store=shelf).code == 0
+        assert bough("verify", store=store_path).code == 0
 
     @pytest.mark.parametrize(
         "line",
@@ -244,8 +246,8 @@ class TestStreams:
 
     @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a disk that is full, on Linux")
     @pytest.mark.parametrize("line", ["ls", "ls --json", "export latest --markdown", "--help"])
-    def test_one_that_is_full_ends_in_words(self, line: str, shelf: Path) -> None:
-        done = _in_shell(f"{' '.join(BOUGH)} {line} > /dev/full", shelf)
+    def test_one_that_is_full_ends_in_words(self, line: str, store_path: Path) -> None:
+        done = _in_shell(f"{' '.join(BOUGH)} {line} > /dev/full", store_path)
         assert done.returncode == 1
         assert "Traceback" not in done.stderr
         assert "No space left" in done.stderr
@@ -254,32 +256,32 @@ class TestStreams:
 class TestExport:
     @pytest.mark.parametrize("line", [[], ["--markdown"], ["--workflow"]])
     def test_a_pipe_that_is_named_is_written_to_and_not_replaced(
-        self, line: list[str], shelf: Path, tmp_path: Path
+        self, line: list[str], store_path: Path, tmp_path: Path
     ) -> None:
         pipe = tmp_path / "pipe"
         os.mkfifo(pipe)
         reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE)
-        done = bough("export", "latest", *line, "-o", pipe, store=shelf)
+        done = bough("export", "latest", *line, "-o", pipe, store=store_path)
         assert stat.S_ISFIFO(pipe.stat().st_mode)
         assert done.code == 0, done.err
         got, _ = reader.communicate(timeout=20)
         assert len(got) > 100
 
-    def test_a_link_stays_a_link(self, shelf: Path, tmp_path: Path) -> None:
+    def test_a_link_stays_a_link(self, store_path: Path, tmp_path: Path) -> None:
         real, link = tmp_path / "real.bough", tmp_path / "link.bough"
         real.write_text("old")
         link.symlink_to(real)
-        assert bough("export", "latest", "-o", link, store=shelf).code == 0
+        assert bough("export", "latest", "-o", link, store=store_path).code == 0
         assert link.is_symlink()
         assert real.read_bytes().startswith(b'{"line":"bundle"')
 
     @pytest.mark.parametrize("line", [["-o", "-"], ["--markdown"], ["--jsonl", "-o", "-"]])
-    def test_what_it_wrote_and_json_are_never_mixed(self, line: list[str], shelf: Path) -> None:
-        done = bough("export", "latest", *line, "--json", store=shelf)
+    def test_what_it_wrote_and_json_are_never_mixed(self, line: list[str], store_path: Path) -> None:
+        done = bough("export", "latest", *line, "--json", store=store_path)
         assert (done.code, done.out) == (2, "")
         assert "-o FILE" in done.err
 
-    def test_a_text_that_does_not_fit_leaves_the_old_file(self, shelf: Path, tmp_path: Path) -> None:
+    def test_a_text_that_does_not_fit_leaves_the_old_file(self, store_path: Path, tmp_path: Path) -> None:
         target = tmp_path / "kept.md"
         target.write_text("old")
         code = (
@@ -290,7 +292,7 @@ class TestExport:
             f"sys.exit(outcome(['export', 'latest', '--markdown', '-o', {str(target)!r}]))"
         )
         run = subprocess.run(
-            [BOUGH[0], "-c", code], capture_output=True, env=environment(None, shelf), check=False
+            [BOUGH[0], "-c", code], capture_output=True, env=environment(None, store_path), check=False
         )
         assert run.returncode == 1
         assert target.read_text() == "old"
@@ -309,8 +311,8 @@ class TestExport:
 
 class TestBundle:
     @pytest.mark.parametrize("name", ["session_id", "conversation_id", "parent_session"])
-    def test_an_id_that_cannot_be_shown_is_refused(self, name: str, shelf: Path, tmp_path: Path) -> None:
-        assert bough("export", "latest", "-o", tmp_path / "a.bough", store=shelf).code == 0
+    def test_an_id_that_cannot_be_shown_is_refused(self, name: str, store_path: Path, tmp_path: Path) -> None:
+        assert bough("export", "latest", "-o", tmp_path / "a.bough", store=store_path).code == 0
         *lines, end = map(json.loads, (tmp_path / "a.bough").read_text().splitlines())
         lines[1]["row"][name] = f"ses_{ESCAPE}"
         lines[0]["session"] = lines[1]["row"]["session_id"]
@@ -322,35 +324,39 @@ class TestBundle:
 
 
 class TestBackup:
-    def test_only_a_file_is_written_over(self, shelf: Path, tmp_path: Path) -> None:
+    def test_only_a_file_is_written_over(self, store_path: Path, tmp_path: Path) -> None:
         pipe = tmp_path / "pipe"
         os.mkfifo(pipe)
-        done = bough("backup", pipe, "--force", store=shelf)
+        done = bough("backup", pipe, "--force", store=store_path)
         assert done.code == 2
         assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
 class TestCopy:
-    def test_what_was_there_already_is_not_called_copied(self, shelf: Path, tmp_path: Path) -> None:
+    def test_what_was_there_already_is_not_called_copied(self, store_path: Path, tmp_path: Path) -> None:
         line = ["copy", "--all", "--yes", "--to", tmp_path / "to.db"]
-        assert "0 sessions copied" not in bough(*line, store=shelf).err
-        again = bough(*line, store=shelf)
+        assert "0 sessions copied" not in bough(*line, store=store_path).err
+        again = bough(*line, store=store_path)
         assert "0 sessions copied" in again.err
         assert "3 existed" in again.err
 
 
 class TestReplay:
-    def test_where_the_report_goes_is_looked_at_before_the_work(self, shelf: Path, tmp_path: Path) -> None:
-        before = _digest(shelf)
-        done = bough("replay", "latest", "-o", tmp_path / "none" / "report.md", store=shelf)
+    def test_where_the_report_goes_is_looked_at_before_the_work(
+        self, store_path: Path, tmp_path: Path
+    ) -> None:
+        before = _digest(store_path)
+        done = bough("replay", "latest", "-o", tmp_path / "none" / "report.md", store=store_path)
         assert done.code == 2
         assert "report.md" in done.err
-        assert _digest(shelf) == before
+        assert _digest(store_path) == before
 
     @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a disk that is full, on Linux")
     @pytest.mark.parametrize("line", ["replay ses_case", "diff ses_case ses_other"])
-    def test_a_report_that_does_not_fit_is_named_and_leaves_nothing(self, shelf: Path, line: str) -> None:
-        done = bough(*line.split(), "-o", "/dev/full", store=shelf)
+    def test_a_report_that_does_not_fit_is_named_and_leaves_nothing(
+        self, store_path: Path, line: str
+    ) -> None:
+        done = bough(*line.split(), "-o", "/dev/full", store=store_path)
         assert (done.code, "no space left to write /dev/full" in done.err, "key" in done.err) == (
             1,
             True,

@@ -15,13 +15,7 @@ from bough.cli.main import VERBS
 from bough.cli.main import bough as group
 from bough.cli.rendering.error_text import describe_error
 from bough.errors import TokenRequired
-from support.cli_store import write_store
 from support.terminal import BOUGH, Terminal, bough, environment
-
-
-@pytest.fixture
-def shelf(tmp_path: Path) -> Path:
-    return write_store(tmp_path / "s.db")
 
 
 class TestVerbs:
@@ -96,14 +90,14 @@ class TestVerbs:
         """It ended titles and the help of options there: `one,two` was completed to `one`."""
         assert 'string split --max 1 ","' in bough("completion", "fish", store=None).out
 
-    def test_the_shell_completes_verbs_and_references(self, shelf: Path) -> None:
+    def test_the_shell_completes_verbs_and_references(self, store_path: Path) -> None:
         def completed(words: str) -> list[str]:
             asked = {
                 "_BOUGH_COMPLETE": "bash_complete",
                 "COMP_WORDS": words,
                 "COMP_CWORD": str(words.count(" ")),
             }
-            env = {**environment(store=shelf), **asked}
+            env = {**environment(store=store_path), **asked}
             done = subprocess.run(BOUGH, capture_output=True, text=True, env=env, check=False)
             return [line.partition(",")[2] for line in done.stdout.splitlines()]
 
@@ -138,22 +132,24 @@ class TestStores:
         assert "not a Bough store" in done.err
         assert place.read_text() == "my notes\n" * 200
 
-    def test_another_space_sees_nothing(self, shelf: Path) -> None:
-        assert bough("--space", "elsewhere", "ls", "--json", store=shelf).json["sessions"] == []
-        assert bough("--space", "elsewhere", "show", "ses_case", store=shelf).code == 2
+    def test_another_space_sees_nothing(self, store_path: Path) -> None:
+        assert bough("--space", "elsewhere", "ls", "--json", store=store_path).json["sessions"] == []
+        assert bough("--space", "elsewhere", "show", "ses_case", store=store_path).code == 2
 
 
 class TestReferences:
     @pytest.mark.parametrize("reference", ["ses_case", "ses_cas", "cas", "Order 41"])
-    def test_a_session_is_named_by_its_id_a_prefix_or_its_title(self, shelf: Path, reference: str) -> None:
-        assert bough("show", reference, "--json", store=shelf).json["session"]["id"] == "ses_case"
+    def test_a_session_is_named_by_its_id_a_prefix_or_its_title(
+        self, store_path: Path, reference: str
+    ) -> None:
+        assert bough("show", reference, "--json", store=store_path).json["session"]["id"] == "ses_case"
 
-    def test_latest_is_the_first_line_of_ls(self, shelf: Path) -> None:
-        listed = bough("ls", "--json", store=shelf).json["sessions"]
-        assert bough("show", "latest", "--json", store=shelf).json["session"]["id"] == listed[0]["id"]
+    def test_latest_is_the_first_line_of_ls(self, store_path: Path) -> None:
+        listed = bough("ls", "--json", store=store_path).json["sessions"]
+        assert bough("show", "latest", "--json", store=store_path).json["session"]["id"] == listed[0]["id"]
 
-    def test_a_prefix_of_several_is_answered_by_a_list_of_them(self, shelf: Path) -> None:
-        done = bough("show", "ses_", store=shelf)
+    def test_a_prefix_of_several_is_answered_by_a_list_of_them(self, store_path: Path) -> None:
+        done = bough("show", "ses_", store=store_path)
         assert done.code == 2
         assert "ses_case" in done.err
         assert "ses_other" in done.err
@@ -162,46 +158,46 @@ class TestReferences:
         "reference", ["nobody", "ses_nobody", "", "%", "ses_case@99", "ses_case@9:1", "x.bough"]
     )
     def test_what_names_nothing_is_a_usage_error_and_prints_no_data(
-        self, shelf: Path, reference: str
+        self, store_path: Path, reference: str
     ) -> None:
-        done = bough("log", reference or "''", store=shelf)
+        done = bough("log", reference or "''", store=store_path)
         assert (done.code, done.out) == (2, "")
         assert done.err.startswith("bough:")
 
-    def test_an_empty_one_is_refused_and_is_not_the_latest(self, shelf: Path) -> None:
-        before = bough("ls", "--json", store=shelf).out
+    def test_an_empty_one_is_refused_and_is_not_the_latest(self, store_path: Path) -> None:
+        before = bough("ls", "--json", store=store_path).out
         for line in (
             ["rm", "", "--yes"],
             ["undo", ""],
             ["title", "", "zz"],
             ["run", "hi", "--resume", "", "--model", "scripted:none.json"],
         ):
-            done = bough(*line, store=shelf)
+            done = bough(*line, store=store_path)
             assert (done.code, "the reference is empty" in done.err) == (2, True), line
-        assert bough("ls", "--json", store=shelf).out == before
-        assert bough("show", "@1", store=shelf).out == bough("show", "latest@1", store=shelf).out
+        assert bough("ls", "--json", store=store_path).out == before
+        assert bough("show", "@1", store=store_path).out == bough("show", "latest@1", store=store_path).out
 
     @pytest.mark.parametrize("name", ["latest", "ses_case", "Order 41"])
     def test_a_file_that_is_called_like_a_session_does_not_hide_it(
-        self, shelf: Path, tmp_path: Path, name: str
+        self, store_path: Path, tmp_path: Path, name: str
     ) -> None:
-        seen = bough("show", name, store=shelf).out
+        seen = bough("show", name, store=store_path).out
         (tmp_path / name).write_text("no bundle at all")
-        assert bough("show", name, home=tmp_path, store=shelf).out == seen
-        assert "cannot import" in bough("show", f"./{name}", home=tmp_path, store=shelf).err
+        assert bough("show", name, home=tmp_path, store=store_path).out == seen
+        assert "cannot import" in bough("show", f"./{name}", home=tmp_path, store=store_path).err
 
     def test_a_bundle_of_any_name_is_looked_into_where_no_session_has_it(
-        self, shelf: Path, tmp_path: Path
+        self, store_path: Path, tmp_path: Path
     ) -> None:
-        bough("export", "ses_case", "-o", tmp_path / "parcel", store=shelf)
-        for store in (shelf, tmp_path / "none.db"):
+        bough("export", "ses_case", "-o", tmp_path / "parcel", store=store_path)
+        for store in (store_path, tmp_path / "none.db"):
             assert "Thank you!" in bough("show", "parcel", home=tmp_path, store=store).out
 
     def test_a_verb_that_changes_refuses_a_bundle_and_names_the_import(
-        self, shelf: Path, tmp_path: Path
+        self, store_path: Path, tmp_path: Path
     ) -> None:
-        bough("export", "ses_case", "-o", tmp_path / "case.bough", store=shelf)
-        before = bough("ls", "--json", "--all", store=shelf).out
+        bough("export", "ses_case", "-o", tmp_path / "case.bough", store=store_path)
+        before = bough("ls", "--json", "--all", store=store_path).out
         for line in (
             *("fork {}", "title {} x", "tag {} a=b", "label {}@2 x", "undo {}", "redo {}", "rewind {}@2"),
             *(
@@ -213,29 +209,29 @@ class TestReferences:
                 "copy {} --to o.db",
             ),
         ):
-            done = bough(*line.format("case.bough").split(), home=tmp_path, store=shelf)
+            done = bough(*line.format("case.bough").split(), home=tmp_path, store=store_path)
             assert (done.code, done.out) == (2, ""), line
             assert done.err.endswith("import it first: bough import case.bough\n"), line
-        assert bough("ls", "--json", "--all", store=shelf).out == before
+        assert bough("ls", "--json", "--all", store=store_path).out == before
 
-    def test_with_a_place_the_entry_there_is_shown(self, shelf: Path) -> None:
-        assert bough("show", "ses_case@3", "--json", store=shelf).json["entry"]["seq"] == 3
+    def test_with_a_place_the_entry_there_is_shown(self, store_path: Path) -> None:
+        assert bough("show", "ses_case@3", "--json", store=store_path).json["entry"]["seq"] == 3
 
-    def test_looking_at_a_place_does_not_move_the_leaf(self, shelf: Path) -> None:
-        before = bough("show", "ses_case", "--json", store=shelf).json["session"]
-        assert len(bough("log", "ses_case@4", store=shelf).out.splitlines()) == 4
-        assert bough("show", "ses_case", "--json", store=shelf).json["session"] == before
+    def test_looking_at_a_place_does_not_move_the_leaf(self, store_path: Path) -> None:
+        before = bough("show", "ses_case", "--json", store=store_path).json["session"]
+        assert len(bough("log", "ses_case@4", store=store_path).out.splitlines()) == 4
+        assert bough("show", "ses_case", "--json", store=store_path).json["session"] == before
 
 
 class TestExitCodes:
-    def test_what_cannot_be_done_here_is_usage(self, shelf: Path) -> None:
+    def test_what_cannot_be_done_here_is_usage(self, store_path: Path) -> None:
         for line in (
             "worker --agents x.py",
             "migrate --engine absurd",
             "uncompact ses_case",
             "import nosuch",
         ):
-            assert bough(*line.split(), store=shelf).code == 2, line
+            assert bough(*line.split(), store=store_path).code == 2, line
         said = describe_error(TokenRequired("0.0.0.0"))
         assert said is not None
         assert said.exit_code == 2
@@ -263,19 +259,23 @@ class TestTable:
 
 
 class TestManners:
-    def test_there_is_colour_at_a_terminal_only(self, shelf: Path) -> None:
-        assert "\x1b[" not in bough("show", "ses_case", store=shelf).out
-        with Terminal("show", "ses_case", store=shelf) as shown:
+    def test_there_is_colour_at_a_terminal_only(self, store_path: Path) -> None:
+        assert "\x1b[" not in bough("show", "ses_case", store=store_path).out
+        with Terminal("show", "ses_case", store=store_path) as shown:
             assert shown.wait() == 0
             assert "\x1b[" in shown.raw
-        with Terminal("show", "ses_case", store=shelf, NO_COLOR="1") as shown:
+        with Terminal("show", "ses_case", store=store_path, NO_COLOR="1") as shown:
             assert shown.wait() == 0
             assert "\x1b[" not in shown.raw
 
-    def test_whoever_reads_may_stop_in_the_middle(self, shelf: Path) -> None:
+    def test_whoever_reads_may_stop_in_the_middle(self, store_path: Path) -> None:
         command = f"{' '.join(BOUGH)} log ses_case --json | head -1"
         done = subprocess.run(
-            ["sh", "-c", command], capture_output=True, text=True, env=environment(store=shelf), check=False
+            ["sh", "-c", command],
+            capture_output=True,
+            text=True,
+            env=environment(store=store_path),
+            check=False,
         )
         assert done.stderr == ""
         assert done.stdout.count("\n") == 1

@@ -38,27 +38,29 @@ CHANGED = [
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Path:
+def store_path(tmp_path: Path) -> Path:
     (tmp_path / "tools.py").write_text(TOOLS)
     (tmp_path / "changed.json").write_text(json.dumps(CHANGED))
     return write_store(tmp_path / "s.db")
 
 
-def replayed(shelf: Path, *arguments: str) -> tuple[int, dict[str, object]]:
-    book = shelf.with_name("book")
-    done = bough("replay", "ses_case", *arguments, "--json", store=shelf, home=shelf.parent, BOOK=str(book))
+def replayed(store_path: Path, *arguments: str) -> tuple[int, dict[str, object]]:
+    book = store_path.with_name("book")
+    done = bough(
+        "replay", "ses_case", *arguments, "--json", store=store_path, home=store_path.parent, BOOK=str(book)
+    )
     assert done.code in (0, 1), done.err
     return done.code, done.json
 
 
 class TestReplay:
-    def test_strict_comes_out_the_same(self, shelf: Path) -> None:
-        code, report = replayed(shelf)
+    def test_strict_comes_out_the_same(self, store_path: Path) -> None:
+        code, report = replayed(store_path)
         assert (code, report["same"], report["mode"], report["is_identical"]) == (0, True, "strict", True)
 
-    def test_another_model_diverges_at_the_arguments_and_nothing_is_done(self, shelf: Path) -> None:
+    def test_another_model_diverges_at_the_arguments_and_nothing_is_done(self, store_path: Path) -> None:
         code, report = replayed(
-            shelf, "--model", "scripted:changed.json", "--mode", "dry", "--tools", "tools.py"
+            store_path, "--model", "scripted:changed.json", "--mode", "dry", "--tools", "tools.py"
         )
         assert code == 1
         first = report["first_divergence"]
@@ -66,9 +68,9 @@ class TestReplay:
         assert report["effects"] == {}
         assert report["dry_runs"] == {"refund": 1}
         assert report["source_before"] == report["source_after"]
-        assert not shelf.with_name("book").exists()
+        assert not store_path.with_name("book").exists()
 
-    def test_live_runs_only_what_is_named(self, shelf: Path) -> None:
+    def test_live_runs_only_what_is_named(self, store_path: Path) -> None:
         how = [
             "--model",
             "scripted:changed.json",
@@ -79,18 +81,18 @@ class TestReplay:
             "--live",
             "refund",
         ]
-        _, report = replayed(shelf, *how)
+        _, report = replayed(store_path, *how)
         assert report["effects"] == {"refund": 1}
-        assert shelf.with_name("book").read_text() == "42\n"
+        assert store_path.with_name("book").read_text() == "42\n"
 
-    def test_it_begins_at_any_place(self, shelf: Path) -> None:
-        _, report = replayed(shelf, "--from", "7")
+    def test_it_begins_at_any_place(self, store_path: Path) -> None:
+        _, report = replayed(store_path, "--from", "7")
         assert report["cut"] == {"at": 7, "requested": 7}
-        done = bough("replay", "ses_case@7", "--json", store=shelf)
+        done = bough("replay", "ses_case@7", "--json", store=store_path)
         assert done.json["cut"]["at"] == 7
 
-    def test_a_bundle_is_taken_in_and_replayed(self, shelf: Path, tmp_path: Path) -> None:
-        assert bough("export", "ses_case", "-o", tmp_path / "x.bough", store=shelf).code == 0
+    def test_a_bundle_is_taken_in_and_replayed(self, store_path: Path, tmp_path: Path) -> None:
+        assert bough("export", "ses_case", "-o", tmp_path / "x.bough", store=store_path).code == 0
         done = bough("replay", tmp_path / "x.bough", store=tmp_path / "new.db")
         assert done.code == 0, done.err
         assert bough("verify", store=tmp_path / "new.db").code == 0
@@ -105,20 +107,20 @@ class TestReplay:
             ["--from", "99"],
         ],
     )
-    def test_bad_input_is_refused(self, shelf: Path, bad: list[str]) -> None:
-        done = bough("replay", "ses_case", *bad, store=shelf, home=shelf.parent)
+    def test_bad_input_is_refused(self, store_path: Path, bad: list[str]) -> None:
+        done = bough("replay", "ses_case", *bad, store=store_path, home=store_path.parent)
         assert done.code == 2, done.err
-        assert len(bough("ls", "--all", "--json", store=shelf).json["sessions"]) == 3
+        assert len(bough("ls", "--all", "--json", store=store_path).json["sessions"]) == 3
 
     def test_the_report_is_text_markdown_or_json_and_may_go_to_a_file(
-        self, shelf: Path, tmp_path: Path
+        self, store_path: Path, tmp_path: Path
     ) -> None:
-        assert "source unchanged" in bough("replay", "ses_case", store=shelf).out
-        assert "|" in bough("replay", "ses_case", "--markdown", store=shelf).out
-        assert bough("replay", "ses_case", "--json", "-o", tmp_path / "r.json", store=shelf).out == ""
+        assert "source unchanged" in bough("replay", "ses_case", store=store_path).out
+        assert "|" in bough("replay", "ses_case", "--markdown", store=store_path).out
+        assert bough("replay", "ses_case", "--json", "-o", tmp_path / "r.json", store=store_path).out == ""
         assert json.loads((tmp_path / "r.json").read_text())["schema_version"] == 1
 
-    def test_the_make_targets_of_the_plan_do_it(self, shelf: Path, tmp_path: Path) -> None:
+    def test_the_make_targets_of_the_plan_do_it(self, store_path: Path, tmp_path: Path) -> None:
         root = ROOT
 
         def make(*words: str) -> subprocess.CompletedProcess[str]:
@@ -128,7 +130,7 @@ class TestReplay:
                 capture_output=True,
                 text=True,
                 check=False,
-                env={**environment(store=shelf), "PYTHONWARNINGS": ""},
+                env={**environment(store=store_path), "PYTHONWARNINGS": ""},
             )
 
         assert "mode strict" in make("replay", "SESSION_ID=ses_case", "FROM_MESSAGE=1").stdout
@@ -136,68 +138,70 @@ class TestReplay:
         assert "first divergence" in changed.stdout
         done = make("export-session", "SESSION_ID=ses_case", f"OUTPUT={tmp_path}/made.bough")
         assert done.returncode == 0, done.stderr
-        assert bough("show", tmp_path / "made.bough", store=shelf).code == 0
+        assert bough("show", tmp_path / "made.bough", store=store_path).code == 0
 
 
 class TestDiff:
-    def test_the_exit_code_says_whether_they_differ(self, shelf: Path) -> None:
-        assert bough("diff", "ses_case", "ses_case", store=shelf).code == 0
-        done = bough("diff", "ses_case", "Another try", "--json", store=shelf)
+    def test_the_exit_code_says_whether_they_differ(self, store_path: Path) -> None:
+        assert bough("diff", "ses_case", "ses_case", store=store_path).code == 0
+        done = bough("diff", "ses_case", "Another try", "--json", store=store_path)
         assert (done.code, done.json["shared"]) == (1, 7)
-        assert bough("diff", "ses_case@7", "Another try", "-q", store=shelf).code == 0
-        assert "|" in bough("diff", "ses_case", "Another try", "--markdown", store=shelf).out
+        assert bough("diff", "ses_case@7", "Another try", "-q", store=store_path).code == 0
+        assert "|" in bough("diff", "ses_case", "Another try", "--markdown", store=store_path).out
 
-    def test_a_bundle_is_compared_without_being_taken_in(self, shelf: Path, tmp_path: Path) -> None:
-        bough("export", "ses_case", "-o", tmp_path / "x.bough", store=shelf)
-        bough("undo", "ses_case", store=shelf)
-        assert bough("diff", "ses_case", tmp_path / "x.bough", "-q", store=shelf).code == 1
-        assert len(bough("ls", "--all", "--json", store=shelf).json["sessions"]) == 3
+    def test_a_bundle_is_compared_without_being_taken_in(self, store_path: Path, tmp_path: Path) -> None:
+        bough("export", "ses_case", "-o", tmp_path / "x.bough", store=store_path)
+        bough("undo", "ses_case", store=store_path)
+        assert bough("diff", "ses_case", tmp_path / "x.bough", "-q", store=store_path).code == 1
+        assert len(bough("ls", "--all", "--json", store=store_path).json["sessions"]) == 3
 
 
 class TestSearch:
-    def test_a_hit_opens_at_its_entry(self, shelf: Path) -> None:
-        done = bough("search", "lost", "role:tool", "--json", store=shelf)
+    def test_a_hit_opens_at_its_entry(self, store_path: Path) -> None:
+        done = bough("search", "lost", "role:tool", "--json", store=store_path)
         (hit,) = done.json["hits"]
         assert hit["reference"] == "ses_case@4"
-        assert bough("show", hit["reference"], "--json", store=shelf).json["entry"]["seq"] == 4
-        assert "ses_case@4" in bough("search", "lost", "role:tool", store=shelf).out
+        assert bough("show", hit["reference"], "--json", store=store_path).json["entry"]["seq"] == 4
+        assert "ses_case@4" in bough("search", "lost", "role:tool", store=store_path).out
 
-    def test_a_hit_on_an_abandoned_branch_opens_too(self, shelf: Path) -> None:
-        bough("undo", "ses_case", store=shelf)
-        (hit,) = bough("search", "welcome", "--json", store=shelf).json["hits"]
+    def test_a_hit_on_an_abandoned_branch_opens_too(self, store_path: Path) -> None:
+        bough("undo", "ses_case", store=store_path)
+        (hit,) = bough("search", "welcome", "--json", store=store_path).json["hits"]
         assert hit["on_path"] is False
-        assert "You are welcome." in bough("show", hit["reference"], store=shelf).out
+        assert "You are welcome." in bough("show", hit["reference"], store=store_path).out
 
     @pytest.mark.parametrize("name", ["ses_case", "ses_ca", "ca"])
-    def test_a_session_is_named_as_everywhere(self, shelf: Path, name: str) -> None:
-        found = bough("search", "order", f"session:{name}", "--json", store=shelf).json["hits"]
+    def test_a_session_is_named_as_everywhere(self, store_path: Path, name: str) -> None:
+        found = bough("search", "order", f"session:{name}", "--json", store=store_path).json["hits"]
         assert {hit["session_id"] for hit in found} == {"ses_case"}
 
-    def test_what_is_new_is_found_at_once(self, shelf: Path) -> None:
-        assert bough("search", "zebra", store=shelf).code == 1
-        with library.open(shelf) as store:
+    def test_what_is_new_is_found_at_once(self, store_path: Path) -> None:
+        assert bough("search", "zebra", store=store_path).code == 1
+        with library.open(store_path) as store:
             store.session("ses_other").append([library.user("a zebra")])
-        assert bough("search", "zebra", store=shelf).code == 0
+        assert bough("search", "zebra", store=store_path).code == 0
 
-    def test_pages_go_on_and_bad_filters_are_refused(self, shelf: Path) -> None:
-        first = bough("search", "order", "-n", "1", "--json", store=shelf).json
-        second = bough("search", "order", "-n", "1", "--page", first["next"], "--json", store=shelf).json
+    def test_pages_go_on_and_bad_filters_are_refused(self, store_path: Path) -> None:
+        first = bough("search", "order", "-n", "1", "--json", store=store_path).json
+        second = bough("search", "order", "-n", "1", "--page", first["next"], "--json", store=store_path).json
         assert first["hits"][0]["reference"] != second["hits"][0]["reference"]
-        done = bough("search", "colour:red", store=shelf)
+        done = bough("search", "colour:red", store=store_path)
         assert done.code == 2
         assert "role:" in done.err
-        assert bough("search", "after:soon", store=shelf).code == 2
+        assert bough("search", "after:soon", store=store_path).code == 2
 
-    def test_marks_are_shown_at_a_terminal(self, shelf: Path) -> None:
-        with Terminal("search", "refunded", store=shelf) as shown:
+    def test_marks_are_shown_at_a_terminal(self, store_path: Path) -> None:
+        with Terminal("search", "refunded", store=store_path) as shown:
             assert shown.wait() == 0
             assert "\x1b[33m" in shown.raw
 
 
 class TestExport:
-    def test_a_bundle_goes_out_and_in_and_out_to_the_same_bytes(self, shelf: Path, tmp_path: Path) -> None:
+    def test_a_bundle_goes_out_and_in_and_out_to_the_same_bytes(
+        self, store_path: Path, tmp_path: Path
+    ) -> None:
         one, two = tmp_path / "one.bough", tmp_path / "two.bough"
-        assert bough("export", "ses_case", "-o", one, store=shelf).code == 0
+        assert bough("export", "ses_case", "-o", one, store=store_path).code == 0
         added = bough("import", one, "--json", store=tmp_path / "b.db").json["imported"][0]
         assert added["added"] == ["ses_case"]
         assert bough("export", "ses_case", "-o", two, store=tmp_path / "b.db").code == 0
@@ -205,11 +209,15 @@ class TestExport:
         again = bough("import", one, "--json", store=tmp_path / "b.db").json["imported"][0]
         assert (again["added"], again["existing"]) == ([], ["ses_case"])
 
-    def test_through_a_pipe(self, shelf: Path, tmp_path: Path) -> None:
+    def test_through_a_pipe(self, store_path: Path, tmp_path: Path) -> None:
         there = tmp_path / "b.db"
         command = f"{' '.join(BOUGH)} export ses_case -o - | {' '.join(BOUGH)} --store {there} import -"
         done = subprocess.run(
-            ["sh", "-c", command], capture_output=True, text=True, env=environment(store=shelf), check=False
+            ["sh", "-c", command],
+            capture_output=True,
+            text=True,
+            env=environment(store=store_path),
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip() == "ses_case"
@@ -218,15 +226,15 @@ class TestExport:
         "format_", ["--markdown", "--jsonl", "--events", "--finetune", "--workflow", "--inspect"]
     )
     def test_what_people_and_tools_read_goes_to_stdout_or_a_file(
-        self, shelf: Path, tmp_path: Path, format_: str
+        self, store_path: Path, tmp_path: Path, format_: str
     ) -> None:
-        done = bough("export", "ses_case", format_, store=shelf)
+        done = bough("export", "ses_case", format_, store=store_path)
         assert done.code == 0
         assert "Where is order 41?" in done.out
-        assert bough("export", "ses_case", format_, "-o", tmp_path / "x", store=shelf).out == ""
+        assert bough("export", "ses_case", format_, "-o", tmp_path / "x", store=store_path).out == ""
         assert (tmp_path / "x").read_text() == done.out
 
-    def test_what_a_format_does_not_hold_and_a_second_format_are_refused(self, shelf: Path) -> None:
+    def test_what_a_format_does_not_hold_and_a_second_format_are_refused(self, store_path: Path) -> None:
         for line in (
             "export ses_case --html --markdown",
             "export ses_case --bundle --jsonl",
@@ -239,14 +247,14 @@ class TestExport:
             "replay ses_case --json --markdown",
             "usage --view tree",
         ):
-            done = bough(*line.split(), store=shelf)
+            done = bough(*line.split(), store=store_path)
             assert (done.code, done.out) == (2, ""), line
             assert re.findall("--[a-z-]+", line)[-1] in done.err, line
 
-    def test_it_is_named_after_the_session(self, shelf: Path, tmp_path: Path) -> None:
-        assert bough("export", "ses_case", store=shelf, home=tmp_path).code == 0
+    def test_it_is_named_after_the_session(self, store_path: Path, tmp_path: Path) -> None:
+        assert bough("export", "ses_case", store=store_path, home=tmp_path).code == 0
         assert (tmp_path / "ses_case.bough").exists()
-        assert bough("export", "ses_case", "-o", tmp_path / "x", store=shelf).code == 0
+        assert bough("export", "ses_case", "-o", tmp_path / "x", store=store_path).code == 0
 
     def test_a_secret_is_masked_and_counted(self, tmp_path: Path) -> None:
         key = "sk-ant-api03-" + "Ab1" * 30
@@ -298,11 +306,11 @@ class Collector:
 
 
 class TestSpans:
-    def test_a_collector_takes_what_is_sent(self, shelf: Path) -> None:
+    def test_a_collector_takes_what_is_sent(self, store_path: Path) -> None:
         with Collector() as collector:
             done = bough(
                 *("export", "ses_case", "--otel", "--to", collector.url, "--json"),
-                store=shelf,
+                store=store_path,
                 OTEL_EXPORTER_OTLP_HEADERS="x-key=a%20key",
             )
         assert done.code == 0, done.err
@@ -315,22 +323,28 @@ class TestSpans:
         ((path, key, request),) = collector.taken
         assert (path, key) == ("/v1/traces", "a key")
         assert "Where is order 41?" not in json.dumps(request)
-        written = bough("export", "ses_case", "--otel", store=shelf).out
+        written = bough("export", "ses_case", "--otel", store=store_path).out
         assert [json.loads(line) for line in written.splitlines()] == [request]
 
-    def test_content_is_sent_if_asked_for(self, shelf: Path) -> None:
+    def test_content_is_sent_if_asked_for(self, store_path: Path) -> None:
         with Collector() as collector:
             done = bough(
-                "export", "ses_case", "--otel", "--content", "--to", f"{collector.url}/v1/traces", store=shelf
+                "export",
+                "ses_case",
+                "--otel",
+                "--content",
+                "--to",
+                f"{collector.url}/v1/traces",
+                store=store_path,
             )
         assert (done.code, done.out) == (0, "")
         assert "9 spans in 1 request" in done.err
         assert "Where is order 41?" in json.dumps(collector.taken)
 
-    def test_where_nobody_listens_it_says_so_and_what_to_do(self, shelf: Path) -> None:
+    def test_where_nobody_listens_it_says_so_and_what_to_do(self, store_path: Path) -> None:
         with Collector() as collector:
             pass
-        done = bough("export", "ses_case", "--otel", "--to", collector.url, store=shelf)
+        done = bough("export", "ses_case", "--otel", "--to", collector.url, store=store_path)
         assert (done.code, done.out) == (1, "")
         assert f"cannot send spans to {collector.url}/v1/traces: Connection refused" in done.err
         assert "-o FILE" in done.err
@@ -348,19 +362,19 @@ class TestSpans:
         ],
     )
     def test_what_a_collector_refuses_is_not_taken_for_sent(
-        self, shelf: Path, status: int, says: str, words: str
+        self, store_path: Path, status: int, says: str, words: str
     ) -> None:
         with Collector(status, says) as collector:
-            done = bough("export", "ses_case", "--otel", "--to", collector.url, store=shelf)
+            done = bough("export", "ses_case", "--otel", "--to", collector.url, store=store_path)
         assert (done.code, len(collector.taken)) == (1, 1)
         assert words in done.err
 
     @pytest.mark.parametrize(
         "says", ['{"partialSuccess":{}}', "", "thanks", '{"partialSuccess":{"rejectedSpans":0}}']
     )
-    def test_however_it_says_that_it_took_them(self, shelf: Path, says: str) -> None:
+    def test_however_it_says_that_it_took_them(self, store_path: Path, says: str) -> None:
         with Collector(says=says) as collector:
-            assert bough("export", "ses_case", "--otel", "--to", collector.url, store=shelf).code == 0
+            assert bough("export", "ses_case", "--otel", "--to", collector.url, store=store_path).code == 0
 
     @pytest.mark.parametrize(
         "typed",
@@ -374,28 +388,28 @@ class TestSpans:
             "--to http://localhost -o x",
         ],
     )
-    def test_what_is_no_address_is_refused(self, shelf: Path, typed: str) -> None:
-        done = bough("export", "ses_case", "--otel", *typed.split(), store=shelf, home=shelf.parent)
+    def test_what_is_no_address_is_refused(self, store_path: Path, typed: str) -> None:
+        done = bough("export", "ses_case", "--otel", *typed.split(), store=store_path, home=store_path.parent)
         assert (done.code, done.out) == (2, "")
 
-    def test_a_header_that_is_none_is_refused_without_telling_it(self, shelf: Path) -> None:
+    def test_a_header_that_is_none_is_refused_without_telling_it(self, store_path: Path) -> None:
         line = ("export", "ses_case", "--otel", "--to", "http://localhost:1")
-        done = bough(*line, store=shelf, OTEL_EXPORTER_OTLP_HEADERS="xyzzy")
+        done = bough(*line, store=store_path, OTEL_EXPORTER_OTLP_HEADERS="xyzzy")
         assert done.code == 2
         assert "NAME=VALUE" in done.err
         assert "xyzzy" not in done.err
 
-    def test_a_place_has_no_spans_of_its_own(self, shelf: Path) -> None:
-        done = bough("export", "ses_case@3", "--otel", store=shelf)
+    def test_a_place_has_no_spans_of_its_own(self, store_path: Path) -> None:
+        done = bough("export", "ses_case@3", "--otel", store=store_path)
         assert (done.code, done.out) == (2, "")
         assert "omit the @" in done.err
 
 
 class TestImport:
     @pytest.mark.parametrize("damage", ["cut", "altered", "foreign", "empty", "absent"])
-    def test_a_damaged_bundle_changes_nothing(self, shelf: Path, tmp_path: Path, damage: str) -> None:
+    def test_a_damaged_bundle_changes_nothing(self, store_path: Path, tmp_path: Path, damage: str) -> None:
         place = tmp_path / "x.bough"
-        bough("export", "ses_case", "-o", place, store=shelf)
+        bough("export", "ses_case", "-o", place, store=store_path)
         data = place.read_bytes()
         match damage:
             case "cut":
@@ -415,23 +429,23 @@ class TestImport:
         assert done.err.startswith("bough:")
         assert bough("ls", "--json", store=there).json["sessions"] == []
 
-    def test_a_clash_is_refused_and_new_id_takes_it_in_beside(self, shelf: Path, tmp_path: Path) -> None:
-        bough("export", "ses_case", "-o", tmp_path / "x.bough", store=shelf)
-        bough("title", "ses_case", "Changed", store=shelf)
-        done = bough("import", tmp_path / "x.bough", store=shelf)
+    def test_a_clash_is_refused_and_new_id_takes_it_in_beside(self, store_path: Path, tmp_path: Path) -> None:
+        bough("export", "ses_case", "-o", tmp_path / "x.bough", store=store_path)
+        bough("title", "ses_case", "Changed", store=store_path)
+        done = bough("import", tmp_path / "x.bough", store=store_path)
         assert done.code == 1
         assert "--new-id" in done.err
-        assert bough("import", tmp_path / "x.bough", "--new-id", store=shelf).code == 0
-        assert len(bough("ls", "--json", store=shelf).json["sessions"]) == 4
+        assert bough("import", tmp_path / "x.bough", "--new-id", store=store_path).code == 0
+        assert len(bough("ls", "--json", store=store_path).json["sessions"]) == 4
 
 
 class TestCopy:
-    def test_sessions_are_copied_to_another_store(self, shelf: Path, tmp_path: Path) -> None:
+    def test_sessions_are_copied_to_another_store(self, store_path: Path, tmp_path: Path) -> None:
         there = tmp_path / "b.db"
-        assert bough("copy", "--all", "--to", there, store=shelf).code == 1
-        assert bough("copy", "--all", "--to", there, "--yes", "--json", store=shelf).json["copied"]
-        for store, name in ((shelf, "one"), (there, "two")):
+        assert bough("copy", "--all", "--to", there, store=store_path).code == 1
+        assert bough("copy", "--all", "--to", there, "--yes", "--json", store=store_path).json["copied"]
+        for store, name in ((store_path, "one"), (there, "two")):
             bough("export", "ses_case", "-o", tmp_path / name, store=store)
         assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
-        assert bough("copy", "ses_case", "--to", there, store=shelf).code == 0
-        assert bough("copy", "--to", there, store=shelf).code == 2
+        assert bough("copy", "ses_case", "--to", there, store=store_path).code == 0
+        assert bough("copy", "--to", there, store=store_path).code == 2

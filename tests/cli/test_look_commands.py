@@ -9,23 +9,18 @@ from pathlib import Path
 import pytest
 
 import bough as library
-from support.cli_store import answers, write_store
+from support.cli_store import answers
 from support.paths import TESTS
 from support.terminal import BOUGH, Terminal, bough, environment
 
 
-@pytest.fixture
-def shelf(tmp_path: Path) -> Path:
-    return write_store(tmp_path / "s.db")
-
-
 class TestLs:
-    def test_it_lists_the_newest_first(self, shelf: Path) -> None:
-        listed = bough("ls", "--json", store=shelf).json
+    def test_it_lists_the_newest_first(self, store_path: Path) -> None:
+        listed = bough("ls", "--json", store=store_path).json
         assert listed["schema_version"] == 1
         assert listed["sessions"][0]["id"] == "ses_other"
         assert listed["sessions"][-1]["id"] == "ses_case"
-        lines = bough("ls", store=shelf).out.splitlines()
+        lines = bough("ls", store=store_path).out.splitlines()
         assert "Order 41" in lines[-1]
         assert "⑂ fork" in lines[-2]
 
@@ -41,8 +36,8 @@ class TestLs:
             (["--after", "1h", "--agent", "other"], ["ses_other"]),
         ],
     )
-    def test_it_filters(self, shelf: Path, filters: list[str], found: list[str]) -> None:
-        listed = bough("ls", "--json", *filters, store=shelf).json["sessions"]
+    def test_it_filters(self, store_path: Path, filters: list[str], found: list[str]) -> None:
+        listed = bough("ls", "--json", *filters, store=store_path).json["sessions"]
         assert [row["id"] for row in listed] == found
 
     def test_it_filters_by_owner_within_the_owner_it_is_bound_to(self, tmp_path: Path) -> None:
@@ -57,27 +52,27 @@ class TestLs:
         assert listed("ls", "--owner", "ann") == ["ses_ann"]
         assert listed("--owner", "bob", "ls", "--owner", "ann") == []
 
-    def test_a_parent_is_named_as_everywhere(self, shelf: Path) -> None:
-        whole = bough("ls", "--parent", "ses_case", "--json", store=shelf).json["sessions"]
+    def test_a_parent_is_named_as_everywhere(self, store_path: Path) -> None:
+        whole = bough("ls", "--parent", "ses_case", "--json", store=store_path).json["sessions"]
         assert whole
-        assert bough("ls", "--parent", "ses_ca", "--json", store=shelf).json["sessions"] == whole
-        assert bough("ls", "--parent", "ses_none", store=shelf).code == 2
+        assert bough("ls", "--parent", "ses_ca", "--json", store=store_path).json["sessions"] == whole
+        assert bough("ls", "--parent", "ses_none", store=store_path).code == 2
 
-    def test_forks_of_what_is_gone_are_found_by_its_whole_id(self, shelf: Path) -> None:
-        whole = bough("ls", "--parent", "ses_case", "--json", store=shelf).json["sessions"]
+    def test_forks_of_what_is_gone_are_found_by_its_whole_id(self, store_path: Path) -> None:
+        whole = bough("ls", "--parent", "ses_case", "--json", store=store_path).json["sessions"]
         for verb in ("rm", "purge"):
-            assert bough(verb, "ses_case", "--yes", store=shelf).code == 0
-            assert bough("ls", "--parent", "ses_case", "--json", store=shelf).json["sessions"] == whole
+            assert bough(verb, "ses_case", "--yes", store=store_path).code == 0
+            assert bough("ls", "--parent", "ses_case", "--json", store=store_path).json["sessions"] == whole
 
-    def test_a_page_says_how_to_go_on(self, shelf: Path) -> None:
-        first = bough("ls", "--json", "-n", "2", store=shelf).json
-        second = bough("ls", "--json", "-n", "2", "--page", first["next"], store=shelf).json
+    def test_a_page_says_how_to_go_on(self, store_path: Path) -> None:
+        first = bough("ls", "--json", "-n", "2", store=store_path).json
+        second = bough("ls", "--json", "-n", "2", "--page", first["next"], store=store_path).json
         assert [row["id"] for row in second["sessions"]] == ["ses_case"]
-        assert f"--page {first['next']}" in bough("ls", "-n", "2", store=shelf).err
+        assert f"--page {first['next']}" in bough("ls", "-n", "2", store=store_path).err
 
     @pytest.mark.parametrize("bad", [["--after", "soon"], ["--page", "x"], ["-n", "0"], ["--status", "odd"]])
-    def test_a_filter_that_makes_no_sense_is_refused(self, shelf: Path, bad: list[str]) -> None:
-        assert bough("ls", *bad, store=shelf).code == 2
+    def test_a_filter_that_makes_no_sense_is_refused(self, store_path: Path, bad: list[str]) -> None:
+        assert bough("ls", *bad, store=store_path).code == 2
 
     def test_tasks_are_left_out_unless_asked_for(self, tmp_path: Path) -> None:
         with library.open(tmp_path / "s.db") as store:
@@ -89,8 +84,8 @@ class TestLs:
 
 
 class TestShow:
-    def test_the_transcript_reads_as_a_conversation(self, shelf: Path) -> None:
-        said = bough("show", "ses_case", store=shelf).out
+    def test_the_transcript_reads_as_a_conversation(self, store_path: Path) -> None:
+        said = bough("show", "ses_case", store=store_path).out
         for text in (
             "Where is order 41?",
             '→ look_up {"order":41}',
@@ -99,8 +94,8 @@ class TestShow:
         ):
             assert text in said
 
-    def test_json_holds_every_entry_and_no_evidence(self, shelf: Path) -> None:
-        shown = bough("show", "ses_case", "--json", store=shelf).json
+    def test_json_holds_every_entry_and_no_evidence(self, store_path: Path) -> None:
+        shown = bough("show", "ses_case", "--json", store=store_path).json
         assert [entry["seq"] for entry in shown["entries"]] == list(range(1, 10))
         assert "evidence" not in json.dumps(shown)
         assert shown["next_action"] == "Rest"
@@ -132,16 +127,18 @@ class TestShow:
 
 
 class TestLog:
-    def test_one_line_per_entry(self, shelf: Path) -> None:
-        assert len(bough("log", "ses_case", store=shelf).out.splitlines()) == 9
-        assert len(bough("log", "ses_case", "-n", "2", store=shelf).out.splitlines()) == 2
-        assert [e["seq"] for e in bough("log", "ses_case", "--json", "--since", "7", store=shelf).lines] == [
+    def test_one_line_per_entry(self, store_path: Path) -> None:
+        assert len(bough("log", "ses_case", store=store_path).out.splitlines()) == 9
+        assert len(bough("log", "ses_case", "-n", "2", store=store_path).out.splitlines()) == 2
+        assert [
+            e["seq"] for e in bough("log", "ses_case", "--json", "--since", "7", store=store_path).lines
+        ] == [
             8,
             9,
         ]
 
-    def test_events_are_the_five_types(self, shelf: Path) -> None:
-        types = [event["type"] for event in bough("log", "ses_case", "--events", store=shelf).lines]
+    def test_events_are_the_five_types(self, store_path: Path) -> None:
+        types = [event["type"] for event in bough("log", "ses_case", "--events", store=store_path).lines]
         assert types[:4] == ["system_message", "user_message", "assistant_message", "tool_call"]
         assert set(types) == {
             "system_message",
@@ -151,39 +148,39 @@ class TestLog:
             "tool_result",
         }
 
-    def test_abandoned_branches_are_shown_when_asked_for(self, shelf: Path) -> None:
-        bough("rewind", "ses_case@7", store=shelf)
-        assert len(bough("log", "ses_case", store=shelf).out.splitlines()) == 7
-        assert len(bough("log", "ses_case", "--all", store=shelf).out.splitlines()) == 9
+    def test_abandoned_branches_are_shown_when_asked_for(self, store_path: Path) -> None:
+        bough("rewind", "ses_case@7", store=store_path)
+        assert len(bough("log", "ses_case", store=store_path).out.splitlines()) == 7
+        assert len(bough("log", "ses_case", "--all", store=store_path).out.splitlines()) == 9
 
 
 class TestTree:
-    def test_the_leaf_and_the_forks_are_in_it(self, shelf: Path) -> None:
-        drawn = bough("tree", "ses_case", store=shelf).out
+    def test_the_leaf_and_the_forks_are_in_it(self, store_path: Path) -> None:
+        drawn = bough("tree", "ses_case", store=store_path).out
         assert "◀ leaf" in drawn
         assert "fork at 7" in drawn
-        data = bough("tree", "ses_case", "--json", store=shelf).json
+        data = bough("tree", "ses_case", "--json", store=store_path).json
         assert data["leaf"]["seq"] == 9
         assert data["related"][0]["relation"] == "fork"
 
 
 class TestTail:
-    def test_each_fact_is_a_line_with_its_number_and_entries(self, shelf: Path) -> None:
-        lines = bough("tail", "ses_case", "--from", "0", store=shelf).lines
+    def test_each_fact_is_a_line_with_its_number_and_entries(self, store_path: Path) -> None:
+        lines = bough("tail", "ses_case", "--from", "0", store=store_path).lines
         assert [line["n"] for line in lines] == list(range(1, len(lines) + 1))
         seqs = [entry["seq"] for line in lines for entry in line["entries"]]
         assert seqs == list(range(2, 10))
-        assert len(bough("tail", "ses_case", "-n", "2", store=shelf).lines) == 2
+        assert len(bough("tail", "ses_case", "-n", "2", store=store_path).lines) == 2
 
-    def test_it_follows_as_facts_come_and_misses_none(self, shelf: Path) -> None:
-        with library.open(shelf) as store:
+    def test_it_follows_as_facts_come_and_misses_none(self, store_path: Path) -> None:
+        with library.open(store_path) as store:
             session = store.session("ses_case")
             before = session.row.facts
             tail = subprocess.Popen(
                 [*BOUGH, "tail", "ses_case", "-f", "--from", str(before)],
                 stdout=subprocess.PIPE,
                 text=True,
-                env=environment(store=shelf),
+                env=environment(store=store_path),
             )
             try:
                 assert tail.stdout is not None
@@ -198,54 +195,61 @@ class TestTail:
 
 
 class TestUsage:
-    def test_sums_of_the_store_equal_the_calls_made(self, shelf: Path) -> None:
-        whole = bough("usage", "--json", store=shelf).json
+    def test_sums_of_the_store_equal_the_calls_made(self, store_path: Path) -> None:
+        whole = bough("usage", "--json", store=store_path).json
         assert whole["total"]["calls"] == 4
-        by = bough("usage", "--json", "--by", "agent", store=shelf).json["usage"]
+        by = bough("usage", "--json", "--by", "agent", store=store_path).json["usage"]
         assert [(group["name"], group["calls"]) for group in by] == [("support", 4)]
 
-    def test_views_of_one_session(self, shelf: Path) -> None:
-        assert bough("usage", "Another try", "--json", store=shelf).json["total"]["calls"] == 0
+    def test_views_of_one_session(self, store_path: Path) -> None:
+        assert bough("usage", "Another try", "--json", store=store_path).json["total"]["calls"] == 0
         assert (
-            bough("usage", "Another try", "--view", "path", "--json", store=shelf).json["total"]["calls"] == 3
+            bough("usage", "Another try", "--view", "path", "--json", store=store_path).json["total"]["calls"]
+            == 3
         )
-        assert bough("usage", "ses_case", "--since", "7", "--json", store=shelf).json["total"]["calls"] == 1
         assert (
-            bough("usage", "ses_case", "--since", "2099-01-01", "--json", store=shelf).json["total"]["calls"]
+            bough("usage", "ses_case", "--since", "7", "--json", store=store_path).json["total"]["calls"] == 1
+        )
+        assert (
+            bough("usage", "ses_case", "--since", "2099-01-01", "--json", store=store_path).json["total"][
+                "calls"
+            ]
             == 0
         )
 
     @pytest.mark.parametrize("by", ["day", "model", "session", "purpose", "bucket"])
-    def test_it_is_grouped(self, shelf: Path, by: str) -> None:
-        groups = bough("usage", "--json", "--by", by, store=shelf).json["usage"]
+    def test_it_is_grouped(self, store_path: Path, by: str) -> None:
+        groups = bough("usage", "--json", "--by", by, store=store_path).json["usage"]
         assert sum(group["calls"] for group in groups) == 4
-        assert bough("usage", "--by", by, store=shelf).code == 0
+        assert bough("usage", "--by", by, store=store_path).code == 0
 
 
 class TestContext:
     @pytest.mark.parametrize("provider", ["anthropic", "openai-chat", "openai", "gemini"])
     def test_what_the_model_would_be_given_is_the_sessions_own_projection(
-        self, shelf: Path, provider: str
+        self, store_path: Path, provider: str
     ) -> None:
-        shown = bough("context", "ses_case@7", "--provider", provider, "--json", store=shelf).json["request"]
-        with library.open(shelf) as store:
+        shown = bough("context", "ses_case@7", "--provider", provider, "--json", store=store_path).json[
+            "request"
+        ]
+        with library.open(store_path) as store:
             session = store.session("ses_case")
             session.rewind(7)
             assert shown == json.loads(json.dumps(session.request(provider)))
 
-    def test_it_says_whether_the_cache_stays_warm(self, shelf: Path) -> None:
-        warm = bough("context", "ses_case", "--explain", store=shelf)
+    def test_it_says_whether_the_cache_stays_warm(self, store_path: Path) -> None:
+        warm = bough("context", "ses_case", "--explain", store=store_path)
         assert (warm.code, "stays warm" in warm.out) == (0, True)
-        with library.open(shelf) as store:
+        with library.open(store_path) as store:
             store.session("ses_case").set(prompt="Be brief.")
-        cold = bough("context", "ses_case", "--explain", "--json", store=shelf)
+        cold = bough("context", "ses_case", "--explain", "--json", store=store_path)
         assert cold.code == 1
         assert "Be brief." in str(cold.json["difference"]["after"])
 
-    def test_people_read_it_and_an_unknown_provider_is_refused(self, shelf: Path) -> None:
-        said = bough("context", "ses_case@4", store=shelf).out
+    def test_people_read_it_and_an_unknown_provider_is_refused(self, store_path: Path) -> None:
+        said = bough("context", "ses_case@4", store=store_path).out
         assert said.index("You help customers.") < said.index("Where is order 41?") < said.index("look_up")
-        assert bough("context", "ses_case", "--provider", "nobody", store=shelf).code == 2
+        assert bough("context", "ses_case", "--provider", "nobody", store=store_path).code == 2
 
 
 class TestAtATerminal:
@@ -261,7 +265,7 @@ class TestAtATerminal:
             ["doctor"],
         ],
     )
-    def test_every_reading_verb_works_at_a_terminal_too(self, shelf: Path, command: list[str]) -> None:
-        with Terminal(*command, store=shelf) as shown:
+    def test_every_reading_verb_works_at_a_terminal_too(self, store_path: Path, command: list[str]) -> None:
+        with Terminal(*command, store=store_path) as shown:
             assert shown.wait() == 0
             assert shown.screen.strip()

@@ -8,17 +8,11 @@ from pathlib import Path
 import pytest
 
 import bough as library
-from support.cli_store import write_store
 from support.terminal import Terminal, bough
 
 
-@pytest.fixture
-def shelf(tmp_path: Path) -> Path:
-    return write_store(tmp_path / "s.db")
-
-
-def listed(shelf: Path, *flags: str) -> set[str]:
-    return {row["id"] for row in bough("ls", "--json", "--all", *flags, store=shelf).json["sessions"]}
+def listed(store_path: Path, *flags: str) -> set[str]:
+    return {row["id"] for row in bough("ls", "--json", "--all", *flags, store=store_path).json["sessions"]}
 
 
 def drive(store: library.Store, name: str) -> None:
@@ -29,64 +23,64 @@ def drive(store: library.Store, name: str) -> None:
 
 
 class TestTrash:
-    def test_rm_shows_the_plan_and_wants_yes(self, shelf: Path) -> None:
-        done = bough("rm", "ses_case", store=shelf)
+    def test_rm_shows_the_plan_and_wants_yes(self, store_path: Path) -> None:
+        done = bough("rm", "ses_case", store=store_path)
         assert done.code == 1
         assert "ses_case  Order 41  (2 turns) moves to the trash" in done.err
         assert "--yes" in done.err
-        assert "ses_case" in listed(shelf)
+        assert "ses_case" in listed(store_path)
 
-    def test_trash_restore_and_purge(self, shelf: Path) -> None:
-        assert bough("rm", "ses_case", "--yes", "--json", store=shelf).json["trashed"] == ["ses_case"]
-        assert listed(shelf, "--trashed") == {"ses_case"}
-        assert bough("show", "ses_case", store=shelf).code == 2
-        assert bough("restore", "ses_case", store=shelf).code == 0
-        assert bough("purge", "ses_case", "--yes", store=shelf).code == 2
-        assert bough("rm", "ses_case", "-y", store=shelf).code == 0
-        assert bough("purge", "ses_case", store=shelf).code == 1
-        done = bough("purge", "ses_case", "--yes", store=shelf)
+    def test_trash_restore_and_purge(self, store_path: Path) -> None:
+        assert bough("rm", "ses_case", "--yes", "--json", store=store_path).json["trashed"] == ["ses_case"]
+        assert listed(store_path, "--trashed") == {"ses_case"}
+        assert bough("show", "ses_case", store=store_path).code == 2
+        assert bough("restore", "ses_case", store=store_path).code == 0
+        assert bough("purge", "ses_case", "--yes", store=store_path).code == 2
+        assert bough("rm", "ses_case", "-y", store=store_path).code == 0
+        assert bough("purge", "ses_case", store=store_path).code == 1
+        done = bough("purge", "ses_case", "--yes", store=store_path)
         assert done.code == 0
         assert "entries remain until their forks are purged" in done.out
-        assert "ses_case" not in listed(shelf) | listed(shelf, "--trashed")
-        assert b"Thank you!" not in shelf.read_bytes()
+        assert "ses_case" not in listed(store_path) | listed(store_path, "--trashed")
+        assert b"Thank you!" not in store_path.read_bytes()
 
-    def test_a_person_is_asked_and_may_say_no(self, shelf: Path) -> None:
-        with Terminal("rm", "ses_case", store=shelf) as asked:
+    def test_a_person_is_asked_and_may_say_no(self, store_path: Path) -> None:
+        with Terminal("rm", "ses_case", store=store_path) as asked:
             asked.wait_for("Move to the trash?")
             asked.type("n\n")
             assert asked.wait() == 1
-        assert "ses_case" in listed(shelf)
-        with Terminal("rm", "ses_case", store=shelf) as asked:
+        assert "ses_case" in listed(store_path)
+        with Terminal("rm", "ses_case", store=store_path) as asked:
             asked.wait_for("Move to the trash?")
             asked.type("y\n")
             assert asked.wait() == 0
-        assert "ses_case" not in listed(shelf)
+        assert "ses_case" not in listed(store_path)
 
-    def test_ctrl_c_at_the_question_does_nothing(self, shelf: Path) -> None:
-        with Terminal("rm", "ses_case", store=shelf) as asked:
+    def test_ctrl_c_at_the_question_does_nothing(self, store_path: Path) -> None:
+        with Terminal("rm", "ses_case", store=store_path) as asked:
             asked.wait_for("Move to the trash?")
             asked.interrupt("interrupted")
             assert asked.wait() == 130
-        assert "ses_case" in listed(shelf)
+        assert "ses_case" in listed(store_path)
 
-    def test_what_is_not_in_the_trash_is_put_there_by_the_verb_that_is_named(self, shelf: Path) -> None:
-        done = bough("purge", "latest", "--yes", store=shelf)
+    def test_what_is_not_in_the_trash_is_put_there_by_the_verb_that_is_named(self, store_path: Path) -> None:
+        done = bough("purge", "latest", "--yes", store=store_path)
         assert (done.code, "bough rm REFERENCE" in done.err) == (2, True)
 
     @pytest.mark.parametrize("driven", ["ses_case", "ses_t"])
-    def test_what_is_being_driven_is_not_put_away(self, shelf: Path, driven: str) -> None:
-        with library.open(shelf) as store:
+    def test_what_is_being_driven_is_not_put_away(self, store_path: Path, driven: str) -> None:
+        with library.open(store_path) as store:
             store.start_task(store.session("ses_case"), session_id="ses_t")
             drive(store, driven)
-            done = bough("rm", "ses_other", "ses_case", "--yes", store=shelf)
+            done = bough("rm", "ses_other", "ses_case", "--yes", store=store_path)
         assert (done.code, f"bough tail -f {driven}" in done.err) == (3, True)
-        assert listed(shelf) >= {"ses_case", "ses_other"}
+        assert listed(store_path) >= {"ses_case", "ses_other"}
 
-    def test_a_policy_leaves_what_is_being_driven_alone(self, shelf: Path) -> None:
-        with library.open(shelf) as store:
+    def test_a_policy_leaves_what_is_being_driven_alone(self, store_path: Path) -> None:
+        with library.open(store_path) as store:
             drive(store, "ses_case")
-            done = bough("gc", "--idle-for", "0s", "--yes", store=shelf)
-        assert (done.code, "ses_case" in listed(shelf)) == (0, True)
+            done = bough("gc", "--idle-for", "0s", "--yes", store=store_path)
+        assert (done.code, "ses_case" in listed(store_path)) == (0, True)
 
     def test_children_are_in_the_plan(self, tmp_path: Path) -> None:
         place = tmp_path / "s.db"
@@ -98,102 +92,104 @@ class TestTrash:
 
 
 class TestGc:
-    def test_nothing_is_deleted_by_age_without_a_policy(self, shelf: Path) -> None:
-        before = listed(shelf)
-        done = bough("gc", "--yes", store=shelf)
+    def test_nothing_is_deleted_by_age_without_a_policy(self, store_path: Path) -> None:
+        before = listed(store_path)
+        done = bough("gc", "--yes", store=store_path)
         assert done.code == 0
         assert "nothing to do" in done.err
-        assert listed(shelf) == before
+        assert listed(store_path) == before
 
-    def test_a_policy_is_planned_then_done(self, shelf: Path) -> None:
-        bough("rm", "ses_other", "-y", store=shelf)
-        planned = bough("gc", "--trashed-for", "0s", "--idle-for", "0s", store=shelf)
+    def test_a_policy_is_planned_then_done(self, store_path: Path) -> None:
+        bough("rm", "ses_other", "-y", store=store_path)
+        planned = bough("gc", "--trashed-for", "0s", "--idle-for", "0s", store=store_path)
         assert planned.code == 1
         assert "ses_other" in planned.err
-        assert listed(shelf, "--trashed") == {"ses_other"}
-        done = bough("gc", "--trashed-for", "0s", "--idle-for", "0s", "--yes", "--json", store=shelf).json
+        assert listed(store_path, "--trashed") == {"ses_other"}
+        done = bough(
+            "gc", "--trashed-for", "0s", "--idle-for", "0s", "--yes", "--json", store=store_path
+        ).json
         assert done["purged"] == ["ses_other"]
         assert "ses_case" in done["trashed"]
-        assert listed(shelf) == set()
+        assert listed(store_path) == set()
 
-    def test_loose_blobs_are_counted_and_dropped(self, shelf: Path) -> None:
-        with library.open(shelf) as store:
+    def test_loose_blobs_are_counted_and_dropped(self, store_path: Path) -> None:
+        with library.open(store_path) as store:
             store.put_blob(b"x" * 1000, "text/plain")
-        with sqlite3.connect(shelf) as raw:
+        with sqlite3.connect(store_path) as raw:
             raw.execute("update blob set at = 0")
-        assert "1 unreferenced attachment (1,000 bytes)" in bough("gc", store=shelf).err
-        assert bough("gc", "--yes", "--json", store=shelf).json["dropped_blobs"] == 1
+        assert "1 unreferenced attachment (1,000 bytes)" in bough("gc", store=store_path).err
+        assert bough("gc", "--yes", "--json", store=store_path).json["dropped_blobs"] == 1
 
 
 class TestVerify:
-    def test_a_sound_store_verifies(self, shelf: Path) -> None:
-        assert bough("verify", "--json", store=shelf).json == {
+    def test_a_sound_store_verifies(self, store_path: Path) -> None:
+        assert bough("verify", "--json", store=store_path).json == {
             "schema_version": 1,
             "sessions": 3,
             "problems": [],
         }
-        assert bough("verify", "ses_case", store=shelf).code == 0
+        assert bough("verify", "ses_case", store=store_path).code == 0
 
-    def test_an_altered_entry_is_named(self, shelf: Path) -> None:
-        with sqlite3.connect(shelf) as raw:
+    def test_an_altered_entry_is_named(self, store_path: Path) -> None:
+        with sqlite3.connect(store_path) as raw:
             raw.execute(
                 "update entry set body = replace(cast(body as text), 'order 41', 'order 42') where id & 7 = 2"
             )
-        done = bough("verify", store=shelf)
+        done = bough("verify", store=store_path)
         assert done.code == 1
         assert "ses_case" in done.out
-        assert bough("verify", "--json", store=shelf).json["problems"]
+        assert bough("verify", "--json", store=store_path).json["problems"]
 
 
 class TestDoctor:
-    def test_a_healthy_store(self, shelf: Path) -> None:
-        said = bough("doctor", "--json", store=shelf).json
+    def test_a_healthy_store(self, store_path: Path) -> None:
+        said = bough("doctor", "--json", store=store_path).json
         assert said["healthy"] is True
         assert any("format 1.0" in finding["message"] for finding in said["findings"])
 
-    def test_what_is_no_store_is_a_problem(self, shelf: Path, tmp_path: Path) -> None:
+    def test_what_is_no_store_is_a_problem(self, store_path: Path, tmp_path: Path) -> None:
         assert bough("doctor", store=tmp_path / "none.db").code == 1
         (tmp_path / "notes.txt").write_text("my notes\n" * 200)
-        done = bough("doctor", tmp_path / "notes.txt", store=shelf)
+        done = bough("doctor", tmp_path / "notes.txt", store=store_path)
         assert done.code == 1
         assert "not a Bough store" in done.out
 
-    def test_a_file_others_may_read_is_a_problem(self, shelf: Path) -> None:
-        shelf.chmod(0o644)
-        done = bough("doctor", store=shelf)
+    def test_a_file_others_may_read_is_a_problem(self, store_path: Path) -> None:
+        store_path.chmod(0o644)
+        done = bough("doctor", store=store_path)
         assert done.code == 1
         assert "chmod 600" in done.out
 
-    def test_damage_is_found_without_being_touched(self, shelf: Path) -> None:
-        data = bytearray(shelf.read_bytes())
+    def test_damage_is_found_without_being_touched(self, store_path: Path) -> None:
+        data = bytearray(store_path.read_bytes())
         data[3 * 8192 : 3 * 8192 + 4000] = b"\xff" * 4000
-        shelf.write_bytes(data)
-        done = bough("doctor", store=shelf)
+        store_path.write_bytes(data)
+        done = bough("doctor", store=store_path)
         assert done.code == 1
         assert "damaged" in done.out or "✗ SQLite:" in done.out
-        assert shelf.read_bytes() == data
+        assert store_path.read_bytes() == data
 
 
 class TestBackup:
-    def test_a_backup_opens_as_a_store(self, shelf: Path, tmp_path: Path) -> None:
-        made = bough("backup", tmp_path / "copy.db", "--json", store=shelf).json["backup"]
-        assert listed(Path(made["path"])) == listed(shelf)
-        assert bough("backup", tmp_path / "copy.db", store=shelf).code == 2
-        assert bough("backup", tmp_path / "copy.db", "--force", store=shelf).code == 0
-        assert bough("backup", shelf, "--force", store=shelf).code == 2
-        assert bough("backup", tmp_path / "no" / "x.db", store=shelf).code == 2
-        assert Path(bough("backup", store=shelf).out.strip()).exists()
+    def test_a_backup_opens_as_a_store(self, store_path: Path, tmp_path: Path) -> None:
+        made = bough("backup", tmp_path / "copy.db", "--json", store=store_path).json["backup"]
+        assert listed(Path(made["path"])) == listed(store_path)
+        assert bough("backup", tmp_path / "copy.db", store=store_path).code == 2
+        assert bough("backup", tmp_path / "copy.db", "--force", store=store_path).code == 0
+        assert bough("backup", store_path, "--force", store=store_path).code == 2
+        assert bough("backup", tmp_path / "no" / "x.db", store=store_path).code == 2
+        assert Path(bough("backup", store=store_path).out.strip()).exists()
 
 
 class TestMigrate:
-    def test_a_present_store_has_nothing_to_do(self, shelf: Path) -> None:
-        assert "nothing to do" in bough("migrate", store=shelf).out
+    def test_a_present_store_has_nothing_to_do(self, store_path: Path) -> None:
+        assert "nothing to do" in bough("migrate", store=store_path).out
 
-    def test_a_newer_store_is_refused_and_not_touched(self, shelf: Path) -> None:
-        with sqlite3.connect(shelf) as raw:
+    def test_a_newer_store_is_refused_and_not_touched(self, store_path: Path) -> None:
+        with sqlite3.connect(store_path) as raw:
             raw.execute("pragma user_version = 9000")
-        before = shelf.read_bytes()
-        done = bough("migrate", "--yes", store=shelf)
+        before = store_path.read_bytes()
+        done = bough("migrate", "--yes", store=store_path)
         assert done.code == 1
         assert "upgrade" in done.err
-        assert shelf.read_bytes() == before
+        assert store_path.read_bytes() == before

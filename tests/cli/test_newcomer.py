@@ -11,15 +11,9 @@ import pytest
 import bough as library
 from bough import assistant, system, user
 from bough.cli.rendering.output import format_age
-from support.cli_store import write_store
 from support.terminal import CommandResult, Terminal, bough
 
 NO_KEYS = {"ANTHROPIC_API_KEY": "", "OPENAI_API_KEY": "", "ANTHROPIC_BASE_URL": "", "OPENAI_BASE_URL": ""}
-
-
-@pytest.fixture
-def shelf(tmp_path: Path) -> Path:
-    return write_store(tmp_path / "s.db")
 
 
 @pytest.fixture
@@ -60,18 +54,26 @@ class TestTheFirstMinute:
         assert (said.code, "ANTHROPIC_API_KEY" in said.err) == (2, True)
         assert not (tmp_path / "agent.db").exists()
 
-    def test_without_a_key_nothing_is_sent_to_a_session_that_is_there(self, shelf: Path) -> None:
-        before = bough("log", "ses_case", "--json", store=shelf).out
+    def test_without_a_key_nothing_is_sent_to_a_session_that_is_there(self, store_path: Path) -> None:
+        before = bough("log", "ses_case", "--json", store=store_path).out
         said = bough(
-            "run", "more", "--resume", "ses_case", "--model", "openai:gpt", store=shelf, stdin="", **NO_KEYS
+            "run",
+            "more",
+            "--resume",
+            "ses_case",
+            "--model",
+            "openai:gpt",
+            store=store_path,
+            stdin="",
+            **NO_KEYS,
         )
         assert said.code == 2
-        assert bough("log", "ses_case", "--json", store=shelf).out == before
+        assert bough("log", "ses_case", "--json", store=store_path).out == before
 
-    def test_without_a_key_no_replay_is_made(self, shelf: Path) -> None:
-        said = bough("replay", "ses_case", "--model", "openai:gpt", store=shelf, **NO_KEYS)
+    def test_without_a_key_no_replay_is_made(self, store_path: Path) -> None:
+        said = bough("replay", "ses_case", "--model", "openai:gpt", store=store_path, **NO_KEYS)
         assert (said.code, "OPENAI_API_KEY" in said.err) == (2, True)
-        assert bough("ls", "--relation", "replay", "--json", store=shelf).json["sessions"] == []
+        assert bough("ls", "--relation", "replay", "--json", store=store_path).json["sessions"] == []
 
     def test_a_fallback_that_has_a_key_is_enough(self, tmp_path: Path) -> None:
         (tmp_path / "a.json").write_text('["hello"]')
@@ -148,11 +150,11 @@ class TestPlaces:
 
 
 class TestSuggestions:
-    def test_the_next_page_of_a_list_asks_for_the_same_list(self, shelf: Path) -> None:
-        said = bough("ls", "--status", "idle", "-n", "1", "--after", "7d", "--all", store=shelf)
+    def test_the_next_page_of_a_list_asks_for_the_same_list(self, store_path: Path) -> None:
+        said = bough("ls", "--status", "idle", "-n", "1", "--after", "7d", "--all", store=store_path)
         words = suggested(said.err)
         assert {"--status", "idle", "-n", "1", "--after", "7d", "--all"} <= set(words)
-        following = bough(*words, store=shelf)
+        following = bough(*words, store=store_path)
         assert following.code == 0
         assert following.out.splitlines()[1:] not in ([], said.out.splitlines()[1:])
 
@@ -203,15 +205,17 @@ class TestSuggestions:
             ("export ses_case -o /nowhere/at/all", "there is no folder /nowhere/at"),
         ],
     )
-    def test_an_error_speaks_the_words_of_the_command_line(self, shelf: Path, line: str, flag: str) -> None:
-        said = bough(*line.format(store=shelf).split(), store=shelf, OPENAI_API_KEY="k")
+    def test_an_error_speaks_the_words_of_the_command_line(
+        self, store_path: Path, line: str, flag: str
+    ) -> None:
+        said = bough(*line.format(store=store_path).split(), store=store_path, OPENAI_API_KEY="k")
         assert said.code in (1, 2)
         assert flag in said.err
         for python in ("session.", "source.", "live=", "tools=", "before=", "blobs="):
             assert python not in said.err
 
-    def test_a_host_that_is_not_ours_is_not_called_a_port(self, shelf: Path) -> None:
-        said = bough("serve", "--host", "192.0.2.1", "--token", "a secret", store=shelf)
+    def test_a_host_that_is_not_ours_is_not_called_a_port(self, store_path: Path) -> None:
+        said = bough("serve", "--host", "192.0.2.1", "--token", "a secret", store=store_path)
         assert (said.code, "--host" in said.err, "--port" in said.err) == (2, True, False)
 
     def test_a_home_that_cannot_be_written_names_the_option_for_another_store(self, tmp_path: Path) -> None:
@@ -222,14 +226,14 @@ class TestSuggestions:
         assert (said.code, "--store PATH" in said.err) == (2, True)
 
     def test_a_bundle_whose_id_is_taken_is_replayed_by_the_commands_that_are_named(
-        self, shelf: Path, tmp_path: Path
+        self, store_path: Path, tmp_path: Path
     ) -> None:
-        bough("export", "ses_case", "-o", tmp_path / "x.bough", store=shelf)
-        bough("title", "ses_case", "Changed", store=shelf)
-        said = bough("replay", tmp_path / "x.bough", store=shelf)
+        bough("export", "ses_case", "-o", tmp_path / "x.bough", store=store_path)
+        bough("title", "ses_case", "Changed", store=store_path)
+        said = bough("replay", tmp_path / "x.bough", store=store_path)
         assert said.code == 2
         words = shlex.split(said.err.partition("with bough ")[2].partition(", then")[0])
-        assert bough("replay", bough(*words, store=shelf).out.strip(), store=shelf).code == 0
+        assert bough("replay", bough(*words, store=store_path).out.strip(), store=store_path).code == 0
 
     def test_a_page_too_large_names_the_options_that_make_it_smaller(self) -> None:
         from bough.cli.rendering.error_text import describe_error
@@ -240,22 +244,22 @@ class TestSuggestions:
         assert "--no-children" in said.text
         assert "blobs=False" not in said.text
 
-    def test_a_session_named_twice_is_put_away_once(self, shelf: Path) -> None:
-        said = bough("rm", "ses_case", "ses_case", "--yes", store=shelf)
+    def test_a_session_named_twice_is_put_away_once(self, store_path: Path) -> None:
+        said = bough("rm", "ses_case", "ses_case", "--yes", store=store_path)
         assert (said.code, said.err.count("moves to the trash")) == (0, 1)
         assert "moved 1 session to the trash" in said.err
 
     @pytest.mark.parametrize("verb", [["log"], ["context"], ["export", "--finetune"]])
-    def test_what_is_empty_says_so(self, shelf: Path, verb: list[str]) -> None:
-        said = bough(*verb, "ses_other", store=shelf)
+    def test_what_is_empty_says_so(self, store_path: Path, verb: list[str]) -> None:
+        said = bough(*verb, "ses_other", store=store_path)
         assert (said.code, said.out, bool(said.err)) == (0, "", True)
 
-    def test_a_summary_that_is_empty_is_refused_by_its_name(self, shelf: Path) -> None:
-        said = bough("rewind", "ses_case@2", "--summary", "", store=shelf)
+    def test_a_summary_that_is_empty_is_refused_by_its_name(self, store_path: Path) -> None:
+        said = bough("rewind", "ses_case@2", "--summary", "", store=store_path)
         assert (said.code, "--summary" in said.err) == (2, True)
 
-    def test_undo_with_nothing_to_undo_says_so(self, shelf: Path) -> None:
-        assert "no input to undo" in bough("undo", "ses_other", store=shelf).err
+    def test_undo_with_nothing_to_undo_says_so(self, store_path: Path) -> None:
+        assert "no input to undo" in bough("undo", "ses_other", store=store_path).err
 
     def test_an_empty_store_says_how_the_first_session_is_made(self, tmp_path: Path) -> None:
         library.open(tmp_path / "e.db").close()
@@ -268,33 +272,33 @@ class TestSuggestions:
         assert bough("show", "ses_nameless", store=tmp_path / "e.db").out.splitlines()[0] == "ses_nameless"
         assert "  ses_nameless  (0 turns)" in bough("rm", "ses_nameless", store=tmp_path / "e.db").err
 
-    def test_what_was_put_away_comes_back_by_the_command_that_is_named(self, shelf: Path) -> None:
-        said = bough("rm", "ses_case", "ses_other", "--yes", store=shelf).err
+    def test_what_was_put_away_comes_back_by_the_command_that_is_named(self, store_path: Path) -> None:
+        said = bough("rm", "ses_case", "ses_other", "--yes", store=store_path).err
         words = said.partition("undo with: bough ")[2].split()
-        assert bough(*words, store=shelf).out.split() == ["ses_case", "ses_other"]
+        assert bough(*words, store=store_path).out.split() == ["ses_case", "ses_other"]
 
-    def test_a_diff_is_coloured_at_a_terminal(self, shelf: Path) -> None:
-        with Terminal("diff", "ses_case", "ses_other", store=shelf) as terminal:
+    def test_a_diff_is_coloured_at_a_terminal(self, store_path: Path) -> None:
+        with Terminal("diff", "ses_case", "ses_other", store=store_path) as terminal:
             assert terminal.wait() == 1
             assert "\x1b[31m  expected" in terminal.raw
             assert "\x1b[32m  actual" in terminal.raw
 
-    def test_the_newest_of_one_entry_is_refused(self, shelf: Path) -> None:
-        said = bough("show", "ses_case@3", "-n", "2", store=shelf)
+    def test_the_newest_of_one_entry_is_refused(self, store_path: Path) -> None:
+        said = bough("show", "ses_case@3", "-n", "2", store=store_path)
         assert said.code == 2
         words = said.err.partition("use bough ")[2].split()
-        assert len(bough(*words, store=shelf).out.splitlines()) == 2
+        assert len(bough(*words, store=store_path).out.splitlines()) == 2
 
-    def test_a_title_may_have_several_words(self, shelf: Path) -> None:
-        assert bough("title", "ses_case", "Order", "forty", "one", store=shelf).code == 0
-        assert bough("title", "ses_case", store=shelf).out == "Order forty one\n"
+    def test_a_title_may_have_several_words(self, store_path: Path) -> None:
+        assert bough("title", "ses_case", "Order", "forty", "one", store=store_path).code == 0
+        assert bough("title", "ses_case", store=store_path).out == "Order forty one\n"
 
 
 class TestPager:
     PAGED = "sed s/^/paged:/"
 
-    def looked(self, shelf: Path, *line: str, **variables: str) -> Terminal:
-        with Terminal(*line, store=shelf, **variables) as terminal:
+    def looked(self, store_path: Path, *line: str, **variables: str) -> Terminal:
+        with Terminal(*line, store=store_path, **variables) as terminal:
             assert terminal.wait() == 0
             return terminal
 
@@ -362,12 +366,12 @@ class TestTimes:
         now = int(datetime(2026, 11, 1).timestamp() * 1e6)
         assert format_age(now - seconds * 1_000_000, now) == said
 
-    def test_a_list_says_how_long_ago_at_a_terminal_and_when_in_a_pipe(self, shelf: Path) -> None:
-        with Terminal("ls", store=shelf) as terminal:
+    def test_a_list_says_how_long_ago_at_a_terminal_and_when_in_a_pipe(self, store_path: Path) -> None:
+        with Terminal("ls", store=store_path) as terminal:
             assert terminal.wait() == 0
             assert " now" in terminal.screen or " ago" in terminal.screen
         today = datetime.now(UTC).astimezone().strftime("%Y-")
-        assert today in bough("ls", store=shelf).out
+        assert today in bough("ls", store=store_path).out
 
 
 class TestCompletion:
@@ -377,11 +381,13 @@ class TestCompletion:
             store=store, _BOUGH_COMPLETE=f"{shell}_complete", COMP_WORDS=words, COMP_CWORD=str(count)
         )
 
-    def test_ids_come_with_their_titles_where_the_shell_shows_them(self, shelf: Path) -> None:
-        assert "Order 41" in self.completed(shelf, "bough show ses_c", "zsh").out
+    def test_ids_come_with_their_titles_where_the_shell_shows_them(self, store_path: Path) -> None:
+        assert "Order 41" in self.completed(store_path, "bough show ses_c", "zsh").out
 
-    def test_nothing_is_offered_that_a_shell_would_tear_apart(self, shelf: Path) -> None:
-        offered = [line.partition(",")[2] for line in self.completed(shelf, "bough show ").out.splitlines()]
+    def test_nothing_is_offered_that_a_shell_would_tear_apart(self, store_path: Path) -> None:
+        offered = [
+            line.partition(",")[2] for line in self.completed(store_path, "bough show ").out.splitlines()
+        ]
         assert "ses_case" in offered
         assert all(" " not in name for name in offered)
 
@@ -390,5 +396,5 @@ class TestCompletion:
         said = self.completed(tmp_path / "no.db", "bough show s")
         assert (said.code, said.out.strip(), said.err) == (0, "", "")
 
-    def test_providers_are_offered(self, shelf: Path) -> None:
-        assert "openai-chat" in self.completed(shelf, "bough context --provider op").out
+    def test_providers_are_offered(self, store_path: Path) -> None:
+        assert "openai-chat" in self.completed(store_path, "bough context --provider op").out

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from support.cli_store import write_store
 from support.postgres import APP, Database, DatabaseHost
 from support.terminal import bough
 
@@ -15,11 +14,6 @@ from support.terminal import bough
 def url(migrated_database: Database) -> str:
     migrated_database.empty()
     return migrated_database.url
-
-
-@pytest.fixture
-def shelf(tmp_path: Path) -> Path:
-    return write_store(tmp_path / "s.db")
 
 
 class TestMigrate:
@@ -55,13 +49,13 @@ class TestMigrate:
 
 class TestCopy:
     def test_sessions_go_there_and_back_and_their_bundles_are_the_same_bytes(
-        self, url: str, shelf: Path, tmp_path: Path
+        self, url: str, store_path: Path, tmp_path: Path
     ) -> None:
         back = tmp_path / "back.db"
-        assert bough("copy", "--all", "--to", url, "--yes", store=shelf).code == 0
+        assert bough("copy", "--all", "--to", url, "--yes", store=store_path).code == 0
         assert bough("copy", "--all", "--to", back, "--yes", store=url).code == 0
         bundles = []
-        for name, store in (("one", shelf), ("two", url), ("three", back)):
+        for name, store in (("one", store_path), ("two", url), ("three", back)):
             assert bough("export", "ses_case", "-o", tmp_path / name, store=store).code == 0
             bundles.append((tmp_path / name).read_bytes())
         assert bundles[0] == bundles[1] == bundles[2]
@@ -70,8 +64,8 @@ class TestCopy:
 
 
 class TestVerbs:
-    def test_the_verbs_work_as_on_a_file(self, url: str, shelf: Path) -> None:
-        bough("copy", "ses_case", "--to", url, store=shelf)
+    def test_the_verbs_work_as_on_a_file(self, url: str, store_path: Path) -> None:
+        bough("copy", "ses_case", "--to", url, store=store_path)
         assert "Where is order 41?" in bough("show", "ses_case", store=url).out
         assert (
             bough("search", "lost", "role:tool", "--json", store=url).json["hits"][0]["reference"]

@@ -1,7 +1,7 @@
-"""A PostgreSQL store with a word to be betrayed in every internal place, and somebody who tries to have it told.
+"""A PostgreSQL store with a secret in every internal field, and logins that try to read them.
 
-Knows what is secret and what an attacker was told: rows, errors with all their fields, notices. Does not know any
-attack.
+Knows what is secret and what an attack returned: rows, errors with all their fields, notices. Does not know the
+attacks themselves.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ SECRET_PLACES = (
     *("seed", "call", "result", "thought", "sealed", "spec", "policy", "state", "note", "summary", "setting"),
     *("fact", "meter", "file", "draft", "tag", "foreign", "elsewhere", "inbox", "task", "rehearsal", "trash"),
 )
-SECRETS = {place: f"kanari{place}" for place in SECRET_PLACES}
-FOREIGN, ELSEWHERE, TASK, REPLAY, TRASHED = (f"ses_kanari{n:014d}" for n in range(1, 6))
+SECRETS = {place: f"leaked{place}" for place in SECRET_PLACES}
+FOREIGN, ELSEWHERE, TASK, REPLAY, TRASHED = (f"ses_leaked{n:014d}" for n in range(1, 6))
 ABSENT, OWN = "ses_absent00000000000", "ses_own00000000000000"
 VIEWS = ("public_session", "public_message", "public_fact", "public_input")
 PUBLIC_TEXTS = ("Where is it?", "On its way.", "One more thing")
 STRANGER = "bough_stranger"
-"""A service's login, of another space than everything here."""
+"""A login in the service role whose space holds none of these sessions."""
 CROWD = 2_000
-"""Other people's sessions in the space, so that what a plan touches of theirs would show."""
+"""Number of other owners' sessions in the space, enough for a plan that scans them to show."""
 ADD_CROWD = f"""
 insert into bough.session select (jsonb_populate_record(one, jsonb_build_object(
-    'no', 100000 + n, 'id', 'ses_kanaricrowd' || n, 'owner', 'kanari' || n))).*
+    'no', 100000 + n, 'id', 'ses_leakedcrowd' || n, 'owner', 'leaked' || n))).*
 from bough.session as one, generate_series(1, {CROWD}) as n where one.id = '{FOREIGN}'
 """
-SECRET_PATTERN = re.compile(r"kanari|6b616e617269", re.IGNORECASE)  # as text, or as the bytes are printed
+SECRET_PATTERN = re.compile(r"leaked|6c65616b6564", re.IGNORECASE)  # as text, or as hex-encoded bytes
 
 
 class AttackResult(Struct, frozen=True):
-    """All that came back."""
+    """Everything the server returned for one attack."""
 
     rows: list[Any]
     error: psycopg.Error | None
@@ -64,15 +64,15 @@ def _fields(error: psycopg.Error | None) -> list[str]:
 
 
 class Attacker:
-    """A login that runs any SQL, each attack in a transaction of its own and rolled back, unless it is to stay."""
+    """A login that runs any SQL; each attack has its own transaction, rolled back unless `commits` is set."""
 
     def __init__(self, url: str, attempts: Counter[str], space: str = "default", owner: str = "ann") -> None:
         self.connection = psycopg.connect(url, autocommit=True, prepare_threshold=None)
         self._attempts, self._notices = attempts, list[str]()
         self._identity = {"bough.space": space, "bough.owner": owner}
         self.connection.add_notice_handler(
-            lambda found: self._notices.append(
-                " ".join(filter(None, (found.message_primary, found.message_detail, found.context)))
+            lambda notice: self._notices.append(
+                " ".join(filter(None, (notice.message_primary, notice.message_detail, notice.context)))
             )
         )
 
@@ -80,21 +80,21 @@ class Attacker:
         self.connection.close()
 
     def attempt(self, kind: str, attack: str, *, commits: bool = False) -> AttackResult:
-        """As itself. Nothing of it is left for the next one."""
+        """Run the attack as this login and reset the connection afterwards."""
         self._attempts[kind] += 1
         self._notices.clear()
         self.connection.execute("begin")
         for name, value in self._identity.items():
             self.connection.execute("select set_config(%s, %s, true)", (name, value))
-        told = self.execute(attack)
+        result = self.execute(attack)
         is_over = self.connection.pgconn.transaction_status == pq.TransactionStatus.IDLE
         if not is_over:
-            self.connection.pgconn.exec_(b"commit" if commits and told.error is None else b"rollback")
+            self.connection.pgconn.exec_(b"commit" if commits and result.error is None else b"rollback")
         self.connection.execute("discard all")
-        return told
+        return result
 
     def execute(self, attack: str) -> AttackResult:
-        """Within whatever there is."""
+        """Run the attack in the current transaction."""
         rows: list[Any] = []
         try:
             with self.connection.cursor() as cursor:
@@ -124,7 +124,7 @@ def _all_rows(cursor: psycopg.Cursor[Any]) -> list[Any]:
 
 
 class AttackedDatabase:
-    """A database full of canaries, owned by a superuser or by an ordinary role."""
+    """A database full of secrets, owned by a superuser or by an ordinary role."""
 
     def __init__(self, host: DatabaseHost, *, ordinary_owner: bool) -> None:
         self.attempts: Counter[str] = Counter()
@@ -135,7 +135,7 @@ class AttackedDatabase:
         with bough.open(self.database.url) as sessions:
             fill(sessions)
         with bough.open(self.database.url, space="other") as sessions:
-            sessions.start(session_id=ELSEWHERE, owner="ann", title="kanarielsewhere")
+            sessions.start(session_id=ELSEWHERE, owner="ann", title="leakedelsewhere")
         self.run(ADD_CROWD)
         self.run("analyze")
         self.client = Attacker(self.database.client_url, self.attempts)
@@ -143,7 +143,7 @@ class AttackedDatabase:
             self.run(f"create role {STRANGER} login password '{STRANGER}' in role bough_service")
         self.stranger = Attacker(host.url(self.database.name, STRANGER), self.attempts, space="third")
         self.idle = psycopg.connect(self.database.url, autocommit=True)
-        self.idle.execute("select 'kanariquery'")  # what pg_stat_activity would tell
+        self.idle.execute("select 'leakedquery'")  # visible in pg_stat_activity to privileged roles
 
     def _change_owner(self, owner: str) -> None:
         self.run(
@@ -154,7 +154,7 @@ class AttackedDatabase:
         migrate(self.owner_url)
 
     def run(self, query: str) -> list[Any]:
-        """As a superuser, whom nothing binds."""
+        """Run the query as a superuser, to whom no policy applies."""
         return self.database.run(query)
 
     def close(self) -> None:
@@ -172,7 +172,7 @@ class AttackedDatabase:
         return [name for (name,) in self.run(query)]
 
     def fingerprint(self) -> Sequence[Any]:
-        """Every row, right, policy and definition: what no attack changes."""
+        """Return every row, privilege, policy and definition, which no attack may change."""
         rows = [
             self.run(f"select '{t}', md5(string_agg(x::text, '' order by x::text)) from bough.{t} x")
             for t in self.relations("r")
@@ -193,37 +193,37 @@ class AttackedDatabase:
 
 
 def fill(sessions: Store) -> None:
-    """Ann's session with something to hide in every place; tasks, replays and trash of hers; and Bob's."""
+    """Create Ann's session with a secret in every internal field, her task, replay and trashed sessions, and Bob's session."""
     own = sessions.start(
-        seeds=[system("kanariseed")],
+        seeds=[system("leakedseed")],
         session_id=OWN,
         owner="ann",
         title="Order 41",
-        spec={"s": "kanarispec"},
-        policy={"s": "kanaripolicy"},
-        state={"s": "kanaristate"},
-        tags={"t": "kanaritag"},
+        spec={"s": "leakedspec"},
+        policy={"s": "leakedpolicy"},
+        state={"s": "leakedstate"},
+        tags={"t": "leakedtag"},
     )
-    with own.turn(user(PUBLIC_TEXTS[0], bough.Attachment(b"kanarifile", "image/kanarifile"))) as turn:
-        call = assistant(Reasoning("kanarithought"), ToolCall("kanaricall", "look", {"q": "kanaricall"}))
-        turn.answer(call, usage=Usage(7, 7), provider="kanarimeter", model="kanarimeter")
-        turn.result("kanaricall", "kanariresult")
-    answer = assistant(Reasoning("kanarithought"), Text(PUBLIC_TEXTS[1]))
-    own.log.append([Draft(answer, evidence=Evidence("p", {"0": {"s": "kanarisealed"}}))])
-    own.note({"n": "kanarinote"}, state={"n": "kanarinote"})
-    own.set(model="kanarisetting")
-    own.compact("kanarisummary")
-    own.log.record("started", data={"d": "kanarifact"})
+    with own.turn(user(PUBLIC_TEXTS[0], bough.Attachment(b"leakedfile", "image/leakedfile"))) as turn:
+        call = assistant(Reasoning("leakedthought"), ToolCall("leakedcall", "look", {"q": "leakedcall"}))
+        turn.answer(call, usage=Usage(7, 7), provider="leakedmeter", model="leakedmeter")
+        turn.result("leakedcall", "leakedresult")
+    answer = assistant(Reasoning("leakedthought"), Text(PUBLIC_TEXTS[1]))
+    own.log.append([Draft(answer, evidence=Evidence("p", {"0": {"s": "leakedsealed"}}))])
+    own.note({"n": "leakednote"}, state={"n": "leakednote"})
+    own.set(model="leakedsetting")
+    own.compact("leakedsummary")
+    own.log.record("started", data={"d": "leakedfact"})
     own.enqueue(PUBLIC_TEXTS[2])
-    fence = sessions.backend.lease(OWN, "kanaridraft", 1 << 60, 1)
-    sessions.backend.save_draft(OWN, own.leaf, "kanaridraft", fence, 1)
+    fence = sessions.backend.lease(OWN, "leakeddraft", 1 << 60, 1)
+    sessions.backend.save_draft(OWN, own.leaf, "leakeddraft", fence, 1)
     hidden = ((TASK, "task", "task"), (REPLAY, "replay", "rehearsal"), (TRASHED, None, "trash"))
-    for session_id, relation, word in hidden:
-        about: Any = {"relation": relation, "parent_session": OWN} if relation else {}
-        made = sessions.start(session_id=session_id, owner="ann", title=f"kanari{word}", **about)
-        made.append([user(f"kanari{word}"), assistant(f"kanari{word}")])
+    for session_id, relation, name in hidden:
+        options: Any = {"relation": relation, "parent_session": OWN} if relation else {}
+        session = sessions.start(session_id=session_id, owner="ann", title=f"leaked{name}", **options)
+        session.append([user(f"leaked{name}"), assistant(f"leaked{name}")])
     sessions.backend.trash(TRASHED, 1)
-    other = sessions.start(session_id=FOREIGN, owner="bob", title="kanariforeign")
-    other.append([user("kanariforeign"), assistant("kanariforeign")])
-    other.enqueue("kanariinbox")
-    sessions.search("kanariforeign")
+    other = sessions.start(session_id=FOREIGN, owner="bob", title="leakedforeign")
+    other.append([user("leakedforeign"), assistant("leakedforeign")])
+    other.enqueue("leakedinbox")
+    sessions.search("leakedforeign")

@@ -1,8 +1,8 @@
 """A process that has loaded the command line once and is forked for each command.
 
-What a fork runs is a process like any other: its own number, streams, terminal, folder, variables, signals and
-exit code. It only does not load Python and Bough anew, which is nine tenths of what a command costs. What an
-interpreter reads once, when it starts (PYTHON…, the locale), it cannot be given: `terminals.BOUGH` is for that.
+A fork is an ordinary process with its own pid, streams, terminal, working directory, environment, signals and exit
+code. It skips loading Python and Bough, which is nine tenths of the time of a command. Variables that the interpreter
+reads only at its start (PYTHON…, the locale) cannot be changed for a fork: use `terminal.BOUGH` for those.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from pkgutil import walk_packages
 from typing import Any
 
 INTERPRETER_VARIABLES = ("PYTHON", "LC_", "LANG")
-"""How the names of variables begin that an interpreter reads when it starts."""
+"""Prefixes of the variables that the interpreter reads only at its start."""
 WARNINGS = {"PYTHONWARNINGS": "error"}
-"""With which the nursery starts, and so every command."""
+"""Variables of the fork server, and so of every command."""
 
 
 class ForkedProcess:
-    """A process of the nursery, waited for and signalled as `subprocess.Popen` has it."""
+    """A child of the fork server, with the `wait`, `poll` and `send_signal` of `subprocess.Popen`."""
 
     def __init__(self, line: socket.socket) -> None:
-        self._told = line.makefile("r")
+        self._reader = line.makefile("r")
         self._line = line
-        self.pid = int(self._told.readline())
+        self.pid = int(self._reader.readline())
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -55,8 +55,8 @@ class ForkedProcess:
             except (TimeoutError, BlockingIOError):
                 raise subprocess.TimeoutExpired("bough", timeout or 0) from None
             self._line.settimeout(None)
-            self.returncode = int(self._told.readline())
-            self._told.close()
+            self.returncode = int(self._reader.readline())
+            self._reader.close()
             self._line.close()
         return self.returncode
 
@@ -76,10 +76,10 @@ def start(
     env: Mapping[str, str],
     is_terminal: bool = False,
 ) -> ForkedProcess:
-    """`bough …` with these streams; with a terminal they are its only one, and Ctrl-C there is heard."""
+    """Run `bough …` with these streams; `is_terminal` makes them its controlling terminal, so Ctrl-C there reaches it."""
     base = {name: value for name, value in os.environ.items() if name.startswith(INTERPRETER_VARIABLES)}
-    given = {name: value for name, value in env.items() if name.startswith(INTERPRETER_VARIABLES)}
-    assert given == {**base, **WARNINGS}, "read when an interpreter starts: start one, with terminals.BOUGH"
+    requested = {name: value for name, value in env.items() if name.startswith(INTERPRETER_VARIABLES)}
+    assert requested == {**base, **WARNINGS}, "the interpreter reads these at its start: use terminal.BOUGH"
     ours, theirs = socket.socketpair()
     with theirs:
         socket.send_fds(_fork_server(), [b"+"], [*streams, theirs.fileno()])
@@ -95,7 +95,7 @@ def start(
 
 @cache
 def _fork_server() -> socket.socket:
-    """One for the tests of a process, started when the first one asks; it ends when this end is closed."""
+    """Start one fork server per test process, on first use; it ends when this socket is closed."""
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
@@ -113,33 +113,36 @@ def _fork_server() -> socket.socket:
     return ours
 
 
-# -- in the nursery ------------------------------------------------------------------------------------
+# -- in the fork server --------------------------------------------------------------------------------
 
 
 def serve(control: socket.socket) -> tuple[list[int], dict[str, Any]]:
-    """Fork for whoever asks, until nobody can; returns in the children only, with streams and what is wanted."""
+    """Fork a child for each request until the control socket closes; return its streams and request in the child only."""
     lines: dict[int, socket.socket] = {}
 
     def reap(*_: object) -> None:
         while lines and (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            with lines.pop(ended[0]) as line, contextlib.suppress(OSError):  # nobody may listen any more
+            with (
+                lines.pop(ended[0]) as line,
+                contextlib.suppress(OSError),
+            ):  # the test may have closed its end
                 line.sendall(b"%d\n" % os.waitstatus_to_exitcode(ended[1]))
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the commands; we end with the tests
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the commands; the server ends with the tests
     signal.signal(signal.SIGCHLD, reap)
     while True:
-        asked, fds, _, _ = socket.recv_fds(control, 1, 4)
-        if not asked:
+        data, fds, _, _ = socket.recv_fds(control, 1, 4)
+        if not data:
             control.close()
             sys.exit()
         line = socket.socket(fileno=fds.pop())
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # it is noted before it can be reaped
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # record the child before it can be reaped
         pid = os.fork()
         if pid == 0:
             for other in (control, *lines.values()):
                 other.close()
-            with line, line.makefile("r") as words:
-                return fds, json.loads(words.readline())
+            with line, line.makefile("r") as reader:
+                return fds, json.loads(reader.readline())
         lines[pid] = line
         line.sendall(b"%d\n" % pid)
         for fd in fds:
@@ -148,7 +151,7 @@ def serve(control: socket.socket) -> tuple[list[int], dict[str, Any]]:
 
 
 def apply_request(streams: list[int], request: dict[str, Any]) -> None:
-    """What `exec` would have made of this process."""
+    """Set up this process as `exec` would have."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
@@ -168,7 +171,7 @@ def apply_request(streams: list[int], request: dict[str, Any]) -> None:
 
 
 def _open_streams() -> None:
-    """As the interpreter opens them; a terminal is written to line by line."""
+    """Open the standard streams as the interpreter does; a terminal is line-buffered."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         old = getattr(sys, name)
         buffering = 1 if number == 2 or os.isatty(number) else -1
@@ -184,18 +187,18 @@ def main() -> None:
     for module in walk_packages(bough.__path__, "bough."):
         if not module.name.startswith(("bough.server", "bough.adapters")):
             import_module(module.name)
-    gc.freeze()  # what is loaded stays in the pages we share
+    gc.freeze()  # keep the loaded modules in memory pages shared with the children
     apply_request(*serve(socket.socket(fileno=int(sys.argv[1]))))
     try:
         run()
     except SystemExit as end:
         if isinstance(end.code, int):
-            _leave(end.code)
+            _exit(end.code)
         raise
 
 
-def _leave(code: int) -> None:
-    """As the interpreter ends, but for taking its modules apart, which would copy every page we share."""
+def _exit(code: int) -> None:
+    """End as the interpreter does, without tearing down the modules, which would copy every shared memory page."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()

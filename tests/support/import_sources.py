@@ -1,15 +1,16 @@
-"""What every importer owes, whatever the tool: laws to hold a place against, and ways to spoil one."""
+"""Checks that hold for every importer, and ways to damage the source that an importer reads."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import apsw
+import pytest
 from hypothesis import strategies as st
 
 from bough.core.entries import Entry
@@ -33,8 +34,15 @@ def memory_store() -> Store:
     return Store(MemoryStore(), deterministic_runtime())
 
 
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """An empty store in memory; `test_ingest` covers the other stores."""
+    with memory_store() as sessions:
+        yield sessions
+
+
 def import_all(store: Store, tool: str, place: Path | str) -> list[ToolImportResult]:
-    """All that is there, each sound."""
+    """Import every session of the source and check each imported session."""
     reports = list(store.import_from(tool, str(place)))
     for report in reports:
         if report.error is None:
@@ -44,7 +52,7 @@ def import_all(store: Store, tool: str, place: Path | str) -> list[ToolImportRes
 
 
 def import_one(store: Store, tool: str, place: Path | str) -> tuple[Session, ToolImportResult]:
-    """The one session of a place."""
+    """Import the only session of the source."""
     (report,) = import_all(store, tool, place)
     assert report.error is None, report.error
     return store.session(report.session_id), report
@@ -54,16 +62,20 @@ def assert_sound(session: Session) -> None:
     problems = session.verify()
     assert problems == [], problems
     for name, wire in PROVIDERS.items():
-        broken = wire.violations(session.request(name))
-        assert broken == [], (name, broken)
+        violations = wire.violations(session.request(name))
+        assert violations == [], (name, violations)
 
 
 def entries_of(session: Session) -> list[Entry]:
     return list(session.path())
 
 
+def message_texts(session: Session) -> list[str]:
+    return [entry.message.text for entry in session.path() if entry.message is not None]
+
+
 def file_contents(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """Every file of a folder, its bytes and when it was written."""
+    """Return the bytes and the modification time of every file below the folder."""
     return {
         str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns)
         for path in sorted(folder.rglob("*"))
@@ -78,48 +90,48 @@ def write_jsonl(path: Path, records: Sequence[object]) -> Path:
 
 
 def assert_survived(tool: str, place: Path | str) -> None:
-    """What was taken in is sound and taking it in again adds nothing; or it was refused with a reason."""
+    """Check that the import either fails with a `BoughError` or yields sound sessions, and that a second one adds nothing."""
     with memory_store() as store:
         try:
             first = import_all(store, tool, place)
         except BoughError:
             return
         again = list(store.import_from(tool, str(place)))
-        assert [one.entries for one in again] == [0] * len(first)
+        assert [report.entries for report in again] == [0] * len(first)
 
 
 @st.composite
 def mangled_records(draw: st.DrawFn, records: Sequence[Record]) -> list[Record]:
-    """Records dropped, doubled, swapped, or with some value in them replaced."""
-    found = [copy.deepcopy(record) for record in records]
+    """Drop, duplicate or swap records, or replace a value in one."""
+    mangled = [copy.deepcopy(record) for record in records]
     for _ in range(draw(st.integers(1, 4))):
-        if not found:
+        if not mangled:
             break
-        at = draw(st.integers(0, len(found) - 1))
+        at = draw(st.integers(0, len(mangled) - 1))
         match draw(st.sampled_from(("drop", "double", "swap", "put", "put"))):
             case "drop":
-                del found[at]
+                del mangled[at]
             case "double":
-                found.insert(at, copy.deepcopy(found[at]))
+                mangled.insert(at, copy.deepcopy(mangled[at]))
             case "swap":
-                other = draw(st.integers(0, len(found) - 1))
-                found[at], found[other] = found[other], found[at]
+                other = draw(st.integers(0, len(mangled) - 1))
+                mangled[at], mangled[other] = mangled[other], mangled[at]
             case _:
-                holder, key = draw(st.sampled_from(_places(found[at])))
+                holder, key = draw(st.sampled_from(_locations(mangled[at])))
                 holder[key] = copy.deepcopy(draw(st.sampled_from(JUNK)))
-    return found
+    return mangled
 
 
 @st.composite
 def mangled_bytes(draw: st.DrawFn, records: Sequence[Record]) -> bytes:
-    """The lines of mangled records, some bytes gone from somewhere."""
+    """Mangle records and remove up to 40 bytes from their JSON lines."""
     body = "".join(json.dumps(record) + "\n" for record in draw(mangled_records(records))).encode()
     start = draw(st.integers(0, len(body)))
     return body[:start] + body[start + draw(st.integers(0, 40)) :]
 
 
 def write_sqlite(path: Path, rows: Sequence[Record]) -> Path:
-    """A SQLite file: each record is a row, its table under `table`; what is no column value is written as JSON."""
+    """Write each record as a row of the table named by its `table` key; values SQLite cannot store become JSON."""
     path.unlink(missing_ok=True)
     columns: dict[str, dict[str, None]] = {}
     for row in rows:
@@ -145,8 +157,7 @@ def _column(value: Any) -> Any:
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
-def _places(value: Any) -> list[tuple[Any, Any]]:
-    """Every place of a value that could hold something else."""
+def _locations(value: Any) -> list[tuple[Any, Any]]:
+    """Return a (container, key) pair for every nested value that can be replaced."""
     keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else []
-    found = [(value, key) for key in keys]
-    return found + [place for key in keys for place in _places(value[key])]
+    return [(value, key) for key in keys] + [location for key in keys for location in _locations(value[key])]

@@ -159,7 +159,7 @@ PREDICATES = (
     "select * from {0} x where 1 / (length(x::text) - length(x::text)) = 1",
     "select * from {0} x where x::text ~ '('",
     "select * from {0} x where set_config('mine.seen', x::text, false) is null; select current_setting('mine.seen', true)",
-    "select * from {0} x where case when x::text like '%kanari%' then 1 / 0 = 1 else false end",
+    "select * from {0} x where case when x::text like '%leaked%' then 1 / 0 = 1 else false end",
     "select * from {0} x where x::text > 'a' offset 0",
     "select lo_from_bytea(0, convert_to(x::text, 'UTF8')) from {0} x",
     "select pg_notify('mine', x::text) from {0} x",
@@ -287,9 +287,9 @@ PRIVILEGES = (
 ARGUMENTS = (
     *("null", "''", "'%'", "'_'", "'ses_%'", "' '", "'ses_own00000000000000 '", "'SES_OWN00000000000000'"),
     *(
-        "'ses_kanari00000000000001'",
-        "'ses_kanari00000000000002'",
-        "'ses_kanari00000000000003'",
+        "'ses_leaked00000000000001'",
+        "'ses_leaked00000000000002'",
+        "'ses_leaked00000000000003'",
         "repeat('x', 9999999)",
     ),
     *(
@@ -305,7 +305,7 @@ ARGUMENTS = (
         "session_user::text",
     ),
 )
-SEARCHES = ("kanariforeign", "b1", "!x", "!kanari", "x:*", "a:*", "s:*", "!a <-> !b", "!(a & !a)")
+SEARCHES = ("leakedforeign", "b1", "!x", "!leaked", "x:*", "a:*", "s:*", "!a <-> !b", "!(a & !a)")
 IDENTITY = "select set_config('bough.space', 'default', true), set_config('bough.owner', 'ann', true)"
 TOAST = """
 select toast.relname from pg_class x join pg_class toast on toast.oid = x.reltoastrelid

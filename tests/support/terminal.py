@@ -1,7 +1,7 @@
-"""The real command line for tests: in a pseudo-terminal, typed at and looked at, or in a pipe.
+"""Run the real command line in a pseudo-terminal or with pipes.
 
-A command is a process of its own, forked from one that has loaded Bough already (`nursery`). `BOUGH` is the line
-for `subprocess` where the interpreter's own start is part of what is shown.
+Each command is a process forked from one that has already loaded Bough (`cli_process`). `BOUGH` is the command for
+`subprocess`, for tests to which the start of the interpreter matters.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from support import cli_process
 
 PROMPT = "\n› "
 BOUGH = [sys.executable, "-m", "bough.cli.main"]
-Start = Callable[..., "cli_process.Child | subprocess.Popen[bytes]"]
+Start = Callable[..., "cli_process.ForkedProcess | subprocess.Popen[bytes]"]
 _ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[a-zA-Z]|\][^\x07]*\x07|[=>])|\r|\x01|\x02")
 
 
@@ -44,13 +44,13 @@ def start_interpreter(
     env: Mapping[str, str],
     is_terminal: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """As `cli_process.start`, by an interpreter of its own."""
-    reads, writes, tells = streams
+    """Do the same as `cli_process.start` with a new interpreter."""
+    stdin, stdout, stderr = streams
     return subprocess.Popen(
         [*BOUGH, *arguments],
-        stdin=reads,
-        stdout=writes,
-        stderr=tells,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
         cwd=cwd,
         env=env,
         start_new_session=is_terminal,
@@ -59,12 +59,12 @@ def start_interpreter(
 
 
 def _take_terminal() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # whoever runs the tests may have been told to ignore it
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the test runner may have been started with SIGINT ignored
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 class Terminal:
-    """`bough …` in a terminal of its own. What it shows is read until it says what is waited for."""
+    """`bough …` in its own pseudo-terminal; the output is read as far as the test waits for it."""
 
     def __init__(
         self,
@@ -72,11 +72,11 @@ class Terminal:
         home: Path | None = None,
         store: Path | str | None = None,
         columns: int = 80,
-        patience: float = 60,
+        timeout: float = 60,
         start: Start = cli_process.start,
         **variables: str,
     ) -> None:
-        self._patience = patience
+        self._timeout = timeout
         self._shown = b""
         self._read_to = 0
         main, side = pty.openpty()
@@ -106,7 +106,7 @@ class Terminal:
 
     @property
     def screen(self) -> str:
-        """Everything shown so far, without the sequences that colour and move."""
+        """The output so far, without escape sequences."""
         return plain(self.raw)
 
     def type(self, text: str) -> None:
@@ -115,38 +115,38 @@ class Terminal:
     def enter(self, line: str) -> None:
         self.type(f"{line}\r")
 
-    def wait_for(self, wanted: str) -> str:
-        """Wait for it, behind what was waited for last; returns what was shown up to there."""
-        end = time.monotonic() + self._patience
-        while (found := self.screen.find(wanted, self._read_to)) < 0:
+    def wait_for(self, expected: str) -> str:
+        """Wait for the text after the last match; return the output between the two."""
+        end = time.monotonic() + self._timeout
+        while (position := self.screen.find(expected, self._read_to)) < 0:
             if not self._more(end):
-                raise AssertionError(f"{wanted!r} was never shown; what was:\n{self.screen}")
-        shown, self._read_to = self.screen[self._read_to : found], found + len(wanted)
+                raise AssertionError(f"{expected!r} did not appear; the output is:\n{self.screen}")
+        shown, self._read_to = self.screen[self._read_to : position], position + len(expected)
         return shown
 
     def prompt(self, line: str) -> str:
-        """Type a line at the chat's prompt; returns what was shown until the next prompt."""
+        """Type a line at the prompt of the chat; return the output until the next prompt."""
         self.enter(line)
         self.wait_for(line)
         return self.wait_for(PROMPT)
 
-    def interrupt(self, wanted: str) -> None:
-        """Ctrl-C at a prompt, again if it was not heard: one that comes before Python reads the line waits for a key."""
-        for patience in (1, 5, self._patience):
+    def interrupt(self, expected: str) -> None:
+        """Press Ctrl-C until the text appears: one that arrives before Python reads the line takes effect at the next key."""
+        for timeout in (1, 5, self._timeout):
             self.type("\x03")
-            end = time.monotonic() + patience
-            while wanted not in self.screen[self._read_to :] and self._more(end):
+            end = time.monotonic() + timeout
+            while expected not in self.screen[self._read_to :] and self._more(end):
                 pass
-            if wanted in self.screen[self._read_to :]:
+            if expected in self.screen[self._read_to :]:
                 break
-        self.wait_for(wanted)
+        self.wait_for(expected)
 
     def wait(self) -> int:
-        """Until it ends by itself; its exit code."""
-        end = time.monotonic() + self._patience
+        """Wait for the process to exit; return its exit code."""
+        end = time.monotonic() + self._timeout
         while self._more(end):
             pass
-        return self.process.wait(self._patience)
+        return self.process.wait(self._timeout)
 
     def _more(self, end: float) -> bool:
         ready, _, _ = select.select([self._main], [], [], max(0.0, end - time.monotonic()))
@@ -161,7 +161,7 @@ class Terminal:
 
 
 class CommandResult(subprocess.CompletedProcess[str]):
-    """What a command printed, and how it ended."""
+    """The output and the exit code of a command."""
 
     @property
     def code(self) -> int:
@@ -191,60 +191,69 @@ def bough(
     stdin: str | None = None,
     **variables: str,
 ) -> CommandResult:
-    """`bough …` without a terminal, what it reads given as `typed`."""
-    (reads, feed), (out, out_end), (err, err_end) = os.pipe(), os.pipe(), os.pipe()
-    ends = (reads, out_end, err_end)
+    """Run `bough …` without a terminal."""
+    (stdin_end, feed), (out, out_end), (err, err_end) = os.pipe(), os.pipe(), os.pipe()
+    ends = (stdin_end, out_end, err_end)
     child = cli_process.start(
         [*map(str, arguments)], ends, cwd=home, env={**environment(home, store), **variables}
     )
     for end in ends:
         os.close(end)
-    said = _communicate(child, feed, os.fsencode(stdin or ""), out, err)
-    return CommandResult(arguments, child.wait(60), *(text.decode() for text in said))
+    outputs = _communicate(child, feed, os.fsencode(stdin or ""), out, err)
+    return CommandResult(arguments, child.wait(60), *(text.decode() for text in outputs))
 
 
 def _communicate(
-    child: cli_process.ForkedProcess, feed: int, typed: bytes, *pipes: int, patience: float = 120
+    child: cli_process.ForkedProcess, feed: int, data: bytes, *pipes: int, timeout: float = 120
 ) -> list[bytes]:
-    """Write what is typed and read all that is said, as each side is ready, until the pipes are closed."""
-    heard = dict.fromkeys(pipes, b"")
-    end = time.monotonic() + patience
-    with selectors.DefaultSelector() as waiting:
-        waiting.register(feed, selectors.EVENT_WRITE)
+    """Write the input and read the output as each pipe becomes ready, until all are closed."""
+    outputs = dict.fromkeys(pipes, b"")
+    end = time.monotonic() + timeout
+    with selectors.DefaultSelector() as selector:
+        selector.register(feed, selectors.EVENT_WRITE)
         for pipe in pipes:
-            waiting.register(pipe, selectors.EVENT_READ)
-        while waiting.get_map():
-            ready = waiting.select(end - time.monotonic())
+            selector.register(pipe, selectors.EVENT_READ)
+        while selector.get_map():
+            ready = selector.select(end - time.monotonic())
             if not ready:
                 child.kill()
-                raise subprocess.TimeoutExpired("bough", patience)
+                raise subprocess.TimeoutExpired("bough", timeout)
             for key, _ in ready:
                 if key.fd == feed:
-                    typed = _write_some(feed, typed)
-                    is_over = not typed
-                else:
-                    data = os.read(key.fd, 65536)
-                    heard[key.fd] += data
+                    data = _write_some(feed, data)
                     is_over = not data
+                else:
+                    chunk = os.read(key.fd, 65536)
+                    outputs[key.fd] += chunk
+                    is_over = not chunk
                 if is_over:
-                    waiting.unregister(key.fd)
+                    selector.unregister(key.fd)
                     os.close(key.fd)
-    return list(heard.values())
+    return list(outputs.values())
 
 
-def _write_some(feed: int, typed: bytes) -> bytes:
-    """Write as much as surely fits; returns the rest, of which nothing is left if nobody reads."""
+def _write_some(feed: int, data: bytes) -> bytes:
+    """Write at most PIPE_BUF bytes and return the rest; return nothing if the reader is closed."""
     try:
-        return typed[os.write(feed, typed[: select.PIPE_BUF]) :]
+        return data[os.write(feed, data[: select.PIPE_BUF]) :]
     except BrokenPipeError:
         return b""
 
 
 def environment(home: Path | None = None, store: Path | str | None = None) -> dict[str, str]:
-    """This one's without what would change how bough behaves; all it keeps goes below `home`."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("BOUGH_")}
-    kept["PAGER"] = "cat"
-    kept.pop("NO_COLOR", None)
-    own = {} if home is None else {"XDG_DATA_HOME": str(home / "data"), "BOUGH_STORE": str(home / "agent.db")}
-    named = {} if store is None else {"BOUGH_STORE": str(store)}
-    return {**kept, "TERM": "xterm-256color", "COLUMNS": "", "PYTHONWARNINGS": "error", **own, **named}
+    """Return the current environment without the variables Bough reads; its files go below `home`."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("BOUGH_")}
+    variables["PAGER"] = "cat"
+    variables.pop("NO_COLOR", None)
+    home_variables = (
+        {} if home is None else {"XDG_DATA_HOME": str(home / "data"), "BOUGH_STORE": str(home / "agent.db")}
+    )
+    store_variables = {} if store is None else {"BOUGH_STORE": str(store)}
+    return {
+        **variables,
+        "TERM": "xterm-256color",
+        "COLUMNS": "",
+        "PYTHONWARNINGS": "error",
+        **home_variables,
+        **store_variables,
+    }

@@ -1,4 +1,4 @@
-"""The gallery behind a real `bough serve`, and a page to look at it."""
+"""Fixtures for the viewer: the sample store served by a real `bough serve`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from support.browser import ServerProcess, run_in_thread
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("gallery") / "agent.db"
-    return run_in_thread(lambda: sample_store.fill(place))
+    path = tmp_path_factory.mktemp("viewer") / "agent.db"
+    return run_in_thread(lambda: sample_store.fill(path))
 
 
 @pytest.fixture(scope="module")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import base64
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 
 from bough.core.entries import Compaction
@@ -22,9 +20,12 @@ from support.import_sources import (
     import_all,
     import_one,
     mangled_records,
-    memory_store,
+    message_texts,
+    store,
     write_sqlite,
 )
+
+__all__ = ["store"]
 
 ID = "adk-shop:ann@x.org:s1"
 PIXEL = base64.urlsafe_b64encode(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\xff\xfe\xfd\xfb").decode()
@@ -89,17 +90,6 @@ SAMPLE: list[Record] = [
 ]
 
 
-def texts(store: Store) -> list[str]:
-    return [e.message.text for e in entries_of(store.session(ID)) if e.message is not None]
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    """In memory: every store takes in what `test_importing` hands it."""
-    with memory_store() as sessions:
-        yield sessions
-
-
 class TestASession:
     def test_keeps_contents_calls_and_responses(self, store: Store, tmp_path: Path) -> None:
         session, report = import_one(store, "adk", write_sqlite(tmp_path / "a.db", SAMPLE))
@@ -162,7 +152,7 @@ class TestASession:
         }
         rows = [SESSION, {**old, **said}, answer | {"usage_metadata": spent(3, 1)["usage_metadata"]}]
         session, report = import_one(store, "adk", write_sqlite(tmp_path / "a.db", rows))
-        assert texts(store) == ["Hi", "Ho"]
+        assert message_texts(store.session(ID)) == ["Hi", "Ho"]
         assert (session.usage().input_tokens, session.state["mood"]) == (3, "calm")
         assert list(report.losses) == ["the actions of an event, stored as a pickle"]
 
@@ -176,7 +166,7 @@ class TestWhatEventsDo:
             event(9, "user", "user", [{"text": "Keep it."}], invocation="i4"),
         ]
         session, _ = import_one(store, "adk", write_sqlite(tmp_path / "a.db", [*SAMPLE, *more]))
-        assert texts(store)[-1] == "Keep it."
+        assert message_texts(store.session(ID))[-1] == "Keep it."
         assert len(session.branches()) == 2
 
     def test_a_compaction_keeps_what_came_after_its_end(self, store: Store, tmp_path: Path) -> None:
@@ -217,7 +207,7 @@ class TestTheFile:
     def test_grows_event_by_event(self, store: Store, tmp_path: Path) -> None:
         for end in range(4, len(SAMPLE) + 1):
             session, _ = import_one(store, "adk", write_sqlite(tmp_path / "a.db", SAMPLE[:end]))
-        assert texts(store) == ["Where is 41?", "I look.", "", "It is lost."]
+        assert message_texts(store.session(ID)) == ["Where is 41?", "I look.", "", "It is lost."]
         assert session.state["cart"] == {"b": 2}
         assert session.usage().input_tokens == 30
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 
 from bough.core.messages import Media, ToolCall
@@ -21,9 +19,12 @@ from support.import_sources import (
     import_one,
     mangled_bytes,
     mangled_records,
-    memory_store,
+    message_texts,
+    store,
     write_jsonl,
 )
+
+__all__ = ["store"]
 
 PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n and the rest").decode()
 
@@ -48,19 +49,6 @@ SHARED: Record = {
     "title": "Shared",
     "conversations": [{"from": "human", "value": "c"}, {"from": "gpt", "value": "d"}],
 }
-
-
-def texts(store: Store, session_id: str) -> list[str]:
-    return [
-        entry.message.text for entry in entries_of(store.session(session_id)) if entry.message is not None
-    ]
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    """In memory: every store takes in what `test_importing` hands it."""
-    with memory_store() as sessions:
-        yield sessions
 
 
 class TestAFileOfMessages:
@@ -114,7 +102,11 @@ class TestAFileOfConversations:
         path = write_jsonl(tmp_path / "set.jsonl", [TUNED, SHARED, TUNED])
         reports = import_all(store, "chat", path)
         assert [report.session_id for report in reports] == ["chat-set-1", "chat-set-x7", "chat-set-3"]
-        assert [texts(store, report.session_id) for report in reports] == [["a", "b"], ["c", "d"], ["a", "b"]]
+        assert [message_texts(store.session(report.session_id)) for report in reports] == [
+            ["a", "b"],
+            ["c", "d"],
+            ["a", "b"],
+        ]
         assert store.backend.session("chat-set-x7").title == "Shared"
 
     def test_a_line_that_is_none_is_counted(self, store: Store, tmp_path: Path) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 
 from bough.core.entries import Compaction, Note
@@ -25,8 +23,11 @@ from support.import_sources import (
     mangled_bytes,
     mangled_records,
     memory_store,
+    store,
     write_jsonl,
 )
+
+__all__ = ["store"]
 
 THREAD = "0199aaaa-0000-7000-8000-000000000001"
 CHILD = "0199aaaa-0000-7000-8000-000000000002"
@@ -92,13 +93,6 @@ SAMPLE: list[Record] = [
     message_item("assistant", "It is mended.", 6, id="msg_2"),
     spent((450, 190, 35), (200, 100, 5), 6),
 ]
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    """In memory: every store takes in what `test_importing` hands it."""
-    with memory_store() as sessions:
-        yield sessions
 
 
 class TestARollout:

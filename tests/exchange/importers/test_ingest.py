@@ -16,11 +16,10 @@ from bough.exchange.importers import IMPORTERS
 from bough.exchange.importers.ingest import NO_RESULT, ToolImportResult, import_session
 from bough.formats.jsonl import parse_time
 from bough.formats.records import START, EntryRecord, LossReport, SessionRecord
-from bough.session import Session
 from bough.store import Store
 from bough.stores.memory.store import MemoryStore
 from bough.stores.postgres.store import PostgresStore
-from support.import_sources import assert_sound, entries_of, memory_store, write_jsonl
+from support.import_sources import assert_sound, entries_of, memory_store, message_texts, write_jsonl
 from support.runtime import deterministic_runtime
 from support.terminal import bough
 
@@ -43,15 +42,11 @@ def takes(store: Store, coming: SessionRecord, **how: bool) -> ToolImportResult:
     return report
 
 
-def texts(session: Session) -> list[str]:
-    return [entry.message.text for entry in entries_of(session) if entry.message is not None]
-
-
 class TestTakingIn:
     def test_keeps_order_times_and_what_the_source_is(self, store: Store) -> None:
         report = takes(store, foreign(user("a"), assistant("b"), title="Two words", tags={"cwd": "/x"}))
         session, row = store.session("chat-one"), store.backend.session("chat-one")
-        assert texts(session) == ["You help.", "a", "b"]
+        assert message_texts(session) == ["You help.", "a", "b"]
         assert [entry.at - BASE for entry in entries_of(session)[1:]] == [1_000_000, 2_000_000]
         assert (row.title, row.relation, row.tags) == (
             "Two words",
@@ -77,7 +72,7 @@ class TestTakingIn:
         takes(store, foreign(user("a")))
         report = takes(store, foreign(user("a")), new_id=True)
         assert report.session_id != "chat-one"
-        assert texts(store.session(report.session_id)) == ["You help.", "a"]
+        assert message_texts(store.session(report.session_id)) == ["You help.", "a"]
 
     def test_of_what_is_in_the_trash_is_refused_with_a_reason(self, store: Store) -> None:
         takes(store, foreign(user("a")))
@@ -92,7 +87,7 @@ class TestTakingIn:
 
     def test_a_message_no_store_can_keep_is_counted_and_the_rest_is_not_lost(self, store: Store) -> None:
         report = takes(store, foreign(user("a"), user("half \ud800"), assistant("b")))
-        assert texts(store.session("chat-one")) == ["You help.", "a", "b"]
+        assert message_texts(store.session("chat-one")) == ["You help.", "a", "b"]
         assert [lost.count for lost in report.losses.values()] == [1]
 
     def test_a_secret_is_hidden_as_everywhere(self) -> None:
@@ -100,7 +95,7 @@ class TestTakingIn:
 
         with open_store("memory:", secrets=["correct horse battery"]) as store:
             takes(store, foreign(user("it is correct horse battery")))
-            assert "horse" not in texts(store.session("chat-one"))[-1]
+            assert "horse" not in message_texts(store.session("chat-one"))[-1]
 
     def test_usage_is_charged_to_its_answer_and_to_what_is_none(self, store: Store) -> None:
         answer = EntryRecord(assistant("b"), usage=Usage(10, 2), model="m", provider="p")
@@ -141,7 +136,7 @@ class TestCalls:
 
     def test_a_result_without_its_call_is_counted(self, store: Store) -> None:
         report = takes(store, foreign(user("a"), tool_result("nobody", "x"), assistant("b")))
-        assert texts(store.session("chat-one")) == ["You help.", "a", "b"]
+        assert message_texts(store.session("chat-one")) == ["You help.", "a", "b"]
         assert [lost.count for lost in report.losses.values()] == [1]
 
     def test_a_second_result_is_counted(self, store: Store) -> None:
@@ -164,13 +159,13 @@ class TestATree:
     def test_keeps_its_branches_and_stands_at_what_was_told_last(self, store: Store) -> None:
         takes(store, tree())
         session = store.session("chat-one")
-        assert texts(session) == ["q", "two"]
+        assert message_texts(session) == ["q", "two"]
         assert [branch.parent_seq for branch in session.branches()] == [0, 1]
 
     def test_stands_where_it_stood(self, store: Store) -> None:
         coming = tree()
         takes(store, SessionRecord("chat", "one", coming.entries, leaf="m1"))
-        assert texts(store.session("chat-one")) == ["q", "one", "more"]
+        assert message_texts(store.session("chat-one")) == ["q", "one", "more"]
 
     def test_a_ring_or_a_parent_that_is_not_there_is_counted_and_follows_the_one_before(
         self, store: Store
@@ -181,7 +176,7 @@ class TestATree:
             EntryRecord(user("c"), "c", "gone"),
         )
         report = takes(store, SessionRecord("chat", "one", ring))
-        assert texts(store.session("chat-one")) == ["a", "b", "c"]
+        assert message_texts(store.session("chat-one")) == ["a", "b", "c"]
         assert [lost.count for lost in report.losses.values()] == [2]
 
     def test_a_compaction_keeps_from_the_entry_it_names(self, store: Store) -> None:
@@ -224,7 +219,7 @@ class TestGrowth:
             store, foreign(user("a"), assistant("b"), user("c"), CALL, tool_result("c", "d"), assistant("e"))
         )
         assert (report.added, report.existing, report.entries) == ((), ("chat-one",), 4)
-        assert texts(store.session("chat-one")) == ["You help.", "a", "b", "c", "I look.", "", "e"]
+        assert message_texts(store.session("chat-one")) == ["You help.", "a", "b", "c", "I look.", "", "e"]
         assert store.backend.session("chat-one").status == "idle"
 
     def test_on_another_branch_grows_there(self, store: Store) -> None:
@@ -232,7 +227,7 @@ class TestGrowth:
         report = takes(store, tree(EntryRecord(user("again"), "m2", "a1"), EntryRecord(assistant("three"))))
         session = store.session("chat-one")
         assert report.entries == 2
-        assert texts(session) == ["q", "one", "again", "three"]
+        assert message_texts(session) == ["q", "one", "again", "three"]
         assert len(session.branches()) == 3
 
     def test_brings_blobs_and_usage_and_a_title(self, store: Store) -> None:
@@ -252,35 +247,35 @@ class TestGrowth:
         takes(store, foreign(user("a"), assistant("I")))
         report = takes(store, foreign(user("a"), assistant("I know."), user("c")))
         assert (report.error, report.entries) == (None, 2)
-        assert texts(store.session("chat-one")) == ["You help.", "a", "I know.", "c"]
+        assert message_texts(store.session("chat-one")) == ["You help.", "a", "I know.", "c"]
 
     def test_of_one_that_was_gone_on_with_here_is_refused(self, store: Store) -> None:
         takes(store, foreign(user("a"), assistant("b")))
         store.session("chat-one").append([user("mine")])
         report = takes(store, foreign(user("a"), assistant("b"), user("theirs")))
         assert "chat-one" in (report.error or "")
-        assert texts(store.session("chat-one"))[-1] == "mine"
+        assert message_texts(store.session("chat-one"))[-1] == "mine"
 
     def test_of_one_that_was_gone_on_with_only_here_is_not_and_nothing_is_moved(self, store: Store) -> None:
         takes(store, foreign(user("a"), assistant("b")))
         store.session("chat-one").append([user("mine")])
         report = takes(store, foreign(user("a"), assistant("b")))
         assert (report.error, report.entries) == (None, 0)
-        assert texts(store.session("chat-one"))[-1] == "mine"
+        assert message_texts(store.session("chat-one"))[-1] == "mine"
 
     def test_that_broke_off_in_the_middle_is_gone_on_with(self, store: Store) -> None:
         takes(store, foreign(user("a"), assistant("b")))
         store.session("chat-one").append([user("c")])  # as a growth writes it that was killed behind it
         report = takes(store, foreign(user("a"), assistant("b"), user("c"), assistant("d")))
         assert report.entries == 1
-        assert texts(store.session("chat-one"))[-2:] == ["c", "d"]
+        assert message_texts(store.session("chat-one"))[-2:] == ["c", "d"]
 
     def test_of_where_it_stands_moves_it(self, store: Store) -> None:
         grown = tree()
         takes(store, grown)
         report = takes(store, SessionRecord("chat", "one", grown.entries, leaf="m1"))
         assert report.entries == 0
-        assert texts(store.session("chat-one")) == ["q", "one", "more"]
+        assert message_texts(store.session("chat-one")) == ["q", "one", "more"]
 
     def test_what_was_free_when_it_was_taken_in_is_charged_once_it_is_told(self, store: Store) -> None:
         asked = entry_records(user("a"))
@@ -302,7 +297,7 @@ class TestGrowth:
         takes(store, foreign(user("a"), assistant("b")))
         store.session("chat-one").log.record("titled", row={"title": "Mine"})
         takes(store, foreign(user("a"), assistant("b"), user("c"), title="Theirs"))
-        assert texts(store.session("chat-one"))[-1] == "c"
+        assert message_texts(store.session("chat-one"))[-1] == "c"
         assert store.backend.session("chat-one").title == "Mine"
 
     def test_of_another_session_under_its_name_is_refused(self, store: Store) -> None:
@@ -329,7 +324,7 @@ class TestTasks:
         takes(store, self.family())
         report = takes(store, self.family(assistant("done"), tasks=2))
         assert (report.added, report.entries) == (("chat-task 1",), 4)
-        assert texts(store.session("chat-task 0"))[-1] == "done"
+        assert message_texts(store.session("chat-task 0"))[-1] == "done"
         assert takes(store, self.family(assistant("done"), tasks=2)).entries == 0
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given
 
 from bough.core.entries import Note
@@ -24,9 +22,12 @@ from support.import_sources import (
     import_all,
     import_one,
     mangled_records,
-    memory_store,
+    message_texts,
+    store,
     write_sqlite,
 )
+
+__all__ = ["store"]
 
 PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n and the rest").decode()
 SPENT = {"input_tokens": 10, "output_tokens": 3, "input_token_details": {"cache_read": 4}}
@@ -104,17 +105,6 @@ SAMPLE: list[Record] = [
 ]
 
 
-def texts(store: Store) -> list[str]:
-    return [e.message.text for e in entries_of(store.session("langgraph-t1")) if e.message is not None]
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    """In memory: every store takes in what `test_importing` hands it."""
-    with memory_store() as sessions:
-        yield sessions
-
-
 class TestAThread:
     def test_keeps_messages_calls_results_and_reasoning(self, store: Store, tmp_path: Path) -> None:
         session, report = import_one(store, "langgraph", write_sqlite(tmp_path / "a.db", packed(SAMPLE)))
@@ -163,7 +153,7 @@ class TestAThread:
             checkpoint(7, [*LINE[:4], other], mood="odd"),
         ]
         session, _ = import_one(store, "langgraph", write_sqlite(tmp_path / "a.db", packed(rows)))
-        assert texts(store)[-1] == "It is here."
+        assert message_texts(store.session("langgraph-t1"))[-1] == "It is here."
         assert session.state == {"mood": "odd"}
         assert len(session.branches()) == 2
 
@@ -177,7 +167,7 @@ class TestAThread:
         wrapped = {"lc": 1, "type": "constructor", "id": ["langchain", "schema", "messages", "HumanMessage"]}
         row = checkpoint(1, [{**wrapped, "kwargs": {"content": "Hi", "type": "human"}}])
         import_one(store, "langgraph", write_sqlite(tmp_path / "a.db", [{**row, "type": "json"}]))
-        assert texts(store) == ["Hi"]
+        assert message_texts(store.session("langgraph-t1")) == ["Hi"]
 
     def test_grows(self, store: Store, tmp_path: Path) -> None:
         for end in range(2, len(SAMPLE) + 1):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,12 @@ from support.import_sources import (
     import_one,
     mangled_records,
     memory_store,
+    message_texts,
+    store,
     write_sqlite,
 )
+
+__all__ = ["store"]
 
 PNG = b"\x89PNG\r\n\x1a\n and the rest"
 
@@ -105,19 +108,6 @@ ROWS: list[Record] = [
 ]
 
 
-def texts(store: Store, session_id: str) -> list[str]:
-    return [
-        entry.message.text for entry in entries_of(store.session(session_id)) if entry.message is not None
-    ]
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    """In memory: every store takes in what `test_importing` hands it."""
-    with memory_store() as sessions:
-        yield sessions
-
-
 class TestAThread:
     def test_becomes_a_session_with_its_parts(self, store: Store, tmp_path: Path) -> None:
         session, report = import_one(store, "llm", write_sqlite(tmp_path / "logs.db", TREE))
@@ -154,7 +144,7 @@ class TestAThread:
 
     def test_a_turn_from_an_earlier_message_is_a_branch(self, store: Store, tmp_path: Path) -> None:
         session, _ = import_one(store, "llm", write_sqlite(tmp_path / "logs.db", [*TREE, *FORK]))
-        assert texts(store, session.session_id)[-1] == "It is lost."
+        assert message_texts(store.session(session.session_id))[-1] == "It is lost."
         assert [branch.parent_seq for branch in session.branches()] == [0, 1]
         assert session.usage().input_tokens == 38
 
@@ -167,7 +157,7 @@ class TestAThread:
             store, "llm", write_sqlite(tmp_path / "logs.db", [moved, *TREE[1:], *FORK])
         )
         assert report.entries == 2
-        assert texts(store, session.session_id) == ["You help.", "Where is 42?", "Here."]
+        assert message_texts(store.session(session.session_id)) == ["You help.", "Where is 42?", "Here."]
 
     def test_says_what_it_lost(self, store: Store, tmp_path: Path) -> None:
         strange = [part("m5", 1, "hologram"), part("m5", 2, "tool_call", name="search", server_executed=True)]
@@ -201,7 +191,7 @@ class TestAnOlderConversation:
     def test_another_prompt_is_told_where_it_began(self, store: Store, tmp_path: Path) -> None:
         more = response("q3", "And 42?", "Here.", system="You are brief.")
         session, _ = import_one(store, "llm", write_sqlite(tmp_path / "logs.db", [*ROWS, more]))
-        assert texts(store, session.session_id)[-3:] == ["You are brief.", "And 42?", "Here."]
+        assert message_texts(store.session(session.session_id))[-3:] == ["You are brief.", "And 42?", "Here."]
 
     def test_a_response_of_none_is_a_session_of_its_own(self, store: Store, tmp_path: Path) -> None:
         alone = response("q7", "Hi", "Hello", conversation_id=None)

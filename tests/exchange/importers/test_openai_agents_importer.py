@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 
 from bough.core.messages import Text, ToolCall
@@ -20,9 +18,12 @@ from support.import_sources import (
     import_all,
     import_one,
     mangled_records,
-    memory_store,
+    message_texts,
+    store,
     write_sqlite,
 )
+
+__all__ = ["store"]
 
 ITEMS: list[Record] = [
     {"role": "user", "content": "Where is 41?"},
@@ -92,17 +93,6 @@ BRANCHED = [
 ]
 
 
-def texts(store: Store) -> list[str]:
-    return [e.message.text for e in entries_of(store.session("openai-agents-s1")) if e.message is not None]
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    """In memory: every store takes in what `test_importing` hands it."""
-    with memory_store() as sessions:
-        yield sessions
-
-
 class TestAPlainSession:
     def test_becomes_one_with_its_items_as_answers_calls_and_results(
         self, store: Store, tmp_path: Path
@@ -130,7 +120,14 @@ class TestAPlainSession:
     def test_grows(self, store: Store, tmp_path: Path) -> None:
         for end in (2, 5, 6, 7, len(PLAIN)):
             import_one(store, "openai-agents", write_sqlite(tmp_path / "a.db", PLAIN[:end]))
-        assert texts(store) == ["Where is 41?", "I look.", "", "It is lost.", "Thanks", "Bye."]
+        assert message_texts(store.session("openai-agents-s1")) == [
+            "Where is 41?",
+            "I look.",
+            "",
+            "It is lost.",
+            "Thanks",
+            "Bye.",
+        ]
 
     def test_says_what_it_lost(self, store: Store, tmp_path: Path) -> None:
         strange = [
@@ -152,7 +149,7 @@ class TestBranches:
     def test_share_what_they_list_both(self, store: Store, tmp_path: Path) -> None:
         session, _ = import_one(store, "openai-agents", write_sqlite(tmp_path / "a.db", BRANCHED))
         assert [branch.parent_seq for branch in session.branches()] == [0, 4]
-        assert texts(store)[-2:] == ["And 42?", "Here."]
+        assert message_texts(store.session("openai-agents-s1"))[-2:] == ["And 42?", "Here."]
 
     def test_usage_is_that_of_their_turns(self, store: Store, tmp_path: Path) -> None:
         session, report = import_one(store, "openai-agents", write_sqlite(tmp_path / "a.db", BRANCHED))

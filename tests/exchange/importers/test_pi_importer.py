@@ -5,11 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 
 from bough.core.entries import BranchSummary, Compaction, Note
@@ -25,8 +23,12 @@ from support.import_sources import (
     mangled_bytes,
     mangled_records,
     memory_store,
+    message_texts,
+    store,
     write_jsonl,
 )
+
+__all__ = ["store"]
 
 PIXEL = base64.b64encode(b"\x89PNG\r\n\x1a\n and the rest").decode()
 HEAD: Record = {
@@ -98,17 +100,6 @@ SAMPLE: list[Record] = [
     entry("label", "c3", "c2", targetId="b2", label="mended"),
     entry("session_info", "c4", "c3", name="A typo"),
 ]
-
-
-def texts(store: Store) -> list[str]:
-    return [e.message.text for e in entries_of(store.session("pi-5e55")) if e.message is not None]
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    """In memory: every store takes in what `test_importing` hands it."""
-    with memory_store() as sessions:
-        yield sessions
 
 
 class TestASession:
@@ -220,7 +211,7 @@ class TestASession:
 class TestATree:
     def test_keeps_its_branches_its_summary_and_its_labels(self, store: Store, tmp_path: Path) -> None:
         session, report = import_one(store, "pi", write_jsonl(tmp_path / "s.jsonl", SAMPLE))
-        assert texts(store)[-2:] == ["Rather not.", "As it was."]
+        assert message_texts(store.session("pi-5e55"))[-2:] == ["Rather not.", "As it was."]
         assert [branch.parent_seq for branch in session.branches()] == [0, 4]
         summary = entries_of(session)[4].payload
         assert isinstance(summary, BranchSummary)

@@ -26,7 +26,11 @@ from support.import_sources import (
     import_one,
     mangled_records,
     memory_store,
+    message_texts,
+    store,
 )
+
+__all__ = ["store"]
 
 Kept = Mapping[str, Any]
 READ_COMMANDS = {b"SCAN", b"TYPE", b"GET", b"LRANGE", b"AUTH", b"SELECT", b"CLIENT"}
@@ -134,17 +138,6 @@ KEPT = {
 }
 
 
-def texts(store: Store, session_id: str) -> list[str]:
-    return [e.message.text for e in entries_of(store.session(session_id)) if e.message is not None]
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    """In memory: every store takes in what `test_importing` hands it."""
-    with memory_store() as sessions:
-        yield sessions
-
-
 class TestAList:
     def test_of_langchains_is_a_session_oldest_first(self, store: Store) -> None:
         with serving({"message_store:s1": listed(SAID)}) as (url, _):
@@ -160,14 +153,14 @@ class TestAList:
         many = [{"type": "human", "data": {"content": str(n)}} for n in range(1_201)]
         with serving({"message_store:s1": listed(many)}) as (url, _):
             import_one(store, "redis", url)
-        assert texts(store, "redis-s1") == [str(n) for n in range(1_201)]
+        assert message_texts(store.session("redis-s1")) == [str(n) for n in range(1_201)]
 
     def test_grows(self, store: Store) -> None:
         for end in (1, 2, 4):
             with serving({"message_store:s1": listed(SAID[:end])}) as (url, _):
                 _, report = import_one(store, "redis", url)
         assert report.entries == 2
-        assert texts(store, "redis-s1")[-1] == "It is lost."
+        assert message_texts(store.session("redis-s1"))[-1] == "It is lost."
 
 
 class TestAValue:
@@ -175,7 +168,7 @@ class TestAValue:
         with serving({"chat:ann:7": json.dumps(PLAIN)}) as (url, _):
             session, _ = import_one(store, "redis", url)
         assert session.session_id == "redis-chat:ann:7"
-        assert texts(store, session.session_id) == ["Hi", "Ho"]
+        assert message_texts(store.session(session.session_id)) == ["Hi", "Ho"]
         assert session.state == {"mood": "calm"}
 
     def test_that_has_grown_grows_and_its_state_is_the_newest(self, store: Store) -> None:
@@ -186,7 +179,7 @@ class TestAValue:
         for value in (PLAIN, more):
             with serving({"chat:ann:7": json.dumps(value)}) as (url, _):
                 session, _ = import_one(store, "redis", url)
-        assert texts(store, session.session_id) == ["Hi", "Ho", "And?"]
+        assert message_texts(store.session(session.session_id)) == ["Hi", "Ho", "And?"]
         assert session.state == {"mood": "odd"}
 
 

@@ -45,11 +45,11 @@ def server(folder: Path, script: str) -> Iterator[ServerProcess]:
         yield process
 
 
-class Shelf:
-    """The store behind the server."""
+class ServedStore:
+    """The store of the server, opened in a thread because the browser occupies the event loop of this one."""
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
     def make(self, title: str, turns: int = 2) -> str:
         """A support case of so many turns."""
@@ -74,11 +74,11 @@ class Shelf:
         return self.read(start)
 
     def read(self, look: Callable[[bough.Store], str]) -> str:
-        def there() -> str:
-            with bough.open(self.place) as store:
+        def open_and_look() -> str:
+            with bough.open(self.path) as store:
                 return look(store)
 
-        return run_in_thread(there)
+        return run_in_thread(open_and_look)
 
     def of(self, session_id: str, look: Callable[[Session], object]) -> str:
         return self.read(lambda store: str(look(store.session(session_id))))
@@ -88,8 +88,8 @@ class Shelf:
 
 
 @pytest.fixture
-def shelf(folder: Path) -> Shelf:
-    return Shelf(folder / "agent.db")
+def served_store(folder: Path) -> ServedStore:
+    return ServedStore(folder / "agent.db")
 
 
 def family(session: Session) -> list[Session]:
@@ -100,13 +100,13 @@ def children(session: Session) -> str:
     return json.dumps([child.session_id for child in session.children()])
 
 
-def selected(page: Page, words: str) -> None:
+def expect_selected(page: Page, words: str) -> None:
     expect(page.locator("article.selected")).to_contain_text(words)
 
 
 class TestList:
-    def test_a_title_is_changed_in_its_row(self, viewer: ViewerPage, shelf: Shelf) -> None:
-        session_id = shelf.make("Before", 0)
+    def test_a_title_is_changed_in_its_row(self, viewer: ViewerPage, served_store: ServedStore) -> None:
+        session_id = served_store.make("Before", 0)
         page = viewer.open("/")
         row = page.locator(f'.session-row[data-id="{session_id}"]')
         row.hover()
@@ -114,23 +114,23 @@ class TestList:
         page.keyboard.type("After")
         page.keyboard.press("Enter")
         expect(row.locator(".session-heading .ellipsis")).to_have_text("After")
-        assert shelf.of(session_id, lambda session: session.row.title) == "After"
+        assert served_store.of(session_id, lambda session: session.row.title) == "After"
 
-    def test_archiving_can_be_undone(self, viewer: ViewerPage, shelf: Shelf) -> None:
-        session_id = shelf.make("To be archived", 0)
+    def test_archiving_can_be_undone(self, viewer: ViewerPage, served_store: ServedStore) -> None:
+        session_id = served_store.make("To be archived", 0)
         page = viewer.open("/")
         row = page.locator(f'.session-row[data-id="{session_id}"]')
         row.hover()
         row.get_by_role("button", name="Move To be archived to trash").click()
         expect(row).to_have_count(0)
-        assert shelf.of(session_id, lambda session: session.row.trashed_at) != "None"
+        assert served_store.of(session_id, lambda session: session.row.trashed_at) != "None"
         page.locator(".notice").get_by_role("button", name="Undo").click()
         expect(row).to_have_count(1)
-        assert shelf.of(session_id, lambda session: session.row.trashed_at) == "None"
+        assert served_store.of(session_id, lambda session: session.row.trashed_at) == "None"
 
-    def test_the_trash_can_be_looked_through(self, viewer: ViewerPage, shelf: Shelf) -> None:
-        session_id = shelf.make("Thrown away", 0)
-        shelf.read(lambda store: str(store.delete(session_id)))
+    def test_the_trash_can_be_looked_through(self, viewer: ViewerPage, served_store: ServedStore) -> None:
+        session_id = served_store.make("Thrown away", 0)
+        served_store.read(lambda store: str(store.delete(session_id)))
         page = viewer.open("/")
         expect(page.locator(".session-row").first).to_be_visible()
         expect(page.locator(f'.session-row[data-id="{session_id}"]')).to_have_count(0)
@@ -139,15 +139,17 @@ class TestList:
         row.hover()
         row.get_by_role("button", name="Restore").click()
         expect(row).to_have_count(0)
-        assert shelf.of(session_id, lambda session: session.row.trashed_at) == "None"
+        assert served_store.of(session_id, lambda session: session.row.trashed_at) == "None"
 
-    def test_pages_come_as_one_scrolls_each_session_once(self, viewer: ViewerPage, shelf: Shelf) -> None:
+    def test_pages_come_as_one_scrolls_each_session_once(
+        self, viewer: ViewerPage, served_store: ServedStore
+    ) -> None:
         def fill(store: bough.Store) -> str:
             for n in range(130):
                 store.start("many", title=f"Session {n:03d}")
             return ""
 
-        shelf.read(fill)
+        served_store.read(fill)
         page = viewer.open("/?agent=many")
         expect(page.locator(".session-row").first).to_contain_text("Session 129")
         assert len([path for path in viewer.requests if path.startswith("/api/sessions?")]) == 1
@@ -165,8 +167,10 @@ class TestList:
 
 
 class TestMoving:
-    def test_fork_here_makes_a_session_with_other_settings(self, viewer: ViewerPage, shelf: Shelf) -> None:
-        session_id = shelf.make("Fork me")
+    def test_fork_here_makes_a_session_with_other_settings(
+        self, viewer: ViewerPage, served_store: ServedStore
+    ) -> None:
+        session_id = served_store.make("Fork me")
         page = viewer.open(f"/s/{session_id}?at=7")
         page.get_by_role("button", name="Fork here").click()
         page.get_by_label("Title", exact=True).fill("The other way")
@@ -175,28 +179,28 @@ class TestMoving:
         expect(page.locator("h1")).to_have_text("The other way")
         expect(page.locator("article.kind-settings")).to_contain_text("Offer a voucher.")
         assert session_id not in page.url
-        assert shelf.seq(session_id) == 9
+        assert served_store.seq(session_id) == 9
         page.locator(".tree .related", has_text="fork of").click()
         expect(page.locator("h1")).to_have_text("Fork me")
         expect(page.locator(".tree .related", has_text="The other way")).to_be_visible()
 
-    def test_rewind_undo_and_redo_move_the_leaf(self, viewer: ViewerPage, shelf: Shelf) -> None:
-        session_id = shelf.make("Move me")
+    def test_rewind_undo_and_redo_move_the_leaf(self, viewer: ViewerPage, served_store: ServedStore) -> None:
+        session_id = served_store.make("Move me")
         page = viewer.open(f"/s/{session_id}?at=7")
         page.get_by_role("button", name="Rewind here").click()
         page.get_by_role("button", name="Rewind", exact=True).click()
         expect(page.locator(".notice")).to_contain_text("The current leaf is")
         expect(page.locator("article", has_text="Within three working days")).to_have_count(0)
-        assert shelf.seq(session_id) == 7
+        assert served_store.seq(session_id) == 7
         page.get_by_role("button", name="Redo", exact=True).first.click()
         expect(page.locator("article", has_text="Within three working days")).to_have_count(1)
-        assert shelf.seq(session_id) == 9
+        assert served_store.seq(session_id) == 9
         page.get_by_role("button", name="Undo the latest turn").click()
         expect(page.locator("article", has_text="Within three working days")).to_have_count(0)
-        assert shelf.seq(session_id) == 7
+        assert served_store.seq(session_id) == 7
 
-    def test_a_compaction_is_made_and_undone(self, viewer: ViewerPage, shelf: Shelf) -> None:
-        session_id = shelf.make("Compact me")
+    def test_a_compaction_is_made_and_undone(self, viewer: ViewerPage, served_store: ServedStore) -> None:
+        session_id = served_store.make("Compact me")
         page = viewer.open(f"/s/{session_id}")
         page.get_by_role("button", name="Compact", exact=True).click()
         page.get_by_label("Summary").fill("It was lost and refunded.")
@@ -205,17 +209,17 @@ class TestMoving:
         expect(row).to_contain_text("It was lost and refunded.")
         row.get_by_role("button", name="Undo this compaction").click()
         expect(page.locator("article.kind-uncompaction")).to_be_visible()
-        assert "It was lost" not in shelf.of(session_id, lambda session: session.messages("anthropic"))
+        assert "It was lost" not in served_store.of(session_id, lambda session: session.messages("anthropic"))
 
     def test_what_another_process_moved_meanwhile_is_refused_and_shown(
-        self, browser: Browser, server: ServerProcess, shelf: Shelf
+        self, browser: Browser, server: ServerProcess, served_store: ServedStore
     ) -> None:
-        session_id = shelf.make("Race me")
+        session_id = served_store.make("Race me")
         viewer = ViewerPage(browser, server.url)
         page = viewer.open(f"/s/{session_id}?at=2")
         expect(page.get_by_role("button", name="Rewind here")).to_be_visible()
         page.get_by_role("button", name="Rewind here").click()
-        shelf.of(session_id, lambda session: session.undo())
+        served_store.of(session_id, lambda session: session.undo())
         page.get_by_role("button", name="Rewind", exact=True).click()
         expect(page.get_by_role("alert").filter(has_text=re.compile("leaf|moved"))).to_be_visible()
         page.get_by_role("button", name="Cancel").click()
@@ -225,9 +229,9 @@ class TestMoving:
 
 class TestReplay:
     def test_runs_dry_by_default_and_leads_to_the_comparison(
-        self, viewer: ViewerPage, shelf: Shelf, script: str
+        self, viewer: ViewerPage, served_store: ServedStore, script: str
     ) -> None:
-        session_id = shelf.make("Replay me", 1)
+        session_id = served_store.make("Replay me", 1)
         page = viewer.open(f"/s/{session_id}?at=1")
         page.get_by_role("button", name="Replay from here").click()
         expect(page.get_by_label("Tools")).to_have_value("dry")
@@ -239,10 +243,12 @@ class TestReplay:
         expect(page.locator(".diff-head h1")).to_have_text("Different")
         expect(page.locator(".setup")).to_contain_text("Be strict.")
         expect(page).to_have_url(re.compile(rf"/diff\?a={session_id}&b=ses_"))
-        assert shelf.seq(session_id) == 7
+        assert served_store.seq(session_id) == 7
 
-    def test_of_the_recorded_answers_comes_out_the_same(self, viewer: ViewerPage, shelf: Shelf) -> None:
-        session_id = shelf.make("Replay me as I was", 1)
+    def test_of_the_recorded_answers_comes_out_the_same(
+        self, viewer: ViewerPage, served_store: ServedStore
+    ) -> None:
+        session_id = served_store.make("Replay me as I was", 1)
         page = viewer.open(f"/s/{session_id}?at=1")
         page.get_by_role("button", name="Replay from here").click()
         page.get_by_role("button", name="Replay", exact=True).click()
@@ -250,10 +256,12 @@ class TestReplay:
         page.get_by_role("link", name="Compare").click()
         expect(page.locator(".diff-head h1")).to_have_text("Identical")
 
-    def test_compare_with_a_related_session(self, viewer: ViewerPage, shelf: Shelf) -> None:
-        session_id = shelf.make("Compare me", 1)
+    def test_compare_with_a_related_session(self, viewer: ViewerPage, served_store: ServedStore) -> None:
+        session_id = served_store.make("Compare me", 1)
         how = {"prompt": sample_store.STRICT, "tools": [look_up, refund], "mode": "dry", "on_miss": "tell"}
-        shelf.of(session_id, lambda session: session.replay_sync(model=strict_support_model(), **how).replay)
+        served_store.of(
+            session_id, lambda session: session.replay_sync(model=strict_support_model(), **how).replay
+        )
         page = viewer.open(f"/s/{session_id}?at=1")
         page.locator(".inspected").get_by_role("button", name="Compare with…").click()
         page.locator("dialog .line").click()
@@ -262,9 +270,9 @@ class TestReplay:
 
 class TestRunning:
     def test_an_approval_given_in_the_page_lets_the_waiting_agent_go_on(
-        self, viewer: ViewerPage, shelf: Shelf
+        self, viewer: ViewerPage, served_store: ServedStore
     ) -> None:
-        session_id = shelf.make("Pay Ann", 0)
+        session_id = served_store.make("Pay Ann", 0)
         page = viewer.open(f"/s/{session_id}")
         page.get_by_label("Message").fill("Pay Ann 40")
         page.keyboard.press("Enter")
@@ -280,8 +288,8 @@ class TestRunning:
         places = page.eval_on_selector_all("article.entry", "all => all.map(one => one.dataset.seq)")
         assert places == ["1", "2", "3", "5", "6", "7"]
 
-    def test_a_denied_call_says_so(self, viewer: ViewerPage, shelf: Shelf) -> None:
-        session_id = shelf.make("Do not pay", 0)
+    def test_a_denied_call_says_so(self, viewer: ViewerPage, served_store: ServedStore) -> None:
+        session_id = served_store.make("Do not pay", 0)
         page = viewer.open(f"/s/{session_id}")
         page.get_by_label("Message").fill("Pay Ann 40")
         page.keyboard.press("Enter")
@@ -289,10 +297,10 @@ class TestRunning:
         expect(page.locator(".card .badge")).to_have_text("denied")
 
     def test_what_waits_in_a_task_is_approved_from_the_page_of_its_parent_and_both_end(
-        self, viewer: ViewerPage, shelf: Shelf
+        self, viewer: ViewerPage, served_store: ServedStore
     ) -> None:
-        session_id = shelf.make_delegating("Have Ann paid")
-        (child_id,) = json.loads(shelf.of(session_id, children))
+        session_id = served_store.make_delegating("Have Ann paid")
+        (child_id,) = json.loads(served_store.of(session_id, children))
         page = viewer.open("/")
         line = page.locator(".session-row", has_text="Have Ann paid")
         expect(line.get_by_role("img", name="waiting")).to_be_visible()
@@ -309,24 +317,26 @@ class TestRunning:
         expect(page.locator(".card")).to_have_attribute("data-outcome", "done")
         expect(page.locator("article strong", has_text="paid")).to_be_visible()
         expect(page.locator(".approval")).to_have_count(0)
-        assert shelf.of(
+        assert served_store.of(
             session_id, lambda session: [one.path()[-1].message.text for one in family(session)]
         ) == str(["It is **paid**.", "The colleague paid."])
 
     @pytest.mark.parametrize("word", ["Approve", "Deny"])
     def test_a_word_given_on_the_page_of_a_task_lets_its_parent_go_on(
-        self, viewer: ViewerPage, shelf: Shelf, word: str
+        self, viewer: ViewerPage, served_store: ServedStore, word: str
     ) -> None:
-        session_id = shelf.make_delegating(f"Have Ann paid: {word}")
-        (child_id,) = json.loads(shelf.of(session_id, children))
+        session_id = served_store.make_delegating(f"Have Ann paid: {word}")
+        (child_id,) = json.loads(served_store.of(session_id, children))
         page = viewer.open(f"/s/{child_id}")
         page.locator(".card").get_by_role("button", name=word).click()
         expect(page.locator("article", has_text="The colleague paid.")).to_be_visible()
         page.goto(f"{viewer.url}/s/{session_id}")
         expect(page.locator("article strong", has_text="paid")).to_be_visible()
 
-    def test_a_model_that_has_nothing_to_say_is_told(self, viewer: ViewerPage, shelf: Shelf) -> None:
-        session_id = shelf.make("Too long", 3)
+    def test_a_model_that_has_nothing_to_say_is_told(
+        self, viewer: ViewerPage, served_store: ServedStore
+    ) -> None:
+        session_id = served_store.make("Too long", 3)
         page = viewer.open(f"/s/{session_id}")
         page.get_by_label("Message").fill("And now?")
         page.keyboard.press("Enter")
