@@ -1,6 +1,6 @@
-"""A real Chromium, a real `bough serve`, and a page that tells every error. Nothing survives the fixtures.
+"""Fixtures for a real Chromium, a real `bough serve`, and a page that records every error.
 
-`python tests/support/browser.py` finds a Chromium or gets one: `$CHROME`, one of the system, Playwright's own, apt for root.
+`python tests/support/browser.py` finds a Chromium or installs one: `$CHROME`, one of the system, Playwright's own, apt for root.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ expect.set_options(timeout=WAIT)
 
 
 def chromium_path() -> str | None:
-    """Where a Chromium is; None: Playwright knows its own, if there is one."""
+    """Return the path of a Chromium, or None to use the one of Playwright."""
     return os.environ.get("CHROME") or next(filter(None, map(shutil.which, NAMES)), None)
 
 
@@ -46,7 +46,7 @@ def launch(playwright: Playwright) -> Browser:
 
 
 def ensure() -> None:
-    """Find one that starts, or install one."""
+    """Find a Chromium that starts, or install one."""
     for command in [*_installs(), None]:
         try:
             with sync_playwright() as playwright:
@@ -59,32 +59,32 @@ def ensure() -> None:
 
 
 def _installs() -> list[list[str]]:
-    """What may help, in this order."""
-    ours = [sys.executable, "-m", "playwright"]
-    found = [[*ours, "install", "--only-shell", "chromium"]]
+    """Return the commands that may install a Chromium, in the order to try them."""
+    playwright = [sys.executable, "-m", "playwright"]
+    commands = [[*playwright, "install", "--only-shell", "chromium"]]
     if os.geteuid() == 0:
-        found.append([*ours, "install-deps", "chromium"])
+        commands.append([*playwright, "install-deps", "chromium"])
     if os.geteuid() == 0 and shutil.which("apt-get"):
-        found.append(["apt-get", "install", "-y", "-qq", "chromium"])
-    return found
+        commands.append(["apt-get", "install", "-y", "-qq", "chromium"])
+    return commands
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One for the tests of a module: while it lives, nothing else can run an event loop in this thread."""
+    """Start one browser per test module; until it closes, no other event loop can run in this thread."""
     with sync_playwright() as playwright:
-        opened = launch(playwright)
-        yield opened
-        opened.close()
+        browser = launch(playwright)
+        yield browser
+        browser.close()
 
 
 class ViewerPage:
-    """A page whose console, errors and violations are kept; `check` says there were none."""
+    """A page that records console messages, errors and policy violations; `check` asserts that there were none."""
 
-    def __init__(self, browser: Browser, url: str, **look: Any) -> None:
+    def __init__(self, browser: Browser, url: str, **options: Any) -> None:
         self.url = url
-        look = {"viewport": {"width": 1440, "height": 900}, "reduced_motion": "reduce", **look}
-        self.context: BrowserContext = browser.new_context(**look)
+        options = {"viewport": {"width": 1440, "height": 900}, "reduced_motion": "reduce", **options}
+        self.context: BrowserContext = browser.new_context(**options)
         self.context.add_init_script(WATCH)
         self.page: Page = self.context.new_page()
         self.page.set_default_timeout(WAIT)
@@ -119,7 +119,7 @@ class ViewerPage:
 
 
 class HasUrl(Protocol):
-    """A server, in a process of its own or in this one."""
+    """A server, in this process or in another."""
 
     @property
     def url(self) -> str: ...
@@ -128,20 +128,20 @@ class HasUrl(Protocol):
 @pytest.fixture
 def viewer(browser: Browser, server: HasUrl) -> Iterator[ViewerPage]:
     """A page of the `server` fixture of the test module; the test fails if the page logged an error."""
-    found = ViewerPage(browser, server.url)
-    yield found
-    found.check()
-    found.close()
+    page = ViewerPage(browser, server.url)
+    yield page
+    page.check()
+    page.close()
 
 
 def run_in_thread(act: Callable[[], T]) -> T:
-    """In a thread of its own, where an event loop may run."""
+    """Run the function in a new thread, where an event loop may run."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(act).result()
 
 
 class ServerProcess:
-    """`bough serve` as anybody starts it."""
+    """`bough serve` in its own process."""
 
     def __init__(self, store: Path | str, *options: str, port: int = 0) -> None:
         command = [sys.executable, "-m", "bough.cli.main", "--store", str(store), "serve", "--no-open"]
@@ -174,7 +174,7 @@ class ServerProcess:
 
 
 class NetworkProxy:
-    """Between a browser and a server: what goes through it can be cut and mended."""
+    """A proxy between a browser and a server whose connections can be cut and restored."""
 
     def __init__(self, port: int) -> None:
         self._to = port
@@ -241,7 +241,7 @@ def _hang_up(end: socket.socket) -> None:
     try:
         end.shutdown(socket.SHUT_RDWR)
     except OSError:
-        return  # it is down already
+        return  # it is already closed
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Transcripts as Claude Code writes them, line by line: each behind the one before, unless it says another."""
+"""Transcripts as Claude Code writes them; the parent of each line is the previous one unless given."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ USAGE = {
 MODEL = "claude-sonnet-4-5"
 
 
-def text(words: str) -> Line:
-    return {"type": "text", "text": words}
+def text(content: str) -> Line:
+    return {"type": "text", "text": content}
 
 
-def thinking(words: str, signature: str = "c2lnbmVk") -> Line:
-    return {"type": "thinking", "thinking": words, "signature": signature}
+def thinking(content: str, signature: str = "c2lnbmVk") -> Line:
+    return {"type": "thinking", "thinking": content, "signature": signature}
 
 
 def tool_use(name: str, tool: str = "Bash", **arguments: Any) -> Line:
@@ -36,7 +36,7 @@ def result(name: str, content: Any = "done", **more: Any) -> Line:
 
 
 class Transcript:
-    """The lines of one session; what each method adds it returns."""
+    """The lines of one session; each method returns the lines it adds."""
 
     def __init__(self, session_id: str = "11111111-2222-4333-8444-555555555555", mark: str = "u") -> None:
         self.session_id, self.lines = session_id, list[Line]()
@@ -47,14 +47,14 @@ class Transcript:
         uuid = f"{self._mark}-{next(self._ids)}"
         at = f"2026-03-01T10:00:{len(self.lines) % 60:02d}.250Z"
         above = self._tip if parent is True else parent
-        about = {"cwd": "/home/ann/shop", "gitBranch": "main", "version": "2.1.300", "userType": "external"}
-        made = {"parentUuid": above, "isSidechain": False, "type": kind, "uuid": uuid, "timestamp": at}
-        self.lines.append({**made, "sessionId": self.session_id, **about, **more})
+        context = {"cwd": "/home/ann/shop", "gitBranch": "main", "version": "2.1.300", "userType": "external"}
+        header = {"parentUuid": above, "isSidechain": False, "type": kind, "uuid": uuid, "timestamp": at}
+        self.lines.append({**header, "sessionId": self.session_id, **context, **more})
         self._tip = uuid
         return self.lines[-1]
 
     def detached_line(self, kind: str, **more: Any) -> Line:
-        """A line that hangs on nothing and has no uuid."""
+        """Add a line without parent and uuid."""
         self.lines.append({"type": kind, "sessionId": self.session_id, **more})
         return self.lines[-1]
 
@@ -64,56 +64,66 @@ class Transcript:
     def answer(
         self, *blocks: Line, name: str | None = None, stop: str | None = "end_turn", **more: Any
     ) -> list[Line]:
-        """A line for each block, all with the same id and usage."""
-        known = name or f"msg_{self._mark}{next(self._answers)}"
-        made = {"id": known, "type": "message", "role": "assistant", "model": MODEL, "stop_sequence": None}
-        stopped = "tool_use" if stop == "end_turn" and any(b["type"] == "tool_use" for b in blocks) else stop
-        told = {"stop_reason": stopped, "usage": USAGE}
+        """Add a line for each block, all with the same id and usage."""
+        message_id = name or f"msg_{self._mark}{next(self._answers)}"
+        header = {
+            "id": message_id,
+            "type": "message",
+            "role": "assistant",
+            "model": MODEL,
+            "stop_sequence": None,
+        }
+        stop_reason = (
+            "tool_use" if stop == "end_turn" and any(b["type"] == "tool_use" for b in blocks) else stop
+        )
+        outcome = {"stop_reason": stop_reason, "usage": USAGE}
         return [
-            self.line("assistant", message={**made, "content": [block], **told}, requestId="req_1", **more)
+            self.line(
+                "assistant", message={**header, "content": [block], **outcome}, requestId="req_1", **more
+            )
             for block in blocks
         ]
 
     def results(self, *blocks: Line, **more: Any) -> list[Line]:
         return [self.user([block], toolUseResult={"stdout": "done"}, **more) for block in blocks]
 
-    def compact(self, words: str, *, keeps: str | None = None, **more: Any) -> Line:
+    def compact(self, summary: str, *, keeps: str | None = None, **more: Any) -> Line:
         before = self._tip
-        kept = {"preservedSegment": {"headUuid": keeps}} if keeps else {}
-        about = {"trigger": "auto", "preTokens": 9_000, **kept}
-        told = {"subtype": "compact_boundary", "logicalParentUuid": before, "compactMetadata": about}
-        self.line("system", None, content="Conversation compacted", **told)
-        return self.user(words, isCompactSummary=True, isVisibleInTranscriptOnly=True, **more)
+        preserved = {"preservedSegment": {"headUuid": keeps}} if keeps else {}
+        metadata = {"trigger": "auto", "preTokens": 9_000, **preserved}
+        fields = {"subtype": "compact_boundary", "logicalParentUuid": before, "compactMetadata": metadata}
+        self.line("system", None, content="Conversation compacted", **fields)
+        return self.user(summary, isCompactSummary=True, isVisibleInTranscriptOnly=True, **more)
 
-    def write(self, place: Path) -> Path:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
-        return place
+    def write(self, path: Path) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
+        return path
 
 
 def shop_transcript() -> Transcript:
     """A turn with reasoning and two calls at once, and one with a picture."""
-    made = Transcript()
-    made.detached_line(
+    transcript = Transcript()
+    transcript.detached_line(
         "queue-operation", operation="enqueue", timestamp="2026-03-01T10:00:00.000Z", content="Fix the shop"
     )
-    made.user("Fix the shop", permissionMode="default")
-    made.line(
+    transcript.user("Fix the shop", permissionMode="default")
+    transcript.line(
         "attachment",
         attachment={"type": "date"},
         rendered=[{"content": "It is March."}],
         renderedRole="system",
     )
-    made.detached_line("file-history-snapshot", messageId="u-1", snapshot={"trackedFileBackups": {}})
-    made.answer(
+    transcript.detached_line("file-history-snapshot", messageId="u-1", snapshot={"trackedFileBackups": {}})
+    transcript.answer(
         thinking("two files"),
         text("I look."),
         tool_use("toolu_1", command="ls"),
         tool_use("toolu_2", "Read", path="a"),
     )
-    made.results(result("toolu_1", "a b"), result("toolu_2", [text("x = 1")], is_error=False))
-    made.answer(text("Fixed."))
-    made.user([text("And this?"), PICTURE])
-    made.answer(text("A dot."))
-    made.detached_line("ai-title", aiTitle="Fixing the shop")
-    return made
+    transcript.results(result("toolu_1", "a b"), result("toolu_2", [text("x = 1")], is_error=False))
+    transcript.answer(text("Fixed."))
+    transcript.user([text("And this?"), PICTURE])
+    transcript.answer(text("A dot."))
+    transcript.detached_line("ai-title", aiTitle="Fixing the shop")
+    return transcript

@@ -1,4 +1,4 @@
-"""A store with a few sessions in it, for commands to look at."""
+"""A small sample store for the tests of the commands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def refund(order: int) -> str:
 
 
 def answers() -> ScriptedModel:
-    """Two turns: one with two tools, one of plain words."""
+    """Answer two turns: one with two tool calls, one with text only."""
     lines = [
         assistant("Let me look.", ToolCall("c1", "look_up", {"order": 41})),
         assistant("I refund it.", ToolCall("c2", "refund", {"order": 41})),
@@ -38,7 +38,7 @@ def answers() -> ScriptedModel:
 
 
 def write_store(path: Path) -> Path:
-    """Three sessions: a support case of two turns, a fork of it, and an empty one."""
+    """Write a store of three sessions: a support case of two turns, a fork of it, and an empty one."""
     path.touch(0o600)
     path.write_bytes(_store_bytes())
     return path
@@ -46,15 +46,15 @@ def write_store(path: Path) -> Path:
 
 @cache
 def _store_bytes() -> bytes:
-    """Made once for the tests of a process: a closed store is one file, and any copy of it is a store."""
+    """Build the store once per test process; a closed store is one file that can be copied."""
     with TemporaryDirectory() as folder:
-        place = Path(folder) / "s.db"
-        _fill(place)
-        return place.read_bytes()
+        path = Path(folder) / "s.db"
+        _fill(path)
+        return path.read_bytes()
 
 
-def _fill(place: Path) -> None:
-    with bough.open(place) as store:
+def _fill(path: Path) -> None:
+    with bough.open(path) as store:
         case = store.start(
             "support",
             [system("You help customers.")],

@@ -1,7 +1,7 @@
 """An agent to kill: four turns, twenty tools, parallel batches, approvals, tasks in tasks and a compaction.
 
-Every commit and every effect is a named point before and after which the process may die. What it does to the
-world goes down a pipe to the process that watches, which counts.
+Every commit and every effect is a named point before and after which the process may be killed. It reports its
+effects through a pipe to the test, which counts them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LIMITS = Limits(pause=lambda failures: 0.0)
 
 
 class KillPoints:
-    """Where the process stands among its points, and the pipe to whoever counts."""
+    """The number of points passed so far, the one to be killed at, and the pipe to the test that counts effects."""
 
     def __init__(self, pipe: int, kill_at: int) -> None:
         self.pipe, self.kill_at, self.points = pipe, kill_at, 0
@@ -44,18 +44,18 @@ class KillPoints:
 
 
 def add_kill_points(store: bough.Store, kill_points: KillPoints) -> bough.Store:
-    """The same store, with a point before and after each of its writes."""
+    """Add a point before and after each write of the store."""
 
     class Guarded(SqliteStore):
         pass
 
     for verb in ("commit", "create", "lease", "release"):
 
-        def write(self: Any, *given: Any, verb: str = verb, **how: Any) -> Any:
+        def write(self: Any, *args: Any, verb: str = verb, **kwargs: Any) -> Any:
             kill_points.point(f"before {verb}")
-            done = getattr(SqliteStore, verb)(self, *given, **how)
+            result = getattr(SqliteStore, verb)(self, *args, **kwargs)
             kill_points.point(f"after {verb}")
-            return done
+            return result
 
         setattr(Guarded, verb, write)
     store.backend.__class__ = Guarded
@@ -63,9 +63,9 @@ def add_kill_points(store: bough.Store, kill_points: KillPoints) -> bough.Store:
 
 
 def make_tools(kill_points: KillPoints, depth: int = 0) -> list[bough.Tool]:
-    """A person must allow number 8, and number 20, which a task in so many tasks calls."""
+    """Return the tools; 8 and 20 need approval, and 20 is called by a task nested `depth` tasks deep."""
 
-    def made(n: int) -> bough.Tool:
+    def make_tool(n: int) -> bough.Tool:
         effect = EFFECTS[n % 3]
 
         def run(n: int, ctx: ToolContext) -> str:
@@ -77,16 +77,16 @@ def make_tools(kill_points: KillPoints, depth: int = 0) -> list[bough.Tool]:
         verify = (lambda n: Happened(f"did {n}")) if n == 5 else None
         return bough.tool(effect=effect, name=f"tool_{n}", approval=n in (8, 20), verify=verify)(run)
 
-    return [*(made(n) for n in range(19)), delegate_tool(kill_points, made(20), depth)]
+    return [*(make_tool(n) for n in range(19)), delegate_tool(kill_points, make_tool(20), depth)]
 
 
 def delegate_tool(kill_points: KillPoints, inmost: bough.Tool, depth: int) -> bough.Tool:
     @bough.tool(effect="idempotent")
     async def delegate(task: str, ctx: ToolContext) -> str:
-        """Has a child do it, which has a child of its own do it; the last one must ask a person first."""
+        """Delegate to a child task, which delegates further; the innermost one needs approval."""
         below = inmost if depth == 1 else delegate_tool(kill_points, inmost, depth - 1)
-        given = {"n": 20} if depth == 1 else {"task": task}
-        lines = [assistant("Asking.", ToolCall("d", below.name, given))] if depth else []
+        arguments = {"n": 20} if depth == 1 else {"task": task}
+        lines = [assistant("Asking.", ToolCall("d", below.name, arguments))] if depth else []
         model = ScriptedModel(answer_in_order(kill_points, [*lines, "I thought."]))
         return await ctx.task(task, agent="child", models=[model], tools=[below])
 
@@ -102,13 +102,13 @@ def answer_in_order(kill_points: KillPoints, lines: list[Any]) -> Callable[[Requ
 
 
 def script(kill_points: KillPoints) -> Callable[[Request], Any]:
-    """What the model says depends on how often it has spoken in this turn, never on what tools returned."""
+    """Answer by the number of answers in this turn, never by the results of the tools."""
 
     def answer(request: Request) -> Any:
         kill_points.report("model")
         items = [item for item in request.context.items if not item.pinned]
         turn = [item for item in items if item.turn == items[-1].turn]
-        said = sum(item.message.role == "assistant" for item in turn)
+        answers = sum(item.message.role == "assistant" for item in turn)
         text = turn[0].message.text
         if text == INPUTS[3] and not any(item.pinned for item in request.context.items):
             return ContextOverflow("scripted", "too long")
@@ -118,7 +118,7 @@ def script(kill_points: KillPoints) -> Callable[[Request], Any]:
             INPUTS[2]: [assistant("Asking.", ToolCall("d", "delegate", {"task": "think"})), "I asked."],
             INPUTS[3]: [batch(13, 14, 15, 16), batch(17, 18), "All said."],
         }
-        return lines[text][said]
+        return lines[text][answers]
 
     return answer
 
@@ -128,10 +128,10 @@ def batch(*numbers: int) -> Any:
 
 
 def run_agent(path: str, pipe: int, kill_at: int) -> None:
-    """From wherever the last process died to the end."""
+    """Continue from where the last process died and run to the end."""
     runtime = KillPoints(pipe, kill_at)
-    with bough.open(path, synchronous="normal") as opened:
-        store = add_kill_points(opened, runtime)
+    with bough.open(path, synchronous="normal") as plain_store:
+        store = add_kill_points(plain_store, runtime)
         session = store.start("crash", [system("You do as you are told.")], session_id="ses_crash")
         tools = make_tools(runtime, depth=2)
         model = ScriptedModel(script(runtime))
@@ -143,8 +143,8 @@ def run_agent(path: str, pipe: int, kill_at: int) -> None:
 def step(session: Session, model: ScriptedModel, tools: list[bough.Tool]) -> bool:
     session.refresh()
     if session.log.cursor.turn:
-        for asked in session.pending_approvals():
-            session.approve(asked)
+        for approval in session.pending_approvals():
+            session.approve(approval)
         session.resume_sync(model=model, tools=tools, limits=LIMITS)
         return True
     if session.row.turns == len(INPUTS):

@@ -1,8 +1,8 @@
-"""A process that lives to be killed: realistic turns through the public API, told commit by commit.
+"""A process for the tests to kill: writes realistic turns through the public API and reports every commit.
 
-Before each commit it says what the session will be (`will`), after it returned what it is (`did`), one line
-each on standard output. Both come from a mirror kept by hand, in plain lists and dicts, so the parent that
-kills it can hold the reopened store against something Bough did not compute.
+Before each commit it prints the expected session (`will`), and after the commit the same again (`did`), one line
+each. Both come from a mirror in plain lists and dicts, so the test that kills the process can compare the reopened
+store with something Bough did not compute.
 
     python crash_writer.py PATH SEED THREADS BLOB_BYTES COMMITS     (COMMITS 0: until killed)
 """
@@ -25,7 +25,7 @@ MAX_SESSIONS = 5
 
 
 def entry_text(entry: Entry) -> str:
-    """What an entry says, in words of our own."""
+    """Describe an entry in a format that does not depend on Bough's encoding."""
     message = entry.message
     if message is None:
         return f"{entry.kind}:{entry.payload.data.get('said')}"  # type: ignore[union-attr]  # only notes are written
@@ -41,12 +41,12 @@ def patches(entry: Entry) -> list[dict[str, Any]]:
     return [(result.details or {}).get("state", {}) for result in entry.message.results]
 
 
-def digest(said: list[str]) -> str:
-    return hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
+def digest(texts: list[str]) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 
 
 class Mirror:
-    """One session as its writer remembers it."""
+    """The expected content of one session."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -61,7 +61,7 @@ class Mirror:
         self.totals = [totals.calls, totals.input_tokens, totals.output_tokens]
         self.commits = sum(fact.key is not None for fact in session.journal())
 
-    def add(self, said: str, *updates: dict[str, Any]) -> None:
+    def add(self, text: str, *updates: dict[str, Any]) -> None:
         state = dict(self.states[-1])
         for update in updates:
             for key, value in update.items():
@@ -69,7 +69,7 @@ class Mirror:
                     state.pop(key, None)
                 else:
                     state[key] = value
-        self.texts.append(said)
+        self.texts.append(text)
         self.states.append(state)
 
     def summary(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class Writer:
         self.commits_left -= 1
         if self.commits_left == 0:
             report({"t": "done"})
-            time.sleep(600)  # to be killed with everything as it lies
+            time.sleep(600)  # until the test kills it
 
     # -- one turn ----------------------------------------------------------------------------------
 
@@ -119,12 +119,12 @@ class Writer:
         session = mirror.session
         if session.log.cursor.turn:
             self.announce(mirror)
-            opened = session.turn()
+            handle = session.turn()
             report({"t": "resumed", "session": session.session_id, "open": len(session.open_tool_calls)})
         else:
-            opened = session.turn(self.input(mirror))
+            handle = session.turn(self.input(mirror))
             self.announce(mirror)
-        with opened as turn:
+        with handle as turn:
             self.confirm(mirror)
             while session.log.cursor.turn:
                 if session.open_tool_calls:
@@ -152,8 +152,8 @@ class Writer:
         calls = [ToolCall(f"call_{self.next()}", "work", {"n": self.next()}) for _ in range(many)]
         text = f"answer {self.next()} " + "x" * self.rng.randrange(600)
         tokens = self.rng.randrange(1, 900), self.rng.randrange(1, 90)
-        asked = ",".join(f"{call.id}={call.arguments['n']}" for call in calls)
-        mirror.add(f"assistant:{text}|{asked}||")
+        call_text = ",".join(f"{call.id}={call.arguments['n']}" for call in calls)
+        mirror.add(f"assistant:{text}|{call_text}||")
         self.count(mirror, *tokens)
         self.announce(mirror)
         turn.answer(assistant(text, *calls), usage=Usage(*tokens))

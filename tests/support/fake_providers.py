@@ -26,7 +26,7 @@ class Call(Struct, frozen=True):
     id: str
     name: str
     arguments: str = "{}"
-    """As the model writes it: JSON, or what it takes for it."""
+    """The arguments as the model writes them: JSON, possibly malformed."""
 
 
 class Completion(Struct, frozen=True):
@@ -35,14 +35,14 @@ class Completion(Struct, frozen=True):
     calls: tuple[Call, ...] = ()
     refuses: bool = False
     is_cut_short: bool = False
-    """By the limit of tokens."""
+    """Whether the answer stops at the token limit."""
 
 
 class BrokenStream(Struct, frozen=True):
-    """A stream that begins like `says` and comes to a bad end.
+    """A stream that begins like `completion` and then fails.
 
-    cut: the connection breaks; end: it closes politely, with no stop reason; nothing: at once;
-    garbage: a chunk that is no JSON; nonsense: JSON of another shape; trouble: the vendor says that it is overloaded.
+    cut: the connection breaks; end: it closes cleanly, without a stop reason; nothing: it closes at once;
+    garbage: a chunk that is not JSON; nonsense: JSON of another shape; trouble: the vendor reports an overload.
     """
 
     failure: str
@@ -58,7 +58,7 @@ class ErrorReply(Struct, frozen=True):
 
 
 class Stall(Struct, frozen=True):
-    """Not a word, until the test is over."""
+    """Send nothing until the test ends."""
 
 
 Reply = Completion | BrokenStream | ErrorReply | Stall
@@ -72,7 +72,7 @@ class ReceivedRequest(Struct, frozen=True):
 
 
 class FakeProviders:
-    """`replies` are given in order, to whoever asks; afterwards each answer is "ok"."""
+    """Answer requests with `replies` in order, whatever the provider; afterwards every answer is "ok"."""
 
     def __init__(self, *replies: Reply) -> None:
         self.replies = list(replies)
@@ -164,7 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.connection.shutdown(socket.SHUT_RDWR)
             else:
                 self.wfile.write(b"0\r\n\r\n")
-        except OSError:  # the client has heard enough
+        except OSError:  # the client closed the connection
             self.close_connection = True
 
 
@@ -177,7 +177,7 @@ def _provider(path: str) -> str:
 
 
 def _normalize_google_media(found: dict[str, Any]) -> dict[str, Any]:
-    """Google takes either spelling of a field and either alphabet of base64; its SDK sends media in the others."""
+    """Convert media to the field names and base64 alphabet Bough uses; Google accepts both, and its SDK sends the others."""
     if found.keys() == {"data", "mime_type"}:
         return {"mimeType": found["mime_type"], "data": found["data"].translate(str.maketrans("-_", "+/"))}
     return found

@@ -1,4 +1,4 @@
-"""Run by test_bundle in a process of its own: makes a heavy session, or moves one and tells the memory it took."""
+"""Run by test_bundle in a separate process: creates a large session, or moves it and prints the memory it used."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bough.stores.sqlite.store import SqliteStore
 
 
 def make(folder: Path, megabytes: int) -> None:
-    """Entries of 16 kB, and a blob a tenth of it all."""
+    """Create entries of 16 kB, and a blob of a tenth of the total size."""
     store = open_store(folder / "a.db")
     session = store.start("a", session_id="ses_heavy")
     text = "lorem ipsum " * 1_300
@@ -26,25 +26,25 @@ def make(folder: Path, megabytes: int) -> None:
 def move(folder: Path) -> None:
     before = memory_in_use("VmRSS")
     store = open_store(folder / "a.db")
-    began = time.perf_counter()
-    done = store.session("ses_heavy").export(folder / "s.bough", blobs=True)
-    written = time.perf_counter()
-    there = open_store(folder / "b.db")
-    there.import_bundle(folder / "s.bough")
-    taken = time.perf_counter()
+    started_at = time.perf_counter()
+    result = store.session("ses_heavy").export(folder / "s.bough", blobs=True)
+    exported_at = time.perf_counter()
+    target = open_store(folder / "b.db")
+    target.import_bundle(folder / "s.bough")
+    imported_at = time.perf_counter()
     peak = memory_in_use("VmHWM") - before
-    there.session("ses_heavy").export(folder / "t.bough", blobs=True)
-    print(peak, done.bytes, round(written - began, 2), round(taken - written, 2))
+    target.session("ses_heavy").export(folder / "t.bough", blobs=True)
+    print(peak, result.bytes, round(exported_at - started_at, 2), round(imported_at - exported_at, 2))
     store.close()
-    there.close()
+    target.close()
 
 
-def open_store(place: Path) -> Store:
-    return Store(SqliteStore(place, synchronous="normal"), real_runtime())
+def open_store(path: Path) -> Store:
+    return Store(SqliteStore(path, synchronous="normal"), real_runtime())
 
 
 def memory_in_use(name: str) -> int:
-    """Bytes, as the kernel counts them."""
+    """Return bytes as counted by the kernel."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1_024 for line in lines if line.startswith(name))
 

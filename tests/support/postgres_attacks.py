@@ -1,6 +1,6 @@
 """Attacks on the rows and rights of a PostgreSQL store, as SQL: {0} is a relation, {1} a column, {own} and {hidden} ids.
 
-Only the words of them. Who runs them, and what must come of it, is in test_postgres_attacked.
+Holds the statements only; test_postgres_attacks runs them and checks the outcome.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ CHANGES = (
     "refresh materialized view {0}",
     "create statistics mine on (1), (2) from {0}",
 )
-# What PostgreSQL answers with a warning alone: it must not have happened, which the fingerprint tells.
+# PostgreSQL answers these with only a warning; the fingerprint shows that they changed nothing.
 ONLY_WARNED = (
     "grant all on {0} to public",
     "grant select on {0} to current_user with grant option",
@@ -121,7 +121,7 @@ FORGERIES = (
     "update bough.session set owner = 'ann' where id = '{hidden}'",
     "update bough.entry set internal = false",
 )
-# {} is an id: one that is somebody else's must be told like one that is nobody's.
+# {} is an id: the answer must be the same for another owner's session and for one that does not exist.
 LOOKUPS = (
     "select * from bough.own_messages('{}')",
     "select * from bough.own_facts('{}', 0)",
@@ -316,7 +316,7 @@ select oid::regclass::text from pg_class
 where relnamespace in ('pg_catalog'::regnamespace, 'information_schema'::regnamespace) and relkind in ('r', 'v')
 order by 1
 """
-# A session of the attacker's own space that takes another's id.
+# Creates a session in the attacker's own space with the id of another session.
 REUSED_ID = """
 insert into bough.session select (jsonb_populate_record(null::bough.session, jsonb_build_object(
     'no', 999999, 'id', '{0}', 'space', 'third', 'conversation_id', 'c', 'status', 'idle', 'branch', 1, 'seq', 0,

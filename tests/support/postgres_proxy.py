@@ -1,8 +1,7 @@
-"""What stands between a store and its PostgreSQL server in a test: a transaction pooler, and one that loses things.
+"""A proxy between a store and its PostgreSQL server: a transaction pooler that can also lose requests and answers.
 
-Speaks frames of the protocol, no more: a request ends with Query or Sync, an answer with ReadyForQuery. Each
-client has several server connections of its own and gets the next one after every transaction, so whatever was
-left in the last one is gone.
+Knows only the frames of the protocol: a request ends with Query or Sync, an answer with ReadyForQuery. Each client
+has several server connections and gets the next one after every transaction, so no session state survives.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ SOCKET = ".s.PGSQL.5432"
 
 
 class ConnectionCut(Exception):
-    """The connection ends here."""
+    """The proxy closes the connection."""
 
 
 class PostgresProxy:
@@ -41,11 +40,11 @@ class PostgresProxy:
         return f"postgresql://{user}@/{database}?host={quote(str(self.folder), safe='')}{more}"
 
     def lose_answer(self, marker: bytes) -> None:
-        """Of the next request that holds the marker: the server has carried it out, the client never hears of it."""
+        """Drop the answer to the next request that contains the marker, after the server has executed it."""
         self._armed = (marker, True)
 
     def lose_request(self, marker: bytes) -> None:
-        """The next request that holds the marker never reaches the server."""
+        """Drop the next request that contains the marker before it reaches the server."""
         self._armed = (marker, False)
 
     def close(self) -> None:
@@ -85,7 +84,10 @@ class PostgresProxy:
         while True:
             size = _exactly(client, 4)
             startup = size + _exactly(client, struct.unpack("!i", size)[0] - 4)
-            if struct.unpack("!i", startup[4:8])[0] in (80877103, 80877104):  # TLS, GSS: not here
+            if struct.unpack("!i", startup[4:8])[0] in (
+                80877103,
+                80877104,
+            ):  # requests for TLS and GSS, which the proxy refuses
                 client.sendall(b"N")
                 continue
             break
@@ -117,7 +119,7 @@ def _exactly(source: socket.socket, count: int) -> bytes:
 
 
 def _until(source: socket.socket, kinds: bytes) -> bytes:
-    """Whole frames, up to the first of one of these kinds."""
+    """Read complete frames up to the first one of these kinds."""
     found = b""
     for frame in _frames(source):
         found += frame

@@ -1,7 +1,7 @@
-"""Random logs that the log itself would have taken: every payload went through `core.turns.follow`.
+"""Random logs that the log would accept: every payload passed `core.turns.follow`.
 
 Each call carries a serial number in its arguments and each result the serial of the call it answers, so a
-test can see in a request whether the right result stands with the right call, without pairing anything.
+test can check in a request that each result is next to its call, without pairing them itself.
 """
 
 from __future__ import annotations
@@ -99,11 +99,11 @@ def blobs(digest: str) -> bytes | None:
 
 
 def entries(payloads: list[tuple[Payload, Evidence | None]], seeds: int = 0) -> list[Entry]:
-    """Payloads as the path the log would have made of them."""
+    """Return the path that the log would build from the payloads."""
     cursor = Cursor()
     path = []
     for payload, evidence in payloads:
-        encode(payload)  # nothing that could not be stored
+        encode(payload)  # fails for a payload that cannot be stored
         seed = cursor.seq < seeds
         place = advance(cursor, payload, seed=seed)
         seq = cursor.seq + 1
@@ -118,7 +118,7 @@ def path_of(*payloads: Payload, seeds: int = 0) -> list[Entry]:
 
 
 class _Maker(Struct):
-    """What the strategy remembers while it draws."""
+    """The state of the strategy while it draws."""
 
     cursor: Cursor = Cursor()
     payloads: list[tuple[Payload, Evidence | None]] = []
@@ -142,7 +142,7 @@ budgets = st.builds(
 
 @st.composite
 def paths(draw: st.DrawFn, max_entries: int = 18) -> list[Entry]:
-    """A whole path, seeds and all; every prefix of it is a path too."""
+    """Draw a complete path including seeds; every prefix of it is a valid path."""
     maker = _Maker(Cursor(), [], {}, [])
     seeds = draw(st.integers(0, 3))
     for _ in range(draw(st.integers(3, max_entries))):
@@ -184,7 +184,7 @@ def _compaction(draw: st.DrawFn, maker: _Maker) -> tuple[Payload, None]:
     if maker.compactions and draw(st.booleans()):
         return Uncompaction(draw(st.sampled_from(maker.compactions))), None
     maker.compactions.append(maker.cursor.seq + 1)
-    # Anywhere at all, even between a call and its result: the log forbids it, the projection must bear it.
+    # At any position, even between a call and its result: the log forbids that, but the projection must handle it.
     first_kept = draw(st.integers(1, maker.cursor.seq + 1))
     return Compaction(draw(texts), first_kept, replaces_earlier=draw(st.booleans())), None
 
@@ -214,7 +214,7 @@ def _answer(draw: st.DrawFn, maker: _Maker) -> tuple[Payload, Evidence | None]:
 
 
 def _proof(draw: st.DrawFn, issuer: str, kind: str, place: str) -> dict[str, Any]:
-    """What an issuer would want back with such a part; now and then it is missing, or of a wrong shape."""
+    """Draw the evidence an issuer expects with such a part; sometimes missing or malformed."""
     mark = f"SIG-{issuer}-{place};"
     if issuer == "openai" and kind != "media" and draw(st.integers(0, 7)):
         begins = {"text": "msg", "call": "fc", "reasoning": "rs"}[kind]
@@ -241,14 +241,14 @@ def _call(draw: st.DrawFn, maker: _Maker, index: int) -> ToolCall:
 
 @st.composite
 def _result(draw: st.DrawFn, maker: _Maker) -> tuple[Payload, None]:
-    """Results for one or more of the open calls, in any order, one message for several now and then."""
+    """Draw results for one or more open calls, in any order, sometimes several in one message."""
     waiting = list(maker.cursor.open_calls)
     results = []
     for _ in range(draw(st.sampled_from([1, 1, 1, 2]))):
         if not waiting:
             break
         wanted = draw(st.sampled_from(waiting))
-        # Of two open calls of the same id the log answers the first.
+        # If two open calls have the same id, the log answers the first.
         call = next(call for call in waiting if call.call.id == wanted.call.id)
         waiting.remove(call)
         results.append(_one_result(draw, maker, call))

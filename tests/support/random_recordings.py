@@ -1,4 +1,4 @@
-"""Random sessions, recorded by the loop itself: turns of several steps, parallel calls, errors, state, host entries."""
+"""Random sessions recorded by the agent loop: turns of several steps, parallel calls, errors, state, host entries."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def answers(turn: Turn, number: int) -> list[Any]:
 
 
 def host_action(session: Session, action: str | None) -> None:
-    """Something that is neither a turn of ours nor a tool's doing."""
+    """Change the session as a host application would, outside turns and tools."""
     if action == "note":
         session.note({"by": "host"}, state={"noted": session.leaf.seq})
     elif action == "set":

@@ -1,7 +1,7 @@
-"""Random sessions in a real store: any path of `logs`, by a clock that goes where it likes, with what its calls cost.
+"""Random sessions in a real store: any path of `random_logs`, with a random clock and the usage of its model calls.
 
-Some are rewound in the middle, some are forks. Of the model calls some were answered, some failed, and of some nobody
-knows.
+Some sessions are rewound in the middle, some are forks. Some model calls were answered, some failed, and some have an
+unknown outcome.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def runtimes(draw: st.DrawFn) -> Runtime:
 
 
 def _append(draw: st.DrawFn, session: Session, entry: Entry) -> None:
-    log, fate, runtime = session.log, draw(call_outcomes), session.log.runtime
+    log, outcome, runtime = session.log, draw(call_outcomes), session.log.runtime
     call = Call(
         runtime.new_id("c"), 0, log.leaf.seq, None, runtime.now(), draw(usages), provider="p", model="m"
     )
-    if fate in ("failed", "lost"):
-        log.record("call_failed", calls=[replace(call, failed=fate == "failed")])
-    is_answered = fate == "answered" and entry.role == "assistant"
+    if outcome in ("failed", "lost"):
+        log.record("call_failed", calls=[replace(call, failed=outcome == "failed")])
+    is_answered = outcome == "answered" and entry.role == "assistant"
     rows = [replace(call, answer_seq=log.leaf.seq + 1)] if is_answered else []
     log.append([Draft(entry.payload, evidence=entry.evidence)], calls=rows)

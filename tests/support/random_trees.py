@@ -1,4 +1,4 @@
-"""Random trees of sessions, grown through the public verbs: forks of forks, tasks, compactions, media, costs."""
+"""Random trees of sessions, made with the public API: forks of forks, tasks, compactions, media, costs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ steps = st.lists(
 
 
 def grow_tree(store: Store, script: Sequence[Step]) -> list[Session]:
-    """Every session the script made that is still there. What the log refuses is passed over."""
+    """Run the script and return the sessions that still exist; steps that the log refuses are skipped."""
     found = [
         store.start("agent", [system("You help."), user("earlier")], state={"n": {"a": 1}}, tags={"z": "1"})
     ]

@@ -1,9 +1,9 @@
-"""Every suite, each where what it needs is installed: `make test` and `make soak`.
+"""Run every test suite with the interpreter that has its dependencies: `make test` and `make soak`.
 
     python tests/support/run_suites.py WORKERS SUITE=PYTHON …
 
-The first has the machine to itself and is shown as it runs; the others are short, run beside each other and are shown when
-they are done. Fails if one of them does; whoever interrupts it interrupts all.
+The first suite runs alone with live output; the others are short, run in parallel, and their output is printed when they
+end. Fails if any suite fails; an interrupt ends all of them.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from contextlib import ExitStack
 def main(workers: str, *suites: str) -> int:
     first, *others = (suite.split("=", 1) for suite in suites)
     codes = [subprocess.run(tests(*first, workers), check=False).returncode]
-    with ExitStack() as open_:
-        beside = []
+    with ExitStack() as stack:
+        running = []
         for folder, python in others:
-            said = open_.enter_context(tempfile.TemporaryFile("w+"))
-            suite = subprocess.Popen(tests(folder, python, "2"), stdout=said, stderr=said)
-            open_.callback(suite.terminate)
-            beside.append((folder, said, suite))
-        for folder, said, suite in beside:
+            output = stack.enter_context(tempfile.TemporaryFile("w+"))
+            suite = subprocess.Popen(tests(folder, python, "2"), stdout=output, stderr=output)
+            stack.callback(suite.terminate)
+            running.append((folder, output, suite))
+        for folder, output, suite in running:
             codes.append(suite.wait())
-            said.seek(0)
-            print(f"\n{folder}\n{said.read()}", end="", flush=True)
+            output.seek(0)
+            print(f"\n{folder}\n{output.read()}", end="", flush=True)
     return next((code for code in codes if code), 0)
 
 

@@ -1,4 +1,4 @@
-"""A store full of what a viewer must show: every kind of entry, every outcome, forks, tasks, replays, hostile text."""
+"""A store with everything a viewer must show: every kind of entry, every outcome, forks, tasks, replays, hostile text."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def pay_out(amount: int, account: str) -> dict[str, object]:
 def model_by_answer_count(
     *lines: object, model: str = "scripted-large", rates: Rates = Rates(3.0, 15.0)
 ) -> ScriptedModel:
-    """Which line comes next is told by how many answers the history holds."""
+    """Return a model that picks the next line by the number of answers in the history."""
     return ScriptedModel(
         lambda request: lines[sum(item.message.role == "assistant" for item in request.context.items)],  # type: ignore[arg-type,return-value]
         model=model,
@@ -119,8 +119,8 @@ def fill(place: Location) -> Location:
 def case(store: Store) -> None:
     """A support case, a fork of it, and a replay with a stricter prompt that comes out differently."""
     case = store.start("support", [system(PROMPT)], session_id=CASE, title="Order 41", tags={"team": "blue"})
-    for said in ("Where is order 41?", "When will I have the money?", "Thank you!"):
-        case.send_sync(said, model=support_model(), tools=[look_up, refund])
+    for text in ("Where is order 41?", "When will I have the money?", "Thank you!"):
+        case.send_sync(text, model=support_model(), tools=[look_up, refund])
     case.fork(at=7, title="Order 41, another try", prompt_patch="Offer a voucher first.")
     case.replay_sync(
         model=strict_support_model(), prompt=STRICT, tools=[look_up, refund], mode="dry", on_miss="tell"
@@ -159,8 +159,8 @@ def build(store: Store) -> None:
 
 
 def _coder(*lines: object) -> ScriptedModel:
-    left = list(lines)
-    return ScriptedModel(lambda request: left.pop(0), model="scripted-large", rates=Rates(3.0, 15.0))  # type: ignore[arg-type,return-value]
+    remaining = list(lines)
+    return ScriptedModel(lambda request: remaining.pop(0), model="scripted-large", rates=Rates(3.0, 15.0))  # type: ignore[arg-type,return-value]
 
 
 def _first_turn(session: Session) -> None:
@@ -190,12 +190,12 @@ def _first_turn(session: Session) -> None:
 
 
 def _outcomes(session: Session) -> None:
-    """One call of every outcome there is."""
+    """Add one call of every outcome."""
     session.append([user("Now release it.")])
     names = ["deploy", "charge_card", "delete_branch", "send_mail", "tag_release", "fetch_changelog"]
     calls = [ToolCall(f"o{n}", name, {"version": "1.4.2", "dry": False}) for n, name in enumerate(names)]
     session.append([assistant("I do what a release needs.", *calls)])
-    told: list[tuple[str, object, bool]] = [
+    results: list[tuple[str, object, bool]] = [
         ("done", {"deployed": ["eu-1", "us-2"], "took": 4.2}, False),
         ("unknown", "started, and nobody heard how it ended", True),
         ("denied", "a person said no", True),
@@ -203,8 +203,8 @@ def _outcomes(session: Session) -> None:
         ("dry_run", {"would tag": "v1.4.2"}, False),
         ("not_recorded", "no recording of this call", True),
     ]
-    for n, (outcome, said, is_error) in enumerate(told):
-        session.append([tool_result(f"o{n}", said, error=is_error, outcome=outcome)])  # type: ignore[arg-type]
+    for n, (outcome, content, is_error) in enumerate(results):
+        session.append([tool_result(f"o{n}", content, error=is_error, outcome=outcome)])  # type: ignore[arg-type]
     long = "\n".join(
         f"line {n} of a long log, with the words that logs have: retry, timeout, ok" for n in range(2_000)
     )
@@ -214,7 +214,7 @@ def _outcomes(session: Session) -> None:
 
 
 def _branches(session: Session) -> None:
-    """Two answers left behind, and the one that stands."""
+    """Add two abandoned branches beside the current one."""
     at = session.leaf.seq
     for n in range(2):
         session.append([user(f"Could you try way {n + 1}?")])
@@ -234,7 +234,7 @@ HOSTILE_TEXTS = (
 
 
 def hostile(store: Store) -> None:
-    """Everything here is only to be read."""
+    """Add a session full of markup and control characters that must be shown as text."""
     title = "<img src=x onerror=window.hacked=9> \u202eltr"
     session = store.start("<b>agent</b>", [system(HOSTILE_TEXTS[0])], session_id=HOSTILE, title=title)
     session.tag(**{"<u>tag</u>": "<script>window.hacked=10</script>"})
@@ -260,7 +260,7 @@ def hostile(store: Store) -> None:
 
 
 def huge(place: Path, entries: int = 100_000, branches: int = 5_000) -> str:
-    """One long path, and branches that left it everywhere."""
+    """Create one long path with branches along all of it."""
     with bough.open(place) as store:
         session = store.start("long", [system(PROMPT)], session_id="ses_huge", title="A very long session")
         every = max(1, entries // branches)
@@ -270,7 +270,7 @@ def huge(place: Path, entries: int = 100_000, branches: int = 5_000) -> str:
 
 
 def _stretch(session: Session, n: int, every: int) -> None:
-    """As many entries as one branch is apart from the next, one answer left behind at their end."""
+    """Append `every` entries and an abandoned branch after them."""
     items: list[bough.Message] = []
     for m in range(every // 4):
         items += [
@@ -286,7 +286,7 @@ def _stretch(session: Session, n: int, every: int) -> None:
 
 
 def png(width: int, height: int) -> bytes:
-    """A small picture: a slope of green."""
+    """Return a small picture with a green gradient."""
     rows = b"".join(
         b"\0" + bytes(v for x in range(width) for v in (30, 60 + x, 90 + y)) for y in range(height)
     )

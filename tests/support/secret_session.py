@@ -1,4 +1,4 @@
-"""Sessions that hold a word in every place a client must not see."""
+"""Sessions with a secret in every field that a client must not see."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from bough.store import Store
 
 SERVICE, ANN, BOB = "service-secret", "ann-secret", "bob-secret"
 TOKENS = {"token": SERVICE, "client_tokens": {"ann": ANN, "bob": BOB}}
-SECRET = "CANARY-7f3a"
+SECRET = "SECRET-7f3a"
 
 
-def start_with_secrets(store: Store, owner: str, word: str) -> str:
-    """A session whose every hidden place holds a word that no client may see."""
-    hidden = f"{SECRET} {word}"
+def start_with_secrets(store: Store, owner: str, name: str) -> str:
+    """Start a session with the secret in every internal field and return its id."""
+    hidden = f"{SECRET} {name}"
     session = store.start(
         "support",
         [system(hidden)],
@@ -25,10 +25,10 @@ def start_with_secrets(store: Store, owner: str, word: str) -> str:
         model=hidden,
         tool_names=[hidden],
     )
-    session.append([user(f"{word} asks")])
+    session.append([user(f"{name} asks")])
     session.append([assistant(f"{hidden} looking", ToolCall("c1", "look", {"x": hidden}))])
     session.append([tool_result("c1", hidden, details={"d": hidden})])
-    session.append([assistant(bough.Reasoning(hidden), bough.Text(f"{word} is answered"))])
+    session.append([assistant(bough.Reasoning(hidden), bough.Text(f"{name} is answered"))])
     session.note({"n": hidden})
     session.set(prompt=hidden)
     return session.session_id

@@ -1,5 +1,6 @@
-"""A real server on a loopback port, in a thread, a client for it, and a model that is told what to say. Nothing survives
-the `with` block."""
+"""A real server on a loopback port in a thread, a client for it, and a model controlled by the test.
+
+Everything is closed at the end of the `with` block."""
 
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ class LocalServer:
         store = self.sessions.backend
         if isinstance(store, MemoryStore):
             return Store(store.for_tenant(store.space, owner), self.sessions.runtime)
-        opened: Any = type(store)
-        return Store(opened(store.url, space=store.space, owner=owner), self.sessions.runtime)
+        backend_type: Any = type(store)
+        return Store(backend_type(store.url, space=store.space, owner=owner), self.sessions.runtime)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -55,11 +56,11 @@ class LocalServer:
         self.client.close()
         self._server.should_exit = True
         self._thread.join(20)
-        assert not self._thread.is_alive(), "the server does not end"
+        assert not self._thread.is_alive(), "the server did not stop within 20 s"
         self.context.close()
         self._listener.close()
 
-    # -- asking ------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------
 
     def get(self, path: str, status: int = 200, token: str | None = None, **query: Any) -> Any:
         reply = self.client.get(path, params=query or None, headers=bearer(token))
@@ -88,7 +89,7 @@ def bearer(token: str | None) -> dict[str, str]:
 
 
 class Stream:
-    """Server-sent events, read by a thread of their own."""
+    """Server-sent events, read in a thread."""
 
     def __init__(self, url: str, path: str, after: int | None = None, token: str | None = None) -> None:
         self.events: list[tuple[str, int | None, Any]] = []
@@ -115,7 +116,7 @@ class Stream:
                 elif line.startswith(":"):
                     self.comments += 1
         except (httpx.HTTPError, httpx.StreamError, ValueError, OSError):
-            return  # cut off on purpose, from this side or the other
+            return  # closed on purpose, by either side
 
     def facts(self) -> list[int]:
         return [number for name, number, _ in self.events if name == "fact" and number is not None]
@@ -142,15 +143,15 @@ class Stream:
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 20) -> None:
-    """Wait for another thread; a test that fails says so instead of hanging."""
+    """Wait until the condition holds, and fail after some seconds instead of hanging."""
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "it did not come"
+        assert time.monotonic() < end, f"the condition did not hold within {seconds} s"
         time.sleep(0.005)
 
 
 class ManualModel:
-    """A model that says what the test tells it to, when it is told to."""
+    """A model whose deltas and end the test sends."""
 
     provider, model = "scripted", "prompter"
 
@@ -158,22 +159,22 @@ class ManualModel:
         self.deltas: queue.Queue[str | None] = queue.Queue()
 
     async def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
-        said = ""
+        text = ""
         while True:
             try:
-                word = self.deltas.get_nowait()
+                delta = self.deltas.get_nowait()
             except queue.Empty:
                 await asyncio.sleep(0.01)
                 continue
-            if word is None:
+            if delta is None:
                 break
-            said += word
-            yield Delta(word)
-        yield Answer(assistant(said), Usage(10, 5, 0, 0), None, self.provider, self.model, "stop")
+            text += delta
+            yield Delta(delta)
+        yield Answer(assistant(text), Usage(10, 5, 0, 0), None, self.provider, self.model, "stop")
 
-    def send(self, *words: str) -> None:
-        for word in words:
-            self.deltas.put(word)
+    def send(self, *deltas: str) -> None:
+        for delta in deltas:
+            self.deltas.put(delta)
 
     def finish(self) -> None:
         self.deltas.put(None)

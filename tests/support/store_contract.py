@@ -1,4 +1,4 @@
-"""The store contract at the address of a server: a test class says where by its fixture `url`."""
+"""The conformance tests for a PostgreSQL store; a test class names the server with its fixture `url`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bough.stores.postgres.store import PostgresStore
 
 class PostgresConformance(StoreConformance):
     @pytest.fixture(autouse=True)
-    def _place(self, url: str) -> Iterator[None]:
+    def _open_stores(self, url: str) -> Iterator[None]:
         self.url: str = url
         self.stores: list[StoreBackend] = []
         yield

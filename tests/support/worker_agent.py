@@ -1,7 +1,7 @@
 """A worker to kill: two turns of tools, an approval, a child task and a compaction, on a queue of the real engine.
 
 Every statement, every transaction and every effect is a named point before and after which the process may die.
-What it does to the world goes into a file that only grows, which whoever watches reads.
+Its effects are appended to a file that the test reads.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ LIMITS = Limits(pause=lambda failures: 0.0)
 
 
 class FileKillPoints(crash_agent.KillPoints):
-    """The same points, told into a file: many workers write it, and it outlives them."""
+    """Kill points reported to a file, which many workers write and which outlives them."""
 
     def __init__(
         self, path: str, kill_at: int | str = 0, signal_number: signal.Signals = signal.SIGKILL
     ) -> None:
-        """To be killed at the point of that number, or at the first one of that name."""
+        """Kill the process at the point with this number, or at the first point with this name."""
         number = kill_at if isinstance(kill_at, int) else 0
         super().__init__(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
         self.signal_number, self.name = signal_number, kill_at
@@ -50,22 +50,22 @@ def script(kill_points: FileKillPoints) -> Any:
         kill_points.report("model")
         items = [item for item in request.context.items if not item.pinned]
         turn = [item for item in items if item.turn == items[-1].turn]
-        said = sum(item.message.role == "assistant" for item in turn)
+        answers = sum(item.message.role == "assistant" for item in turn)
         text = turn[0].message.text
         if text == INPUTS[1] and not any(item.pinned for item in request.context.items):
             return ContextOverflow("scripted", "too long")
-        delegating = assistant("Asking.", ToolCall("d", "delegate", {"task": "think"}))
+        delegation = assistant("Asking.", ToolCall("d", "delegate", {"task": "think"}))
         lines: dict[str, list[Any]] = {
-            INPUTS[0]: [crash_agent.batch(0, 1, 2), crash_agent.batch(4, 5, 8, 9), delegating, ANSWERS[0]],
+            INPUTS[0]: [crash_agent.batch(0, 1, 2), crash_agent.batch(4, 5, 8, 9), delegation, ANSWERS[0]],
             INPUTS[1]: [crash_agent.batch(13, 14), ANSWERS[1]],
         }
-        return lines[text][said]
+        return lines[text][answers]
 
     return answer
 
 
-def guard(kill_points: FileKillPoints) -> None:
-    """Points around every statement that holds a claim, and around and within every transaction that does."""
+def add_kill_points(kill_points: FileKillPoints) -> None:
+    """Add kill points around every statement under a claim, and around and within every transaction under one."""
 
     class GuardedConnections(ClaimedConnections):
         def run_with_engine_sql(self, statement: Any, values: Any) -> Any:
@@ -107,16 +107,16 @@ def run_worker(
     lease: int = 1,
     signal_number: signal.Signals = signal.SIGKILL,
 ) -> None:
-    """A whole worker process: to its death, or to SIGTERM."""
+    """Run a worker until it is killed or receives SIGTERM."""
     runtime = FileKillPoints(log_path, kill_at, signal_number)
-    guard(runtime)
+    add_kill_points(runtime)
     worker = Worker(
         url, [agent(runtime)], queue=queue, concurrency=concurrency, lease=lease, report=report_to(runtime)
     )
     signal.signal(signal.SIGTERM, lambda *_: worker.stop())
-    left = worker.run(grace=20)
+    exit_code = worker.run(grace=20)
     runtime.report(f"points {runtime.points}")
-    os._exit(left)
+    os._exit(exit_code)
 
 
 def report_to(kill_points: FileKillPoints) -> Any:
@@ -124,16 +124,16 @@ def report_to(kill_points: FileKillPoints) -> Any:
 
 
 def run_slow_worker(url: str, queue: str, log_path: str, pause: float, lease: int = 1) -> None:
-    """A worker whose model takes its time: for pauses, restarts and stops in the middle of a step."""
+    """Run a worker with a slow model, for pauses, restarts and stops in the middle of a step."""
     runtime = FileKillPoints(log_path)
 
     def answer(request: Request) -> Any:
         runtime.report("model")
-        said = sum(item.message.role == "assistant" for item in request.context.items)
-        return Slow(pause, crash_agent.batch((2, 11, 14)[said]) if said < 3 else "Done.")
+        answers = sum(item.message.role == "assistant" for item in request.context.items)
+        return Slow(pause, crash_agent.batch((2, 11, 14)[answers]) if answers < 3 else "Done.")
 
-    plodding = Agent("crash", ScriptedModel(answer), crash_agent.make_tools(runtime), LIMITS)
-    worker = Worker(url, [plodding], queue=queue, concurrency=2, lease=lease, report=report_to(runtime))
+    slow_agent = Agent("crash", ScriptedModel(answer), crash_agent.make_tools(runtime), LIMITS)
+    worker = Worker(url, [slow_agent], queue=queue, concurrency=2, lease=lease, report=report_to(runtime))
     signal.signal(signal.SIGTERM, lambda *_: worker.stop())
     os._exit(worker.run(grace=20))
 

@@ -410,7 +410,7 @@ class TestTheCommand:
     def test_takes_in_a_folder_and_says_what_was_lost(self, logs: Path, tmp_path: Path) -> None:
         done = bough("import", "--from", "chat", str(logs), store=tmp_path / "s.db")
         assert done.code == 1, done.err
-        assert "chat-broken  refused: it contains no messages" in done.out
+        assert "chat-broken  failed: it contains no messages" in done.out
         assert [line.split("  ")[0] for line in done.out.splitlines()] == [
             "chat-broken",
             "chat-one",
