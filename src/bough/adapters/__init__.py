@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import msgspec
+
+from ..core.entries import Note, Payload
+from ..core.messages import Message, ToolCall
 from ..session import Session
 from ..store import Store
 
 V = TypeVar("V")
+NO_RESULT = "[no result was added before the conversation continued]"
 UNKNOWN_RESULT = (
     "[no result was recorded before the conversation continued: this call may or may not have run]"
 )
@@ -37,3 +43,27 @@ def require_store(value: V, adapter: str, *, or_session: bool = False) -> V:
     hint = f"; pass bough.open({str(value)!r})" if isinstance(value, str | Path) else ""
     expected = "the Store that bough.open(path) returns" + (", or a Session" if or_session else "")
     raise TypeError(f"{adapter} expected {expected}, not {type(value).__name__}{hint}")
+
+
+def stored_record(payload: Payload, key: str) -> dict[str, Any] | None:
+    """Return what the adapter with this key stored in a payload; None if it is not that adapter's."""
+    data = payload.data if isinstance(payload, Note) else None
+    data = payload.details if isinstance(payload, Message) else data
+    record = (data or {}).get(key)
+    return record if isinstance(record, dict) else None
+
+
+def no_blob(_: str) -> None:
+    """Stand in for reading blobs, where the bytes are still in the message or do not matter."""
+
+
+def arguments_text(call: ToolCall, *, spaced: bool = False) -> str:
+    """Return the arguments of a call as JSON: compact, or spaced as `json.dumps` writes them."""
+    if spaced:
+        return json.dumps(call.arguments)
+    return call.malformed if call.malformed is not None else msgspec.json.encode(call.arguments).decode()
+
+
+def is_spaced(call: ToolCall, arguments: object) -> bool:
+    """Whether this is the spaced JSON of a call's arguments and differs from the compact."""
+    return arguments != arguments_text(call) and arguments == json.dumps(call.arguments)

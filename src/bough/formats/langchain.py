@@ -147,11 +147,11 @@ def _read_block(block: Fields) -> tuple[Part, Proof] | None:
         text = block.get("reasoning") or "\n\n".join(_string(piece["text"]) for piece in summary)
         proof = {key: block[key] for key in ("id", "encrypted_content") if text_or_none(block.get(key))}
         return Reasoning(_string(text)), proof if len(proof) == 2 else {}
-    if kind in ("image_url", "input_image"):
-        image = block["image_url"]
-        return _read_url(_string(image["url"] if isinstance(image, dict) else image)), {}
-    if kind in ("image", "audio", "file", "video"):
-        return _read_media(kind, block), {}
+    if kind in ("image_url", "input_image", "image", "audio", "file", "video"):
+        data, mime, url = media_source(block)
+        if isinstance(data, str):
+            return parse_base64(data, mime, block.get("filename")), {}
+        return Text(f"[{'image' if 'image' in kind else kind}: {_string(url)}]"), {}
     if kind in TOOL_CALL_BLOCKS:
         return None
     raise ValueError(f"a block of type {kind!r}")
@@ -163,19 +163,19 @@ def _string(value: object) -> str:
     return value
 
 
-def _read_media(kind: str, block: Fields) -> Text | Attachment:
-    """Return the bytes of a block in either of LangChain's shapes or Anthropic's, or its URL as text."""
+def media_source(block: Fields) -> tuple[object, object, object]:
+    """Return the base64, media type and URL of a block in any notation of LangChain, Anthropic or OpenAI."""
+    image = block.get("image_url")
+    url = image.get("url") if isinstance(image, dict) else image
+    match = DATA_URL.fullmatch(url) if isinstance(url, str) else None
+    if match:
+        return match[2], match[1], url
     nested = block.get("source")
     source = nested if isinstance(nested, dict) else block
-    data = source.get("base64") or source.get("data")
-    if isinstance(data, str):
-        return parse_base64(data, source.get("mime_type") or source.get("media_type"), block.get("filename"))
-    return Text(f"[{kind}: {_string(source.get('url') or source.get('file_id') or source.get('id'))}]")
-
-
-def _read_url(url: str) -> Text | Attachment:
-    match = DATA_URL.fullmatch(url)
-    return parse_base64(match[2], match[1]) if match else Text(f"[image: {url}]")
+    if "image_url" not in block:
+        url = source.get("url") or source.get("file_id") or source.get("id")
+    mime = source.get("mime_type") or source.get("media_type")
+    return source.get("base64") or source.get("data"), mime, url
 
 
 def read_usage(usage: object) -> Usage | None:

@@ -27,11 +27,12 @@ from ...core.messages import Attachment, Media, Message, Part, Reasoning, Text, 
 from ...core.state import State, state_updates
 from ...core.turns import Cursor, advance
 from ...errors import InvalidOperation, UnrecognizedReply
+from ...formats.adk import gemini_evidence
 from ...wire import Blobs
 from ...wire.gemini import NAME as GEMINI
 from ...wire.gemini import parse as gemini
 from ...wire.parsing import parse_base64
-from .. import MISSING_MEDIA, UNKNOWN_RESULT
+from .. import MISSING_MEDIA, UNKNOWN_RESULT, stored_record
 from ..json_diff import apply_edits, diff
 
 Json = dict[str, Any]
@@ -41,8 +42,6 @@ KEY = "adk"
 USER = "user"
 REQUEST_PREFIX = "adk_request_"
 """Prefix of the calls by which ADK itself asks a person for an approval or a credential."""
-GENERATED_ID_PREFIX = "adk-"
-"""Prefix of the ids ADK gives to calls whose model gave none. ADK removes them before a model sees them."""
 LATE_RESULT = "The result of {}, a tool call that was already answered or is recorded in a note:"
 STANDARD_BASE64 = str.maketrans("-_", "+/")
 """pydantic writes bytes in the URL-safe alphabet."""
@@ -55,11 +54,7 @@ _PART_KINDS = ("text", "function_call", "function_response", "inline_data", "fil
 
 def record_of(entry: Entry) -> Json | None:
     """Return what this adapter stored in an entry; None if the entry is not this adapter's."""
-    payload = entry.payload
-    data = payload.details if isinstance(payload, Message) else None
-    data = payload.data if isinstance(payload, Note) else data
-    record = (data or {}).get(KEY)
-    return record if isinstance(record, dict) else None
+    return stored_record(entry.payload, KEY)
 
 
 # -- an event as entries ---------------------------------------------------------------------------
@@ -204,9 +199,8 @@ def _parse_parts(parts: Sequence[Json], *, is_users: bool) -> tuple[tuple[Messag
         answer = gemini.parse_reply({"role": "model", "parts": readable})
     except UnrecognizedReply:
         return (Message("user" if is_users else "assistant", tuple(_plain_part(part) for part in parts)),), {}
-    proofs = answer.evidence.parts if answer.evidence is not None else {}
-    own_proofs = {index: _without_generated_id(proof) for index, proof in proofs.items()}
-    return (answer.message,), {index: proof for index, proof in own_proofs.items() if proof}
+    evidence = None if answer.evidence is None else gemini_evidence(answer.evidence)
+    return (answer.message,), {} if evidence is None else evidence.parts
 
 
 def _parse_input(parts: Sequence[Json], *, is_users: bool) -> tuple[Message, ...]:
@@ -244,13 +238,6 @@ def _plain_part(part: Json) -> Text | Attachment:
 def _part_text(part: Json) -> str:
     bare = {key: value for key, value in part.items() if key not in ("thought", "thought_signature")}
     return to_json(_part_with_digest(bare), "part of a content").decode()
-
-
-def _without_generated_id(proof: Json) -> Json:
-    """Remove an id that ADK generated: it is not Gemini's and must not be sent to it."""
-    return {
-        key: value for key, value in proof.items() if key != "id" or not value.startswith(GENERATED_ID_PREFIX)
-    }
 
 
 # -- what the order of the log allows --------------------------------------------------------------

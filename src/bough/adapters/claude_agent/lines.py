@@ -24,7 +24,7 @@ from ...formats.jsonl import INVALID_JSON, decode_json
 from ...formats.records import LossReport
 from ...wire import Blobs
 from ...wire.anthropic import NAME as ISSUER
-from .. import MISSING_MEDIA
+from .. import MISSING_MEDIA, no_blob, stored_record
 
 KEY = "claude"
 """The key of this adapter's data in details and notes."""
@@ -35,11 +35,7 @@ Proofs = Mapping[str, Mapping[str, Any]]
 
 def record_of(entry: Entry) -> dict[str, Any]:
     """Return what an entry stores about lines; empty if it is not one of this adapter's."""
-    payload = entry.payload
-    data = payload.data if isinstance(payload, Note) else None
-    data = payload.details if isinstance(payload, Message) else data
-    record = (data or {}).get(KEY)
-    return record if isinstance(record, dict) else {}
+    return stored_record(entry.payload, KEY) or {}
 
 
 def stored_lines(entry: Entry, blobs: Blobs) -> Iterator[tuple[int, TranscriptLine]]:
@@ -174,7 +170,7 @@ def pack_lines(
     proofs = {} if evidence is None else evidence.parts
     parts = _indexed(message.parts)
     packed = [_pack_line(line, parts, proofs) for line in lines]
-    if unpack_lines(packed, message, evidence, no_blobs) != list(lines):
+    if unpack_lines(packed, message, evidence, no_blob) != list(lines):
         raise CannotPack
     return packed
 
@@ -186,10 +182,6 @@ def unpack_lines(
     proofs = {} if evidence is None else evidence.parts
     parts = _indexed(message.parts)
     return [_unpack_line(line, parts, proofs, blobs) for line in packed]
-
-
-def no_blobs(_: str) -> None:
-    """Stand in for reading blobs, where the bytes are still in the message or do not matter."""
 
 
 def _block_count(line: TranscriptLine) -> int:
@@ -278,12 +270,10 @@ def _unpack_block(block: Any, index: str, part: Part, proofs: Proofs, blobs: Blo
             return {**block, **thinking, **proof} if proof else None
         case ToolCall(arguments=arguments):
             return {**block, "input": arguments}
-        case Media(hash=name):
-            data = blobs(name)
+        case Media() | Attachment():
+            data = part.data if isinstance(part, Attachment) else blobs(part.hash)
             if data is None:
                 return {"type": "text", "text": MISSING_MEDIA}
-            return {**block, "source": {**block["source"], "data": base64.b64encode(data).decode()}}
-        case Attachment(data=data):
             return {**block, "source": {**block["source"], "data": base64.b64encode(data).decode()}}
         case ToolResult(content=pieces) if "content" in block:
             content = zip(block["content"], pieces, strict=False)

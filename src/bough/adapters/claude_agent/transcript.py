@@ -42,14 +42,13 @@ from ...formats.records import LossReport
 from ...log.log import Log
 from ...models.prices import price
 from ...wire import Answer, Blobs
-from .. import UNKNOWN_RESULT
+from .. import UNKNOWN_RESULT, no_blob
 from .lines import (
     KEY,
     THINKING,
     CannotPack,
     block_ids,
     lines_note,
-    no_blobs,
     pack_lines,
     readable_line,
     record_of,
@@ -211,7 +210,7 @@ class TranscriptIndex:
             last = last if is_note and last.branch == leaf.branch else leaf
             tails[last] = leaf  # notes after an entry are part of where its unit ends
             is_pending = "pending" in record
-            lines |= {number: (line, is_pending) for number, line in stored_lines(entry, no_blobs)}
+            lines |= {number: (line, is_pending) for number, line in stored_lines(entry, no_blob)}
             if "shows" in record:  # the next entry represents this line
                 leaves.setdefault(record["shows"], []).append(Leaf(entry.branch, entry.seq + is_note))
             elif not is_note:

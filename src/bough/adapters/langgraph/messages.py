@@ -8,7 +8,6 @@ else as the serde's bytes. Does not know entries or checkpoints.
 
 from __future__ import annotations
 
-import binascii
 import math
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +23,9 @@ from ...core.codec import MAX_INT_BITS, decode, encode, from_json, to_json
 from ...core.media import BASE64_MARK
 from ...core.messages import Attachment, Media, Message, Part, Reasoning, Role, Text, ToolCall, ToolResult
 from ...core.usage import Usage
-from ...errors import StoreDamaged
+from ...errors import StoreDamaged, UnrecognizedReply
+from ...formats.langchain import media_source
+from ...wire.parsing import parse_base64
 
 KEY = "langgraph"
 """The key of everything that this adapter stores, in details and in notes."""
@@ -121,20 +122,11 @@ def _piece(block: dict[str, Any], role: Role) -> Iterator[Part]:
 
 
 def _attachment(block: dict[str, Any]) -> Attachment | None:
-    """Return the bytes of a block, in any notation of LangChain or the providers."""
-    source = block.get("source") if isinstance(block.get("source"), dict) else block
-    assert isinstance(source, dict)
-    mime = source.get("mime_type") or source.get("media_type")
-    data = source.get("base64") or source.get("data")
-    url = block.get("image_url")
-    url = url.get("url") if isinstance(url, dict) else url
-    if isinstance(url, str) and url.startswith("data:") and ";base64," in url:
-        mime, _, data = url.removeprefix("data:").partition(";base64,")
-    if not isinstance(mime, str) or not isinstance(data, str):
-        return None
+    """Return the bytes of a block; None if it has none."""
+    data, mime, _ = media_source(block)
     try:
-        return Attachment(b64decode(data, validate=True), mime.partition(";")[0])
-    except (binascii.Error, ValueError):
+        return parse_base64(data, mime.partition(";")[0] if isinstance(mime, str) else None)
+    except UnrecognizedReply:
         return None
 
 

@@ -26,6 +26,7 @@ from ...log.log import Log
 from ...models.prices import price
 from ...session import Session
 from ...stores.base import SessionRow
+from .. import NO_RESULT
 from .checkpoints import (
     FILLER,
     CheckpointIndex,
@@ -50,7 +51,6 @@ from .messages import (
 
 TO_APPEND, BACK = "to append", "back"
 """Why the adapter moved a leaf, as recorded in the journal."""
-NO_RESULT = "The graph continued without a result of this call."
 
 Writes = list[tuple[int, str, Any]]
 """Index, channel and value of what a task wrote."""

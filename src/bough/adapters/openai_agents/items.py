@@ -7,12 +7,10 @@ back (ids, encrypted reasoning) as evidence. Pure: knows no session, no thread a
 
 from __future__ import annotations
 
-import json
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from ...core.codec import from_json, to_json
@@ -34,6 +32,7 @@ from ...core.messages import (
 from ...errors import UnrecognizedReply
 from ...wire import Blobs, find_provider
 from ...wire.parsing import content_blocks, to_dict
+from .. import NO_RESULT, arguments_text, is_spaced, no_blob, stored_record
 from ..json_diff import apply_edits, diff
 
 Item = dict[str, Any]
@@ -43,8 +42,6 @@ Layout = dict[str, Any]
 KEY = "openai_agents"
 ISSUER = "openai"
 EVIDENCE_FIELDS = ("id", "encrypted_content")
-NO_RESULT = "[no result was added before the conversation continued]"
-UNKNOWN_RESULT = "[the run was interrupted before this call returned: it may or may not have run]"
 _CALL_FIELDS = {"type", "call_id", "name", *EVIDENCE_FIELDS}
 
 
@@ -62,7 +59,7 @@ class ParsedItem(Struct, frozen=True):
 
     def layout(self) -> Layout:
         bare = {key: value for key, value in self.item.items() if key not in self.evidence_fields()}
-        edits = diff(_render(self.role, self.parts, self.form, _no_blob), bare)
+        edits = diff(_render(self.role, self.parts, self.form, no_blob), bare)
         has_own_count = self.role in ("assistant", "tool") and len(self.parts) != 1
         fields = {
             "form": self.form,
@@ -111,9 +108,7 @@ def _parse_model_item(item: Item) -> ParsedItem:
     proofs = tuple(evidence.get(str(index), {}) for index in range(len(parts)))
     form = "text" if isinstance(item.get("content"), str) else None
     if parts and isinstance(parts[0], ToolCall):
-        arguments = item.get("arguments")
-        is_spaced = arguments != _compact_json(parts[0]) and arguments == json.dumps(parts[0].arguments)
-        form = "spaced" if is_spaced else None
+        form = "spaced" if is_spaced(parts[0], item.get("arguments")) else None
     return ParsedItem(item, "assistant", parts, proofs, form)
 
 
@@ -270,7 +265,7 @@ def path_items(path: Sequence[Entry], blobs: Blobs) -> list[tuple[Entry, list[It
 def entry_items(entry: Entry, blobs: Blobs) -> list[Item]:
     """Return the items of one entry; none if the SDK has nothing like it."""
     if isinstance(entry.payload, Note):
-        record = _record(entry.payload.data)
+        record = stored_record(entry.payload, KEY) or {}
         return [record["item"]] if "item" in record else []
     message = entry.message
     if message is None:
@@ -281,7 +276,7 @@ def entry_items(entry: Entry, blobs: Blobs) -> list[Item]:
 
 def is_ahead(entry: Entry) -> bool:
     """Whether the entry was written as it happened, before the SDK added it."""
-    return entry.message is not None and bool(_record(entry.message.details).get("ahead"))
+    return entry.message is not None and bool((stored_record(entry.message, KEY) or {}).get("ahead"))
 
 
 def _in_call_order(pairs: Iterable[tuple[Entry, list[Item]]]) -> Iterator[tuple[Entry, list[Item]]]:
@@ -301,13 +296,8 @@ def _in_call_order(pairs: Iterable[tuple[Entry, list[Item]]]) -> Iterator[tuple[
     yield from sorted(results, key=lambda pair: order.get(pair[1][0].get("call_id", ""), 0))
 
 
-def _record(details: Mapping[str, Any] | None) -> Item:
-    record = (details or {}).get(KEY)
-    return record if isinstance(record, dict) else {}
-
-
 def _message_items(message: Message, evidence: Evidence | None, blobs: Blobs) -> list[Item]:
-    record = _record(message.details)
+    record = stored_record(message, KEY) or {}
     if record.get("hidden"):
         return []
     is_single = message.role in ("user", "system")
@@ -349,12 +339,8 @@ def _render(role: str, parts: Sequence[Part], form: str | None, blobs: Blobs) ->
 def _render_call(call: ToolCall, form: str | None) -> Item:
     if form not in (None, "spaced"):
         return {"call_id": call.id, **call.arguments, "type": form}
-    arguments = json.dumps(call.arguments) if form else _compact_json(call)
+    arguments = arguments_text(call, spaced=form == "spaced")
     return {"arguments": arguments, "call_id": call.id, "name": call.name, "type": "function_call"}
-
-
-def _compact_json(call: ToolCall) -> str:
-    return call.malformed if call.malformed is not None else msgspec.json.encode(call.arguments).decode()
 
 
 def _render_output(result: ToolResult, form: str | None, blobs: Blobs) -> Item:
@@ -383,7 +369,3 @@ def _block(part: Part, blobs: Blobs) -> Item:
     if part.mime.startswith("image/"):
         return {"detail": "auto", "image_url": url, "type": "input_image"}
     return {"file_data": url, "filename": part.name, "type": "input_file"}
-
-
-def _no_blob(_: str) -> None:
-    """Blobs are not needed for parsed items: their parts still hold the bytes."""

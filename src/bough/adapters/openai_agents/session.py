@@ -25,9 +25,9 @@ from ...log.log import Log
 from ...models.prices import price
 from ...session import Session
 from ...store import Store
-from .. import require_store
+from .. import UNKNOWN_RESULT, require_store
 from ..async_bridge import AsyncBridge
-from .items import UNKNOWN_RESULT, Item, ItemDraftBuilder, is_ahead, path_items
+from .items import Item, ItemDraftBuilder, is_ahead, path_items
 
 if TYPE_CHECKING:
     from agents.result import RunResultBase

@@ -47,9 +47,9 @@ from ...models.prices import price
 from ...session import Session
 from ...store import Store
 from ...stores.base import SessionRow
-from .. import require_store
+from .. import no_blob, require_store
 from ..async_bridge import AsyncBridge
-from .messages import Dumped, MessageDraftBuilder, PathMessage, entry_id_of, no_blob, path_messages, record_of
+from .messages import Dumped, MessageDraftBuilder, PathMessage, entry_id_of, path_messages, record_of
 
 SCOPE_TAG = "scope"
 CONVERSATION_RELATIONS = (None, "import", "fork")

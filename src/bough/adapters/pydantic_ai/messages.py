@@ -8,13 +8,11 @@ repeated with every request. Pure: knows dumped messages, no session and no stor
 
 from __future__ import annotations
 
-import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 from pydantic_ai.messages import (
@@ -46,13 +44,13 @@ from ...core.messages import (
 )
 from ...wire import Blobs
 from ...wire.parsing import parse_tool_call
+from .. import NO_RESULT, arguments_text, is_spaced, no_blob, stored_record
 from ..json_diff import apply_edits, diff
 
 Dumped = dict[str, Any]
 
 KEY = "pydantic_ai"
 EVIDENCE_FIELDS = ("id", "signature", "provider_details")
-NO_RESULT = "[no result was added before the conversation continued]"
 
 _OUTCOMES: dict[str, Outcome] = {"denied": "denied", "interrupted": "interrupted"}
 
@@ -159,10 +157,10 @@ class MessageDraftBuilder:
         """Store fields of the message with the last of its entries."""
         last = self.drafts[-1].payload if len(self.drafts) > first else None
         if isinstance(last, Message):
-            details = {**(last.details or {}), KEY: {**_fields(last.details), **fields}}
+            details = {**(last.details or {}), KEY: {**_fields(last), **fields}}
             self.drafts[-1] = replace(self.drafts[-1], payload=replace(last, details=details))
         elif isinstance(last, Note):
-            self.drafts[-1] = Draft(Note({KEY: {**_fields(last.data), **fields}}))
+            self.drafts[-1] = Draft(Note({KEY: {**_fields(last), **fields}}))
         else:
             self.drafts.append(Draft(Note({KEY: fields})))
 
@@ -177,7 +175,7 @@ class MessageDraftBuilder:
         else:
             self._close_calls()
         edits = diff(_render_request_part(role, content, form, no_blob), part)
-        details = _details(form=form, part_edits=edits)
+        details = {KEY: _non_empty(form=form, part_edits=edits)}
         self.drafts.append(Draft(Message(role, content, details=details)))
 
     def _add_answer(self, message: Dumped, entry_id: str) -> None:
@@ -189,15 +187,16 @@ class MessageDraftBuilder:
             for part in message["parts"]
         ]
         layouts = [
-            _layout(
-                form, diff(_render_response_part(part, form, no_blob), {**dumped, **dict.fromkeys(proof)})
+            _non_empty(
+                form=form,
+                edits=diff(_render_response_part(part, form, no_blob), {**dumped, **dict.fromkeys(proof)}),
             )
             for (part, form), dumped, proof in zip(parsed, message["parts"], proofs, strict=True)
         ]
         model, finish = message.get("model_name"), message.get("finish_reason")
         base = _without_parts(TEMPLATES["response"]) | {"model_name": model, "finish_reason": finish}
         edits = diff(base, _without_parts(message))
-        details = _details(parts=layouts if any(layouts) else None, edits=edits, id=entry_id)
+        details = {KEY: _non_empty(parts=layouts if any(layouts) else None, edits=edits, id=entry_id)}
         evidence = {str(index): proof for index, proof in enumerate(proofs) if proof}
         answer = Message("assistant", tuple(part for part, _ in parsed), details=details)
         self.answers.append((len(self.drafts), message))
@@ -218,17 +217,12 @@ def _without_parts(message: Mapping[str, Any]) -> Dumped:
     return {key: value for key, value in message.items() if key != "parts"}
 
 
-def _layout(form: str | None, edits: list[Any]) -> Dumped:
-    return {**({"form": form} if form else {}), **({"edits": edits} if edits else {})}
+def _non_empty(**fields: Any) -> Dumped:
+    return {key: value for key, value in fields.items() if value}
 
 
-def _details(**fields: Any) -> Dumped:
-    return {KEY: {key: value for key, value in fields.items() if value}}
-
-
-def _fields(details: Mapping[str, Any] | None) -> Dumped:
-    fields = (details or {}).get(KEY)
-    return fields if isinstance(fields, dict) else {}
+def _fields(payload: Payload) -> Dumped:
+    return stored_record(payload, KEY) or {}
 
 
 # -- entries as messages ---------------------------------------------------------------------------
@@ -241,7 +235,7 @@ def path_messages(path: Sequence[Entry], blobs: Blobs, prompt: str | None = None
     """
     request, is_complete = RequestReader(), not path or path[0].seq == 1
     for entry in path:
-        payload, fields = entry.payload, _fields(_data(entry.payload))
+        payload, fields = entry.payload, _fields(entry.payload)
         if isinstance(payload, Settings):
             prompt = prompt if payload.prompt is None else payload.prompt
         elif isinstance(payload, Message) and payload.role == "assistant":
@@ -302,20 +296,14 @@ class RequestReader:
 
 def entry_id_of(entry: Entry) -> str:
     """Return the framework's id of a message that ends with this entry."""
-    entry_id = _fields(_data(entry.payload)).get("id")
+    entry_id = _fields(entry.payload).get("id")
     return entry_id if isinstance(entry_id, str) else f"{entry.branch}:{entry.seq}"
 
 
 def record_of(entry: Entry) -> Dumped | None:
     """Return the conversation's record as the framework wrote it when this entry was the last."""
-    record = _fields(_data(entry.payload)).get("record")
+    record = _fields(entry.payload).get("record")
     return record if isinstance(record, dict) else None
-
-
-def _data(payload: Payload) -> Dumped | None:
-    if isinstance(payload, Note):
-        return payload.data
-    return payload.details if isinstance(payload, Message) else None
 
 
 def _path_message(message: Dumped, entry: Entry) -> PathMessage:
@@ -419,7 +407,7 @@ def _parse_response_part(part: Dumped) -> tuple[Part, str | None]:
 def _call_form(call: ToolCall, args: object) -> str | None:
     if isinstance(args, dict):
         return "object"
-    return "spaced" if args != _compact_json(call) and args == json.dumps(call.arguments) else None
+    return "spaced" if is_spaced(call, args) else None
 
 
 # -- rendering parts ---------------------------------------------------------------------------
@@ -454,17 +442,9 @@ def _render_response_part(part: Part, form: str | None, blobs: Blobs) -> Dumped:
         case Reasoning(text=text) if form != "unknown":
             return TEMPLATES["thinking"] | {"content": text}
         case ToolCall(arguments=arguments):
-            args = arguments if form == "object" else json.dumps(arguments) if form else _compact_json(part)
+            args = arguments if form == "object" else arguments_text(part, spaced=form == "spaced")
             return TEMPLATES["tool-call"] | {"tool_name": part.name, "tool_call_id": part.id, "args": args}
         case Media() | Attachment():
             fields = {"id": None, "provider_name": None, "provider_details": None, "part_kind": "file"}
             return {"content": _content(part, blobs), **fields}
     return {}
-
-
-def _compact_json(call: ToolCall) -> str:
-    return call.malformed if call.malformed is not None else msgspec.json.encode(call.arguments).decode()
-
-
-def no_blob(_: str) -> None:
-    """Stand in for reading blobs where only the structure of messages matters."""
